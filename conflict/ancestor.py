@@ -10,7 +10,7 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
 from mergerepl.changes import BASE, DELETED, LINEAGE, ROW, ROWGUID
-from mergerepl.lineage import columns as lineage
+from mergerepl.rows import lineage_columns as lineage
 
 ANCESTOR = "ancestor"
 """Struct (deleted, row) of a row's ancestor; NULL where none is known."""

@@ -28,11 +28,11 @@ from mergerepl.changes import (
     WHOLE_ROWS,
     Verdict,
 )
-from mergerepl.engine.made_once import made_once
-from mergerepl.lineage import columns as lineage
-from mergerepl.lineage.value import PUBLICATION
+from mergerepl.rows import lineage_columns as lineage
 from mergerepl.rows.fields import INTERPRETED, Fields, Struct, Structs
 from mergerepl.rows.images import no_names, same_value
+from mergerepl.rows.lineage_value import PUBLICATION
+from mergerepl.spark.made_once import made_once
 
 SIDES = "sides"
 """By field of a candidate: its column (NULL: of the key), which sides changed it, and whether the values differ."""

@@ -26,7 +26,7 @@ from mergerepl.changes import (
     WRITTEN_VERDICTS,
     Verdict,
 )
-from mergerepl.lineage import columns as lineage
+from mergerepl.rows import lineage_columns as lineage
 from mergerepl.rows.images import all_true, image_type, no_names, same_value
 from mergerepl.systables.conflicts_info import ConflictType
 from mergerepl.systables.tombstone import TombstoneType

@@ -9,7 +9,7 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
 from mergerepl.changes import CHANGE_COLUMNS, GENERATION
-from mergerepl.engine.passed import passed
+from mergerepl.spark.passed import passed
 
 
 def enum_changes(

@@ -9,8 +9,8 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
 from mergerepl.changes import GENERATION, ROWGUID
-from mergerepl.engine.in_memory import in_one_task, is_for_one_task
-from mergerepl.engine.made_once import made_once
+from mergerepl.spark.in_memory import in_one_task, is_for_one_task
+from mergerepl.spark.made_once import made_once
 from mergerepl.systables.contents import SEQ
 from mergerepl.systables.partitions import ENTERED, REASON
 

@@ -35,13 +35,13 @@ from mergerepl.changes import (
     Action,
     Verdict,
 )
-from mergerepl.engine.made_once import made_once
-from mergerepl.engine.passed import passed
-from mergerepl.lineage import columns as lineage
 from mergerepl.model.publication import PUBLISHER_PRIORITY
 from mergerepl.model.session_terms import ArticleTerms, SessionTerms
+from mergerepl.rows import lineage_columns as lineage
 from mergerepl.rows.article_terms import article_terms
 from mergerepl.rows.images import no_names
+from mergerepl.spark.made_once import made_once
+from mergerepl.spark.passed import passed
 
 _KNOWN_AT = {PUBLISHER: "known_at_publisher", SUBSCRIBER: "known_at_subscriber"}
 _KNOWS = {PUBLISHER: "publisher_knows", SUBSCRIBER: "subscriber_knows"}

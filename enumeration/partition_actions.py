@@ -34,11 +34,11 @@ from mergerepl.changes import (
     Action,
     Verdict,
 )
-from mergerepl.engine.in_memory import in_one_task
-from mergerepl.engine.made_once import made_once
-from mergerepl.engine.passed import passed
-from mergerepl.lineage import columns as lineage
+from mergerepl.rows import lineage_columns as lineage
 from mergerepl.rows.images import image_type, no_names, same_image
+from mergerepl.spark.in_memory import in_one_task
+from mergerepl.spark.made_once import made_once
+from mergerepl.spark.passed import passed
 from mergerepl.systables.partitions import EVERYBODY, Reason
 from mergerepl.systables.tombstone import TombstoneType
 

@@ -30,10 +30,10 @@ if TYPE_CHECKING:
     )
     from mergerepl.compact.change_tracking import ChangeTracking
     from mergerepl.errors import MergeReplError
+    from mergerepl.merge.resolvers.functions import ResolverContext, register_resolver
     from mergerepl.model.conflicts import ConflictFilter
     from mergerepl.model.publication import Article, Join, Publication, Subscription
     from mergerepl.model.results import ApplyResult, SessionResult, SyncResult
-    from mergerepl.resolvers.functions import ResolverContext, register_resolver
 
 __all__ = [
     "ApplyResult",
@@ -74,7 +74,7 @@ _HOMES = {
     "ChangeTracking": "mergerepl.compact.change_tracking",
     "ConflictFilter": "mergerepl.model.conflicts",
     "MergeReplError": "mergerepl.errors",
-    **dict.fromkeys(("ResolverContext", "register_resolver"), "mergerepl.resolvers.functions"),
+    **dict.fromkeys(("ResolverContext", "register_resolver"), "mergerepl.merge.resolvers.functions"),
     **dict.fromkeys(("Article", "Join", "Publication", "Subscription"), "mergerepl.model.publication"),
     **dict.fromkeys(("ApplyResult", "SessionResult", "SyncResult"), "mergerepl.model.results"),
 }
@@ -84,7 +84,7 @@ def __getattr__(name: str) -> Any:
     """Load a public name from its module. No function changes the caller's active session."""
     if name not in __all__:
         raise AttributeError(f"module 'mergerepl' has no attribute '{name}'")
-    from mergerepl.engine.callers import public
+    from mergerepl.spark.callers import public
 
     return public(_HOMES.get(name, "mergerepl.api"), name)
 

@@ -197,7 +197,7 @@ def sync(
             chosen = item if engine is None else replace(item, engine=engine)
             done = _session(chosen, direction, dry_run, long_running, lease_wait_s, shown)
             if validate is not None:
-                from mergerepl.validation.validate import validate_subscription
+                from mergerepl.monitoring.validate import validate_subscription
 
                 validation = validate_subscription(
                     item.publisher, item.subscriber, item.publication, validate
@@ -215,10 +215,10 @@ def _given_up(
     target: Project | str | Path | Sequence[Project | str | Path], session: str, lease_wait_s: float
 ) -> SyncResult:
     """End one staged session of the publisher that the target names."""
-    from mergerepl.agent.give_up_session import give_up_session
-    from mergerepl.engine import session as engine
+    from mergerepl.merge.session.give_up_session import give_up_session
     from mergerepl.model.results import SyncResult
-    from mergerepl.store.replica import Replica
+    from mergerepl.replica.replica import Replica
+    from mergerepl.spark import session as engine
 
     publishers = sorted({publisher for item in items_of(target) for publisher in publishers_of(item)})
     if len(publishers) != 1:
@@ -251,9 +251,9 @@ def _session(
     waiting = None if dry_run else waiting_if_quiet(*place)
     if waiting is not None:
         return nothing_to_do(item.subscriber, item.publication, waiting)
-    from mergerepl.agent.failed_session import record_unreached
-    from mergerepl.agent.merge_session import merge_session, preview_session
-    from mergerepl.store.subscription import find_subscription
+    from mergerepl.merge.session.failed_session import record_unreached
+    from mergerepl.merge.session.merge_session import merge_session, preview_session
+    from mergerepl.replica.subscription import find_subscription
 
     name = item.publication
     try:
@@ -264,7 +264,7 @@ def _session(
         raise
 
     def spark_of() -> SparkSession:
-        from mergerepl.engine import session as engine
+        from mergerepl.spark import session as engine
 
         return engine.choose_engine(engine.session(long_running=long_running), item.engine)
 
@@ -319,7 +319,7 @@ def capture(replica: str | Path, *, progress: Progress | None = None) -> Capture
     Raises: ConfigurationError, CaptureError, SchemaMismatchError (nothing was changed), StoreError, EngineError;
         LeaseError (run again).
     """
-    from mergerepl.agent.capture_replica import capture_replica
+    from mergerepl.merge.session.capture_replica import capture_replica
 
     return capture_replica(root_of(replica), progress=progress or NoProgress())
 
@@ -345,7 +345,7 @@ def tune(
         refuses a property; EngineError; LeaseError, CommitConflictError (run again: each table is written whole or not
         at all).
     """
-    from mergerepl.agent.tune import tune_replica
+    from mergerepl.monitoring.tune import tune_replica
 
     if file_bytes < 1:
         raise ConfigurationError("The size of files is out of range: give one above 0.")
@@ -406,7 +406,7 @@ def status(replica: str | Path) -> ReplicaStatus:
     Raises: ConfigurationError if the folder is no replica; PublicationError, StoreError if its system tables
         cannot be read.
     """
-    from mergerepl.agent.table_problems import table_problems
+    from mergerepl.merge.session.table_problems import table_problems
     from mergerepl.monitoring.status import replica_status
 
     found = replica_status(root_of(replica), table_problems=table_problems)
@@ -425,7 +425,7 @@ def pending(replica: str | Path) -> tuple[PendingSubscription, ...]:
 
     Raises: As `status`.
     """
-    from mergerepl.agent.table_problems import table_problems
+    from mergerepl.merge.session.table_problems import table_problems
     from mergerepl.monitoring.pending import pending_changes
 
     return pending_changes(root_of(replica), table_problems=table_problems)
@@ -469,7 +469,7 @@ def conflict_records(
     Raises: As `status`; ConfigurationError if a name or a chosen id is unknown, several ids begin so, or the limit is out
         of range.
     """
-    from mergerepl.monitoring.conflicts import read_conflicts, require_ids
+    from mergerepl.conflict_tools.listing import read_conflicts, require_ids
 
     if limit is not None:
         _require_limit(limit)
@@ -499,7 +499,7 @@ def conflict_count(
 
     Raises: As `conflict_records`.
     """
-    from mergerepl.monitoring.conflicts import count_conflicts
+    from mergerepl.conflict_tools.listing import count_conflicts
 
     return count_conflicts(root_of(replica), chosen or ConflictFilter(publication, article))
 
@@ -515,7 +515,7 @@ def conflict_summary(replica: str | Path, chosen: ConflictFilter | None = None) 
 
 
 def _chosen(replica: str | Path, chosen: ConflictFilter | None) -> ConflictFilter:
-    from mergerepl.monitoring.conflicts import require_ids
+    from mergerepl.conflict_tools.listing import require_ids
 
     chosen = chosen or ConflictFilter()
     require_ids(root_of(replica), chosen)
@@ -552,7 +552,7 @@ def resolve_conflicts(
         CommitConflictError, EngineError.
     """
     from mergerepl.conflict_tools import resolve
-    from mergerepl.engine import session as engine
+    from mergerepl.spark import session as engine
 
     if (accept is None) == (not values):
         raise ConfigurationError("Say either what to accept (winner, loser) or which values to set.")
@@ -587,7 +587,7 @@ def resolver_functions() -> dict[str, str]:
 
     Raises: ConfigurationError if the agent's file cannot be used.
     """
-    from mergerepl.resolvers.functions import known_functions
+    from mergerepl.merge.resolvers.functions import known_functions
 
     return known_functions()
 
@@ -630,8 +630,8 @@ def conflict_report(
 
     Raises: As `conflict_records`, and ConfigurationError if an id is unknown or the file cannot be written.
     """
-    from mergerepl.monitoring.conflicts import count_conflicts, read_conflicts
-    from mergerepl.report.conflict_html import conflict_page
+    from mergerepl.conflict_tools.html_page import conflict_page
+    from mergerepl.conflict_tools.listing import count_conflicts, read_conflicts
 
     _require_limit(rows)
     root, chosen = root_of(replica), _chosen(replica, chosen)
@@ -655,8 +655,8 @@ def conflicts(replica: str | Path, *, publication: str | None = None, article: s
 
     Raises: ConfigurationError if the folder is no replica or has no such article; StoreError, EngineError.
     """
-    from mergerepl.engine import session as engine
-    from mergerepl.monitoring.conflicts import conflict_frame
+    from mergerepl.conflict_tools.listing import conflict_frame
+    from mergerepl.spark import session as engine
 
     root = root_of(replica)
     return conflict_frame(engine.session(), root, publication=publication, article=article)
@@ -697,7 +697,7 @@ def validate(
         one subscription only: SchemaMismatchError if published columns are gone; StoreError if a table cannot be read;
         OutOfReachError (run again); EngineError.
     """
-    from mergerepl.validation.validate import not_compared, validate_subscription
+    from mergerepl.monitoring.validate import not_compared, validate_subscription
 
     _require_choice("level of validation", level, get_args(Level))
     compared: dict[str, tuple[ArticleValidation, ...]] = {}

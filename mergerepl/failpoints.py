@@ -47,7 +47,7 @@ def _act(name: str, action: str) -> None:
     if action == "kill":
         os.kill(os.getpid(), signal.SIGKILL)
     elif action == "killgroup":
-        from mergerepl.engine import session as engine
+        from mergerepl.spark import session as engine
 
         if (jvm := engine.jvm_pid()) is not None:
             # Before this process: it would end with it, but not at once.

@@ -1,4 +1,4 @@
-"""What the environment sets. Only `mergerepl.engine` reads it too: Java, JARs, cache, memory."""
+"""What the environment sets. Only `mergerepl.spark` reads it too: Java, JARs, cache, memory."""
 
 import os
 from collections.abc import Mapping

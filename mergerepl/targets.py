@@ -10,10 +10,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from mergerepl import roots
-from mergerepl.engine.callers import methods_keep_callers_session
+from mergerepl.agents.agent_socket import is_there
 from mergerepl.errors import ConfigurationError, MergeReplError
 from mergerepl.model.progress import NoProgress, Progress
-from mergerepl.store.agent_socket import is_there
+from mergerepl.spark.callers import methods_keep_callers_session
 from mergerepl.store.folders import has_system_tables
 
 if TYPE_CHECKING:
@@ -39,14 +39,14 @@ class Project:
         shown = progress or NoProgress()
 
         def capture_publisher(root: Path, pubid: str) -> None:
-            from mergerepl.agent.capture_replica import capture_held
-            from mergerepl.store.replica import Replica
+            from mergerepl.merge.session.capture_replica import capture_held
+            from mergerepl.replica.replica import Replica
 
             capture_held(Replica(root), pubid, progress=shown)
 
         def finish(publisher: Path, subscriber: Path | None, session: str) -> None:
-            from mergerepl.agent.finish_session import finish_session
-            from mergerepl.store.replica import Replica
+            from mergerepl.merge.session.finish_session import finish_session
+            from mergerepl.replica.replica import Replica
 
             finish_session(Replica(publisher), Replica(subscriber) if subscriber else None, session)
 
@@ -77,7 +77,7 @@ def load(path: str | Path) -> Project:
 
     Raises: ConfigurationError naming the file, the place in it and what to do.
     """
-    from mergerepl.config import load_any
+    from mergerepl.config.project_file import load_any
     from mergerepl.model.transactional import TransactionalPublication
 
     stated = load_any(path)
@@ -92,7 +92,7 @@ def transactional_target(item: object) -> tuple[Path, str | None] | None:
         return None
     if roots.names_file(os.fspath(item)):
         # What checks files takes as long to load as a session without changes.
-        from mergerepl import config
+        from mergerepl.config import project_file as config
 
         return config.transactional_target(os.fspath(item))
     root = roots.transactional_publisher(os.fspath(item))
@@ -123,7 +123,7 @@ def agent_roots(texts: Sequence[str]) -> list[Path]:
 
 def _publishers(text: str) -> list[Path]:
     if roots.names_file(text):
-        from mergerepl.configuration import strict_yaml
+        from mergerepl.config import strict_yaml
 
         file = Path(text)
         stated = strict_yaml.parse(file.read_text(encoding="utf-8"), name=file.name).value
@@ -171,7 +171,7 @@ def _read(item: Project | str | Path) -> Project | str | Path:
     """Return the project of a merge publication's file; another item as it is."""
     if isinstance(item, Project) or not roots.names_file(os.fspath(item)):
         return item
-    from mergerepl import config
+    from mergerepl.config import project_file as config
 
     return Project(config.load(item))
 
@@ -190,7 +190,7 @@ def _of_item(item: Project | str | Path) -> list[Target]:
     root = root_of(item)
     noted = noted_subscriptions(root)
     if noted is None:
-        from mergerepl.store.subscription import subscriptions_of_root
+        from mergerepl.replica.subscription import subscriptions_of_root
 
         noted = subscriptions_of_root(root)
     return [Target(*found) for found in noted]
@@ -206,7 +206,7 @@ def publishers_of(item: Project | str | Path) -> set[Path]:
     item = _read(item)
     if isinstance(item, Project):
         return {Path(roots.parse(item.publication.publisher))}
-    from mergerepl.store.replica import Replica
+    from mergerepl.replica.replica import Replica
 
     root = root_of(item)
     if Replica(root).require().published:

@@ -51,7 +51,7 @@ from pyspark.sql import SparkSession
 
 import mergerepl
 from mergerepl import api
-from mergerepl.engine import session as engine
+from mergerepl.spark import session as engine
 
 
 @dataclass(frozen=True)

@@ -22,8 +22,8 @@ from pathlib import Path
 
 import yaml
 
-from mergerepl.engine import confs, jvm
-from mergerepl.engine.java import find_java
+from mergerepl.spark import confs, jvm
+from mergerepl.spark.java import find_java
 
 ROOT = Path(__file__).parents[1]
 PASSED, NONE_CHOSEN = 0, 5

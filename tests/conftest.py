@@ -39,7 +39,7 @@ def worker_spark() -> Iterator[SparkSession]:
     Tests run thousands of different queries, each a few times: the full compiler takes a third of two cores for them,
     and the first two fifths of the tests then took 1.4 times as long (measured).
     """
-    from mergerepl.engine import session as engine
+    from mergerepl.spark import session as engine
 
     session = engine.session()
     yield session

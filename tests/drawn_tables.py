@@ -22,7 +22,7 @@ from mergerepl.delta.table import open_table
 from mergerepl.delta.transactions import Transaction
 from mergerepl.delta.types import ddl_of
 from mergerepl.model.article import PublishedArticle
-from mergerepl.store.staged_rows import read_staged, small_rows
+from mergerepl.replica.staged_rows import read_staged, small_rows
 
 Values = list[Any]
 _EPOCH = dt.datetime(1970, 1, 1)

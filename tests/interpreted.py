@@ -5,7 +5,7 @@ from contextlib import contextmanager
 
 from pyspark.sql import SparkSession
 
-from mergerepl.engine.confs import INTERPRETED
+from mergerepl.spark.confs import INTERPRETED
 
 
 @contextmanager

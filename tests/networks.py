@@ -25,14 +25,14 @@ from deltalake import DeltaTable, write_deltalake
 from pyspark.sql import SparkSession
 
 import mergerepl
-from mergerepl import config
-from mergerepl.agent import merge_session
+from mergerepl.config import project_file as config
 from mergerepl.delta.create import NewTable, create_table
 from mergerepl.delta.log import commit_text, head_version
 from mergerepl.delta.marks import CommitMark
 from mergerepl.delta.metadata import CDF_PROPERTY
 from mergerepl.delta.small_tables import join_small_files
 from mergerepl.delta.table import open_table
+from mergerepl.merge.session import merge_session
 from mergerepl.model.publication import (
     Article,
     ConflictLogging,
@@ -43,9 +43,9 @@ from mergerepl.model.results import ApplyResult
 from mergerepl.publish import rows
 from mergerepl.publish.apply import apply_publication
 from mergerepl.publish.system_tables import create_conflict_table, create_replica
-from mergerepl.store.compaction import LARGE_BYTES_OF_HISTORY
+from mergerepl.replica.compaction import LARGE_BYTES_OF_HISTORY
+from mergerepl.replica.replica import Replica
 from mergerepl.store.lease import LOCK_FILE
-from mergerepl.store.replica import Replica
 from mergerepl.systables import catalog, genhistory, registry, replinfo
 from mergerepl.systables.catalog import ArticleRow, PublicationRow, SubscriptionRow, SubscriptionState
 from mergerepl.systables.genhistory import Generation, GenStatus

@@ -16,18 +16,7 @@ from pyspark.sql import functions as F
 from pyspark.sql.types import StructType
 
 from mergerepl.changes import ROWGUID
-from mergerepl.engine.errors import gone_reason
-from mergerepl.engine.in_memory import (
-    are_few,
-    broadcast_if_few,
-    in_one_task,
-    is_for_one_task,
-    keep_for_joins,
-    keep_in_memory,
-    let_go,
-)
-from mergerepl.engine.made_once import made_once
-from mergerepl.feed.net_changes import (
+from mergerepl.delta.feed.net_changes import (
     AFTER,
     BEFORE,
     DOUBTFUL,
@@ -52,6 +41,17 @@ from mergerepl.rows.images import (
 )
 from mergerepl.rows.key_bounds import KeyBounds, bound_measures, bounds_found, within_bounds
 from mergerepl.rows.sql import quote
+from mergerepl.spark.errors import gone_reason
+from mergerepl.spark.in_memory import (
+    are_few,
+    broadcast_if_few,
+    in_one_task,
+    is_for_one_task,
+    keep_for_joins,
+    keep_in_memory,
+    let_go,
+)
+from mergerepl.spark.made_once import made_once
 from triggers.errors import (
     DuplicateKeyError,
     FeedGapError,
@@ -64,7 +64,7 @@ from triggers.tracked_rows import IS_KNOWN, Origin, tracked_rows
 from triggers.window import CaptureWindow
 
 if TYPE_CHECKING:
-    from mergerepl.store.runs import RecentRows
+    from mergerepl.replica.runs import RecentRows
 
 log = logging.getLogger(__name__)
 

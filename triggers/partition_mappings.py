@@ -16,9 +16,9 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
 from mergerepl.changes import GENERATION, ROWGUID, TABLENICK
-from mergerepl.engine.in_memory import in_one_task
-from mergerepl.engine.made_once import made_once
-from mergerepl.engine.passed import passed
+from mergerepl.spark.in_memory import in_one_task
+from mergerepl.spark.made_once import made_once
+from mergerepl.spark.passed import passed
 from mergerepl.systables.contents import SEQ
 from mergerepl.systables.partitions import (
     CHANGECOUNT,

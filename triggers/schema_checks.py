@@ -23,9 +23,9 @@ from triggers.errors import (
 )
 
 if TYPE_CHECKING:
+    from mergerepl.delta.feed.window import FeedWindow
     from mergerepl.delta.log import Commit
     from mergerepl.delta.metadata import TableMetadata
-    from mergerepl.feed.window import FeedWindow
 
 
 @dataclass(frozen=True)

@@ -25,13 +25,13 @@ from mergerepl.changes import (
     ROWGUID,
     TOMBSTONE_TYPE,
 )
-from mergerepl.engine.made_once import made_once
-from mergerepl.engine.passed import passed
-from mergerepl.feed.net_changes import AFTER, BEFORE, EXISTED, EXISTS
-from mergerepl.lineage import columns as lineage
+from mergerepl.delta.feed.net_changes import AFTER, BEFORE, EXISTED, EXISTS
 from mergerepl.model.article import PublishedArticle
+from mergerepl.rows import lineage_columns as lineage
 from mergerepl.rows.images import differing_columns, image_type
 from mergerepl.rows.sql import struct_type
+from mergerepl.spark.made_once import made_once
+from mergerepl.spark.passed import passed
 from mergerepl.systables import contents, tombstone
 from mergerepl.systables.contents import LINEAGE_TYPE, SEQ, base_column, row_column
 from mergerepl.systables.tombstone import TombstoneType

@@ -147,7 +147,7 @@ def __getattr__(name: str) -> Any:
 
             raise CdcUsageError.later(name, instead)
         raise AttributeError(f"module 'mergerepl.cdc' has no attribute '{name}'")
-    from mergerepl.engine.callers import public
+    from mergerepl.spark.callers import public
 
     return public(_HOMES.get(name, "mergerepl.cdc.instances"), name)
 

@@ -13,11 +13,11 @@ from mergerepl.cdc.job_rows import check_parameters
 from mergerepl.cdc.log import held, log_reader
 from mergerepl.cdc.refusals import CdcError
 from mergerepl.delta import appended
-from mergerepl.engine.errors import plain_errors
 from mergerepl.logreader.log_reader import LogReader
 from mergerepl.logreader.positions import read_state
 from mergerepl.logreader.scan import scan as one_cycle
 from mergerepl.model.cdc import ScanResult
+from mergerepl.spark.errors import plain_errors
 from mergerepl.systables.cdc import DDL_HISTORY, LSN_TIME_MAPPING
 
 log = logging.getLogger(__name__)

@@ -9,14 +9,14 @@ from pyspark.sql.types import DataType, StructType
 
 from mergerepl.cdc.mask import full_mask, mask_length
 from mergerepl.changes import ROW
-from mergerepl.engine.in_memory import frame_of
-from mergerepl.engine.made_once import made_once
-from mergerepl.feed.commit_changes import ROW_HASH, VERSION
-from mergerepl.feed.net_changes import AFTER, BEFORE
+from mergerepl.delta.feed.commit_changes import ROW_HASH, VERSION
+from mergerepl.delta.feed.net_changes import AFTER, BEFORE
 from mergerepl.logreader.consumer import ReadRows
 from mergerepl.logreader.lsn import Lsn
 from mergerepl.rows.images import image_type, same_value
 from mergerepl.rows.nested import in_shape, is_nested
+from mergerepl.spark.in_memory import frame_of
+from mergerepl.spark.made_once import made_once
 from mergerepl.systables.cdc import (
     DELETE,
     END_LSN,

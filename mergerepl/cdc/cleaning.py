@@ -19,12 +19,12 @@ from mergerepl.cdc.lsn_times import entry_of, lsn_of_text, version_through
 from mergerepl.cdc.refusals import CdcError, CdcUsageError
 from mergerepl.delta.small_tables import count_rows, quoted, remove_unused_files, timestamp_literal
 from mergerepl.delta.table import open_table
-from mergerepl.engine.errors import plain_errors
 from mergerepl.errors import MergeReplError
 from mergerepl.failpoints import failpoint
 from mergerepl.logreader.lsn import Lsn
 from mergerepl.logreader.scan import checked_state
 from mergerepl.model.cdc import CleanupResult, ScanError
+from mergerepl.spark.errors import plain_errors
 from mergerepl.systables import cdc, logreader
 from mergerepl.systables.cdc import (
     CDC_JOBS,

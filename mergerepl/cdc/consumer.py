@@ -36,9 +36,9 @@ from mergerepl.logreader.plan import BEGIN, Entry, Plan, SourcePlan, transaction
 from mergerepl.logreader.positions import LogState
 from mergerepl.logreader.sources import metadata_of
 from mergerepl.model.cdc import CapturedColumn, DdlEntry
+from mergerepl.replica.control import CHECKPOINT_INTERVAL
 from mergerepl.rows.images import same_value
 from mergerepl.rows.sql import quote
-from mergerepl.store.control import CHECKPOINT_INTERVAL
 from mergerepl.store.folders import remove_table
 from mergerepl.systables.cdc import (
     APP_ID,

@@ -41,8 +41,6 @@ from mergerepl.delta.table import open_table
 from mergerepl.delta.transactions import marked_session, read_back
 from mergerepl.delta.types import field, nullable
 from mergerepl.delta.versions import read_version
-from mergerepl.engine.errors import plain_errors
-from mergerepl.engine.in_memory import keep_in_memory, let_go
 from mergerepl.failpoints import failpoint
 from mergerepl.logreader.lsn import Lsn
 from mergerepl.logreader.plan import BEGIN
@@ -51,6 +49,8 @@ from mergerepl.model.cdc import AppliedChanges
 from mergerepl.model.later import answers_later
 from mergerepl.rows.images import all_true
 from mergerepl.rows.sql import quote
+from mergerepl.spark.errors import plain_errors
+from mergerepl.spark.in_memory import keep_in_memory, let_go
 from mergerepl.store.folders import make_folder
 from mergerepl.store.lease import lease, replica_root
 from mergerepl.systables.cdc import DELETE, INSERT, OPERATION, SEQVAL, START_LSN, ChangeTable

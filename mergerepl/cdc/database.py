@@ -12,7 +12,7 @@ from mergerepl.delta.transactions import transaction_version
 from mergerepl.logreader.lsn import Lsn
 from mergerepl.logreader.positions import control_of
 from mergerepl.model.cdc import CapturedColumn
-from mergerepl.store.control import ControlPlane
+from mergerepl.replica.control import ControlPlane
 from mergerepl.systables.cdc import (
     APP_ID,
     CAPTURED_COLUMNS,

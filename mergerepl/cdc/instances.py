@@ -21,7 +21,6 @@ from mergerepl.delta.marks import CommitMark
 from mergerepl.delta.metadata import CDF_PROPERTY, GENERATION_EXPRESSION
 from mergerepl.delta.properties import FILE_RETENTION, LOG_RETENTION, retention_properties, set_properties
 from mergerepl.delta.types import ddl_of
-from mergerepl.engine.errors import plain_errors
 from mergerepl.errors import PublicationError
 from mergerepl.failpoints import failpoint
 from mergerepl.logreader.column_changes import added_fields, column_id
@@ -35,6 +34,7 @@ from mergerepl.logreader.scan import Begin, begin
 from mergerepl.logreader.sources import metadata_of
 from mergerepl.model.cdc import CapturedColumn, CaptureInstance
 from mergerepl.model.later import answers_later
+from mergerepl.spark.errors import plain_errors
 from mergerepl.store.lease import lease
 from mergerepl.systables.cdc import CDC_JOBS, CHANGE_TABLES, ChangeTable, IndexColumn
 from mergerepl.systables.logreader import LogReaderRow

@@ -16,10 +16,10 @@ from mergerepl.delta.plain_files import read_columns
 from mergerepl.delta.table import TableState, open_table
 from mergerepl.delta.types import ddl_of
 from mergerepl.logreader.positions import LogState
+from mergerepl.replica.replica import Replica
 from mergerepl.rows.images import with_readable
 from mergerepl.rows.rowguid import base_type
 from mergerepl.rows.sql import quote
-from mergerepl.store.replica import Replica
 from mergerepl.systables.catalog import ARTICLES
 from mergerepl.systables.cdc import RESERVED_PREFIX, ChangeTable
 

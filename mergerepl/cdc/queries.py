@@ -24,11 +24,11 @@ from mergerepl.cdc.refusals import CdcError, CdcUsageError, LsnRangeError
 from mergerepl.delta.plain_files import may_hold, plain_files, read_files
 from mergerepl.delta.table import open_table
 from mergerepl.delta.versions import read_version
-from mergerepl.engine.errors import plain_errors
-from mergerepl.engine.in_memory import frame_of_tuples, keep_in_memory
 from mergerepl.logreader.lsn import Lsn
 from mergerepl.rows.images import all_true
 from mergerepl.rows.sql import quote
+from mergerepl.spark.errors import plain_errors
+from mergerepl.spark.in_memory import frame_of_tuples, keep_in_memory
 from mergerepl.systables.cdc import (
     OPERATION,
     SCAN_CYCLE,
@@ -64,7 +64,7 @@ def reading_session(given: SparkSession | None) -> SparkSession:
 
     Raises: EngineError if it cannot be used.
     """
-    from mergerepl.engine import session as engine
+    from mergerepl.spark import session as engine
 
     return engine.session() if given is None else engine.usable(given)
 

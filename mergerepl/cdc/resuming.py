@@ -14,13 +14,13 @@ from mergerepl.cdc.refusals import CdcError, CdcUsageError
 from mergerepl.delta.log import is_delta_table
 from mergerepl.delta.table import open_table
 from mergerepl.delta.types import ddl_of, field, json_of
-from mergerepl.engine.errors import plain_errors
 from mergerepl.logreader.consumer import COMPARE
 from mergerepl.logreader.log_reader import LogReader
 from mergerepl.logreader.plan import Plan
 from mergerepl.logreader.positions import save_state
 from mergerepl.logreader.scan import Begin, begin, look_ahead
 from mergerepl.model.cdc import CapturedColumn
+from mergerepl.spark.errors import plain_errors
 from mergerepl.systables.cdc import CHANGE_TABLES, ChangeTable
 from mergerepl.systables.logreader import LogReaderRow
 

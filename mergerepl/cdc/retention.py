@@ -13,17 +13,17 @@ from mergerepl.cdc.refusals import CdcError, CdcUsageError
 from mergerepl.delta.log import head_version, written_ns
 from mergerepl.delta.properties import FILE_RETENTION, interval_of
 from mergerepl.delta.table import open_table
-from mergerepl.engine.errors import plain_errors
-from mergerepl.engine.session import copy_if_possible
 from mergerepl.logreader.cut import moment_of_ns
 from mergerepl.logreader.positions import read_state
 from mergerepl.model.cdc import Vacuumed
+from mergerepl.replica.control import ControlPlane
+from mergerepl.replica.positions import position_of
+from mergerepl.replica.replica import Replica
 from mergerepl.rows.sql import quote
-from mergerepl.store.control import ControlPlane
+from mergerepl.spark.errors import plain_errors
+from mergerepl.spark.session import copy_if_possible
 from mergerepl.store.folders import is_there
 from mergerepl.store.lease import lease
-from mergerepl.store.positions import position_of
-from mergerepl.store.replica import Replica
 from mergerepl.systables import compact
 from mergerepl.systables.compact import TRACKED_OBJECTS
 from mergerepl.systables.table import FOLDER as REPLICA_FOLDER

@@ -4,8 +4,8 @@ from typing import Any
 
 from pyspark.sql import DataFrame
 
-from mergerepl.engine.errors import plain_errors
 from mergerepl.rows.images import with_readable
+from mergerepl.spark.errors import plain_errors
 from mergerepl.systables.cdc import OPERATION, RESERVED_PREFIX
 
 

@@ -15,13 +15,13 @@ from mergerepl.cdc.refusals import CdcError
 from mergerepl.delta.log import is_another_commit, is_delta_table
 from mergerepl.delta.table import open_table
 from mergerepl.delta.versions import read_version
-from mergerepl.engine.errors import gone_reason, plain_errors
 from mergerepl.errors import StoreError
 from mergerepl.logreader.column_changes import column_id, is_mapped
 from mergerepl.logreader.lsn import Lsn
 from mergerepl.logreader.positions import read_state
 from mergerepl.rows.nested import in_shape
 from mergerepl.rows.sql import quote
+from mergerepl.spark.errors import gone_reason, plain_errors
 
 
 class Snapshot(NamedTuple):

@@ -9,7 +9,7 @@ import click
 
 from mergerepl.cli.help import Group
 from mergerepl.cli.options import reporting
-from mergerepl.report.output import Output
+from mergerepl.cli.report.output import Output
 from mergerepl.roots import existing
 
 if TYPE_CHECKING:
@@ -43,10 +43,10 @@ def run(roots: tuple[str, ...], output: Output) -> None:
     """
     from concurrent.futures import ThreadPoolExecutor
 
+    from mergerepl.agents import agent as jobs
     from mergerepl.cli.agent_server import Desk, run_command, warm_up
     from mergerepl.cli.rounds import result_of, signals
-    from mergerepl.jobs import agent as jobs
-    from mergerepl.report.words import moment_text
+    from mergerepl.model.words import moment_text
 
     def report(event: JobEvent) -> None:
         failed = " failed" if event.is_failed else ""
@@ -75,7 +75,7 @@ def start(roots: tuple[str, ...], output: Output) -> None:
     Example:
       mergerepl agent start ./shop ./warehouse
     """
-    from mergerepl.jobs.control import start_agent
+    from mergerepl.agents.control import start_agent
 
     found = start_agent(roots)
     output.reported({"started": found}, [f"{each.root}: process {each.pid} runs." for each in found])
@@ -90,9 +90,9 @@ def status(roots: tuple[str, ...], output: Output) -> None:
     Example:
       mergerepl agent status ./shop
     """
+    from mergerepl.agents.control import agent_status, jobs_of
     from mergerepl.cdc.database import database_at
-    from mergerepl.jobs.control import agent_status, jobs_of
-    from mergerepl.report import cdc as shown
+    from mergerepl.cli.report import cdc as shown
 
     found = [agent_status(root) for root in roots]
     jobs = {each.root: jobs_of(database_at(each.root)) for each in found}
@@ -118,7 +118,7 @@ def stop(roots: tuple[str, ...], wait_s: float, output: Output) -> None:
     Example:
       mergerepl agent stop ./shop
     """
-    from mergerepl.jobs.control import stop_agent
+    from mergerepl.agents.control import stop_agent
 
     found = [stop_agent(root, wait_s=wait_s) for root in roots]
     texts = [

@@ -9,10 +9,10 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from mergerepl.agents.agent_socket import connect
 from mergerepl.cli.agent_messages import Messages, identity
 from mergerepl.errors import AgentLostError
 from mergerepl.model.progress import Progress
-from mergerepl.store.agent_socket import connect
 
 log = logging.getLogger(__name__)
 
@@ -95,7 +95,7 @@ def _show(message: dict[str, Any], progress: Progress) -> None:
         sys.stderr.write(message["err"])
         sys.stderr.flush()
     elif "table" in message:
-        from mergerepl.report.table import Table
+        from mergerepl.cli.report.table import Table
 
         drawn = Table(**message["table"])
         drawn.rows = [tuple(row) for row in drawn.rows]

@@ -15,12 +15,12 @@ from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self, TextIO, cast
 
+from mergerepl.agents.agent_socket import AgentSocket, is_same_user, listen
 from mergerepl.cli.agent_messages import LONGEST_REQUEST, Messages, identity
 from mergerepl.model.progress import NoProgress, Progress
-from mergerepl.store.agent_socket import AgentSocket, is_same_user, listen
 
 if TYPE_CHECKING:
-    from mergerepl.report.table import Table
+    from mergerepl.cli.report.table import Table
 
 log = logging.getLogger(__name__)
 
@@ -236,11 +236,11 @@ def _working_in(folder: str) -> Iterator[None]:
 
 def warm_up() -> None:
     """Start the engine, and load what a sync needs, before the first command comes."""
-    from mergerepl.engine import session as engine
+    from mergerepl.spark import session as engine
 
     try:
         engine.interpreting(engine.session(long_running=True)).range(1).groupBy("id").count().toArrow()
-        import_module("mergerepl.agent.merge_session")
+        import_module("mergerepl.merge.session.merge_session")
     except Exception as error:
         # The first command starts it, and says what fails.
         log.info("the engine was not started before it is needed: %s", error)
@@ -259,7 +259,7 @@ def run_command(arguments: Sequence[str], progress: Progress) -> int:
     except SystemExit as ended:
         code = ended.code if isinstance(ended.code, int) else FAILED
     if invocation.may_have_left_work:
-        from mergerepl.engine import session as engine
+        from mergerepl.spark import session as engine
 
         engine.stop()
     return code

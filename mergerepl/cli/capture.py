@@ -6,8 +6,8 @@ import click
 
 from mergerepl.cli.help import Command
 from mergerepl.cli.options import replica_argument, replica_root, working
+from mergerepl.cli.report.output import Output
 from mergerepl.model.progress import Progress
-from mergerepl.report.output import Output
 
 
 @click.command(cls=Command)

@@ -10,7 +10,7 @@ from mergerepl.cli import cdc_reading
 from mergerepl.cli.cdc_reading import LsnType
 from mergerepl.cli.help import Group
 from mergerepl.cli.options import limit_option, reporting
-from mergerepl.report.output import Output
+from mergerepl.cli.report.output import Output
 
 if TYPE_CHECKING:
     from mergerepl.cdc import DatabaseStatus, StatusWarning
@@ -109,7 +109,7 @@ def enable_table(
       mergerepl cdc enable-table ./shop bronze/eu/items --columns id,price --index id
     """
     from mergerepl import cdc as api
-    from mergerepl.report import cdc as shown
+    from mergerepl.cli.report import cdc as shown
 
     found = api.enable_table(
         root,
@@ -162,7 +162,7 @@ def help_(root: str, source: str | None, output: Output) -> None:
       mergerepl cdc help ./shop orders
     """
     from mergerepl import cdc as api
-    from mergerepl.report import cdc as shown
+    from mergerepl.cli.report import cdc as shown
 
     found = api.help_change_data_capture(root, source)
     output.reported({"capture_instances": found}, [shown.instances(found)])
@@ -179,7 +179,7 @@ def columns(root: str, instance: str, output: Output) -> None:
       mergerepl cdc columns ./shop dbo_orders
     """
     from mergerepl import cdc as api
-    from mergerepl.report import cdc as shown
+    from mergerepl.cli.report import cdc as shown
 
     found = api.get_captured_columns(root, instance)
     output.reported({"columns": found}, [shown.columns(found)])
@@ -196,7 +196,7 @@ def ddl_history(root: str, instance: str, output: Output) -> None:
       mergerepl cdc ddl-history ./shop dbo_orders
     """
     from mergerepl import cdc as api
-    from mergerepl.report import cdc as shown
+    from mergerepl.cli.report import cdc as shown
 
     found = api.get_ddl_history(root, instance)
     output.reported({"ddl_history": found}, [shown.ddl_history(found)])
@@ -222,7 +222,7 @@ def capture(ctx: click.Context, root: str, maxtrans: int, maxscans: int, output:
       mergerepl cdc capture ./shop
     """
     from mergerepl import cdc as api
-    from mergerepl.report import cdc as shown
+    from mergerepl.cli.report import cdc as shown
 
     result = api.scan(root, maxtrans=maxtrans, maxscans=maxscans)
     output.reported(result, shown.captured(result))
@@ -253,7 +253,7 @@ def status(root: str, check: bool, output: Output) -> int:
 
     from mergerepl import cdc as api
     from mergerepl.cli.checking import report_check
-    from mergerepl.report import cdc as shown
+    from mergerepl.cli.report import cdc as shown
 
     def find() -> tuple[DatabaseStatus, list[StatusWarning]]:
         found = api.status(root)
@@ -277,7 +277,7 @@ def errors(root: str, limit: int, output: Output) -> None:
       mergerepl cdc errors ./shop
     """
     from mergerepl import cdc as api
-    from mergerepl.report import cdc as shown
+    from mergerepl.cli.report import cdc as shown
 
     found = api.errors(root, limit=limit)
     output.reported({"errors": found}, shown.errors(found))
@@ -331,7 +331,7 @@ def lsn(root: str, lsn: Lsn | None, output: Output) -> None:
       mergerepl cdc lsn ./shop --show 0x003757F80000002A0003
     """
     from mergerepl import cdc as api
-    from mergerepl.report import cdc as shown
+    from mergerepl.cli.report import cdc as shown
 
     if lsn is not None:
         epoch, cycle = divmod(lsn.scan_cycle, 1 << 32)

@@ -12,7 +12,7 @@ import click
 
 from mergerepl.cli.help import Command, Group
 from mergerepl.cli.options import limit_option, reporting
-from mergerepl.report.output import Output
+from mergerepl.cli.report.output import Output
 
 if TYPE_CHECKING:
     from mergerepl.logreader.lsn import Lsn
@@ -184,7 +184,7 @@ def _show(
     output: Output,
 ) -> None:
     from mergerepl.cdc.shown_rows import first_rows
-    from mergerepl.report import cdc as shown
+    from mergerepl.cli.report import cdc as shown
 
     first, last = window.ends(root, instance)
     frame = query(root, instance, first, last, row_filter_option.replace("-", " "))
@@ -234,7 +234,7 @@ def apply(
       mergerepl cdc apply ./shop dbo_orders ./lake/orders --consumer lake --restart
     """
     from mergerepl import cdc as api
-    from mergerepl.report import cdc as shown
+    from mergerepl.cli.report import cdc as shown
 
     names = None if keys is None else [name.strip() for name in keys.split(",")]
     done = api.apply_changes(root, instance, target, consumer, keys=names, initial=initial, restart=restart)
@@ -274,7 +274,7 @@ def cleanup(
       mergerepl cdc cleanup ./shop --instance dbo_orders --low-water-mark 0x003757F80000002A0003
     """
     from mergerepl import cdc as api
-    from mergerepl.report import cdc as shown
+    from mergerepl.cli.report import cdc as shown
 
     if instance is None:
         if low_water_mark is not None:
@@ -317,7 +317,7 @@ def sessions(root: str, limit: int, output: Output) -> None:
       mergerepl cdc sessions ./shop
     """
     from mergerepl import cdc as api
-    from mergerepl.report import cdc as shown
+    from mergerepl.cli.report import cdc as shown
 
     found = api.scan_sessions(root, limit=limit)
     output.reported({"scan_sessions": found}, shown.sessions(found))
@@ -363,8 +363,8 @@ def _parameters(command: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _report_job(root: str, job: Any, output: Output, *, is_started: bool = False) -> None:
-    from mergerepl.jobs.control import agent_status
-    from mergerepl.report import cdc as shown
+    from mergerepl.agents.control import agent_status
+    from mergerepl.cli.report import cdc as shown
 
     parts: list[Any] = [shown.jobs([job])]
     runs = agent_status(root).pid is not None
@@ -383,8 +383,8 @@ def list_(root: str, output: Output) -> None:
       mergerepl cdc jobs list ./shop
     """
     from mergerepl import cdc as api
-    from mergerepl.jobs.control import agent_status
-    from mergerepl.report import cdc as shown
+    from mergerepl.agents.control import agent_status
+    from mergerepl.cli.report import cdc as shown
 
     agent, found = agent_status(root), api.help_jobs(root)
     output.reported({"jobs": found, "agent_runs": agent.pid is not None}, shown.agent(agent, found))

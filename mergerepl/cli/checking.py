@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
+from mergerepl.cli.report.output import Output
 from mergerepl.errors import MergeReplError
-from mergerepl.report.output import Output
 
 if TYPE_CHECKING:
     from mergerepl.model.cdc import StatusWarning

@@ -20,13 +20,13 @@ from mergerepl.cli.options import (
     reporting,
     working,
 )
+from mergerepl.cli.report.output import Output
+from mergerepl.cli.report.table import Table
+from mergerepl.model.conflict_names import CONFLICT_NAMES, conflict_name
 from mergerepl.model.conflicts import ConflictFilter, ConflictStatus
 from mergerepl.model.progress import Progress
 from mergerepl.model.resolvers import RESOLVERS
-from mergerepl.report.conflict_names import CONFLICT_NAMES, conflict_name
-from mergerepl.report.output import Output
-from mergerepl.report.table import Table
-from mergerepl.report.words import counted, key_text, typed
+from mergerepl.model.words import counted, key_text, typed
 
 _AGE = re.compile(r"(\d{1,6})\s*(d|h|days?|hours?)")
 

@@ -9,10 +9,10 @@ import click
 from mergerepl.cli.conflict_tools import COMMANDS, choosing
 from mergerepl.cli.help import Group
 from mergerepl.cli.options import limit_option, replica_root, reporting
+from mergerepl.cli.report.output import Output
 from mergerepl.errors import ConfigurationError
 from mergerepl.model.conflicts import ConflictFilter
 from mergerepl.model.results import ConflictRecord
-from mergerepl.report.output import Output
 
 newest_option = limit_option("At most so many, newest first.")
 

@@ -9,10 +9,10 @@ import click
 from mergerepl.cli.help import Command
 from mergerepl.cli.main import FAILED
 from mergerepl.cli.options import publication_roots, reporting
-from mergerepl.report.output import Output
+from mergerepl.cli.report.output import Output
 
 if TYPE_CHECKING:
-    from mergerepl.doctor import Check
+    from mergerepl.monitoring.doctor import Check
 
 
 def _captured(root: str) -> list[Check]:
@@ -28,7 +28,7 @@ def _captured(root: str) -> list[Check]:
     except MergeReplError:
         # The storage check says what is wrong with the folder.
         return []
-    from mergerepl.doctor import Check, Status
+    from mergerepl.monitoring.doctor import Check, Status
 
     see = f"See `mergerepl cdc status {root}`."
     try:
@@ -53,7 +53,7 @@ def doctor(replicas: tuple[str, ...], engine: bool, mend: bool, output: Output) 
     Example:
       mergerepl doctor ./hq
     """
-    from mergerepl import doctor as examination
+    from mergerepl.monitoring import doctor as examination
 
     roots = list(dict.fromkeys(root for each in replicas for root in publication_roots(each)))
     checks = examination.checks(roots, start_engine=engine, mend=mend)

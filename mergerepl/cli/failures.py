@@ -5,7 +5,7 @@ import click
 
 def say_error(message: str) -> None:
     """Write one message, its control characters shown as escapes."""
-    from mergerepl.report.table import printable
+    from mergerepl.cli.report.table import printable
 
     lines = message.splitlines() or [""]
     click.echo("\n".join(["Error: " + printable(lines[0]), *map(printable, lines[1:])]), err=True)

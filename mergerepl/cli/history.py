@@ -13,7 +13,7 @@ from mergerepl.cli.options import (
     subscriber_option,
     subscriber_root,
 )
-from mergerepl.report.output import Output
+from mergerepl.cli.report.output import Output
 
 
 @click.command(cls=Command)
@@ -30,7 +30,8 @@ def history(replica: str, subscriber: str | None, limit: int, output: Output) ->
     Example:
       mergerepl history ./hq --limit 5
     """
-    from mergerepl import api, config
+    from mergerepl import api
+    from mergerepl.config import project_file as config
 
     if config.transactional_target(replica) is not None:
         from mergerepl.cli.transactional import history_of

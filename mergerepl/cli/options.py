@@ -12,7 +12,7 @@ import click
 
 from mergerepl import roots
 from mergerepl.cli.main import Invocation
-from mergerepl.report.output import open_output
+from mergerepl.cli.report.output import open_output
 
 _DURATION = re.compile(r"(\d{1,9})\s*(s|m|h)?")
 _UNITS = {"s": 1, "m": 60, "h": 3600}
@@ -36,7 +36,7 @@ def working(command: Callable[..., Any]) -> Callable[..., Any]:
     @click.option("--quiet", is_flag=True, help="Show no progress.")
     @wraps(command)
     def with_progress(*args: Any, quiet: bool, **options: Any) -> Any:
-        from mergerepl.report.progress import open_progress
+        from mergerepl.cli.report.progress import open_progress
 
         quiet = quiet or options["output"].is_for_programs
         invocation = click.get_current_context().find_object(Invocation)
@@ -85,7 +85,7 @@ def limit_option(text: str) -> Callable[[Callable[..., Any]], Callable[..., Any]
 def replica_root(text: str) -> str:
     """Return the root that an argument means: a replica's folder, or the publisher of a file."""
     if roots.names_file(text):
-        from mergerepl import config
+        from mergerepl.config import project_file as config
 
         return config.load_any(text).publisher
     return roots.existing(text)
@@ -95,7 +95,7 @@ def publication_roots(text: str) -> list[str]:
     """Return all replicas of a file, or the one that is named itself."""
     if not roots.names_file(text):
         return [text]
-    from mergerepl import config
+    from mergerepl.config import project_file as config
 
     stated = config.load(text)
     return [stated.publisher, *(each.subscriber for each in stated.subscriptions)]

@@ -8,7 +8,7 @@ import click
 
 from mergerepl.cli.help import Group
 from mergerepl.cli.options import publication_option, replica_argument, replica_root, reporting
-from mergerepl.report.output import Output
+from mergerepl.cli.report.output import Output
 
 if TYPE_CHECKING:
     from mergerepl.model.results import PartitionInfo
@@ -81,7 +81,7 @@ def drop_partition(replica: str, partition_id: int, output: Output) -> None:
 
 
 def _report(output: Output, value: object, found: tuple[PartitionInfo, ...]) -> None:
-    from mergerepl.report.table import Table
+    from mergerepl.cli.report.table import Table
 
     table = Table(
         (">id", "publication", "HOST_NAME()", "SUSER_SNAME()", "subscribers", ">added at generation")

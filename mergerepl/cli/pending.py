@@ -6,7 +6,7 @@ import click
 
 from mergerepl.cli.help import Command
 from mergerepl.cli.options import replica_argument, replica_root, reporting
-from mergerepl.report.output import Output
+from mergerepl.cli.report.output import Output
 
 
 @click.command(cls=Command)
@@ -18,7 +18,8 @@ def pending(replica: str, output: Output) -> None:
     Example:
       mergerepl pending ./north
     """
-    from mergerepl import api, config
+    from mergerepl import api
+    from mergerepl.config import project_file as config
 
     if config.transactional_target(replica) is not None:
         from mergerepl.cli.transactional import pending_of

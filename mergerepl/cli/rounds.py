@@ -14,9 +14,9 @@ from types import FrameType
 from typing import TypeVar
 
 from mergerepl.cli.main import FAILED
+from mergerepl.cli.report.output import Output
 from mergerepl.errors import MergeReplError, Transient
 from mergerepl.model.results import SessionResult, SyncResult
-from mergerepl.report.output import Output
 from mergerepl.roots import is_absent
 
 T = TypeVar("T")

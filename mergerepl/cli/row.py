@@ -6,7 +6,7 @@ import click
 
 from mergerepl.cli.help import Command
 from mergerepl.cli.options import key_part, publication_option, replica_argument, replica_root, reporting
-from mergerepl.report.output import Output
+from mergerepl.cli.report.output import Output
 
 
 @click.command(cls=Command)

@@ -8,7 +8,7 @@ import click
 
 from mergerepl.cli.help import Command
 from mergerepl.cli.options import replica_argument, replica_root, reporting
-from mergerepl.report.output import Output
+from mergerepl.cli.report.output import Output
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -38,14 +38,15 @@ def status(replica: str, check: bool, output: Output) -> int:
     """
     from datetime import UTC, datetime
 
-    from mergerepl import api, cdc, config
+    from mergerepl import api, cdc
     from mergerepl.cli.checking import warning_lines
+    from mergerepl.config import project_file as config
     from mergerepl.errors import ConfigurationError
 
     if (target := config.transactional_target(replica)) is not None:
         from mergerepl import transactional
         from mergerepl.cdc.monitoring import problems_at
-        from mergerepl.report.transactional import status_parts
+        from mergerepl.cli.report.transactional import status_parts
 
         if check:
             return _checked(target[0], output)
@@ -65,7 +66,7 @@ def status(replica: str, check: bool, output: Output) -> int:
         if not cdc.is_cdc_enabled(root):
             raise
         from mergerepl.cdc.monitoring import problems_at
-        from mergerepl.report import cdc as shown
+        from mergerepl.cli.report import cdc as shown
 
         captured, problems = cdc.status(root), problems_at(root)
         parts = [*shown.status(captured), *(f"Problem: {each}" for each in problems)]

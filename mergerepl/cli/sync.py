@@ -18,8 +18,8 @@ from mergerepl.cli.options import (
     targets_argument,
     working,
 )
+from mergerepl.cli.report.output import Output
 from mergerepl.model.progress import NoProgress, Progress
-from mergerepl.report.output import Output
 from mergerepl.settings import agent_file
 from mergerepl.targets import agent_roots
 

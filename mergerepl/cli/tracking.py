@@ -11,9 +11,9 @@ import click
 from mergerepl import roots
 from mergerepl.cli.help import Group
 from mergerepl.cli.options import limit_option, reporting
+from mergerepl.cli.report.output import Output
 from mergerepl.errors import ConfigurationError
 from mergerepl.model.tracking import PurgeType, TrackingKeyType, TrackingOptions
-from mergerepl.report.output import Output
 
 if TYPE_CHECKING:
     from mergerepl import ChangeTracking
@@ -124,7 +124,7 @@ def status(path: str, output: Output) -> None:
     Example:
       mergerepl tracking status ./branch
     """
-    from mergerepl.report import tracking as shown
+    from mergerepl.cli.report import tracking as shown
 
     found = _database(path).status()
     output.reported(found, shown.status(found))
@@ -141,7 +141,7 @@ def transactions(path: str, only_open: bool, limit: int, output: Output) -> None
     Example:
       mergerepl tracking transactions ./branch --open
     """
-    from mergerepl.report import tracking as shown
+    from mergerepl.cli.report import tracking as shown
 
     database = _database(path)
     if only_open:
@@ -209,7 +209,7 @@ def enumerate_changes(
     Example:
       mergerepl tracking enumerate ./branch --consumer hq --output ./changes
     """
-    from mergerepl.report import tracking as shown
+    from mergerepl.cli.report import tracking as shown
 
     if folder is not None and folder.exists() and any(folder.iterdir()):
         raise ConfigurationError(f"'{folder}' is not empty: name a new folder for the window.")
@@ -329,7 +329,7 @@ def purge(
         raise click.UsageError("Give --days or --csn.")
     if (what == "tombstones") != (table is not None):
         raise click.UsageError("Name the --table of tombstones; the sequence has none.")
-    from mergerepl.report import tracking as shown
+    from mergerepl.cli.report import tracking as shown
 
     kind, value = (PurgeType.CSN_BASED, csn) if csn is not None else (PurgeType.TIME_BASED, days)
     assert value is not None

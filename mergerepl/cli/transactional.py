@@ -19,7 +19,7 @@ from mergerepl.cli.options import (
     subscriber_option,
     subscriber_root,
 )
-from mergerepl.report.output import Output
+from mergerepl.cli.report.output import Output
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -31,7 +31,7 @@ def _target(text: str) -> tuple[Path, str | None]:
     """Return the publisher that an argument means, and its publication if it is a file."""
     from pathlib import Path
 
-    from mergerepl import config
+    from mergerepl.config import project_file as config
 
     return config.transactional_target(text) or (Path(replica_root(text)), None)
 
@@ -59,7 +59,7 @@ def logreader(root: str, output: Output) -> None:
       mergerepl transactional logreader ./hq
     """
     from mergerepl import transactional as agents
-    from mergerepl.report.transactional import read_parts
+    from mergerepl.cli.report.transactional import read_parts
 
     publisher, _ = _target(root)
     done = agents.logreader(publisher)
@@ -92,7 +92,7 @@ def distribute(
       mergerepl transactional distribute ./hq --procedures feed_procedures
     """
     from mergerepl import transactional as agents
-    from mergerepl.report.transactional import distributed
+    from mergerepl.cli.report.transactional import distributed
 
     publisher, publication = _target(root)
     skip = None if skip_errors is None else _numbers(skip_errors)
@@ -175,7 +175,7 @@ def browse(
       mergerepl transactional browse ./hq --article orders --limit 5
     """
     from mergerepl import transactional as agents
-    from mergerepl.report.transactional import listed
+    from mergerepl.cli.report.transactional import listed
 
     publisher, _ = _target(root)
     try:
@@ -192,7 +192,7 @@ def browse(
 def pending_of(root: str, output: Output) -> None:
     """Report the commands that wait."""
     from mergerepl import transactional as agents
-    from mergerepl.report.transactional import listed
+    from mergerepl.cli.report.transactional import listed
 
     rows = [asdict(each) for each in agents.pending(_target(root)[0])]
     output.reported(rows, [listed(rows) if rows else "No subscriptions."])
@@ -213,7 +213,7 @@ def pending(root: str, output: Output) -> None:
 def history_of(root: str, limit: int, output: Output) -> None:
     """Report the last batches."""
     from mergerepl import transactional as agents
-    from mergerepl.report.transactional import listed
+    from mergerepl.cli.report.transactional import listed
 
     rows = agents.history(_target(root)[0], limit=limit)
     # Why an agent stopped may take many lines: `errors` has it whole.
@@ -245,7 +245,7 @@ def errors(root: str, limit: int, output: Output) -> None:
       mergerepl transactional errors ./hq
     """
     from mergerepl import transactional as agents
-    from mergerepl.report.transactional import listed
+    from mergerepl.cli.report.transactional import listed
 
     rows = agents.errors(_target(root)[0], limit=limit)
     output.reported(rows, [listed(rows) if rows else "No errors."])
@@ -347,7 +347,7 @@ def cleanup(root: str, output: Output) -> None:
 def validated(root: str, subscriber: str | None, output: Output) -> int:
     """Report whether subscribers equal the publisher; return the exit code."""
     from mergerepl import transactional as agents
-    from mergerepl.report.transactional import compared_parts
+    from mergerepl.cli.report.transactional import compared_parts
 
     publisher, publication = _target(root)
     found = agents.validate(publisher, subscriber=subscriber, publication=publication)
@@ -410,7 +410,7 @@ def repair(
       mergerepl transactional repair ./hq --article orders --where "region='N'"
     """
     from mergerepl import transactional as agents
-    from mergerepl.report.transactional import compared_parts
+    from mergerepl.cli.report.transactional import compared_parts
 
     if len(dict(key)) < len(key):
         raise click.UsageError("A key column is given twice.")
@@ -441,7 +441,7 @@ def read(root: str, article: str, limit: int, output: Output) -> None:
       mergerepl transactional read ./north orders --limit 5
     """
     from mergerepl import transactional as agents
-    from mergerepl.report.transactional import listed
+    from mergerepl.cli.report.transactional import listed
 
     rows = agents.shown(root, article, limit=limit)
     output.reported(rows, [listed(rows) if rows else "No rows."])

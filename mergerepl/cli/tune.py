@@ -8,8 +8,8 @@ import click
 
 from mergerepl.cli.help import Command
 from mergerepl.cli.options import replica_argument, replica_root, working
+from mergerepl.cli.report.output import Output
 from mergerepl.model.progress import Progress
-from mergerepl.report.output import Output
 
 _SIZE = re.compile(r"(\d{1,6})\s*MB", re.IGNORECASE)
 _MIB = 1024**2
@@ -58,7 +58,7 @@ def tune(
       mergerepl tune ./hq orders --file-size 64MB --dry-run
     """
     from mergerepl import api
-    from mergerepl.report.table import Table
+    from mergerepl.cli.report.table import Table
 
     with progress:
         result = api.tune(

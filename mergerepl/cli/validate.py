@@ -9,7 +9,7 @@ import click
 from mergerepl.cli.help import Command
 from mergerepl.cli.main import FAILED, TRANSIENT
 from mergerepl.cli.options import reporting, subscriber_option, subscriber_root, sync_target, targets_argument
-from mergerepl.report.output import Output
+from mergerepl.cli.report.output import Output
 
 
 @click.command(cls=Command)
@@ -34,7 +34,8 @@ def validate(
     Example:
       mergerepl validate sales.yml --level checksum
     """
-    from mergerepl import api, config
+    from mergerepl import api
+    from mergerepl.config import project_file as config
 
     if len(targets) == 1 and config.transactional_target(targets[0]) is not None:
         from mergerepl.cli.transactional import validated

@@ -22,14 +22,14 @@ from mergerepl.compact.intent import Intent, Planned, Write, write_intent
 from mergerepl.compact.numbers import packed
 from mergerepl.compact.overlay import PROBLEM, key_columns, key_names, snapshot_rows
 from mergerepl.compact.session import Session
+from mergerepl.delta.feed.window import FeedWindow
 from mergerepl.delta.log import Commit, commits
 from mergerepl.delta.plain_files import write_files
-from mergerepl.engine.errors import gone_reason
-from mergerepl.engine.in_memory import frame_of
 from mergerepl.failpoints import failpoint
-from mergerepl.feed.window import FeedWindow
 from mergerepl.model.tracking import TrackedTable
 from mergerepl.rows.images import all_true
+from mergerepl.spark.errors import gone_reason
+from mergerepl.spark.in_memory import frame_of
 
 _COMMITS = pa.schema(
     {

@@ -49,11 +49,11 @@ from mergerepl.delta.log import find_own_commit, head_version
 from mergerepl.delta.merge import COMMIT_ATTEMPTS, RETRY_WAIT_S, merge_into
 from mergerepl.delta.small_tables import join_small_files, quoted, timestamp_literal
 from mergerepl.delta.transactions import Transaction, marked_session, read_back
-from mergerepl.engine.errors import COMMIT_CONFLICTS
 from mergerepl.errors import CommitConflictError
 from mergerepl.failpoints import failpoint
 from mergerepl.model.tracking import CommittedTransaction, TrackedTable, TrackingOptions
 from mergerepl.rows.sql import quote
+from mergerepl.spark.errors import COMMIT_CONFLICTS
 from mergerepl.systables.compact import (
     COMMIT_SEQUENCE,
     COMMIT_TIME,

@@ -33,8 +33,6 @@ from mergerepl.compact.session import Session
 from mergerepl.compact.sweep import sweep
 from mergerepl.compact.transactions import Rows, Transaction, Where
 from mergerepl.delta.properties import interval_of
-from mergerepl.engine.callers import methods_keep_callers_session
-from mergerepl.engine.errors import plain_errors
 from mergerepl.model.later import answers_later
 from mergerepl.model.tracking import (
     CommittedTransaction,
@@ -49,6 +47,8 @@ from mergerepl.model.tracking import (
 )
 from mergerepl.rows.rowguid import key_value
 from mergerepl.rows.sql import literal, quote
+from mergerepl.spark.callers import methods_keep_callers_session
+from mergerepl.spark.errors import plain_errors
 from mergerepl.systables.compact import COMMIT_SEQUENCE
 
 

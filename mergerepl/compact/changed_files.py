@@ -15,8 +15,8 @@ from pyspark.sql import functions as F
 from mergerepl.delta.plain_files import plain_files, read_files
 from mergerepl.delta.table import file_names, open_table
 from mergerepl.delta.versions import read_version
-from mergerepl.engine.in_memory import frame_of_tuples
 from mergerepl.errors import StoreError
+from mergerepl.spark.in_memory import frame_of_tuples
 
 log = logging.getLogger(__name__)
 

@@ -11,14 +11,14 @@ from mergerepl.compact.database import Database, columns_problem, facts_of, snap
 from mergerepl.compact.errors import ForeignCommitError
 from mergerepl.compact.overlay import key_columns, key_names
 from mergerepl.delta.appended import union_all
+from mergerepl.delta.feed.column_identity import identities
+from mergerepl.delta.feed.position import FeedPosition
+from mergerepl.delta.feed.read import read_segment
+from mergerepl.delta.feed.window import FeedWindow, feed_window
 from mergerepl.delta.log import Commit
 from mergerepl.delta.metadata import FEED_COLUMNS
 from mergerepl.delta.table import open_table
 from mergerepl.errors import StoreError
-from mergerepl.feed.column_identity import identities
-from mergerepl.feed.position import FeedPosition
-from mergerepl.feed.read import read_segment
-from mergerepl.feed.window import FeedWindow, feed_window
 from mergerepl.model.tracking import TrackedTable
 from mergerepl.rows.images import all_true, same_value
 from mergerepl.rows.sql import quote

@@ -23,9 +23,9 @@ from mergerepl.compact.session import Session
 from mergerepl.compact.sweep import sweep
 from mergerepl.delta.log import head_version
 from mergerepl.delta.transactions import transaction_version
-from mergerepl.engine.errors import plain_errors
 from mergerepl.failpoints import failpoint
 from mergerepl.model.tracking import TransactionResult
+from mergerepl.spark.errors import plain_errors
 
 
 @dataclass(frozen=True)

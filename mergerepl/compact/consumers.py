@@ -25,9 +25,9 @@ from mergerepl.compact.errors import ConsumerBehindError, TrackingError
 from mergerepl.compact.session import Session
 from mergerepl.compact.windows import Window, WindowState, require_fresh
 from mergerepl.delta.log import head_version
-from mergerepl.engine.callers import methods_keep_callers_session
 from mergerepl.failpoints import failpoint
 from mergerepl.model.tracking import Anchors, CommittedTransaction, ConsumerState
+from mergerepl.spark.callers import methods_keep_callers_session
 from mergerepl.systables.compact import COMMIT_SEQUENCE, CONSUMERS
 
 log = logging.getLogger(__name__)

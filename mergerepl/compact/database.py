@@ -29,7 +29,7 @@ from mergerepl.model.tracking import (
     TrackingKeyType,
     TrackingOptions,
 )
-from mergerepl.store.control import CHECKPOINT_INTERVAL, ControlPlane
+from mergerepl.replica.control import CHECKPOINT_INTERVAL, ControlPlane
 from mergerepl.systables.compact import (
     COMMIT_SEQUENCE,
     COMMITS,

@@ -13,9 +13,9 @@ from mergerepl.compact.numbers import packed, packed_column
 from mergerepl.compact.session import Session
 from mergerepl.delta.log import head_version
 from mergerepl.delta.versions import read_version
-from mergerepl.engine.session import in_session, new_session
 from mergerepl.model.tracking import Anchors, TrackedTable
 from mergerepl.rows.sql import literal, quote
+from mergerepl.spark.session import in_session, new_session
 from mergerepl.systables.compact import COMMIT_SEQUENCE, INSERT_CSN, TABLE_NAME
 
 

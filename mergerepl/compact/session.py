@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pyspark.sql import SparkSession
 
 from mergerepl.compact.database import Database
-from mergerepl.engine import session as engine
+from mergerepl.spark import session as engine
 from mergerepl.store.lease import lease, record_jvm
 
 

@@ -39,10 +39,10 @@ from mergerepl.delta.table import TableState, open_table
 from mergerepl.delta.transactions import USER_METADATA
 from mergerepl.delta.types import ddl_of
 from mergerepl.delta.versions import read_version
-from mergerepl.engine.session import new_session
 from mergerepl.errors import MergeReplError
 from mergerepl.model.tracking import Foreign, TrackedTable, TrackingKeyType, TrackingOptions
 from mergerepl.rows.sql import quote
+from mergerepl.spark.session import new_session
 from mergerepl.systables.compact import (
     CHANGE_BSN,
     CONSUMERS,

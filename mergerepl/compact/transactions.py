@@ -46,12 +46,12 @@ from mergerepl.compact.row_keys import GUID_PATTERN, packed_key
 from mergerepl.compact.table_rules import broken_rules, default_of, fitted, too_long_key
 from mergerepl.delta.plain_files import write_files
 from mergerepl.delta.table import open_table
-from mergerepl.engine.callers import methods_keep_callers_session
-from mergerepl.engine.errors import plain_errors
-from mergerepl.engine.in_memory import frame_of_tuples
 from mergerepl.model.tracking import TrackingKeyType, TransactionResult
 from mergerepl.rows.images import all_true, same_value
 from mergerepl.rows.sql import quote
+from mergerepl.spark.callers import methods_keep_callers_session
+from mergerepl.spark.errors import plain_errors
+from mergerepl.spark.in_memory import frame_of_tuples
 from mergerepl.systables.compact import ROW_COLUMNS, SYSTEM_PREFIX
 
 if TYPE_CHECKING:

@@ -26,8 +26,8 @@ from mergerepl.compact.session import Session
 from mergerepl.compact.staged_files import count_rows
 from mergerepl.delta import appended
 from mergerepl.delta.plain_files import write_files
-from mergerepl.engine.callers import methods_keep_callers_session
 from mergerepl.model.tracking import Anchors, CommittedTransaction, TrackedTable
+from mergerepl.spark.callers import methods_keep_callers_session
 from mergerepl.systables.compact import (
     CHANGE_BSN,
     CONTEXT,

@@ -11,11 +11,11 @@ from pyspark.sql import functions as F
 from mergerepl.changes import DELETED, LINEAGE, ROW, ROWGUID, Action
 from mergerepl.delta import appended
 from mergerepl.delta.versions import read_version
-from mergerepl.engine.in_memory import Kept, frame_of
 from mergerepl.errors import ConfigurationError
 from mergerepl.model.article import PublishedArticle
 from mergerepl.model.conflicts import Choice, Wish
 from mergerepl.monitoring.waiting import is_all_captured
+from mergerepl.replica.replica import Replica
 from mergerepl.rows.images import (
     all_true,
     differing_columns,
@@ -26,7 +26,7 @@ from mergerepl.rows.images import (
 )
 from mergerepl.rows.key_bounds import bound_measures, bounds_found, within_bounds
 from mergerepl.rows.sql import struct_type
-from mergerepl.store.replica import Replica
+from mergerepl.spark.in_memory import Kept, frame_of
 from mergerepl.systables import conflicts_info, contents, tombstone
 from mergerepl.systables.conflicts_info import ConflictRow, ConflictType
 from mergerepl.systables.contents import row_column

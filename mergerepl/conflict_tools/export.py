@@ -6,11 +6,11 @@ from collections.abc import Iterator
 from datetime import datetime
 from pathlib import Path
 
+from mergerepl.conflict_tools.listing import read_conflicts
 from mergerepl.errors import ConfigurationError
 from mergerepl.model.conflicts import ConflictFilter
 from mergerepl.model.results import ConflictRecord
 from mergerepl.model.value_text import text_of
-from mergerepl.monitoring.conflicts import read_conflicts
 
 _FORMULA = tuple("=+-@\t\r")
 """Characters with which a formula begins in a spreadsheet."""

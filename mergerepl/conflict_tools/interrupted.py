@@ -1,7 +1,7 @@
 """No tool changes what a session that died is about to write."""
 
 from mergerepl.errors import ConflictError
-from mergerepl.store.replica import Replica
+from mergerepl.replica.replica import Replica
 
 
 def refuse_interrupted(replica: Replica) -> None:

@@ -10,6 +10,7 @@ from datetime import UTC, datetime, timedelta
 from functools import cache
 from pathlib import Path
 
+from mergerepl.conflict_tools.listing import conditions_of, refused_and_gone, settled_ids
 from mergerepl.delta.small_tables import (
     count_rows,
     read_rows,
@@ -19,11 +20,10 @@ from mergerepl.delta.small_tables import (
     timestamp_literal,
 )
 from mergerepl.model.conflicts import ConflictFilter, PurgeResult
-from mergerepl.monitoring.conflicts import conditions_of, refused_and_gone, settled_ids
 from mergerepl.monitoring.parties import in_reach
+from mergerepl.replica.replica import Replica
 from mergerepl.store.lease import lease
 from mergerepl.store.notes import read_note, write_note
-from mergerepl.store.replica import Replica
 from mergerepl.systables import conflict_resolutions, conflicts_info
 from mergerepl.systables.conflicts_info import CONFLICT_ID, MODIFIED_DATE
 from mergerepl.systables.table import Plane, SystemTable

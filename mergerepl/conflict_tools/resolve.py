@@ -25,6 +25,8 @@ from conflict.merge_columns import with_generated
 from mergerepl.changes import ROW, ROWGUID, Action
 from mergerepl.conflict_tools.decide_again import ACTION, NEW, decide_again
 from mergerepl.conflict_tools.interrupted import refuse_interrupted
+from mergerepl.conflict_tools.listing import conditions_of, no_conflict, require_ids
+from mergerepl.delta.feed.window import feed_window
 from mergerepl.delta.log import head_version
 from mergerepl.delta.marks import CommitMark
 from mergerepl.delta.merge import merge_rows
@@ -32,23 +34,21 @@ from mergerepl.delta.plain_files import write_files
 from mergerepl.delta.table import TableState, open_table
 from mergerepl.delta.transactions import Transaction
 from mergerepl.delta.versions import read_version
-from mergerepl.engine.errors import cause_of, engine_answers, plain_errors
-from mergerepl.engine.in_memory import Kept
 from mergerepl.errors import ApplyError, ConfigurationError, ConflictError, MergeReplError
 from mergerepl.failpoints import failpoint
-from mergerepl.feed.window import feed_window
+from mergerepl.merge.stage.constraints import broken_rules, refuse_table
 from mergerepl.model.article import PublishedArticle
 from mergerepl.model.conflicts import Choice, ConflictFilter, NotResolved, PlannedWrite, ResolveResult, Wish
 from mergerepl.model.progress import Progress
-from mergerepl.monitoring.conflicts import conditions_of, no_conflict, require_ids
+from mergerepl.replica.positions import captured_position
+from mergerepl.replica.replica import Replica
+from mergerepl.replica.staged_rows import read_staged
 from mergerepl.rows.images import image_type
 from mergerepl.rows.key_bounds import bound_measures, bounds_found
-from mergerepl.staging.constraints import broken_rules, refuse_table
+from mergerepl.spark.errors import cause_of, engine_answers, plain_errors
+from mergerepl.spark.in_memory import Kept
 from mergerepl.store.changeset import ArticleWork, drop
 from mergerepl.store.lease import lease
-from mergerepl.store.positions import captured_position
-from mergerepl.store.replica import Replica
-from mergerepl.store.staged_rows import read_staged
 from mergerepl.systables import conflict_resolutions, conflicts_info
 from mergerepl.systables.conflict_resolutions import ResolutionRow
 from mergerepl.systables.conflicts_info import ConflictRow

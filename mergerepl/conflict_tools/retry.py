@@ -5,8 +5,8 @@ from pathlib import Path
 from mergerepl.conflict_tools.interrupted import refuse_interrupted
 from mergerepl.model.conflicts import RetryResult
 from mergerepl.monitoring.parties import article_named, in_reach
+from mergerepl.replica.replica import Replica
 from mergerepl.store.lease import lease
-from mergerepl.store.replica import Replica
 
 
 def retry_failed(root: Path, *, publication: str | None = None, article: str | None = None) -> RetryResult:

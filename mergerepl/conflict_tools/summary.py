@@ -4,10 +4,10 @@ from collections import Counter, defaultdict
 from datetime import UTC
 from pathlib import Path
 
+from mergerepl.conflict_tools.listing import conditions_of
 from mergerepl.delta.small_tables import read_rows
 from mergerepl.model.conflicts import ConflictCount, ConflictFilter
-from mergerepl.monitoring.conflicts import conditions_of
-from mergerepl.store.replica import Replica
+from mergerepl.replica.replica import Replica
 from mergerepl.systables import conflicts_info
 
 _COLUMNS = ("tablenick", "conflict_type", "resolver", "MSrepl_create_time", "columns")

@@ -25,7 +25,7 @@ def add_columns(spark_of: "Callable[[], SparkSession]", path: Path, columns: Seq
         state.log.alter.add_columns([LogField.from_json(json.dumps(column)) for column in columns])
         return
     named = ", ".join(f"{quote(column['name'])} {ddl_of(column['type'])}" for column in columns)
-    from mergerepl.engine.session import new_session
+    from mergerepl.spark.session import new_session
 
     # A commit changes a conf of its session.
     session = new_session(spark_of())

@@ -8,7 +8,7 @@ from mergerepl.delta.add_files import add_files
 from mergerepl.delta.log import head_version
 from mergerepl.delta.table import open_table
 from mergerepl.delta.transactions import Transaction, is_done, transaction_version, write_once
-from mergerepl.engine.session import with_write_confs
+from mergerepl.spark.session import with_write_confs
 
 
 def append(rows: DataFrame, table: Path, transaction: Transaction) -> None:

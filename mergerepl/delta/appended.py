@@ -29,9 +29,9 @@ from mergerepl.delta.plain_files import Bounds, may_hold, plain_files, read_file
 from mergerepl.delta.table import TableState, open_table, reason_of
 from mergerepl.delta.transactions import USER_METADATA, Transaction, commit_properties
 from mergerepl.delta.versions import read_version
-from mergerepl.engine.session import new_session
 from mergerepl.errors import CommitConflictError, StoreError
 from mergerepl.rows.sql import quote
+from mergerepl.spark.session import new_session
 from mergerepl.systables.contents import SEQ
 
 if TYPE_CHECKING:

@@ -8,7 +8,7 @@ from py4j.java_gateway import JavaClass
 from py4j.protocol import Py4JError, Py4JJavaError
 from pyspark.sql import DataFrame, SparkSession
 
-from mergerepl.engine.callers import active_session
+from mergerepl.spark.callers import active_session
 
 log = logging.getLogger(__name__)
 

@@ -150,7 +150,7 @@ def write_in_key_order(
         error if another writer's commit came first.
     """
     from mergerepl.delta.transactions import USER_METADATA
-    from mergerepl.engine.session import new_session
+    from mergerepl.spark.session import new_session
 
     session = new_session(spark)
     session.conf.set("spark.databricks.delta.optimize.maxFileSize", str(file_bytes))

@@ -12,11 +12,11 @@ from pyspark.sql import functions as F
 
 from mergerepl.changes import Action
 from mergerepl.delta.versions import read_version
-from mergerepl.engine.errors import gone_reason
-from mergerepl.engine.in_memory import keep_in_memory, let_go
 from mergerepl.model.article import PublishedArticle
 from mergerepl.rows.key_bounds import KeyBounds, same_key
 from mergerepl.rows.sql import quote
+from mergerepl.spark.errors import gone_reason
+from mergerepl.spark.in_memory import keep_in_memory, let_go
 
 log = logging.getLogger(__name__)
 

@@ -22,9 +22,9 @@ from mergerepl.delta.footers import read_footer
 from mergerepl.delta.marks import CommitMark
 from mergerepl.delta.plain_files import write_files
 from mergerepl.delta.transactions import USER_METADATA
-from mergerepl.engine.callers import active_session
-from mergerepl.engine.session import new_session
 from mergerepl.errors import StoreError
+from mergerepl.spark.callers import active_session
+from mergerepl.spark.session import new_session
 
 _AS_ONE = {
     # One task reads a file from its begin to its end: deletion vectors and row ids count rows.

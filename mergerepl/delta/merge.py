@@ -24,13 +24,13 @@ from mergerepl.delta.left_out import with_left_out
 from mergerepl.delta.log import Commit, find_own_commit
 from mergerepl.delta.table import open_table
 from mergerepl.delta.transactions import Transaction, analysis_session, marked_session, read_back
-from mergerepl.engine.errors import COMMIT_CONFLICTS
 from mergerepl.errors import CommitConflictError
 from mergerepl.model.article import PublishedArticle
 from mergerepl.rows.images import all_true, same_value
 from mergerepl.rows.key_bounds import KeyBounds, same_key
 from mergerepl.rows.not_null import as_declared
 from mergerepl.rows.sql import quote
+from mergerepl.spark.errors import COMMIT_CONFLICTS
 
 log = logging.getLogger(__name__)
 

@@ -9,7 +9,7 @@ from mergerepl.delta.add_columns import state_features
 from mergerepl.delta.table import open_table
 from mergerepl.delta.transactions import Transaction, write_once
 from mergerepl.delta.types import ddl_of
-from mergerepl.engine.session import with_write_confs
+from mergerepl.spark.session import with_write_confs
 
 
 def overwrite(

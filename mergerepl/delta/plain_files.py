@@ -18,8 +18,8 @@ from mergerepl.delta.log import is_foreign
 from mergerepl.delta.metadata import CHAR_VARCHAR
 from mergerepl.delta.table import TableState, file_names, open_table
 from mergerepl.delta.versions import read_version
-from mergerepl.engine.session import with_write_confs
 from mergerepl.rows.sql import quote
+from mergerepl.spark.session import with_write_confs
 
 logger = logging.getLogger(__name__)
 

@@ -138,8 +138,8 @@ def _set_in_log(table: TableState, properties: Mapping[str, str], mark: CommitMa
 def _set_by_spark(
     spark: "SparkSession", table: TableState, properties: Mapping[str, str], mark: CommitMark
 ) -> None:
-    from mergerepl.engine.errors import cause_of, engine_answers
-    from mergerepl.engine.session import new_session
+    from mergerepl.spark.errors import cause_of, engine_answers
+    from mergerepl.spark.session import new_session
 
     marked = new_session(spark)
     marked.conf.set("spark.databricks.delta.commitInfo.userMetadata", mark.to_user_metadata())

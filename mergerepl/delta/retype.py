@@ -10,8 +10,8 @@ from mergerepl.delta.add_columns import state_features
 from mergerepl.delta.table import open_table
 from mergerepl.delta.transactions import Transaction, marked_session, read_back
 from mergerepl.delta.types import ddl_of
-from mergerepl.engine.session import new_session
 from mergerepl.rows.sql import quote
+from mergerepl.spark.session import new_session
 
 
 def with_types(spark: SparkSession, table: Path, types: Mapping[str, str], transaction: Transaction) -> None:

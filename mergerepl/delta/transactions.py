@@ -37,7 +37,7 @@ class Transaction:
 def marked_session(spark: "SparkSession", transaction: Transaction) -> "SparkSession":
     """Return a new session whose one write is marked and happens once. Use it for one write only."""
     # What deltalake commits is stated without Spark being loaded.
-    from mergerepl.engine.session import new_session
+    from mergerepl.spark.session import new_session
 
     session = new_session(spark)
     confs = {
@@ -64,7 +64,7 @@ def analysis_session(spark: "SparkSession") -> "SparkSession":
     a table, Delta takes -1 as the last version. It reads the table's log first, where it does not know it yet; a MERGE
     that follows finds it read.
     """
-    from mergerepl.engine.confs import ADAPTIVE
+    from mergerepl.spark.confs import ADAPTIVE
 
     session = marked_session(spark, Transaction(_ANALYSIS, -1, CommitMark("", _ANALYSIS)))
     # A log is read in one job then, instead of three.

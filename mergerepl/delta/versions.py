@@ -4,7 +4,7 @@ from pathlib import Path
 
 from pyspark.sql import DataFrame, SparkSession
 
-from mergerepl.engine.session import copy_if_possible, in_session
+from mergerepl.spark.session import copy_if_possible, in_session
 
 _ONLY_RETAINED = "spark.databricks.delta.vacuum.enforceTimeTravelWithinDeletedFileRetentionDuration"
 

@@ -15,7 +15,7 @@ from mergerepl.logreader.consumer import Consumer
 from mergerepl.logreader.consumers import consumers_at
 from mergerepl.logreader.lsn import epoch_of
 from mergerepl.logreader.positions import LogState, control_of, has_log_reader, read_state, save_state
-from mergerepl.store.control import ControlPlane
+from mergerepl.replica.control import ControlPlane
 from mergerepl.store.lease import LOG_READER_LOCK, lease, record_jvm
 from mergerepl.systables import logreader
 from mergerepl.systables.logreader import LogReaderRow
@@ -59,7 +59,7 @@ class LogReader:
         return self._session
 
     def _session(self) -> SparkSession:
-        from mergerepl.engine import session as engine
+        from mergerepl.spark import session as engine
 
         if self.given is not None:
             return engine.usable(self.given)

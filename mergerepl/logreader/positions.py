@@ -6,7 +6,7 @@ from pathlib import Path
 
 from mergerepl.delta.properties import KEPT_A_DAY
 from mergerepl.logreader.errors import LogReaderError
-from mergerepl.store.control import ControlPlane
+from mergerepl.replica.control import ControlPlane
 from mergerepl.systables.logreader import DATABASE, FOLDER, LOG_READER, SCHEMA_VERSION, LogReaderRow
 
 

@@ -11,22 +11,22 @@ from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.types import DataType
 
+from mergerepl.delta.feed.commit_changes import KeptEvents, as_feed, commit_changes, keep_events
+from mergerepl.delta.feed.net_changes import CHANGE_TYPE, COMMIT_VERSION, RowShape
+from mergerepl.delta.feed.read import read_segment
+from mergerepl.delta.feed.window import Segment
 from mergerepl.delta.table import open_table
 from mergerepl.delta.types import ddl_of
 from mergerepl.delta.versions import read_version
-from mergerepl.engine.errors import cause_of, gone_reason, unopened_file
-from mergerepl.engine.in_memory import in_one_task, let_go
-from mergerepl.engine.session import require_utc
-from mergerepl.feed.commit_changes import KeptEvents, as_feed, commit_changes, keep_events
-from mergerepl.feed.net_changes import CHANGE_TYPE, COMMIT_VERSION, RowShape
-from mergerepl.feed.read import read_segment
-from mergerepl.feed.window import Segment
 from mergerepl.logreader.column_changes import ADD, FIELDS, RENAME, TYPE, column_changes
 from mergerepl.logreader.consumer import STOP, UNUSABLE, PauseSource, ReadRows
 from mergerepl.logreader.errors import RESUME
 from mergerepl.logreader.plan import Reading, SourcePlan
 from mergerepl.rows.nested import in_shape
 from mergerepl.rows.sql import quote
+from mergerepl.spark.errors import cause_of, gone_reason, unopened_file
+from mergerepl.spark.in_memory import in_one_task, let_go
+from mergerepl.spark.session import require_utc
 
 log = logging.getLogger(__name__)
 

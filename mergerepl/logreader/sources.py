@@ -5,6 +5,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from mergerepl.delta.feed.removals import unmatched_removals
+from mergerepl.delta.feed.window import untrue_versions
 from mergerepl.delta.log import (
     Commit,
     TruncatedLogError,
@@ -18,8 +20,6 @@ from mergerepl.delta.log import (
 from mergerepl.delta.metadata import TableMetadata
 from mergerepl.delta.table import TableState, open_table
 from mergerepl.errors import StoreError
-from mergerepl.feed.removals import unmatched_removals
-from mergerepl.feed.window import untrue_versions
 from mergerepl.logreader.column_changes import REPLACE, TYPE, column_changes, is_additive
 from mergerepl.logreader.consumer import STOP, UNUSABLE
 from mergerepl.logreader.cut import LoggedCommit, Placed, cut

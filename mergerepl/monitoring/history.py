@@ -8,7 +8,7 @@ from mergerepl.delta.small_tables import text_literal, text_literals, timestamp_
 from mergerepl.errors import ConfigurationError
 from mergerepl.model.results import ArticleCounts, PhaseCounts, SessionRecord
 from mergerepl.monitoring.parties import subscriber_root
-from mergerepl.store.replica import Replica
+from mergerepl.replica.replica import Replica
 from mergerepl.systables import sessions
 from mergerepl.systables.sessions import ArticleHistoryRow, HistoryRow, Phase, RunStatus, SessionRow
 from mergerepl.systables.table import RowT, TypedTable

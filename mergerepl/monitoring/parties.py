@@ -5,7 +5,7 @@ from pathlib import Path
 
 from mergerepl.errors import ConfigurationError, MergeReplError, StoreError
 from mergerepl.model.article import PublishedArticle
-from mergerepl.store.replica import Replica
+from mergerepl.replica.replica import Replica
 from mergerepl.systables.catalog import SubscriptionRow
 
 

@@ -18,7 +18,7 @@ from mergerepl.store.notes import has_staged_session, read_note, write_note
 
 if TYPE_CHECKING:
     from mergerepl.model.results import SessionResult
-    from mergerepl.store.replica import Replica
+    from mergerepl.replica.replica import Replica
 
 _FORMAT = 1
 _SYSTEM_TABLES = (
@@ -120,7 +120,7 @@ def noted_subscriptions(root: Path) -> list[Target] | None:
 
 def remember_subscriptions(root: Path) -> None:
     """Note the active subscriptions of a publisher with the tables they are read from."""
-    from mergerepl.store.subscription import subscriptions_of_root
+    from mergerepl.replica.subscription import subscriptions_of_root
 
     tables = [root / _SYSTEM_FOLDER / name for name in _SUBSCRIPTION_TABLES]
     seen = [as_seen(table, head_version(table)) for table in tables]

@@ -12,16 +12,16 @@ from mergerepl.delta.log import head_version
 from mergerepl.delta.small_tables import Row, column_names, quoted, read_rows, text_literal, timestamp_literal
 from mergerepl.delta.table import open_table
 from mergerepl.errors import ConfigurationError, MergeReplError, SchemaMismatchError, StoreError
-from mergerepl.lineage.value import covers, merge
 from mergerepl.model.article import PublishedArticle
 from mergerepl.model.results import ColumnVersion, RowInfo, RowPartition, RowReplicaInfo
 from mergerepl.model.value_text import text_of
 from mergerepl.monitoring.parties import article_named, members
 from mergerepl.monitoring.row_partitions import row_partitions, sent_partitions
 from mergerepl.monitoring.waiting import head_or_problem
+from mergerepl.replica.replica import Replica
 from mergerepl.rows.arrow_values import python_values
+from mergerepl.rows.lineage_value import covers, merge
 from mergerepl.rows.rowguid import KeyValue, base_type, key_value, rowguid_of
-from mergerepl.store.replica import Replica
 from mergerepl.systables import contents
 from mergerepl.systables.replinfo import ReplicaInfo
 from triggers.schema_checks import require_columns
@@ -221,7 +221,7 @@ def _row(
         if problem is not None:
             return None, problem
         # What delta-rs cannot read (deletion vectors, column mapping, newer types), Spark can.
-        from mergerepl.engine.errors import plain_errors
+        from mergerepl.spark.errors import plain_errors
 
         try:
             with plain_errors(f"reading a row of '{table}'"):
@@ -269,9 +269,9 @@ def _row_by_spark(table: Path, article: PublishedArticle, values: Sequence[KeyVa
     from pyspark.sql import functions as F
 
     from mergerepl.delta.versions import read_version
-    from mergerepl.engine import session as engine
     from mergerepl.rows.images import comparable
     from mergerepl.rows.sql import quote
+    from mergerepl.spark import session as engine
 
     rows = read_version(engine.session(), table, head_version(table))
     require_columns(article, table, rows.columns)

@@ -1,10 +1,10 @@
 """The partitions of one row, as a publisher's mapping tables say. No engine."""
 
 from mergerepl.delta.small_tables import Row, read_rows, text_literal
+from mergerepl.merge.partitions.filtered import filtered_publication
 from mergerepl.model.article import PublishedArticle
 from mergerepl.model.results import RowPartition
-from mergerepl.partitions.filtered import filtered_publication
-from mergerepl.store.replica import Replica
+from mergerepl.replica.replica import Replica
 from mergerepl.systables import contents, partitions
 from mergerepl.systables.partitions import EVERYBODY, Reason
 

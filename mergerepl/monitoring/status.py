@@ -5,17 +5,17 @@ from enum import IntEnum
 from pathlib import Path
 
 from mergerepl.changes import PUBLISHER, SUBSCRIBER
+from mergerepl.delta.feed.window import FeedWindow
 from mergerepl.delta.small_tables import count_rows
 from mergerepl.errors import MergeReplError, StoreError
-from mergerepl.feed.window import FeedWindow
 from mergerepl.model.article import PublishedArticle
 from mergerepl.model.publication import Tracking
 from mergerepl.model.results import ArticleStatus, ReplicaStatus, SubscriptionStatus
 from mergerepl.monitoring.cost import cost, update_cost
 from mergerepl.monitoring.parties import others, publication_name, subscriber_root
 from mergerepl.monitoring.waiting import NO_VERSION, Uncaptured, uncaptured, unsent_generations
+from mergerepl.replica.replica import Replica
 from mergerepl.store.changeset import unfinished_sessions
-from mergerepl.store.replica import Replica
 from mergerepl.systables import conflicts_info
 from mergerepl.systables.catalog import SubscriberKind, SubscriptionRow, SubscriptionState, SyncStatus
 from mergerepl.systables.replinfo import ReplicaInfo

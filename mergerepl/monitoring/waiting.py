@@ -7,15 +7,15 @@ from functools import partial
 from pathlib import Path
 
 from enumeration.plan import Destination, Source, enumeration
+from mergerepl.delta.feed.position import FeedPosition
+from mergerepl.delta.feed.window import FeedWindow, feed_window
 from mergerepl.delta.log import head_version, is_delta_table
 from mergerepl.delta.marks import is_own_of_merge
 from mergerepl.errors import MergeReplError, begin_again
-from mergerepl.feed.position import FeedPosition
-from mergerepl.feed.window import FeedWindow, feed_window
+from mergerepl.merge.partitions.filtered import filtered_publication, generations_for, sent_partition
 from mergerepl.model.article import PublishedArticle
-from mergerepl.partitions.filtered import filtered_publication, generations_for, sent_partition
-from mergerepl.store.positions import position_of
-from mergerepl.store.replica import Replica
+from mergerepl.replica.positions import position_of
+from mergerepl.replica.replica import Replica
 from mergerepl.systables.catalog import SubscriptionRow
 from mergerepl.systables.genhistory import Generation
 from mergerepl.systables.replinfo import ReplicaInfo

@@ -6,14 +6,14 @@ from mergerepl.delta.plain_files import foreign_file
 from mergerepl.delta.properties import missing_properties, set_properties
 from mergerepl.delta.table import TableState, open_table
 from mergerepl.delta.versions import read_version
-from mergerepl.engine.session import require_utc
 from mergerepl.errors import PublicationError
 from mergerepl.failpoints import failpoint
 from mergerepl.publish.check_rows import check_generated
+from mergerepl.publish.snapshot.compare_rows import KEY_PREFIX, differing_rows
 from mergerepl.publish.unfinished import article_table
 from mergerepl.publish.work import Work
 from mergerepl.rows.images import with_readable
-from mergerepl.snapshot.compare_rows import KEY_PREFIX, differing_rows
+from mergerepl.spark.session import require_utc
 from mergerepl.systables.catalog import ArticleRow
 
 MOST_NAMED = 5

@@ -113,7 +113,7 @@ def _engine_errors(doing: str) -> Iterator[None]:
         library = type(error).__module__.partition(".")[0]
         if library not in _LIBRARIES and not isinstance(error, OSError):
             raise
-        from mergerepl.engine.errors import cause_of, engine_answers
+        from mergerepl.spark.errors import cause_of, engine_answers
 
         if not engine_answers():
             raise EngineLostError(

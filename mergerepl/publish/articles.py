@@ -21,7 +21,7 @@ from mergerepl.publish.replica_state import note_captured
 from mergerepl.publish.rows import article_row
 from mergerepl.publish.system_tables import add_image_columns, create_conflict_table
 from mergerepl.publish.work import Step, Work
-from mergerepl.store.replica import Replica
+from mergerepl.replica.replica import Replica
 from mergerepl.systables import catalog
 from mergerepl.systables.conflicts_info import conflict_table_name
 

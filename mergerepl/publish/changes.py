@@ -33,8 +33,8 @@ from mergerepl.publish.rows import (
 from mergerepl.publish.unfinished import article_table, drop_unfinished
 from mergerepl.publish.unsent import unsent_changes
 from mergerepl.publish.work import Step, Work
+from mergerepl.replica.replica import Replica
 from mergerepl.store.folders import same_place
-from mergerepl.store.replica import Replica
 from mergerepl.systables import catalog
 from mergerepl.systables.catalog import (
     ArticleRow,

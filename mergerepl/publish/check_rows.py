@@ -11,19 +11,19 @@ from pathlib import Path
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 
+from mergerepl.delta.contract.declared_rules import declared_rules
+from mergerepl.delta.contract.partition_texts import text_rules
+from mergerepl.delta.contract.text_lengths import length_rules
 from mergerepl.delta.plain_files import foreign_file, read_columns
 from mergerepl.delta.table import TableState
 from mergerepl.delta.versions import read_version
-from mergerepl.engine.session import require_utc
 from mergerepl.errors import PublicationError
 from mergerepl.model.publication import Article, Tracking
 from mergerepl.publish.check_article import published_fields
-from mergerepl.rows.declared_rules import declared_rules
+from mergerepl.publish.snapshot.replica_table import is_computable
 from mergerepl.rows.images import differs_from_expression, with_readable
-from mergerepl.rows.partition_texts import text_rules
 from mergerepl.rows.sql import quote
-from mergerepl.rows.text_lengths import length_rules
-from mergerepl.snapshot.replica_table import is_computable
+from mergerepl.spark.session import require_utc
 
 MOST_NAMED = 5
 MOST_TEXTS_NAMED = 3

@@ -81,8 +81,8 @@ def check_no_session_open(publisher: ReplicaState, subscriber: Path) -> None:
 
     Raises: PublicationError; LeaseError while an agent holds the publisher.
     """
-    from mergerepl.store.pointers import pointers
-    from mergerepl.store.replica import Replica
+    from mergerepl.replica.pointers import pointers
+    from mergerepl.replica.replica import Replica
 
     named = {pointer.session for pointer in pointers(Replica(subscriber))}
     manifests = [changeset.manifest for changeset in publisher.sessions]

@@ -8,17 +8,17 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
 from enumeration.generations import make_generation, received_generation
-from mergerepl.apply.side import RUN_APP_ID, next_seq
 from mergerepl.delta.appended import delete_where
 from mergerepl.delta.log import head_version
 from mergerepl.delta.marks import CommitMark
 from mergerepl.delta.transactions import Transaction
 from mergerepl.failpoints import failpoint
+from mergerepl.merge.apply.side import RUN_APP_ID, next_seq
 from mergerepl.publish.replica_state import ReplicaState, change_info
+from mergerepl.publish.snapshot.copy_metadata import copy_metadata
 from mergerepl.publish.work import Work
-from mergerepl.snapshot.copy_metadata import copy_metadata
-from mergerepl.store.replica import Replica
-from mergerepl.store.runs import delete_runs_after
+from mergerepl.replica.replica import Replica
+from mergerepl.replica.runs import delete_runs_after
 from mergerepl.systables import catalog, contents, tombstone
 from mergerepl.systables.genhistory import Generation
 from mergerepl.systables.table import FOLDER

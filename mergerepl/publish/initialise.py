@@ -22,13 +22,11 @@ from mergerepl.delta.properties import folder_properties, retention_properties
 from mergerepl.delta.table import TableState, open_table
 from mergerepl.delta.transactions import Transaction
 from mergerepl.delta.types import Field
-from mergerepl.engine.in_memory import Kept
-from mergerepl.engine.session import require_utc
 from mergerepl.failpoints import failpoint
+from mergerepl.merge.partitions.filtered import filtered_publication
+from mergerepl.merge.partitions.membership import base_rows, group_rows, partition_rows, with_rowguid
+from mergerepl.merge.partitions.scratch import require_scratch_outside
 from mergerepl.model.publication import Subscription, SyncType
-from mergerepl.partitions.filtered import filtered_publication
-from mergerepl.partitions.membership import base_rows, group_rows, partition_rows, with_rowguid
-from mergerepl.partitions.scratch import require_scratch_outside
 from mergerepl.publish.adopt import adopt
 from mergerepl.publish.changes import columns_changed
 from mergerepl.publish.give_metadata import forget_metadata, give_metadata, last_generation
@@ -38,6 +36,8 @@ from mergerepl.publish.replica_state import (
     read_replica,
 )
 from mergerepl.publish.rows import Columns, definition, publication_row, rows_at_subscriber
+from mergerepl.publish.snapshot.copy_rows import copy_rows
+from mergerepl.publish.snapshot.replica_table import is_computable, replica_table
 from mergerepl.publish.system_tables import add_image_columns, create_conflict_table, create_replica
 from mergerepl.publish.unfinished import (
     article_table,
@@ -47,9 +47,9 @@ from mergerepl.publish.unfinished import (
     subscriber_path,
 )
 from mergerepl.publish.work import Work
-from mergerepl.snapshot.copy_rows import copy_rows
-from mergerepl.snapshot.replica_table import is_computable, replica_table
-from mergerepl.store.replica import Replica
+from mergerepl.replica.replica import Replica
+from mergerepl.spark.in_memory import Kept
+from mergerepl.spark.session import require_utc
 from mergerepl.systables import catalog
 from mergerepl.systables.catalog import ArticleRow, SubscriptionRow, SubscriptionState, relations
 from mergerepl.systables.replinfo import ReplicaInfo

@@ -7,12 +7,12 @@ from pathlib import Path
 from mergerepl.errors import ConfigurationError, PublicationError
 from mergerepl.filters.clause import SessionFunction
 from mergerepl.filters.publication_filters import PublicationFilters
+from mergerepl.merge.partitions.filtered import partition_groups
 from mergerepl.model.results import PartitionInfo
-from mergerepl.partitions.filtered import partition_groups
 from mergerepl.publish.filters import check_values
 from mergerepl.publish.partitions import add_partition, stored_filters
+from mergerepl.replica.replica import Replica
 from mergerepl.store.lease import lease
-from mergerepl.store.replica import Replica
 from mergerepl.systables import partitions
 from mergerepl.systables.catalog import PublicationRow
 from mergerepl.systables.partitions import PartitionGroup, PartitionStatus

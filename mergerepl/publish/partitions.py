@@ -7,17 +7,17 @@ from mergerepl.failpoints import failpoint
 from mergerepl.filters.clause import SessionFunction
 from mergerepl.filters.publication_filters import NO_FILTERS, PublicationFilters
 from mergerepl.filters.stated import value_of
+from mergerepl.merge.partitions.filtered import function_column, partition_groups
 from mergerepl.model import refused_pairs
 from mergerepl.model.publication import ConflictLogging, Publication, Subscription, SyncType
 from mergerepl.model.resolvers import CUSTOM, RESOLVERS
 from mergerepl.model.results import PlanStep
-from mergerepl.partitions.filtered import function_column, partition_groups
 from mergerepl.publish.changes import update_rows
 from mergerepl.publish.filters import PUBLISH_AGAIN, check_filters_unchanged
 from mergerepl.publish.rows import Columns, filter_columns
 from mergerepl.publish.situation import Pair, Situation
 from mergerepl.publish.work import Step, Work
-from mergerepl.store.replica import Replica
+from mergerepl.replica.replica import Replica
 from mergerepl.systables import catalog, partitions
 from mergerepl.systables.catalog import PublicationRow, SubscriptionRow
 from mergerepl.systables.partitions import PartitionGroup

@@ -39,10 +39,10 @@ from mergerepl.publish.situation import (
     missing_articles,
     rows_of_new,
 )
+from mergerepl.publish.snapshot.replica_table import is_computable, uncomputable
 from mergerepl.publish.system_tables import create_replica
 from mergerepl.publish.work import Agent, Step, Work
-from mergerepl.snapshot.replica_table import is_computable, uncomputable
-from mergerepl.store.replica import Replica
+from mergerepl.replica.replica import Replica
 from mergerepl.systables import catalog
 from mergerepl.systables.catalog import ArticleRow
 from mergerepl.systables.replinfo import ReplicaInfo

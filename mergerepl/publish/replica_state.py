@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Any
 
 from mergerepl.delta.log import commit_text, is_delta_table
 from mergerepl.errors import PublicationError, StoreError
-from mergerepl.store.control import ControlPlane
+from mergerepl.replica.control import ControlPlane
+from mergerepl.replica.replica import Replica, require_schema_version
 from mergerepl.store.folders import same_place
 from mergerepl.store.notes import has_staged_session
-from mergerepl.store.replica import Replica, require_schema_version
 from mergerepl.systables import catalog, registry, replinfo
 from mergerepl.systables.catalog import ArticleRow, PublicationRow, SubscriptionRow, relations
 from mergerepl.systables.replinfo import ReplicaInfo

@@ -7,7 +7,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from mergerepl.configuration.wording import dotted
+from mergerepl.config.wording import dotted
+from mergerepl.delta.feed.window import feed_window
 from mergerepl.delta.table import TableState, open_table
 from mergerepl.errors import (
     CaptureError,
@@ -16,7 +17,6 @@ from mergerepl.errors import (
     SchemaMismatchError,
     StoreError,
 )
-from mergerepl.feed.window import feed_window
 from mergerepl.filters.publication_filters import NO_FILTERS, PublicationFilters
 from mergerepl.filters.stated import first_problem, value_of
 from mergerepl.model.progress import Progress
@@ -36,10 +36,10 @@ from mergerepl.publish.rows import article_row
 from mergerepl.publish.system_tables import free_nickname
 from mergerepl.publish.unfinished import article_table, check_unwritten, is_unfinished
 from mergerepl.publish.work import Agent, Work
+from mergerepl.replica.positions import captured_position
+from mergerepl.replica.replica import Replica, no_subscriptions, refuse_older_bookkeeping
 from mergerepl.roots import resolved
 from mergerepl.store.folders import is_writable
-from mergerepl.store.positions import captured_position
-from mergerepl.store.replica import Replica, no_subscriptions, refuse_older_bookkeeping
 from mergerepl.systables.catalog import (
     ArticleRow,
     ArticleState,

@@ -17,9 +17,9 @@ from mergerepl.delta.metadata import STATS_PROPERTY
 from mergerepl.delta.properties import retention_properties
 from mergerepl.delta.table import open_table
 from mergerepl.delta.types import Field, Json, ddl_of, field, json_of, nullable
-from mergerepl.store.control import CHECKPOINT_INTERVAL
+from mergerepl.replica.control import CHECKPOINT_INTERVAL
+from mergerepl.replica.replica import Replica
 from mergerepl.store.folders import keep_former, remove_leftover
-from mergerepl.store.replica import Replica
 from mergerepl.systables import conflicts_info, contents, partitions, registry, replinfo, tombstone
 from mergerepl.systables.contents import base_column, row_column
 from mergerepl.systables.replinfo import ReplicaInfo

@@ -5,7 +5,7 @@ from pathlib import Path
 
 from enumeration.plan import Destination
 from mergerepl.monitoring.waiting import uncaptured, unsent_generations
-from mergerepl.store.replica import Replica
+from mergerepl.replica.replica import Replica
 
 
 def unsent_changes(publisher: Path, subscriber: Path, pubid: str, *, staged: Collection[str]) -> str:

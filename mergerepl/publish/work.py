@@ -53,7 +53,7 @@ class Work:
     @cached_property
     def spark(self) -> "SparkSession":
         """The session, started when the first step needs it."""
-        from mergerepl.engine.session import session
+        from mergerepl.spark.session import session
 
         spark = session()
         self._record_jvm()
@@ -67,7 +67,7 @@ class Work:
 
     def _record_jvm(self) -> None:
         """Note the JVM that writes for us, so that the next process after a kill waits for its end."""
-        from mergerepl.engine.session import jvm_pid
+        from mergerepl.spark.session import jvm_pid
 
         for root in self.held:
             record_jvm(root, jvm_pid())

@@ -5,8 +5,8 @@ from collections.abc import Iterable
 from pyspark.sql import Column
 from pyspark.sql import functions as F
 
-from mergerepl.engine.made_once import made_once
 from mergerepl.model.session_terms import ArticleTerms
+from mergerepl.spark.made_once import made_once
 
 
 def article_terms(articles: Iterable[ArticleTerms], tablenick: str) -> Column:

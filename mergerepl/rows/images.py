@@ -10,8 +10,8 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql import types as T
 
-from mergerepl.engine.made_once import made_once
 from mergerepl.rows.sql import quote
+from mergerepl.spark.made_once import made_once
 
 
 def row_image(columns: Sequence[str]) -> Column:

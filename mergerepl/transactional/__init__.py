@@ -94,7 +94,7 @@ def __getattr__(name: str) -> Any:
     """Load a public name from its module. No function changes the caller's active session."""
     if name not in __all__:
         raise AttributeError(f"module 'mergerepl.transactional' has no attribute '{name}'")
-    from mergerepl.engine.callers import public
+    from mergerepl.spark.callers import public
 
     return public(_HOMES.get(name, "mergerepl.transactional.operations"), name)
 

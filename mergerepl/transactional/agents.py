@@ -6,9 +6,9 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from mergerepl.engine.plain import plain_errors
 from mergerepl.errors import MergeReplError, OutOfReachError
 from mergerepl.model.transactional import DistributionResult
+from mergerepl.spark.plain import plain_errors
 from mergerepl.store.folders import is_folder
 from mergerepl.store.lease import lease, record_jvm
 from mergerepl.store.subscriber_files import read_batch
@@ -114,7 +114,7 @@ def _distribute_one(
     with lease(root, purpose="transactional distribute", wait_s=lock_wait_s):
 
         def recorded() -> SparkSession:
-            from mergerepl.engine import session as engine
+            from mergerepl.spark import session as engine
 
             found = spark()
             record_jvm(root, engine.jvm_pid())

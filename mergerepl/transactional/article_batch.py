@@ -14,12 +14,12 @@ from mergerepl.delta.marks import CommitMark, CommitUnit
 from mergerepl.delta.plain_files import read_columns
 from mergerepl.delta.table import open_table
 from mergerepl.delta.transactions import Transaction, marked_session, read_back
-from mergerepl.engine.errors import COMMIT_CONFLICTS
-from mergerepl.engine.in_memory import Kept
-from mergerepl.engine.session import in_session
 from mergerepl.errors import CommitConflictError
 from mergerepl.failpoints import failpoint
 from mergerepl.logreader.lsn import Lsn
+from mergerepl.spark.errors import COMMIT_CONFLICTS
+from mergerepl.spark.in_memory import Kept
+from mergerepl.spark.session import in_session
 from mergerepl.systables.transactional import ArticleRow, SubscriptionRow, TransactionRow
 from mergerepl.transactional.batch_plan import BatchPlan
 from mergerepl.transactional.call_syntax import Operation

@@ -13,7 +13,7 @@ from mergerepl.delta.properties import KEPT_A_DAY
 from mergerepl.delta.transactions import transaction_version
 from mergerepl.logreader.lsn import Lsn
 from mergerepl.logreader.positions import control_of
-from mergerepl.store.control import ControlPlane
+from mergerepl.replica.control import ControlPlane
 from mergerepl.store.lease import DISTRIBUTION_LOCK, lease
 from mergerepl.systables.transactional import (
     APP_ID,

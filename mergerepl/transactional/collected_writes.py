@@ -15,12 +15,12 @@ from mergerepl.delta.marks import CommitMark
 from mergerepl.delta.table import open_table
 from mergerepl.delta.transactions import Transaction, marked_session
 from mergerepl.delta.types import field, json_of
-from mergerepl.engine.errors import COMMIT_CONFLICTS
-from mergerepl.engine.in_memory import Kept
-from mergerepl.engine.session import in_session
 from mergerepl.errors import CommitConflictError
 from mergerepl.failpoints import failpoint
 from mergerepl.rows.sql import quote
+from mergerepl.spark.errors import COMMIT_CONFLICTS
+from mergerepl.spark.in_memory import Kept
+from mergerepl.spark.session import in_session
 from mergerepl.transactional.position import is_written
 from mergerepl.transactional.refusals import TransactionalUsageError
 from mergerepl.transactional.scripts import table_text

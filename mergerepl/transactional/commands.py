@@ -7,14 +7,14 @@ from pyspark.sql import functions as F
 from pyspark.sql.types import DataType, StructType
 from pyspark.sql.window import Window
 
-from mergerepl.engine.in_memory import frame_of
-from mergerepl.feed.commit_changes import VERSION
-from mergerepl.feed.net_changes import AFTER, BEFORE
+from mergerepl.delta.feed.commit_changes import VERSION
+from mergerepl.delta.feed.net_changes import AFTER, BEFORE
 from mergerepl.filters.columns import holds
 from mergerepl.filters.parse import parse_stored
 from mergerepl.logreader.consumer import ReadRows
 from mergerepl.logreader.lsn import Lsn
 from mergerepl.rows.images import all_true, image_type, key_hash, same_value
+from mergerepl.spark.in_memory import frame_of
 from mergerepl.systables.transactional import ArticleRow
 from mergerepl.transactional.bitmask import mask_text
 from mergerepl.transactional.call_syntax import PHASES, Method, Operation

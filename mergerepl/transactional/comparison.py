@@ -21,10 +21,10 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
 from mergerepl.delta.table import TableState
+from mergerepl.publish.snapshot import compare_rows
+from mergerepl.publish.snapshot.compare_rows import KEY_PREFIX, compared_rows
 from mergerepl.rows.images import readable
 from mergerepl.rows.sql import quote
-from mergerepl.snapshot import compare_rows
-from mergerepl.snapshot.compare_rows import KEY_PREFIX, compared_rows
 from mergerepl.systables.compact import SYSTEM_PREFIX
 from mergerepl.systables.transactional import ArticleRow
 from mergerepl.transactional.call_syntax import KEYS, Method, Operation

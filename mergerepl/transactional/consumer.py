@@ -18,7 +18,6 @@ from mergerepl.delta.properties import KEPT_A_DAY
 from mergerepl.delta.small_tables import counts_by
 from mergerepl.delta.transactions import Transaction, transaction_version
 from mergerepl.delta.types import field, json_of
-from mergerepl.engine.plain import plain_errors
 from mergerepl.failpoints import failpoint
 from mergerepl.filters.clause import columns_of
 from mergerepl.filters.parse import parse_stored
@@ -26,7 +25,8 @@ from mergerepl.logreader.column_changes import ADD, DROP, FIELDS, NULLABILITY, R
 from mergerepl.logreader.consumer import Cycle, PauseSource, ReadRows, Wanted, pausing
 from mergerepl.logreader.plan import ColumnChange, Entry, Plan, SourcePlan, transaction_id
 from mergerepl.logreader.positions import LogState
-from mergerepl.store.control import CHECKPOINT_INTERVAL
+from mergerepl.replica.control import CHECKPOINT_INTERVAL
+from mergerepl.spark.plain import plain_errors
 from mergerepl.store.folders import remove_table
 from mergerepl.systables.transactional import (
     APP_ID,

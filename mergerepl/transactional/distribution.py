@@ -26,10 +26,10 @@ from mergerepl.delta.log import head_version
 from mergerepl.delta.marks import CommitMark
 from mergerepl.delta.merge import merges_prepared
 from mergerepl.delta.transactions import transaction_version
-from mergerepl.engine.in_memory import Kept
 from mergerepl.failpoints import failpoint
 from mergerepl.logreader.lsn import Lsn
 from mergerepl.model.transactional import DistributionResult
+from mergerepl.spark.in_memory import Kept
 from mergerepl.store.subscriber_files import remove_batch, write_batch
 from mergerepl.systables.transactional import (
     ERRORS,

@@ -15,10 +15,10 @@ from pyspark.sql.types import StructType
 from pyspark.sql.window import Window
 
 from mergerepl.delta.plain_files import Bounds
-from mergerepl.engine.in_memory import Kept, broadcast_if_few, broadcast_if_small, frame_of, in_one_task
 from mergerepl.rows.images import key_hash, readable
 from mergerepl.rows.key_bounds import FIRST_BOUNDED_DAY
 from mergerepl.rows.sql import literal, quote
+from mergerepl.spark.in_memory import Kept, broadcast_if_few, broadcast_if_small, frame_of, in_one_task
 from mergerepl.transactional.bitmask import bit_text
 from mergerepl.transactional.call_syntax import Method, Operation
 from mergerepl.transactional.refusals import DUPLICATE, NOT_FOUND, RULES_BROKEN, TransactionalError

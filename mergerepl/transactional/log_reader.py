@@ -7,12 +7,12 @@ from contextlib import contextmanager
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from mergerepl.engine.plain import plain_errors
 from mergerepl.errors import LeaseError
 from mergerepl.logreader.log_reader import LogReader
 from mergerepl.logreader.positions import read_state, save_state
 from mergerepl.logreader.scan import checked_state, look_ahead, scan
 from mergerepl.model.transactional import LogReaderResult
+from mergerepl.spark.plain import plain_errors
 from mergerepl.systables.transactional import CONSUMER
 from mergerepl.transactional.catalog import Distributor, Root, required
 from mergerepl.transactional.refusals import LogReaderBusyError, TransactionalError, TransactionalUsageError
@@ -34,7 +34,7 @@ def spark_of(given: SparkSession | None) -> Callable[[], SparkSession]:
     """Return a function that returns the Spark session: the given one, the running one or an embedded one."""
 
     def session() -> SparkSession:
-        from mergerepl.engine import session as engine
+        from mergerepl.spark import session as engine
 
         return given if given is not None else engine.session()
 

@@ -12,9 +12,9 @@ from mergerepl import roots
 from mergerepl.delta import appended
 from mergerepl.delta.log import is_delta_table
 from mergerepl.delta.versions import read_version
-from mergerepl.engine.errors import plain_errors
 from mergerepl.logreader.lsn import Lsn
 from mergerepl.rows.images import with_readable
+from mergerepl.spark.errors import plain_errors
 from mergerepl.store.lease import lease
 from mergerepl.transactional.catalog import (
     Distributor,

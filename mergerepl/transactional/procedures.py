@@ -17,10 +17,10 @@ from typing import Literal
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 
-from mergerepl.engine.callers import callers_session
-from mergerepl.engine.in_memory import Kept, frame_of
-from mergerepl.engine.session import new_session
 from mergerepl.rows.images import same_value
+from mergerepl.spark.callers import callers_session
+from mergerepl.spark.in_memory import Kept, frame_of
+from mergerepl.spark.session import new_session
 from mergerepl.systables.transactional import ArticleRow
 from mergerepl.transactional.bitmask import bit_text, mask_text
 from mergerepl.transactional.call_syntax import CommandType, Method, Operation

@@ -17,7 +17,6 @@ from mergerepl.delta.marks import CommitMark
 from mergerepl.delta.metadata import CDF_PROPERTY
 from mergerepl.delta.properties import retention_properties, set_properties
 from mergerepl.delta.table import open_table
-from mergerepl.engine.errors import plain_errors
 from mergerepl.failpoints import failpoint
 from mergerepl.logreader.guard import refuse_copy, refuse_other_key
 from mergerepl.logreader.log_reader import LogReader, make_log_reader
@@ -29,6 +28,7 @@ from mergerepl.model.transactional import (
     TransactionalPublication,
     TransactionalSubscription,
 )
+from mergerepl.spark.errors import plain_errors
 from mergerepl.store.folders import is_folder, make_folder, remove_table
 from mergerepl.store.lease import lease
 from mergerepl.systables.transactional import (

@@ -20,20 +20,20 @@ from mergerepl.delta.log import head_version
 from mergerepl.delta.marks import CommitMark
 from mergerepl.delta.merge import COMMIT_ATTEMPTS, merge_into
 from mergerepl.delta.transactions import Transaction, marked_session, read_back
-from mergerepl.engine.errors import COMMIT_CONFLICTS, cause_of, plain_errors
-from mergerepl.engine.in_memory import Kept
-from mergerepl.engine.session import in_session
 from mergerepl.errors import CommitConflictError
 from mergerepl.failpoints import failpoint
 from mergerepl.filters.clause import Clause, ClauseError, functions_of
 from mergerepl.filters.columns import holds
 from mergerepl.filters.parse import parse_filter
 from mergerepl.filters.prepare import prepared
+from mergerepl.publish.snapshot.compare_rows import KEY_PREFIX
 from mergerepl.rows.images import all_true
 from mergerepl.rows.not_null import as_declared
 from mergerepl.rows.rowguid import key_value
 from mergerepl.rows.sql import quote
-from mergerepl.snapshot.compare_rows import KEY_PREFIX
+from mergerepl.spark.errors import COMMIT_CONFLICTS, cause_of, plain_errors
+from mergerepl.spark.in_memory import Kept
+from mergerepl.spark.session import in_session
 from mergerepl.store.lease import lease
 from mergerepl.systables.transactional import ArticleRow, PositionRow, SubscriptionRow
 from mergerepl.transactional.catalog import Distributor, Root, required, subscriptions_of

@@ -12,12 +12,12 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql.window import Window
 
+from mergerepl.delta.contract.table_rules import table_rules
 from mergerepl.delta.metadata import DEFAULT_EXPRESSION
 from mergerepl.delta.table import TableState
 from mergerepl.delta.types import ddl_of
 from mergerepl.rows.images import readable
 from mergerepl.rows.sql import free_name, quote
-from mergerepl.rows.table_rules import table_rules
 from mergerepl.transactional.call_syntax import Operation
 from mergerepl.transactional.refusals import CHECK_BROKEN, NOT_NULL_BROKEN, TOO_LONG
 from mergerepl.transactional.scripts import Shape

@@ -10,8 +10,8 @@ from mergerepl.delta.marks import CommitMark
 from mergerepl.delta.table import open_table
 from mergerepl.delta.transactions import USER_METADATA
 from mergerepl.delta.types import ddl_of
-from mergerepl.engine.session import new_session
 from mergerepl.rows.sql import quote
+from mergerepl.spark.session import new_session
 from mergerepl.systables.transactional import ArticleRow
 from mergerepl.transactional.refusals import TransactionalError
 

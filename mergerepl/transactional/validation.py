@@ -11,10 +11,10 @@ from mergerepl.delta.log import head_version, is_delta_table
 from mergerepl.delta.table import TableState, open_table
 from mergerepl.delta.types import ddl_of
 from mergerepl.delta.versions import read_version
-from mergerepl.engine.errors import gone_reason, plain_errors
 from mergerepl.errors import StoreError
 from mergerepl.logreader.lsn import Lsn
 from mergerepl.logreader.positions import read_state
+from mergerepl.spark.errors import gone_reason, plain_errors
 from mergerepl.store.lease import lease
 from mergerepl.systables.transactional import (
     TRANSACTIONS,

@@ -9,7 +9,7 @@ from deltalake import DeltaTable as LogTable
 from pyspark.sql import SparkSession
 from pyspark.sql.classic.dataframe import DataFrame
 
-from mergerepl.store.replica import Replica
+from mergerepl.replica.replica import Replica
 from tests.networks import Pair, Site, add_history
 from tests.properties.engine_network import EngineNetwork, Setting
 from tests.properties.reference import Subscriber

@@ -15,7 +15,7 @@ from mergerepl.conflict_tools.purge import purge_when_due
 from mergerepl.delta.log import head_version
 from mergerepl.failpoints import FailpointError
 from mergerepl.model.conflicts import ConflictStatus
-from mergerepl.store.replica import Replica
+from mergerepl.replica.replica import Replica
 from tests.faults.ladder import LADDER
 from tests.networks import edit_by_delta_rs, publish
 

@@ -56,7 +56,7 @@ def pair(
 
 def rows(table: Path, version: int | None = None) -> pa.Table:
     from mergerepl.delta.versions import read_version
-    from mergerepl.engine import session
+    from mergerepl.spark import session
 
     state = DeltaTable(str(table), version=version)
     read = read_version(session.session(), table, state.version())

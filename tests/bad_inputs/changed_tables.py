@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from mergerepl.store.replica import Replica
+from mergerepl.replica.replica import Replica
 from mergerepl.systables import catalog
 from tests.networks import Network, commit, write_table
 

@@ -13,11 +13,11 @@ import pytest
 from click.testing import CliRunner, Result
 
 from mergerepl.cli.main import main
-from mergerepl.engine import session as engine
+from mergerepl.cli.report.table import printable
 from mergerepl.errors import MergeReplError
-from mergerepl.report.table import printable
+from mergerepl.replica.replica import Replica
+from mergerepl.spark import session as engine
 from mergerepl.store import lease
-from mergerepl.store.replica import Replica
 from mergerepl.systables import catalog, sessions
 from mergerepl.systables.catalog import SubscriptionRow
 from mergerepl.systables.table import FOLDER

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from mergerepl.store.replica import Replica
+from mergerepl.replica.replica import Replica
 from mergerepl.systables import catalog, registry, replinfo
 from tests.bad_inputs.conftest import Refused, run
 from tests.networks import FILE, Network

@@ -14,7 +14,7 @@ from deltalake import DeltaTable, write_deltalake
 from mergerepl.delta.log import head_version, log_path
 from mergerepl.delta.marks import CommitMark
 from mergerepl.delta.small_tables import Row
-from mergerepl.store.replica import Replica
+from mergerepl.replica.replica import Replica
 from mergerepl.systables import catalog, conflicts_info, genhistory, replinfo, sessions
 from mergerepl.systables.table import TypedTable
 from tests.bad_inputs.conftest import Refused, run

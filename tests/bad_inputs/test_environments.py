@@ -17,10 +17,10 @@ import pytest
 from deltalake import write_deltalake
 from pyspark.sql import SparkSession
 
-from mergerepl import doctor
 from mergerepl.delta.small_tables import read_rows
-from mergerepl.engine import session as engine
 from mergerepl.errors import EngineError
+from mergerepl.monitoring import doctor
+from mergerepl.spark import session as engine
 
 pytestmark = pytest.mark.spark
 
@@ -33,7 +33,7 @@ subscriptions: [{subscriber: ./north}]
 SCRIPT = """\
 import os, mergerepl
 from deltalake import DeltaTable
-from mergerepl.engine import session as engine
+from mergerepl.spark import session as engine
 os.umask(0o027)
 project = mergerepl.load("p.yml")
 project.apply()

@@ -6,7 +6,7 @@ import pytest
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 
-from mergerepl import config
+from mergerepl.config import project_file as config
 from mergerepl.errors import ConfigurationError
 from mergerepl.filters.clause import Column, SessionFunction
 from mergerepl.filters.columns import column_of, holds

@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
-from mergerepl.engine import jars, java
-from mergerepl.engine import session as engine
+from mergerepl.replica.replica import Replica
+from mergerepl.spark import jars, java
+from mergerepl.spark import session as engine
 from mergerepl.store.lease import lease
-from mergerepl.store.replica import Replica
 from mergerepl.systables import catalog, genhistory, replinfo
 from tests.bad_inputs.changed_tables import (
     BOTH,

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import yaml
 
-from mergerepl import config
+from mergerepl.config import project_file as config
 from mergerepl.errors import PublicationError
 from mergerepl.publish.check_paths import check_places
 from mergerepl.store.lease import LOCK_FILE

@@ -14,13 +14,13 @@ from click.testing import CliRunner
 from pyspark.sql import SparkSession
 
 from mergerepl import cdc
+from mergerepl.agents.agent import DatabaseJobs
 from mergerepl.cdc.capture import join_small_files
 from mergerepl.cdc.database import Database, database_at
 from mergerepl.cli.main import main
 from mergerepl.delta.table import open_table
-from mergerepl.engine import session as engine
-from mergerepl.jobs.agent import DatabaseJobs
 from mergerepl.model.cdc import JobEvent
+from mergerepl.spark import session as engine
 from tests.cdc.databases import add, enabled, entries, lsns, new_table
 
 ORDERS = "dbo_orders"

@@ -8,9 +8,9 @@ import pytest
 from pyspark.sql import DataFrame, SparkSession
 
 from mergerepl import failpoints
+from mergerepl.agents.agent import DatabaseJobs
 from mergerepl.cdc.database import database_at
-from mergerepl.feed.window import Segment
-from mergerepl.jobs.agent import DatabaseJobs
+from mergerepl.delta.feed.window import Segment
 from mergerepl.logreader import read
 from tests.cdc.databases import add, check_replay, delete, entries, new_table, update
 from tests.transactional.publications import publication_file, rows, run

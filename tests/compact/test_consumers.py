@@ -12,8 +12,8 @@ from mergerepl.compact.errors import ConsumerBehindError, TrackingError, Transac
 from mergerepl.delta import appended
 from mergerepl.delta.log import head_version
 from mergerepl.delta.versions import read_version
-from mergerepl.engine.session import new_session
 from mergerepl.model.tracking import PurgeType, TrackingOptions
+from mergerepl.spark.session import new_session
 from tests.compact.databases import commit_sequence, held, new_table, notes_of, rows, tracked
 
 pytestmark = pytest.mark.spark

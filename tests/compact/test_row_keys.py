@@ -11,7 +11,7 @@ from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 
 from mergerepl.compact.row_keys import pack, packed_key, unpack, unpacked_keys, unsupported
-from mergerepl.engine.session import copy_of
+from mergerepl.spark.session import copy_of
 
 GUID = "A0EEBC99-9c0b-4ef8-bb6d-6bb9bd380a11"
 TYPES = (

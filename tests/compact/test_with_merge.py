@@ -11,7 +11,7 @@ import mergerepl
 from mergerepl import failpoints
 from mergerepl.compact.errors import TrackingError, TransactionConflictError
 from mergerepl.model.tracking import TrackingKeyType
-from mergerepl.store.replica import Replica
+from mergerepl.replica.replica import Replica
 from tests.compact.databases import held, new_table, rows
 
 pytestmark = pytest.mark.spark

@@ -13,11 +13,11 @@ from deltalake import DeltaTable
 from pyspark.sql import SparkSession
 
 import mergerepl
-from mergerepl.agent import carry_out
 from mergerepl.delta.log import head_version
 from mergerepl.errors import EnumerationError
 from mergerepl.failpoints import FailpointError
-from mergerepl.store.replica import Replica
+from mergerepl.merge.session import carry_out
+from mergerepl.replica.replica import Replica
 from mergerepl.systables.replinfo import ReplicaInfo
 from tests.faults.sessions import NORTH, apply_without_north, die, edit, edit_file, row
 from tests.properties.engine_network import EngineNetwork, Setting

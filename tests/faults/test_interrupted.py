@@ -7,10 +7,10 @@ import pytest
 from pyspark.sql import SparkSession
 
 import mergerepl
-from mergerepl.agent import carry_out
 from mergerepl.errors import EnumerationError, PublicationError, SchemaMismatchError
 from mergerepl.failpoints import FailpointError
-from mergerepl.store.replica import Replica
+from mergerepl.merge.session import carry_out
+from mergerepl.replica.replica import Replica
 from mergerepl.systables.catalog import SubscriptionRow
 from tests.faults.sessions import NORTH, apply_without_north, die, edit_file, paused_sync, row
 from tests.properties.engine_network import EngineNetwork, Setting

@@ -15,13 +15,13 @@ from deltalake import DeltaTable, write_deltalake
 from pyspark.sql import SparkSession
 
 import mergerepl
-from mergerepl.agent import carry_out
-from mergerepl.apply.side import Side
 from mergerepl.delta import merge
-from mergerepl.engine.errors import COMMIT_CONFLICTS
 from mergerepl.errors import CommitConflictError
+from mergerepl.merge.apply.side import Side
+from mergerepl.merge.session import carry_out
+from mergerepl.replica.replica import Replica
+from mergerepl.spark.errors import COMMIT_CONFLICTS
 from mergerepl.store.changeset import Changeset
-from mergerepl.store.replica import Replica
 from tests.faults.sessions import paused_sync, row
 from tests.networks import Pair, Site, publish, subscriptions_but_endings
 from tests.properties.engine_network import EngineNetwork, Setting

@@ -2,7 +2,7 @@
 
 Replicas, control planes, logs and the staged changeset are real (I20, I21, I26 to I29). What Spark writes in between, a
 MERGE, a run and conflict rows, is a commit without files that happens once, as the real ones do
-(`tests/store/test_appended.py`, `tests/engine/test_engine.py`).
+(`tests/replica/test_appended.py`, `tests/spark/test_engine.py`).
 """
 
 import json
@@ -17,18 +17,18 @@ from deltalake import DeltaTable
 
 import mergerepl
 from mergerepl import failpoints
-from mergerepl.agent import carry_out
-from mergerepl.agent.recovery import recover
-from mergerepl.apply.side import RUN_APP_ID, Side, data_transaction
 from mergerepl.changes import PUBLISHER, SUBSCRIBER
 from mergerepl.delta.log import Commit, commit_text, commits, find_own_commit, head_version
 from mergerepl.delta.transactions import transaction_version
-from mergerepl.engine import session as engine
 from mergerepl.errors import CaptureError, EnumerationError
 from mergerepl.failpoints import FailpointError, failpoint
+from mergerepl.merge.apply.side import RUN_APP_ID, Side, data_transaction
+from mergerepl.merge.session import carry_out
+from mergerepl.merge.session.recovery import recover
+from mergerepl.replica.pointers import write_pointer
+from mergerepl.replica.replica import Replica
+from mergerepl.spark import session as engine
 from mergerepl.store.changeset import ArticleWork, Changeset, Manifest, Mark, SideWork
-from mergerepl.store.pointers import write_pointer
-from mergerepl.store.replica import Replica
 from mergerepl.systables import catalog, conflicts_info, genhistory, replinfo, sessions
 from mergerepl.systables.catalog import SubscriptionState
 from mergerepl.systables.genhistory import Generation, GenStatus

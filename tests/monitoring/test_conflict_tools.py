@@ -21,7 +21,7 @@ from mergerepl.conflict_tools.purge import purge_when_due
 from mergerepl.delta.log import head_version
 from mergerepl.failpoints import FailpointError
 from mergerepl.model.results import ConflictRecord
-from mergerepl.store.replica import Replica
+from mergerepl.replica.replica import Replica
 from mergerepl.systables import conflict_resolutions
 from tests.networks import Pair, versions
 

@@ -16,15 +16,15 @@ import pytest
 from pyspark.sql import SparkSession
 
 from mergerepl import api
-from mergerepl.agent.capture_replica import capture_replica
 from mergerepl.delta.log import head_version
 from mergerepl.delta.small_tables import read_rows
 from mergerepl.errors import CaptureError, ConfigurationError
 from mergerepl.failpoints import FailpointError
+from mergerepl.merge.session.capture_replica import capture_replica
 from mergerepl.model.progress import NoProgress
 from mergerepl.model.publication import Article, SubscriberType, Tracking
 from mergerepl.model.results import CaptureResult, PendingArticle, SessionResult
-from mergerepl.store.replica import Replica
+from mergerepl.replica.replica import Replica
 from mergerepl.systables import catalog, genhistory, sessions
 from mergerepl.systables.genhistory import GenStatus
 from tests.networks import Hub
@@ -432,7 +432,7 @@ def test_capture_leaves_the_generation_open_and_the_next_sync_sends_it(fresh):
 def test_capture_without_changes_only_moves_the_captured_version(fresh, monkeypatch):
     fresh.run("alter table TABLE set tblproperties ('a' = 'b')", "north")
     monkeypatch.setattr(
-        "mergerepl.agent.capture_replica._embedded_spark", lambda: pytest.fail("started Spark")
+        "mergerepl.merge.session.capture_replica._embedded_spark", lambda: pytest.fail("started Spark")
     )
     before = Replica(fresh.path("north")).info().captured[1]
     assert captured_counts(fresh.capture("north"))["orders"] == (0, 0, 0)

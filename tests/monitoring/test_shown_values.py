@@ -14,7 +14,7 @@ from pyspark.sql import SparkSession
 from mergerepl.cli.main import main
 from mergerepl.delta.small_tables import read_rows
 from mergerepl.model.publication import Article
-from mergerepl.report.words import LONGEST_SHOWN
+from mergerepl.model.words import LONGEST_SHOWN
 from tests.publish.publishing import Hub
 
 pytestmark = pytest.mark.spark

@@ -11,7 +11,7 @@ from pyspark.sql import SparkSession
 from mergerepl.filters.parse import parse_on
 from mergerepl.filters.prepare import prepared
 from mergerepl.filters.publication_filters import JoinFilter
-from mergerepl.partitions.join_bounds import looked_for
+from mergerepl.merge.partitions.join_bounds import looked_for
 from mergerepl.rows.images import row_image
 from tests.publish.publishing import article
 

@@ -11,8 +11,8 @@ from pyspark.sql import DataFrame, SparkSession
 
 from mergerepl.delta.marks import CommitMark
 from mergerepl.delta.transactions import Transaction
-from mergerepl.partitions import runs
-from mergerepl.partitions.runs import Events, append_events
+from mergerepl.merge.partitions import runs
+from mergerepl.merge.partitions.runs import Events, append_events
 
 Rows = list[Mapping[str, Any]]
 

@@ -15,10 +15,10 @@ from pyspark.sql import SparkSession
 
 from mergerepl import failpoints
 from mergerepl.cli.main import main
-from mergerepl.engine.session import scratch_folders
 from mergerepl.errors import EngineError
-from mergerepl.partitions.scratch import require_scratch_outside
-from mergerepl.store.replica import Replica
+from mergerepl.merge.partitions.scratch import require_scratch_outside
+from mergerepl.replica.replica import Replica
+from mergerepl.spark.session import scratch_folders
 
 CUSTOMERS = pa.schema([("id", pa.int64()), ("region", pa.string()), ("name", pa.string())])
 

@@ -19,7 +19,7 @@ from deltalake import DeltaTable as LogTable
 from pyspark.sql import SparkSession
 
 import mergerepl
-from mergerepl.lineage.value import covers, replica_nickname
+from mergerepl.rows.lineage_value import covers, replica_nickname
 from tests.networks import Published, publish
 from tests.properties.reference import Conflict, Network, Subscriber
 
@@ -157,8 +157,8 @@ class EngineNetwork:
 
     def tracked(self, replica: str) -> dict[str, Tracked]:
         """Return key -> what is known of a row's (or its tombstone's) past."""
-        from mergerepl.store.replica import Replica
-        from mergerepl.store.runs import current_rows, read_runs
+        from mergerepl.replica.replica import Replica
+        from mergerepl.replica.runs import current_rows, read_runs
 
         there = Replica(self.path(replica))
         seq = there.info().last_seq

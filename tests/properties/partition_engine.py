@@ -23,9 +23,9 @@ from deltalake import DeltaTable, write_deltalake
 
 import mergerepl
 from mergerepl import failpoints
-from mergerepl.agent import carry_out
 from mergerepl.changes import PUBLISHER, SUBSCRIBER
 from mergerepl.failpoints import FailpointError
+from mergerepl.merge.session import carry_out
 from tests.networks import writing_late
 from tests.properties.partition_histories import KEYS, SOME, VARIANTS, draw_row
 from tests.properties.partition_model import Filters, Merged, Network, Row

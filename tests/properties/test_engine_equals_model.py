@@ -15,9 +15,9 @@ import pytest
 from pyspark.sql import SparkSession
 
 from mergerepl.delta import commit_files, small_writer
-from mergerepl.engine import in_memory
-from mergerepl.engine import session as engine_session
-from mergerepl.store import runs
+from mergerepl.replica import runs
+from mergerepl.spark import in_memory
+from mergerepl.spark import session as engine_session
 from tests.properties.engine_network import EngineNetwork, Engines, Setting
 from tests.properties.reference import Row, Subscriber
 from tests.properties.shrinking import assert_equal

@@ -8,14 +8,12 @@ import pytest
 from pyspark.sql import Column, DataFrame, Row, SparkSession
 
 from mergerepl.changes import ROW, ROWGUID
-from mergerepl.engine.in_memory import Kept
 from mergerepl.filters.clause import SessionFunction
 from mergerepl.filters.parse import parse_filter, parse_on
 from mergerepl.filters.prepare import prepared
 from mergerepl.filters.publication_filters import JoinFilter, PublicationFilters
-from mergerepl.model.article import PublishedArticle
-from mergerepl.partitions.filtered import FilteredPublication
-from mergerepl.partitions.membership import (
+from mergerepl.merge.partitions.filtered import FilteredPublication
+from mergerepl.merge.partitions.membership import (
     AFTER,
     BEFORE,
     IS,
@@ -26,7 +24,9 @@ from mergerepl.partitions.membership import (
     group_rows,
     with_rowguid,
 )
+from mergerepl.model.article import PublishedArticle
 from mergerepl.rows.images import row_image
+from mergerepl.spark.in_memory import Kept
 from mergerepl.systables.partitions import PartitionGroup
 from tests.interpreted import interpreted
 from tests.properties.partition_engine import CLAUSES, schema_of

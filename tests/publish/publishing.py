@@ -7,14 +7,14 @@ from typing import Any
 from deltalake import DeltaTable as LogTable
 from pyspark.sql import DataFrame, SparkSession
 
-from mergerepl.agent.capture_replica import capture_held
 from mergerepl.delta.types import field
+from mergerepl.merge.session.capture_replica import capture_held
 from mergerepl.model.article import PublishedArticle
 from mergerepl.model.progress import NoProgress
 from mergerepl.model.publication import (
     Article,
 )
-from mergerepl.store.replica import Replica
+from mergerepl.replica.replica import Replica
 from tests.networks import Hub
 
 

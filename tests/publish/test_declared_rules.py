@@ -13,12 +13,12 @@ from pyspark.sql import functions as F
 from pyspark.sql import types as T
 
 from mergerepl.delta import merge
+from mergerepl.delta.contract.declared_rules import declared_rules
 from mergerepl.delta.log import head_version
 from mergerepl.delta.table import open_table
 from mergerepl.delta.types import has_not_null_parts, invariants
-from mergerepl.rows.declared_rules import declared_rules
+from mergerepl.replica.staged_rows import read_staged
 from mergerepl.rows.not_null import as_declared, holds_inside, is_declared_inside
-from mergerepl.store.staged_rows import read_staged
 from tests.networks import commit
 from tests.publish.publishing import article
 

@@ -24,7 +24,7 @@ from mergerepl.errors import CaptureError, LeaseError, PublicationError
 from mergerepl.model.publication import Article, ConflictLogging
 from mergerepl.model.results import ApplyResult, SessionResult
 from mergerepl.publish.system_tables import create_conflict_table
-from mergerepl.store.replica import Replica
+from mergerepl.replica.replica import Replica
 from mergerepl.systables import catalog, genhistory
 from tests.networks import Hub
 from tests.publish.publishing import orders

@@ -23,8 +23,8 @@ from mergerepl.model.publication import Article, SubscriberType, SyncType, Track
 from mergerepl.model.results import ApplyResult
 from mergerepl.publish.apply import apply_publication
 from mergerepl.publish.replica_state import read_replica
+from mergerepl.replica.replica import Replica
 from mergerepl.store.lease import lease
-from mergerepl.store.replica import Replica
 from mergerepl.systables import catalog, genhistory, registry, replinfo
 from mergerepl.systables.catalog import ArticleRow
 from tests.networks import Hub

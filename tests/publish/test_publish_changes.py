@@ -12,10 +12,10 @@ from deltalake import DeltaTable as LogTable
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 
-from mergerepl.agent.capture_replica import capture_replica
-from mergerepl.config import load
+from mergerepl.config.project_file import load
 from mergerepl.delta.table import open_table
 from mergerepl.errors import PublicationError, StoreError
+from mergerepl.merge.session.capture_replica import capture_replica
 from mergerepl.model.progress import NoProgress
 from mergerepl.model.publication import (
     Article,
@@ -26,7 +26,7 @@ from mergerepl.model.publication import (
     Tracking,
 )
 from mergerepl.publish.apply import apply_publication
-from mergerepl.store.replica import Replica
+from mergerepl.replica.replica import Replica
 from mergerepl.systables import catalog, replinfo
 from mergerepl.systables.catalog import SubscriptionState, SyncKind
 from tests.networks import FILE, Hub, Network, commit

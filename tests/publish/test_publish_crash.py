@@ -20,14 +20,14 @@ from deltalake import DeltaTable as LogTable
 from pyspark.sql import SparkSession
 
 from mergerepl import failpoints
-from mergerepl.config import load
+from mergerepl.config.project_file import load
 from mergerepl.delta.table import open_table
 from mergerepl.delta.types import ddl_of
 from mergerepl.errors import PublicationError
 from mergerepl.model.publication import Article, SubscriberType, SyncType
 from mergerepl.publish import apply
 from mergerepl.publish.apply import apply_publication
-from mergerepl.store.replica import Replica
+from mergerepl.replica.replica import Replica
 from mergerepl.systables import catalog, genhistory, registry, replinfo
 from tests.bad_inputs.changed_tables import with_lines
 from tests.networks import FILE, Hub, Network

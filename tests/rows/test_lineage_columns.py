@@ -7,7 +7,8 @@ import pytest
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
-from mergerepl.lineage import columns, value
+from mergerepl.rows import lineage_columns as columns
+from mergerepl.rows import lineage_value as value
 from mergerepl.systables.contents import COLV1_TYPE, LINEAGE_TYPE
 
 pytestmark = pytest.mark.spark

@@ -16,7 +16,7 @@ from delta.tables import DeltaTable as SparkTable
 from deltalake import DeltaTable, write_deltalake
 from pyspark.sql import SparkSession
 
-from mergerepl.demo.flights_data import SampleTable
+from mergerepl.cli.demo.flights_data import SampleTable
 
 Key = tuple[Any, ...]
 Row = dict[str, Any]

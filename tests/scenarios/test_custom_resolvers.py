@@ -44,7 +44,7 @@ def hanging(conflicts: DataFrame, _: mergerepl.ResolverContext) -> DataFrame:
 def test_a_function_of_the_agent_decides(
     spark: SparkSession, replica_dir: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("mergerepl.resolvers.functions._registered", {})
+    monkeypatch.setattr("mergerepl.merge.resolvers.functions._registered", {})
     custom = {"name": "custom", "function": "stock_rules"}
     settings = {"key": ["id"], "tracking": "column", "resolver": custom}
     pair = Pair(spark, replica_dir, {"stock": (STOCK, settings)})
@@ -65,10 +65,10 @@ def test_a_function_of_the_agent_decides(
         mergerepl.register_resolver("stock_rules", function)
         pair.sync_refused(ConflictError, f"'stock_rules' (answered what cannot be used: )?{words}")
     mergerepl.register_resolver("stock_rules", hanging)
-    monkeypatch.setattr("mergerepl.resolvers.answers.resolver_timeout_s", lambda: 0.5)
+    monkeypatch.setattr("mergerepl.merge.resolvers.answers.resolver_timeout_s", lambda: 0.5)
     pair.sync_refused(ConflictError, r"'stock_rules' took more than 0\.5 s \(`resolver_timeout_s`\)")
     monkeypatch.undo()
-    monkeypatch.setattr("mergerepl.resolvers.functions._registered", {})
+    monkeypatch.setattr("mergerepl.merge.resolvers.functions._registered", {})
     (tmp_path / "shop").mkdir()
     (tmp_path / "shop" / "rules.py").write_text(example())
     agent = tmp_path / "agent.yml"

@@ -8,12 +8,12 @@ from click.testing import CliRunner
 from deltalake import DeltaTable
 
 import mergerepl
+from mergerepl.cli.demo import flights_data, story
+from mergerepl.cli.demo.edits import choose_cast
+from mergerepl.cli.demo.flights_data import TABLES, read_sample
+from mergerepl.cli.demo.shown import Shown
+from mergerepl.cli.demo.sites import SITES, Sites
 from mergerepl.cli.main import main
-from mergerepl.demo import flights_data, story
-from mergerepl.demo.edits import choose_cast
-from mergerepl.demo.flights_data import TABLES, read_sample
-from mergerepl.demo.shown import Shown
-from mergerepl.demo.sites import SITES, Sites
 from mergerepl.errors import ConfigurationError, DemoError
 from mergerepl.model.results import ArticleValidation, SessionResult, SyncResult
 from tests.commands_of_docs import run_command

@@ -16,8 +16,8 @@ from click.testing import CliRunner
 from deltalake import DeltaTable, write_deltalake
 
 import mergerepl
+from mergerepl.cli.demo.flights_data import TABLES, read_sample
 from mergerepl.cli.main import main
-from mergerepl.demo.flights_data import TABLES, read_sample
 from tests.scenarios import flights
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow]

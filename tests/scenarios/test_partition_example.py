@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
-from mergerepl import config
+from mergerepl.config import project_file as config
 from tests.properties import partition_histories
 from tests.scenarios.partition_example import Example, file_of_the_readme, page
 

@@ -8,14 +8,14 @@ import pytest
 from deltalake import DeltaTable as LogTable
 from pyspark.sql import SparkSession
 
-from mergerepl.agent import carry_out
-from mergerepl.apply import conflict_log
-from mergerepl.apply.conflict_log import Works, log_conflicts
-from mergerepl.engine import confs
+from mergerepl.merge.apply import conflict_log
+from mergerepl.merge.apply.conflict_log import Works, log_conflicts
+from mergerepl.merge.session import carry_out
 from mergerepl.model.article import PublishedArticle
-from mergerepl.store import staged_rows
+from mergerepl.replica import staged_rows
+from mergerepl.replica.replica import Replica
+from mergerepl.spark import confs
 from mergerepl.store.changeset import Changeset
-from mergerepl.store.replica import Replica
 from mergerepl.systables import conflicts_info
 from tests.networks import Pair
 from tests.staging.few_rows import ARTICLES, ODD, bits, edit

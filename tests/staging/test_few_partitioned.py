@@ -7,12 +7,12 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
-from mergerepl.agent.sides import captured_sides, open_sides, with_windows
-from mergerepl.agent.stage_session import staged_changeset
-from mergerepl.engine import confs
+from mergerepl.merge.session.sides import captured_sides, open_sides, with_windows
+from mergerepl.merge.session.stage_session import staged_changeset
 from mergerepl.model.progress import NoProgress
-from mergerepl.store.replica import Replica
-from mergerepl.store.staged_rows import read_staged
+from mergerepl.replica.replica import Replica
+from mergerepl.replica.staged_rows import read_staged
+from mergerepl.spark import confs
 from mergerepl.systables import contents, partitions, tombstone
 from tests.interpreted import interpreted
 from tests.networks import Pair, copy_replicas

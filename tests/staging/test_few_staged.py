@@ -8,14 +8,14 @@ import pytest
 from pyspark.sql import SparkSession
 
 from enumeration.plan import number_generations
-from mergerepl.agent.session_plan import session_plan
-from mergerepl.agent.sides import captured_sides, open_sides, planned, with_windows
-from mergerepl.agent.stage_session import PlannedSession, stage_articles
-from mergerepl.engine import confs
+from mergerepl.merge.session.session_plan import session_plan
+from mergerepl.merge.session.sides import captured_sides, open_sides, planned, with_windows
+from mergerepl.merge.session.stage_session import PlannedSession, stage_articles
+from mergerepl.merge.stage.article import StagedArticle
 from mergerepl.model.progress import NoProgress
-from mergerepl.staging.article import StagedArticle
-from mergerepl.store.replica import Replica
-from mergerepl.store.staged_rows import read_staged
+from mergerepl.replica.replica import Replica
+from mergerepl.replica.staged_rows import read_staged
+from mergerepl.spark import confs
 from tests.networks import Pair
 from tests.staging.few_rows import ARTICLES, bits, edit
 

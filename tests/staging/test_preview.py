@@ -7,7 +7,7 @@ from deltalake import DeltaTable as LogTable
 from pyspark.sql import SparkSession
 
 from mergerepl import api
-from mergerepl.agent.preview import SHOWN
+from mergerepl.merge.session.preview import SHOWN
 from mergerepl.model.publication import Article, Tracking
 from mergerepl.model.resolvers import ResolverInfo
 from tests.networks import Hub

@@ -9,9 +9,9 @@ import pytest
 
 from mergerepl.changes import ACTION_OF, OTHER_SIDE, PUBLISHER, SUBSCRIBER
 from mergerepl.errors import StoreError
-from mergerepl.staging.article import StagedArticle, staged_article
-from mergerepl.store import staged_rows
-from mergerepl.store.staged_rows import staged_kinds
+from mergerepl.merge.stage.article import StagedArticle, staged_article
+from mergerepl.replica import staged_rows
+from mergerepl.replica.staged_rows import staged_kinds
 from tests.networks import article_row
 
 ARTICLE = article_row("orders", 1).published("sales")

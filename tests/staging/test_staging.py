@@ -10,7 +10,9 @@ import pytest
 from pyspark.sql import SparkSession
 
 import mergerepl
-from mergerepl.agent.sides import (
+from mergerepl.errors import StoreError
+from mergerepl.failpoints import FailpointError
+from mergerepl.merge.session.sides import (
     SideState,
     captured_sides,
     committed_sides,
@@ -18,12 +20,10 @@ from mergerepl.agent.sides import (
     planned,
     with_windows,
 )
-from mergerepl.engine.passed import passed
-from mergerepl.errors import StoreError
-from mergerepl.failpoints import FailpointError
-from mergerepl.lineage import columns as lineage
-from mergerepl.store.replica import Replica
-from mergerepl.store.staged_rows import read_staged
+from mergerepl.replica.replica import Replica
+from mergerepl.replica.staged_rows import read_staged
+from mergerepl.rows import lineage_columns as lineage
+from mergerepl.spark.passed import passed
 from mergerepl.systables import genhistory
 from tests.properties.engine_network import EngineNetwork, Setting
 from tests.properties.reference import Subscriber

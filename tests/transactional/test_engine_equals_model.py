@@ -11,7 +11,7 @@ import pytest
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 
-from mergerepl.engine.in_memory import Kept
+from mergerepl.spark.in_memory import Kept
 from mergerepl.transactional.call_syntax import Operation
 from mergerepl.transactional.commands import key_type, row_type
 from mergerepl.transactional.judge import judge

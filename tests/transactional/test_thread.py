@@ -8,9 +8,9 @@ import pytest
 from click.testing import CliRunner
 from pyspark.sql import SparkSession
 
+from mergerepl.agents.agent import DatabaseJobs
 from mergerepl.cdc.database import database_at
 from mergerepl.cli.main import main
-from mergerepl.jobs.agent import DatabaseJobs
 from mergerepl.model.cdc import JobEvent
 from tests.cdc.databases import add, delete, merge, update
 from tests.commands_of_docs import run_command

@@ -8,9 +8,9 @@ from typing import NamedTuple
 import pytest
 from pyspark.sql import DataFrame, SparkSession
 
-from mergerepl.engine.in_memory import let_go
+from mergerepl.delta.feed.window import Segment
 from mergerepl.errors import MergeReplError
-from mergerepl.feed.window import Segment
+from mergerepl.spark.in_memory import let_go
 from tests.publish.publishing import article
 from triggers.capture import TableReader, captured_net
 from triggers.errors import DuplicateKeyError, FeedGapError, NullKeyError

@@ -97,7 +97,7 @@ def test_one_of_several_sessions_that_raises_keeps_what_was_done(
 
     monkeypatch.setattr("mergerepl.api.time.monotonic", lambda: next(clock))
     monkeypatch.setattr("mergerepl.api._session", work if raises == "session" else lambda *_: done)
-    monkeypatch.setattr("mergerepl.validation.validate.validate_subscription", work)
+    monkeypatch.setattr("mergerepl.monitoring.validate.validate_subscription", work)
     projects = [project(tmp_path / "hq", tmp_path / name) for name in ("north", "south")]
     result = mergerepl.sync(projects, validate="rowcount")
     assert not result.ok

@@ -9,13 +9,13 @@ import pyarrow as pa
 import pytest
 from deltalake import write_deltalake
 
-from mergerepl.config import load
+from mergerepl.config.project_file import load
 from mergerepl.errors import CaptureError, MergeReplError, PublicationError
 from mergerepl.model.results import ApplyResult
 from mergerepl.publish.apply import apply_publication
 from mergerepl.publish.situation import look
-from mergerepl.store.control import ControlPlane
-from mergerepl.store.replica import Replica
+from mergerepl.replica.control import ControlPlane
+from mergerepl.replica.replica import Replica
 from mergerepl.systables import catalog, genhistory, replinfo
 from mergerepl.systables.catalog import SubscriptionState
 from mergerepl.systables.genhistory import Generation, GenStatus

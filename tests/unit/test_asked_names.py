@@ -12,7 +12,7 @@ from deltalake import write_deltalake
 from mergerepl import api
 from mergerepl.errors import ConfigurationError
 from mergerepl.model.conflicts import ConflictFilter, ConflictStatus
-from mergerepl.store.replica import Replica
+from mergerepl.replica.replica import Replica
 from mergerepl.systables import catalog, conflict_resolutions, conflicts_info, sessions
 from mergerepl.systables.sessions import SessionRow
 from mergerepl.targets import targets_of

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from mergerepl.agents.schedule import RETRY_S, CaptureState, CleanupState
 from mergerepl.cdc.job_rows import (
     CAPTURE,
     CLEANUP,
@@ -16,7 +17,6 @@ from mergerepl.cdc.job_rows import (
     with_default_jobs,
 )
 from mergerepl.cdc.refusals import CdcUsageError
-from mergerepl.jobs.schedule import RETRY_S, CaptureState, CleanupState
 from mergerepl.model.cdc import Job
 
 

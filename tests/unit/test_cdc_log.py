@@ -340,7 +340,7 @@ def test_every_public_name_is_found():
 def test_without_changes_no_engine_is_started_and_nothing_is_committed(
     table: Path, monkeypatch: pytest.MonkeyPatch
 ):
-    monkeypatch.setattr("mergerepl.engine.session.session", lambda: pytest.fail("a JVM was asked for"))
+    monkeypatch.setattr("mergerepl.spark.session.session", lambda: pytest.fail("a JVM was asked for"))
     root = table.parent
     cdc.enable_db(root)
     begun = cdc.enable_table(root, table.name)

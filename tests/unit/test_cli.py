@@ -532,12 +532,12 @@ def test_validate_is_exit_1_if_replicas_differ_and_3_if_some_are_out_of_reach(ap
 
 @pytest.mark.parametrize(("status", "code"), [("ok", 0), ("warn", 0), ("fail", 1)])
 def test_doctor_is_exit_1_if_something_has_to_be_mended(hq, monkeypatch, status, code):
-    fake = types.ModuleType("mergerepl.doctor")
+    fake = types.ModuleType("mergerepl.monitoring.doctor")
     asked = []
     check = types.SimpleNamespace(name="java", status=status, detail="21", remedy="install")
     fake.checks = lambda roots, **chosen: asked.append((list(roots), chosen)) or [check]
-    monkeypatch.setitem(sys.modules, "mergerepl.doctor", fake)
-    monkeypatch.setattr(mergerepl, "doctor", fake, raising=False)
+    monkeypatch.setitem(sys.modules, "mergerepl.monitoring.doctor", fake)
+    monkeypatch.setattr("mergerepl.monitoring.doctor", fake, raising=False)
     with (hq.parent / "sales.yml").open("a") as file:
         file.write("subscriptions:\n  - {subscriber: ./north}\n")
     shown = run("doctor", "hq", "sales.yml", "--engine")
@@ -552,9 +552,9 @@ def test_doctor_is_exit_1_if_something_has_to_be_mended(hq, monkeypatch, status,
 
 
 def test_demo_passes_its_folder(hq, monkeypatch):
-    fake = types.ModuleType("mergerepl.demo")
+    fake = types.ModuleType("mergerepl.cli.demo.story")
     fake.run = lambda directory, emit: emit(f"story in {directory}")
-    monkeypatch.setitem(sys.modules, "mergerepl.demo", fake)
-    monkeypatch.setattr(mergerepl, "demo", fake, raising=False)
+    monkeypatch.setitem(sys.modules, "mergerepl.cli.demo.story", fake)
+    monkeypatch.setattr("mergerepl.cli.demo.story", fake, raising=False)
     assert run("demo").stdout == "story in demo\n"
     assert json.loads(run("demo", "there", "--json").stdout) == {"text": "story in there"}

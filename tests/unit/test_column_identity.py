@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
+from mergerepl.delta.feed.column_identity import replaced_columns, retyped_column
 from mergerepl.delta.log import Commit
 from mergerepl.delta.metadata import TableMetadata
-from mergerepl.feed.column_identity import replaced_columns, retyped_column
 
 Columns = dict[str, str]
 """Name -> physical name, or the type of a column that is not mapped."""

@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from mergerepl import config, roots
+from mergerepl import roots
+from mergerepl.config import project_file as config
 from mergerepl.errors import ConfigurationError
 from mergerepl.model.publication import ConflictLogging, Join, Resolution, SubscriberType, SyncType, Tracking
 from mergerepl.model.resolvers import ResolverInfo

@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 
+from mergerepl.conflict_tools.html_page import conflict_page
 from mergerepl.model.results import ConflictRecord, ConflictResolution
-from mergerepl.report.conflict_html import conflict_page
 
 CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
 HOSTILE = [

@@ -11,8 +11,8 @@ import pytest
 from deltalake import DeltaTable, write_deltalake
 
 from mergerepl.delta.small_tables import column_names, read_rows
-from mergerepl.store import control
-from mergerepl.store.control import CHECKPOINT_INTERVAL, ControlPlane
+from mergerepl.replica import control
+from mergerepl.replica.control import CHECKPOINT_INTERVAL, ControlPlane
 from mergerepl.systables import genhistory, replinfo
 from mergerepl.systables.genhistory import Generation
 from mergerepl.systables.replinfo import ReplicaInfo

@@ -12,16 +12,11 @@ import click
 import pytest
 import yaml
 
-from mergerepl import config, errors
+from mergerepl import errors
 from mergerepl.cli.main import COMMANDS
-from mergerepl.configuration.schema import (
-    ArticleKeys,
-    JoinKeys,
-    PublicationKeys,
-    ResolverKeys,
-    SubscriptionKeys,
-)
-from mergerepl.configuration.transactional import MODELS as TRANSACTIONAL
+from mergerepl.config import project_file as config
+from mergerepl.config.schema import ArticleKeys, JoinKeys, PublicationKeys, ResolverKeys, SubscriptionKeys
+from mergerepl.config.transactional import MODELS as TRANSACTIONAL
 from mergerepl.model import results
 from mergerepl.model.refused_pairs import REFUSED
 

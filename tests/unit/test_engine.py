@@ -11,10 +11,10 @@ from typing import ClassVar
 
 import pytest
 
-from mergerepl.engine import archive, cache, confs, jars, java, jvm, network
-from mergerepl.engine import session as engine
 from mergerepl.errors import EngineError
 from mergerepl.settings import umask
+from mergerepl.spark import archive, cache, confs, jars, java, jvm, network
+from mergerepl.spark import session as engine
 
 
 @pytest.fixture(autouse=True)
@@ -240,7 +240,7 @@ def test_the_environment_does_not_choose_what_results_depend_on(
     """A process with such an environment asks its JVM what it has come to."""
     script = (
         "import sys, subprocess, pathlib\n"
-        "from mergerepl.engine import java, jvm\n"
+        "from mergerepl.spark import java, jvm\n"
         "scratch = pathlib.Path(sys.argv[1])\n"
         "options = jvm.memory_options(heap_mb=512, long_running=False)\n"
         "command = jvm.java_command(java.find_java(), [], [*options, f'-Djava.io.tmpdir={scratch}'])\n"

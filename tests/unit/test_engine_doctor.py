@@ -1,4 +1,4 @@
-"""`mergerepl.doctor`: a healthy machine is all ok, and each fault is found and has a remedy."""
+"""`mergerepl.monitoring.doctor`: a healthy machine is all ok, and each fault is found and has a remedy."""
 
 import errno
 import os
@@ -9,11 +9,12 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from mergerepl import doctor, roots
-from mergerepl.doctor import Check, Status
-from mergerepl.engine import jars
-from mergerepl.engine import session as engine
+from mergerepl import roots
 from mergerepl.errors import ConfigurationError, LeaseError
+from mergerepl.monitoring import doctor
+from mergerepl.monitoring.doctor import Check, Status
+from mergerepl.spark import jars
+from mergerepl.spark import session as engine
 from mergerepl.store import lease
 from tests.networks import Network, commit
 

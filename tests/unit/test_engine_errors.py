@@ -12,8 +12,8 @@ from py4j.protocol import Py4JError, Py4JNetworkError
 from pyspark import SparkContext
 from pyspark.errors import PySparkException
 
-from mergerepl.engine.errors import plain_errors
 from mergerepl.errors import CommitConflictError, EngineLostError, StoreError
+from mergerepl.spark.errors import plain_errors
 
 
 @pytest.fixture

@@ -9,15 +9,15 @@ from typing import Any
 import pytest
 from deltalake import DeltaTable
 
+from mergerepl.delta.feed import removals
 from mergerepl.delta.log import head_version, log_path
 from mergerepl.delta.marks import CommitMark
 from mergerepl.delta.metadata import TableMetadata
 from mergerepl.delta.table import open_table
-from mergerepl.engine.errors import gone_reason
 from mergerepl.errors import CaptureError, SchemaMismatchError, StoreError
-from mergerepl.feed import removals
-from mergerepl.store.replica import Replica
-from mergerepl.tracking.windows import article_window
+from mergerepl.merge.capture.windows import article_window
+from mergerepl.replica.replica import Replica
+from mergerepl.spark.errors import gone_reason
 from tests.networks import Network, commit
 from triggers.schema_checks import schema_problem
 from triggers.window import CaptureWindow

@@ -11,8 +11,8 @@ import pytest
 from mergerepl import api
 from mergerepl.delta.log import head_version
 from mergerepl.monitoring.quiet import remember_quiet
-from mergerepl.store import replica as store
-from mergerepl.store.replica import Replica
+from mergerepl.replica import replica as store
+from mergerepl.replica.replica import Replica
 from mergerepl.systables import genhistory, replinfo
 from mergerepl.systables.genhistory import Generation, GenStatus, new_guid
 from tests.networks import PUBID, add_history, make_replica, subscription_row

@@ -10,10 +10,11 @@ import yaml
 from click.testing import CliRunner
 
 import mergerepl
-from mergerepl import cdc, config
+from mergerepl import cdc
 from mergerepl.cli.main import main
 from mergerepl.compact.change_tracking import ChangeTracking
-from mergerepl.configuration import problems, transactional
+from mergerepl.config import problems, transactional
+from mergerepl.config import project_file as config
 from mergerepl.errors import ConfigurationError, MergeReplError
 from mergerepl.model.later import LATER
 

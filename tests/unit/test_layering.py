@@ -22,16 +22,16 @@ PHASES = {"triggers", "enumeration", "conflict"}
 BASE = {
     "mergerepl.changes",
     "mergerepl.delta",
-    "mergerepl.engine",
+    "mergerepl.spark",
     "mergerepl.errors",
     "mergerepl.failpoints",
-    "mergerepl.feed",
+    "mergerepl.delta.feed",
     "mergerepl.filters",
-    "mergerepl.lineage",
     "mergerepl.model",
     "mergerepl.roots",
     "mergerepl.rows",
     "mergerepl.settings",
+    "mergerepl.replica",
     "mergerepl.store",
     "mergerepl.systables",
 }
@@ -40,109 +40,116 @@ BASE = {
 PURE_ROWS = {
     "mergerepl.delta.marks",
     "mergerepl.delta.types",
-    "mergerepl.engine.errors",
-    "mergerepl.engine.in_memory",
-    "mergerepl.engine.made_once",
-    "mergerepl.engine.passed",
-    "mergerepl.engine.where_computed",
-    "mergerepl.feed.net_changes",
+    "mergerepl.spark.errors",
+    "mergerepl.spark.in_memory",
+    "mergerepl.spark.made_once",
+    "mergerepl.spark.passed",
+    "mergerepl.spark.where_computed",
+    "mergerepl.delta.feed.net_changes",
     "mergerepl.rows",
 }
 PURE = {
     "mergerepl.changes",
     "mergerepl.errors",
     "mergerepl.filters",
-    "mergerepl.lineage",
     "mergerepl.model",
     "mergerepl.systables",
 }
 FEATURES = {
-    "mergerepl.apply",
+    "mergerepl.merge.apply",
     "mergerepl.conflict_tools",
     "mergerepl.monitoring",
-    "mergerepl.partitions",
+    "mergerepl.merge.partitions",
     "mergerepl.publish",
-    "mergerepl.resolvers",
-    "mergerepl.snapshot",
-    "mergerepl.staging",
-    "mergerepl.tracking",
-    "mergerepl.validation",
+    "mergerepl.merge.resolvers",
+    "mergerepl.publish.snapshot",
+    "mergerepl.merge.stage",
+    "mergerepl.merge.capture",
 }
 
 MAY_IMPORT: dict[str, set[str]] = {
     # Public names: their functions leave the caller's session as it is.
-    "mergerepl": {"mergerepl.engine.callers"},
+    "mergerepl": {"mergerepl.spark.callers"},
     "mergerepl.__main__": {"mergerepl.cli"},
     "mergerepl.errors": set(),
     # To let a test end the JVM, too.
-    "mergerepl.failpoints": {"mergerepl.engine"},
+    "mergerepl.failpoints": {"mergerepl.spark"},
     "mergerepl.model": {"mergerepl.errors"},
     "mergerepl.systables": {"mergerepl.model", "mergerepl.errors"},
     "mergerepl.changes": {"mergerepl.model", "mergerepl.systables"},
-    "mergerepl.lineage": {"mergerepl.errors", "mergerepl.model", "mergerepl.systables"},
     "mergerepl.roots": {"mergerepl.errors"},
     "mergerepl.settings": {"mergerepl.errors"},
-    "mergerepl.engine": {"mergerepl.changes", "mergerepl.errors", "mergerepl.settings"},
-    "mergerepl.rows": {"mergerepl.delta", "mergerepl.engine", "mergerepl.errors", "mergerepl.model"},
+    "mergerepl.spark": {"mergerepl.changes", "mergerepl.errors", "mergerepl.settings"},
+    "mergerepl.rows": {
+        "mergerepl.delta",
+        "mergerepl.spark",
+        "mergerepl.errors",
+        "mergerepl.model",
+        "mergerepl.systables",
+    },
     # The one room that opens Delta tables. It knows tables, not replicas.
-    "mergerepl.delta": BASE - {"mergerepl.feed", "mergerepl.store"},
+    "mergerepl.delta": BASE - {"mergerepl.delta.feed", "mergerepl.replica"},
     # What happened to a table, for every product: it knows neither replicas nor articles.
-    "mergerepl.feed": {
+    "mergerepl.delta.feed": {
         "mergerepl.changes",
         "mergerepl.delta",
-        "mergerepl.engine",
+        "mergerepl.spark",
         "mergerepl.errors",
         "mergerepl.rows",
     },
     # Clauses know no table: text in, trees and columns out.
     "mergerepl.filters": {"mergerepl.model", "mergerepl.rows.sql"},
-    "mergerepl.store": BASE,
-    # How a change is sent is said in the file: that module of `transactional` alone, which is pure.
-    "mergerepl.configuration": {
-        "mergerepl.transactional.call_syntax",
+    # Control files of a root: the store lies below the tables.
+    "mergerepl.store": {
+        "mergerepl.changes",
         "mergerepl.errors",
-        "mergerepl.filters",
+        "mergerepl.failpoints",
         "mergerepl.model",
         "mergerepl.roots",
+        "mergerepl.settings",
+        "mergerepl.spark",
+        "mergerepl.systables",
     },
+    "mergerepl.replica": BASE,
+    # How a change is sent is said in the file: that module of `transactional` alone, which is pure.
     "mergerepl.config": {
-        "mergerepl.configuration",
         "mergerepl.errors",
         "mergerepl.filters",
         "mergerepl.model",
         "mergerepl.roots",
         "mergerepl.systables",
+        "mergerepl.transactional.call_syntax",
     },
     **dict.fromkeys(PHASES, PURE | PURE_ROWS),
     # Which rows belong to whom: the tables of partitions and what computes them.
-    "mergerepl.partitions": BASE | PHASES,
-    "mergerepl.apply": BASE | PHASES | {"mergerepl.partitions"},
+    "mergerepl.merge.partitions": BASE | PHASES,
+    "mergerepl.merge.apply": BASE | PHASES | {"mergerepl.merge.partitions"},
     # A row that is decided again is checked by the rules of its table, as a staged one.
-    "mergerepl.conflict_tools": BASE | PHASES | {"mergerepl.monitoring", "mergerepl.staging.constraints"},
-    "mergerepl.monitoring": BASE | PHASES | {"mergerepl.partitions"},
-    "mergerepl.validation": BASE | PHASES | {"mergerepl.partitions"},
+    "mergerepl.conflict_tools": BASE | PHASES | {"mergerepl.monitoring", "mergerepl.merge.stage.constraints"},
+    "mergerepl.monitoring": BASE | PHASES | {"mergerepl.merge.partitions"},
+    "mergerepl.monitoring.tune": BASE | {"mergerepl.compact.sweep", "mergerepl.monitoring"},
     # Publishing initialises new subscribers, rows and metadata, and reports what a leaving one never sent; a
     # snapshot copies tables by the facts that publishing reads.
     "mergerepl.publish": BASE
     | PHASES
     | {
-        "mergerepl.apply",
+        "mergerepl.merge.apply",
         "mergerepl.compact.sweep",
-        "mergerepl.configuration.wording",
+        "mergerepl.config.wording",
         "mergerepl.monitoring",
-        "mergerepl.partitions",
-        "mergerepl.snapshot",
+        "mergerepl.merge.partitions",
+        "mergerepl.publish.snapshot",
     },
-    "mergerepl.snapshot": BASE | PHASES | {"mergerepl.publish"},
+    "mergerepl.publish.snapshot": BASE | PHASES | {"mergerepl.publish"},
     # Resolvers of one's own: whose functions an agent knows, and how they are called.
-    "mergerepl.resolvers": BASE | PHASES,
-    "mergerepl.tracking": BASE | PHASES | {"mergerepl.apply", "mergerepl.partitions"},
+    "mergerepl.merge.resolvers": BASE | PHASES,
+    "mergerepl.merge.capture": BASE | PHASES | {"mergerepl.merge.apply", "mergerepl.merge.partitions"},
     # Staged rows are checked by the rules of tables that publishing knows; a late round begins with a capture.
-    "mergerepl.staging": BASE
+    "mergerepl.merge.stage": BASE
     | PHASES
-    | {"mergerepl.apply", "mergerepl.partitions", "mergerepl.publish", "mergerepl.tracking"},
+    | {"mergerepl.merge.apply", "mergerepl.merge.partitions", "mergerepl.publish", "mergerepl.merge.capture"},
     # The agent first finishes decided transactions of a tracked folder: that module of `compact` alone.
-    "mergerepl.agent": BASE | PHASES | FEATURES | {"mergerepl.compact.sweep"},
+    "mergerepl.merge.session": BASE | PHASES | FEATURES | {"mergerepl.compact.sweep"},
     # Other replication products stand on the base alone.
     "mergerepl.compact": BASE,
     # What Change Data Capture and transactional replication share; it knows its consumers by their interface alone, and
@@ -150,39 +157,46 @@ MAY_IMPORT: dict[str, set[str]] = {
     "mergerepl.logreader": BASE,
     "mergerepl.cdc": BASE | {"mergerepl.logreader"},
     # The agent of the products that have jobs.
-    "mergerepl.jobs": BASE | {"mergerepl.cdc", "mergerepl.logreader"},
-    "mergerepl.transactional": BASE | {"mergerepl.logreader", "mergerepl.snapshot"},
+    "mergerepl.agents": BASE | {"mergerepl.cdc", "mergerepl.logreader"},
+    "mergerepl.transactional": BASE | {"mergerepl.logreader", "mergerepl.publish.snapshot"},
     # What a call is about: projects, files and roots.
     "mergerepl.targets": BASE
     | FEATURES
-    | {"mergerepl.agent", "mergerepl.config", "mergerepl.configuration", "mergerepl.transactional"},
+    | {
+        "mergerepl.agents.agent_socket",
+        "mergerepl.merge.session",
+        "mergerepl.config",
+        "mergerepl.transactional",
+    },
     "mergerepl.api": BASE
     | FEATURES
     | {
-        "mergerepl.agent",
+        "mergerepl.monitoring.tune",
+        "mergerepl.merge.session",
         "mergerepl.cdc",
-        "mergerepl.report.conflict_html",
+        "mergerepl.conflict_tools.html_page",
         "mergerepl.targets",
         "mergerepl.transactional",
     },
-    "mergerepl.doctor": BASE | {"mergerepl.engine", "mergerepl.monitoring.cost"},
-    "mergerepl.demo": BASE | {"mergerepl", "mergerepl.api", "mergerepl.config"},
-    "mergerepl.report": {"mergerepl.doctor", "mergerepl.errors", "mergerepl.model"},
+    "mergerepl.monitoring.doctor": BASE | {"mergerepl.spark", "mergerepl.monitoring.cost"},
+    "mergerepl.cli.demo": BASE
+    | {"mergerepl", "mergerepl.api", "mergerepl.cli", "mergerepl.cli.report", "mergerepl.config"},
+    "mergerepl.cli.report": {"mergerepl.monitoring.doctor", "mergerepl.errors", "mergerepl.model"},
     "mergerepl.cli": {
         "mergerepl",
         "mergerepl.api",
         "mergerepl.cdc",
         "mergerepl.config",
-        "mergerepl.demo",
-        "mergerepl.doctor",
-        "mergerepl.engine.session",
+        "mergerepl.cli.demo",
+        "mergerepl.monitoring.doctor",
+        "mergerepl.spark.session",
         "mergerepl.errors",
-        "mergerepl.jobs",
+        "mergerepl.agents",
         "mergerepl.model",
-        "mergerepl.report",
+        "mergerepl.cli.report",
         "mergerepl.roots",
         "mergerepl.settings",
-        "mergerepl.store.agent_socket",
+        "mergerepl.agents.agent_socket",
         "mergerepl.targets",
         "mergerepl.transactional",
     },
@@ -198,20 +212,18 @@ MUST_NOT_IMPORT: dict[str, set[str]] = {
     "mergerepl.roots": DATA | FOR_PEOPLE,
     "mergerepl.settings": DATA | FOR_PEOPLE,
     "mergerepl.config": DATA | FOR_PEOPLE,
-    "mergerepl.configuration": DATA | FOR_PEOPLE,
     "mergerepl.systables": (DATA - {"pyspark"}) | FOR_PEOPLE,
     "mergerepl.cli": DATA | {"rich"},
-    "mergerepl.report": DATA | {"click"},
+    "mergerepl.cli.report": DATA | {"click"},
     **dict.fromkeys(PHASES, (DATA - {"pyspark"}) | FOR_PEOPLE),
     **dict.fromkeys(
         FEATURES
         | {
-            "mergerepl.agent",
+            "mergerepl.merge.session",
             "mergerepl.cdc",
             "mergerepl.compact",
             "mergerepl.delta",
-            "mergerepl.feed",
-            "mergerepl.lineage",
+            "mergerepl.delta.feed",
             "mergerepl.logreader",
             "mergerepl.rows",
             "mergerepl.store",
@@ -227,9 +239,10 @@ def module_name(file: Path) -> str:
 
 
 def unit(module: str) -> str:
-    """Return the row of the table that a module belongs to."""
-    parts = module.split(".")
-    return ".".join(parts[:2]) if parts[0] == "mergerepl" else parts[0]
+    """Return the row of the table that a module belongs to: the longest that fits."""
+    while module not in MAY_IMPORT and module.count("."):
+        module = module.rpartition(".")[0]
+    return module
 
 
 @cache
@@ -296,7 +309,9 @@ def test_the_table_has_no_cycle():
         for name in names
         if unit(name) != importer
     )
-    graph.remove_edge("mergerepl.snapshot", "mergerepl.publish")
+    graph.remove_edge("mergerepl.publish.snapshot", "mergerepl.publish")
+    # A package inside another may use the modules of the outer one, and the outer one calls it.
+    graph.remove_edge("mergerepl.cli.demo", "mergerepl.cli")
     # `BASE` is written once for all of the base layer: only what is really imported counts inside it.
     inside_base = [(one, other) for one, other in graph.edges if {one, other} <= BASE]
     graph.remove_edges_from(inside_base)
@@ -323,7 +338,7 @@ def test_only_settings_and_the_engine_read_the_environment():
     }
     assert readers <= {
         "mergerepl.settings",
-        "mergerepl.engine",
+        "mergerepl.spark",
         "mergerepl.failpoints",
     }
 
@@ -350,7 +365,7 @@ def test_only_spark_makes_a_session():
         for node in ast.walk(tree)
         if isinstance(node, ast.Attribute) and node.attr in ("newSession", "builder")
     }
-    assert makers == {"mergerepl.engine"}
+    assert makers == {"mergerepl.spark"}
 
 
 def test_library_code_does_not_print():
@@ -381,11 +396,23 @@ FILE_CALLS = {
 """Functions of os, os.path, shutil and Path that ask or change a file system."""
 
 # `compact.counters`: the numbers and the folders of open transactions, by flock, fsync and rename.
-FILE_ROOMS = {"mergerepl.compact.counters", "mergerepl.delta", "mergerepl.store"}
+FILE_ROOMS = {
+    "mergerepl.replica",
+    "mergerepl.compact.counters",
+    "mergerepl.delta",
+    "mergerepl.store",
+}
 NO_REPLICA_FILES = {
-    *("mergerepl.cli", "mergerepl.config", "mergerepl.demo", "mergerepl.doctor", "mergerepl.engine"),
+    "mergerepl.agents.agent_socket",
+    *(
+        "mergerepl.cli",
+        "mergerepl.config",
+        "mergerepl.cli.demo",
+        "mergerepl.monitoring.doctor",
+        "mergerepl.spark",
+    ),
     *("mergerepl.failpoints", "mergerepl.roots", "mergerepl.api", "mergerepl.targets"),
-    *("mergerepl.conflict_tools.export", "mergerepl.resolvers.functions"),
+    *("mergerepl.conflict_tools.export", "mergerepl.merge.resolvers.functions"),
 }
 """Modules for files of this machine: the file of a publication or an agent, scratch folders, JARs, where a root leads."""
 
@@ -415,7 +442,7 @@ def test_only_the_room_delta_opens_a_delta_table():
     openers = {
         module
         for module, tree in modules().items()
-        if unit(module) not in {"mergerepl.delta", "mergerepl.demo", "mergerepl.doctor"}
+        if unit(module) not in {"mergerepl.delta", "mergerepl.cli.demo", "mergerepl.monitoring.doctor"}
         and any(map(_opens_a_table, ast.walk(tree)))
     }
     assert openers == set()

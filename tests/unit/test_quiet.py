@@ -21,8 +21,8 @@ from mergerepl.monitoring.quiet import (
     remember_subscriptions,
     waiting_if_quiet,
 )
-from mergerepl.store.replica import Replica
-from mergerepl.store.subscription import find_subscription, subscriptions_of_root
+from mergerepl.replica.replica import Replica
+from mergerepl.replica.subscription import find_subscription, subscriptions_of_root
 from mergerepl.systables import catalog, genhistory, replinfo
 from mergerepl.systables.genhistory import Generation, GenStatus
 from tests.networks import (
@@ -180,7 +180,7 @@ def test_a_session_that_waited_notes_the_articles_there_are_by_then(pair, monkey
         return nothing_to_do(pair[1].root, "sales")
 
     # Waiting for a lease alone is simulated: meanwhile another process applies a file.
-    monkeypatch.setattr("mergerepl.agent.merge_session.merge_session", wait)
+    monkeypatch.setattr("mergerepl.merge.session.merge_session.merge_session", wait)
     (session,) = api.sync(pair[0].root).sessions
     assert session.status == "nothing_to_do"
     assert quiet(pair)

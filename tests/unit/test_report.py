@@ -11,8 +11,14 @@ from enum import StrEnum
 
 import pytest
 
+from mergerepl.cli.report import tracking
+from mergerepl.cli.report.json import dumps, jsonable
+from mergerepl.cli.report.output import Output, open_output
+from mergerepl.cli.report.progress import LineProgress, LiveProgress, NoProgress, open_progress
+from mergerepl.cli.report.table import Table, printable
 from mergerepl.model import results
 from mergerepl.model.cdc import JobEvent
+from mergerepl.model.conflict_names import CONFLICT_NAMES, conflict_name
 from mergerepl.model.results import ArticleCounts, PhaseCounts, SessionResult, SyncResult
 from mergerepl.model.tracking import (
     ConsumerState,
@@ -25,12 +31,6 @@ from mergerepl.model.tracking import (
     TrackingStatus,
 )
 from mergerepl.model.value_text import text_of
-from mergerepl.report import tracking
-from mergerepl.report.conflict_names import CONFLICT_NAMES, conflict_name
-from mergerepl.report.json import dumps, jsonable
-from mergerepl.report.output import Output, open_output
-from mergerepl.report.progress import LineProgress, LiveProgress, NoProgress, open_progress
-from mergerepl.report.table import Table, printable
 from mergerepl.systables.conflicts_info import ConflictType
 
 NOW = datetime(2026, 11, 21, 3, 4, 5, tzinfo=UTC)

@@ -9,9 +9,9 @@ import pytest
 from conflict.errors import ResolverError, UnknownFunctionError
 from mergerepl import register_resolver
 from mergerepl.errors import ConfigurationError
+from mergerepl.merge.resolvers.functions import known_functions, loaded, require_function
 from mergerepl.model.article import PublishedArticle
 from mergerepl.model.resolvers import ResolverInfo, resolver_info
-from mergerepl.resolvers.functions import known_functions, loaded, require_function
 
 
 def article(function: str = "stock_rules") -> PublishedArticle:
@@ -42,7 +42,7 @@ def agent(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     path.write_text(f"resolvers: {{stock_rules: 'own_rules:stock'}}\npython_path: [{tmp_path}]\n")
     path.chmod(0o600)
     monkeypatch.setenv("MERGEREPL_AGENT_CONFIG", str(path))
-    monkeypatch.setattr("mergerepl.resolvers.functions._registered", {})
+    monkeypatch.setattr("mergerepl.merge.resolvers.functions._registered", {})
     monkeypatch.setattr(sys, "path", [*sys.path])
     yield path
     sys.modules.pop("own_rules", None)

@@ -8,14 +8,14 @@ from typing import Any
 import pytest
 
 from enumeration.plan import Enumeration, SessionPlan
-from mergerepl.agent import sides
-from mergerepl.agent.session_plan import has_few_changes
-from mergerepl.agent.sides import SideState, captured_sides
 from mergerepl.errors import CaptureError, EngineLostError, MergeReplError
-from mergerepl.store.replica import Replica
+from mergerepl.merge.capture.capture import new_generation
+from mergerepl.merge.session import sides
+from mergerepl.merge.session.session_plan import has_few_changes
+from mergerepl.merge.session.sides import SideState, captured_sides
+from mergerepl.replica.replica import Replica
 from mergerepl.systables.genhistory import GenStatus
 from mergerepl.systables.replinfo import ReplicaInfo
-from mergerepl.tracking.capture import new_generation
 from tests.networks import article_row, subscription_row
 from triggers.window import SMALL_ROWS, CaptureWindow
 

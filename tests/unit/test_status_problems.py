@@ -12,7 +12,7 @@ from deltalake import DeltaTable, write_deltalake
 from mergerepl import api
 from mergerepl.delta.log import commit_text, head_version
 from mergerepl.monitoring.parties import members
-from mergerepl.store.replica import Replica
+from mergerepl.replica.replica import Replica
 from mergerepl.systables import replinfo
 from tests.networks import make_replica, subscription_row
 from triggers import errors

@@ -6,7 +6,8 @@ from typing import Any
 
 import pytest
 
-from mergerepl import api, config
+from mergerepl import api
+from mergerepl.config import project_file as config
 from mergerepl.errors import ConfigurationError
 from mergerepl.transactional.bitmask import bitmask
 from mergerepl.transactional.call_syntax import (

@@ -16,15 +16,15 @@ from pathlib import Path
 
 import pytest
 
+from mergerepl.agents import agent_socket
+from mergerepl.agents.agent_socket import SOCKET, connect, listen
 from mergerepl.cli import agent_client
 from mergerepl.cli.agent_client import hand_over
 from mergerepl.cli.agent_messages import LONGEST_REQUEST, Messages, identity
 from mergerepl.cli.agent_server import Desk
+from mergerepl.cli.report.table import Table
 from mergerepl.errors import AgentLostError
 from mergerepl.model.progress import NoProgress, Progress
-from mergerepl.report.table import Table
-from mergerepl.store import agent_socket
-from mergerepl.store.agent_socket import SOCKET, connect, listen
 from mergerepl.targets import agent_roots
 
 WAIT_S = 20.0

@@ -1,0 +1,130 @@
+"""What the jobs of a root are, who runs them, and how to end that."""
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import replace
+from pathlib import Path
+
+from mergerepl import roots
+from mergerepl.agents.agent_socket import LOG, last_line, open_log
+from mergerepl.cdc.consumer import is_shared
+from mergerepl.cdc.database import Database
+from mergerepl.cdc.job_rows import LOG_READER, new_job
+from mergerepl.errors import ConfigurationError, LeaseError, StoreError
+from mergerepl.logreader.positions import has_log_reader, read_state
+from mergerepl.model.cdc import AgentStatus, Job
+from mergerepl.store.lease import AGENT_LOCK, holder
+from mergerepl.systables.cdc import CDC_JOBS
+
+_LOOK_S = 0.1
+
+_FOR_PUBLICATIONS = replace(new_job("", LOG_READER, {}), job_id="")
+"""The job of a log that is read for publications alone: without capture instances no table states it. It always runs."""
+
+
+def jobs_of(database: Database) -> list[Job]:
+    """Return the jobs of a folder, by their types. No Spark."""
+    found: list[Job] = []
+    # Between its steps `disable_db` leaves a folder without tables.
+    if database.is_enabled and database.control.exists(CDC_JOBS):
+        found = sorted(database.control.rows(CDC_JOBS), key=lambda job: job.job_type)
+        if database.instances():
+            return found
+    is_stated = any(job.job_type == LOG_READER for job in found)
+    if not is_stated and has_log_reader(database.log) and is_shared(read_state(database.log)):
+        found.append(_FOR_PUBLICATIONS)
+    return found
+
+
+def agent_status(root: str | os.PathLike[str]) -> AgentStatus:
+    """Return the agent of a root.
+
+    Raises: ConfigurationError if there is no such folder.
+    """
+    path = roots.existing(os.fspath(root))
+    who = holder(Path(path), file=AGENT_LOCK)
+    if who is None:
+        return AgentStatus(path)
+    return AgentStatus(path, int(str(who["pid"])), str(who.get("host")), str(who.get("since")))
+
+
+_started: list[subprocess.Popen[bytes]] = []
+"""Agents that this process started. They outlive it; Python warns of a process that is forgotten while it runs."""
+
+
+def start_agent(roots_: Sequence[str], *, wait_s: float = 60.0) -> list[AgentStatus]:
+    """Start the agent of some roots in the background, and wait until it has them all. Returns the agent of each.
+
+    Raises: ConfigurationError if there is no such folder; LeaseError if one has an agent already; StoreError if the agent
+        ended, or has not got so far in time: its log says why.
+    """
+    before = [agent_status(root) for root in roots_]
+    if (taken := next((each for each in before if each.pid is not None), None)) is not None:
+        raise LeaseError(
+            f"'{taken.root}' has an agent already: process {taken.pid} on {taken.host}. Nothing was started. End it with "
+            "`mergerepl agent stop` first.",
+            replica=taken.root,
+            holder=taken.pid,
+        )
+    first = Path(before[0].root)
+    try:
+        log = open_log(first)
+    except OSError as error:
+        raise StoreError(
+            f"'{first / LOG}' cannot be written: {error.strerror}. Nothing was started.", replica=str(first)
+        ) from error
+    try:
+        command = [sys.executable, "-m", "mergerepl", "agent", "run", *(each.root for each in before)]
+        process = subprocess.Popen(
+            command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True
+        )
+        _started.append(process)
+    finally:
+        os.close(log)
+    deadline = time.monotonic() + wait_s
+    while True:
+        found = [agent_status(each.root) for each in before]
+        if all(each.pid == process.pid for each in found):
+            return found
+        if process.poll() is not None or time.monotonic() > deadline:
+            process.terminate()
+            raise StoreError(
+                f"The agent of '{first}' did not start: {last_line(first)} (log: '{first / LOG}')",
+                replica=str(first),
+            )
+        time.sleep(_LOOK_S)
+
+
+def stop_agent(root: str | os.PathLike[str], *, wait_s: float = 600.0) -> AgentStatus:
+    """End the agent of a root, for all its roots. Returns the agent that was ended; without a pid there was none.
+
+    It finishes the cycle that runs; this waits for it.
+
+    Raises: ConfigurationError if it runs on another machine; LeaseError if it did not end in time.
+    """
+    who = agent_status(root)
+    if who.pid is None:
+        return who
+    if who.host != socket.gethostname():
+        raise ConfigurationError(
+            f"The agent of '{who.root}' runs on {who.host}, process {who.pid}. Nothing was changed. Stop it there."
+        )
+    with suppress(ProcessLookupError):
+        os.kill(who.pid, signal.SIGTERM)
+    deadline = time.monotonic() + wait_s
+    while agent_status(root).pid == who.pid:
+        if time.monotonic() > deadline:
+            raise LeaseError(
+                f"The agent of '{who.root}', process {who.pid}, was asked to stop and still runs after {wait_s:g} s: it "
+                "finishes a cycle. Wait, then look at `mergerepl agent status`.",
+                replica=who.root,
+                holder=who.pid,
+            )
+        time.sleep(_LOOK_S)
+    return who

@@ -1,0 +1,260 @@
+"""The story: publish, work apart, synchronize, and look at what became of it. All that is shown was read back."""
+
+import shlex
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any, Final
+
+import yaml
+from deltalake import DeltaTable, write_deltalake
+from rich.text import Text
+
+from mergerepl import api
+from mergerepl.cli.demo.edits import Cast, choose_cast, edits
+from mergerepl.cli.demo.flights_data import TABLES, read_sample
+from mergerepl.cli.demo.shown import Shown
+from mergerepl.cli.demo.sites import HQ, NORTH, SITES, SOUTH, Row, Sites
+from mergerepl.errors import ConfigurationError, DemoError
+from mergerepl.model.results import ConflictRecord, SyncResult
+from mergerepl.rows.lineage_value import replica_nickname
+from mergerepl.systables import conflicts_info
+from mergerepl.systables.table import FOLDER
+
+Emit = Callable[[Any], None]
+
+DAYS: Final = ((2, 8), (2, 9), (2, 10))
+"""The blizzard of February 2013."""
+FILE: Final = "flights.yml"
+
+
+def run(directory: Path, emit: Emit) -> None:
+    """Play the story in a new or empty folder and leave the replicas there.
+
+    Raises: ConfigurationError if the folder holds anything, or the sample data is not installed.
+    """
+    folder = directory.expanduser().resolve()
+    _require_empty(folder)
+    tables = read_sample(DAYS)
+    folder.mkdir(parents=True, exist_ok=True)
+    started = time.monotonic()
+    sites = Sites(folder)
+    project = _publish(sites, tables, emit)
+    cast = choose_cast(tables)
+    _edit(sites, cast, emit)
+    before = {site: sites.row(site, "flights", cast.merged) for site in SITES}
+    _heading(emit, 3, "Synchronize: each subscriber uploads what it did, then downloads what the others did")
+    _sync(project, emit)
+    _heading(emit, 4, "One flight, two sites, different columns: both changes survive")
+    _show_merged(sites, cast, before, emit)
+    _heading(emit, 5, "Conflicts: who won and why, the losing row next to the winning row")
+    _show_conflicts(sites, emit)
+    _heading(emit, 6, f"A flight added at {SOUTH} is at {HQ} already; the next sync takes it on to {NORTH}")
+    _relay(sites, cast, project, emit)
+    _heading(emit, 7, "Validate: every row of every table, compared by checksum")
+    _validate(sites, emit)
+    _heading(emit, 8, "Synchronize again: there is nothing to do")
+    _sync(project, emit)
+    _heading(emit, 9, "Where to look next")
+    _look_next(directory, sites, emit)
+    emit(f"The whole story took {time.monotonic() - started:.0f} s.")
+
+
+def _require_empty(folder: Path) -> None:
+    if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
+        raise ConfigurationError(
+            f"'{folder}' is not an empty folder, and the demo changes nobody's files. Name another folder: "
+            "`mergerepl demo DIR`; or remove this one first if an earlier demo left it.",
+            folder=str(folder),
+        )
+
+
+def _heading(emit: Emit, number: int, text: str) -> None:
+    emit(Text(f"\n{number}. {text}", style="bold"))
+
+
+def _publish(sites: Sites, tables: Mapping[str, Any], emit: Emit) -> api.Project:
+    """Write the tables at the publisher, and the publication's file; make the replicas match it."""
+    _heading(emit, 1, "Publish: five tables at hq, two subscribers that get a copy each")
+    for name, table in tables.items():
+        write_deltalake(str(sites.root(HQ) / name), table)
+    file = sites.folder / FILE
+    publication = {
+        "publication": "flights",
+        "publisher": f"./{HQ}",
+        "articles": [
+            {"name": sample.name, "key": list(sample.key), "tracking": sample.tracking} for sample in TABLES
+        ],
+        "subscriptions": [
+            {"subscriber": f"./{NORTH}", "type": "server", "priority": 75.0},
+            {"subscriber": f"./{SOUTH}", "type": "client"},
+        ],
+    }
+    file.write_text(yaml.safe_dump(publication, sort_keys=False), encoding="utf-8")
+    project = api.load(file)
+    result = project.apply()
+    shown = Shown(("article", "key", "tracking", *(f">rows at {site}" for site in SITES)))
+    for article in project.publication.articles:
+        rows = (sites.table(site, article.name).to_pyarrow_dataset().count_rows() for site in SITES)
+        shown.add(article.name, ", ".join(article.identity), str(article.tracking), *rows)
+    emit(shown)
+    emit(f"mergerepl apply {FILE}: {len(result.steps)} steps in {result.duration_s:.1f} s.")
+    return project
+
+
+def _edit(sites: Sites, cast: Cast, emit: Emit) -> None:
+    """Change rows at every site, without knowing of the others."""
+    from mergerepl.spark import session as engine
+
+    _heading(emit, 2, "Work apart: every site changes its own copy, with whatever writes Delta tables")
+    session = engine.session()
+    shown = Shown(("site", "with", "what", ">rows"))
+    for edit in edits(sites, cast, session):
+        shown.add(edit.site, edit.tool, edit.statement, edit.do(sites))
+    emit(shown)
+
+
+def _sync(project: api.Project, emit: Emit) -> SyncResult:
+    """Synchronize all subscriptions and show what moved."""
+    started = time.monotonic()
+    result = api.sync(project)
+    took = time.monotonic() - started
+    shown = Shown(("subscriber", "direction", ">inserts", ">updates", ">deletes", ">conflicts"))
+    for session in result.sessions:
+        for direction, counts in (("upload", session.upload), ("download", session.download)):
+            if counts.total or counts.conflicts:
+                shown.add(
+                    Path(session.subscriber).name,
+                    direction,
+                    counts.inserts,
+                    counts.updates,
+                    counts.deletes,
+                    counts.conflicts,
+                )
+    if shown.rows:
+        emit(shown)
+    outcome = ", ".join(
+        f"{Path(session.subscriber).name} {session.status.replace('_', ' ')}" for session in result.sessions
+    )
+    emit(f"mergerepl sync {FILE}: {outcome}, in {took:.1f} s.")
+    failed = next((session for session in result.sessions if session.is_failed), None)
+    if failed is not None:
+        raise DemoError(f"The story ends here: the session of '{failed.subscriber}' failed. {failed.reason}")
+    return result
+
+
+def _show_merged(sites: Sites, cast: Cast, before: Mapping[str, Row | None], emit: Emit) -> None:
+    """Show the columns in which the sites differed, before and after."""
+    after = {site: sites.row(site, "flights", cast.merged) for site in SITES}
+    rows = [row for row in before.values() if row is not None]
+    changed = [name for name in rows[0] if any(row[name] != rows[0][name] for row in rows)]
+    shown = Shown(
+        ("flight", "site", *(f">{name} before" for name in changed), *(f">{name} after" for name in changed))
+    )
+    for site in SITES:
+        cells = [(row or {}).get(name) for row in (before[site], after[site]) for name in changed]
+        shown.add(_flight_name(cast.merged), site, *cells)
+    emit(shown)
+
+
+def _show_conflicts(sites: Sites, emit: Emit) -> None:
+    """Show each conflict logged at the publisher, the oldest first."""
+    hq = sites.root(HQ)
+    info = DeltaTable(str(hq / FOLDER / conflicts_info.NAME)).to_pyarrow_table().to_pylist()
+    logged = {row[conflicts_info.CONFLICT_ID]: row for row in info}
+    names = {api.status(sites.root(site)).nickname: site for site in SITES}
+    listed = sorted(api.conflict_records(hq, with_rows=True), key=lambda item: (item.created, item.article))
+    for conflict in listed:
+        won, lost = (_change(logged[conflict.conflict_id], kind, names) for kind in ("winning", "losing"))
+        emit(_conflict_table(conflict))
+        emit(f"{conflict.reason_text} The change {won} won over the one {lost}.")
+    emit(f"\n{len(listed)} conflicts. No losing row is gone: they are in the conflict tables at {HQ}.")
+
+
+def _change(logged: Row, kind: str, names: Mapping[int, str]) -> str:
+    """Return where a change was made, which the last entry of its lineage says, and its priority."""
+    maker, _ = max(logged[f"{kind}_lineage"], key=lambda entry: int(entry[1]))
+    return f"of {names[replica_nickname(maker)]} (priority {logged[f'{kind}_priority']:.2f})"
+
+
+def _conflict_table(conflict: ConflictRecord) -> Shown:
+    """Return the columns in which the two rows differ, or what is left when one side had deleted the row."""
+    losing, winning = conflict.losing_row, conflict.winning_row
+    names = list(losing or winning or {})
+    if losing is not None and winning is not None:
+        names = [name for name in names if losing[name] != winning[name]]
+    names = [name for name in names if name not in conflict.key]
+    key = " ".join(str(value) for value in conflict.key.values())
+    shown = Shown((conflict.article, "column", "losing row", "winning row"))
+    for name in names:
+        shown.add(
+            key,
+            name,
+            "(deleted)" if losing is None else losing[name],
+            "(deleted)" if winning is None else winning[name],
+        )
+    return shown
+
+
+def _relay(sites: Sites, cast: Cast, project: api.Project, emit: Emit) -> None:
+    """Show the client's insert at every site before and after the second sync."""
+
+    def where_it_is() -> list[str]:
+        return ["yes" if sites.row(site, "flights", cast.extra_key) else "no" for site in SITES]
+
+    shown = Shown((f"flight {_flight_name(cast.extra)}", *(f"at {site}" for site in SITES)))
+    shown.add("before", *where_it_is())
+    _sync(project, emit)
+    shown.add("after", *where_it_is())
+    emit(shown)
+
+
+def _flight_name(flight: Row) -> str:
+    return f"{flight['carrier']} {flight['flight']} {flight['year']}-{flight['month']:02}-{flight['day']:02}"
+
+
+def _validate(sites: Sites, emit: Emit) -> None:
+    """Compare both subscribers with the publisher."""
+    shown = Shown(("subscriber", "article", ">rows at hq", ">rows there", ">different", "checksum"))
+    compared = api.validate(sites.root(HQ), level="checksum")
+    for subscriber, articles in compared.items():
+        for article in articles:
+            shown.add(
+                Path(subscriber).name,
+                article.article,
+                article.publisher_rows,
+                article.subscriber_rows,
+                article.differing_rows,
+                "ok" if article.ok else "DIFFERENT",
+            )
+    emit(shown)
+    if not all(article.ok for articles in compared.values() for article in articles):
+        raise DemoError("The story ends here: the replicas differ, which they never should after a session.")
+
+
+def _look_next(directory: Path, sites: Sites, emit: Emit) -> None:
+    """Name commands that run as they stand."""
+    folder = shlex.quote(str(directory))
+    newest = api.conflict_records(sites.root(HQ), limit=1)
+    commands = {
+        f"mergerepl status {folder}/{HQ}": "what hq holds, and how far each subscriber is",
+        f"mergerepl history {folder}/{HQ}": "the sessions, newest first",
+        f"mergerepl conflicts list {folder}/{HQ}": "every conflict",
+        **{
+            f"mergerepl conflicts show {folder}/{HQ} {item.conflict_id}": "one of them, column by column"
+            for item in newest
+        },
+        **{
+            f"mergerepl row {folder}/{HQ} --article {item.article} "
+            + " ".join(
+                f"--key {shlex.quote(f'{name}={value}')}" for name, value in item.key.items()
+            ): "its row at every replica"
+            for item in newest
+        },
+        f"mergerepl pending {folder}/{NORTH}": "after an edit of your own there",
+        f"mergerepl sync {folder}/{FILE} --validate checksum": "take it everywhere",
+    }
+    shown = Shown(("command", "shows"))
+    for command, what in commands.items():
+        shown.add(command, what)
+    emit(shown)

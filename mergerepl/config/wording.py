@@ -1,0 +1,57 @@
+"""How messages show keys, values and places of a configuration: short, on one line, without credentials."""
+
+from collections.abc import Iterable
+from difflib import get_close_matches
+from typing import Any
+
+from mergerepl import roots
+from mergerepl.config.strict_yaml import KeyPath
+
+_KINDS = {
+    bool: "true or false",
+    int: "a number",
+    float: "a number",
+    str: "text",
+    list: "a list",
+    dict: "a mapping",
+}
+
+
+def known(given: str, known: Iterable[str], introduction: str) -> str:
+    """Return the nearest known name as a question, and all of them."""
+    names = tuple(known)
+    nearest = get_close_matches(given.lower(), names, n=1, cutoff=0.6)
+    all_of_them = f"{introduction} {', '.join(f'`{name}`' for name in names)}"
+    return f"did you mean `{nearest[0]}`? ({all_of_them})" if nearest else all_of_them
+
+
+def dotted(path: KeyPath) -> str:
+    """Return a key path as people write it: articles[0].tracking."""
+    text = "".join(f"[{step}]" if isinstance(step, int) else f".{clean(step)}" for step in path)
+    return text.removeprefix(".") or "the file"
+
+
+def place(name: str, line: int | None) -> str:
+    """Return the beginning of a message: file, and line if known."""
+    return f"{name}, line {line}: " if line else f"{name}: "
+
+
+def kind(value: Any) -> str:
+    """Return what a value is, with the value if it is short enough to help."""
+    if isinstance(value, list | dict):
+        return _KINDS[type(value)]
+    return f"{_KINDS.get(type(value), 'a ' + type(value).__name__)} ({shown(value)})"
+
+
+def shown(value: object) -> str:
+    """Return a value for a message: short, on one line, without credentials."""
+    if value is None or isinstance(value, bool):
+        return str(value).lower().replace("none", "null")
+    text = repr(value) if isinstance(value, str) else str(value)
+    return clean(text)
+
+
+def clean(text: str) -> str:
+    """Return text without credentials and control characters, at most 80 characters of it."""
+    safe = "".join(letter if letter.isprintable() else ascii(letter)[1:-1] for letter in roots.masked(text))
+    return safe if len(safe) <= 80 else f"{safe[:77]}…"

@@ -1,0 +1,176 @@
+"""From a table's change feed to the changes of each commit (cdc.md 5). Pure but for the rows it keeps in memory.
+
+Per version and key, the pre-images (update_preimage, delete) are the row before the commit and the post-images (insert,
+update_postimage) the row after it, whatever a writer calls them. So RESTORE and INSERT OVERWRITE show only differing rows.
+"""
+
+from dataclasses import dataclass
+
+from pyspark.sql import Column, DataFrame
+from pyspark.sql import functions as F
+from pyspark.sql.types import StructType
+
+from mergerepl.changes import ROW
+from mergerepl.delta.feed.net_changes import AFTER, BEFORE, CHANGE_TYPE, COMMIT_VERSION, RowShape
+from mergerepl.rows.encodings import encoded
+from mergerepl.rows.images import image_type, key_hash, row_image, same_image
+from mergerepl.spark.in_memory import in_one_task, keep_in_memory
+from mergerepl.spark.made_once import made_once
+
+VERSION = "version"
+ROW_HASH = "row_hash"
+"""The first 9 bytes of SHA-256 over the key; without a key over the whole row and its number among equal rows."""
+
+HASH_BYTES = 9
+
+_EVENTS = "events"
+_HALF = "half"
+_IS_BEFORE = "is_before"
+_NET = "net"
+
+
+@dataclass(frozen=True)
+class KeptEvents:
+    """The events of some commits by version and key, kept in memory, with facts about them.
+
+    `several`: how many keys had more than one row before, or after, one of these commits. `half_updates`: the versions
+    whose updates lack rows before or after (some engines leave them out): their feed cannot be used.
+    """
+
+    kept: DataFrame
+    shape: RowShape
+    groups: int
+    several: int
+    half_updates: tuple[int, ...] = ()
+
+
+def keep_events(feed: DataFrame, shape: RowShape, *, rows: int | None = None) -> KeptEvents:
+    """Read the feed once and keep its events; `rows` is how many it has at most, about, if that is known.
+
+    Reads: the feed of commits that count: the table's columns, `_change_type`, `_commit_version`.
+    """
+    events = feed.select(*_of_event(shape))
+    keys = [F.col(f"{ROW}.{name}").alias(f"k{i}") for i, name in enumerate(shape.identity_fields)]
+    if not shape.identity:
+        keys = [encoded(F.col(ROW), image_type(events, ROW)).alias("k0")]
+    half = F.sum(F.col(_HALF)).alias(_HALF)
+    if shape.identity:
+        collected = F.collect_list(F.struct(_IS_BEFORE, ROW))
+        grouped = events.groupBy(VERSION, *keys).agg(collected.alias(_EVENTS), half)
+        is_several = ~_is_single()
+    else:
+        net = F.sum(F.when(F.col(_IS_BEFORE), -1).otherwise(1)).alias(_NET)
+        grouped = events.groupBy(VERSION, *keys).agg(net, F.first(ROW).alias(ROW), half)
+        is_several = F.lit(False)
+    kept = keep_in_memory(grouped)
+    counted = in_one_task(kept, rows).agg(
+        F.count(F.lit(1)).alias("groups"),
+        F.count_if(is_several).alias("several"),
+        F.count_if(F.col(_HALF) != 0).alias(_HALF),
+    )
+    found = counted.collect()[0]
+    half_updates: tuple[int, ...] = ()
+    if found[_HALF]:
+        # An UPDATE of keys has them in balance over the whole version.
+        unbalanced = kept.groupBy(VERSION).agg(F.sum(_HALF).alias(_HALF)).where(F.col(_HALF) != 0)
+        half_updates = tuple(sorted(row[VERSION] for row in unbalanced.select(VERSION).collect()))
+    return KeptEvents(kept, shape, found["groups"], found["several"], half_updates)
+
+
+@made_once
+def _of_event(shape: RowShape) -> tuple[Column, ...]:
+    kind = F.col(CHANGE_TYPE)
+    half = F.when(kind == "update_postimage", 1).when(kind == "update_preimage", -1).otherwise(0)
+    return (
+        F.col(COMMIT_VERSION).cast("bigint").alias(VERSION),
+        kind.isin("update_preimage", "delete").alias(_IS_BEFORE),
+        row_image(shape.columns).alias(ROW),
+        half.alias(_HALF),
+    )
+
+
+def as_feed(before: DataFrame, after: DataFrame, version: int) -> DataFrame:
+    """Return two versions of a table as a feed would show one commit that replaced all rows.
+
+    Both have the same columns.
+    """
+    images = ((before, "delete"), (after, "insert"))
+    one, other = (
+        rows.select("*", F.lit(kind).alias(CHANGE_TYPE), F.lit(version).cast("bigint").alias(COMMIT_VERSION))
+        for rows, kind in images
+    )
+    return one.unionByName(other)
+
+
+def commit_changes(events: KeptEvents) -> DataFrame:
+    """Return one row for each row that a commit changed.
+
+    An update is a row with both images; an update that changes no column is none. A key that had several rows before or
+    after a commit: equal images cancel out, what is left are deletes and inserts.
+
+    Returns: version, row_hash (9 bytes), before, after (row images; NULL where there was no row).
+    """
+    kept, shape = events.kept, events.shape
+    if not shape.identity:
+        return _counted_rows(kept.select(VERSION, _NET, ROW), image_type(kept, ROW))
+    image = kept.schema[_EVENTS].dataType.elementType[ROW].dataType  # type: ignore[attr-defined]
+    singles = kept
+    if events.several:
+        singles = kept.where(_is_single())
+        left = _counted_rows(_left_over(kept.where(~_is_single()), image), image, shape)
+    before, after = (F.get(side, F.lit(0))[ROW] for side in (_images_before(), _images_after()))
+    changed = singles.select(VERSION, before.alias(BEFORE), after.alias(AFTER))
+    is_idle = F.col(BEFORE).isNotNull() & F.col(AFTER).isNotNull() & same_image(BEFORE, AFTER, image)
+    changed = changed.where(~is_idle)
+    there = F.coalesce(AFTER, BEFORE)
+    rows = changed.select(VERSION, _hash(_key(there, image, shape)).alias(ROW_HASH), BEFORE, AFTER)
+    return rows.unionByName(left) if events.several else rows
+
+
+def _images_before() -> Column:
+    return F.filter(_EVENTS, lambda event: event[_IS_BEFORE])
+
+
+def _images_after() -> Column:
+    return F.filter(_EVENTS, lambda event: ~event[_IS_BEFORE])
+
+
+def _is_single() -> Column:
+    """Return whether a key had at most one row before a commit and one after it."""
+    return (F.size(_images_before()) <= 1) & (F.size(_images_after()) <= 1)
+
+
+def _left_over(groups: DataFrame, image: StructType) -> DataFrame:
+    """Return the images that a key has more, or fewer, of after a commit than before it."""
+    events = groups.select(VERSION, F.explode(_EVENTS).alias("event")).select(VERSION, "event.*")
+    net = F.sum(F.when(F.col(_IS_BEFORE), -1).otherwise(1)).alias(_NET)
+    coded = encoded(F.col(ROW), image).alias("image")
+    return events.groupBy(VERSION, coded).agg(net, F.first(ROW).alias(ROW)).select(VERSION, _NET, ROW)
+
+
+def _counted_rows(rows: DataFrame, image: StructType, shape: RowShape | None = None) -> DataFrame:
+    """Return deletes and inserts, each as often as it is left over. Without a key, each has a number in its hash."""
+    left = rows.where(F.col(_NET) != 0)
+    numbered = left.select(
+        VERSION, _NET, ROW, F.explode(F.sequence(F.lit(0), F.abs(_NET).cast("int") - 1)).alias("number")
+    )
+    if shape is None:
+        number = F.concat(F.lit("#"), F.col("number").cast("string")).cast("binary")
+        coded = _hash(F.sha2(F.concat(encoded(F.col(ROW), image), number), 256))
+    else:
+        coded = _hash(_key(F.col(ROW), image, shape))
+    is_insert = F.col(_NET) > 0
+    return numbered.select(
+        VERSION,
+        coded.alias(ROW_HASH),
+        F.when(~is_insert, F.col(ROW)).alias(BEFORE),
+        F.when(is_insert, F.col(ROW)).alias(AFTER),
+    )
+
+
+def _key(row: Column, image: StructType, shape: RowShape) -> Column:
+    return key_hash([(row.getField(name), image[name].dataType) for name in shape.identity_fields])
+
+
+def _hash(digest: Column) -> Column:
+    return F.unhex(F.substring(digest, 1, 2 * HASH_BYTES))

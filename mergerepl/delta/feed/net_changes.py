@@ -1,0 +1,219 @@
+"""From a table's change feed to one net change per row (design section 3). Pure.
+
+All changes of a row in a window, also within one commit, become one before and one after.
+"""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from pyspark.sql import Column, DataFrame
+from pyspark.sql import functions as F
+from pyspark.sql.types import StructType
+
+from mergerepl.changes import ROW
+from mergerepl.rows.images import all_true, identity_value, image_hash, image_type, row_image, same_image
+from mergerepl.spark.made_once import made_once
+from mergerepl.spark.where_computed import where_computed
+
+BEFORE = "before"
+AFTER = "after"
+EXISTED = "existed"
+EXISTS = "exists"
+DOUBTFUL = "doubtful"
+DUPLICATED = "duplicated"
+HALF_UPDATES = "half_updates"
+
+CHANGE_TYPE = "_change_type"
+COMMIT_VERSION = "_commit_version"
+
+
+@dataclass(frozen=True)
+class RowShape:
+    """The columns of a table that are a row's image (column i is its field `c<i>`), and those that identify the row.
+
+    `is_guid`: the one identity column holds GUIDs, which are the same in upper and lower case.
+    """
+
+    columns: tuple[str, ...]
+    identity: tuple[str, ...]
+    is_guid: bool = False
+
+    @property
+    def identity_fields(self) -> tuple[str, ...]:
+        """The image fields of the identity columns."""
+        return tuple(f"c{self.columns.index(name)}" for name in self.identity)
+
+
+def net_changes(feed: DataFrame, shape: RowShape) -> DataFrame:
+    """Return one row per key whose row differs before and after the feed's versions.
+
+    Within one commit the pre-images (update_preimage, delete) are the row before it and the post-images the
+    row after it, whatever their order; so the first commit's pre-image and the last commit's post-image span
+    the whole range. An UPDATE that changes the key pairs with nothing and becomes a delete and an insert.
+
+    This holds for one row. If a key had two rows for a while, its first and last event may be of different rows: such a
+    key is `doubtful`, and only the table before and after gives its change.
+
+    `half_updates` is the number of post-images of updates of a key, minus its pre-images: 1 if an update gave a row this
+    key, -1 if it took the key away. Over all keys the sum is 0, unless a writer leaves pre-images out (some engines do):
+    then the feed has neither the former row nor its key. So keys with a difference are returned even if they have no
+    net change (`is_change`).
+
+    Reads: the feed of commits that count. Returns: existed, before, exists, after (row images),
+    doubtful, duplicated (False: a feed says nothing of the rows that were there all the time), half_updates.
+    """
+    events = feed.select(row_image(shape.columns).alias(ROW), *of_event())
+    return net_of_events(events, _aliased_keys(shape), image_type(events, ROW))
+
+
+def net_of_events(
+    events: DataFrame, keys: Sequence[Column], image: StructType, *, kept: Sequence[str] = ()
+) -> DataFrame:
+    """Return `net_changes` of events, with some of the keys as columns before it.
+
+    Args:
+        events: `row` and the columns of `of_event`.
+        keys: What identifies a row.
+        image: The fields of `row` that are compared; it may have others.
+        kept: The names of these keys.
+    """
+    spans = events.groupBy(*keys).agg(*_of_key(image)).select(*kept, *_of_span(image))
+    return where_computed(spans, counts(image) | (F.col(HALF_UPDATES) != 0))
+
+
+@made_once
+def of_event() -> tuple[Column, ...]:
+    """Return what an event says beside its row, from the columns of a feed."""
+    return (
+        F.col(CHANGE_TYPE).isin("update_preimage", "delete").alias("is_before"),
+        F.col(CHANGE_TYPE).alias("type"),
+        F.col(COMMIT_VERSION).alias("version"),
+    )
+
+
+@made_once
+def _of_key(image: StructType) -> tuple[Column, ...]:
+    order = F.struct("version", ~F.col("is_before"))
+    half = F.when(F.col("type") == "update_postimage", 1).when(F.col("type") == "update_preimage", -1)
+    return (
+        F.min_by(F.struct("is_before", ROW), order).alias("first"),
+        F.max_by(F.struct(~F.col("is_before"), ROW), order).alias("last"),
+        F.sum(F.when(F.col("is_before"), -1).otherwise(1)).alias("balance"),
+        F.bit_xor(image_hash(ROW, image)).alias("left_over"),
+        F.sum(half.otherwise(0)).alias(HALF_UPDATES),
+    )
+
+
+@made_once
+def _of_span(image: StructType) -> tuple[Column, ...]:
+    existed, exists = F.col("first.is_before"), F.col("last.col1")
+    # One row adds its last image and removes its first; images in between are added and removed. With another balance
+    # there were more rows; and with other images left over one row replaced another.
+    is_odd = F.col("balance") != exists.cast("bigint") - existed.cast("bigint")
+    of_one_row = (
+        F.when(existed, image_hash(f"first.{ROW}", image))
+        .otherwise(0)
+        .bitwiseXOR(F.when(exists, image_hash(f"last.{ROW}", image)).otherwise(0))
+    )
+    return (
+        existed.alias(EXISTED),
+        F.col(f"first.{ROW}").alias(BEFORE),
+        exists.alias(EXISTS),
+        F.col(f"last.{ROW}").alias(AFTER),
+        (is_odd | (F.col("left_over") != of_one_row)).alias(DOUBTFUL),
+        F.lit(False).alias(DUPLICATED),
+        F.col(HALF_UPDATES),
+    )
+
+
+def compared_versions(before: DataFrame, after: DataFrame, shape: RowShape) -> DataFrame:
+    """Return the result of `net_changes` from two whole versions of the table instead of its feed.
+
+    For gaps in the feed (CDF switched off and on, vacuumed change files). Rows of one key are counted: two rows
+    that were inserted while the feed was off would otherwise be two changes of one row. A key that had several
+    rows before and one now counts as inserted: the row that other replicas have is unknown.
+
+    Reads: the table at the position and at the window's end.
+    """
+    return _compared(_images(before, shape), _images(after, shape), shape)
+
+
+def decided(net: DataFrame, before: DataFrame, after: DataFrame, shape: RowShape) -> DataFrame:
+    """Return net changes whose doubtful keys are decided by two whole versions of the table.
+
+    Reads: `net_changes`, the table before the feed's versions and after them.
+    """
+    doubtful = net.where(DOUBTFUL).select(F.col(AFTER).alias(ROW)).select(*_aliased_keys(shape))
+    has_key = _same_keys(_keys(shape))
+    old, new = (_images(rows, shape).join(doubtful, on=has_key, how="left_semi") for rows in (before, after))
+    settled = _compared(old, new, shape)
+    others = net.where(~F.col(DOUBTFUL)).withColumn(HALF_UPDATES, F.lit(0).cast("bigint"))
+    return others.select(*settled.columns).unionByName(settled)
+
+
+def _images(rows: DataFrame, shape: RowShape) -> DataFrame:
+    return rows.select(row_image(shape.columns).alias(ROW))
+
+
+def _compared(before: DataFrame, after: DataFrame, shape: RowShape) -> DataFrame:
+    """Return the net changes between two sets of images (column row)."""
+    old, new = _one_per_key(before, BEFORE, shape), _one_per_key(after, AFTER, shape)
+    keys = [F.col(f"{BEFORE}_k{i}") for i, _ in enumerate(shape.identity)]
+    spans = old.join(new, on=_same_keys(keys, prefix=f"{AFTER}_"), how="full_outer").select(
+        (F.col(BEFORE).isNotNull() & (F.col(AFTER).isNull() | (F.col(f"{BEFORE}_rows") == 1))).alias(EXISTED),
+        F.coalesce(BEFORE, AFTER).alias(BEFORE),
+        F.col(AFTER).isNotNull().alias(EXISTS),
+        F.coalesce(AFTER, BEFORE).alias(AFTER),
+        F.lit(False).alias(DOUBTFUL),
+        F.coalesce(F.col(f"{AFTER}_rows") > 1, F.lit(False)).alias(DUPLICATED),
+        F.lit(0).cast("bigint").alias(HALF_UPDATES),
+    )
+    return differing(spans)
+
+
+def _one_per_key(images: DataFrame, name: str, shape: RowShape) -> DataFrame:
+    """Return one image (`name`) of each key (`<name>_k0`, …), and how many rows have the key (`<name>_rows`)."""
+    by_key = images.groupBy(*_aliased_keys(shape, prefix=f"{name}_"))
+    return by_key.agg(F.first(ROW).alias(name), F.count(F.lit(1)).alias(f"{name}_rows"))
+
+
+def differing(spans: DataFrame) -> DataFrame:
+    """Leave out rows without a net difference. Keys to be decided or refused stay in."""
+    return spans.where(counts(image_type(spans, BEFORE)) | (F.col(HALF_UPDATES) != 0))
+
+
+@made_once
+def counts(image: StructType) -> Column:
+    """Return whether a row, whose images are of this type, is a change or a key to be decided or refused."""
+    return is_change(image) | F.col(DOUBTFUL) | F.col(DUPLICATED)
+
+
+@made_once
+def is_change(image: StructType) -> Column:
+    """Return whether a row, whose images are of this type, differs before and after."""
+    never_there = ~F.col(EXISTED) & ~F.col(EXISTS)
+    unchanged = F.col(EXISTED) & F.col(EXISTS) & same_image(BEFORE, AFTER, image)
+    return ~(never_there | unchanged)
+
+
+def has_null_key(shape: RowShape) -> Column:
+    """Return whether a surviving row has a NULL in its key."""
+    is_null: Column = F.lit(False)
+    for name in shape.identity_fields:
+        is_null = is_null | F.col(f"{AFTER}.{name}").isNull()
+    return F.col(EXISTS) & is_null
+
+
+def _keys(shape: RowShape) -> list[Column]:
+    """Return the identity of the image in column row."""
+    existing = shape.is_guid
+    return [identity_value(F.col(f"{ROW}.{field}"), existing=existing) for field in shape.identity_fields]
+
+
+def _aliased_keys(shape: RowShape, *, prefix: str = "") -> list[Column]:
+    return [key.alias(f"{prefix}k{i}") for i, key in enumerate(_keys(shape))]
+
+
+def _same_keys(keys: Iterable[Column], *, prefix: str = "") -> Column:
+    """Return whether keys are those of a frame's columns `<prefix>k0`, …; NULL is the same as NULL."""
+    return all_true([key.eqNullSafe(F.col(f"{prefix}k{i}")) for i, key in enumerate(keys)])

@@ -1,0 +1,276 @@
+"""What happened to a table after a position, as its log records it: facts only, read without an engine.
+
+Every product that reads a feed starts here. Each product itself refuses what it cannot use.
+"""
+
+import logging
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from itertools import pairwise
+from pathlib import Path
+
+from mergerepl.delta.feed.column_identity import PHYSICAL_NAME, replaced_columns, retyped_column
+from mergerepl.delta.feed.position import FeedPosition
+from mergerepl.delta.feed.removals import UnmatchedRemovals, unmatched_removals
+from mergerepl.delta.log import (
+    Commit,
+    TruncatedLogError,
+    commits,
+    head_version,
+    is_another_commit,
+    is_delta_table,
+)
+from mergerepl.delta.marks import CommitMark
+from mergerepl.delta.metadata import TableMetadata
+from mergerepl.delta.table import TableState, open_table
+from mergerepl.delta.types import ddl_of
+from mergerepl.errors import StoreError
+
+log = logging.getLogger(__name__)
+
+IsOwn = Callable[[CommitMark | None], bool]
+"""Whether a reader wrote the commit with this mark itself, so that it is no change to it."""
+
+
+@dataclass(frozen=True)
+class Segment:
+    """Versions of a table that one schema describes: they are read as one frame.
+
+    `left_out` are versions whose rows do not count. `by_files` are versions that are read from the data files that they
+    added and removed, and not from change files. `by_keys` are such versions too, but only rows with a changed `key` are
+    read. `is_one_metadata`: the metadata is the same from first to last version.
+    """
+
+    from_version_inclusive: int
+    through_version_inclusive: int
+    left_out: tuple[int, ...] = ()
+    by_files: tuple[int, ...] = ()
+    is_one_metadata: bool = True
+    by_keys: tuple[int, ...] = ()
+    key: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class FeedWindow:
+    """The commits of a table after a position.
+
+    `head_version` is None where no Delta table stands at the path. `unreadable` is why the commits after the last of
+    `commits` are not known: the log lacks one (TruncatedLogError), or one is damaged. `is_another_commit` says that the
+    version of the position has another commit than the one that was read; False if either is not known.
+    """
+
+    path: Path
+    position: FeedPosition
+    head_version: int | None
+    through_version_inclusive: int
+    commits: tuple[Commit, ...] = ()
+    unreadable: StoreError | None = None
+    is_another_commit: bool = False
+
+    @property
+    def from_version_exclusive(self) -> int:
+        """The version of the position."""
+        return self.position.version
+
+    @property
+    def is_older(self) -> bool:
+        """True when the table has fewer versions than were read."""
+        return self.head_version is not None and self.head_version < self.position.version
+
+    @property
+    def is_at_position(self) -> bool:
+        """True when the table is at the version of the position, as far as is known with the same commit."""
+        return self.head_version == self.position.version and not self.is_another_commit
+
+    @property
+    def is_unchanged(self) -> bool:
+        """True when the table is known to be at the very commit of the position."""
+        return self.is_at_position and self.position.commit is not None
+
+    @property
+    def is_truncated(self) -> bool:
+        """True when the log lacks commits after the position."""
+        return isinstance(self.unreadable, TruncatedLogError)
+
+    @cached_property
+    def table(self) -> TableState:
+        """The table at its head.
+
+        Raises: StoreError if its log cannot be read.
+        """
+        return open_table(self.path, self.head_version)
+
+    @cached_property
+    def before(self) -> TableMetadata | None:
+        """The metadata at the position; None if that version is gone, or there was none."""
+        if self.position.version < 0:
+            return None
+        try:
+            return open_table(self.path, self.position.version).metadata
+        except StoreError:
+            return None
+
+    @property
+    def metadata_commits(self) -> list[Commit]:
+        """The commits that state the table's metadata."""
+        return [commit for commit in self.commits if commit.metadata is not None]
+
+    @cached_property
+    def replaced_columns(self) -> dict[str, Commit]:
+        """The columns that are others than those of the same names at the position, with the commits that took these away.
+
+        Nothing is known where the metadata at the position is not.
+        """
+        stated = self.metadata_commits
+        return replaced_columns(self.before, stated) if stated and self.before is not None else {}
+
+    def changes(self, is_own: IsOwn) -> list[Commit]:
+        """Return the commits that changed rows, without a reader's own."""
+        return [commit for commit in self.commits if commit.data_change and not is_own(commit.mark)]
+
+    @cached_property
+    def standing_foreign_files(self) -> dict[str, Commit]:
+        """The files outside the table's folder that these commits brought and left: path -> commit."""
+        standing: dict[str, Commit] = {}
+        for commit in self.commits:
+            for name in commit.foreign_removed:
+                standing.pop(name, None)
+            standing.update(dict.fromkeys(commit.foreign_added, commit))
+        return standing
+
+    @cached_property
+    def unmatched_removals(self) -> UnmatchedRemovals:
+        """The removals by names that the log does not know."""
+        return unmatched_removals(self.path, self.position.version, self.commits)
+
+    def gap(self, changes: Iterable[Commit]) -> str | None:
+        """Return why the feed does not have these changes, as a clause about the table; None if it does."""
+        if self.is_truncated:
+            return "versions are gone from its log"
+        wanted = {commit.version for commit in changes}
+        switched_off = has_vectors = False
+        dropped: int | None = None
+        known = self.before if self.metadata_commits else None
+        for commit in self.commits:
+            if dropped is not None and commit.version in wanted:
+                # Delta reads the feed under the protocol of its last commit, and gives every row of a file as deleted, or
+                # as deleted and inserted.
+                return f"deletion vectors were dropped from it at version {dropped}"
+            has_vectors = has_vectors or (commit.has_vectors and commit.version in wanted)
+            if has_vectors and commit.drops_vectors:
+                dropped = commit.version
+            if commit.metadata is not None:
+                retyped = retyped_column(known, commit.metadata) if known is not None else None
+                if retyped is not None and commit.version in wanted:
+                    return f"version {commit.version} changed the type of column '{retyped}' together with its rows"
+                known = commit.metadata
+                switched_off = not commit.metadata.change_data_feed
+            if switched_off and commit.version in wanted:
+                return f"Change Data Feed was off at version {commit.version}"
+        return None
+
+    def segments(self, changes: Sequence[Commit], key: Sequence[str]) -> tuple[Segment, ...]:
+        """Return the segments of the feed to read for these changes, cut where columns changed.
+
+        `key` are the columns by which the reader groups rows; none: it compares whole rows.
+        """
+        if not changes:
+            return ()
+        first, last = changes[0].version, changes[-1].version
+        cuts = [version for version in self._new_columns if first < version <= last]
+        found = (
+            self._segment(changes, tuple(key), begin, end - 1)
+            for begin, end in pairwise([first, *cuts, last + 1])
+        )
+        return tuple(segment for segment in found if segment is not None)
+
+    def _segment(
+        self, changes: Sequence[Commit], key: tuple[str, ...], first: int, last: int
+    ) -> Segment | None:
+        inside = [commit for commit in changes if first <= commit.version <= last]
+        if not inside:
+            return None
+        begin, end = inside[0].version, inside[-1].version
+        versions = {commit.version for commit in inside}
+        by_files, by_keys = untrue_versions(self.path, inside, key)
+        return Segment(
+            begin,
+            end,
+            tuple(
+                commit.version
+                for commit in self.commits
+                if begin < commit.version < end and commit.data_change and commit.version not in versions
+            ),
+            by_files,
+            not any(begin < commit.version <= end for commit in self.metadata_commits),
+            by_keys,
+            key,
+        )
+
+    @cached_property
+    def _new_columns(self) -> list[int]:
+        """The versions from which on the table has other columns or another partitioning."""
+        found = []
+        shape = _shape(self.before) if self.metadata_commits and self.before is not None else None
+        for commit in self.metadata_commits:
+            stated = _shape(commit.metadata) if commit.metadata is not None else None
+            if stated != shape:
+                found.append(commit.version)
+            shape = stated
+        return found
+
+
+def untrue_versions(
+    table: Path, commits: Iterable[Commit], key: Sequence[str]
+) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    """Return the versions with untrue change files: those to be compared whole, those whose changed keys are proven."""
+    updates = [each.version for each in commits if each.has_untrue_feed]
+    if not updates:
+        return (), ()
+    # It loads pyspark.
+    from mergerepl.delta.update_keys import REMEDY, update_keys
+
+    found = {version: update_keys(table, version, key) for version in updates}
+    doubtful = {version: each for version, each in found.items() if each.doubt is not None}
+    for version, each in doubtful.items():
+        log.info("%s: version %d is %s. %s", table, version, each.cost, REMEDY)
+    return tuple(doubtful), tuple(version for version in found if version not in doubtful)
+
+
+def _shape(metadata: TableMetadata) -> tuple[object, ...]:
+    """Return the metadata that must be equal within one frame of the feed."""
+    columns = (
+        (each["name"], ddl_of(each["type"]), each["metadata"].get(PHYSICAL_NAME)) for each in metadata.fields
+    )
+    return (metadata.partition_columns, *columns)
+
+
+def feed_window(
+    path: Path, position: FeedPosition, *, through_version_inclusive: int | None = None
+) -> FeedWindow:
+    """Return the log's record of a table after a position, up to its head or a version before it.
+
+    Raises: StoreError if the log cannot be listed, or has a gap before its head.
+    """
+    if not is_delta_table(path):
+        return FeedWindow(path, position, None, position.version)
+    head = head_version(path)
+    through = head if through_version_inclusive is None else min(head, through_version_inclusive)
+    found: list[Commit] = []
+    unreadable = None
+    try:
+        found.extend(
+            commits(path, from_version_exclusive=position.version, through_version_inclusive=through)
+        )
+    except StoreError as error:
+        unreadable = error
+    return FeedWindow(
+        path,
+        position,
+        head,
+        through,
+        tuple(found),
+        unreadable,
+        is_another_commit(path, position.version, position.commit),
+    )

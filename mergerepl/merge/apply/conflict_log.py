@@ -1,0 +1,242 @@
+"""Log the losers: MSmerge_conflicts_info and the conflict table of each article.
+
+Every conflict of a staged changeset gets one row of conflicts_info and, unless the loser is a delete, its
+full losing row in the article's conflict table, each once: the ids are made from the session, the round and
+the row.
+"""
+
+import logging
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from datetime import UTC, datetime, timedelta
+from functools import partial
+from itertools import chain
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from pyspark.sql import Column, DataFrame, SparkSession
+from pyspark.sql import functions as F
+
+from mergerepl import changes
+from mergerepl.changes import PUBLISHER, SUBSCRIBER
+from mergerepl.delta import appended
+from mergerepl.delta.commit_files import OnlySparkReadsError
+from mergerepl.delta.marks import CommitMark
+from mergerepl.delta.transactions import Transaction
+from mergerepl.failpoints import failpoint
+from mergerepl.merge.apply import conflict_ids
+from mergerepl.merge.apply.conflicts_by_arrow import Conflicts, holds_rowguid
+from mergerepl.model.article import PublishedArticle
+from mergerepl.replica.replica import Replica
+from mergerepl.replica.staged_rows import read_staged
+from mergerepl.rows.images import image_type, readable
+from mergerepl.spark.passed import passed
+from mergerepl.spark.session import writes_small
+from mergerepl.store.changeset import Changeset, Manifest, SideWork
+from mergerepl.systables import conflicts_info
+from mergerepl.systables.conflicts_info import REASONS, ConflictType
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+log = logging.getLogger(__name__)
+
+Works = Mapping[str, SideWork]
+
+
+def log_app_id(subid: str, side: str = PUBLISHER, round_: int = 0) -> str:
+    """Return the Delta application id under which conflicts are logged, by default those of a session itself.
+
+    One per subscription, side and round: sessions of several subscriptions share these tables.
+    """
+    return f"mergerepl-conflicts-{subid}-{side}-{round_}"
+
+
+def _side_of(manifest: Manifest) -> str:
+    """Return the side that names a changeset: the side of a late round, else the publisher."""
+    return PUBLISHER if manifest.publisher else SUBSCRIBER
+
+
+def log_conflicts(
+    spark: SparkSession,
+    changeset: Changeset,
+    replica: Replica,
+    articles: dict[int, PublishedArticle],
+    works: Works,
+) -> None:
+    """Append the changeset's conflicts to the tables of one replica.
+
+    Args:
+        spark: Session.
+        changeset: The staged changeset.
+        replica: Where the conflicts are kept.
+        articles: The replica's articles by nickname.
+        works: `publisher` and `subscriber` -> the session's work there, to name who won and lost.
+    """
+    chosen = [articles[nickname] for nickname, count in changeset.manifest.conflicts.items() if count]
+    if not chosen:
+        return
+    if changeset.manifest.round > 1:
+        # From the second late round on both changes are this replica's: the places say their order, not who held them.
+        works = dict.fromkeys((PUBLISHER, SUBSCRIBER), works[_side_of(changeset.manifest)])
+    found = [_conflicts(changeset, article, works) for article in chosen]
+    by_arrow = writes_small(spark) and all(conflicts.are_for_arrow() for conflicts in found)
+    # The rows first: a conflict without its losing row says that the loser was a delete.
+    for article, conflicts in zip(chosen, found, strict=True):
+        failpoint("conflicts.before_rows")
+        _append(
+            conflicts.losing_rows() if by_arrow else None,
+            partial(_losing_rows, spark, changeset, article, works),
+            replica.folder / article.conflict_table,
+            _transaction(changeset, article.name),
+        )
+        failpoint("conflicts.after_rows")
+    failpoint("conflicts.before_info")
+    _append(
+        chain.from_iterable(conflicts.info_rows() for conflicts in found) if by_arrow else None,
+        lambda: appended.union_all([_info_rows(spark, changeset, article, works) for article in chosen]),
+        replica.folder / conflicts_info.NAME,
+        _transaction(changeset, "info"),
+    )
+    failpoint("conflicts.after_info")
+
+
+def _append(
+    of_arrow: "Iterator[pa.Table] | None",
+    of_spark: Callable[[], DataFrame],
+    table: Path,
+    transaction: Transaction,
+) -> None:
+    """Append rows of Arrow, or those of Spark where it may not be Arrow that makes them."""
+    try:
+        appended.append(of_spark() if of_arrow is None else of_arrow, table, transaction)
+    except OnlySparkReadsError as error:
+        log.info("conflicts of '%s' are made by Spark: %s", table, error)
+        appended.append(of_spark(), table, transaction)
+
+
+def _conflicts(changeset: Changeset, article: PublishedArticle, works: Works) -> Conflicts:
+    manifest = changeset.manifest
+    return Conflicts(changeset, article, works, _article_hash(manifest, article), _resolved_at_us(manifest))
+
+
+def _article_hash(manifest: Manifest, article: PublishedArticle) -> int:
+    return conflict_ids.article_hash(manifest.session, _side_of(manifest), manifest.round, article.nickname)
+
+
+def _resolved_at_us(manifest: Manifest) -> int:
+    return (datetime.fromisoformat(manifest.started) - datetime(1970, 1, 1, tzinfo=UTC)) // timedelta(
+        microseconds=1
+    )
+
+
+def _transaction(changeset: Changeset, what: str) -> Transaction:
+    manifest = changeset.manifest
+    side = _side_of(manifest)
+    app_id = log_app_id(manifest.subid, side, manifest.round)
+    mark = CommitMark(manifest.session, f"conflicts:{what}:{side}:{manifest.round}")
+    return Transaction(app_id, manifest.number, mark)
+
+
+def _conflicting(spark: SparkSession, changeset: Changeset, article: PublishedArticle) -> DataFrame:
+    staged = read_staged(spark, changeset.rows(article.nickname))
+    conflict_id = conflict_ids.of_hash(
+        F.col(changes.CONFLICT_HASH), passed(_article_hash(changeset.manifest, article), "bigint")
+    )
+    return staged.where(F.col(changes.CONFLICT_TYPE).isNotNull()).withColumn(
+        conflicts_info.CONFLICT_ID, conflict_id
+    )
+
+
+def _is_failed_change() -> Column:
+    return F.col(changes.CONFLICT_TYPE).isin(*conflicts_info.FAILED_CHANGES)
+
+
+def _refused_by() -> Column:
+    """Return the reason_code of a refused change, by the beginning of the rule that its note states."""
+    note = F.col(changes.NOTE)
+    kinds = {"CHECK": 1, "invariant": 1, "NOT NULL": 2, "type": 3, "rule of partition": 3, "append-only": 6}
+    return F.coalesce(*(F.when(note.startswith(text), code) for text, code in kinds.items()))
+
+
+def _losing_rows(
+    spark: SparkSession,
+    changeset: Changeset,
+    article: PublishedArticle,
+    works: Works,
+) -> DataFrame:
+    rows = _conflicting(spark, changeset, article).where(~F.col(f"{changes.LOSER}.{changes.DELETED}"))
+    fields = zip(article.columns, article.fields, strict=True)
+    loser_id = _by_outcome(works[SUBSCRIBER].replid, works[PUBLISHER].replid)
+    return rows.select(
+        *(F.col(f"{changes.LOSER}.{changes.ROW}.{field}").alias(name) for name, field in fields),
+        *([] if holds_rowguid(article) else [F.col(changes.ROWGUID)]),
+        _resolved_at(changeset).alias(conflicts_info.MODIFIED_DATE),
+        loser_id.alias(conflicts_info.ORIGIN_DATASOURCE_ID),
+        conflicts_info.CONFLICT_ID,
+    )
+
+
+def _by_outcome(if_publisher_wins: str, if_subscriber_wins: str) -> Column:
+    return F.when(F.col(changes.PUBLISHER_WINS), F.lit(if_publisher_wins)).otherwise(
+        F.lit(if_subscriber_wins)
+    )
+
+
+def _resolved_at(changeset: Changeset) -> Column:
+    return F.timestamp_micros(passed(_resolved_at_us(changeset.manifest), "bigint"))
+
+
+def _info_rows(
+    spark: SparkSession,
+    changeset: Changeset,
+    article: PublishedArticle,
+    works: Works,
+) -> DataFrame:
+    rows = _conflicting(spark, changeset, article)
+    image = image_type(rows, changes.ROW)
+    reason = F.element_at(
+        F.create_map(*(F.lit(part) for kind, text in REASONS.items() for part in (int(kind), text))),
+        F.col(changes.CONFLICT_TYPE),
+    )
+    is_rejected = F.col(changes.CONFLICT_TYPE) == int(ConflictType.RESOLUTION)
+    is_undone = F.col(changes.RESOLVER) == conflicts_info.COMPENSATION
+    undone = F.when(is_undone, ". The row goes back to what the publisher has.").otherwise("")
+    reason = (
+        F.when(_is_failed_change(), F.concat(reason, F.lit(" "), F.col(changes.NOTE), undone))
+        .when(is_rejected, F.coalesce(changes.NOTE, reason))
+        .otherwise(reason)
+    )
+    key: Sequence[Column] = [
+        part
+        for name, field in zip(article.identity, article.identity_fields, strict=True)
+        for part in (F.lit(name), readable(F.col(f"{changes.ROW}.{field}"), image[field].dataType))
+    ]
+    values = {
+        "tablenick": F.lit(article.nickname),
+        "rowguid": F.col(changes.ROWGUID),
+        "origin_datasource": _by_outcome(works[SUBSCRIBER].root, works[PUBLISHER].root),
+        "conflict_type": F.col(changes.CONFLICT_TYPE),
+        "reason_code": F.when(_is_failed_change(), _refused_by()).otherwise(F.col(changes.CONFLICT_TYPE)),
+        "reason_text": reason,
+        "pubid": F.lit(article.pubid),
+        "MSrepl_create_time": _resolved_at(changeset),
+        "origin_datasource_id": _by_outcome(works[SUBSCRIBER].replid, works[PUBLISHER].replid),
+        "conflict_id": F.col(conflicts_info.CONFLICT_ID),
+        "winner_datasource_id": _by_outcome(works[PUBLISHER].replid, works[SUBSCRIBER].replid),
+        "winner_datasource": _by_outcome(works[PUBLISHER].root, works[SUBSCRIBER].root),
+        "losing_lineage": F.col(f"{changes.LOSER}.{changes.LINEAGE}"),
+        "winning_lineage": F.col(f"{changes.WINNER}.{changes.LINEAGE}"),
+        "losing_priority": F.col(f"{changes.LOSER}.{changes.PRIORITY}"),
+        "winning_priority": F.col(f"{changes.WINNER}.{changes.PRIORITY}"),
+        "columns": F.col(changes.CONFLICT_COLUMNS),
+        "session_id": F.lit(changeset.manifest.session),
+        "rowkey": F.create_map(*key),
+        "resolver": F.col(changes.RESOLVER),
+        "made_columns": F.col(changes.MADE_COLUMNS),
+        "note": F.col(changes.NOTE),
+    }
+    return rows.select(*(value.cast(_type(name)).alias(name) for name, value in values.items()))
+
+
+def _type(name: str) -> str:
+    return next(column.type for column in conflicts_info.TABLE.columns if column.name == name)

@@ -1,0 +1,303 @@
+"""Carry out one side of a staged changeset: MERGE its articles, append its run of contents and tombstones.
+
+Every step is marked and happens once; a repeated run finds it done. Nothing here decides: the decision is
+staged.
+"""
+
+import logging
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypedDict
+
+from pyspark.sql import Column, DataFrame, SparkSession
+from pyspark.sql import functions as F
+
+from mergerepl import changes
+from mergerepl.delta import appended
+from mergerepl.delta.commit_files import OnlySparkReadsError
+from mergerepl.delta.log import Commit, head_version, is_delta_table
+from mergerepl.delta.marks import APPLY, CommitMark
+from mergerepl.delta.merge import merge_rows
+from mergerepl.delta.small_writer import merge_small
+from mergerepl.delta.transactions import Transaction, transaction_version
+from mergerepl.failpoints import failpoint
+from mergerepl.merge.partitions.runs import Events, append_events
+from mergerepl.model.article import PublishedArticle
+from mergerepl.replica.replica import Replica
+from mergerepl.replica.runs import run_rows
+from mergerepl.replica.staged_rows import (
+    are_for_arrow,
+    are_small,
+    few_rows,
+    read_staged,
+    recorded_in_batches,
+    small_rows,
+)
+from mergerepl.rows.images import image_type
+from mergerepl.rows.key_bounds import KeyBounds
+from mergerepl.spark.session import writes_small
+from mergerepl.store.changeset import ArticleWork, Changeset, SideWork
+from mergerepl.systables import contents, partitions, tombstone
+from mergerepl.systables.table import FOLDER
+from mergerepl.systables.tombstone import TombstoneType
+from triggers.tracked_rows import contents_rows, tombstone_rows
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+log = logging.getLogger(__name__)
+
+_CONTENTS, _TOMBSTONE = contents.NAME, tombstone.NAME
+
+RUN_APP_ID = "mergerepl-runs"
+"""Delta application id of the appended runs of contents and tombstone; its version is the run's seq."""
+
+_ROUNDS = 1000
+"""Transaction versions a session has for its rounds."""
+
+
+class _MergeTerms(TypedDict):
+    actions: Mapping[str, int]
+    bounds: KeyBounds
+    transaction: Transaction
+    from_version_exclusive: int
+
+
+class _AppendTerms(TypedDict):
+    contents: bool
+    tombstones: bool
+
+
+class _RunTerms(TypedDict):
+    seq: int
+    marker: str
+
+
+@dataclass(frozen=True)
+class Side:
+    """One side of a changeset: its name, its replica, its articles there and its work."""
+
+    name: str
+    replica: Replica
+    articles: dict[int, PublishedArticle]
+    work: SideWork
+
+    @property
+    def action(self) -> str:
+        """Name of the side's action column."""
+        return changes.ACTION_OF[self.name]
+
+    @property
+    def generation(self) -> str:
+        """Name of the side's generation column."""
+        return changes.GENERATION_OF[self.name]
+
+
+def data_app_id(subid: str) -> str:
+    """Return the Delta application id of a subscription's writes to users' tables."""
+    return f"mergerepl-{subid}"
+
+
+def data_transaction(changeset: Changeset, side: Side, nickname: int) -> Transaction:
+    """Return the transaction of one article's MERGE."""
+    manifest = changeset.manifest
+    step = f"{APPLY}:{side.name}:{nickname}:{manifest.round}"
+    mark = CommitMark(manifest.session, step, side.work.replid, side.work.peer)
+    return Transaction(data_app_id(manifest.subid), manifest.number * _ROUNDS + manifest.round, mark)
+
+
+def session_number_of(transaction_version: int) -> int:
+    """Return the session number a table's transaction version belongs to."""
+    return transaction_version // _ROUNDS
+
+
+def merge_article(
+    spark: SparkSession,
+    changeset: Changeset,
+    side: Side,
+    work: ArticleWork,
+    *,
+    generated_columns: Collection[str],
+    left_out_columns: Sequence[str],
+) -> Commit:
+    """Bring one article's table at one side to the staged state; Delta computes the generated columns.
+
+    Raises: CommitConflictError, StoreError.
+    """
+    article = side.articles[work.nickname]
+    table, rows = side.replica.table(article), changeset.rows(work.nickname)
+    terms: _MergeTerms = {
+        "actions": work.actions,
+        "bounds": work.bounds,
+        "transaction": data_transaction(changeset, side, work.nickname),
+        "from_version_exclusive": work.from_version,
+    }
+    # A late round inserts what the MERGE before it deleted, and a late write lets live.
+    left_out = left_out_columns if changeset.manifest.round else ()
+    failpoint(f"{side.name}.before_merge")
+    commit = None
+    if writes_small(spark) and not left_out and are_small(rows):
+        commit = merge_small(lambda: small_rows(rows, side.action), table, article, **terms)
+    if commit is None:
+        commit = merge_rows(
+            spark,
+            lambda session: read_staged(session, rows),
+            table,
+            article,
+            action=side.action,
+            generated_columns=generated_columns,
+            left_out_columns=left_out,
+            **terms,
+        )
+    failpoint(f"{side.name}.after_merge")
+    return commit
+
+
+def recorded_rows(
+    spark: SparkSession,
+    changeset: Changeset,
+    side: Side,
+    work: ArticleWork,
+    *,
+    actions: Sequence[changes.Action] = tuple(changes.Action),
+) -> DataFrame:
+    """Return the CHANGES rows one side records of one article: final states under its own generation numbers.
+
+    A late round's rows have `base`, as CAPTURED has it: its capture is recorded nowhere else.
+    """
+    staged = read_staged(spark, changeset.rows(work.nickname)).where(F.col(side.action).isin(list(actions)))
+    generation = F.col(side.generation)
+    # If the row was here before, replicas that get it next may have it too: for them it is no insert. Of a row that waits
+    # `conflict.failed_changes` has decided it.
+    is_insert = F.col(side.action) == changes.Action.INSERT.value
+    waits = F.col(changes.VERDICT) == changes.Verdict.REFUSED.value
+    staged_born = F.col(changes.BORN_GENERATION)
+    born = F.when(waits, staged_born).when(is_insert & staged_born.isNotNull(), generation)
+    columns = {
+        changes.GENERATION: generation.alias(changes.GENERATION),
+        changes.BORN_GENERATION: born.alias(changes.BORN_GENERATION),
+    }
+    if work.is_filtered:
+        columns |= _in_partition(staged, side, work)
+    more = [changes.BASE] if changes.BASE in staged.columns else []
+    return staged.select(*(columns.get(name, F.col(name)) for name in changes.CHANGE_COLUMNS), *more)
+
+
+def _in_partition(staged: DataFrame, side: Side, work: ArticleWork) -> dict[str, Column]:
+    """Return the columns with which a subscriber records only the key of a row that it must not see."""
+    article = side.articles[work.nickname]
+    has_left = F.col(side.action) == changes.Action.LEAVE.value
+    is_deleted = F.col(changes.DELETED) | has_left
+    key_only = F.struct(
+        *(
+            (F.col(f"{changes.ROW}.{field.name}") if field.name in article.identity_fields else F.lit(None))
+            .cast(field.dataType)
+            .alias(field.name)
+            for field in image_type(staged, changes.ROW)
+        )
+    )
+    left = F.lit(int(TombstoneType.PARTIAL_DELETE))
+    values = {
+        changes.DELETED: is_deleted,
+        changes.TOMBSTONE_TYPE: F.when(has_left, left).otherwise(F.col(changes.TOMBSTONE_TYPE)),
+        changes.ROW: F.when(is_deleted, key_only).otherwise(F.col(changes.ROW)),
+    }
+    return {name: value.alias(name) for name, value in values.items()}
+
+
+def _recorded(
+    changeset: Changeset, side: Side, work: ArticleWork
+) -> "tuple[PublishedArticle, Callable[[], Iterator[pa.Table]]]":
+    """Return what gives the rows of `recorded_rows`, made by Arrow."""
+    article = side.articles[work.nickname]
+    keys = article.identity_fields if work.is_filtered else None
+    return article, partial(recorded_in_batches, changeset.rows(work.nickname), side.name, keys_of_gone=keys)
+
+
+def next_seq(root: Path, last_seq: int) -> int:
+    """Return the number of a replica's next run: above the committed one and above runs that a crash left."""
+    return max([last_seq, *(transaction_version(table, RUN_APP_ID) for table in run_tables(root))]) + 1
+
+
+def run_tables(root: Path) -> list[Path]:
+    """Return the tables that a run may have appended to; those of partitions only where rows are filtered."""
+    mappings = [root / FOLDER / table.name for table in partitions.MAPPINGS]
+    used = [path for path in mappings if is_delta_table(path) and head_version(path) > 0]
+    return [*(root / FOLDER / name for name in (contents.NAME, tombstone.NAME)), *used]
+
+
+def append_run(
+    rows: "Sequence[tuple[PublishedArticle, DataFrame | pa.Table | Callable[[], Iterator[pa.Table]]]]",
+    replica: Replica,
+    transaction: Transaction,
+    *,
+    contents: bool,
+    tombstones: bool,
+) -> None:
+    """Append one run (CHANGES rows of several articles) to contents and tombstone; the seq is the transaction's version.
+
+    The rows are frames, few rows of Arrow, or functions that give batches of Arrow.
+    """
+    if contents:
+        of_run = _rows_of_run(rows, _CONTENTS, transaction)
+        failpoint("run.before_contents")
+        appended.append(of_run, replica.contents, transaction)
+        failpoint("run.after_contents")
+    if tombstones:
+        of_run = _rows_of_run(rows, _TOMBSTONE, transaction)
+        failpoint("run.before_tombstone")
+        appended.append(of_run, replica.tombstone, transaction)
+        failpoint("run.after_tombstone")
+
+
+def _rows_of_run(
+    rows: Sequence[tuple[PublishedArticle, Any]], table: str, transaction: Transaction
+) -> "DataFrame | pa.Table | Iterator[pa.Table]":
+    terms: _RunTerms = {"seq": transaction.version, "marker": transaction.mark.session}
+    if callable(rows[0][1]):
+        return (
+            run_rows([(article, each)], table, **terms) for article, batches in rows for each in batches()
+        )
+    if not isinstance(rows[0][1], DataFrame):
+        return run_rows(rows, table, **terms)
+    rows_of = contents_rows if table == _CONTENTS else tombstone_rows
+    return appended.union_all([rows_of(frame, article, **terms) for article, frame in rows])
+
+
+def append_side_run(spark: SparkSession, changeset: Changeset, side: Side) -> None:
+    """Append the rows that one side records of the whole changeset."""
+    works = [work for work in side.work.articles if work.live or work.deleted]
+    if not works:
+        return
+    mark = CommitMark(
+        changeset.manifest.session, f"run:{side.name}:{changeset.manifest.round}", side.work.replid
+    )
+    transaction = Transaction(RUN_APP_ID, side.work.seq, mark)
+    terms: _AppendTerms = {
+        "contents": any(work.live for work in works),
+        "tombstones": any(work.deleted for work in works),
+    }
+
+    def frames() -> list[tuple[PublishedArticle, DataFrame]]:
+        return [(side.articles[work.nickname], recorded_rows(spark, changeset, side, work)) for work in works]
+
+    nicknames = [work.nickname for work in works]
+    batches = [_recorded(changeset, side, work) for work in works]
+    try:
+        is_for_arrow = writes_small(spark) and all(are_for_arrow(changeset.rows(n)) for n in nicknames)
+        append_run(batches if is_for_arrow else frames(), side.replica, transaction, **terms)
+    except OnlySparkReadsError as error:
+        log.info("the run of '%s' is written by Spark: %s", side.replica.root, error)
+        append_run(frames(), side.replica, transaction, **terms)
+    folders = {work.nickname: changeset.events(work.nickname) for work in works if work.events}
+    few = {n: rows for n, folder in folders.items() if (rows := few_rows(folder)) is not None}
+    if len(few) < len(folders) or not writes_small(spark):
+        few = {}
+    events = [
+        Events(side.work.publication_number, nickname, few[nickname] if few else read_staged(spark, folder))
+        for nickname, folder in folders.items()
+    ]
+    if events:
+        append_events(side.replica, events, transaction)

@@ -1,0 +1,299 @@
+"""Capture: the users' changes of a replica since the last time become rows of its contents and tombstones.
+
+Two steps, so that `sync --dry-run` can do the first alone: `read_changes` computes (and keeps in memory) what
+is new, `commit_changes` appends it. The commit point is MSmerge_replinfo: until it moves, appended runs do
+not count, and a next capture removes them and starts from the same versions.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+from functools import partial, reduce
+from typing import TYPE_CHECKING
+from uuid import uuid4
+
+from pyspark.sql import DataFrame, SparkSession
+
+from mergerepl.changes import ROWGUID
+from mergerepl.delta.feed.net_changes import CHANGE_TYPE, COMMIT_VERSION
+from mergerepl.delta.feed.read import read_segment
+from mergerepl.delta.marks import CommitMark
+from mergerepl.delta.plain_files import read_columns
+from mergerepl.delta.transactions import Transaction, transaction_version
+from mergerepl.delta.versions import read_version
+from mergerepl.failpoints import failpoint
+from mergerepl.merge.apply.side import RUN_APP_ID, append_run, next_seq, run_tables
+from mergerepl.merge.partitions.runs import Events, append_events
+from mergerepl.model.article import PublishedArticle
+from mergerepl.replica.replica import Replica
+from mergerepl.replica.runs import RecentRows, delete_runs_after, latest_of, recent_rows
+from mergerepl.rows.sql import quote
+from mergerepl.spark.in_memory import Kept, in_one_task, let_go
+from mergerepl.spark.session import require_utc
+from mergerepl.systables.genhistory import Generation, GenStatus, new_guid
+from mergerepl.systables.replinfo import ReplicaInfo
+from triggers.capture import TableReader, capture
+from triggers.tracked_rows import KNOWN_COLUMNS, Origin
+from triggers.window import CaptureWindow
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+Known = Callable[[DataFrame, int], DataFrame | None]
+"""Gives what contents and tombstone know of some rows (a frame of rowguids, how many they are)."""
+
+
+@dataclass(frozen=True)
+class CapturedArticle:
+    """What is new in one article: `rows` (CHANGES columns), readable until `release`; None if nothing is new.
+
+    Where row filters decide: `images` (rowguid, before, after) of the changed rows. `rows` includes `touched` unchanged
+    rows whose membership changed, and `events` has the mappings of all. `few` are the same rows in this process' memory,
+    if it has them, and `few_images` the images.
+    """
+
+    window: CaptureWindow
+    rows: DataFrame | None
+    generation: Generation | None
+    inserts: int = 0
+    updates: int = 0
+    deletes: int = 0
+    in_memory: Sequence[DataFrame] = ()
+    images: DataFrame | None = None
+    touched: int = 0
+    events: Events | None = None
+    few: "pa.Table | None" = None
+    few_images: "pa.Table | None" = None
+
+    @property
+    def article(self) -> PublishedArticle:
+        """The article."""
+        return self.window.article
+
+    @property
+    def changes(self) -> int:
+        """Changed rows."""
+        return self.inserts + self.updates + self.deletes
+
+    def release(self) -> None:
+        """Let go of the memory."""
+        for frame in self.in_memory:
+            let_go(frame)
+
+
+def read_changes(
+    spark: SparkSession,
+    replica: Replica,
+    window: CaptureWindow,
+    info: ReplicaInfo,
+    *,
+    priority: float,
+    generation: Generation,
+    through_seq_inclusive: int | None = None,
+    writer: int | None = None,
+    known_meanwhile: DataFrame | None = None,
+    with_images: bool = False,
+) -> CapturedArticle:
+    """Compute the net changes of a window as CHANGES rows of the given open generation.
+
+    `known_meanwhile` (KNOWN_COLUMNS) is newer than the runs' versions of its rows.
+
+    Raises: NullKeyError, DuplicateKeyError naming keys; FeedGapError if neither the feed nor the old version
+    is there; CaptureError if a generated column has values that this session computes otherwise; EngineError if the
+    session would read timestamp partition columns otherwise.
+    """
+    if not window.has_changes:
+        return CapturedArticle(window, None, None)
+    require_utc(spark, window.article.name, window.table, window.timestamp_partitions)
+    seq = info.last_seq if through_seq_inclusive is None else through_seq_inclusive
+    lookup = Kept()
+
+    def known(guids: DataFrame, rows: int) -> DataFrame | None:
+        found = None
+        if seq > 0:
+            found = latest_of(
+                spark,
+                replica.folder,
+                window.article,
+                guids,
+                rows=rows,
+                through_seq_inclusive=seq,
+                columns=KNOWN_COLUMNS,
+                kept=lookup,
+            )
+        if known_meanwhile is None:
+            return found
+        newer = known_meanwhile.join(guids, on=ROWGUID, how="left_semi")
+        if found is None:
+            return newer
+        return newer.unionByName(found.join(newer.select(ROWGUID), on=ROWGUID, how="left_anti"))
+
+    def recent(rows: int) -> RecentRows | None:
+        if seq == 0 or known_meanwhile is not None:
+            return None
+        return recent_rows(
+            spark,
+            replica.folder,
+            window.article,
+            rows=rows,
+            through_seq_inclusive=seq,
+            columns=KNOWN_COLUMNS,
+            kept=lookup,
+        )
+
+    origin = Origin(writer or info.nickname, priority, generation.generation)
+    try:
+        found = capture(window, table_reader(spark, window, known, recent), origin, with_images=with_images)
+    except BaseException:
+        lookup.release()
+        raise
+    if found is None:
+        lookup.release()
+        return CapturedArticle(window, None, None)
+    changes = found.inserts + found.updates + found.deletes
+    return CapturedArticle(
+        window,
+        found.rows,
+        replace(generation, changecount=generation.changecount + changes),
+        found.inserts,
+        found.updates,
+        found.deletes,
+        (*found.in_memory, *lookup.frames),
+        found.images,
+    )
+
+
+def table_reader(
+    spark: SparkSession,
+    window: CaptureWindow,
+    known: Known,
+    recent: Callable[[int], RecentRows | None],
+) -> TableReader:
+    """Return the functions with which capture reads an article's table."""
+    table, article = window.table, window.article
+    return TableReader(
+        feed=partial(_feed, spark, window),
+        rows_at=partial(read_version, spark, table),
+        keys_at=lambda version: read_columns(spark, table, version, article.identity),
+        known=known,
+        recent=recent,
+    )
+
+
+def _feed(spark: SparkSession, window: CaptureWindow) -> DataFrame | None:
+    """Return the feed of all segments, of the published columns where there are several; None if one has none."""
+    found = [read_segment(spark, window.table, segment) for segment in window.segments]
+    frames = [frame for frame in found if frame is not None]
+    if len(frames) < len(found):
+        return None
+    if len(frames) > 1:
+        names = [*(quote(name) for name in window.article.columns), CHANGE_TYPE, COMMIT_VERSION]
+        frames = [reduce(DataFrame.unionByName, (frame.select(*names) for frame in frames))]
+    return in_one_task(frames[0], window.changed_rows)
+
+
+def open_generations(
+    genhistory: Sequence[Generation], windows: Sequence[CaptureWindow], info: ReplicaInfo
+) -> list[Generation]:
+    """Return the open generation that the changes of each window join; new ones are numbered in turn."""
+    number = info.last_generation
+    found = []
+    for window in windows:
+        number += window.has_changes
+        found.append(open_generation(genhistory, window.article, info, number))
+    return found
+
+
+def open_generation(
+    genhistory: Sequence[Generation], article: PublishedArticle, info: ReplicaInfo, number: int
+) -> Generation:
+    """Return the article's open generation, or a new one under the given number."""
+    for row in genhistory:
+        if row.art_nick == article.nickname and row.is_open:
+            return row
+    return new_generation(article, number=number, nicknames=[info.nickname], status=GenStatus.OPEN)
+
+
+def new_generation(
+    article: PublishedArticle,
+    *,
+    number: int,
+    nicknames: Sequence[int],
+    status: GenStatus,
+    guid: str | None = None,
+) -> Generation:
+    """Return a new row of MSmerge_genhistory."""
+    return Generation(
+        guidsrc=guid or new_guid(),
+        pubid=article.pubid,
+        generation=number,
+        art_nick=article.nickname,
+        nicknames=tuple(sorted(nicknames)),
+        coldate=datetime.now(UTC),
+        genstatus=status,
+        changecount=0,
+    )
+
+
+def after_commit(
+    captured: Sequence[CapturedArticle], genhistory: Sequence[Generation], info: ReplicaInfo
+) -> tuple[ReplicaInfo, list[Generation]]:
+    """Return replinfo and genhistory as `commit_changes` leaves them, but for the number of the run.
+
+    Windows without changes (OPTIMIZE, property changes) only move the captured version.
+    """
+    entered = [item.generation for item in captured if item.generation is not None]
+    moved = {item.article.nickname: item.window.through_version_inclusive for item in captured}
+    last = max([info.last_generation, *(row.generation for row in entered)])
+    after = replace(info, last_generation=last, captured={**info.captured, **moved})
+    return after, upserted(genhistory, entered)
+
+
+def commit_changes(
+    replica: Replica, captured: Sequence[CapturedArticle], genhistory: Sequence[Generation], info: ReplicaInfo
+) -> ReplicaInfo:
+    """Append the captured rows, then move the captured versions. Returns the new replinfo."""
+    after, _ = after_commit(captured, genhistory, info)
+    changed = [item for item in captured if item.rows is not None]
+    if changed:
+        after = replace(after, last_seq=next_seq(replica.root, info.last_seq))
+        mark = CommitMark(str(uuid4()), f"capture:{after.last_seq}", info.replid)
+        failpoint("capture.before_genhistory")
+        replica.append_generations(
+            [item.generation for item in changed if item.generation], seq=after.last_seq
+        )
+        failpoint("capture.before_contents")
+        few = [(item.article, item.few) for item in changed if item.few is not None]
+        frames = [(item.article, item.rows) for item in changed if item.rows is not None]
+        append_run(
+            few if len(few) == len(frames) else frames,
+            replica,
+            Transaction(RUN_APP_ID, after.last_seq, mark),
+            contents=any(item.inserts + item.updates + item.touched for item in changed),
+            tombstones=any(item.deletes for item in changed),
+        )
+        events = [item.events for item in changed if item.events is not None]
+        if events:
+            append_events(replica, events, Transaction(RUN_APP_ID, after.last_seq, mark))
+        failpoint("capture.before_replinfo")
+    if after != info:
+        replica.save_info(after)
+        failpoint("capture.after_replinfo")
+    return after
+
+
+def remove_leftovers(spark_of: Callable[[], SparkSession], replica: Replica, info: ReplicaInfo) -> bool:
+    """Remove runs that a crashed capture appended without reaching its commit point. Returns whether there were any."""
+    found = False
+    replica.drop_uncounted_generations()
+    for path in run_tables(replica.root):
+        if transaction_version(path, RUN_APP_ID) > info.last_seq:
+            found = delete_runs_after(spark_of(), path, through_seq_inclusive=info.last_seq) or found
+    return found
+
+
+def upserted(genhistory: Sequence[Generation], rows: Sequence[Generation]) -> list[Generation]:
+    """Return genhistory with rows added, or replaced where the guid is there already."""
+    by_guid = {row.guidsrc: row for row in genhistory}
+    by_guid.update({row.guidsrc: row for row in rows})
+    return sorted(by_guid.values(), key=lambda row: row.generation)

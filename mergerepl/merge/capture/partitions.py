@@ -1,0 +1,234 @@
+"""Capture where rows are filtered: the captured rows, with the memberships that they moved.
+
+Only the publisher evaluates filters. A capture evaluates a whole publication: rows follow those of other articles.
+"""
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import replace
+from functools import reduce
+
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
+
+from mergerepl.changes import ROW, ROWGUID
+from mergerepl.errors import CaptureError
+from mergerepl.merge.capture.capture import CapturedArticle, open_generation
+from mergerepl.merge.partitions.few_rows import Followed, followed_rows
+from mergerepl.merge.partitions.filtered import FilteredPublication, filtered_publication
+from mergerepl.merge.partitions.membership import (
+    AFTER,
+    WRITTEN,
+    Changed,
+    MembershipPass,
+    base_rows,
+    group_rows,
+)
+from mergerepl.merge.partitions.runs import Events, collected_events
+from mergerepl.merge.partitions.touched import with_metadata
+from mergerepl.replica.replica import Replica
+from mergerepl.spark.in_memory import Kept, in_one_task
+from mergerepl.spark.session import writes_small
+from mergerepl.systables.genhistory import Generation
+from mergerepl.systables.replinfo import ReplicaInfo
+from triggers.partition_mappings import has_events, is_touched, partition_events
+
+
+def filtered_publications(replica: Replica, pubids: Collection[str]) -> list[FilteredPublication]:
+    """Return the publications that this replica publishes with row filters."""
+    found = [filtered_publication(replica, pubid) for pubid in pubids]
+    return [each for each in found if each is not None]
+
+
+def with_memberships(
+    spark: SparkSession,
+    replica: Replica,
+    publications: Collection[FilteredPublication],
+    captured: Sequence[CapturedArticle],
+    genhistory: Sequence[Generation],
+    info: ReplicaInfo,
+) -> tuple[CapturedArticle, ...]:
+    """Return the captured rows with the unchanged rows that moved, and the mappings of all.
+
+    Raises: CaptureError if an article that the filters name was not captured.
+    """
+    for publication in publications:
+        captured = _of_publication(spark, replica, publication, captured, genhistory, info)
+    return tuple(captured)
+
+
+def _of_publication(
+    spark: SparkSession,
+    replica: Replica,
+    publication: FilteredPublication,
+    captured: Sequence[CapturedArticle],
+    genhistory: Sequence[Generation],
+    info: ReplicaInfo,
+) -> list[CapturedArticle]:
+    items = {item.article.name: item for item in captured if item.article.pubid == publication.pubid}
+    changed = {
+        name: Changed(images.withColumn(WRITTEN, F.lit(True)), items[name].changes)
+        for name in publication.articles
+        if name in items and (images := items[name].images) is not None
+    }
+    if not changed:
+        return list(captured)
+    missing = [name for name in publication.articles if name not in items]
+    if missing:
+        raise CaptureError(
+            f"Article '{missing[0]}' of '{replica.root}' cannot be captured, and the row filters need it. Nothing was "
+            "captured. See to what is wrong with its table, then run again.",
+            replica=str(replica.root),
+            article=missing[0],
+        )
+    versions = {item.article.nickname: item.window.through_version_inclusive for item in items.values()}
+    kept = Kept()
+    try:
+        followed = _followed(spark, replica, publication, versions, [items[name] for name in changed])
+        pass_ = MembershipPass(
+            publication,
+            group_rows(spark, publication.groups),
+            base_rows(spark, replica, publication.articles, versions) if followed is None else followed.base,
+            kept,
+            most=None if followed is None else followed.count,
+        )
+        found = pass_.run(changed)
+        found = {name: rows for name, rows in found.items() if publication.filters.is_filtered(name)}
+        if followed is None:
+            counts = event_counts(found, pass_.counts)
+        else:
+            counts = {name: (0, changed[name].count) for name in found}
+        return _joined(spark, replica, publication, captured, genhistory, info, found, counts, kept)
+    except BaseException:
+        kept.release()
+        raise
+
+
+def _followed(
+    spark: SparkSession,
+    replica: Replica,
+    publication: FilteredPublication,
+    versions: Mapping[int, int],
+    changed: Collection[CapturedArticle],
+) -> Followed | None:
+    images = {item.article.name: item.few_images for item in changed if item.few_images is not None}
+    if len(images) < len(changed):
+        return None
+    return followed_rows(spark, replica, publication, versions, images)
+
+
+def event_counts(found: Mapping[str, DataFrame], counts: Mapping[str, int]) -> dict[str, tuple[int, int]]:
+    """Return for each article how many of its MEMBERSHIPS are touched rows, and how many have mappings.
+
+    One job counts them. `counts` are all of its MEMBERSHIPS.
+    """
+    if not found:
+        return {}
+    frames = [
+        in_one_task(rows, counts[name])
+        .agg(F.count_if(is_touched()).alias("touched"), F.count_if(has_events()).alias("events"))
+        .select(F.lit(name).alias("name"), "touched", "events")
+        for name, rows in found.items()
+    ]
+    return {row.name: (row.touched, row.events) for row in reduce(DataFrame.unionByName, frames).collect()}
+
+
+def touched_rows(memberships: DataFrame) -> DataFrame:
+    """Return the rows (rowguid, row) whose membership alone changed."""
+    return memberships.where(is_touched()).select(ROWGUID, F.col(AFTER).alias(ROW))
+
+
+def _joined(
+    spark: SparkSession,
+    replica: Replica,
+    publication: FilteredPublication,
+    captured: Sequence[CapturedArticle],
+    genhistory: Sequence[Generation],
+    info: ReplicaInfo,
+    found: Mapping[str, DataFrame],
+    counts: Mapping[str, tuple[int, int]],
+    kept: Kept,
+) -> list[CapturedArticle]:
+    last = max(
+        [
+            info.last_generation,
+            *(item.generation.generation for item in captured if item.generation is not None),
+        ]
+    )
+    joined = []
+    for item in captured:
+        name = item.article.name
+        touched, events = counts.get(name, (0, 0)) if item.article.pubid == publication.pubid else (0, 0)
+        if not events:
+            joined.append(item)
+            continue
+        generation = item.generation
+        if generation is None:
+            generation = open_generation(genhistory, item.article, info, last + 1)
+            last = max(last, generation.generation)
+        rows = item.rows
+        if touched:
+            moved = with_metadata(
+                spark,
+                replica,
+                item.article,
+                touched_rows(found[name]),
+                count=touched,
+                through_seq_inclusive=info.last_seq,
+                kept=kept,
+            )
+            # A row that nobody changed has no `base`: it is recorded as it was published.
+            rows = moved if rows is None else rows.unionByName(moved, allowMissingColumns=True)
+        joined.append(
+            replace(
+                item,
+                rows=rows,
+                few=None if touched else item.few,
+                generation=replace(generation, changecount=generation.changecount + touched),
+                touched=touched,
+                events=Events(
+                    publication.number,
+                    item.article.nickname,
+                    partition_events(found[name], generation=generation.generation),
+                ),
+            )
+        )
+    joined = _with_few_events(spark, publication, joined, counts)
+    # The last one that is released frees the rows that all of them read.
+    if joined:
+        joined[-1] = replace(joined[-1], in_memory=(*joined[-1].in_memory, *kept.frames))
+    return joined
+
+
+def _with_few_events(
+    spark: SparkSession,
+    publication: FilteredPublication,
+    items: list[CapturedArticle],
+    counts: Mapping[str, tuple[int, int]],
+) -> list[CapturedArticle]:
+    """Return the captured articles with their EVENTS in this process' memory, if they are few."""
+    events = {
+        item.article: item.events
+        for item in items
+        if item.events is not None and item.article.pubid == publication.pubid
+    }
+    few = (
+        collected_events(
+            {
+                article.nickname: each.rows
+                for article, each in events.items()
+                if isinstance(each.rows, DataFrame)
+            },
+            {article.nickname: counts[article.name][1] for article in events},
+            partitions=len(publication.groups),
+        )
+        if writes_small(spark)
+        else None
+    )
+    if few is None:
+        return items
+    return [
+        replace(item, events=replace(item.events, rows=few[item.article.nickname]))
+        if item.events is not None and item.article in events
+        else item
+        for item in items
+    ]

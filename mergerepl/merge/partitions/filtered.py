@@ -1,0 +1,102 @@
+"""The filters of a publication and its partitions: at the publisher, they decide which rows a subscriber gets."""
+
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+
+from enumeration.plan import Partition
+from mergerepl.filters.clause import SessionFunction
+from mergerepl.filters.publication_filters import PublicationFilters
+from mergerepl.model.article import PublishedArticle
+from mergerepl.replica.replica import Replica
+from mergerepl.systables import partitions
+from mergerepl.systables.catalog import PublicationRow, SubscriptionRow
+from mergerepl.systables.partitions import EVERYBODY, GenerationPartition, PartitionGroup
+
+
+def function_column(name: SessionFunction) -> str:
+    """Return the column of MSmerge_partition_groups with the values of a function."""
+    return f"{name}_FN"
+
+
+@dataclass(frozen=True)
+class FilteredPublication:
+    """The filters of a publication, its active partitions and those of its articles that the filters name.
+
+    `articles` are by name, parents first.
+    """
+
+    pubid: str
+    number: int
+    filters: PublicationFilters
+    groups: tuple[PartitionGroup, ...]
+    articles: Mapping[str, PublishedArticle]
+
+    @property
+    def tablenicks(self) -> frozenset[int]:
+        """The articles that some subscriber gets only in part."""
+        return frozenset(
+            article.nickname for name, article in self.articles.items() if self.filters.is_filtered(name)
+        )
+
+
+def filtered_publication(replica: Replica, pubid: str) -> FilteredPublication | None:
+    """Return the filters and partitions of a publication; None if the replica does not publish it with filters."""
+    row = publication_with_filters(replica, pubid)
+    if row is None or row.filters is None:
+        return None
+    filters = PublicationFilters.from_json(row.filters)
+    by_name = {article.name: article for article in replica.articles_of(pubid)}
+    number = row.publication_number or 0
+    return FilteredPublication(
+        pubid,
+        number,
+        filters,
+        tuple(group for group in partition_groups(replica, number) if group.is_active),
+        {name: by_name[name] for name in filters.order if name in by_name},
+    )
+
+
+def publication_with_filters(replica: Replica, pubid: str) -> PublicationRow | None:
+    """Return the row of a publication that this replica publishes with filters, None if it does not."""
+    if not any(row.filters for row in replica.publications):
+        return None
+    return next((row for row in replica.published if row.pubid == pubid and row.filters), None)
+
+
+def partition_groups(replica: Replica, number: int) -> list[PartitionGroup]:
+    """Return the partitions of a publication, dropped ones too."""
+    rows = replica.control.rows(partitions.PARTITION_GROUPS)
+    return [row for row in rows if row.publication_number == number]
+
+
+def sent_partition(
+    replica: Replica, number: int, tablenicks: Collection[int], subscription: SubscriptionRow
+) -> Partition:
+    """Return what a publisher sends a subscriber of its filtered articles. No engine is needed.
+
+    Args:
+        replica: The publisher.
+        number: The publication (publication_number).
+        tablenicks: Its filtered articles.
+        subscription: The publisher's row about the subscriber.
+    """
+
+    def relevant(from_generation_exclusive: int) -> frozenset[int]:
+        named = generations_for(
+            replica, number, subscription, from_generation_exclusive=from_generation_exclusive
+        )
+        return frozenset(row.generation for row in named)
+
+    return Partition(tablenicks, relevant)
+
+
+def generations_for(
+    replica: Replica, number: int, subscription: SubscriptionRow, *, from_generation_exclusive: int
+) -> list[GenerationPartition]:
+    """Return the generations after one that have changes for a subscriber's partition or for everybody."""
+    ids = ", ".join(str(each) for each in (EVERYBODY, subscription.partition_id) if each is not None)
+    where = (
+        f"publication_number = {number} and partition_id in ({ids}) "
+        f"and generation > {from_generation_exclusive} and seq <= {replica.info().last_seq}"
+    )
+    return replica.control.rows(partitions.GENERATION_PARTITIONS, where=where)

@@ -1,0 +1,90 @@
+"""Between which values the rows lie that others match through a join filter: files that have none need not be read."""
+
+from collections.abc import Mapping, Sequence
+from functools import reduce
+
+from pyspark.sql import Column, DataFrame
+from pyspark.sql import functions as F
+
+from mergerepl.changes import ROW
+from mergerepl.filters.clause import Column as ClauseColumn
+from mergerepl.filters.equalities import terms_of_on
+from mergerepl.filters.publication_filters import JoinFilter
+from mergerepl.model.article import BOUNDED_TYPES, PublishedArticle
+from mergerepl.rows.key_bounds import found_between, measures_of, within
+from mergerepl.rows.sql import quote
+from mergerepl.spark.in_memory import in_one_task
+
+_FEW = 32
+"""So many rows are looked for one by one: they may lie far apart, and all files between them."""
+
+_ROWS = "rows"
+_VALUES = "values"
+
+
+def looked_for(
+    rows: DataFrame,
+    name: str,
+    joins: Sequence[JoinFilter],
+    articles: Mapping[str, PublishedArticle],
+    *,
+    most: int | None,
+) -> tuple[int, dict[JoinFilter, Column]]:
+    """Return how many rows there are, and what rows of the other article of each join meet that match one of them.
+
+    The conditions are on columns of the other article's table, for its files' bounds; more rows meet them than match.
+
+    Args:
+        rows: Rows of one article: `row`.
+        name: The article.
+        joins: Joins with it, as the parent or as the child in all of them.
+        articles: All articles of the joins, by name.
+        most: At most so many rows there are, None if nobody knows.
+    """
+    pairs = {
+        f"{place}_{number}": (join, *pair)
+        for place, join in enumerate(joins)
+        for number, pair in enumerate(equal_columns(join, name, articles))
+    }
+    measures = {_ROWS: F.count(F.lit(1))}
+    for label, (_, field, _, type_) in pairs.items():
+        value = F.col(f"{ROW}.{field}")
+        measures |= measures_of(label, value, type_)
+        if most is not None and most <= _FEW:
+            measures[f"{_VALUES}_{label}"] = F.collect_set(value.cast("string"))
+    found = in_one_task(rows, most).agg(*(each.alias(label) for label, each in measures.items())).first()
+    assert found is not None
+    measured = found.asDict()
+    conditions: dict[JoinFilter, Column] = dict.fromkeys(joins, F.lit(True))
+    for label, (join, _, column, type_) in pairs.items():
+        bounds = found_between(label, measured)
+        if bounds is None:
+            continue
+        values = measured.get(f"{_VALUES}_{label}") or ()
+        ranges = [(each, each) for each in sorted(values)] or [bounds]
+        of_values = [within(F.col(quote(column)), *each, type_) for each in ranges]
+        conditions[join] = conditions[join] & reduce(Column.__or__, of_values)
+    return int(measured[_ROWS]), conditions
+
+
+def equal_columns(
+    join: JoinFilter, name: str, articles: Mapping[str, PublishedArticle]
+) -> list[tuple[str, str, str]]:
+    """Return field of the article, column of the other one and type, of plain columns that are to be equal."""
+    found = []
+    for equality in terms_of_on(join.on, article=join.article).equalities:
+        one, other = equality.of_row, equality.of_other
+        if name != join.article:
+            one, other = other, one
+        if isinstance(one, ClauseColumn) and isinstance(other, ClauseColumn):
+            (field, type_), (_, other_type) = (_field_and_type(articles, each) for each in (one, other))
+            if type_ == other_type and type_ in BOUNDED_TYPES:
+                found.append((field, other.name, type_))
+    return found
+
+
+def _field_and_type(articles: Mapping[str, PublishedArticle], column: ClauseColumn) -> tuple[str, str]:
+    assert column.article is not None
+    article = articles[column.article]
+    place = article.columns.index(column.name)
+    return article.fields[place], article.types[place]

@@ -1,0 +1,402 @@
+"""The partitions of rows before and after a change: the only function that computes them.
+
+A row is in a partition by its article's own filter, or because it follows a row in the partition through a join filter.
+Only rows whose membership a change may move are computed: the changed rows, and the unchanged rows that follow a row whose
+join columns or membership changed. Parents come first. Unchanged rows are read from one version of each table. All
+partitions are computed at once: nothing here loops over them.
+"""
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import reduce
+
+import pyarrow as pa
+from pyspark.sql import Column, DataFrame, SparkSession
+from pyspark.sql import functions as F
+
+from enumeration.partition_actions import is_seen
+from mergerepl.changes import ROW, ROWGUID
+from mergerepl.delta.plain_files import read_columns
+from mergerepl.filters.clause import Column as ClauseColumn
+from mergerepl.filters.clause import SessionFunction
+from mergerepl.filters.columns import column_of, holds
+from mergerepl.filters.equalities import Part, parts_of
+from mergerepl.filters.publication_filters import JoinFilter
+from mergerepl.merge.partitions.filtered import FilteredPublication, function_column
+from mergerepl.merge.partitions.join_bounds import looked_for
+from mergerepl.model.article import PublishedArticle
+from mergerepl.replica.replica import Replica
+from mergerepl.rows.images import image_type, row_image, rowguid_of_image
+from mergerepl.rows.sql import struct_type
+from mergerepl.spark.in_memory import Kept, broadcast_if_few, frame_of, in_one_task, is_for_one_task
+from mergerepl.systables.partitions import EVERYBODY, PARTITION_ID, PartitionGroup
+
+BEFORE = "before"
+AFTER = "after"
+WAS = "was"
+IS = "is"
+WRITTEN = "written"
+"""Columns of CHANGED: rowguid, before and after (images, NULL: no row), written (false: it is only looked at).
+Of MEMBERSHIPS: CHANGED, was and is (arrays of partition ids in order)."""
+
+_SIDE = "side"
+_AT = "at"
+_OLD, _NEW = 0, 1
+_PARENT_ROW = "parent_row"
+_MEMBERS = "members"
+_MOVES = "moves"
+
+_FILES_READ_WHOLE = 100
+"""More files than these are chosen by their bounds, by Delta."""
+
+_GROUPS = pa.schema(
+    {PARTITION_ID: pa.int32(), **{function_column(each): pa.string() for each in SessionFunction}}
+)
+
+
+def group_rows(spark: SparkSession, groups: Iterable[PartitionGroup]) -> DataFrame:
+    """Return partitions with the values that make them: partition_id, HOST_NAME_FN, SUSER_SNAME_FN."""
+    rows = [{name: getattr(each, name) for name in _GROUPS.names} for each in groups]
+    # Rows of Python's own would pass through a worker of Python's whenever they are read.
+    return frame_of(spark, pa.Table.from_pylist(rows, schema=_GROUPS))
+
+
+Base = Callable[[str, Column | None], DataFrame]
+"""Gives the rows of an article by its name, as one column `row`: those that did not change and meet a condition on the
+table's columns (None: all)."""
+
+
+def base_rows(
+    spark: SparkSession,
+    replica: Replica,
+    articles: Mapping[str, PublishedArticle],
+    versions: Mapping[int, int],
+) -> Base:
+    """Return what reads the tables of some articles at these versions (by tablenick)."""
+
+    def rows(name: str, condition: Column | None) -> DataFrame:
+        article = articles[name]
+        path, version = replica.table(article), versions[article.nickname]
+        table = read_columns(spark, path, version, article.columns, files_at_most=_FILES_READ_WHOLE)
+        if condition is not None:
+            table = table.where(condition)
+        return table.select(row_image(article.columns).cast(struct_type(article.types)).alias(ROW))
+
+    return rows
+
+
+@dataclass(frozen=True)
+class Changed:
+    """CHANGED of one article, and how many rows that are at most."""
+
+    rows: DataFrame
+    count: int
+
+
+@dataclass
+class MembershipPass:
+    """Computes memberships of one publication, article by article, parents first.
+
+    Attributes:
+        publication: The filters, the partitions and the articles.
+        groups: The partitions (`group_rows`).
+        base: The rows that did not change.
+        kept: Holds the results until their reader is done.
+        found: Article name -> MEMBERSHIPS, of the articles in which there are any.
+        counts: How many rows these have.
+        bound: Rows (rowguid) by article name that stay as they were unless they come to lie in the partition `bound_to`.
+        bound_to: A partition.
+        outside: The rows (rowguid) of `bound` that stayed as they were, of articles in which there are any.
+        moved: What rows that follow moved ones meet, by the join; of joins whose parent has none there is none.
+        most: At most so many rows are in any frame, and no row moves that another one follows; None if nobody knows.
+    """
+
+    publication: FilteredPublication
+    groups: DataFrame
+    base: Base
+    kept: Kept
+    found: dict[str, DataFrame] = field(default_factory=dict)
+    counts: dict[str, int] = field(default_factory=dict)
+    bound: Mapping[str, DataFrame] = field(default_factory=dict)
+    bound_to: int = EVERYBODY
+    outside: dict[str, DataFrame] = field(default_factory=dict)
+    moved: dict[JoinFilter, Column] = field(default_factory=dict)
+    most: int | None = None
+
+    def run(self, changed: Mapping[str, Changed]) -> dict[str, DataFrame]:
+        """Return MEMBERSHIPS by article name.
+
+        Reads: CHANGED by article name; an article without changes is left out.
+        """
+        for name in self.publication.articles:
+            affected = self._affected(name, changed.get(name))
+            if affected is None:
+                continue
+            self._evaluate(name, affected)
+            if name in self.bound and (put_back := self._put_back(name, affected)) is not None:
+                self._evaluate(name, put_back)
+            self._look_for_children(name)
+        return self.found
+
+    def _put_back(self, name: str, affected: Changed) -> Changed | None:
+        """Return CHANGED with the bound rows that lie outside as they were; None if there are none."""
+        count = self.counts[name]
+        outside = self.found[name].where(~is_seen(IS, self.bound_to)).select(ROWGUID)
+        outside = in_one_task(outside, count)
+        outside = self.kept.keep(outside.join(in_one_task(self.bound[name], count), on=ROWGUID))
+        if not outside.count():
+            return None
+        self.outside[name] = outside
+        marked = in_one_task(outside, count).withColumn("is_outside", F.lit(True))
+        rows = in_one_task(affected.rows, count).join(marked, on=ROWGUID, how="left")
+        after = F.when(F.col("is_outside"), F.col(BEFORE)).otherwise(F.col(AFTER))
+        whole = rows.withColumn(AFTER, after).select(*affected.rows.columns)
+        return Changed(self.kept.keep(whole), affected.count)
+
+    def _evaluate(self, name: str, changed: Changed) -> None:
+        affected, count = changed.rows, changed.count
+        sides = [
+            affected.where(F.col(image).isNotNull()).select(
+                ROWGUID, F.lit(side).alias(_SIDE), F.lit(side).alias(_AT), F.col(image).alias(ROW)
+            )
+            for side, image in ((_OLD, BEFORE), (_NEW, AFTER))
+        ]
+        images = sides[0].unionByName(sides[1])
+        sought = self._sought(name, images, 2 * count)[1] if self.publication.filters.joins_of(name) else {}
+        members = self.members(name, images, (ROWGUID, _SIDE), sought, count=2 * count)
+
+        def of(side: int) -> Column:
+            return F.sort_array(F.collect_set(F.when(F.col(_SIDE) == side, F.col(PARTITION_ID))))
+
+        by_row = in_one_task(members, count).groupBy(ROWGUID).agg(of(_OLD).alias(WAS), of(_NEW).alias(IS))
+        rows = in_one_task(affected, count).join(in_one_task(by_row, count), on=ROWGUID, how="left")
+        rows = rows.withColumns(
+            {each: F.coalesce(each, F.expr("cast(array() as array<int>)")) for each in (WAS, IS)}
+        )
+        if self.most is None:
+            rows = self.kept.keep(rows.withColumn(_MOVES, self._moves(name)))
+        self.found[name] = rows
+        self.counts[name] = count
+
+    def _look_for_children(self, name: str) -> None:
+        """Note what rows that follow the moved ones of an article meet."""
+        joins = self.publication.filters.joins_to(name)
+        if joins and self.most is None:
+            images, most = self._moved_images(name), 2 * self.counts[name]
+            number, following = looked_for(images, name, joins, self.publication.articles, most=most)
+            if number:
+                self.moved |= following
+
+    def _moved_images(self, name: str) -> DataFrame:
+        """Return the images (`row`), before and after, of the rows that others may follow into another partition."""
+        moved = self.found[name].where(_MOVES)
+        images = [
+            moved.where(F.col(image).isNotNull()).select(F.col(image).alias(ROW)) for image in (BEFORE, AFTER)
+        ]
+        return images[0].unionByName(images[1])
+
+    def _sought(self, name: str, rows: DataFrame, most: int | None) -> tuple[int, dict[JoinFilter, Column]]:
+        """Return how many rows (`row`) of an article there are, and what the parents of these meet, by the join."""
+        joins = self.publication.filters.joins_of(name)
+        if self.most is not None:
+            return self.most, dict.fromkeys(joins, F.lit(True))
+        return looked_for(rows, name, joins, self.publication.articles, most=most)
+
+    def _moves(self, name: str) -> Column:
+        """Return whether rows that follow this one may move: its membership or a column of a join changed."""
+        columns = dict.fromkeys(
+            column for join in self.publication.filters.joins_to(name) for column in join.columns_of(name)
+        )
+        fields = [_field(self.publication.articles[name], column) for column in columns]
+
+        def contribution(image: str, members: str) -> Column:
+            values = [F.col(f"{image}.{each}").alias(each) for each in fields]
+            return F.when(F.col(image).isNotNull(), F.struct(*values, F.col(members).alias(_MEMBERS)))
+
+        return ~contribution(BEFORE, WAS).eqNullSafe(contribution(AFTER, IS))
+
+    def _affected(self, name: str, changed: Changed | None) -> Changed | None:
+        """Return CHANGED with the unchanged rows that follow a moved one; None if there are none of either."""
+        joins = [join for join in self.publication.filters.joins_of(name) if join in self.moved]
+        if not joins:
+            return changed
+        article = self.publication.articles[name]
+        following = []
+        for join in joins:
+            images = self._moved_images(join.parent)
+            parents = images.select(self._slim(join.parent, ROW, join).alias(_PARENT_ROW))
+            parents = broadcast_if_few(parents, 2 * self.counts[join.parent])
+            base = self.base(name, self.moved[join])
+            following.append(base.join(parents, on=self._on(join), how="left_semi"))
+        touched = with_rowguid(reduce(DataFrame.unionByName, following), article)
+        if len(joins) > 1:
+            touched = touched.dropDuplicates([ROWGUID])
+        if changed is not None:
+            known = broadcast_if_few(changed.rows.select(ROWGUID), changed.count)
+            touched = touched.join(known, on=ROWGUID, how="left_anti")
+        touched = self.kept.keep(touched)
+        count = touched.count()
+        if not count:
+            return changed
+        affected = touched.select(
+            ROWGUID, F.col(ROW).alias(BEFORE), F.col(ROW).alias(AFTER), F.lit(False).alias(WRITTEN)
+        )
+        if changed is None:
+            return Changed(affected, count)
+        return Changed(affected.unionByName(changed.rows), count + changed.count)
+
+    def members(
+        self,
+        name: str,
+        rows: DataFrame,
+        key: Sequence[str],
+        sought: Mapping[JoinFilter, Column],
+        *,
+        count: int,
+    ) -> DataFrame:
+        """Return the partitions of rows: the columns of `key` and partition_id; some may come twice.
+
+        Reads: `key`, at (the side on which its parents are looked up), row; at most `count` rows. `sought` is of `_sought`.
+        """
+        filters = self.publication.filters
+        everybody = rows.select(*key, F.lit(EVERYBODY).alias(PARTITION_ID))
+        if not filters.is_filtered(name):
+            return everybody
+        # Of an article whose rows follow others: a row that no parent is found for is in no partition.
+        found = [everybody.where(F.lit(False))]
+        if name in filters.own:
+            found += [self._of_part(name, part, rows, key, count) for part in parts_of(filters.own[name])]
+        for join in filters.joins_of(name):
+            found += self._of_parents(name, join, rows, key, sought[join], count)
+        return reduce(DataFrame.unionByName, found)
+
+    def _of_part(
+        self, name: str, part: Part, rows: DataFrame, key: Sequence[str], count: int | None = None
+    ) -> DataFrame:
+        article = self.publication.articles[name]
+
+        def of_row(column: ClauseColumn) -> Column:
+            return F.col(f"{ROW}.{_field(article, column.name)}")
+
+        def value(function: SessionFunction) -> Column:
+            return F.col(function_column(function))
+
+        condition: Column = F.lit(True)
+        if part.residual is not None:
+            condition = holds(part.residual, column=of_row, function=value)
+        if part.is_static:
+            return rows.where(condition).select(*key, F.lit(EVERYBODY).alias(PARTITION_ID))
+        for equality in part.equalities:
+            one = column_of(equality.of_row, column=of_row, function=value)
+            condition = condition & (one == column_of(equality.of_other, column=of_row, function=value))
+        groups = F.broadcast(self.groups)
+        if part.equalities and is_for_one_task(count):
+            rows, groups = in_one_task(rows, count), in_one_task(self.groups, count)
+        return rows.join(groups, on=condition).select(*key, PARTITION_ID)
+
+    def _of_parents(
+        self, name: str, join: JoinFilter, rows: DataFrame, key: Sequence[str], sought: Column, count: int
+    ) -> list[DataFrame]:
+        # Of a row that does not move, each version says the same of those that follow it.
+        known = self.found.get(join.parent) if self.most is None else None
+        slim = rows.select(*key, _AT, self._slim(name, ROW, join).alias(ROW))
+        found = []
+        if known is not None:
+            sides = [
+                known.where(F.col(image).isNotNull()).select(
+                    F.lit(side).alias("parent_side"),
+                    self._slim(join.parent, image, join).alias(_PARENT_ROW),
+                    F.col(members).alias(_MEMBERS),
+                )
+                for side, image, members in ((_OLD, BEFORE, WAS), (_NEW, AFTER, IS))
+            ]
+            most = max(count, 2 * self.counts[join.parent])
+            parents = in_one_task(sides[0].unionByName(sides[1]), most)
+            on = (F.col(_AT) == F.col("parent_side")) & self._on(join)
+            matched = in_one_task(slim, most).join(parents, on=on)
+            found.append(matched.select(*key, F.explode(_MEMBERS).alias(PARTITION_ID)))
+        # Unchanged parents are the same on both sides.
+        parent = self.publication.articles[join.parent]
+        base = self.base(join.parent, sought).select(F.col(ROW).alias(_PARENT_ROW))
+        if self.most is None:
+            matched = base.join(broadcast_if_few(slim, count), on=self._on(join))
+        else:
+            matched = in_one_task(base, self.most).join(in_one_task(slim, self.most), on=self._on(join))
+        looked_up = with_rowguid(
+            matched.select(*(F.col(each).alias(f"of_{each}") for each in key), F.col(_PARENT_ROW).alias(ROW)),
+            parent,
+        )
+        # Spark plans the levels above by themselves: together, what they read twice would double with each level.
+        if self.most is None:
+            looked_up = self.kept.keep(looked_up)
+        looked_up_count, above = self._sought(join.parent, looked_up, None)
+        if not looked_up_count:
+            return found
+        if known is not None:
+            most = max(looked_up_count, self.counts[join.parent])
+            looked_up = in_one_task(looked_up, most).join(
+                in_one_task(known.select(ROWGUID), most), on=ROWGUID, how="left_anti"
+            )
+        looked_up = looked_up.select(
+            *(F.col(f"of_{each}").alias(each) for each in key), F.lit(_NEW).alias(_AT), ROW
+        )
+        found.append(self.members(join.parent, looked_up, key, above, count=looked_up_count))
+        return found
+
+    def _slim(self, name: str, image: str, join: JoinFilter) -> Column:
+        """Return an image with only those of its columns that occur in `on`."""
+        article = self.publication.articles[name]
+        fields = [_field(article, column) for column in dict.fromkeys(join.columns_of(name))]
+        return F.struct(*(F.col(f"{image}.{each}").alias(each) for each in fields))
+
+    def _on(self, join: JoinFilter) -> Column:
+        """Return whether a child (`row`) matches a parent (`parent_row`)."""
+
+        def value(column: ClauseColumn) -> Column:
+            assert column.article is not None
+            image = ROW if column.article == join.article else _PARENT_ROW
+            return F.col(f"{image}.{_field(self.publication.articles[column.article], column.name)}")
+
+        return column_of(join.on, column=value)
+
+
+def with_rowguid(rows: DataFrame, article: PublishedArticle) -> DataFrame:
+    """Return rows (`row`) with their rowguids."""
+    guid = rowguid_of_image(
+        ROW, image_type(rows, ROW), article.identity_fields, existing=article.rowguid_column is not None
+    )
+    return rows.withColumn(ROWGUID, guid)
+
+
+def _field(article: PublishedArticle, column: str) -> str:
+    return article.fields[article.columns.index(column)]
+
+
+def partition_rows(
+    publication: FilteredPublication, groups: DataFrame, base: Base, kept: Kept, names: Iterable[str]
+) -> dict[str, DataFrame]:
+    """Return the rows (`row`) of some articles that are in one of the partitions or everybody's, whole tables evaluated.
+
+    From the top: a row that follows another is in a partition where that one is.
+    """
+    names = set(names)
+    filters = publication.filters
+    pass_ = MembershipPass(publication, groups, base, kept)
+    found: dict[str, DataFrame] = {}
+    for name in publication.articles:
+        rows = base(name, None)
+        if not filters.is_filtered(name):
+            found[name] = rows
+            continue
+        ways = []
+        if name in filters.own:
+            at = rows.withColumn(_AT, F.lit(_NEW))
+            ways += [
+                pass_._of_part(name, part, at, (ROW,)).select(ROW) for part in parts_of(filters.own[name])
+            ]
+        for join in filters.joins_of(name):
+            parents = found[join.parent].select(F.col(ROW).alias(_PARENT_ROW))
+            ways.append(rows.join(parents, on=pass_._on(join), how="left_semi"))
+        together = with_rowguid(reduce(DataFrame.unionByName, ways), publication.articles[name])
+        found[name] = kept.keep(together.dropDuplicates([ROWGUID]).select(ROW))
+    return {name: rows for name, rows in found.items() if name in names}

@@ -1,0 +1,79 @@
+"""The publisher's versions of rows of a filtered article: their metadata, or else the rows as published."""
+
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
+
+from mergerepl.changes import CHANGE_COLUMNS, ROW, ROWGUID
+from mergerepl.delta.versions import read_version
+from mergerepl.merge.partitions.membership import with_rowguid
+from mergerepl.merge.partitions.touched import published_state
+from mergerepl.model.article import PublishedArticle
+from mergerepl.replica.replica import Replica
+from mergerepl.replica.runs import latest_of
+from mergerepl.rows.images import row_image
+from mergerepl.rows.key_bounds import KeyBounds, bound_measures, bounds_found, same_key
+from mergerepl.rows.sql import struct_type
+from mergerepl.spark.in_memory import Kept, broadcast_if_few, in_one_task
+
+
+def versions_of(
+    spark: SparkSession,
+    replica: Replica,
+    article: PublishedArticle,
+    sent: DataFrame,
+    *,
+    rows: int,
+    version: int,
+    through_seq_inclusive: int,
+    kept: Kept,
+) -> DataFrame:
+    """Return CHANGES of the rows that a subscriber sends and the publisher knows, whether or not they are enumerated.
+
+    A comparison with the enumerated rows is not enough: a newer version, or another row of the key, may lie outside of
+    the subscriber's partition.
+
+    Args:
+        spark: Session.
+        replica: The publisher.
+        article: The article.
+        sent: What the subscriber sends (CHANGES).
+        rows: How many these are.
+        version: The captured version of the publisher's table.
+        through_seq_inclusive: The last run that counts.
+        kept: Holds what is read.
+    """
+    wanted = kept.keep(broadcast_if_few(sent.select(ROWGUID, ROW), rows))
+    table = read_version(spark, replica.table(article), version).alias("t")
+    keys = wanted.select(*(F.col(f"{ROW}.{name}").alias(name) for name in article.identity_fields)).alias("s")
+    of_keys = same_key(article, _bounds(article, in_one_task(wanted, rows)))
+    there = table.join(broadcast_if_few(keys, rows), on=of_keys, how="left_semi")
+    image = row_image(article.columns).cast(struct_type(article.types)).alias(ROW)
+    state = published_state(article)
+    published = with_rowguid(there.select(image), article).select(
+        ROWGUID, *(value.alias(name) for name, value in state.items()), ROW
+    )
+    if through_seq_inclusive == 0:
+        return kept.keep(published.select(*CHANGE_COLUMNS))
+    known = latest_of(
+        spark,
+        replica.folder,
+        article,
+        wanted.select(ROWGUID),
+        rows=rows,
+        through_seq_inclusive=through_seq_inclusive,
+        columns=CHANGE_COLUMNS,
+        kept=kept,
+    ).select(*CHANGE_COLUMNS)
+    known = kept.keep(known)
+    others = published.join(known.select(ROWGUID), on=ROWGUID, how="left_anti")
+    return kept.keep(known.unionByName(others.select(*CHANGE_COLUMNS)))
+
+
+def _bounds(article: PublishedArticle, rows: DataFrame) -> KeyBounds:
+    """Return between which keys rows (`row`) lie."""
+    measures = bound_measures(article, lambda name: F.col(f"{ROW}.{name}"))
+    if not measures:
+        return {}
+    found = rows.agg(*(each.alias(name) for name, each in measures.items())).first()
+    assert found is not None
+    return bounds_found(article, found.asDict())

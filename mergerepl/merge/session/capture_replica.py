@@ -1,0 +1,256 @@
+"""`mergerepl capture`: the users' changes of one replica, recorded without a session.
+
+It is useful alone before change files are vacuumed. A session that died is rolled forward first: its commits
+and the numbers of its runs are planned already. The generations stay open; the next session closes and sends
+them.
+"""
+
+import logging
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from mergerepl.changes import SUBSCRIBER
+from mergerepl.compact.sweep import sweep_root
+from mergerepl.errors import CaptureError, LeaseError
+from mergerepl.merge.capture.windows import article_window, move_versions
+from mergerepl.model.progress import Progress
+from mergerepl.model.publication import PUBLISHER_PRIORITY
+from mergerepl.model.results import ArticleCapture, CaptureResult
+from mergerepl.replica.identity import refuse_copies
+from mergerepl.replica.pointers import pointers
+from mergerepl.replica.replica import Replica, refuse_older_bookkeeping
+from mergerepl.replica.subscription import own_priority
+from mergerepl.store.changeset import staged_folders
+from mergerepl.store.lease import lease, record_jvm
+from mergerepl.systables.replinfo import ReplicaInfo
+from triggers.window import CaptureWindow
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+    from mergerepl.merge.capture.capture import CapturedArticle
+
+log = logging.getLogger(__name__)
+
+SparkSource = Callable[[], "SparkSession"]
+
+_ATTEMPTS = 5
+
+
+def capture_replica(root: Path, *, progress: Progress) -> CaptureResult:
+    """Capture all articles of one replica and return what was new.
+
+    Raises: ConfigurationError if the folder is no replica; CaptureError, SchemaMismatchError (nothing was
+        captured); LeaseError (run again).
+    """
+    replica = Replica(root).require()
+    replica.require_tables()
+    refuse_copies(replica)
+    with _held(replica) as publishers:
+        sweep_root(replica.root)
+        return _capture(replica, publishers, _embedded_spark, progress)
+
+
+def capture_held(replica: Replica, pubid: str, *, progress: Progress) -> CaptureResult:
+    """Capture one publication of a publisher whose lease the caller holds, as `apply` does before it initialises a
+    subscriber. Problems of another publication's tables do not matter.
+
+    Raises: CaptureError, SchemaMismatchError (nothing was captured).
+    """
+    return _capture(replica, [], _embedded_spark, progress, only=pubid)
+
+
+def _embedded_spark() -> "SparkSession":
+    from mergerepl.spark import session as engine
+
+    return engine.session()
+
+
+@contextmanager
+def _held(replica: Replica) -> Iterator[list[Replica]]:
+    """Hold a replica and, before it, the publishers whose sessions it must finish first; yield those."""
+    for _ in range(_ATTEMPTS):
+        publishers = _publishers_of_pending(replica)
+        with ExitStack() as stack:
+            for root in sorted(publishers):
+                stack.enter_context(lease(root, purpose=f"mergerepl capture {replica.root}"))
+            stack.enter_context(lease(replica.root, purpose=f"mergerepl capture {replica.root}"))
+            # A session may have started and died before this process got the lease.
+            if _publishers_of_pending(replica) <= publishers:
+                yield [Replica(root) for root in sorted(publishers)]
+                return
+    raise LeaseError(
+        f"Replica '{replica.root}' is synchronized again and again. Wait for its agent, then run again.",
+        replica=str(replica.root),
+    )
+
+
+def _publishers_of_pending(replica: Replica) -> set[Path]:
+    """Return the publishers at which a session with this subscriber is staged and not finished.
+
+    Raises: CaptureError if such a publisher is out of reach.
+    """
+    publishers = set()
+    for pointer in pointers(replica):
+        publisher = pointer.publisher
+        if publisher is None:
+            raise CaptureError(
+                f"'{pointer.file}' is damaged: it names the publisher of an unfinished session. Nothing was "
+                "captured. Run `mergerepl sync` at that publisher, or remove the file if no session was "
+                "interrupted.",
+                replica=str(replica.root),
+            )
+        if not pointer.is_publisher_there:
+            raise CaptureError(
+                f"Session {pointer.session} of '{replica.root}' was interrupted and its publisher '{publisher.root}' is "
+                "out of reach. Nothing was captured: that session must be finished first. Make the publisher "
+                "reachable, then run again.",
+                replica=str(replica.root),
+                publisher=str(publisher.root),
+            )
+        if pointer.is_staged:
+            publishers.add(publisher.root)
+    return publishers
+
+
+def _capture(
+    replica: Replica,
+    publishers: Sequence[Replica],
+    spark_of: SparkSource,
+    progress: Progress,
+    *,
+    only: str | None = None,
+) -> CaptureResult:
+    source = partial(_recorded_spark, spark_of, (replica, *publishers))
+    for each in (replica, *publishers):
+        each.require_unedited()
+    if publishers or _has_staged(replica):
+        from mergerepl.spark.errors import plain_errors
+
+        with plain_errors(f"finishing the sessions of '{replica.root}' that were interrupted"):
+            _recover(replica, publishers, source, progress)
+    info = replica.info()
+    refuse_older_bookkeeping(replica.root, info, replica.relations())
+    priorities = {pubid: own for pubid, own in _priorities(replica).items() if only in (None, pubid)}
+    windows = [
+        article_window(replica, article, info)
+        for article in replica.articles
+        if article.pubid in priorities and article.nickname in info.captured
+    ]
+    if not any(window.has_changes for window in windows):
+        move_versions(replica, info, windows)
+        return CaptureResult(str(replica.root), tuple(_article_capture(window) for window in windows))
+    from mergerepl.spark.errors import plain_errors
+
+    with plain_errors(f"capturing '{replica.root}'"):
+        captured = _captured(replica, info, priorities, windows, source, progress)
+    return CaptureResult(str(replica.root), captured)
+
+
+def _recorded_spark(spark_of: SparkSource, replicas: Sequence[Replica]) -> "SparkSession":
+    """Return the session, its JVM noted at the replicas it will write: a successor waits for its end."""
+    from mergerepl.spark import session as engine
+
+    session = spark_of()
+    for replica in replicas:
+        record_jvm(replica.root, engine.jvm_pid())
+    return session
+
+
+def _has_staged(replica: Replica) -> bool:
+    return bool(staged_folders(replica.staging))
+
+
+def _recover(
+    replica: Replica, publishers: Sequence[Replica], spark_of: SparkSource, progress: Progress
+) -> None:
+    """Roll sessions forward that died: a publisher's at its own side, a subscriber's with the publisher."""
+    from mergerepl.merge.session.recovery import recover
+
+    progress.step("recover")
+    for publisher in publishers:
+        recover(publisher, replica, spark_of)
+    if _has_staged(replica):
+        # No subscriber is leased here: each session is finished at the publisher's side only.
+        recover(replica, replica, spark_of)
+
+
+def _priorities(replica: Replica) -> dict[str, float]:
+    """Return pubid -> the priority of the changes made here, for the publications of the replica."""
+    # The tables of a subscription that has ended are the user's own again, and may be gone.
+    received = {row.pubid: own_priority(SUBSCRIBER, row) for row in replica.relations() if not row.is_ended}
+    published = [row.pubid for row in replica.published]
+    return received | dict.fromkeys(published, PUBLISHER_PRIORITY)
+
+
+def _last_sent(replica: Replica, pubids: Iterable[str]) -> int:
+    """Return a generation that is before all open ones of these publications: a session that sends one has closed all."""
+    last = [max((row.sentgen for row in replica.relations(pubid)), default=0) for pubid in pubids]
+    return min(last, default=0)
+
+
+def _captured(
+    replica: Replica,
+    info: ReplicaInfo,
+    priorities: dict[str, float],
+    windows: Sequence[CaptureWindow],
+    spark_of: SparkSource,
+    progress: Progress,
+) -> tuple[ArticleCapture, ...]:
+    from mergerepl.merge.capture.capture import (
+        commit_changes,
+        open_generations,
+        read_changes,
+        remove_leftovers,
+    )
+    from mergerepl.merge.capture.partitions import filtered_publications, with_memberships
+    from mergerepl.spark import session as engine
+
+    spark = spark_of()
+    if all(window.is_small for window in windows):
+        spark = engine.interpreting(spark)
+    remove_leftovers(lambda: spark, replica, info)
+    genhistory = replica.genhistory(from_generation_exclusive=_last_sent(replica, priorities))
+    captured: list[CapturedArticle] = []
+    filtered = filtered_publications(replica, list(priorities))
+    images_of = {publication.pubid for publication in filtered}
+    try:
+        for window, generation in zip(windows, open_generations(genhistory, windows, info), strict=True):
+            progress.step("capture", article=window.article.name)
+            priority = priorities[window.article.pubid]
+            captured.append(
+                read_changes(
+                    spark,
+                    replica,
+                    window,
+                    info,
+                    priority=priority,
+                    generation=generation,
+                    with_images=window.article.pubid in images_of,
+                )
+            )
+        captured = list(with_memberships(spark, replica, filtered, captured, genhistory, info))
+        commit_changes(replica, captured, genhistory, info)
+    finally:
+        for item in captured:
+            item.release()
+    return tuple(
+        _article_capture(item.window, inserts=item.inserts, updates=item.updates, deletes=item.deletes)
+        for item in captured
+    )
+
+
+def _article_capture(
+    window: CaptureWindow, *, inserts: int = 0, updates: int = 0, deletes: int = 0
+) -> ArticleCapture:
+    return ArticleCapture(
+        window.article.name,
+        inserts,
+        updates,
+        deletes,
+        window.from_version_exclusive,
+        window.through_version_inclusive,
+    )

@@ -1,0 +1,115 @@
+"""Give up a staged session: end it as it is, and keep its rows.
+
+Changes that a side recorded stay changes of the session. Changes that a side wrote and did not record are captured by
+the next session as if users had written them (docs/protocol.md, Capture). So no write is lost, and a later session
+makes both sides equal.
+"""
+
+import logging
+from collections.abc import Callable
+from pathlib import Path
+
+from py4j.protocol import Py4JError
+from pyspark.errors import PySparkException
+from pyspark.sql import SparkSession
+
+from mergerepl.changes import ACTION_OF, PUBLISHER, SUBSCRIBER
+from mergerepl.delta.log import find_own_commit
+from mergerepl.delta.table import open_table
+from mergerepl.errors import ApplyError, MergeReplError
+from mergerepl.failpoints import failpoint
+from mergerepl.merge.apply.side import Side, data_transaction
+from mergerepl.merge.session.carry_out import log_everywhere
+from mergerepl.merge.stage.constraints import refuse_at_side
+from mergerepl.replica.pointers import drop_pointer
+from mergerepl.replica.replica import Replica
+from mergerepl.store.changeset import UNSENT, Changeset, read_changeset, set_aside
+
+log = logging.getLogger(__name__)
+
+
+def give_up(
+    changeset: Changeset,
+    publisher: Replica,
+    subscriber: Replica | None,
+    spark_of: Callable[[], SparkSession],
+) -> Path:
+    """End a staged session that cannot be finished; the caller holds these replicas. Returns the folder that keeps it.
+
+    If it wrote anything, the conflicts that it resolved are logged where its publication keeps them. Its rows, its plan
+    and the outcomes of its sides stay in the folder. `subscriber` is None if it is out of reach.
+    """
+    replicas = {PUBLISHER: publisher, **({SUBSCRIBER: subscriber} if subscriber is not None else {})}
+    if len(replicas) < 2 or any(_has_written(changeset, name, replica) for name, replica in replicas.items()):
+        _log_conflicts(changeset, replicas, spark_of)
+    failpoint("give_up.before_move")
+    kept = set_aside(changeset.folder)
+    failpoint("give_up.after_move")
+    if subscriber is not None:
+        settle(publisher, subscriber, changeset.folder.name)
+    return kept
+
+
+def settle(publisher: Replica, subscriber: Replica, session: str) -> None:
+    """End at a subscriber a session that was given up at its publisher; one that is out of reach is settled later."""
+    changeset = read_changeset(publisher.folder / UNSENT / session)
+    if changeset is not None:
+        _own_resolutions(changeset, publisher, subscriber)
+    failpoint("give_up.before_pointer")
+    drop_pointer(subscriber, session)
+
+
+def is_refused_by(spark: SparkSession, changeset: Changeset, replica: Replica, name: str) -> bool:
+    """Return whether a table of one side would refuse the session's rows, by the checks of staging."""
+    articles = {article.nickname: article for article in replica.articles}
+    for work in changeset.work_of(name).articles:
+        if not work.touches_rows or work.nickname not in articles:
+            continue
+        article, rows = articles[work.nickname], changeset.rows(work.nickname)
+        try:
+            facts = open_table(replica.table(article))
+            refuse_at_side(spark, rows, work, article, facts, action=ACTION_OF[name])
+        except ApplyError as error:
+            log.warning("%s", error.message)
+            return True
+    return False
+
+
+def _has_written(changeset: Changeset, name: str, replica: Replica) -> bool:
+    """Return whether a side has done its part, or a MERGE of it."""
+    if changeset.is_done(name):
+        return True
+    work = changeset.work_of(name)
+    articles = {article.nickname: article for article in replica.articles}
+    side = Side(name, replica, articles, work)
+    return any(
+        find_own_commit(
+            replica.table(articles[item.nickname]),
+            data_transaction(changeset, side, item.nickname).mark,
+            from_version_exclusive=item.from_version,
+        )
+        is not None
+        for item in work.articles
+        if item.nickname in articles and item.touches_rows
+    )
+
+
+def _log_conflicts(
+    changeset: Changeset, replicas: dict[str, Replica], spark_of: Callable[[], SparkSession]
+) -> None:
+    try:
+        log_everywhere(spark_of, changeset, replicas)
+    except (MergeReplError, PySparkException, Py4JError) as error:
+        # The table that keeps the session from finishing may be a conflict table. The folder has the losing rows, too.
+        log.warning("session %s: its conflicts could not be logged: %s", changeset.manifest.session, error)
+
+
+def _own_resolutions(changeset: Changeset, publisher: Replica, subscriber: Replica) -> None:
+    """Let the subscriber send the rows that the session resolved, if only the subscriber has recorded them.
+
+    Their generations were planned as the publisher's, which lacks them: it would refuse a subscriber that holds them.
+    """
+    planned = {row.guidsrc for row in changeset.work_of(SUBSCRIBER).generations}
+    own = subscriber.held(planned) - publisher.held(planned)
+    if own:
+        subscriber.close_generations(own)

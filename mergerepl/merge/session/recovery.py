@@ -1,0 +1,235 @@
+"""The first step of a session: finish sessions that died after they were staged."""
+
+import logging
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from datetime import datetime
+
+from pyspark.sql import SparkSession
+
+from mergerepl.changes import PUBLISHER, SUBSCRIBER
+from mergerepl.delta.log import TruncatedLogError, head_version, is_another_commit, is_delta_table
+from mergerepl.errors import (
+    INITIALISE_AGAIN,
+    EngineError,
+    EnumerationError,
+    MergeReplError,
+    Transient,
+    UnfinishedSessionError,
+    give_up_advice,
+)
+from mergerepl.merge.apply import session_history
+from mergerepl.merge.session.carry_out import Outcome, carry_out, log_given_up
+from mergerepl.merge.session.give_up import give_up, is_refused_by, settle
+from mergerepl.merge.session.session_result import session_result
+from mergerepl.replica.pointers import drop_half_written_pointers, drop_pointer, pointers
+from mergerepl.replica.replica import Replica
+from mergerepl.spark.errors import AGAIN, plain_errors
+from mergerepl.store.changeset import Changeset, drop, read_changeset, staged_folders
+from triggers.errors import FeedGapError
+
+log = logging.getLogger(__name__)
+
+SparkSource = Callable[[], SparkSession]
+
+
+def recover(publisher: Replica, subscriber: Replica, spark_of: SparkSource) -> int:
+    """Roll staged sessions of the publisher forward and drop incomplete ones. Returns how many were rolled
+    forward.
+
+    A session is identified by the subscriber's replid, so the folder may have moved. A session with another
+    subscriber is finished at the publisher only: that subscriber may be out of reach, and its side waits for its
+    next session. If a table of the publisher refuses its rows by now, it is given up. If the subscription has ended
+    since, only the publisher's side is finished.
+
+    Raises: EnumerationError if a replica is older than the session that was staged against it; UnfinishedSessionError.
+    """
+    rolled = 0
+    own_id = subscriber.info().replid
+    for folder in staged_folders(publisher.staging):
+        changeset = read_changeset(folder)
+        if changeset is None:
+            drop(folder)
+            drop_pointer(subscriber, folder.name)
+            continue
+        work = changeset.manifest.subscriber
+        is_subscribed = work is not None and _is_subscribed(publisher, changeset.manifest.subid, work.replid)
+        is_ours = is_subscribed and work is not None and work.replid == own_id
+        if is_ours or not changeset.is_done(PUBLISHER):
+            log.info("rolling session %s forward", folder.name)
+            try:
+                roll_forward(spark_of(), changeset, publisher, subscriber, is_ours=is_ours)
+            except UnfinishedSessionError as error:
+                if is_ours or not is_refused_by(spark_of(), changeset, publisher, PUBLISHER):
+                    raise
+                # Another subscriber's session. It would block this subscriber for good.
+                log.warning("%s It is given up, so that others can go on.", error.message)
+                give_up(changeset, publisher, None, spark_of)
+                continue
+            rolled += 1
+        if not is_subscribed:
+            log_given_up(spark_of, changeset, publisher)
+            drop(folder)
+    _drop_stale_pointers(publisher, subscriber)
+    return rolled
+
+
+def refuse_interrupted(publisher: Replica, subscriber: Replica) -> None:
+    """Raise EnumerationError if a session was interrupted that the next one of these two will finish first."""
+    own_id = subscriber.info().replid
+    for folder in staged_folders(publisher.staging):
+        changeset = read_changeset(folder)
+        work = changeset.manifest.subscriber if changeset is not None else None
+        if changeset is None or work is None:
+            continue
+        if work.replid == own_id or not changeset.is_done(PUBLISHER):
+            raise EnumerationError(
+                f"Session {folder.name} of '{publisher.root}' was interrupted and is half carried out, so what a next one "
+                "will do is not known yet. Nothing was changed. Run `mergerepl sync`, which finishes it first. "
+                f"{give_up_advice(publisher.root, folder.name)}",
+                replica=str(publisher.root),
+            )
+
+
+def _is_subscribed(publisher: Replica, subid: str, replid: str) -> bool:
+    row = publisher.relation(subid, replid)
+    return row is not None and not row.is_ended
+
+
+def _drop_stale_pointers(publisher: Replica, subscriber: Replica) -> None:
+    """Remove pointers to finished sessions of this publisher, and pointers that a kill left half written."""
+    drop_half_written_pointers(subscriber)
+    publisher_id = publisher.info().replid
+    staged = {folder.name for folder in staged_folders(publisher.staging)}
+    # A damaged pointer does not name its publisher; a capture, which needs it, refuses the pointer.
+    for pointer in pointers(subscriber):
+        if pointer.replid == publisher_id and pointer.session not in staged:
+            settle(publisher, subscriber, pointer.session)
+
+
+def roll_forward(
+    spark: SparkSession, changeset: Changeset, publisher: Replica, subscriber: Replica, *, is_ours: bool
+) -> None:
+    """Carry out a staged session, at the publisher only if the subscriber is not the session's (`is_ours`).
+
+    Raises: EnumerationError, UnfinishedSessionError: it stays staged.
+    """
+    manifest = changeset.manifest
+    # This may not be the subscriber of the session.
+    subscriber_root = manifest.subscriber.root if manifest.subscriber is not None else str(subscriber.root)
+    sides = {PUBLISHER: publisher, **({SUBSCRIBER: subscriber} if is_ours else {})}
+
+    def record(outcome: Outcome) -> None:
+        result = session_result(manifest.publication, subscriber, outcome, 0.0, 1)
+        session_history.record(
+            publisher, subscriber, manifest, result, datetime.fromisoformat(manifest.started)
+        )
+
+    restored = {
+        name: difference
+        for name, replica in sides.items()
+        if (difference := _difference_from_staged(changeset, name, replica))
+    }
+    if is_ours and (later := _later_session(changeset, subscriber)):
+        restored = {
+            PUBLISHER: f"the subscriber has completed session {later} since, which is not known there"
+        }
+    if PUBLISHER not in restored:
+        held = {name: replica for name, replica in sides.items() if name not in restored}
+        try:
+            with named(changeset, publisher):
+                carry_out(spark, changeset, held, record=record)
+        except UnfinishedSessionError as error:
+            cause = error.__cause__
+            if not isinstance(cause, TruncatedLogError | FeedGapError):
+                raise
+            session = changeset.manifest.session
+            raise EnumerationError(
+                f"Session {session} of '{publisher.root}' with '{subscriber_root}' was interrupted and needs versions of "
+                f"'{cause.facts['table']}' that are gone since then. It cannot be finished any more. "
+                f"{give_up_advice(publisher.root, session)}",
+                replica=str(publisher.root),
+                session=session,
+            ) from error
+    for name, difference in restored.items():
+        raise EnumerationError(
+            f"Session {manifest.session} of '{publisher.root}' with '{subscriber_root}' was interrupted, and since then "
+            f"the {name} '{sides[name].root}' was put back to an older state: {difference}. The session cannot be finished "
+            f"there. {_way_out(changeset, publisher, name)}",
+            replica=str(sides[name].root),
+            session=manifest.session,
+        )
+
+
+def _way_out(changeset: Changeset, publisher: Replica, name: str) -> str:
+    advice = give_up_advice(publisher.root, changeset.manifest.session)
+    if name == SUBSCRIBER:
+        return f"The publisher's side is finished. {advice} {INITIALISE_AGAIN}"
+    return f"Nothing was changed. Restore the publisher from a later copy. {advice} {INITIALISE_AGAIN}"
+
+
+@contextmanager
+def named(changeset: Changeset, publisher: Replica) -> Iterator[None]:
+    """Add to an error while a changeset is carried out: the staged session, and how it is given up.
+
+    Raises: UnfinishedSessionError; an error that is transient, or about the engine, stays as it is.
+    """
+    manifest = changeset.manifest
+    subscriber = manifest.subscriber.root if manifest.subscriber is not None else ""
+    try:
+        with plain_errors("it was carried out"):
+            yield
+    except MergeReplError as error:
+        if isinstance(error, Transient | EngineError):
+            raise
+        reason = error.message.removesuffix(AGAIN).strip()
+        raise UnfinishedSessionError(manifest.session, str(publisher.root), subscriber, reason) from error
+
+
+def _difference_from_staged(changeset: Changeset, name: str, replica: Replica) -> str | None:
+    """Return how a replica differs from the one that the session was staged against, None if it is the same.
+
+    A restored replica may have gone on by itself: it has runs and commits of these numbers that this session lacks.
+    """
+    work = changeset.manifest.side(name)
+    if work is None:
+        return None
+    info = replica.info()
+    if info.replid != work.replid:
+        return "it is another replica"
+    if changeset.is_done(name):
+        # Tables may have gone on since, articles may be gone. But the file lies at the publisher: only what the
+        # replica recorded before it, which never goes back, says that the session is still in there.
+        if info.session_number < changeset.manifest.number or info.last_seq < work.seq:
+            return f"session {changeset.manifest.number} was carried out there and is not in it any more"
+        return None
+    if info.last_seq < work.base_seq:
+        return f"its last run is {info.last_seq}, not {work.base_seq}"
+    if info.last_seq > work.base_seq and info.session_number < changeset.manifest.number:
+        return f"it has captured changes by itself, in run {info.last_seq}"
+    articles = {article.nickname: article for article in replica.articles}
+    for item in work.articles:
+        if item.nickname not in articles:
+            return f"it no longer has the article with nickname {item.nickname}"
+        article = articles[item.nickname]
+        table = replica.table(article)
+        if not is_delta_table(table):
+            return f"the table of '{article.name}', '{table}', is gone"
+        head = head_version(table)
+        if head < item.from_version:
+            return f"'{article.name}' is at version {head}, not {item.from_version}"
+        if is_another_commit(table, item.from_version, work.commits.get(item.nickname)):
+            return f"'{article.name}' has another commit as version {item.from_version}"
+    return None
+
+
+def _later_session(changeset: Changeset, subscriber: Replica) -> int | None:
+    """Return the number of a session that the subscriber completed after this one, None if there is none.
+
+    There cannot be one, as both finish this one first; but an older copy of the publisher may hold it still staged.
+    """
+    manifest = changeset.manifest
+    assert manifest.publisher is not None
+    row = subscriber.relation(manifest.subid, manifest.publisher.replid)
+    number = row.session_number if row is not None else 0
+    return number if number > manifest.number else None

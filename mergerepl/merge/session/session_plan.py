@@ -1,0 +1,236 @@
+"""The plan of a session, from what both sides know of each other, and the manifest that commits to it."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from datetime import UTC, datetime
+from math import inf
+from uuid import uuid4
+
+from enumeration.generations import received_generation
+from enumeration.plan import Numbers, SessionPlan, enumeration, plan_session
+from mergerepl.changes import OTHER_SIDE, PUBLISHER, SUBSCRIBER
+from mergerepl.delta.log import commit_text, is_delta_table
+from mergerepl.delta.transactions import transaction_version
+from mergerepl.merge.apply.conflict_log import log_app_id
+from mergerepl.merge.apply.side import data_app_id, next_seq, session_number_of
+from mergerepl.merge.capture.capture import new_generation
+from mergerepl.merge.session.sides import SideState
+from mergerepl.merge.stage.article import StagedArticle
+from mergerepl.store.changeset import ArticleWork, Manifest, Mark, SideWork
+from mergerepl.systables import conflicts_info
+from mergerepl.systables.catalog import PublicationRow
+from mergerepl.systables.genhistory import Generation, GenStatus, new_guid
+from triggers.window import SMALL_ROWS
+
+
+def session_plan(sides: dict[str, SideState], *, upload: bool, download: bool) -> SessionPlan:
+    """Return the generations that each side sends to the other.
+
+    Raises: EnumerationError, as `plan_session`.
+    """
+    sources = {name: side.source for name, side in sides.items()}
+    destinations = {name: side.destination for name, side in sides.items()}
+    return plan_session(sources, destinations, upload=upload, download=download)
+
+
+def has_work(sides: dict[str, SideState], plan: SessionPlan) -> bool:
+    """Return whether there is anything to capture or to send in the directions that run."""
+    has_new = {name: any(window.has_changes for window in side.windows) for name, side in sides.items()}
+    return plan.has_work or (plan.upload and has_new[SUBSCRIBER]) or (plan.download and has_new[PUBLISHER])
+
+
+def has_few_changes(sides: dict[str, SideState], plan: SessionPlan) -> bool:
+    """Return whether few rows are captured and sent, so that interpreting queries is faster than compiling them."""
+    sent = sum(row.changecount for each in (plan.up, plan.down) for row in each.generations)
+    return sent <= SMALL_ROWS and all(window.is_small for side in sides.values() for window in side.windows)
+
+
+def session_manifest(
+    sides: dict[str, SideState],
+    plan: SessionPlan,
+    numbers: Mapping[str, Numbers],
+    staged: dict[int, StagedArticle],
+    session: str,
+    publication: str,
+) -> Manifest:
+    """Return the plan of the session: everything that carrying it out needs, now or after a crash."""
+    publisher, subscriber = sides[PUBLISHER], sides[SUBSCRIBER]
+    now = datetime.now(UTC)
+    resolved = [nickname for nickname, article in staged.items() if article.resolved or article.undone]
+    both = plan.upload and plan.download
+    guids = {nickname: new_guid() for nickname in resolved}
+
+    def resolution(side: SideState, numbers_: Mapping[int, int], *, made_here: bool) -> list[Generation]:
+        holders = [publisher.info.nickname, subscriber.info.nickname] if both else [side.info.nickname]
+        status = GenStatus.CLOSED if made_here else GenStatus.CLOSED_ELSEWHERE
+        return [
+            replace(
+                new_generation(
+                    side.articles[n], number=numbers_[n], nicknames=holders, status=status, guid=guids[n]
+                ),
+                changecount=staged[n].resolved + (staged[n].undone if side is subscriber else 0),
+            )
+            for n in resolved
+            if n in numbers_
+        ]
+
+    def received(
+        side: SideState, rows: Sequence[Generation], numbers_: Mapping[int, int]
+    ) -> list[Generation]:
+        sender = OTHER_SIDE[side.name]
+        return [
+            received_generation(
+                _without_refused(row, rows, staged, sender),
+                generation=numbers_[row.generation],
+                nickname=side.info.nickname,
+                now=now,
+            )
+            for row in rows
+            if row.generation in numbers_
+        ]
+
+    def waiting(side: SideState, other: SideState) -> list[Generation]:
+        number = numbers[side.name].waiting
+        return [
+            replace(
+                new_generation(
+                    side.articles[n],
+                    number=number[n],
+                    nicknames=[side.info.nickname],
+                    status=GenStatus.CLOSED,
+                ),
+                changecount=article.waiting[side.name],
+                waits_for=other.info.replid,
+                refused_by=article.refused_by[other.name],
+            )
+            for n, article in sorted(staged.items())
+            if article.waiting.get(side.name)
+        ]
+
+    at_publisher = received(publisher, plan.up.generations, numbers[PUBLISHER].received)
+    at_publisher += resolution(publisher, numbers[PUBLISHER].resolved, made_here=True)
+    at_subscriber = received(subscriber, plan.down.generations, numbers[SUBSCRIBER].received)
+    at_subscriber += resolution(subscriber, numbers[SUBSCRIBER].resolved, made_here=not plan.upload)
+    waits_at_publisher, waits_at_subscriber = waiting(publisher, subscriber), waiting(subscriber, publisher)
+    first = publisher.replica.publication(pubid=publisher.other.pubid)
+    return Manifest(
+        session=session,
+        number=_next_session_number(sides, staged),
+        publication=publication,
+        pubid=publisher.other.pubid,
+        subid=publisher.other.subid,
+        upload=plan.upload,
+        download=plan.download,
+        started=now.isoformat(),
+        conflict_logging=_conflict_logging(first),
+        conflicts={nickname: article.conflicts for nickname, article in staged.items()},
+        publisher=_side_work(
+            publisher,
+            subscriber,
+            [*at_publisher, *waits_at_publisher],
+            [staged[n].publisher for n in sorted(staged)],
+        ),
+        subscriber=_side_work(
+            subscriber,
+            publisher,
+            [*at_subscriber, *waits_at_subscriber],
+            [staged[n].subscriber for n in sorted(staged)],
+        ),
+        # Both sides hold what one received in this session, so both watermarks may cover it, except generations that wait.
+        # After a session of one direction, resolved rows still have to be sent.
+        upload_watermark=_watermark(
+            subscriber,
+            at_subscriber if both else [],
+            min([_first_left_out(subscriber, publisher), *(g.generation for g in waits_at_subscriber)]),
+        )
+        if plan.upload
+        else None,
+        download_watermark=_watermark(
+            publisher,
+            at_publisher if both else [],
+            min([_first_left_out(publisher, subscriber), *(g.generation for g in waits_at_publisher)]),
+        )
+        if plan.download
+        else None,
+        uploaded_guids=[row.guidsrc for row in plan.up.generations] if plan.upload else [],
+        replicastate=str(uuid4()),
+    )
+
+
+def _without_refused(
+    row: Generation, sent: Sequence[Generation], staged: Mapping[int, StagedArticle], sender: str
+) -> Generation:
+    """Return a generation as it is received: without changes if all of them waited for this side and are refused again.
+
+    With a count it would be work for each replica that it is sent to next.
+    """
+    article = staged.get(row.art_nick)
+    if row.waits_for is None or article is None:
+        return row
+    waited = sum(g.changecount for g in sent if g.waits_for is not None and g.art_nick == row.art_nick)
+    return replace(row, changecount=0) if article.refused_again.get(sender, 0) >= waited else row
+
+
+def _side_work(
+    side: SideState, peer: SideState, generations: Sequence[Generation], works: Sequence[ArticleWork]
+) -> SideWork:
+    commits = {
+        work.nickname: commit_text(side.replica.table(side.articles[work.nickname]), work.from_version)
+        for work in works
+    }
+    return SideWork(
+        root=str(side.replica.root),
+        replid=side.info.replid,
+        peer=peer.info.replid,
+        nickname=side.info.nickname,
+        base_seq=side.info.last_seq,
+        seq=next_seq(side.replica.root, side.info.last_seq),
+        last_generation=max([side.info.last_generation, *(row.generation for row in generations)]),
+        publication_number=side.filtered.number if side.filtered is not None else 0,
+        generations=list(generations),
+        articles=list(works),
+        commits={nickname: text for nickname, text in commits.items() if text is not None},
+    )
+
+
+def _first_left_out(source: SideState, destination: SideState) -> float:
+    """Return the first generation of an article that is left out of the session and that the destination lacks."""
+    waiting = enumeration(
+        replace(source.source, tablenicks=source.left_out), destination.destination
+    ).generations
+    return waiting[0].generation if waiting else inf
+
+
+def _watermark(side: SideState, received: Sequence[Generation], before: float) -> Mark:
+    """Return the last closed generation `before` the first that waits.
+
+    Later generations that are sent now are not sent again: the destination holds them.
+    """
+    rows = [row for row in (*side.genhistory, *received) if not row.is_open and row.generation < before]
+    if not rows:
+        return Mark(generation=0, guid=None)
+    last = max(rows, key=lambda row: row.generation)
+    return Mark(generation=last.generation, guid=last.guidsrc)
+
+
+def _next_session_number(sides: dict[str, SideState], staged: dict[int, StagedArticle]) -> int:
+    """Return a number above every one used, also in tables whose bookkeeping was restored: writes must not be skipped."""
+    used = [0]
+    for side in sides.values():
+        used += [side.info.session_number, side.other.session_number]
+        app_id = data_app_id(side.other.subid)
+        for nickname in staged:
+            version = transaction_version(side.replica.table(side.articles[nickname]), app_id)
+            used.append(session_number_of(version) if version >= 0 else 0)
+        # A session that was given up may have logged its conflicts and nothing else.
+        names = [side.articles[nickname].conflict_table for nickname in staged if staged[nickname].conflicts]
+        logged = [side.replica.folder / name for name in (*names, conflicts_info.NAME)] if names else []
+        log_id = log_app_id(side.other.subid)
+        # A side that keeps no conflicts does not need such a table.
+        used += [transaction_version(table, log_id) for table in logged if is_delta_table(table)]
+    return max(used) + 1
+
+
+def _conflict_logging(publication: PublicationRow) -> str:
+    centralized, decentralized = publication.centralized_conflicts, publication.decentralized_conflicts
+    return "both" if centralized and decentralized else "subscriber" if decentralized else "publisher"

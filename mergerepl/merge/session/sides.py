@@ -1,0 +1,296 @@
+"""The two sides of a session: the bookkeeping of each replica about the other, and its captured changes."""
+
+from collections.abc import Callable, Collection, Sequence
+from concurrent.futures import ThreadPoolExecutor, wait
+from dataclasses import dataclass, replace
+
+from pyspark.sql import SparkSession
+
+from enumeration.generations import make_generation
+from enumeration.plan import Destination, Source
+from mergerepl.changes import OTHER_SIDE, PUBLISHER, SUBSCRIBER
+from mergerepl.errors import MergeReplError
+from mergerepl.failpoints import failpoint
+from mergerepl.merge.capture.capture import (
+    CapturedArticle,
+    after_commit,
+    commit_changes,
+    open_generations,
+    read_changes,
+    remove_leftovers,
+)
+from mergerepl.merge.capture.partitions import with_memberships
+from mergerepl.merge.capture.small_capture import CaptureJob, capture_small
+from mergerepl.merge.capture.windows import article_window
+from mergerepl.merge.partitions.filtered import FilteredPublication, filtered_publication, sent_partition
+from mergerepl.merge.session.refused import ARTICLE_ERRORS, Refused, raised_if_transient, refuse
+from mergerepl.model.article import PublishedArticle
+from mergerepl.replica.identity import require_same_articles, require_same_session
+from mergerepl.replica.replica import Replica, refuse_older_bookkeeping
+from mergerepl.replica.subscription import own_priority
+from mergerepl.spark.errors import plain_errors
+from mergerepl.spark.session import writes_small
+from mergerepl.systables.catalog import SubscriptionRow
+from mergerepl.systables.genhistory import Generation
+from mergerepl.systables.replinfo import ReplicaInfo
+from triggers.window import CaptureWindow
+
+AT_ONCE = 2
+"""Spark actions run side by side: one keeps two cores busy only in part."""
+
+
+@dataclass(frozen=True)
+class SideState:
+    """One replica of the session: its bookkeeping as it moves along. `other` is its row about the other side."""
+
+    name: str
+    replica: Replica
+    info: ReplicaInfo
+    genhistory: list[Generation]
+    """Its generations from the watermarks on."""
+    articles: dict[int, PublishedArticle]
+    other: SubscriptionRow
+    windows: tuple[CaptureWindow, ...] = ()
+    captured: tuple[CapturedArticle, ...] = ()
+    left_out: frozenset[int] = frozenset()
+    """Tablenicks of articles that were refused: they are not among `articles`, and their generations wait."""
+    filtered: FilteredPublication | None = None
+    """The filter of the rows that the other side gets, at a publisher with row filters."""
+
+    @property
+    def source(self) -> Source:
+        """The side as the one that sends."""
+
+        def after(number: int) -> list[Generation]:
+            return [row for row in self.genhistory if row.generation > number]
+
+        partition = None
+        if self.filtered is not None:
+            partition = sent_partition(
+                self.replica, self.filtered.number, self.filtered.tablenicks, self.other
+            )
+        return Source(str(self.replica.root), after, self.other, tuple(self.articles), partition)
+
+    @property
+    def destination(self) -> Destination:
+        """The side as the one that receives."""
+        return Destination(str(self.replica.root), self.held, self.other, self.replica.asked_of_rows)
+
+    def held(self, guids: Collection[str]) -> Collection[str]:
+        """Return the generations among these that the side had before this session."""
+        return self.replica.held(guids)
+
+    def captured_article(self, nickname: int) -> CapturedArticle | None:
+        """Return the changes captured of an article in this session, None if there are none."""
+        return next((c for c in self.captured if c.article.nickname == nickname and c.rows is not None), None)
+
+
+def _since_watermarks(source: Replica, own: SubscriptionRow, its: SubscriptionRow) -> list[Generation]:
+    """Return a source's generations from the lower of both watermarks of the subscription on.
+
+    Args:
+        source: The replica.
+        own: What it notes of the subscription: the last generation it sent.
+        its: What the destination notes: the last generation it received.
+    """
+    return source.genhistory(from_generation_exclusive=min(own.sentgen, its.recgen) - 1)
+
+
+_Job = tuple[SideState, CaptureWindow, Generation]
+
+
+def open_sides(
+    publisher: Replica, subscriber: Replica, subscription: SubscriptionRow
+) -> dict[str, SideState]:
+    """Return both sides by name, from the control plane alone.
+
+    Raises: PublicationError, EnumerationError if the replicas are not those of the subscription, or not in the
+    state in which their last session left them.
+    """
+    pubid, subid = subscription.pubid, subscription.subid
+    for replica in (publisher, subscriber):
+        replica.require_tables()
+    infos = {PUBLISHER: publisher.info(), SUBSCRIBER: subscriber.info()}
+    replicas = {PUBLISHER: publisher, SUBSCRIBER: subscriber}
+    found = {n: replica.relation(subid, infos[OTHER_SIDE[n]].replid) for n, replica in replicas.items()}
+    row_of = require_same_session(publisher, subscriber, found)
+    for name, replica in replicas.items():
+        refuse_older_bookkeeping(replica.root, infos[name], replica.relations())
+    articles = {
+        name: {article.nickname: article for article in replica.articles_of(pubid)}
+        for name, replica in replicas.items()
+    }
+    require_same_articles(publisher, subscriber, articles[PUBLISHER], articles[SUBSCRIBER])
+    return {
+        name: SideState(
+            name,
+            replica,
+            infos[name],
+            _since_watermarks(replica, row_of[name], row_of[OTHER_SIDE[name]]),
+            articles[name],
+            row_of[name],
+            filtered=filtered_publication(replica, pubid) if name == PUBLISHER else None,
+        )
+        for name, replica in replicas.items()
+    }
+
+
+def with_windows(sides: dict[str, SideState]) -> tuple[dict[str, SideState], Refused]:
+    """Return the sides with what happened to their tables since the last capture, read from their logs.
+
+    An article that cannot be captured at one side is left out at both.
+    """
+    refused: Refused = {}
+    windows: dict[str, list[CaptureWindow]] = {name: [] for name in sides}
+    for name, side in sides.items():
+        for nickname, article in side.articles.items():
+            try:
+                windows[name].append(article_window(side.replica, article, side.info))
+            except ARTICLE_ERRORS as error:
+                refuse(refused, nickname, error)
+    found = {name: replace(side, windows=tuple(windows[name])) for name, side in sides.items()}
+    return without(found, refused), refused
+
+
+def without(sides: dict[str, SideState], refused: Collection[int]) -> dict[str, SideState]:
+    """Return the sides without these articles: their generations wait, and no watermark of the session passes them.
+
+    Their captured changes are recorded with the rest.
+    """
+    return {
+        name: replace(
+            side,
+            articles={n: article for n, article in side.articles.items() if n not in refused},
+            windows=tuple(window for window in side.windows if window.article.nickname not in refused),
+            left_out=side.left_out | frozenset(refused),
+        )
+        for name, side in sides.items()
+    }
+
+
+def captured_sides(spark: SparkSession, sides: dict[str, SideState]) -> tuple[dict[str, SideState], Refused]:
+    """Compute what is new at both sides, side by side; nothing is written yet.
+
+    An article that cannot be captured at one side is left out at both.
+    """
+    jobs = [
+        (side, *job)
+        for side in sides.values()
+        for job in zip(side.windows, open_generations(side.genhistory, side.windows, side.info), strict=True)
+    ]
+
+    def read(job: _Job) -> CapturedArticle | MergeReplError:
+        side, window, generation = job
+        try:
+            with plain_errors(f"capturing article '{window.article.name}' of '{side.replica.root}'"):
+                return read_changes(
+                    spark,
+                    side.replica,
+                    window,
+                    side.info,
+                    priority=own_priority(side.name, side.other),
+                    generation=generation,
+                    with_images=side.filtered is not None,
+                )
+        except ARTICLE_ERRORS as error:
+            return raised_if_transient(error)
+
+    small = _captured_together(spark, jobs)
+    results = _all_or_none(lambda number: small.get(number) or read(jobs[number]), range(len(jobs)))
+    refused: Refused = {}
+    by_side: dict[str, list[CapturedArticle]] = {name: [] for name in sides}
+    for (side, window, _), result in zip(jobs, results, strict=True):
+        if isinstance(result, MergeReplError):
+            refuse(refused, window.article.nickname, result)
+        else:
+            by_side[side.name].append(result)
+    captured = {name: replace(side, captured=tuple(by_side[name])) for name, side in sides.items()}
+    if sides[PUBLISHER].filtered is not None:
+        captured[PUBLISHER] = _with_memberships(spark, captured[PUBLISHER], refused)
+    return without(captured, refused), refused
+
+
+def _captured_together(spark: SparkSession, jobs: Sequence[_Job]) -> dict[int, CapturedArticle]:
+    """Return what is new, by the number of the job, in the articles that need no capture of their own."""
+    if not any(window.segments for _, window, _ in jobs) or not writes_small(spark):
+        return {}
+    asked = [
+        CaptureJob(
+            side.replica,
+            window,
+            side.info,
+            own_priority(side.name, side.other),
+            generation,
+            with_images=side.filtered is not None,
+        )
+        for side, window, generation in jobs
+    ]
+    return capture_small(spark, asked)
+
+
+def _with_memberships(spark: SparkSession, side: SideState, refused: Refused) -> SideState:
+    """Return a publisher with row filters, and what its captured changes move.
+
+    Raises: why an article cannot be captured: rows of others may follow its rows.
+    """
+    assert side.filtered is not None
+    try:
+        for error in refused.values():
+            raise error
+        joined = with_memberships(
+            spark, side.replica, [side.filtered], side.captured, side.genhistory, side.info
+        )
+    except BaseException:
+        for item in side.captured:
+            item.release()
+        raise
+    return replace(side, captured=joined)
+
+
+def _all_or_none(
+    read: Callable[[int], CapturedArticle | MergeReplError], jobs: Sequence[int]
+) -> list[CapturedArticle | MergeReplError]:
+    """Capture all articles; if the engine fails, the rows that the others keep in memory are released here."""
+    with ThreadPoolExecutor(AT_ONCE) as pool:
+        futures = [pool.submit(read, job) for job in jobs]
+        try:
+            return [future.result() for future in futures]
+        except BaseException:
+            begun = [future for future in futures if not future.cancel()]
+            for future in wait(begun).done:
+                if future.exception() is None and not isinstance(done := future.result(), MergeReplError):
+                    done.release()
+            raise
+
+
+def committed_sides(spark: SparkSession, sides: dict[str, SideState]) -> dict[str, SideState]:
+    """Append what was captured and close the generations (make_generation), both sides side by side."""
+
+    def commit(side: SideState) -> SideState:
+        remove_leftovers(lambda: spark, side.replica, side.info)
+        done = planned(side)
+        info = commit_changes(side.replica, done.captured, done.genhistory, side.info)
+        saved = {item.generation.guidsrc for item in done.captured if item.generation is not None}
+        left_open = [row.guidsrc for row in side.genhistory if row.is_open and row.guidsrc not in saved]
+        if left_open:
+            failpoint("generations.before_close")
+            side.replica.close_generations(left_open)
+            failpoint("generations.after_close")
+        return replace(done, info=info)
+
+    with ThreadPoolExecutor(AT_ONCE) as pool:
+        done = list(pool.map(commit, sides.values()))
+    return {side.name: side for side in done}
+
+
+def planned(side: SideState) -> SideState:
+    """Return the side as `committed_sides` leaves it, with nothing written: its generations are closed (make_generation).
+
+    All but the number of the run is known before it is committed.
+    """
+    captured = tuple(
+        item if item.generation is None else replace(item, generation=item.generation.closed())
+        for item in side.captured
+    )
+    info, genhistory = after_commit(captured, make_generation(side.genhistory), side.info)
+    return replace(side, info=info, genhistory=genhistory, captured=captured)

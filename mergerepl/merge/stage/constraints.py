@@ -1,0 +1,299 @@
+"""The rows of a changeset that a destination table would refuse, found before anything is applied.
+
+A row that breaks a CHECK constraint, a NOT NULL or a length at its destination would make the MERGE fail for
+the whole article, and a partition column would hold some texts as others. The staged rows and the destination's log are
+checked, so that such rows are withheld; a filtered article is left out of the session as a whole.
+"""
+
+import logging
+from collections.abc import Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial, reduce
+from operator import and_
+from pathlib import Path
+
+from pyspark.errors import AnalysisException
+from pyspark.sql import Column, DataFrame, SparkSession
+from pyspark.sql import functions as F
+
+from conflict.failed_changes import REFUSED_AT, REFUSED_COLUMNS
+from mergerepl import changes
+from mergerepl.delta.contract.table_rules import table_rules
+from mergerepl.delta.metadata import DEFAULT_EXPRESSION, GENERATION_EXPRESSION
+from mergerepl.delta.small_writer import reason_for_spark
+from mergerepl.delta.table import TableState, open_table
+from mergerepl.delta.types import padded_types
+from mergerepl.delta.versions import read_version
+from mergerepl.errors import ApplyError
+from mergerepl.merge.stage.article import StagedArticle
+from mergerepl.merge.stage.merge_analysis import refuse_unmergeable
+from mergerepl.model.article import PublishedArticle
+from mergerepl.publish.check_article import write_problem
+from mergerepl.replica.replica import Replica
+from mergerepl.replica.staged_rows import read_staged
+from mergerepl.rows.images import identity_value
+from mergerepl.rows.sql import free_name, quote
+from mergerepl.spark.session import require_utc, writes_small
+from mergerepl.store.changeset import ArticleWork
+
+log = logging.getLogger(__name__)
+
+
+def takes_any_row(facts: TableState, article: PublishedArticle) -> bool:
+    """Return whether a table takes all rows that have its types, and lets all go."""
+    return not facts.is_append_only and not table_rules(facts, article.columns)
+
+
+def refuse_violations(
+    spark: SparkSession,
+    staged_rows: Path,
+    staged: StagedArticle,
+    publisher: Replica,
+    subscriber: Replica,
+    at_publisher: PublishedArticle,
+    at_subscriber: PublishedArticle,
+) -> None:
+    """Check the staged rows of one article against both tables, and both MERGEs.
+
+    Raises: ApplyError naming the table, and the rule with up to three keys, or why Delta cannot merge the rows;
+        EngineError if the session would read the table's timestamp partition columns otherwise. Nothing has been applied.
+    """
+    tables = (
+        open_table(publisher.table(at_publisher)),
+        open_table(subscriber.table(at_subscriber)),
+    )
+    _refuse_other_padding(at_publisher, *tables)
+    sides = (
+        (staged.publisher, at_publisher, changes.PUBLISHER_ACTION),
+        (staged.subscriber, at_subscriber, changes.SUBSCRIBER_ACTION),
+    )
+    for facts, (work, article, action) in zip(tables, sides, strict=True):
+        if work.touches_rows:
+            refuse_at_side(spark, staged_rows, work, article, facts, action=action)
+
+
+def refused_rows(
+    spark: SparkSession,
+    rows: DataFrame,
+    at: Mapping[str, PublishedArticle],
+    tables: Mapping[str, TableState],
+) -> DataFrame | None:
+    """Return REFUSED: the RESOLVED rows that one of the two tables would refuse; None if both take any row."""
+    found = [
+        broken.select(changes.ROWGUID, F.lit(REFUSED_AT[side]).alias("side"), changes.RULE)
+        for side, facts in tables.items()
+        if (broken := _not_taken(spark, rows, facts, at[side], changes.ACTION_OF[side])) is not None
+    ]
+    if not found:
+        return None
+    rules = [
+        F.max(F.when(F.col("side") == name, F.col(changes.RULE))).alias(name) for name in REFUSED_AT.values()
+    ]
+    broken = reduce(DataFrame.unionByName, found).groupBy(changes.ROWGUID).agg(*rules)
+    planned = rows.select(changes.ROWGUID, changes.VERDICT, *changes.ACTION_OF.values())
+    return planned.join(broken, on=changes.ROWGUID).select(*REFUSED_COLUMNS)
+
+
+def _not_taken(
+    spark: SparkSession, rows: DataFrame, facts: TableState, article: PublishedArticle, action: str
+) -> DataFrame | None:
+    """Return rowguid and rule of the rows that a table would refuse; None if it takes any row."""
+    is_written = F.col(action).isin(changes.Action.INSERT.value, changes.Action.UPDATE.value)
+    held = partial(read_version, spark, facts.path, facts.version)
+    broken = broken_rules(rows.where(is_written), facts, article, held=held)
+    if not facts.is_append_only:
+        return broken
+    takes_away = F.col(action).isin(changes.Action.UPDATE.value, changes.Action.DELETE.value)
+    kept = rows.where(takes_away).select(
+        changes.ROWGUID, F.lit("append-only table (delta.appendOnly = true)").alias(changes.RULE)
+    )
+    return kept if broken is None else kept.unionByName(broken.select(changes.ROWGUID, changes.RULE))
+
+
+def require_takers(
+    spark: SparkSession,
+    staged_rows: Path,
+    staged: StagedArticle,
+    at: Mapping[str, PublishedArticle],
+    replicas: Mapping[str, Replica],
+) -> dict[str, TableState]:
+    """Return the tables of an article by side. Tables that rows go to are checked, except for rules of single rows.
+
+    Raises: ApplyError naming the table and why it takes none; EngineError, as `refuse_violations`.
+    """
+    tables = {side: open_table(replicas[side].table(article)) for side, article in at.items()}
+    _refuse_other_padding(at[changes.PUBLISHER], tables[changes.PUBLISHER], tables[changes.SUBSCRIBER])
+    works = {changes.PUBLISHER: staged.publisher, changes.SUBSCRIBER: staged.subscriber}
+
+    def check(side: str) -> None:
+        action, facts = changes.ACTION_OF[side], tables[side]
+        refuse_table(spark, staged_rows, works[side], at[side], facts, action=action, takes_away=False)
+
+    # Spark analyses a MERGE on one core.
+    with ThreadPoolExecutor(len(tables)) as pool:
+        list(pool.map(check, (side for side in tables if works[side].touches_rows)))
+    return tables
+
+
+def refuse_at_side(
+    spark: SparkSession,
+    staged_rows: Path,
+    work: ArticleWork,
+    article: PublishedArticle,
+    facts: TableState,
+    *,
+    action: str,
+) -> None:
+    """Check the rows that one side writes of one article against its table there.
+
+    Raises: as `refuse_violations`.
+    """
+    table = facts.path
+    takes_away = any(work.actions.get(each) for each in (changes.Action.UPDATE, changes.Action.DELETE))
+    refuse_table(spark, staged_rows, work, article, facts, action=action, takes_away=takes_away)
+    rows = read_staged(spark, staged_rows).where(
+        F.col(action).isin(changes.Action.INSERT.value, changes.Action.UPDATE.value)
+    )
+    broken = broken_rules(rows, facts, article, held=partial(read_version, spark, facts.path, facts.version))
+    examples = broken.limit(3).collect() if broken is not None else []
+    if examples:
+        undo = ""
+        if action == changes.PUBLISHER_ACTION:
+            undo = " Or have them undone at the subscriber: state `compensate_for_errors: upload` for the article."
+        raise ApplyError(
+            f"Article '{article.name}': changed rows break the {examples[0][changes.RULE]} of '{table}': "
+            f"{', '.join(row[changes.KEY] for row in examples)}. Nothing of this article was applied. Correct these rows "
+            f"where they were changed, or lift that rule there, then run again.{undo}",
+            article=article.name,
+            table=str(table),
+        )
+
+
+def refuse_table(
+    spark: SparkSession,
+    staged_rows: Path,
+    work: ArticleWork,
+    article: PublishedArticle,
+    facts: TableState,
+    *,
+    action: str,
+    takes_away: bool,
+) -> None:
+    """Check whether a table takes an article's rows at all.
+
+    Raises: as `refuse_violations`.
+    """
+    table = facts.path
+    problem = write_problem(facts, takes_away=takes_away)
+    if problem is not None:
+        what, remedy = problem
+        raise ApplyError(
+            f"Article '{article.name}': {what}. Nothing of this article was applied. {remedy}",
+            article=article.name,
+            table=str(table),
+        )
+    require_utc(spark, article.name, table, facts.metadata.timestamp_partitions)
+    if not writes_small(spark) or reason_for_spark(facts, article, work.actions, work.bounds) is not None:
+        refuse_unmergeable(spark, staged_rows, work, article, facts, action=action)
+
+
+def _refuse_other_padding(article: PublishedArticle, publisher: TableState, subscriber: TableState) -> None:
+    """Check that texts are padded at both sides or at none: otherwise equal keys differ, and each row arrives twice.
+
+    The log shows a table that was declared again, unless that happened while a session worked.
+
+    Raises: ApplyError.
+    """
+    for name in article.columns:
+        one, other = publisher.field(name), subscriber.field(name)
+        if one is None or other is None or padded_types(one) == padded_types(other):
+            continue
+        raise ApplyError(
+            f"Article '{article.name}': column '{name}' is a char(n) at one side only, or of another length "
+            f"({publisher.path}: {', '.join(padded_types(one)) or 'none'}; {subscriber.path}: "
+            f"{', '.join(padded_types(other)) or 'none'}), so its texts would differ in their padding. Nothing of "
+            "this article was applied. Declare the column as it was when it was published, then run again.",
+            article=article.name,
+            column=name,
+        )
+
+
+def broken_rules(
+    rows: DataFrame,
+    facts: TableState,
+    article: PublishedArticle,
+    *,
+    held: Callable[[], DataFrame],
+) -> DataFrame | None:
+    """Return the rows among these (rowguid, row) that a table would refuse: rowguid, rule, key; None if it takes any row.
+
+    `held` reads the table, for a CHECK about columns that are not published.
+    """
+    rules = table_rules(facts, article.columns)
+    if not rules:
+        return None
+    # A CHECK may name a column that is not published: it must not find a column of ours instead.
+    guid = free_name(changes.ROWGUID, [field["name"] for field in facts.fields])
+    named = rows.select(
+        F.col(changes.ROWGUID).alias(guid),
+        *(
+            F.col(f"{changes.ROW}.{field}").alias(name)
+            for name, field in zip(article.columns, article.fields, strict=True)
+        ),
+    )
+    if _speak_of_others(named, rules):
+        named = _with_left_out(named, facts, article, held())
+    broken = F.coalesce(*(F.when(~rule, F.lit(name)) for name, rule in rules.items()), F.lit(None))
+    identity = F.to_json(F.struct(*(F.col(quote(name)) for name in article.identity)))
+    found = named.select(
+        F.col(guid).alias(changes.ROWGUID), broken.alias(changes.RULE), identity.alias(changes.KEY)
+    )
+    return found.where(F.col(changes.RULE).isNotNull())
+
+
+def _speak_of_others(rows: DataFrame, rules: Mapping[str, Column]) -> bool:
+    """Return whether rules name columns that the rows lack, as a CHECK about unpublished columns does."""
+    try:
+        rows.select(*rules.values())
+    except AnalysisException as error:
+        if (error.getCondition() or "").startswith("UNRESOLVED_COLUMN"):
+            return True
+        raise
+    return False
+
+
+def _with_left_out(
+    named: DataFrame, facts: TableState, article: PublishedArticle, held: DataFrame
+) -> DataFrame:
+    """Return rows with the columns that the article leaves out, as the MERGE will write them: what the table's row of that
+    key has, else the default or NULL. Generated columns are computed again.
+    """
+    others = [field for field in facts.fields if field["name"] not in article.columns]
+    plain = [field for field in others if field["name"] not in facts.generated_columns]
+    taken = [*named.columns, *(field["name"] for field in others)]
+    is_guid = article.rowguid_column is not None
+    keys = {name: free_name(f"key_{i}", taken) for i, name in enumerate(article.identity)}
+    there = free_name("held", taken)
+    then = held.select(
+        *(identity_value(F.col(quote(name)), existing=is_guid).alias(key) for name, key in keys.items()),
+        F.struct(F.lit(1), *(F.col(quote(field["name"])) for field in plain)).alias(there),
+    )
+    same = reduce(
+        and_,
+        (identity_value(F.col(quote(name)), existing=is_guid) == F.col(key) for name, key in keys.items()),
+    )
+    joined = named.join(then, on=same, how="left")
+    values = []
+    for field in plain:
+        name, metadata = field["name"], field["metadata"]
+        type_ = held.schema[name].dataType
+        otherwise = F.expr(metadata[DEFAULT_EXPRESSION]) if DEFAULT_EXPRESSION in metadata else F.lit(None)
+        kept = F.when(F.col(there).isNotNull(), F.col(there).getField(name)).otherwise(otherwise.cast(type_))
+        values.append(kept.alias(name))
+    rows = joined.select(*(quote(name) for name in named.columns), *values)
+    generated = {
+        field["name"]: F.expr(field["metadata"][GENERATION_EXPRESSION])
+        for field in others
+        if field["name"] in facts.generated_columns
+    }
+    return rows.withColumns(generated) if generated else rows

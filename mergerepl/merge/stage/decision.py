@@ -1,0 +1,241 @@
+"""The decision of a session: the changes of both sides, classified, detected and resolved in one plan.
+
+Rows of all articles enter as arrays of encoded fields, with the article's number as a column; the outcome comes back to the
+typed rows where these are staged. (decisions/0010) An article of many rows has a plan of its own, in which the typed rows
+come along. (decisions/0024)
+"""
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import partial, reduce
+
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
+from pyspark.sql.types import StructType
+
+from conflict.ancestor import ANCESTOR, ancestors
+from conflict.detect import detect
+from conflict.merge_columns import PUBLISHER_ROW, SUBSCRIBER_ROW, resolved_rows
+from conflict.one_way import with_rejected, without_equal
+from conflict.resolve import acted_on, resolve
+from conflict.resolvers.registry import resolver_of
+from enumeration.get_metadata import get_metadata, one_sided
+from mergerepl.changes import (
+    DELETED,
+    ENCODED_COLUMNS,
+    FIELDS,
+    ROW,
+    ROWGUID,
+    TABLENICK,
+    ancestor_column,
+    values_column,
+)
+from mergerepl.merge.stage.article import Enumerated, side_versions
+from mergerepl.model.article import PublishedArticle
+from mergerepl.model.resolvers import CUSTOM, resolver_info
+from mergerepl.model.session_terms import ArticleTerms, SessionTerms
+from mergerepl.rows.encodings import encoded_fields
+from mergerepl.rows.fields import INTERPRETED, Fields
+from mergerepl.rows.images import image_type
+from mergerepl.spark.in_memory import Kept, in_one_task, is_for_one_task
+
+Answered = Callable[[DataFrame, Sequence[PublishedArticle]], DataFrame]
+"""Gives detected rows with the answers to the conflicts of some articles (`conflict.resolvers.custom.with_answers`)."""
+
+
+@dataclass(frozen=True)
+class Changed:
+    """The changes that both sides send of one article: CHANGES (None: nothing), and the ancestors of rows that both send.
+
+    They are at most so many `rows`; None: unknown, and few. `ancestors` is what `conflict.ancestor.ancestors` returns; None
+    if the resolver needs none, or in a late round.
+    """
+
+    article: PublishedArticle
+    terms: ArticleTerms
+    at_publisher: DataFrame | None
+    at_subscriber: DataFrame | None
+    rows: int | None
+    ancestors: DataFrame | None = None
+
+    @property
+    def has_any(self) -> bool:
+        """Whether any side sends something."""
+        return self.at_publisher is not None or self.at_subscriber is not None
+
+    @property
+    def has_many(self) -> bool:
+        """Whether the rows are known to be more than one task compares."""
+        return self.rows is not None and not is_for_one_task(self.rows)
+
+    @property
+    def is_contested(self) -> bool:
+        """Whether both sides send something: then each row needs a decision."""
+        return self.at_publisher is not None and self.at_subscriber is not None
+
+
+@dataclass(frozen=True)
+class Decision:
+    """DECIDED of contested articles: of all those with few rows in one frame, of each other one with its typed rows."""
+
+    of_few: DataFrame | None
+    of_many: Mapping[int, DataFrame]
+
+
+def decided(
+    changed: Sequence[Changed], terms: SessionTerms, kept: Kept, *, answered: Answered | None = None
+) -> Decision:
+    """Return the decision on the contested articles.
+
+    Args:
+        changed: The articles of the session.
+        terms: What the session has agreed on.
+        kept: Holds the decision, which each article reads.
+        answered: Adds the answers of the agent's own resolvers, which the articles with such a one need.
+
+    Raises: UnknownResolverError.
+    """
+    contested = [each for each in changed if each.is_contested]
+    few = [each for each in contested if not each.has_many]
+    return Decision(
+        _decided(few, terms, kept, answered) if few else None,
+        {
+            each.article.nickname: _decided([each], terms, kept, answered, with_rows=True)
+            for each in contested
+            if each.has_many
+        },
+    )
+
+
+def _decided(
+    contested: Sequence[Changed],
+    terms: SessionTerms,
+    kept: Kept,
+    answered: Answered | None,
+    *,
+    with_rows: bool = False,
+) -> DataFrame:
+    decide = resolver_of((each.article, each.terms) for each in contested)
+    rows = rows_of(contested)
+    fields = _written_out(contested[0]) if with_rows else INTERPRETED
+    content = partial(encoded, fields=fields, with_rows=with_rows)
+    sides = (
+        [content(each.at_publisher, each.article) for each in contested],
+        [_with_ancestors(content(each.at_subscriber, each.article), each, rows) for each in contested],
+    )
+    # An article whose resolver reads values has a column of its own for them.
+    together = partial(DataFrame.unionByName, allowMissingColumns=True)
+    at_publisher, at_subscriber = (in_one_task(reduce(together, side), rows) for side in sides)
+    articles = [each.terms for each in contested]
+    pairs = get_metadata(at_publisher, at_subscriber, articles, terms, is_written_out=fields.is_written_out)
+    one_way = [each for each in articles if each.rejects is not None]
+    if one_way:
+        pairs = with_rejected(pairs, one_way, terms)
+    detected = detect(pairs, fields)
+    if one_way:
+        detected = without_equal(detected)
+    asking = [each.article for each in contested if each.terms.resolver == CUSTOM]
+    if asking:
+        assert answered is not None
+        detected = answered(kept.keep(detected), asking)
+    decision = resolve(acted_on(detected), decide, terms, fields)
+    # Many rows are read once, by their article.
+    return decision if with_rows else kept.keep(decision)
+
+
+def rows_of(changed: Iterable[Changed]) -> int | None:
+    """Return how many rows some articles have at most; None if that is unknown of one."""
+    counts = [each.rows for each in changed]
+    known = [rows for rows in counts if rows is not None]
+    return sum(known) if len(known) == len(counts) else None
+
+
+def with_ancestors(spark: SparkSession, changed: Changed, sides: tuple[Enumerated, Enumerated]) -> Changed:
+    """Return the changes of both sides, with the ancestors of rows that both send if the article's resolver needs them."""
+    if not changed.article.needs_base or not changed.is_contested:
+        return changed
+    assert changed.at_publisher is not None
+    assert changed.at_subscriber is not None
+    found = ancestors(
+        changed.at_publisher,
+        changed.at_subscriber,
+        *(side_versions(spark, side) for side in sides),
+        floor=changed.terms.floor,
+    )
+    return replace(changed, ancestors=found)
+
+
+def _with_ancestors(rows: DataFrame, changed: Changed, most: int | None) -> DataFrame:
+    """Return ENCODED of the subscriber's changes with the fields of their ancestors that the resolver reads."""
+    if changed.ancestors is None:
+        return rows
+    ancestor = F.struct(
+        F.col(f"{ANCESTOR}.{DELETED}"),
+        *(F.col(f"{ANCESTOR}.{ROW}.{name}") for name in read_fields(changed.article)),
+    )
+    known = changed.ancestors.select(
+        ROWGUID,
+        F.when(F.col(ANCESTOR).isNotNull(), ancestor).alias(ancestor_column(changed.article.nickname)),
+    )
+    return (
+        in_one_task(rows, most)
+        .join(in_one_task(known, most), on=ROWGUID, how="left")
+        .select(*rows.columns, ancestor_column(changed.article.nickname))
+    )
+
+
+def read_fields(article: PublishedArticle) -> list[str]:
+    """Return the image fields of the columns that an article states for its resolver."""
+    if article.resolver == CUSTOM:
+        return list(article.fields)
+    named = resolver_info(article.resolver_info).columns
+    return [field for name, field in zip(article.columns, article.fields, strict=True) if name in named]
+
+
+def _written_out(changed: Changed) -> Fields:
+    assert changed.at_publisher is not None
+    image = image_type(changed.at_publisher, ROW)
+    return Fields.of_many(StructType([image[name] for name in changed.article.written_fields]))
+
+
+def encoded(
+    rows: DataFrame | None,
+    article: PublishedArticle,
+    *,
+    fields: Fields = INTERPRETED,
+    with_rows: bool = False,
+) -> DataFrame:
+    """Return ENCODED of one article's CHANGES, with a column of the typed fields that its resolver reads, if any.
+
+    `with_rows`: the typed rows come along; in the place of encoded fields, if fields are written out.
+    """
+    assert rows is not None
+    compared = []
+    if not fields.is_written_out:
+        compared = [encoded_fields(ROW, image_type(rows, ROW), article.written_fields).alias(FIELDS)]
+    read = [f"{ROW}.{field}" for field in read_fields(article)]
+    values = [F.struct(*read).alias(values_column(article.nickname))] if read else []
+    typed = [ROW] if with_rows else []
+    metadata = ENCODED_COLUMNS[1:-1]
+    return rows.select(F.lit(article.nickname).alias(TABLENICK), *metadata, *compared, *values, *typed)
+
+
+def resolved(changed: Changed, decision: Decision, terms: SessionTerms) -> DataFrame:
+    """Return RESOLVED of one article: the decision with its typed rows, or the rows that one side alone sends."""
+    article, rows = changed.article, changed.rows
+    if not changed.is_contested:
+        at_publisher, at_subscriber = (
+            None if side is None else side.select(F.lit(article.nickname).alias(TABLENICK), "*")
+            for side in (changed.at_publisher, changed.at_subscriber)
+        )
+        pairs = get_metadata(at_publisher, at_subscriber, [changed.terms], terms, sends_rows=True)
+        return one_sided(pairs)
+    if changed.has_many:
+        return resolved_rows(decision.of_many[article.nickname], article)
+    assert decision.of_few is not None
+    chosen = in_one_task(decision.of_few.where(F.col(TABLENICK) == article.nickname), rows)
+    for side, name in ((changed.at_publisher, PUBLISHER_ROW), (changed.at_subscriber, SUBSCRIBER_ROW)):
+        assert side is not None
+        typed = in_one_task(side.select(ROWGUID, F.col(ROW).alias(name)), rows)
+        chosen = in_one_task(chosen.join(typed, on=ROWGUID, how="left"), rows)
+    return resolved_rows(chosen, article)

@@ -1,0 +1,388 @@
+"""Late capture: user commits that landed between our capture and our MERGE (design section 7.5).
+
+Our MERGE reads the table as it is when it runs, so it may overwrite what a user wrote a moment ago; the feed
+keeps what was overwritten. Such changes are concurrent with what we applied: they are captured with the
+lineage the row had before, detected, resolved and logged like any other conflict, in a changeset of their own
+that only this side carries out.
+"""
+
+import logging
+from collections.abc import Mapping
+from dataclasses import replace
+from datetime import UTC, datetime
+from functools import partial
+from uuid import uuid4
+
+from py4j.protocol import Py4JJavaError
+from pyspark.errors import PySparkException
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
+
+from mergerepl import changes
+from mergerepl.changes import PUBLISHER, SUBSCRIBER, Action
+from mergerepl.delta.table import open_table
+from mergerepl.delta.versions import read_version
+from mergerepl.failpoints import failpoint
+from mergerepl.merge.apply.side import Side, recorded_rows
+from mergerepl.merge.capture.capture import CapturedArticle, new_generation, read_changes
+from mergerepl.merge.capture.windows import article_window
+from mergerepl.merge.partitions.filtered import filtered_publication
+from mergerepl.merge.stage.article import stage_article
+from mergerepl.merge.stage.constraints import broken_rules
+from mergerepl.merge.stage.decision import Changed, decided, resolved
+from mergerepl.merge.stage.late_partitioned import LateSession, stage_late_partitioned
+from mergerepl.model.article import PublishedArticle
+from mergerepl.model.resolvers import CUSTOM, PRIORITY, RESOLVERS
+from mergerepl.model.session_terms import SessionTerms, terms_of
+from mergerepl.replica.staged_rows import read_staged
+from mergerepl.rows.images import image_type, same_image
+from mergerepl.rows.lineage_value import agent_nickname, late_nickname
+from mergerepl.spark.errors import cause_of
+from mergerepl.spark.in_memory import Kept
+from mergerepl.store.changeset import ArticleWork, Changeset, Manifest, SideWork, new_folder, read_changeset
+from mergerepl.systables.genhistory import Generation, GenStatus
+from mergerepl.systables.replinfo import ReplicaInfo
+from triggers.tracked_rows import KNOWN_COLUMNS
+from triggers.window import CaptureWindow
+
+log = logging.getLogger(__name__)
+
+
+def late_windows(side: Side, merged_versions: dict[int, int], info: ReplicaInfo) -> list[CaptureWindow]:
+    """Return, per article we merged, the window of user commits before our commit that we had not captured.
+
+    Args:
+        side: The side that was merged; its works say from which version each article was captured.
+        merged_versions: tablenick -> version of our commit.
+        info: The replica's bookkeeping as of the staging.
+    """
+    windows = []
+    for work in side.work.articles:
+        if work.nickname in merged_versions:
+            as_staged = replace(info, captured={work.nickname: work.from_version})
+            window = article_window(
+                side.replica,
+                side.articles[work.nickname],
+                as_staged,
+                through_version_inclusive=merged_versions[work.nickname] - 1,
+                is_late=True,
+            )
+            if window.has_changes:
+                windows.append(window)
+    return windows
+
+
+def stage_late_round(
+    spark: SparkSession,
+    changeset: Changeset,
+    side: Side,
+    windows: list[CaptureWindow],
+    merged_versions: dict[int, int],
+    info: ReplicaInfo,
+    *,
+    priority: float,
+    client_subscription: bool,
+    run_seq: int,
+    last_generation: int,
+    versions: Mapping[int, int],
+) -> tuple[Changeset, int]:
+    """Stage the outcome of the late changes and our applied rows. Returns the round's changeset and its late
+    changes.
+
+    A round that is staged already (by a run that then died) is used as it is. `versions` are those of the replica's tables
+    (by tablenick) up to which every commit is captured or was written by the session.
+    """
+    number = changeset.manifest.round + 1
+    folder = changeset.late_folder(side.name, number)
+    staged = read_changeset(folder)
+    if staged is not None:
+        return staged, sum(work.live + work.deleted for work in staged.work_of(side.name).articles)
+    new_folder(folder)
+    generations: list[Generation] = []
+    works = []
+    conflicts = {}
+    filtered = filtered_publication(side.replica, changeset.manifest.pubid)
+    if filtered is not None:
+        staged_late = stage_late_partitioned(
+            LateSession(
+                spark=spark,
+                changeset=changeset,
+                side=side,
+                publication=filtered,
+                folder=folder,
+                versions=versions,
+                last_generation=last_generation,
+            ),
+            windows=[window for window in windows if window.article.nickname in filtered.tablenicks],
+            capture=partial(_captured_late, spark, changeset, side, info, priority, number),
+            rows=partial(_late_rows, spark, changeset, side, client_subscription=client_subscription),
+        )
+        windows = [window for window in windows if window.article.nickname not in filtered.tablenicks]
+        works, generations, conflicts = staged_late.works, staged_late.generations, staged_late.conflicts
+        last_generation = staged_late.last_generation
+    for window in windows:
+        article = window.article
+        generation = new_generation(
+            article, number=last_generation + 1, nicknames=[side.work.nickname], status=GenStatus.CLOSED
+        )
+        captured = _captured_late(spark, changeset, side, info, priority, number, window, generation)
+        if captured.rows is None:
+            continue
+        last_generation += 1
+        kept = Kept()
+        try:
+            result = stage_article(
+                _late_rows(spark, changeset, side, captured, kept, client_subscription=client_subscription),
+                folder / str(article.nickname),
+                article,
+                from_versions=dict.fromkeys((PUBLISHER, SUBSCRIBER), merged_versions[article.nickname]),
+            )
+        finally:
+            kept.release()
+            captured.release()
+        late_work = result.publisher if side.name == PUBLISHER else result.subscriber
+        is_filtered = _work_of(side, article).is_filtered
+        works.append(late_work.model_copy(update={"is_filtered": is_filtered}))
+        conflicts[article.nickname] = result.conflicts
+        generations.append(replace(generation, changecount=captured.changes))
+    work = SideWork(
+        root=side.work.root,
+        replid=side.work.replid,
+        peer=side.work.peer,
+        nickname=side.work.nickname,
+        base_seq=side.work.seq,
+        seq=run_seq,
+        last_generation=last_generation,
+        publication_number=side.work.publication_number,
+        generations=generations,
+        articles=works,
+    )
+    before = changeset.manifest
+    manifest = Manifest(
+        session=before.session,
+        number=before.number,
+        round=number,
+        publication=before.publication,
+        pubid=before.pubid,
+        subid=before.subid,
+        upload=before.upload,
+        download=before.download,
+        started=datetime.now(UTC).isoformat(),
+        conflict_logging=before.conflict_logging,
+        conflicts=conflicts,
+        publisher=work if side.name == PUBLISHER else None,
+        subscriber=work if side.name == SUBSCRIBER else None,
+        replicastate=str(uuid4()),
+    )
+    late = Changeset(folder, manifest)
+    failpoint("late.before_manifest")
+    late.commit()
+    failpoint("late.after_manifest")
+    return late, sum(w.live + w.deleted for w in works)
+
+
+def _captured_late(
+    spark: SparkSession,
+    changeset: Changeset,
+    side: Side,
+    info: ReplicaInfo,
+    priority: float,
+    number: int,
+    window: CaptureWindow,
+    generation: Generation,
+    *,
+    with_images: bool = False,
+) -> CapturedArticle:
+    """Capture what users committed late, with the lineage that the rows had before the session."""
+    return read_changes(
+        spark,
+        side.replica,
+        window,
+        info,
+        priority=priority,
+        generation=generation,
+        through_seq_inclusive=side.work.base_seq,
+        writer=late_nickname(side.work.nickname, number),
+        known_meanwhile=_left_alone(spark, changeset, side, window.article),
+        with_images=with_images,
+    )
+
+
+def _work_of(side: Side, article: PublishedArticle) -> ArticleWork:
+    return next(work for work in side.work.articles if work.nickname == article.nickname)
+
+
+def _left_alone(
+    spark: SparkSession, changeset: Changeset, side: Side, article: PublishedArticle
+) -> DataFrame | None:
+    """Return the changeset's versions of rows that it left as they were: a late write overwrote nothing there, it follows.
+
+    Returns: KNOWN_COLUMNS; None if there are none.
+    """
+    work = _work_of(side, article)
+    if not work.actions.get(Action.METADATA.value):
+        return None
+    rows = recorded_rows(spark, changeset, side, work, actions=(Action.METADATA,))
+    return rows.select(*KNOWN_COLUMNS)
+
+
+def _late_rows(
+    spark: SparkSession,
+    changeset: Changeset,
+    side: Side,
+    captured: CapturedArticle,
+    kept: Kept,
+    *,
+    client_subscription: bool,
+) -> DataFrame:
+    """Return RESOLVED: late changes against the rows we applied; what the table must still be changed to.
+
+    If the article's resolver needs it, the rows have `base`, as captured.
+    """
+    article = captured.article
+    assert captured.rows is not None
+    assert captured.generation is not None
+    generation = captured.generation.generation
+    late_keys = captured.rows.select(changes.ROWGUID)
+    # A row that left is no version to conflict with: the late write is inserted again, and the next session uploads it.
+    decided_here = tuple(action for action in changes.DATA_ACTIONS if action is not Action.LEAVE)
+    written = recorded_rows(spark, changeset, side, _work_of(side, article), actions=decided_here)
+    applied = written.join(late_keys, on=changes.ROWGUID, how="left_semi")
+    # The publisher's position wins ties. From the second round on the applied row is this replica's earlier late write:
+    # the later write takes the winning position.
+    wins_ties = side.name == PUBLISHER or changeset.manifest.round > 0
+    at_publisher, at_subscriber = (captured.rows, applied) if wins_ties else (applied, captured.rows)
+    terms = SessionTerms(
+        upload=True,
+        download=True,
+        resolver_nickname=agent_nickname(side.work.nickname),
+        client_subscription=client_subscription and side.name == PUBLISHER,
+        publisher_generations={generation: generation},
+        subscriber_generations={generation: generation},
+        # At a subscriber, what is merged here keeps the priority of the late write until it is uploaded.
+        unpublished=None if side.name == PUBLISHER else PUBLISHER if wins_ties else SUBSCRIBER,
+    )
+    in_table = _in_table(spark, changeset, side, captured.rows, article)
+
+    # The late value is a newer state of one that is in a sum already. From the second round on it belongs to no side.
+    is_default = changeset.manifest.round > 0 or RESOLVERS[article.resolver].makes_value
+    # Its function may fail, and the session must finish.
+    is_default = is_default or article.resolver == CUSTOM
+    decided_as = replace(article, resolver=PRIORITY, resolver_info=None) if is_default else article
+
+    def resolve(at_publisher: DataFrame, at_subscriber: DataFrame, *, whole_rows: bool = False) -> DataFrame:
+        of_article = terms_of(
+            decided_as,
+            resolved_at_publisher=generation,
+            resolved_at_subscriber=generation,
+            whole_rows=whole_rows,
+        )
+        # A row that we applied and nobody wrote late is not compared.
+        changed = Changed(decided_as, of_article, at_publisher, at_subscriber, rows=2 * captured.changes)
+        return resolved(changed, decided([changed], terms, kept), terms)
+
+    outcome = kept.keep(resolve(at_publisher, at_subscriber))
+    if article.generated and not _is_computable(outcome, article):
+        outcome = kept.keep(resolve(at_publisher, at_subscriber, whole_rows=True))
+    acted = _acted_on(outcome, in_table, side, generation)
+    broken = _not_taken(spark, acted, side, article, kept)
+    if broken is None:
+        return _with_base(acted, captured.rows)
+    # Both halves were in this table, but not together: each row becomes one side's whole row, and the other's is logged.
+    publishers, subscribers = (
+        wanted.join(broken, on=changes.ROWGUID, how="left_semi") for wanted in (at_publisher, at_subscriber)
+    )
+    as_wholes = resolve(publishers, subscribers, whole_rows=True)
+    others = acted.join(broken, on=changes.ROWGUID, how="left_anti")
+    return _with_base(others.unionByName(_acted_on(as_wholes, in_table, side, generation)), captured.rows)
+
+
+def _with_base(rows: DataFrame, captured: DataFrame) -> DataFrame:
+    if changes.BASE not in captured.columns:
+        return rows
+    return rows.join(captured.select(changes.ROWGUID, changes.BASE), on=changes.ROWGUID, how="left")
+
+
+def _is_computable(outcome: DataFrame, article: PublishedArticle) -> bool:
+    """Return whether Delta can compute the generated columns of merged rows: both halves together may overflow.
+
+    These halves are in the table already, and the session must finish.
+    """
+    try:
+        outcome.count()
+    except (PySparkException, Py4JJavaError) as error:
+        log.warning("%s: late changes are not merged by columns: %s", article.name, cause_of(error))
+        return False
+    return True
+
+
+def _not_taken(
+    spark: SparkSession, acted: DataFrame, side: Side, article: PublishedArticle, kept: Kept
+) -> DataFrame | None:
+    """Return the rowguids of rows to be written that the table would not take; None if it takes all.
+
+    All of them if a rule cannot be computed, as for an overflow in a CHECK: the error does not name the row.
+    """
+    facts = open_table(side.replica.table(article))
+    written = acted.where(F.col(side.action).isin(Action.INSERT.value, Action.UPDATE.value))
+    held = partial(read_version, spark, facts.path, facts.version)
+    refused = broken_rules(written, facts, article, held=held)
+    if refused is None:
+        return None
+    try:
+        found = kept.keep(refused.select(changes.ROWGUID))
+        # For every row: only the first one would be computed otherwise, and a later one may fail.
+        return found if found.count() else None
+    except (PySparkException, Py4JJavaError) as error:
+        log.warning("%s: late changes are not merged by columns: %s", article.name, cause_of(error))
+        return kept.keep(written.select(changes.ROWGUID))
+
+
+def _in_table(
+    spark: SparkSession, changeset: Changeset, side: Side, late: DataFrame, article: PublishedArticle
+) -> DataFrame:
+    """Return the late rows as the table holds them now: as our MERGE wrote them, or else as the user left them.
+
+    If the changeset has only metadata of a row, we did not write it, so the user's late write stands.
+
+    Returns: rowguid, held_deleted, held_row.
+    """
+    staged = read_staged(spark, changeset.rows(article.nickname))
+    written = staged.where(F.col(side.action).isin([action.value for action in changes.DATA_ACTIONS])).select(
+        changes.ROWGUID,
+        F.struct(
+            (F.col(changes.DELETED) | (F.col(side.action) == Action.LEAVE.value)).alias(changes.DELETED),
+            changes.ROW,
+        ).alias("written"),
+    )
+    held = late.select(changes.ROWGUID, F.struct(changes.DELETED, changes.ROW).alias("left")).join(
+        written, on=changes.ROWGUID, how="left"
+    )
+    held_now = F.coalesce("written", "left")
+    return held.select(
+        changes.ROWGUID,
+        held_now[changes.DELETED].alias("held_deleted"),
+        held_now[changes.ROW].alias("held_row"),
+    )
+
+
+def _acted_on(resolved: DataFrame, in_table: DataFrame, side: Side, generation: int) -> DataFrame:
+    """Set the action of this side by comparing the final state with what the table holds."""
+    joined = resolved.join(in_table, on=changes.ROWGUID, how="left")
+    same = same_image(changes.ROW, "held_row", image_type(joined, changes.ROW))
+    action = (
+        F.when(F.col(changes.DELETED) & F.col("held_deleted"), Action.METADATA.value)
+        .when(F.col(changes.DELETED), Action.DELETE.value)
+        .when(F.col("held_deleted"), Action.INSERT.value)
+        .when(same, Action.METADATA.value)
+        .otherwise(Action.UPDATE.value)
+    )
+    other_action = changes.ACTION_OF[changes.OTHER_SIDE[side.name]]
+    acted = joined.withColumns(
+        {
+            side.action: action,
+            side.generation: F.lit(generation).cast("bigint"),
+            other_action: F.lit(None).cast("string"),
+        }
+    )
+    return acted.select(*changes.RESOLVED_COLUMNS)

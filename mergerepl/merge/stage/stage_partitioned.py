@@ -1,0 +1,556 @@
+"""Stage the filtered articles of a session: decide the subscriber's changes, find the rows they move, and filter for it.
+
+All articles go through each step together: rows follow those of other articles. What was captured is committed before.
+"""
+
+import logging
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from functools import reduce
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
+
+from conflict.failed_changes import undone
+from conflict.out_of_partition import NOTE, Uploaded, bound_to_partition, rejected
+from conflict.resolvers.registry import require_resolver
+from enumeration.enum_partition_changes import enum_partition_changes
+from enumeration.partition_actions import (
+    PartitionRows,
+    PartitionTerms,
+    partition_actions,
+    without_strangers,
+)
+from enumeration.plan import Numbers, SessionPlan
+from mergerepl import changes
+from mergerepl.changes import (
+    CHANGE_COLUMNS,
+    DELETED,
+    GENERATION,
+    PUBLISHER,
+    ROW,
+    ROWGUID,
+    SUBSCRIBER,
+    TOMBSTONE_TYPE,
+    VERDICT,
+    WRITTEN_VERDICTS,
+    Verdict,
+)
+from mergerepl.delta.plain_files import write_files
+from mergerepl.delta.table import open_table
+from mergerepl.merge.capture.partitions import event_counts, touched_rows
+from mergerepl.merge.partitions.few_rows import collected_memberships, followed_rows
+from mergerepl.merge.partitions.filtered import FilteredPublication, generations_for
+from mergerepl.merge.partitions.membership import (
+    AFTER,
+    BEFORE,
+    WRITTEN,
+    MembershipPass,
+    base_rows,
+    group_rows,
+)
+from mergerepl.merge.partitions.membership import Changed as SentRows
+from mergerepl.merge.partitions.runs import collected_events, read_mappings
+from mergerepl.merge.partitions.touched import with_metadata
+from mergerepl.merge.partitions.versions import versions_of
+from mergerepl.merge.stage.article import Enumerated, StagedArticle, side_changes
+from mergerepl.merge.stage.constraints import refused_rows
+from mergerepl.merge.stage.decision import Changed, decided, resolved, with_ancestors
+from mergerepl.merge.stage.few_partitioned import FewUploaded, few_uploaded, few_windows
+from mergerepl.model.article import PublishedArticle
+from mergerepl.model.progress import Progress
+from mergerepl.model.session_terms import ArticleTerms, SessionTerms, terms_of
+from mergerepl.replica.replica import Replica
+from mergerepl.replica.runs import current_rows, read_runs
+from mergerepl.replica.staged_rows import write_few
+from mergerepl.rows.lineage_value import agent_nickname
+from mergerepl.spark.in_memory import (
+    Kept,
+    broadcast_if_few,
+    frame_of,
+    frame_of_images,
+    in_one_task,
+    is_for_one_task,
+)
+from mergerepl.spark.session import writes_small
+from mergerepl.store.changeset import events_folder
+from mergerepl.systables.catalog import SubscriptionRow
+from mergerepl.systables.replinfo import ReplicaInfo
+from mergerepl.systables.tombstone import TombstoneType
+from triggers.partition_mappings import data_events, partition_events
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+log = logging.getLogger(__name__)
+
+_NEVER_SENT = (int(TombstoneType.PARTIAL_DELETE), int(TombstoneType.SYSTEM_DELETE))
+
+
+@dataclass(frozen=True)
+class _Sent(Uploaded):
+    """The subscriber's changes of an article, at most so many rows, and the terms of the article.
+
+    `few` are the same rows in this process' memory, if it has them.
+    """
+
+    rows: int
+    terms: ArticleTerms
+    few: FewUploaded | None = None
+
+
+@dataclass(frozen=True)
+class _Window:
+    """WINDOW of one article and the publisher's versions (CHANGES) of its rows; `count`: at most so many are in each."""
+
+    rows: DataFrame
+    versions: DataFrame
+    count: int
+
+
+@dataclass(frozen=True)
+class _Wanted:
+    """The generations of an article that are sent; in them `count` changes for the partition, from `first_seq` on."""
+
+    article: PublishedArticle
+    generations: frozenset[int]
+    first_seq: int
+    count: int
+
+
+@dataclass(frozen=True)
+class PartitionedSession:
+    """What all steps read.
+
+    Attributes:
+        spark: Session.
+        replica: The publisher, with what was captured committed.
+        info: Its bookkeeping.
+        subscription: Its row about the subscriber.
+        publication: Its filters.
+        plan: What travels.
+        terms: What classification and resolution need to know.
+        numbers: The generation numbers of both sides.
+        folder: Where the changesets are written.
+        sent: What the subscriber sends, by tablenick.
+        staged: Writes RESOLVED of one article (tablenick, its rows) and says what it amounts to.
+        progress: Shows each article that is staged.
+        kept: Holds what is read more than once.
+    """
+
+    spark: SparkSession
+    replica: Replica
+    info: ReplicaInfo
+    subscription: SubscriptionRow
+    publication: FilteredPublication
+    plan: SessionPlan
+    terms: SessionTerms
+    numbers: Mapping[str, Numbers]
+    folder: Path
+    sent: Mapping[int, Enumerated]
+    staged: Callable[[int, DataFrame], StagedArticle]
+    progress: Progress
+    kept: Kept = field(default_factory=Kept)
+
+    @property
+    def articles(self) -> dict[str, PublishedArticle]:
+        """The filtered articles, by name."""
+        filtered = self.publication.tablenicks
+        return {name: a for name, a in self.publication.articles.items() if a.nickname in filtered}
+
+    @property
+    def last_seq(self) -> int:
+        """The publisher's last run that counts."""
+        return self.info.last_seq
+
+
+def stage_partitioned(session: PartitionedSession) -> dict[int, StagedArticle]:
+    """Write the changesets of all filtered articles and return what they amount to, by tablenick.
+
+    Raises: ApplyError, StoreError if anything of it cannot be applied: rows of other articles may follow it.
+    """
+    try:
+        sent = {name: _without_refused(session, name, each) for name, each in _sent(session).items()}
+        memberships, counts, outside = _memberships(session, sent)
+        sent |= {name: _without_outside(session, name, sent[name], rows) for name, rows in outside.items()}
+        windows = _windows(session)
+        few_events = _few_events(session, memberships, sent, counts)
+        found = {}
+        for name, article in session.articles.items():
+            touched, events = counts.get(name, (0, 0))
+            rows = _acted(session, article, sent.get(name), memberships.get(name), windows.get(name), touched)
+            if rows is None:
+                continue
+            staged = session.staged(article.nickname, rows)
+            if events and few_events is not None:
+                write_few(few_events[article.nickname], events_folder(session.folder, article.nickname))
+            elif events:
+                _write_events(session, article, memberships[name], sent.get(name))
+            found[article.nickname] = replace(
+                staged,
+                publisher=staged.publisher.model_copy(update={"events": events}),
+                subscriber=staged.subscriber.model_copy(update={"is_filtered": True}),
+                resolved=max(staged.resolved, events, int(name in sent)),
+            )
+            works = staged.publisher, staged.subscriber
+            session.progress.step("stage", article=name, rows=sum(work.live + work.deleted for work in works))
+        return found
+    finally:
+        session.kept.release()
+
+
+def _sent(session: PartitionedSession) -> dict[str, _Sent]:
+    """Decide the subscriber's changes of each article by the publisher's versions of those rows."""
+    if (few := _few_sent(session)) is not None:
+        return few
+    changed: dict[str, tuple[Changed, int, DataFrame, DataFrame]] = {}
+    for name, article in session.articles.items():
+        enumerated = session.sent[article.nickname]
+        rows = side_changes(session.spark, enumerated, session.kept)
+        if rows is None:
+            continue
+        require_resolver(article)
+        is_own = ~F.coalesce(F.col(TOMBSTONE_TYPE), F.lit(0)).isin(*_NEVER_SENT)
+        rows = session.kept.keep(rows.where(is_own).select(*CHANGE_COLUMNS))
+        count = enumerated.rows
+        known = versions_of(
+            session.spark,
+            session.replica,
+            article,
+            rows,
+            rows=count,
+            version=session.info.captured[article.nickname],
+            through_seq_inclusive=session.last_seq,
+            kept=session.kept,
+        )
+        terms = _terms(session, article)
+        at_subscriber, at_publisher = without_strangers(rows, known, most=count)
+        sent = Changed(article, terms, at_publisher, at_subscriber, rows=2 * count)
+        # What was captured is committed at both sides.
+        theirs = replace(enumerated, captured=None)
+        ours = replace(
+            theirs,
+            replica=session.replica,
+            article=article,
+            through_seq_inclusive=session.last_seq,
+        )
+        sent = with_ancestors(session.spark, sent, (ours, theirs))
+        changed[name] = sent, count, rows, known
+    decision = decided([each[0] for each in changed.values()], session.terms, session.kept)
+    return {
+        name: _Sent(
+            rows,
+            known,
+            session.kept.keep(resolved(each, decision, session.terms)),
+            count,
+            each.terms,
+        )
+        for name, (each, count, rows, known) in changed.items()
+    }
+
+
+def _terms(session: PartitionedSession, article: PublishedArticle) -> ArticleTerms:
+    return terms_of(
+        article,
+        resolved_at_publisher=session.numbers[PUBLISHER].resolved[article.nickname],
+        resolved_at_subscriber=session.numbers[SUBSCRIBER].resolved[article.nickname],
+    )
+
+
+def _few_sent(session: PartitionedSession) -> dict[str, _Sent] | None:
+    """Return what `_sent` does, of few rows; None if they are for Spark."""
+    if not writes_small(session.spark):
+        return None
+    sides = {name: session.sent[article.nickname] for name, article in session.articles.items()}
+    sides = {name: side for name, side in sides.items() if side.sent.generations}
+    sent = {}
+    for name, side in sides.items():
+        # The publisher's row of the article: the subscriber's may be newer while an `apply` is unfinished.
+        article = session.articles[name]
+        require_resolver(article)
+        sent[name] = replace(side, article=article), _terms(session, article)
+    found = few_uploaded(session.spark, session.replica, session.info, sent, session.terms)
+    if found is None:
+        return None
+    return {
+        name: _Sent(
+            sent=each.frame(session.spark, each.sent),
+            known=each.frame(session.spark, each.known),
+            outcome=each.frame(session.spark, each.outcome),
+            rows=sides[name].rows,
+            terms=sent[name][1],
+            few=each,
+        )
+        for name, each in found.items()
+    }
+
+
+def _without_refused(session: PartitionedSession, name: str, sent: _Sent) -> _Sent:
+    """Return what the subscriber sends of an article, in which the rows that the publisher's table refuses are undone.
+
+    If the article does not compensate for them, they stay, and the article is refused once it is staged.
+    """
+    article = session.articles[name]
+    if not article.compensates:
+        return sent
+    tables = {PUBLISHER: open_table(session.replica.table(article))}
+    found = refused_rows(session.spark, sent.outcome, {PUBLISHER: article}, tables)
+    refused = session.kept.keep_if_any(found)
+    if refused is None:
+        return sent
+    # Resolved at the subscriber, where alone it is recorded.
+    resolver = agent_nickname(session.subscription.replnickname)
+    chosen, floor = refused.select(ROWGUID), sent.terms.floor
+    rows = undone(rejected(sent, chosen, note="", resolver_nickname=resolver, floor=floor), refused)
+    # What this process holds of them is not what comes of them any more.
+    return replace(_with_rejected(session, sent, rows), few=None)
+
+
+def _without_outside(session: PartitionedSession, name: str, sent: _Sent, outside: DataFrame) -> _Sent:
+    """Return what the subscriber sends of an article, in which the rows outside of its partition are rejected."""
+    note = NOTE.format(options=session.articles[name].partition_options)
+    resolver = session.terms.resolver_nickname
+    rows = rejected(sent, outside, note=note, resolver_nickname=resolver, floor=sent.terms.floor)
+    return _with_rejected(session, sent, rows)
+
+
+def _with_rejected(session: PartitionedSession, sent: _Sent, rows: DataFrame) -> _Sent:
+    others = sent.outcome.join(rows.select(ROWGUID), on=ROWGUID, how="left_anti")
+    return replace(sent, outcome=session.kept.keep(others.unionByName(rows)))
+
+
+def _memberships(
+    session: PartitionedSession, sent: Mapping[str, _Sent]
+) -> tuple[dict[str, DataFrame], dict[str, tuple[int, int]], dict[str, DataFrame]]:
+    """Return MEMBERSHIPS of the rows that the subscriber sends and of those that they move, and their `event_counts`.
+
+    Last come the rows (rowguid) that it may not write, by article name: they count as they were.
+    """
+    if not sent:
+        return {}, {}, {}
+    changed = {}
+    bound = {}
+    for name, each in sent.items():
+        rows = _changed(each) if each.few is None else each.few.frame(session.spark, each.few.changed)
+        changed[name] = SentRows(rows if each.few is not None else session.kept.keep(rows), each.rows)
+        article = session.articles[name]
+        if article.partition_options:
+            used = session.publication.filters.columns_used(name)
+            fields = [
+                field for column, field in zip(article.columns, article.fields, strict=True) if column in used
+            ]
+            bound[name] = session.kept.keep(bound_to_partition(each, fields))
+    spark, replica, versions = session.spark, session.replica, session.info.captured
+    images = {name: each.few.changed for name, each in sent.items() if each.few is not None}
+    followed = None
+    if len(images) == len(sent):
+        followed = followed_rows(spark, replica, session.publication, versions, images)
+    pass_ = MembershipPass(
+        session.publication,
+        group_rows(spark, session.publication.groups),
+        base_rows(spark, replica, session.publication.articles, versions)
+        if followed is None
+        else followed.base,
+        session.kept,
+        bound=bound,
+        bound_to=_partition_id(session),
+        most=None if followed is None else followed.count,
+    )
+    found = pass_.run(changed)
+    if followed is None:
+        return found, event_counts(found, pass_.counts), pass_.outside
+    counts = {name: (0, sum(rows[WRITTEN].to_pylist())) for name, rows in images.items()}
+    if bound:
+        return {name: session.kept.keep(rows) for name, rows in found.items()}, counts, pass_.outside
+    memberships = collected_memberships(found, images, pass_.most)
+    frames = {
+        name: each.few.frame(spark, memberships[name]) for name, each in sent.items() if each.few is not None
+    }
+    return frames, counts, {}
+
+
+def _changed(sent: _Sent) -> DataFrame:
+    """Return CHANGED of the publisher's table: its rows before, and as the session leaves them."""
+    before = sent.known.select(ROWGUID, F.when(~F.col(DELETED), F.col(ROW)).alias(BEFORE))
+    final = sent.outcome.where(F.col(VERDICT).isin(*WRITTEN_VERDICTS)).select(
+        ROWGUID, F.lit(True).alias(WRITTEN), F.when(~F.col(DELETED), F.col(ROW)).alias(AFTER)
+    )
+    # Each row that is sent is known at most once, and has one outcome.
+    joined = in_one_task(sent.sent.select(ROWGUID), sent.rows)
+    joined = joined.join(in_one_task(before, sent.rows), on=ROWGUID, how="left")
+    joined = joined.join(in_one_task(final, sent.rows), on=ROWGUID, how="left")
+    is_written = F.coalesce(WRITTEN, F.lit(False))
+    after = F.when(is_written, F.col(AFTER)).otherwise(F.col(BEFORE))
+    return joined.select(ROWGUID, BEFORE, after.alias(AFTER), is_written.alias(WRITTEN))
+
+
+def _windows(session: PartitionedSession) -> dict[str, _Window]:
+    """Enumerate the rows of each article that the subscriber's partition gained, kept and lost."""
+    start = session.plan.down.from_generation_exclusive
+    named = generations_for(
+        session.replica, session.publication.number, session.subscription, from_generation_exclusive=start
+    )
+    wanted = {}
+    for name, article in session.articles.items():
+        sent = frozenset(
+            row.generation for row in session.plan.down.of_articles([article.nickname]).generations
+        )
+        if sent:
+            changed = [row for row in named if row.generation in sent]
+            wanted[name] = _Wanted(
+                article,
+                sent,
+                min(row.first_seq for row in changed),
+                sum(row.changecount for row in changed),
+            )
+    few = None
+    if (
+        wanted
+        and writes_small(session.spark)
+        and is_for_one_task(sum(each.count for each in wanted.values()))
+    ):
+        few = _few_windows(session, wanted)
+    return {name: _window(session, each) for name, each in wanted.items()} if few is None else few
+
+
+def _window(session: PartitionedSession, wanted: _Wanted) -> _Window:
+    article, folder = wanted.article, session.replica.folder
+    mappings = read_mappings(
+        session.spark,
+        folder,
+        article.nickname,
+        _partition_id(session),
+        from_seq_inclusive=wanted.first_seq,
+        through_seq_inclusive=session.last_seq,
+    )
+    window = session.kept.keep(enum_partition_changes(mappings, wanted.generations))
+    runs = read_runs(
+        session.spark,
+        folder,
+        article,
+        through_seq_inclusive=session.last_seq,
+        from_seq_exclusive=wanted.first_seq - 1,
+    )
+    theirs = runs.join(broadcast_if_few(window.select(ROWGUID), wanted.count), on=ROWGUID, how="left_semi")
+    return _Window(window, session.kept.keep(current_rows(theirs)), wanted.count)
+
+
+def _few_windows(session: PartitionedSession, wanted: Mapping[str, _Wanted]) -> dict[str, _Window] | None:
+    """Return what `_window` does of each article, of few rows; None if they are for Spark."""
+    try:
+        rows = few_windows(
+            session.replica,
+            session.info,
+            [(each.article, each.generations, each.first_seq) for each in wanted.values()],
+            _partition_id(session),
+        )
+    except Exception as error:
+        log.info("what a partition gained and lost is read by Spark: %s", error)
+        return None
+    found = {}
+    for (name, each), few in zip(wanted.items(), rows, strict=True):
+        mappings = frame_of(session.spark, few.mappings)
+        window = enum_partition_changes(mappings, each.generations, most=few.mappings.num_rows)
+        found[name] = _Window(window, frame_of_images(session.spark, few.versions, few.image), each.count)
+    return found
+
+
+def _partition_id(session: PartitionedSession) -> int:
+    number = session.subscription.partition_id
+    # A subscription gets its partition before its first row.
+    assert number is not None
+    return number
+
+
+def _acted(
+    session: PartitionedSession,
+    article: PublishedArticle,
+    sent: _Sent | None,
+    memberships: DataFrame | None,
+    window: _Window | None,
+    touched: int,
+) -> DataFrame | None:
+    """Return RESOLVED of one article; None if nothing is to be done."""
+    versions = [sent.known] if sent is not None else []
+    if window is not None:
+        versions.append(window.versions)
+    if touched and memberships is not None:
+        rows = touched_rows(memberships)
+        versions.append(
+            with_metadata(
+                session.spark,
+                session.replica,
+                article,
+                rows,
+                count=touched,
+                through_seq_inclusive=session.last_seq,
+                kept=session.kept,
+            )
+        )
+    if not versions:
+        return None
+    most = (2 * sent.rows if sent else 0) + (window.count if window else 0) + touched
+    known = reduce(DataFrame.unionByName, versions)
+    if len(versions) > 1:
+        known = in_one_task(known, most).dropDuplicates([ROWGUID])
+    down = session.plan.down.of_articles([article.nickname])
+    terms = PartitionTerms(
+        partition_id=_partition_id(session),
+        start=down.from_generation_exclusive,
+        held=tuple(row.generation for row in down.known),
+        received=session.numbers[SUBSCRIBER].received,
+        own_at_publisher=session.numbers[PUBLISHER].resolved.get(article.nickname, 0),
+        own_at_subscriber=session.numbers[SUBSCRIBER].resolved.get(article.nickname, 0),
+    )
+    frames = PartitionRows(
+        known,
+        sent.sent if sent is not None else None,
+        sent.outcome if sent is not None else None,
+        memberships,
+        window.rows if window is not None else None,
+        most,
+    )
+    acted = partition_actions(frames, terms)
+    # Few rows are written sooner than Spark plans twice.
+    return acted if is_for_one_task(most) else session.kept.keep(acted)
+
+
+def _events(
+    session: PartitionedSession, article: PublishedArticle, memberships: DataFrame, sent: _Sent | None
+) -> DataFrame:
+    """Return the EVENTS of one article."""
+    own = session.numbers[PUBLISHER].resolved[article.nickname]
+    events = partition_events(memberships, generation=own)
+    if sent is None:
+        return events
+    uploaded = sent.outcome.where(F.col(VERDICT) == Verdict.UPLOAD.value)
+    generations = uploaded.select(ROWGUID, F.col(changes.PUBLISHER_GENERATION).alias(GENERATION))
+    return events.unionByName(data_events(memberships, generations, most=sent.rows if sent.few else None))
+
+
+def _write_events(
+    session: PartitionedSession, article: PublishedArticle, memberships: DataFrame, sent: _Sent | None
+) -> None:
+    """Write the EVENTS of one article into the changeset."""
+    events = _events(session, article, memberships, sent)
+    write_files(events, events_folder(session.folder, article.nickname))
+
+
+def _few_events(
+    session: PartitionedSession,
+    memberships: Mapping[str, DataFrame],
+    sent: Mapping[str, _Sent],
+    counts: Mapping[str, tuple[int, int]],
+) -> "dict[int, pa.Table] | None":
+    """Return the EVENTS of all articles in this process' memory, by tablenick; None if they may be many."""
+    if not writes_small(session.spark):
+        return None
+    articles = {name: a for name, a in session.articles.items() if counts.get(name, (0, 0))[1]}
+    return collected_events(
+        {a.nickname: _events(session, a, memberships[name], sent.get(name)) for name, a in articles.items()},
+        # A row that is sent may count for its partitions twice.
+        {a.nickname: 2 * counts[name][1] for name, a in articles.items()},
+        partitions=len(session.publication.groups),
+    )

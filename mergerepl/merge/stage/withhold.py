@@ -1,0 +1,103 @@
+"""Withhold what a table refuses of a staged article: the rest goes on; these rows wait at their source, or are undone."""
+
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass, replace
+from functools import reduce
+from pathlib import Path
+
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
+
+from conflict.failed_changes import REFUSED_AT, withheld
+from mergerepl.changes import OF_TWO, OTHER_SIDE, PUBLISHER, RESOLVED_COLUMNS, ROWGUID, SUBSCRIBER, VERDICT
+from mergerepl.delta.asked_of_rows import asked_of_rows
+from mergerepl.merge.stage.article import StagedArticle, stage_article
+from mergerepl.merge.stage.constraints import refused_rows, require_takers, takes_any_row
+from mergerepl.merge.stage.decision import Changed
+from mergerepl.model.article import PublishedArticle
+from mergerepl.replica.replica import Replica
+from mergerepl.replica.staged_rows import read_staged, require_rows
+from mergerepl.spark.in_memory import Kept
+from mergerepl.store.changeset import replace_rows
+from mergerepl.systables.genhistory import Generation
+
+
+@dataclass(frozen=True)
+class Withholding:
+    """What withholding rows of one article needs, by side where it is a mapping.
+
+    Attributes:
+        at: The article.
+        replicas: The replicas.
+        changed: What both sides send.
+        numbers: The generation in which what a side sends waits; none for a side that sends nothing.
+        sent: The generations that a side sends.
+        as_wholes: Decides rows (rowguid) again as whole rows; None if the result is the same.
+        undo: Undoes what the subscriber changed in rows of RESOLVED that the publisher's table refuses (REFUSED); None if
+            these wait.
+        versions: The captured versions of the tables.
+    """
+
+    at: Mapping[str, PublishedArticle]
+    replicas: Mapping[str, Replica]
+    changed: Changed
+    numbers: Mapping[str, int]
+    sent: Mapping[str, Collection[Generation]]
+    as_wholes: Callable[[DataFrame], DataFrame] | None
+    undo: Callable[[DataFrame, DataFrame], DataFrame] | None
+    versions: Mapping[str, int]
+
+
+def withhold_refused(
+    spark: SparkSession, rows_folder: Path, staged: StagedArticle, of: Withholding, kept: Kept
+) -> StagedArticle:
+    """Return what a staged article amounts to without the rows that a table refuses; its folder is written again.
+
+    Halves of two changes that no table takes together are decided as whole rows first.
+
+    Raises: ApplyError, EngineError, as `require_takers`.
+    """
+    tables = require_takers(spark, rows_folder, staged, of.at, of.replicas)
+    works = {PUBLISHER: staged.publisher, SUBSCRIBER: staged.subscriber}
+    written = {side: facts for side, facts in tables.items() if works[side].touches_rows}
+    require_rows(rows_folder)
+    if all(takes_any_row(facts, of.at[side]) for side, facts in written.items()):
+        return staged
+    rows = read_staged(spark, rows_folder).select(*RESOLVED_COLUMNS)
+    refused = kept.keep_if_any(refused_rows(spark, rows, of.at, written))
+    if refused is None:
+        return staged
+    parts = [rows.join(refused, on=ROWGUID, how="left_anti")]
+    is_of_two = F.col(VERDICT).isin(*OF_TWO)
+    if of.as_wholes is not None:
+        wholes = kept.keep(of.as_wholes(refused.where(is_of_two).select(ROWGUID)))
+        broken = refused_rows(spark, wholes, of.at, tables)
+        assert broken is not None
+        broken = kept.keep(broken)
+        parts.append(wholes.join(broken, on=ROWGUID, how="left_anti"))
+        refused = refused.where(~is_of_two).unionByName(broken)
+    if of.undo is not None:
+        is_upload = F.col(REFUSED_AT[PUBLISHER]).isNotNull()
+        uploads = rows.join(refused.where(is_upload).select(ROWGUID), on=ROWGUID, how="left_semi")
+        back = of.undo(uploads, refused)
+        broken = refused_rows(spark, back, of.at, {SUBSCRIBER: tables[SUBSCRIBER]})
+        # What the subscriber's own table does not take back waits.
+        back = kept.keep(back if broken is None else back.join(broken, on=ROWGUID, how="left_anti"))
+        parts.append(back)
+        refused = refused.join(back.select(ROWGUID), on=ROWGUID, how="left_anti")
+    asked = {side: asked_of_rows(facts, of.at[side]) for side, facts in tables.items()}
+    for side, sent in ((PUBLISHER, of.changed.at_publisher), (SUBSCRIBER, of.changed.at_subscriber)):
+        if sent is not None and side in of.numbers:
+            again = [g.generation for g in of.sent[side] if _is_refused_again(g, asked[OTHER_SIDE[side]])]
+            parts.append(withheld(sent, refused, side=side, generation=of.numbers[side], logged=again))
+    rest = rows_folder.with_name(f"{rows_folder.name}.rest")
+    outcome = reduce(DataFrame.unionByName, parts)
+    found = stage_article(outcome, rest, of.at[PUBLISHER], from_versions=of.versions)
+    replace_rows(rows_folder, rest)
+    if found.subscriber.touches_rows and SUBSCRIBER not in written:
+        require_takers(spark, rows_folder, found, of.at, of.replicas)
+    return replace(found, refused_by=asked)
+
+
+def _is_refused_again(generation: Generation, asked: str) -> bool:
+    return generation.waits_for is not None and generation.was_refused_by == asked

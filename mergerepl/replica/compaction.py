@@ -1,0 +1,64 @@
+"""Join the small files that sessions append to the system tables, so that sessions do not slow down over a year.
+
+Nothing is decided here and no row changes: the version of a row that counts is still computed from all of them.
+"""
+
+import logging
+from pathlib import Path
+
+from pyspark.sql import SparkSession
+
+from mergerepl.delta import appended
+from mergerepl.delta.small_tables import join_small_files
+from mergerepl.replica.replica import Replica
+from mergerepl.spark.session import writes_small
+from mergerepl.systables.table import Plane
+
+log = logging.getLogger(__name__)
+
+SESSIONS_BETWEEN = 16
+"""Listing every table's files takes longer than all bookkeeping of a session; so only some sessions do it."""
+
+FILES_AT_MOST = 32
+
+LARGE_BYTES = 16 * 1024 * 1024
+"""A file of this size is never written again."""
+
+LARGE_BYTES_OF_HISTORY = 256 * 1024
+"""The same for tables that are read without an engine, some thousand rows: every reading reads each file's footer."""
+
+
+def compact_when_due(
+    spark: SparkSession, replicas: tuple[Replica, ...], *, number: int, previous_number: int
+) -> None:
+    """When a subscription's session numbers pass a multiple of 16, join the files of appended tables with more than 32.
+
+    A publisher's subscriptions share their numbers, so a subscription may never see such a multiple itself. The
+    caller holds the replicas. A failure here is only logged: the session itself is complete.
+    """
+    if number // SESSIONS_BETWEEN == previous_number // SESSIONS_BETWEEN:
+        return
+    for replica in replicas:
+        for table, plane in replica.appended_tables().items():
+            try:
+                files = appended.file_count(table)
+                if files > FILES_AT_MOST:
+                    if plane is Plane.HISTORY:
+                        join_small_files(table, large_bytes=LARGE_BYTES_OF_HISTORY)
+                    else:
+                        _join(spark, table)
+                    log.info("%s: joined %s files", table, files)
+            except Exception as error:
+                log.warning("%s: its small files could not be joined: %s", table, error)
+
+
+def _join(spark: SparkSession, table: Path) -> None:
+    """Join the files of a table of rows: without Spark where that may write, which takes it 1 to 3 s a table."""
+    if writes_small(spark):
+        try:
+            appended.join_appended_files(table, most=FILES_AT_MOST, target_bytes=LARGE_BYTES)
+        except Exception as error:
+            log.info("%s: its small files are joined by Spark: %s", table, error)
+        else:
+            return
+    appended.join_small_files(spark, table, large_bytes=LARGE_BYTES)

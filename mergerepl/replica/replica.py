@@ -1,0 +1,415 @@
+"""One replica: where its tables are and what its control plane says of them."""
+
+from collections.abc import Collection, Container, Iterable
+from dataclasses import replace
+from functools import cached_property
+from pathlib import Path
+
+from mergerepl.delta.asked_of_rows import asked_of_rows
+from mergerepl.delta.log import commit_text, is_delta_table, is_folder
+from mergerepl.delta.small_tables import edited_table, text_literal, text_literals
+from mergerepl.delta.table import open_table
+from mergerepl.errors import (
+    ConfigurationError,
+    EnumerationError,
+    OutOfReachError,
+    PublicationError,
+    StoreError,
+)
+from mergerepl.model.article import PublishedArticle
+from mergerepl.replica.control import ControlPlane
+from mergerepl.replica.unedited import refuse_edited
+from mergerepl.roots import is_absent, uses
+from mergerepl.systables import (
+    catalog,
+    conflict_resolutions,
+    contents,
+    genhistory,
+    partitions,
+    registry,
+    replinfo,
+    tombstone,
+)
+from mergerepl.systables.catalog import ArticleRow, PublicationRow, SubscriptionRow, relations
+from mergerepl.systables.conflicts_info import CONFLICT_TABLE_PREFIX
+from mergerepl.systables.genhistory import ASKED_AGAIN, Generation, GenStatus
+from mergerepl.systables.replinfo import ReplicaInfo
+from mergerepl.systables.table import FOLDER, Plane
+
+_NAMED_AT_MOST = 1000
+"""The most guids that a condition names; more are read by their bounds."""
+
+
+def no_subscriptions(root: Path) -> StoreError:
+    """Return the error about a replica that takes part in a publication and has no row of sysmergesubscriptions."""
+    name = catalog.SUBSCRIPTIONS.name
+    return StoreError(
+        f"System table '{name}' of replica '{root}' is empty, though the replica takes part in a publication: it was "
+        "edited or damaged, or `mergerepl apply` was cut short. Nothing was changed. Restore it to an earlier "
+        f"version (RESTORE TABLE), or the folder '{root / FOLDER}' from a copy taken together with the tables; or "
+        "run `mergerepl apply FILE` again.",
+        replica=str(root),
+        table=str(root / FOLDER / name),
+    )
+
+
+def require_schema_version(root: Path, version: int) -> None:
+    """Check that a replica's system tables are of the one version this mergerepl knows.
+
+    Raises: PublicationError if they are older or newer: their meaning is not known here.
+    """
+    if version != replinfo.SCHEMA_VERSION:
+        raise PublicationError(
+            f"The system tables of replica '{root}' have version {version}; this mergerepl knows "
+            f"{replinfo.SCHEMA_VERSION}. Upgrade mergerepl on this machine, or use the release that wrote them.",
+            replica=str(root),
+        )
+
+
+def refuse_older_bookkeeping(root: Path, info: ReplicaInfo, rows: Iterable[SubscriptionRow]) -> None:
+    """Check that MSmerge_replinfo was not restored alone: a session writes there before it notes its end anywhere else.
+
+    Runs that an older MSmerge_replinfo does not know would be taken for leftovers and removed.
+
+    Args:
+        root: The replica.
+        info: Its row of MSmerge_replinfo.
+        rows: Its rows of sysmergesubscriptions about other replicas.
+
+    Raises: EnumerationError.
+    """
+    completed = max((row.session_number for row in rows), default=0)
+    if info.session_number < completed:
+        raise EnumerationError(
+            f"'MSmerge_replinfo' of '{root}' is older than its other system tables: it knows of "
+            f"{info.session_number} sessions, they of {completed}. Nothing was changed. Restore the whole "
+            f"'{FOLDER}' folder from a copy taken together with the tables, or RESTORE that table to the "
+            "version before it was put back.",
+            replica=str(root),
+        )
+
+
+class Replica:
+    """A replica root with its system tables."""
+
+    def __init__(self, root: Path | str) -> None:
+        """Look at the replica at `root`; nothing is read yet."""
+        self.root = Path(root).expanduser().resolve()
+        self.folder = self.root / FOLDER
+        self.control = ControlPlane(self.folder)
+        self.contents = self.folder / contents.NAME
+        self.tombstone = self.folder / tombstone.NAME
+        self.staging = self.folder / "staging"
+
+    def reread(self) -> "Replica":
+        """Return the replica as it is now: everything is read again but what its control plane finds unchanged."""
+        replica = Replica(self.root)
+        replica.control = self.control
+        return replica
+
+    def conflict_tables(self) -> list[Path]:
+        """Return the folders of all conflict tables, also of articles that are not published any more, by name."""
+        tables = self.folder.glob(f"{CONFLICT_TABLE_PREFIX}*")
+        return sorted(path for path in tables if path.name != conflict_resolutions.NAME)
+
+    def require(self) -> "Replica":
+        """Return the replica itself.
+
+        Raises: StoreError if there is no folder at the root, or it cannot be read; ConfigurationError if there are no
+            system tables below it; PublicationError if they are of another version.
+        """
+        try:
+            self._require_folders()
+        except OSError as error:
+            raise StoreError(
+                f"Replica '{self.root}' cannot be read: {error.strerror}. Nothing was changed. Check where it leads, "
+                "its permissions and its mount, then run again.",
+                replica=str(self.root),
+            ) from error
+        info = self.info()
+        require_schema_version(self.root, info.schema_version)
+        return self
+
+    def _require_folders(self) -> None:
+        if not is_folder(self.root):
+            raise StoreError(
+                f"Replica '{self.root}' does not exist. If it is not mounted, mount it. If it was moved, or never "
+                "applied, correct its path in the file and run `mergerepl apply FILE`.",
+                replica=str(self.root),
+            )
+        if not is_folder(self.folder / replinfo.NAME):
+            if is_folder(self.folder):
+                raise ConfigurationError(
+                    f"'{self.root}' is no complete replica: its '{FOLDER}' folder has no {replinfo.NAME}. Restore "
+                    "the folder from a copy; or, if a first `mergerepl apply FILE` was cut short, run it again.",
+                    replica=str(self.root),
+                )
+            raise ConfigurationError(
+                f"'{self.root}' is not a replica: it has no '{FOLDER}' folder with system tables. "
+                f"Name a publisher or subscriber root, or run `mergerepl apply FILE` first.{uses(self.root, but=FOLDER)}",
+                replica=str(self.root),
+            )
+
+    def appended_tables(self) -> dict[Path, Plane]:
+        """Return the system tables that every session may append to, each with its writer."""
+        planes = {table.name: table.plane for table in registry.ALL if table.plane is not Plane.CONTROL}
+        planes.update({article.conflict_table: Plane.DATA for article in self.articles})
+        return {self.folder / name: plane for name, plane in planes.items()}
+
+    def has_staged(self) -> bool:
+        """Return whether a session is staged here, or a pointer names one that is staged elsewhere."""
+        return self.staging.is_dir() and any(self.staging.iterdir())
+
+    def require_tables(self) -> None:
+        """Check that no system table is gone: the next write would create it again, without its past rows.
+
+        Raises: StoreError naming those that are gone.
+        """
+        missing = [table.name for table in registry.ALL if not is_delta_table(self.folder / table.name)]
+        if missing:
+            raise StoreError(
+                f"Replica '{self.root}' has lost its system tables {', '.join(missing)}. Nothing was changed. "
+                f"Restore the folder '{self.folder}' from a copy taken together with the tables, or run "
+                "`mergerepl apply FILE`, which says what else can be done.",
+                replica=str(self.root),
+                table=missing[0],
+            )
+
+    def require_unedited(self) -> None:
+        """Check that mergerepl made the last change of rows in contents, tombstone and the partition mappings.
+
+        Raises: StoreError naming the commit.
+        """
+        is_filtered = any(row.filters for row in self.publications)
+        mappings = [self.folder / table.name for table in partitions.MAPPINGS] if is_filtered else []
+        for table in (self.contents, self.tombstone, *mappings):
+            if is_delta_table(table):
+                refuse_edited(table)
+
+    def info(self) -> ReplicaInfo:
+        """Return who the replica is and how far its bookkeeping is now."""
+        rows = self.control.rows(replinfo.TABLE)
+        if len(rows) != 1:
+            raise PublicationError(
+                f"MSmerge_replinfo of '{self.root}' holds {len(rows)} rows and must hold one: it was edited "
+                "or damaged. Restore the '_mergerepl' folder from a copy.",
+                replica=str(self.root),
+            )
+        return rows[0]
+
+    def save_info(self, info: ReplicaInfo) -> None:
+        """Store the row of MSmerge_replinfo: the commit point of a capture or an apply.
+
+        The commit of each captured version is noted here, so that callers need not know it.
+        """
+        self.control.replace(replinfo.TABLE, [replace(info, captured_commits=self._noted(info))])
+
+    def _noted(self, info: ReplicaInfo) -> dict[int, str]:
+        """Return the commits of the captured versions; a commit that is noted already is not looked at again."""
+        noted = {}
+        for article in self.articles:
+            version = info.captured.get(article.nickname)
+            if version is None:
+                continue
+            commit = self.noted_commit(article, info) or commit_text(self.table(article), version)
+            if commit is not None:
+                noted[article.nickname] = commit
+        return noted
+
+    def noted_commit(self, article: PublishedArticle, info: ReplicaInfo) -> str | None:
+        """Return what is noted of the commit of the article's captured version, None if nothing is."""
+        known = info.captured_commits.get(article.nickname, "")
+        return known if known.startswith(f"{info.captured[article.nickname]}:") else None
+
+    @cached_property
+    def publications(self) -> list[PublicationRow]:
+        """The rows of sysmergepublications."""
+        return self.control.rows(catalog.PUBLICATIONS)
+
+    @cached_property
+    def articles(self) -> list[PublishedArticle]:
+        """The articles of all publications at this replica, by nickname.
+
+        Raises: StoreError if a row of sysmergearticles contradicts sysmergepublications, or itself.
+        """
+        names = {row.pubid: row.name for row in self.publications}
+        rows = self.control.rows(catalog.ARTICLES)
+        for row in rows:
+            wrong = _contradiction(row, names)
+            if wrong is not None:
+                path = self.control.path(catalog.ARTICLES.name)
+                raise edited_table(path, f"has {wrong} for article '{row.name}'", article=row.name)
+        return sorted((row.published(names[row.pubid]) for row in rows), key=lambda a: a.nickname)
+
+    def articles_of(self, pubid: str) -> list[PublishedArticle]:
+        """Return the articles of one publication."""
+        return [article for article in self.articles if article.pubid == pubid]
+
+    @property
+    def published(self) -> list[PublicationRow]:
+        """The publications that the replica publishes; it subscribes to the others that it knows."""
+        replid = self.info().replid
+        return [row for row in self.publications if row.is_published_by(replid)]
+
+    def publishes(self, pubid: str) -> bool:
+        """Return whether the replica is the publisher of a publication."""
+        return any(row.pubid == pubid for row in self.published)
+
+    def subscriptions(self) -> list[SubscriptionRow]:
+        """Return the rows of sysmergesubscriptions as they are now.
+
+        Raises: StoreError if there are none: a replica of a publication has at least the row about itself.
+        """
+        rows = self.control.rows(catalog.SUBSCRIPTIONS)
+        if not rows and self.publications:
+            raise no_subscriptions(self.root)
+        return rows
+
+    def relations(self, pubid: str | None = None) -> list[SubscriptionRow]:
+        """Return the rows of sysmergesubscriptions about the other sides, also of subscriptions that have ended.
+
+        Raises: As `subscriptions`.
+        """
+        return relations(self.subscriptions(), pubid)
+
+    def relation(self, subid: str, replid: str) -> SubscriptionRow | None:
+        """Return the row of a subscription about the replica with this id, None if there is none.
+
+        Raises: As `subscriptions`.
+        """
+        return next((row for row in self.relations() if (row.subid, row.replid) == (subid, replid)), None)
+
+    def genhistory(self, *, from_generation_exclusive: int = 0) -> list[Generation]:
+        """Return the generations after one, by number, as they are now.
+
+        A run beyond the last one committed does not count: the capture or the session that appended it never came to its
+        commit point, and its changes are captured again.
+        """
+        rows = self._generations(f"generation > {from_generation_exclusive}")
+        latest = {row.guidsrc: row for row in sorted(rows, key=lambda row: row.seq)}
+        return sorted(latest.values(), key=lambda row: row.generation)
+
+    def held(self, guids: Collection[str]) -> set[str]:
+        """Return the generations among these that the replica has."""
+        if not guids:
+            return set()
+        among = f"guidsrc in ({text_literals(guids)})"
+        if len(guids) > _NAMED_AT_MOST:
+            among = f"guidsrc between {text_literal(min(guids))} and {text_literal(max(guids))}"
+        return {row.guidsrc for row in self._generations(among)}.intersection(guids)
+
+    def last_generation(self, pubid: str) -> Generation | None:
+        """Return a publication's highest generation, None if it has none."""
+        last = self._generations(
+            f"pubid = {text_literal(pubid)}", "order by generation desc, seq desc limit 1"
+        )
+        return last[0] if last else None
+
+    def _generations(self, where: str, order_limit: str = "") -> list[Generation]:
+        # A row that was edited must be found, not skipped.
+        edited = " or ".join(f"{name} is null" for name in ("generation", "guidsrc", "pubid", "seq"))
+        where = f"({where}) and seq <= {self.info().last_seq} or {edited}"
+        return self.control.rows(genhistory.TABLE, where=where, order_limit=order_limit)
+
+    def append_generations(self, rows: Iterable[Generation], *, seq: int) -> None:
+        """Append a run of generations; it counts when `last_seq` reaches its number."""
+        self.control.append(genhistory.TABLE, [replace(row, seq=seq) for row in rows])
+
+    def close_generations(self, guids: Collection[str]) -> None:
+        """Close these generations of this replica in place: this is no run, so it counts at once."""
+        values = {"genstatus": str(int(GenStatus.CLOSED))}
+        self.control.update(genhistory.TABLE, values, where=f"guidsrc in ({text_literals(guids)})")
+
+    def waiting_generations(self) -> list[Generation]:
+        """Return the generations whose rows another replica's table refuses, and which wait here."""
+        sent = {row.replid: row.sentgen for row in self.relations() if not row.is_ended}
+        if not sent:
+            return []
+        rows = self.genhistory(from_generation_exclusive=min(sent.values()))
+        return [
+            row
+            for row in rows
+            if row.waits_for in sent and row.generation > sent[row.waits_for] and row.changecount
+        ]
+
+    def ask_again(self, guids: Collection[str]) -> None:
+        """Let the next session send these waiting generations again: it is no run, so it counts at once."""
+        values = {"refused_by": f"concat({text_literal(ASKED_AGAIN)}, refused_by)"}
+        chosen = (
+            f"guidsrc in ({text_literals(guids)}) and refused_by not like {text_literal(ASKED_AGAIN + '%')}"
+        )
+        self.control.update(genhistory.TABLE, values, where=chosen)
+
+    def forget_generations(self, tablenicks: Collection[int]) -> None:
+        """Keep the closed generations of these articles, with no changes, as watermarks may name them; remove open ones."""
+        theirs = f"art_nick in ({', '.join(map(str, tablenicks))})"
+        self.control.delete(genhistory.TABLE, where=f"{theirs} and genstatus = {int(GenStatus.OPEN)}")
+        self.control.update(genhistory.TABLE, {"changecount": "0"}, where=f"{theirs} and changecount > 0")
+
+    def drop_uncounted_generations(self) -> None:
+        """Remove runs after the last committed one, which a crash left: `last_seq` is about to pass them."""
+        self.control.delete(genhistory.TABLE, where=f"seq > {self.info().last_seq}")
+
+    def asked_of_rows(self, tablenick: int) -> str:
+        """Return the conditions of an article's table for its rows, to compare; '' if they cannot be read."""
+        article = next(each for each in self.articles if each.nickname == tablenick)
+        try:
+            return asked_of_rows(open_table(self.table(article)), article)
+        except StoreError:
+            # A session that reads the table again reports why.
+            return ""
+
+    def table(self, article: PublishedArticle) -> Path:
+        """Return where an article's table is at this replica."""
+        return self.root / article.table
+
+    def publication(self, name: str | None = None, *, pubid: str | None = None) -> PublicationRow:
+        """Return one row of sysmergepublications, by name or id; without either the only one.
+
+        Raises: ConfigurationError naming the publications there are.
+        """
+        chosen = [
+            row for row in self.publications if (name in (None, row.name)) and (pubid in (None, row.pubid))
+        ]
+        if len(chosen) == 1:
+            return chosen[0]
+        known = ", ".join(sorted(row.name for row in self.publications)) or "none"
+        what = f"has no publication {name!r}" if name is not None else "holds several publications; name one"
+        raise ConfigurationError(f"Replica '{self.root}' {what}. Known: {known}.", replica=str(self.root))
+
+
+def _contradiction(row: ArticleRow, publications: Container[str]) -> str | None:
+    """Return what contradicts itself in a row of sysmergearticles: later code relies on it."""
+    columns, types, key = row.published_columns, row.published_types, row.key_columns
+    if row.pubid not in publications:
+        return f"a pubid that {catalog.PUBLICATIONS.name} does not have ({row.pubid})"
+    if not columns or None in columns or len(set(columns)) < len(columns):
+        return "no list of columns in published_columns"
+    if None in types or len(types) != len(columns):
+        return "not one type in published_types for each of published_columns"
+    if not key or not set(key) <= set(columns) or row.rowguid_column not in (None, *key):
+        return "key_columns or a rowguid_column that are not among published_columns"
+    return None
+
+
+def require_ends(publisher: Path, subscriber: Path) -> tuple[Replica, Replica]:
+    """Return the replicas at both ends of a subscription.
+
+    Raises: OutOfReachError if one is absent that the other one knows: it may come back. Else as `Replica.require`.
+    """
+    ends = Replica(publisher), Replica(subscriber)
+    for absent, other in (ends, ends[::-1]):
+        if not is_absent(absent.root) or is_absent(other.root):
+            continue
+        if _is_subscribed(other.require(), absent.root):
+            raise OutOfReachError(
+                f"Replica '{absent.root}' is out of reach: '{other.root}' has a subscription with it, and the folder "
+                "does not exist or is empty. If it is not mounted, mount it. If it was moved, write its new path in "
+                "the file and run `mergerepl apply FILE`.",
+                replica=str(absent.root),
+            )
+    return ends[0].require(), ends[1].require()
+
+
+def _is_subscribed(replica: Replica, root: Path) -> bool:
+    return any(row.subscriber_server == str(root) and row.is_active for row in replica.relations())

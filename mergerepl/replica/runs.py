@@ -1,0 +1,345 @@
+"""Runs: what a session appends to contents and tombstone, and the state of each row that they record.
+
+Every run has a number (seq) above all before it; the latest run of a row is what is known of it.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from types import MappingProxyType
+from typing import TYPE_CHECKING
+
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
+
+from mergerepl.changes import (
+    BASE,
+    BORN_GENERATION,
+    CHANGE_COLUMNS,
+    COLV1,
+    DELETED,
+    GENERATION,
+    LINEAGE,
+    PARTCHANGEGEN,
+    PRIORITY,
+    ROW,
+    ROWGUID,
+    TOMBSTONE_TYPE,
+)
+from mergerepl.delta import appended
+from mergerepl.delta.small_tables import text_literals, typed_rows
+from mergerepl.model.article import PublishedArticle
+from mergerepl.spark.in_memory import Kept, are_few, broadcast_if_few, in_one_task, is_for_one_task
+from mergerepl.spark.passed import passed
+from mergerepl.systables import contents, tombstone
+from mergerepl.systables.contents import COLV1_TYPE, base_column, row_column
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+SEQ = contents.SEQ
+
+_OTHERS_TOO = 3
+"""Looking many rows up costs more than reading this many times as many."""
+
+_READ_AT_ONCE = 100_000
+"""So many rows are read faster than Spark plans and runs one more query."""
+
+
+def _few_types() -> "dict[str, pa.DataType]":
+    """Return the types of the metadata of CHANGES but `deleted`, as Arrow has them."""
+    import pyarrow as pa
+
+    return {
+        TOMBSTONE_TYPE: pa.int32(),
+        GENERATION: pa.int64(),
+        PARTCHANGEGEN: pa.int64(),
+        BORN_GENERATION: pa.int64(),
+        LINEAGE: pa.map_(pa.int32(), pa.int64()),
+        COLV1: pa.map_(pa.string(), pa.struct({"nickname": pa.int32(), "version": pa.int64()})),
+        PRIORITY: pa.float64(),
+    }
+
+
+def read_runs(
+    spark: SparkSession,
+    folder: Path,
+    article: PublishedArticle,
+    *,
+    through_seq_inclusive: int,
+    from_seq_exclusive: int | None = None,
+    from_generation_exclusive: int | None = None,
+    with_base: bool = False,
+) -> DataFrame:
+    """Return the appended runs of one article's contents and tombstones: CHANGES columns and seq, not netted.
+
+    `with_base` adds `base`, as CAPTURED has it.
+
+    Generations rise with runs, so a lower bound on the generation prunes files and still leaves the latest
+    version of every row it admits.
+    """
+
+    def of(table: str) -> DataFrame:
+        bounds = {
+            SEQ: (from_seq_exclusive, through_seq_inclusive),
+            GENERATION: (from_generation_exclusive, None),
+        }
+        rows = appended.read(spark, folder / table, bounds).where(F.col("tablenick") == article.nickname)
+        rows = appended.within(rows, bounds, lambda number: passed(number, "bigint"))
+        is_tombstone = table == tombstone.NAME
+        return rows.select(
+            ROWGUID,
+            F.lit(is_tombstone).alias(DELETED),
+            (F.col(tombstone.TYPE) if is_tombstone else F.lit(None).cast("int")).alias(TOMBSTONE_TYPE),
+            GENERATION,
+            *(
+                (F.lit(None).cast("bigint") if is_tombstone else F.col(name)).alias(name)
+                for name in (PARTCHANGEGEN, BORN_GENERATION)
+            ),
+            LINEAGE,
+            (F.lit(None).cast(COLV1_TYPE) if is_tombstone else F.col(COLV1)).alias(COLV1),
+            PRIORITY,
+            F.col(row_column(article.nickname)).alias(ROW),
+            SEQ,
+            *([F.col(base_column(article.nickname)).alias(BASE)] if with_base else ()),
+        )
+
+    if appended.file_count(folder / tombstone.NAME) == 0:
+        return of(contents.NAME)
+    return of(contents.NAME).unionByName(of(tombstone.NAME))
+
+
+def current_rows(
+    runs: DataFrame, columns: Sequence[str] = CHANGE_COLUMNS, *, keys: Sequence[str] = (ROWGUID,)
+) -> DataFrame:
+    """Return the latest version of each row: contents and tombstones are only appended to.
+
+    `columns` are those wanted besides the keys: Spark by itself reads unused fields of a struct, too.
+    """
+    wanted = [name for name in columns if name not in keys]
+    latest = runs.groupBy(*keys).agg(F.max_by(F.struct(*wanted), SEQ).alias("latest"))
+    return latest.select(*keys, "latest.*")
+
+
+def few_known_rows(
+    folder: Path, tablenicks: Sequence[int], guids: Sequence[str], *, through_seq_inclusive: int
+) -> "pa.Table":
+    """Return all versions that contents and tombstones have of some rows of some articles, read by delta-rs.
+
+    Returns: tablenick, rowguid, lineage, colv1, born_generation, tombstone_type, seq.
+    """
+    import pyarrow as pa
+
+    where = (
+        f"{SEQ} <= {through_seq_inclusive} and {contents.TABLENICK} in ({', '.join(map(str, tablenicks))}) "
+        f"and {ROWGUID} in ({text_literals(guids)})"
+    )
+    types = {
+        contents.TABLENICK: pa.int32(),
+        ROWGUID: pa.string(),
+        **{name: _few_types()[name] for name in (LINEAGE, COLV1, BORN_GENERATION, TOMBSTONE_TYPE)},
+        SEQ: pa.int64(),
+    }
+    return _few_runs(folder, types, where).drop_columns([DELETED])
+
+
+def few_versions(
+    folder: Path,
+    article: PublishedArticle,
+    guids: Sequence[str],
+    image: "pa.DataType",
+    *,
+    through_seq_inclusive: int,
+) -> "pa.Table":
+    """Return CHANGES of the latest versions that contents and tombstones have of some rows, read by delta-rs.
+
+    `image` is the type of `row`.
+    """
+    import pyarrow as pa
+
+    if not guids or not through_seq_inclusive:
+        where = "false"
+    else:
+        where = (
+            f"{SEQ} <= {through_seq_inclusive} and {contents.TABLENICK} = {article.nickname} "
+            f"and {ROWGUID} in ({text_literals(guids)})"
+        )
+    types = {ROWGUID: pa.string(), **_few_types(), ROW: image}
+    stored = {ROW: row_column(article.nickname)}
+    rows = _few_runs(folder, {**types, SEQ: pa.int64()}, where, stored).sort_by([(SEQ, "descending")])
+    rows = rows.append_column("place", pa.array(range(rows.num_rows), pa.int32()))
+    latest = rows.group_by(ROWGUID).aggregate([("place", "min")])["place_min"]
+    return rows.take(latest).select(list(CHANGE_COLUMNS))
+
+
+def _few_runs(
+    folder: Path,
+    types: Mapping[str, "pa.DataType"],
+    where: str,
+    stored_names: Mapping[str, str] = MappingProxyType({}),
+) -> "pa.Table":
+    """Return these columns of rows of contents and tombstones, and whether each is of a tombstone."""
+    import pyarrow as pa
+
+    parts = []
+    for name in (contents.NAME, tombstone.NAME):
+        stored_name = {TOMBSTONE_TYPE: tombstone.TYPE, **stored_names}
+        asked = {stored_name.get(column, column): type_ for column, type_ in types.items()}
+        found = typed_rows(folder / name, asked, where=where).rename_columns(list(types))
+        is_tombstone = pa.repeat(pa.scalar(name == tombstone.NAME), found.num_rows)
+        parts.append(found.append_column(DELETED, is_tombstone))
+    return pa.concat_tables(parts)
+
+
+def run_rows(
+    changes: Sequence[tuple[PublishedArticle, "pa.Table"]], table: str, *, seq: int, marker: str
+) -> "pa.Table":
+    """Return the rows that contents, or tombstone, gets of CHANGES of several articles.
+
+    They are those of `triggers.tracked_rows.contents_rows` and `tombstone_rows`, without the columns that these leave
+    empty.
+    """
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    is_tombstone = table == tombstone.NAME
+    found = []
+    for article, rows in changes:
+        chosen = rows.filter(rows[DELETED] if is_tombstone else pc.invert(rows[DELETED]))
+        columns = {name: chosen[name] for name in (ROWGUID, GENERATION, LINEAGE, PRIORITY)}
+        if is_tombstone:
+            columns[tombstone.TYPE] = chosen[TOMBSTONE_TYPE]
+        else:
+            columns |= {name: chosen[name] for name in (PARTCHANGEGEN, BORN_GENERATION, COLV1)}
+        columns[row_column(article.nickname)] = chosen[ROW]
+        if BASE in chosen.column_names:
+            columns[base_column(article.nickname)] = chosen[BASE]
+        of_run = {
+            contents.TABLENICK: pa.scalar(article.nickname, pa.int32()),
+            contents.MARKER: pa.scalar(marker, pa.string()),
+            SEQ: pa.scalar(seq, pa.int64()),
+        }
+        columns |= {name: pa.repeat(value, chosen.num_rows) for name, value in of_run.items()}
+        found.append(pa.table(columns))
+    return pa.concat_tables(found, promote_options="default")
+
+
+def latest_of(
+    spark: SparkSession,
+    folder: Path,
+    article: PublishedArticle,
+    guids: DataFrame,
+    *,
+    rows: int,
+    through_seq_inclusive: int,
+    columns: Sequence[str],
+    kept: Kept,
+) -> DataFrame:
+    """Return what contents and tombstones know of some rows of an article, the latest version of each.
+
+    Rows that changed recently often change again. So if the tables hold much more than these rows, the newest runs
+    are read first, and older ones only for the rows that are not among them.
+
+    Args:
+        spark: Session.
+        folder: Where the tables are.
+        article: The article.
+        guids: Its wanted rows (rowguid, each once).
+        rows: How many these are.
+        through_seq_inclusive: The last run that counts.
+        columns: Those wanted, with the rowguid.
+        kept: Holds what is read, until its caller has read the result.
+    """
+
+    def latest(wanted: DataFrame, *, above: int | None, most: int) -> DataFrame:
+        runs = read_runs(spark, folder, article, through_seq_inclusive=most, from_seq_exclusive=above)
+        return current_rows(runs.join(wanted, on=ROWGUID, how="left_semi"), columns)
+
+    newest_runs = _newest_runs(folder, rows)
+    if newest_runs is None and is_for_one_task(rows):
+        runs = read_runs(spark, folder, article, through_seq_inclusive=through_seq_inclusive)
+        wanted = in_one_task(guids, rows, join="shuffle_hash")
+        # Each wanted row is there once. Spark would do a semi-join before it joins the tasks.
+        there = in_one_task(runs, rows, join="shuffle_hash").join(wanted, on=ROWGUID)
+        return in_one_task(current_rows(there, columns), rows)
+    wanted = broadcast_if_few(guids, rows)
+    if newest_runs is None:
+        return latest(wanted, above=None, most=through_seq_inclusive)
+    bound, _ = newest_runs
+    newest = latest(wanted, above=bound, most=through_seq_inclusive)
+    newest = kept.keep(newest) if are_few(rows) else kept.keep_for_joins(newest)
+    found = newest.count()
+    if found == rows:
+        return newest
+    others = guids.join(broadcast_if_few(newest.select(ROWGUID), found), on=ROWGUID, how="left_anti")
+    older = latest(broadcast_if_few(others, rows - found), above=None, most=min(bound, through_seq_inclusive))
+    return newest.unionByName(older)
+
+
+@dataclass(frozen=True)
+class RecentRows:
+    """The latest versions that the newest runs have, of all rows that are in them.
+
+    `older` returns those that older runs have of some other rows (a frame of rowguids, how many these are); None if there
+    are no older runs.
+    """
+
+    rows: DataFrame
+    older: Callable[[DataFrame, int], DataFrame] | None
+
+
+def recent_rows(
+    spark: SparkSession,
+    folder: Path,
+    article: PublishedArticle,
+    *,
+    rows: int,
+    through_seq_inclusive: int,
+    columns: Sequence[str],
+    kept: Kept,
+) -> RecentRows | None:
+    """Return what the newest runs know of an article, where that costs less than to look so many rows up in them; or None.
+
+    Args: as `latest_of`.
+    """
+    if are_few(rows):
+        return None
+    runs = partial(read_runs, spark, folder, article)
+    newest_runs = _newest_runs(folder, rows)
+    if newest_runs is None:
+        if not _hold_at_most(folder, _OTHERS_TOO * rows):
+            return None
+        return RecentRows(current_rows(runs(through_seq_inclusive=through_seq_inclusive), columns), None)
+    bound, count = newest_runs
+    gone = appended.row_count(folder / tombstone.NAME, from_run_exclusive=bound)
+    if (
+        bound >= through_seq_inclusive
+        or gone is None
+        or count + gone > _OTHERS_TOO * max(rows, _READ_AT_ONCE)
+    ):
+        return None
+
+    def older(others: DataFrame, wanted: int) -> DataFrame:
+        there = runs(through_seq_inclusive=min(bound, through_seq_inclusive))
+        there = there.join(broadcast_if_few(others, wanted), on=ROWGUID, how="left_semi")
+        return kept.keep(current_rows(there, columns))
+
+    newest = runs(through_seq_inclusive=through_seq_inclusive, from_seq_exclusive=bound)
+    # Runs are other files, so there is little to aggregate before the rows are shuffled.
+    return RecentRows(current_rows(newest.repartition(ROWGUID), columns), older)
+
+
+def _newest_runs(folder: Path, rows: int) -> tuple[int, int] | None:
+    return appended.newest_runs(folder / contents.NAME, rows=max(2 * rows, _READ_AT_ONCE))
+
+
+def _hold_at_most(folder: Path, rows: int) -> bool:
+    """Return whether contents and tombstones are known to hold at most so many rows."""
+    counts = [appended.row_count(folder / table) for table in (contents.NAME, tombstone.NAME)]
+    return all(count is not None and count <= rows for count in counts)
+
+
+def delete_runs_after(spark: SparkSession, table: Path, *, through_seq_inclusive: int) -> bool:
+    """Remove runs after the last committed one, which a crash left. Returns whether there were any."""
+    return appended.delete_where(spark, table, F.col(SEQ) > through_seq_inclusive)

@@ -1,0 +1,133 @@
+"""Lineage and colv1 as Spark column expressions; the rules are those of `value`, tied to it by a property test."""
+
+from functools import partial, reduce
+
+from pyspark.sql import Column
+from pyspark.sql import functions as F
+
+from mergerepl.rows.lineage_value import PUBLICATION, PUBLISHED
+from mergerepl.systables.contents import COLV1_TYPE, LINEAGE_TYPE
+
+_WRITTEN_OUT = 4
+"""So many entries are written out where there are many rows; a longer lineage is interpreted (`rows.fields`)."""
+
+
+def empty_lineage() -> Column:
+    """Return the lineage of a row that never was anywhere: an insert begins with it."""
+    return F.expr(f"cast(map() as {LINEAGE_TYPE})")
+
+
+def published_lineage() -> Column:
+    """Return the lineage of a row that exists and has no recorded change."""
+    return F.expr(f"cast(map({PUBLICATION}, {PUBLISHED[PUBLICATION]}) as {LINEAGE_TYPE})")
+
+
+def empty_colv() -> Column:
+    """Return the colv1 of a row none of whose columns changed since the snapshot."""
+    return F.expr(f"cast(map() as {COLV1_TYPE})")
+
+
+def no_colv() -> Column:
+    """Return the colv1 of every row of a row-tracked article."""
+    return F.lit(None).cast(COLV1_TYPE)
+
+
+def version_of(lineage: Column, nickname: Column) -> Column:
+    """Return the version a lineage holds for a nickname, 0 if none."""
+    return F.coalesce(F.try_element_at(lineage, nickname), F.lit(0).cast("bigint"))
+
+
+def next_version(lineage: Column, *, floor: int | Column) -> Column:
+    """Return the version of one more change: above everything the lineage and the floor know."""
+    highest = F.coalesce(F.array_max(F.map_values(lineage)), F.lit(0).cast("bigint"))
+    return F.greatest(highest, F.lit(floor).cast("bigint")) + F.lit(1)
+
+
+def with_version(
+    lineage: Column, nickname: Column, version: Column, *, is_written_out: bool = False
+) -> Column:
+    """Return the lineage with one entry set."""
+    if is_written_out:
+        nicknames, versions = F.map_keys(lineage), F.map_values(lineage)
+        place = F.array_position(nicknames, nickname).cast("int")
+        before = F.slice(versions, 1, F.greatest(place - 1, F.lit(0)))
+        after = F.slice(versions, place + 1, F.size(versions))
+        of_others = F.when(place > 0, F.concat(before, after)).otherwise(versions)
+        return F.map_from_arrays(
+            F.array_append(F.array_remove(nicknames, nickname), nickname), F.array_append(of_others, version)
+        )
+    others = F.map_filter(lineage, lambda key, _: key != nickname)
+    return F.map_concat(others, F.create_map(nickname, version))
+
+
+def covers(known: Column, other: Column, *, floor: int | Column, is_written_out: bool = False) -> Column:
+    """Return whether `known` includes every change of `other`; versions up to the floor count as known."""
+
+    def is_known(nickname: Column, version: Column) -> Column:
+        return version <= F.greatest(version_of(known, nickname), F.lit(floor).cast("bigint"))
+
+    by_entry = F.forall(F.map_entries(other), lambda entry: is_known(entry["key"], entry["value"]))
+    if not is_written_out:
+        return by_entry
+    nicknames, versions = F.map_keys(other), F.map_values(other)
+    known_or_none = [
+        F.coalesce(is_known(F.get(nicknames, i), F.get(versions, i)), F.lit(True))
+        for i in range(_WRITTEN_OUT)
+    ]
+    return F.when(F.size(other) > _WRITTEN_OUT, by_entry).otherwise(reduce(Column.__and__, known_or_none))
+
+
+def share_a_writer(one: Column, other: Column) -> Column:
+    """Return whether two lineages have a writer in common: else they are of rows that know nothing of each other."""
+    return F.arrays_overlap(F.map_keys(one), F.map_keys(other))
+
+
+def writers(one: Column, other: Column) -> Column:
+    """Return the nicknames in two lineages, each once."""
+    return F.array_union(F.map_keys(one), F.map_keys(other))
+
+
+def merge(one: Column, other: Column) -> Column:
+    """Return the lineage that includes the changes of both."""
+    return F.map_zip_with(one, other, lambda _, version, of_other: F.greatest(version, of_other))
+
+
+def later_version(one: Column, other: Column, nickname: Column) -> Column:
+    """Return the later version that two lineages hold for a nickname, NULL if none."""
+    return F.greatest(*(F.try_element_at(each, nickname) for each in (one, other)))
+
+
+def versions_of(one: Column, other: Column, nicknames: Column) -> Column:
+    """Return `later_version` of each of some nicknames.
+
+    Compiled code reads the nicknames once for each entry, so they have to be a column.
+    """
+    later = partial(later_version, one, other)
+    entries = (later(F.get(nicknames, i)) for i in range(_WRITTEN_OUT))
+    written_out = F.slice(F.array(*entries), F.lit(1), F.size(nicknames))
+    is_longer = F.size(nicknames) > _WRITTEN_OUT
+    return F.when(is_longer, F.transform(nicknames, later)).otherwise(written_out)
+
+
+def of_entries(nicknames: Column, versions: Column, nickname: Column, version: Column) -> Column:
+    """Return the lineage of these entries and of one more, if its version is not NULL."""
+    has_more = version.isNotNull()
+    return F.map_from_arrays(
+        F.when(has_more, F.array_append(nicknames, nickname)).otherwise(nicknames),
+        F.when(has_more, F.array_append(versions, version)).otherwise(versions),
+    )
+
+
+def is_covered(column_version: Column, known: Column, *, floor: int | Column) -> Column:
+    """Return whether the last change of a column (struct nickname, version; NULL: none) is included in a lineage."""
+    included = column_version["version"] <= F.greatest(
+        version_of(known, column_version["nickname"]), F.lit(floor).cast("bigint")
+    )
+    return F.coalesce(included, F.lit(True))
+
+
+def with_columns_changed(colv: Column, changed: Column, nickname: Column, version: Column) -> Column:
+    """Return colv1 with the columns of the array `changed` set to (nickname, version)."""
+    kept = F.map_filter(colv, lambda column, _: ~F.array_contains(changed, column))
+    entry = F.struct(nickname.cast("int").alias("nickname"), version.cast("bigint").alias("version"))
+    return F.map_concat(kept, F.map_from_arrays(changed, F.transform(changed, lambda _: entry)))

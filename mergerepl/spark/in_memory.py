@@ -1,0 +1,168 @@
+"""Rows that a session reads more than once stay in memory (on disk where that is short) until they are let go.
+
+Spark's cache would turn the rows into columns and back again, a twelfth of all that a session of 100,000 changes costs;
+and where contents are read through Delta (a deletion vector, say), an append to them makes Spark compute again what the
+cache was filled from. A local checkpoint keeps the rows as they are.
+"""
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from py4j.protocol import Py4JError
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
+from pyspark.sql.types import StructField, StructType
+
+from mergerepl.spark.confs import ADAPTIVE
+from mergerepl.spark.session import copy_of, in_session
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+_FEW_ROWS = 100_000
+
+_SMALL_BYTES = 64 << 20
+
+_ROWS_OF_ONE_TASK = 10_000
+"""So many rows are read, compared and written quicker in one task than Spark plans and runs a job more for them."""
+
+
+_MOST_ROWS = 2**31 - 1
+
+
+def keep_in_memory(frame: DataFrame, *, now: bool = False) -> DataFrame:
+    """Return the frame, its rows kept: from the first time they are computed, or computed now.
+
+    Its plan ends here: Spark plans what follows by itself.
+    """
+    return frame.localCheckpoint(eager=now)
+
+
+def keep_for_joins(frame: DataFrame) -> DataFrame:
+    """Return the frame, its rows kept and computed now; Spark knows by which columns a join in it has divided them.
+
+    Joined by the same columns with rows kept like this, they are neither shuffled nor sorted. Of a query that it plans
+    further while it runs, Spark does not know that.
+    """
+    spark = frame.sparkSession
+    try:
+        copy = copy_of(spark, {ADAPTIVE: "false"})
+    except Py4JError:
+        return keep_in_memory(frame, now=True)
+    return in_session(keep_in_memory(in_session(frame, copy), now=True), spark)
+
+
+def frame_of(spark: SparkSession, rows: "pa.Table", schema: StructType | None = None) -> DataFrame:
+    """Return rows of Arrow as a frame of a session, which does not become the active one.
+
+    Of rows in several chunks Spark takes none after an empty chunk, without an error.
+    """
+    whole = rows.combine_chunks()
+    # `SparkSession.createDataFrame` makes its session the active one of all threads, then calls this.
+    create = super(SparkSession, spark).createDataFrame
+    return create(whole) if schema is None else create(whole, schema)
+
+
+def frame_of_tuples(spark: SparkSession, rows: Iterable[tuple[object, ...]], schema: StructType) -> DataFrame:
+    """Return tuples of Python's values as a frame of a session, which does not become the active one."""
+    return spark._create_dataframe(rows, schema, None, True)
+
+
+def frame_of_images(spark: SparkSession, rows: "pa.Table", image: StructType) -> DataFrame:
+    """Return rows of Arrow as a frame; `image` is the type of `row`, `before` and `after`."""
+    from pyspark.sql.pandas.types import from_arrow_schema
+
+    known = from_arrow_schema(rows.schema, prefer_timestamp_ntz=True)
+    types = {
+        field.name: image if field.name in ("row", "before", "after") else field.dataType for field in known
+    }
+    return frame_of(spark, rows, StructType([StructField(name, type_) for name, type_ in types.items()]))
+
+
+def collected(frame: DataFrame) -> "pa.Table":
+    """Return few rows in this process' memory, with the types that Arrow has for the frame's, whatever the session's confs.
+
+    NOTE: for frames without times.
+    """
+    from pyspark.sql.pandas.types import to_arrow_schema
+
+    return frame.toArrow().cast(to_arrow_schema(frame.schema))
+
+
+def let_go(frame: DataFrame) -> None:
+    """Free the memory of a frame that `keep_in_memory` returned; it cannot be read afterwards."""
+    plan: Any = frame._jdf.queryExecution().logical()
+    plan.rdd().unpersist(False)
+
+
+@dataclass
+class Kept:
+    """Frames kept in memory until a step of the session is done.
+
+    Each is also where Spark stops planning as one: without these breaks the expressions of merging and
+    resolving are inlined into each other, and planning them takes longer than all rows.
+    """
+
+    frames: list[DataFrame] = field(default_factory=list)
+
+    def keep(self, frame: DataFrame) -> DataFrame:
+        """Return the frame, to be held in memory once it is computed."""
+        self.frames.append(keep_in_memory(frame))
+        return self.frames[-1]
+
+    def keep_if_any(self, frame: DataFrame | None) -> DataFrame | None:
+        """Return the frame, computed now and held in memory; None if it has no row, or there is none."""
+        if frame is None:
+            return None
+        frame = self.keep(frame)
+        return frame if frame.count() else None
+
+    def keep_for_joins(self, frame: DataFrame) -> DataFrame:
+        """Return the frame, computed now and held in memory (`keep_for_joins`)."""
+        self.frames.append(keep_for_joins(frame))
+        return self.frames[-1]
+
+    def release(self) -> None:
+        """Let go of the memory."""
+        for frame in self.frames:
+            let_go(frame)
+
+
+def is_for_one_task(rows: int | None) -> bool:
+    """Return whether so many rows are few enough for one task; None means unknown."""
+    return rows is not None and rows <= _ROWS_OF_ONE_TASK
+
+
+def in_one_task(frame: DataFrame, rows: int | None, *, join: str = "merge") -> DataFrame:
+    """Return the frame, for one task if the rows of all that it is joined with are few.
+
+    Frames of one task each are joined and grouped where they are: without a job for a broadcast or a shuffle. `join` is
+    how, as a hint to Spark: `shuffle_hash` where this frame has much fewer rows than the other one.
+    """
+    if not is_for_one_task(rows):
+        return frame
+    # The size of kept rows Spark guesses as endless, and it would shuffle such a task. No task comes to this limit.
+    return frame.coalesce(1).limit(_MOST_ROWS).hint(join)
+
+
+def are_few(rows: int) -> bool:
+    """Return whether so many rows may go to every task."""
+    return rows <= _FEW_ROWS
+
+
+def broadcast_if_few(keys: DataFrame, rows: int) -> DataFrame:
+    """Return keys that go to every task if they are few, so that what they are looked up in need not be shuffled.
+
+    Spark itself does not know how many rows were kept.
+    """
+    return F.broadcast(keys) if are_few(rows) else keys
+
+
+def broadcast_if_small(kept: DataFrame) -> DataFrame:
+    """Return kept rows that were computed; they go to every task if they take little memory, which Spark does not ask."""
+    plan: Any = kept._jdf.queryExecution().logical()
+    context: Any = kept.sparkSession.sparkContext._jsc
+    stored = [each for each in context.sc().getRDDStorageInfo() if each.id() == plan.rdd().id()]
+    is_small = bool(stored) and stored[0].memSize() + stored[0].diskSize() <= _SMALL_BYTES
+    return F.broadcast(kept) if is_small else kept

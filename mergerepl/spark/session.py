@@ -1,0 +1,450 @@
+"""The only place that obtains a SparkSession: the user's own, or an embedded local one.
+
+Functions elsewhere take `spark` or a store. A notebook, a Databricks job or a spark-submit has a session: it
+is used as it is, if its reads return every row. Without one, a JVM is started here, and ends with this process, also if
+that is killed.
+"""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import os
+import sys
+import threading
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from py4j.java_gateway import JavaClass
+from py4j.protocol import Py4JError, Py4JJavaError
+from pyspark import SparkContext
+from pyspark.java_gateway import launch_gateway
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.utils import is_remote
+
+from mergerepl.errors import EngineError
+from mergerepl.settings import umask
+from mergerepl.spark import confs, jvm
+from mergerepl.spark.callers import OURS
+from mergerepl.spark.java import find_java
+
+_UTC = frozenset({"UTC", "Etc/UTC", "UCT", "Zulu", "Z", "GMT", "Etc/GMT", "+00:00"})
+
+ENGLISH = "-Duser.language=en -Duser.country=US"
+"""Options that give a JVM a locale with ASCII digits."""
+
+_lock = threading.RLock()
+_embedded: tuple[jvm.Jvm, SparkSession] | None = None
+_owner = 0
+"""The process that started it."""
+
+
+def session(*, long_running: bool = False) -> SparkSession:
+    """Return the session to work in, starting the embedded one if there is none.
+
+    Args:
+        long_running: For agents and large change sets: the embedded JVM takes longer to start and merges
+            faster. Without effect on a session that already runs.
+
+    Raises:
+        EngineError: The user's session has no Delta or is of Spark Connect, the embedded one cannot start, or the session
+            passes over files that it cannot read.
+    """
+    with _lock:
+        _forget_parents()
+        if _embedded is not None:
+            own_jvm, own_session = _embedded
+            if own_jvm.process.poll() is None and own_session._sc._jsc is not None:
+                # A caller's `SparkSession.builder.config(...)` and `SET` reach this one, too.
+                require_all_files(own_session)
+                return own_session
+            # The JVM was killed, or a caller stopped the session: start afresh.
+            stop()
+        if (users := users_session()) is not None:
+            require_ascii_digits(usable(users))
+            return users
+        return _start(long_running=long_running)
+
+
+def choose_engine(spark: SparkSession, engine: str) -> SparkSession:
+    """Return a session in which Spark alone writes (`spark`), or also delta-rs (`auto`); the given one stays as it is."""
+    is_chosen = spark.conf.get(confs.ENGINE, "spark") == engine
+    return spark if is_chosen else copy_if_possible(spark, {confs.ENGINE: engine})
+
+
+def writes_small(spark: SparkSession) -> bool:
+    """Return whether delta-rs and Arrow may write, where it comes to the same bits."""
+    return spark.conf.get(confs.ENGINE, "spark") == "auto"
+
+
+def scratch_folders(spark: SparkSession) -> tuple[Path, ...]:
+    """Return where a session's JVM puts blocks, shuffle files and what else it needs for a while."""
+    context: Any = spark.sparkContext
+    jvm_ = context._jvm
+    local = jvm_.org.apache.spark.util.Utils.getConfiguredLocalDirs(context._jsc.sc().conf())
+    stated = (*local, jvm_.java.lang.System.getProperty("java.io.tmpdir"))
+    return tuple(Path(os.path.realpath(each)) for each in stated)
+
+
+def users_session() -> SparkSession | None:
+    """Return the session that this process has or was started with, if any.
+
+    A thread other than the one that made the session has no active one, but the process has its default.
+
+    Raises:
+        EngineError: It is of Spark Connect, or would be.
+    """
+    if is_remote():
+        raise _connect_refused()
+    if (active := SparkSession.getActiveSession()) is not None:
+        return active
+    if "SPARK_REMOTE" in os.environ:
+        # The first session of the script would connect there.
+        raise _connect_refused()
+    is_running = SparkContext._active_spark_context is not None
+    # spark-submit leaves this for the first session of the script to pick up.
+    is_provided = "PYSPARK_GATEWAY_PORT" in os.environ
+    return SparkSession.builder.getOrCreate() if is_running or is_provided else None
+
+
+def usable(given: SparkSession) -> SparkSession:
+    """Return a session made elsewhere, checked.
+
+    Raises:
+        EngineError: It is a client of Spark Connect, has no Delta, or passes over files that it cannot read.
+    """
+    require_classic(given)
+    require_delta(given)
+    require_all_files(given)
+    return given
+
+
+def require_classic(spark: SparkSession) -> None:
+    """Check that a session made elsewhere has its JVM here.
+
+    Raises:
+        EngineError: It is a client of Spark Connect.
+    """
+    if getattr(spark, "_jsparkSession", None) is None:
+        raise _connect_refused()
+
+
+def _connect_refused() -> EngineError:
+    return EngineError(
+        "Spark Connect sessions (serverless notebooks, SPARK_REMOTE) are not supported: mergerepl works in the JVM of a "
+        "classic SparkSession. Run it where there is one, such as on a cluster's driver; or, for a Spark of its own, in a "
+        "process without the environment variables SPARK_REMOTE and SPARK_CONNECT_MODE_ENABLED."
+    )
+
+
+def require_delta(spark: SparkSession) -> None:
+    """Check that a session made elsewhere can work with Delta tables.
+
+    Raises:
+        EngineError: Its confs lack Delta; the message says which to add.
+    """
+    is_databricks = "DATABRICKS_RUNTIME_VERSION" in os.environ
+    if is_databricks or confs.EXTENSION in (spark.conf.get("spark.sql.extensions", "") or ""):
+        return
+    raise EngineError(
+        "The running Spark session has no Delta Lake. Add to it, before it starts: "
+        f"spark.sql.extensions={confs.EXTENSION} and spark.sql.catalog.spark_catalog={confs.CATALOG}, with "
+        f"the Delta JARs (`delta.configure_spark_with_delta_pip`); or stop it, and mergerepl starts its own."
+    )
+
+
+def require_all_files(spark: SparkSession) -> None:
+    """Check that a read in a session fails where a file is missing or damaged, and that its times are instants.
+
+    Raises:
+        EngineError: Its confs say otherwise; the message says which to set.
+    """
+    name, zoned = confs.TIMESTAMP_TYPE
+    if (stated := (spark.conf.get(name, zoned) or zoned).strip().upper()) != zoned:
+        raise EngineError(
+            f"The running Spark session takes the word timestamp for another type: {name}={stated}. Times would be stored "
+            f'without their zone. Run `spark.conf.set("{name}", "{zoned}")` in that session, then run again.'
+        )
+    ignoring = [name for name in confs.PASSES_OVER_FILES if _is_true(spark.conf.get(name, "false"))]
+    if not ignoring:
+        return
+    remedy = "; ".join(f'`spark.conf.set("{name}", "false")`' for name in ignoring)
+    raise EngineError(
+        f"The running Spark session passes over files that it cannot read: {'=true, '.join(ignoring)}=true. Rows would be "
+        f"missing without an error, and replicas would miss writes for good. Run {remedy} in that session (it overrides "
+        "spark-defaults.conf and --conf, too), then run again."
+    )
+
+
+def require_ascii_digits(spark: SparkSession) -> None:
+    """Check that a session's JVM writes numbers with ASCII digits: in the names of its log's files, Delta does as the JVM.
+
+    Raises:
+        EngineError: Its locale has others.
+    """
+    if (ten := format_in_jvm(spark, "%d", 10)) == "10":
+        return
+    raise EngineError(
+        f"The JVM of the running Spark session writes 10 as {ten}, as its locale has it. Delta would name its commits so, "
+        "and no reader finds such a commit. Start the session again with "
+        f'`--driver-java-options "{ENGLISH}"` (conf spark.driver.extraJavaOptions), or without LC_ALL and LANG of that '
+        "locale; or stop it, and mergerepl starts its own. Commits that were written so are renamed by hand: see "
+        "docs/errors.md."
+    )
+
+
+def format_in_jvm(spark: SparkSession, pattern: str, value: object) -> str:
+    """Return a value as the locale of a session's JVM words it."""
+    context: Any = spark.sparkContext
+    java: Any = context._jvm
+    values = context._gateway.new_array(java.java.lang.Object, 1)
+    values[0] = value
+    return str(java.java.lang.String.format(pattern, values))
+
+
+def _is_true(value: str | None) -> bool:
+    return (value or "").strip().lower() == "true"
+
+
+def new_session(spark: SparkSession) -> SparkSession:
+    """Return a session beside another, with confs of its own, whose reads fail where a file is missing or damaged.
+
+    It takes times as instants, and writes what every engine reads back. It begins with what the JVM was started with, not
+    with what the other session was set to since.
+    """
+    session = spark.newSession()
+    OURS.add(session)
+    for name in confs.PASSES_OVER_FILES:
+        session.conf.set(name, "false")
+    session.conf.set(*confs.TIMESTAMP_TYPE)
+    is_interpreting = all(spark.conf.get(name, None) == value for name, value in confs.INTERPRETED.items())
+    for name, value in {**confs.WRITES, **(confs.INTERPRETED if is_interpreting else {})}.items():
+        session.conf.set(name, value)
+    return session
+
+
+def interpreting(spark: SparkSession) -> SparkSession:
+    """Return a copy of a session that interprets its queries; the session itself if this Spark has no copies."""
+    return copy_if_possible(spark, confs.INTERPRETED)
+
+
+def copy_if_possible(spark: SparkSession, settings: Mapping[str, str]) -> SparkSession:
+    """Return `copy_of`; the session itself, without the settings, if this Spark has no copies."""
+    try:
+        return copy_of(spark, settings)
+    except Py4JError:
+        return spark
+
+
+def copy_of(spark: SparkSession, settings: Mapping[str, str]) -> SparkSession:
+    """Return a session with the state of another, but for some confs; the other one stays as it is.
+
+    Raises:
+        Py4JError: This Spark has no copies.
+    """
+    copy = SparkSession(spark._sc, spark._jsparkSession.cloneSession())
+    OURS.add(copy)
+    for name, value in settings.items():
+        copy.conf.set(name, value)
+    return copy
+
+
+def in_session(rows: DataFrame, spark: SparkSession) -> DataFrame:
+    """Return a frame that another session of its JVM plans."""
+    jvm: Any = spark._jvm
+    datasets = getattr(jvm, "org.apache.spark.sql.classic.Dataset")
+    return DataFrame(datasets.ofRows(spark._jsparkSession, rows._jdf.logicalPlan()), spark)
+
+
+def with_write_confs(rows: DataFrame) -> DataFrame:
+    """Return rows that are written as every engine reads them back, whatever the confs of their session.
+
+    That session, a user's perhaps, stays as it is: the rows go to a copy of it. Delta notes the version of a commit in a
+    conf of the session that commits.
+
+    Raises:
+        EngineError: This Spark has no such copies; the message says which confs to set.
+    """
+    spark = rows.sparkSession
+    # A default of "" Spark would refuse as a value of most of them.
+    is_fit = all(spark.conf.get(name, None) == value for name, value in confs.WRITES.items())
+    if is_fit and spark in OURS:
+        return rows
+    try:
+        return in_session(rows, copy_of(spark, confs.WRITES))
+    except Py4JJavaError:
+        raise
+    except Py4JError as error:
+        if is_fit:
+            return rows
+        remedy = "; ".join(f'`spark.conf.set("{name}", "{value}")`' for name, value in confs.WRITES.items())
+        raise EngineError(
+            "The running Spark session writes files that other engines read otherwise (times as INT96, for example), and "
+            f"this Spark allows no copy of it to write in ({error}). Nothing was written. Run {remedy} in that session, "
+            "then run again."
+        ) from error
+
+
+def require_utc(spark: SparkSession, article: str, table: Path, timestamp_partitions: Sequence[str]) -> None:
+    """Check that a session reads a table's timestamp partition columns as they are meant.
+
+    Their values stand in the log as text, of many writers without a time zone (PROTOCOL.md, Partition Value Serialization):
+    Spark takes its session's then, delta-rs UTC. Reading them otherwise would move rows in time, also those that a MERGE
+    only copies.
+
+    Raises: EngineError.
+    """
+    if timestamp_partitions and (zone := str(spark.conf.get("spark.sql.session.timeZone"))) not in _UTC:
+        raise EngineError(
+            f"Article '{article}': table '{table}' is partitioned by the timestamp column '{timestamp_partitions[0]}', "
+            f"whose values in its log are in UTC; the active Spark session has spark.sql.session.timeZone {zone} and "
+            "would read other times. Nothing was changed. Set it to UTC, or run without an active session.",
+            article=article,
+            table=str(table),
+        )
+
+
+def jvm_pid() -> int | None:
+    """Return the process id of the embedded JVM, None if none was started."""
+    return _embedded[0].process.pid if _embedded is not None else None
+
+
+def stop(*, at_exit: bool = False) -> None:
+    """Stop the embedded session and its JVM, if one was started. A user's session is left alone.
+
+    At this process' end, nothing waits half a second for a thread of pyspark: a JVM that ends removes Spark's files, too.
+    """
+    global _embedded
+    with _lock:
+        _forget_parents()
+        if _embedded is None:
+            return
+        (own_jvm, own_session), _embedded = _embedded, None
+        if at_exit and (server := own_session.sparkContext._accumulatorServer) is not None:
+            # A thread of pyspark reads from the JVM what tasks in Python count. It would print the JVM's end as an error.
+            server.handle_error = _pass_over  # type: ignore[method-assign, assignment]
+        if own_jvm.process.poll() is None and not at_exit:
+            # An orderly end lets Spark remove its files; if the JVM dies meanwhile, there is nothing left to
+            # stop.
+            with contextlib.suppress(Py4JError, OSError):
+                own_session.stop()
+        _forget_gateway()
+        jvm.stop(own_jvm)
+
+
+def _pass_over(*_: object) -> None:
+    """Report no error."""
+
+
+def _forget_parents() -> None:
+    """Forget an engine that this process was forked with: it is the parent's, and goes on."""
+    global _embedded
+    if _embedded is not None and _owner != os.getpid():
+        _embedded = None
+        _forget_gateway(is_ours=False)
+
+
+def _start(*, long_running: bool) -> SparkSession:
+    """Start the JVM and the session in it."""
+    global _embedded, _owner
+    own_jvm = jvm.launch(
+        find_java(), long_running=long_running, heap_mb=confs.heap_mb(long_running=long_running)
+    )
+    try:
+        _connect(own_jvm)
+        cores = confs.usable_cores()
+        builder = SparkSession.builder.appName("mergerepl").master(f"local[{cores}]")
+        for key, value in confs.session_confs(
+            scratch=own_jvm.scratch, cores=cores, long_running=long_running
+        ).items():
+            builder = builder.config(key, value)
+        _embedded, _owner = (own_jvm, builder.getOrCreate()), os.getpid()
+        _settle_local_files()
+    except BaseException as error:
+        _forget_gateway()
+        jvm.stop(own_jvm)
+        if isinstance(error, Exception) and not isinstance(error, EngineError):
+            raise EngineError(
+                f"The embedded Spark did not start: {error}. {jvm.last_words(own_jvm.log)}"
+            ) from error
+        raise
+    return _embedded[1]
+
+
+def _connect(own_jvm: jvm.Jvm) -> None:
+    """Connect pyspark to the JVM.
+
+    pyspark takes the port and secret from the environment only; they are taken out again at once, so that no
+    child process inherits the secret.
+    """
+    # Python workers run this interpreter, not whatever `python3` is on the PATH of a venv that is not
+    # activated.
+    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+    # Otherwise the active session of one thread would be another's, too.
+    os.environ["PYSPARK_PIN_THREAD"] = "true"
+    os.environ["PYSPARK_GATEWAY_PORT"] = str(own_jvm.port)
+    os.environ["PYSPARK_GATEWAY_SECRET"] = own_jvm.secret
+    try:
+        SparkContext._ensure_initialized(gateway=launch_gateway())  # type: ignore[no-untyped-call]
+    finally:
+        del os.environ["PYSPARK_GATEWAY_PORT"], os.environ["PYSPARK_GATEWAY_SECRET"]
+    _remember_functions()
+
+
+class _LookedUpOnce(JavaClass):  # type: ignore[misc]
+    """A class of the JVM that is asked once for each of its static functions."""
+
+    def __getattr__(self, name: str) -> object:
+        member = super().__getattr__(name)
+        # Found before `__getattr__` is, from now on.
+        setattr(self, name, member)
+        return member
+
+
+def _remember_functions() -> None:
+    """Let pyspark find the JVM's functions once.
+
+    It asks the JVM for the class and for the function at every use: 3,000 of the 10,500 messages of a session, and
+    messages are most of the time that Python uses.
+    """
+    java: Any = SparkContext._jvm
+    for name, imported in (
+        ("org.apache.spark.sql.functions", "functions"),
+        ("org.apache.spark.api.python.PythonUtils", "PythonUtils"),
+        ("org.apache.spark.sql.api.python.PythonSQLUtils", "PythonSQLUtils"),
+    ):
+        found = _LookedUpOnce(name, java._gateway_client)
+        setattr(java, name, found)
+        setattr(java, imported, found)
+
+
+def _settle_local_files() -> None:
+    """Keep Hadoop from writing a file `.<name>.crc` beside each file on a local path, and let it heed the umask.
+
+    Each such file costs a process (`chmod`, 3 ms). Parquet's pages hold checksums themselves; writers without Hadoop
+    neither write nor read such files, and leave stale ones behind.
+    """
+    java: Any = SparkContext._jvm
+    files = getattr(java, "org.apache.hadoop.fs.FileSystem")
+    configuration = getattr(java, "org.apache.hadoop.conf.Configuration")
+    local = files.getLocal(configuration())
+    local.setWriteChecksum(False)
+    # Made before the session's confs were known.
+    local.getConf().set(confs.UMASK, f"{umask():03o}")
+
+
+def _forget_gateway(*, is_ours: bool = True) -> None:
+    """Make pyspark forget the JVM, so that another session can start in this process."""
+    gateway = SparkContext._gateway
+    SparkContext._gateway = None
+    SparkContext._jvm = None
+    SparkContext._active_spark_context = None
+    SparkSession._instantiatedSession = None
+    SparkSession._activeSession = None
+    if gateway is not None and is_ours:
+        with contextlib.suppress(Py4JError, OSError):
+            gateway.shutdown()
+
+
+atexit.register(stop, at_exit=True)

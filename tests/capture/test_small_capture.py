@@ -1,0 +1,217 @@
+"""What is captured of several articles together is what is captured of each by itself, bit for bit (decision 0021)."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+from datetime import UTC, datetime
+from pathlib import Path
+from uuid import uuid4
+
+import pytest
+from deltalake import DeltaTable
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
+
+from mergerepl.delta import appended
+from mergerepl.delta.feed.position import FeedPosition
+from mergerepl.delta.feed.window import feed_window
+from mergerepl.delta.marks import CommitMark
+from mergerepl.delta.plain_files import write_files
+from mergerepl.delta.transactions import Transaction
+from mergerepl.merge.capture.capture import CapturedArticle, open_generations, read_changes
+from mergerepl.merge.capture.small_capture import CaptureJob, capture_small
+from mergerepl.merge.capture.windows import article_window
+from mergerepl.model.article import PublishedArticle
+from mergerepl.replica.replica import Replica
+from mergerepl.replica.runs import run_rows
+from mergerepl.rows.encodings import encoded
+from mergerepl.spark import confs
+from mergerepl.systables import contents, tombstone
+from mergerepl.systables.genhistory import Generation, GenStatus
+from mergerepl.systables.replinfo import ReplicaInfo
+from tests.drawn_tables import Drawn, merged, write
+from tests.networks import Pair
+from triggers.errors import CaptureError
+from triggers.tracked_rows import contents_rows, tombstone_rows
+from triggers.window import CaptureWindow
+
+pytestmark = pytest.mark.spark
+
+
+def bits(rows: DataFrame) -> list[bytes]:
+    """Return each row as the bytes that its values are."""
+    whole = rows.select(F.struct("*").alias("whole"))
+    coded = encoded(F.col("whole"), whole.schema["whole"].dataType)
+    return sorted(bytes(row.coded) for row in whole.select(coded.alias("coded")).collect())
+
+
+def check(spark: SparkSession, jobs: Sequence[CaptureJob], *, alone: set[int] = frozenset()) -> None:
+    """Capture both ways and compare; the jobs of `alone` are left to Spark."""
+    jobs = [replace(job, with_images=True) for job in jobs]
+    small = capture_small(spark, jobs)
+    assert small.keys() == {n for n, job in enumerate(jobs) if job.window.has_changes} - alone
+    for number, found in small.items():
+        job = jobs[number]
+        large = read_changes(
+            spark,
+            job.replica,
+            job.window,
+            job.info,
+            priority=job.priority,
+            generation=job.generation,
+            with_images=True,
+        )
+        assert facts(found) == facts(large), number
+        assert (found.rows is None) == (large.rows is None)
+        if found.rows is not None and large.rows is not None:
+            assert found.rows.schema.simpleString() == large.rows.schema.simpleString()
+            assert bits(found.rows) == bits(large.rows), number
+            assert found.images is not None
+            assert large.images is not None
+            assert found.images.schema.simpleString() == large.images.schema.simpleString()
+            assert bits(found.images) == bits(large.images), number
+            if number == min(small):
+                check_run(spark, job, found, large)
+        large.release()
+
+
+def check_run(spark: SparkSession, job: CaptureJob, small: CapturedArticle, large: CapturedArticle) -> None:
+    """Append what was captured to tables like contents and tombstone, and compare with what Spark would append."""
+    assert small.few is not None
+    assert large.rows is not None
+    run = Transaction("runs", 5, CommitMark("session", "capture:5", "r"))
+    for name, rows_of in ((contents.NAME, contents_rows), (tombstone.NAME, tombstone_rows)):
+        by_spark = rows_of(large.rows, job.article, seq=5, marker="session")
+        table = job.replica.root / f"{name}-{uuid4()}"
+        by_spark.limit(0).write.format("delta").save(str(table))
+        few = [(job.article, small.few)]
+        assert appended.append(run_rows(few, name, seq=5, marker="session"), table, run) is not None
+        found = appended.read(spark, table).select(*by_spark.columns)
+        assert bits(found) == bits(by_spark), name
+
+
+def facts(found: CapturedArticle) -> tuple[object, ...]:
+    return found.window, found.generation, found.inserts, found.updates, found.deletes
+
+
+def drawn_job(spark: SparkSession, folder: Path, seed: int) -> CaptureJob:
+    """Return the job of a drawn table that Spark and delta-rs changed."""
+    drawn = Drawn(seed)
+    table, staged = folder / f"t{seed}", folder / f"staged{seed}"
+    write(spark, drawn.table(), drawn.files, table, by_spark=drawn.random.random() < 0.5)
+    for version in (1, 2):
+        if not set(drawn.actions.values()) - {"metadata"}:
+            break
+        write_files(spark.createDataFrame(drawn.staged()).coalesce(1), staged)
+        merged(spark, drawn, staged, table, small=drawn.random.random() < 0.7, version=version)
+    if drawn.random.random() < 0.5:
+        by_both = f"`{drawn.columns[0][0]}` is not null"
+        DeltaTable(str(table)).update(
+            updates={f'"{drawn.columns[-1][0]}"': "null"}, predicate=by_both.replace("`", '"')
+        )
+    article = replace(drawn.article(table), column_tracking=drawn.random.random() < 0.5, nickname=seed + 1)
+    facts = feed_window(table, FeedPosition("", 0))
+    changes = facts.changes(lambda mark: False)
+    window = CaptureWindow(
+        article,
+        table,
+        0,
+        facts.through_version_inclusive,
+        tuple(changes),
+        facts.segments(changes, article.identity),
+        facts.gap(changes),
+    )
+    return CaptureJob(
+        Replica(folder), window, ReplicaInfo(repid="r", replnickname=7, root=""), 75.0, generation(article)
+    )
+
+
+def generation(article: PublishedArticle) -> Generation:
+    return Generation(
+        guidsrc=f"g{article.nickname}",
+        pubid="p",
+        generation=article.nickname + 3,
+        art_nick=article.nickname,
+        nicknames=(7,),
+        coldate=datetime.now(UTC),
+        genstatus=GenStatus.OPEN,
+        changecount=0,
+    )
+
+
+@pytest.mark.parametrize("seeds", [pytest.param(range(300), marks=pytest.mark.slow, id="300"), range(5)])
+def test_odd_values_are_captured_bit_for_bit(spark: SparkSession, replica_dir: Path, seeds: range) -> None:
+    for first in range(0, len(seeds), 5):
+        check(spark, [drawn_job(spark, replica_dir, seed) for seed in seeds[first : first + 5]])
+
+
+ARTICLES = {
+    "orders": (
+        "select id, cast(id as string) a, cast(id as double) b from range(9)",
+        {"key": ["id"], "tracking": "column"},
+    ),
+    "lines": ("select id x, cast(id as string) y, 0 b from range(9)", {"key": ["x", "y"]}),
+    "guids": (
+        "select upper(concat('00000000-0000-0000-0000-00000000000', id)) g, 1 b from range(9)",
+        {"rowguid": "g"},
+    ),
+    "odd": ("select id, cast('' as string) a from range(9)", {"key": ["id"]}),
+}
+
+
+def jobs_of(pair: Pair, replica: str) -> list[CaptureJob]:
+    """Return the jobs that a session would have at one side."""
+    at = Replica(pair.folder / replica)
+    info = at.info()
+    windows = [article_window(at, article, info) for article in at.articles]
+    generations = open_generations(at.genhistory(from_generation_exclusive=0), windows, info)
+    return [
+        CaptureJob(at, window, info, 50.0, found) for window, found in zip(windows, generations, strict=True)
+    ]
+
+
+def test_what_is_known_of_a_row_goes_on_and_odd_keys_are_left_to_spark(
+    spark: SparkSession, replica_dir: Path
+) -> None:
+    pair = Pair(spark, replica_dir, ARTICLES)
+    pair.edit("update hq.orders set b = -0.0 where id = 1", "delete from hq.orders where id = 2")
+    pair.edit("update hq.lines set b = 7 where x = 1", "delete from north.lines where x = 2")
+    pair.edit("insert into hq.orders values (20, 'new', 1.0)", "delete from north.guids where b = 1")
+    spark.conf.set(confs.ENGINE, "auto")
+    pair.sync()
+    spark.conf.unset(confs.ENGINE)
+    g = "00000000-0000-0000-0000-00000000000"
+    for replica in ("hq", "north"):
+        pair.edit(
+            f"insert into {replica}.orders values (2, 'again', 1.0)",
+            f"delete from {replica}.orders where id = 20",
+        )
+        pair.edit(
+            f"update {replica}.orders set a = 'b' where id < 5",
+            f"update {replica}.orders set b = 0.0 where id = 1",
+        )
+        pair.edit(
+            f"insert into {replica}.lines values (2, '2', 1), (3, '4', 1)",
+            f"update {replica}.lines set y = '9' where x = 5",
+        )
+        pair.edit(f"insert into {replica}.guids values ('{g}1', 5), ('{g}a', 6)")
+    pair.sql("update hq.odd set a = cast(unhex('ff') as string) where id = 1")
+    pair.edit("update north.odd set a = 'x' where id = 1")
+    jobs = [*jobs_of(pair, "hq"), *jobs_of(pair, "north")]
+    odd = {n for n, job in enumerate(jobs) if job.article.name == "odd" and job.replica.root.name == "hq"}
+    check(spark, jobs, alone=odd)
+    # Two rows of one key: both ways say so.
+    pair.edit(
+        "insert into hq.orders values (4, 'twice', 1.0)",
+        "insert into north.lines values (3, '4', 2), (3, '4', 3)",
+    )
+    jobs = [*jobs_of(pair, "hq"), *jobs_of(pair, "north")]
+    twice = {
+        n
+        for n, job in enumerate(jobs)
+        if (job.article.name, job.replica.root.name) in {("orders", "hq"), ("lines", "north"), ("odd", "hq")}
+    }
+    check(spark, jobs, alone=twice)
+    for number in twice - odd:
+        job = jobs[number]
+        with pytest.raises(CaptureError, match="several rows"):
+            read_changes(spark, job.replica, job.window, job.info, priority=1.0, generation=job.generation)

@@ -1,0 +1,715 @@
+"""No call changes the caller's active or default session, its confs or its catalog: every public function is called."""
+
+import ast
+import os
+import signal
+import threading
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from types import FunctionType
+from typing import Any
+
+import pytest
+import yaml
+from deltalake import DeltaTable
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
+
+import mergerepl
+from mergerepl import cdc, failpoints
+from mergerepl import transactional as tr
+from mergerepl.compact.consumers import Consumer
+from mergerepl.compact.transactions import Transaction
+from mergerepl.compact.windows import Window
+from mergerepl.errors import MergeReplError
+from mergerepl.model.tracking import PurgeType
+from mergerepl.spark import session as engine
+from mergerepl.targets import Project
+from mergerepl.transactional.procedures import _registered
+from tests.cdc.databases import add, new_table, rows_at, update
+
+PACKAGES = ("mergerepl", "triggers", "enumeration", "conflict")
+ROOT = Path(__file__).parents[2]
+
+
+# -- who may make a session the active one ----------------------------------------------------------------------------
+
+SETS_THE_ACTIVE_SESSION = {
+    "createDataFrame",
+    "emptyDataFrame",
+    "setActiveSession",
+    "setDefaultSession",
+}
+MAY = {
+    # The half of `createDataFrame` that sets none.
+    ("mergerepl/spark/in_memory.py", "createDataFrame"),
+    ("mergerepl/spark/callers.py", "setActiveSession"),
+    # That of Delta's log, which sets none.
+    ("mergerepl/compact/changed_files.py", "createDataFrame"),
+}
+SHARED = {"createGlobalTempView", "createOrReplaceGlobalTempView"}
+
+
+def test_one_module_makes_a_session_active_and_one_makes_frames() -> None:
+    found = set()
+    for package in PACKAGES:
+        for path in (ROOT / package).rglob("*.py"):
+            used = {
+                each.attr
+                for each in ast.walk(ast.parse(path.read_text("utf-8")))
+                if isinstance(each, ast.Attribute)
+            }
+            found |= {
+                (str(path.relative_to(ROOT)), name) for name in used & (SETS_THE_ACTIVE_SESSION | SHARED)
+            }
+    assert found == MAY
+
+
+# -- what a caller has --------------------------------------------------------------------------------------------------
+
+
+class Watch:
+    """A user's session, the active one but not the default one, and the folders that the cases work in."""
+
+    def __init__(self, default: SparkSession, folder: Path) -> None:
+        self.default, self.folder = default, folder
+        self.users = default.newSession()
+        self.users.conf.set("spark.sql.shuffle.partitions", "3")
+        self.users.createDataFrame([(1,)], "n int").createOrReplaceTempView("mine")
+        for session in (default, self.users):
+            # Delta sets a conf of a session when it plans the first query.
+            session.range(1).collect()
+        self.java = SparkSession._get_j_spark_session_class(default._jvm)
+        self.made: dict[str, Any] = {}
+
+    def state(self) -> dict[str, Any]:
+        """Return the active and the default session, and the confs and the catalog of both."""
+        found: dict[str, Any] = {
+            "active in Python": SparkSession._activeSession is self.users,
+            "default in Python": SparkSession._instantiatedSession is self.default,
+        }
+        for name, option in (
+            ("active", self.java.getActiveSession()),
+            ("default", self.java.getDefaultSession()),
+        ):
+            expected = self.users if name == "active" else self.default
+            found[f"{name} in the JVM"] = option.isDefined() and option.get().equals(expected._jsparkSession)
+        for name, session in (("users", self.users), ("default", self.default)):
+            catalog = session._jsparkSession.sessionState().catalog()
+            found[f"confs of {name}"] = frozenset(
+                session._jsparkSession.sessionState().conf().getAllConfs().mkString("\0").split("\0")
+            )
+            found[f"views of {name}"] = catalog.listTables("default", "*").toString()
+            found[f"shared views of {name}"] = catalog.listTables("global_temp", "*").toString()
+            found[f"functions of {name}"] = catalog.listTemporaryFunctions().toString()
+        return found
+
+    def changes(self, before: dict[str, Any]) -> list[str]:
+        """Return what is another than before."""
+        now = self.state()
+        return [
+            f"{name}: {set(map(str, as_set(value))) ^ set(map(str, as_set(now[name])))}"
+            for name, value in before.items()
+            if value != now[name]
+        ]
+
+    def path(self, name: str) -> Path:
+        return self.folder / name
+
+    @property
+    def nowhere(self) -> Path:
+        return self.folder / "nowhere"
+
+    @property
+    def tracking(self) -> mergerepl.ChangeTracking:
+        tracking: mergerepl.ChangeTracking = self.made["tracking"]
+        return tracking
+
+
+def as_set(value: Any) -> frozenset[Any]:
+    return value if isinstance(value, frozenset) else frozenset([value])
+
+
+Call = Callable[[Watch], Any]
+
+
+@dataclass(frozen=True)
+class Case:
+    """A call of a public function, and one of it that fails. Cases are steps of one story."""
+
+    name: str
+    call: Call | None
+    fails: Call | None = None
+    with_: type[BaseException] | tuple[type[BaseException], ...] = MergeReplError
+
+
+def play(watch: Watch, cases: list[Case]) -> None:
+    before = watch.state()
+    assert {name for name, value in before.items() if value is False} == set()
+    for case in cases:
+        if case.call is not None:
+            result = case.call(watch)
+            assert watch.changes(before) == [], case.name
+            for each in result if isinstance(result, tuple) else (result,):
+                if isinstance(each, DataFrame):
+                    assert each.sparkSession._jsparkSession.equals(watch.users._jsparkSession), case.name
+                    each.collect()
+                    assert watch.changes(before) == [], f"{case.name}, read"
+            watch.made[case.name] = result
+        if case.fails is not None:
+            try:
+                case.fails(watch)
+            except case.with_:
+                pass
+            else:
+                pytest.fail(f"{case.name} does not fail")
+            assert watch.changes(before) == [], f"{case.name} fails"
+
+
+# -- merge --------------------------------------------------------------------------------------------------------------
+
+CONFLICTS = mergerepl.ConflictFilter(article="orders")
+
+
+def conflict(watch: Watch) -> None:
+    """Change one row at both sides, and others."""
+    for root, note in (("hq", "'by hq'"), ("north", "'by north'")):
+        update(watch.path(f"{root}/orders"), "id = 1", note=note)
+    north = watch.path("north/orders")
+    add(north, {max(rows_at(north)) + 10: ("another", 7)})
+
+
+def damaged(watch: Watch) -> None:
+    """Let a session fail after it began: a data file of its changes is gone."""
+    add(watch.path("hq/orders"), {8: ("eight", 8)})
+    file = max(watch.path("hq/orders").glob("*.parquet"), key=lambda each: each.stat().st_mtime_ns)
+    kept = file.with_suffix(".kept")
+    file.rename(kept)
+    try:
+        update(watch.path("north/orders"), "id = 2", note="'late'")
+        mergerepl.sync(watch.path("hq"), engine="spark")
+    finally:
+        kept.rename(file)
+
+
+MERGE = [
+    Case("load", lambda w: mergerepl.load(w.path("sales.yml")), lambda w: mergerepl.load(w.nowhere)),
+    Case(
+        "Project.apply",
+        lambda w: w.made["load"].apply(),
+        lambda w: mergerepl.load(w.path("missing.yml")).apply(),
+    ),
+    Case("sync", lambda w: (conflict(w), mergerepl.sync(w.path("hq"), engine="spark")), damaged),
+    Case("sync", lambda w: (conflict(w), mergerepl.sync(w.path("hq"), engine="auto"))),
+    Case(
+        "capture",
+        lambda w: (conflict(w), mergerepl.capture(w.path("hq"))),
+        lambda w: mergerepl.capture(w.nowhere),
+    ),
+    Case("status", lambda w: mergerepl.status(w.path("hq")), lambda w: mergerepl.status(w.nowhere)),
+    Case("pending", lambda w: mergerepl.pending(w.path("hq")), lambda w: mergerepl.pending(w.nowhere)),
+    Case("history", lambda w: mergerepl.history(w.path("hq")), lambda w: mergerepl.history(w.nowhere)),
+    Case(
+        "conflict_records",
+        lambda w: mergerepl.conflict_records(w.path("hq"), with_rows=True),
+        lambda w: mergerepl.conflict_records(w.nowhere),
+    ),
+    Case(
+        "conflict_count",
+        lambda w: mergerepl.conflict_count(w.path("hq")),
+        lambda w: mergerepl.conflict_count(w.nowhere),
+    ),
+    Case(
+        "conflict_summary",
+        lambda w: mergerepl.conflict_summary(w.path("hq")),
+        lambda w: mergerepl.conflict_summary(w.nowhere),
+    ),
+    Case(
+        "conflicts",
+        lambda w: mergerepl.conflicts(w.path("hq"), article="orders"),
+        lambda w: mergerepl.conflicts(w.path("hq"), article="none"),
+    ),
+    Case(
+        "conflict_report",
+        lambda w: mergerepl.conflict_report(w.path("hq"), w.path("page.html")),
+        lambda w: mergerepl.conflict_report(w.nowhere, w.path("page.html")),
+    ),
+    Case(
+        "export_conflicts",
+        lambda w: mergerepl.export_conflicts(w.path("hq"), w.path("lost")),
+        lambda w: mergerepl.export_conflicts(w.nowhere, w.path("lost")),
+    ),
+    Case(
+        "resolve_conflicts",
+        lambda w: mergerepl.resolve_conflicts(w.path("hq"), CONFLICTS, accept="loser", force=True),
+        lambda w: mergerepl.resolve_conflicts(w.path("hq"), CONFLICTS, values={"qty": "many"}),
+    ),
+    Case(
+        "purge_conflicts",
+        lambda w: mergerepl.purge_conflicts(w.path("hq")),
+        lambda w: mergerepl.purge_conflicts(w.nowhere),
+    ),
+    Case(
+        "retry_failed",
+        lambda w: mergerepl.retry_failed(w.path("hq")),
+        lambda w: mergerepl.retry_failed(w.nowhere),
+    ),
+    Case(
+        "row",
+        lambda w: mergerepl.row(w.path("hq"), article="orders", key={"id": "1"}),
+        lambda w: mergerepl.row(w.path("hq"), article="none", key={"id": "1"}),
+    ),
+    Case(
+        "tune",
+        lambda w: mergerepl.tune(w.path("hq")),
+        lambda w: mergerepl.tune(w.path("hq"), articles=["none"]),
+    ),
+    Case("validate", lambda w: mergerepl.validate(w.path("hq")), lambda w: mergerepl.validate(w.nowhere)),
+    Case(
+        "lock",
+        lambda w: mergerepl.lock(w.path("hq")).__enter__(),
+        lambda w: mergerepl.lock(w.nowhere).__enter__(),
+    ),
+    Case(
+        "register_resolver",
+        lambda w: mergerepl.register_resolver("of_this_test", lambda rows, _: rows),
+        lambda w: mergerepl.register_resolver("of_this_test", 1),  # type: ignore[arg-type]
+    ),
+]
+
+# -- Change Data Capture --------------------------------------------------------------------------------------------
+
+
+def scanned(watch: Watch) -> Any:
+    update(watch.path("shop/items"), "id = 1", note="'new'")
+    return cdc.scan(watch.path("shop"), spark=watch.users)
+
+
+def vacuumed(watch: Watch) -> Any:
+    return cdc.vacuum(watch.path("shop"), "items", spark=watch.users)
+
+
+def first(watch: Watch) -> Any:
+    return cdc.get_min_lsn(watch.path("shop"), "dbo_items")
+
+
+def last(watch: Watch) -> Any:
+    return cdc.get_max_lsn(watch.path("shop"))
+
+
+def window(read: Any, **options: Any) -> Call:
+    return lambda w: read(w.path("shop"), "dbo_items", first(w), last(w), spark=w.users, **options)
+
+
+def of_shop(function: Any, *arguments: Any, **options: Any) -> tuple[Call, Call]:
+    """Return a call of a function at the database, and one at a folder that is none."""
+    return (
+        lambda w: function(w.path("shop"), *arguments, **options),
+        lambda w: function(w.nowhere, *arguments, **options),
+    )
+
+
+CDC = [
+    Case("cdc.enable_db", *of_shop(cdc.enable_db)),
+    Case("cdc.is_cdc_enabled", *of_shop(cdc.is_cdc_enabled)),
+    Case("cdc.enable_table", *of_shop(cdc.enable_table, "items", index="id")),
+    Case("cdc.scan", scanned, lambda w: cdc.scan(w.nowhere, spark=w.users)),
+    Case("cdc.get_min_lsn", *of_shop(cdc.get_min_lsn, "dbo_items")),
+    Case("cdc.get_max_lsn", *of_shop(cdc.get_max_lsn)),
+    Case(
+        "cdc.get_all_changes",
+        window(cdc.get_all_changes, row_filter_option="all update old"),
+        window(cdc.get_all_changes, row_filter_option="none"),
+    ),
+    Case(
+        "cdc.get_net_changes",
+        window(cdc.get_net_changes),
+        lambda w: cdc.get_net_changes(w.path("shop"), "dbo_items", bytes(10), last(w), spark=w.users),
+    ),
+    Case(
+        "cdc.to_debezium",
+        lambda w: cdc.to_debezium(w.made["cdc.get_all_changes"], w.path("shop"), "dbo_items"),
+        lambda w: cdc.to_debezium(w.made["cdc.get_all_changes"], w.nowhere, "dbo_items"),
+    ),
+    Case(
+        "cdc.snapshot",
+        lambda w: tuple(cdc.snapshot(w.path("shop"), "dbo_items", spark=w.users)),
+        lambda w: cdc.snapshot(w.path("shop"), "none", spark=w.users),
+    ),
+    Case(
+        "cdc.apply_changes",
+        lambda w: cdc.apply_changes(w.path("shop"), "dbo_items", w.path("lake/items"), "lake", spark=w.users),
+        lambda w: cdc.apply_changes(w.path("shop"), "dbo_items", w.path("hq/orders"), "", spark=w.users),
+    ),
+    Case("cdc.increment_lsn", lambda w: cdc.increment_lsn(bytes(10)), lambda w: cdc.increment_lsn("none")),
+    Case("cdc.decrement_lsn", lambda w: cdc.decrement_lsn(last(w)), lambda w: cdc.decrement_lsn("none")),
+    Case(
+        "cdc.map_time_to_lsn", *of_shop(cdc.map_time_to_lsn, "largest less than or equal", datetime.now(UTC))
+    ),
+    Case(
+        "cdc.map_lsn_to_time",
+        lambda w: cdc.map_lsn_to_time(w.path("shop"), last(w)),
+        lambda w: cdc.map_lsn_to_time(w.nowhere, last(w)),
+    ),
+    Case(
+        "cdc.version_of",
+        lambda w: cdc.version_of(w.path("shop"), "dbo_items", last(w)),
+        lambda w: cdc.version_of(w.path("shop"), "none", last(w)),
+    ),
+    Case("cdc.lsn_of", *of_shop(cdc.lsn_of, "dbo_items", 1)),
+    Case("cdc.get_column_ordinal", *of_shop(cdc.get_column_ordinal, "dbo_items", "note")),
+    Case("cdc.has_column_changed", *of_shop(cdc.has_column_changed, "dbo_items", "note", b"\x02")),
+    Case("cdc.is_bit_set", lambda w: (cdc.is_bit_set(1, b"\x01"), cdc.is_bit_set(1, F.col("mask")))),
+    Case("cdc.get_captured_columns", *of_shop(cdc.get_captured_columns, "dbo_items")),
+    Case("cdc.help_change_data_capture", *of_shop(cdc.help_change_data_capture)),
+    Case("cdc.is_tracked_by_cdc", *of_shop(cdc.is_tracked_by_cdc, "items")),
+    Case("cdc.get_ddl_history", *of_shop(cdc.get_ddl_history, "dbo_items")),
+    Case("cdc.errors", *of_shop(cdc.errors)),
+    Case("cdc.scan_sessions", *of_shop(cdc.scan_sessions)),
+    Case("cdc.status", *of_shop(cdc.status)),
+    Case("cdc.warnings_of", lambda w: cdc.warnings_of(w.made["cdc.status"], datetime.now(UTC))),
+    Case("cdc.help_jobs", *of_shop(cdc.help_jobs)),
+    Case("cdc.drop_job", *of_shop(cdc.drop_job, "cleanup")),
+    Case("cdc.add_job", *of_shop(cdc.add_job, "cleanup")),
+    Case("cdc.change_job", *of_shop(cdc.change_job, "cleanup", retention=600)),
+    Case("cdc.start_job", *of_shop(cdc.start_job)),
+    Case("cdc.stop_job", *of_shop(cdc.stop_job)),
+    Case("cdc.vacuum", vacuumed, lambda w: cdc.vacuum(w.path("shop"), "none", spark=w.users)),
+    Case(
+        "cdc.resume",
+        lambda w: cdc.resume(w.path("shop"), "dbo_items", spark=w.users),
+        lambda w: cdc.resume(w.path("shop"), "none", spark=w.users),
+    ),
+    Case("cdc.adopt", *of_shop(cdc.adopt)),
+    Case("cdc.switch_lsn", None, *of_shop(cdc.switch_lsn, "dbo_items", "dbo_none")[:1]),
+    Case("cdc.cleanup_change_table", *of_shop(cdc.cleanup_change_table, "dbo_items")),
+    Case("cdc.cleanup", *of_shop(cdc.cleanup)),
+    Case("cdc.disable_table", *of_shop(cdc.disable_table, "items", capture_instance="dbo_items")),
+    Case("cdc.disable_db", *of_shop(cdc.disable_db)),
+]
+
+# -- Compact change tracking ----------------------------------------------------------------------------------------
+
+
+def tracked(watch: Watch) -> None:
+    watch.made["tracking"] = mergerepl.ChangeTracking(watch.path("shelf"), spark=watch.users)
+    watch.tracking.enable_tracking("items", key="id")
+
+
+def row(key: int, note: str) -> list[dict[str, Any]]:
+    return [{"id": key, "note": note, "qty": key}]
+
+
+def transaction(*steps: tuple[str, tuple[Any, ...]]) -> Call:
+    """Return a call that opens a transaction and calls its methods; the watch sees it open."""
+
+    def call(watch: Watch) -> Any:
+        before, opened = watch.state(), watch.tracking.begin()
+        results = []
+        for name, arguments in steps:
+            results.append(getattr(opened, name)(*arguments))
+            assert watch.changes(before) == [], name
+        return tuple(results)
+
+    return call
+
+
+def of_tracking(name: str, *arguments: Any, fails: tuple[Any, ...] | None = None, **options: Any) -> Case:
+    """Return the case of a method of the tracker."""
+
+    def method(given: tuple[Any, ...]) -> Call:
+        return lambda w: getattr(w.tracking, name)(*given, **options)
+
+    return Case(f"ChangeTracking.{name}", method(arguments), None if fails is None else method(fails))
+
+
+def of_window(name: str, *arguments: Any, fails: tuple[Any, ...] | None = None) -> Case:
+    def method(given: tuple[Any, ...]) -> Call:
+        return lambda w: getattr(w.made["Consumer.enumerate"], name)(*given)
+
+    return Case(f"Window.{name}", method(arguments), None if fails is None else method(fails))
+
+
+def printed_inserts(watch: Watch) -> Any:
+    consumer = watch.tracking.consumer("printed")
+    return consumer.enumerate(enumeration="documented").inserts("items")
+
+
+COMPACT = [
+    Case("ChangeTracking.enable_tracking", tracked, lambda w: w.tracking.enable_tracking("none", key="id")),
+    of_tracking("insert", "items", row(5, "five"), fails=("items", row(5, "again"))),
+    of_tracking("upsert", "items", row(6, "six"), fails=("items", [{"none": 1}])),
+    of_tracking("update", "items", {"note": "'changed'"}, "id = 1", fails=("items", {"none": "1"})),
+    of_tracking("delete", "items", "id = 2", fails=("none", "id = 2")),
+    Case("Transaction.insert", transaction(("insert", ("items", row(10, "a"))), ("commit", ()))),
+    Case(
+        "Transaction.upsert",
+        transaction(("upsert", ("items", row(10, "b"))), ("read", ("items",)), ("abort", ())),
+    ),
+    Case("Transaction.update", transaction(("update", ("items", {"qty": "qty + 1"})), ("abort", ()))),
+    Case("Transaction.touch", transaction(("touch", ("items", "id = 1")), ("abort", ()))),
+    Case("Transaction.delete", transaction(("delete", ("items", "id = 1")), ("abort", ()))),
+    Case("Transaction.read", transaction(("read", ("items",)), ("abort", ()))),
+    Case("Transaction.commit", transaction(("commit", ())), transaction(("abort", ()), ("commit", ()))),
+    Case("Transaction.abort", transaction(("abort", ()))),
+    Case("Transaction.rollback", transaction(("rollback", ()))),
+    of_tracking("begin"),
+    of_tracking("transaction"),
+    of_tracking("adopt"),
+    Case(
+        "ChangeTracking.adopt",
+        lambda w: (update(w.path("shelf/items"), "id = 3", note="'foreign'"), w.tracking.adopt()),
+    ),
+    of_tracking("read", "items", fails=("none",)),
+    of_tracking("consumer", "copy"),
+    Case(
+        "Consumer.enumerate",
+        lambda w: w.made["ChangeTracking.consumer"].enumerate(),
+        lambda w: w.made["ChangeTracking.consumer"].enumerate(["none"]),
+    ),
+    of_window("inserts", "items", fails=("none",)),
+    of_window("updates", "items", fails=("none",)),
+    of_window("deletes", "items", fails=("none",)),
+    of_window("counts"),
+    Case("Window.write_to", lambda w: w.made["Consumer.enumerate"].write_to(w.path("files"))),
+    of_window("token"),
+    Case("Window.inserts", printed_inserts),
+    Case(
+        "Consumer.acknowledge",
+        lambda w: w.made["ChangeTracking.consumer"].acknowledge(w.made["Consumer.enumerate"]),
+        lambda w: w.made["ChangeTracking.consumer"].acknowledge({}),
+    ),
+    Case("Consumer.received", lambda w: w.made["ChangeTracking.consumer"].received(b"x")),
+    of_tracking("forget_consumer", "copy", fails=("none",)),
+    of_tracking("tracked_tables"),
+    of_tracking("get_tracking_options", "items"),
+    of_tracking("get_last_committed_csn"),
+    of_tracking("pack_tombstone_key", "items", [1], fails=("none", [1])),
+    Case(
+        "ChangeTracking.unpack_tombstone_key",
+        lambda w: w.tracking.unpack_tombstone_key("items", w.made["ChangeTracking.pack_tombstone_key"]),
+        lambda w: w.tracking.unpack_tombstone_key("items", b"no key"),
+    ),
+    Case("ChangeTracking.enumeration_sql", lambda w: w.tracking.enumeration_sql("items")),
+    of_tracking("purge_tombstone_table_data", "items", PurgeType.CSN_BASED, 1),
+    of_tracking("purge_transaction_sequence_data", PurgeType.CSN_BASED, 1),
+    of_tracking("recover"),
+    of_tracking("status"),
+    of_tracking("transactions"),
+    Case("ChangeTracking.abort", None, lambda w: w.tracking.abort(999)),
+    Case(
+        "ChangeTracking.upgrade_public_tracking",
+        lambda w: mergerepl.ChangeTracking.upgrade_public_tracking(w.path("shelf")),
+    ),
+    Case("ChangeTracking.upgrade", lambda w: mergerepl.ChangeTracking.upgrade(w.path("shelf"))),
+    of_tracking("disable_tracking", "items", "keep", fails=("none",)),
+    of_tracking("close"),
+]
+
+# -- transactional ----------------------------------------------------------------------------------------------------
+
+PROCEDURE = "of_the_caller"
+
+
+def body(call: tr.Call) -> None:
+    """Make the agent's session the active one, as code of a user may."""
+    first = call.commands.select("c1", "c2").collect()[0]
+    call.append(call.commands.sparkSession.createDataFrame([tuple(first)], "id bigint, note string"), "audit")
+    call.append(tr.net(call).select("c1"), "net")
+    call.default()
+    if first["c2"] == "wrong":
+        raise ValueError("wrong")
+
+
+def changed(watch: Watch, note: str) -> None:
+    update(watch.path("source/items"), "id = 1", note=f"'{note}'")
+    add(watch.path("source/items"), {max(rows_at(watch.path("source/items"))) + 1: (note, 1)})
+
+
+def distributed(watch: Watch, note: str) -> Any:
+    changed(watch, note)
+    tr.logreader(watch.path("source"), spark=watch.users)
+    return tr.distribute(watch.path("source"), spark=watch.users)
+
+
+def of_source(function: Any, *arguments: Any, **options: Any) -> tuple[Call, Call]:
+    return (
+        lambda w: function(w.path("source"), *arguments, **options),
+        lambda w: function(w.nowhere, *arguments, **options),
+    )
+
+
+def with_session(function: Any, *arguments: Any, at: str = "source") -> tuple[Call, Call]:
+    return (
+        lambda w: function(w.path(at), *arguments, spark=w.users),
+        lambda w: function(w.nowhere, *arguments, spark=w.users),
+    )
+
+
+TRANSACTIONAL = [
+    Case(
+        "tr.procedure",
+        lambda w: tr.procedure(PROCEDURE, operation="insert", call="CALL", columns=["id", "note", "qty"])(
+            body
+        ),
+        lambda w: tr.procedure(PROCEDURE, operation="none"),  # type: ignore[arg-type]
+    ),
+    Case(
+        "tr.apply_transactional",
+        lambda w: tr.apply_transactional(mergerepl.load(w.path("feed.yml")).publication, spark=w.users),  # type: ignore[arg-type]
+        lambda w: tr.apply_transactional(mergerepl.load(w.path("wrong.yml")).publication, spark=w.users),  # type: ignore[arg-type]
+    ),
+    Case("tr.logreader", *with_session(tr.logreader)),
+    Case(
+        "tr.distribute",
+        lambda w: distributed(w, "new"),
+        lambda w: distributed(w, "wrong"),
+        (MergeReplError, ValueError),
+    ),
+    Case("tr.net", None),
+    Case("tr.browse", *with_session(tr.browse)),
+    Case("tr.read", *with_session(tr.read, "items", at="target")),
+    Case(
+        "tr.shown",
+        lambda w: tr.shown(w.path("target"), "items", limit=3),
+        lambda w: tr.shown(w.nowhere, "items", limit=3),
+    ),
+    Case("tr.validate", *with_session(tr.validate)),
+    Case("tr.script", *of_source(tr.script)),
+    Case("tr.pending", *of_source(tr.pending)),
+    Case("tr.history", *of_source(tr.history)),
+    Case("tr.errors", *of_source(tr.errors)),
+    Case("tr.status", *of_source(tr.status)),
+    Case("tr.warnings_of", *of_source(tr.warnings_of, datetime.now(UTC))),
+    Case("tr.resume", *with_session(tr.resume, "items")),
+    Case("tr.repair", *with_session(tr.repair)),
+    Case("tr.skip", None, lambda w: tr.skip(w.path("source"), "0x" + "0" * 20)),
+    Case("tr.cleanup", *of_source(tr.cleanup)),
+    Case("tr.reinit", *with_session(tr.reinit)),
+]
+
+STORIES = {"merge": MERGE, "cdc": CDC, "compact": COMPACT, "transactional": TRANSACTIONAL}
+
+
+def public_functions() -> Iterator[str]:
+    """Return the public functions of the packages, and the public methods of their classes that work."""
+    for prefix, module in (("", mergerepl), ("cdc.", cdc), ("tr.", tr)):
+        for name in module.__all__:
+            if isinstance(getattr(module, name), FunctionType):
+                yield f"{prefix}{name}"
+    for kind in (Project, mergerepl.ChangeTracking, Transaction, Consumer, Window):
+        for name, member in vars(kind).items():
+            if isinstance(member, FunctionType | staticmethod) and not name.startswith("_"):
+                yield f"{kind.__name__}.{name}"
+
+
+def test_every_public_function_has_a_case() -> None:
+    """Add a case of a new function to the story of its product."""
+    assert {case.name for cases in STORIES.values() for case in cases} == set(public_functions())
+
+
+@pytest.fixture
+def watch(spark: SparkSession, replica_dir: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Watch]:
+    named = SparkSession._activeSession
+    watch = Watch(spark, replica_dir)
+    # As in a notebook: the process has a session of the user's, and none that was started here.
+    monkeypatch.setattr(engine, "_embedded", None)
+    rows = {1: ("one", 1), 2: ("two", 2), 3: ("three", 3)}
+    for name in ("hq/orders", "shop/items", "shelf/items", "source/items"):
+        new_table(replica_dir, name, rows)
+    yield watch
+    _registered.pop(PROCEDURE, None)
+    SparkSession._activeSession = named
+    watch.java.setActiveSession(spark._jsparkSession)
+
+
+def prepare(watch: Watch) -> None:
+    """Write the files of the publications."""
+
+    def write(name: str, **stated: Any) -> None:
+        watch.path(f"{name}.yml").write_text(
+            yaml.safe_dump({"publication": name, **stated}), encoding="utf-8"
+        )
+
+    orders, items = {"key": ["id"]}, {"key": ["id"], "ins_cmd": f"CALL {PROCEDURE}"}
+    for name, table in (("sales", "orders"), ("missing", "none")):
+        subscriptions = [{"subscriber": "./north"}]
+        write(name, publisher="./hq", articles=[{"name": table, **orders}], subscriptions=subscriptions)
+    for name, table in (("feed", "items"), ("wrong", "none")):
+        subscriptions = [{"subscriber": "./target"}]
+        write(
+            name,
+            type="transactional",
+            publisher="./source",
+            articles=[{"name": table, **items}],
+            subscriptions=subscriptions,
+        )
+
+
+@pytest.mark.spark
+@pytest.mark.parametrize(
+    "story", [each if each == "cdc" else pytest.param(each, marks=pytest.mark.slow) for each in STORIES]
+)
+def test_no_function_changes_the_callers_session(watch: Watch, story: str) -> None:
+    prepare(watch)
+    play(watch, STORIES[story])
+
+
+@pytest.mark.spark
+def test_writes_after_an_empty_window_are_written(watch: Watch) -> None:
+    """What a user writes by the session that `getActiveSession` gives, after a consumer's window without rows."""
+    shop, lake = watch.path("shop"), watch.path("lake/items")
+    new_table(watch.folder, "shop/others", {1: ("one", 1)})
+    cdc.enable_db(shop)
+    for name in ("items", "others"):
+        cdc.enable_table(shop, name, index="id")
+    update(shop / "items", "id = 1", note="'new'")
+    cdc.scan(shop, spark=watch.users)
+    cdc.apply_changes(shop, "dbo_items", lake, "lake", spark=watch.users)
+    update(shop / "others", "id = 1", note="'new'")
+    cdc.scan(shop, spark=watch.users)
+    before = watch.state()
+    assert cdc.apply_changes(shop, "dbo_items", lake, "lake", spark=watch.users).upserted == 0
+    assert watch.changes(before) == []
+    active = SparkSession.getActiveSession()
+    assert active is watch.users
+    for note in ("first", "second"):
+        active.sql(f"UPDATE delta.`{lake}` SET note = '{note}' WHERE id = 2")
+    for key in (8, 9):
+        active.sql(f"SELECT {key}L AS id, 'own' AS note, {key} AS qty").write.format("delta").mode(
+            "append"
+        ).save(str(lake))
+    assert rows_at(lake) == {1: ("new", 1), 2: ("second", 2), 3: ("three", 3), 8: ("own", 8), 9: ("own", 9)}
+    assert DeltaTable(str(lake)).history(1)[0].get("userMetadata") is None
+
+
+@pytest.mark.slow
+@pytest.mark.spark
+def test_an_interrupt_leaves_the_callers_session(watch: Watch, monkeypatch: pytest.MonkeyPatch) -> None:
+    """In Python, and in a call to the JVM: py4j's next connection has another thread there, without an active session."""
+    prepare(watch)
+    before = watch.state()
+
+    def sleep(call: tr.Call) -> None:
+        threading.Timer(0.5, os.kill, (os.getpid(), signal.SIGINT)).start()
+        call.commands.sparkSession._jvm.java.lang.Thread.sleep(5000)
+
+    tr.procedure(PROCEDURE, operation="insert", call="CALL", columns=["id", "note", "qty"])(sleep)
+    tr.apply_transactional(mergerepl.load(watch.path("feed.yml")).publication, spark=watch.users)  # type: ignore[arg-type]
+    with pytest.raises(KeyboardInterrupt):
+        distributed(watch, "new")
+    assert watch.changes(before) == []
+
+    def interrupt(*_: str) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(failpoints, "_act", interrupt)
+    monkeypatch.setattr(failpoints, "_passed", {})
+    monkeypatch.setenv("MERGEREPL_FAILPOINT", "publisher.after_merge=interrupt")
+    mergerepl.load(watch.path("sales.yml")).apply()
+    conflict(watch)
+    with pytest.raises(KeyboardInterrupt):
+        mergerepl.sync(watch.path("hq"), engine="spark")
+    assert watch.changes(before) == []
