@@ -1,0 +1,132 @@
+"""Where a table, a folder or a file of a replica lies: one value for a folder of this machine and for an object store.
+
+Code inside a replica knows places only as `Location`: it joins and compares them, and the functions of `store.storage` and
+`delta.tables` read and write there. This module touches no disk and loads no library.
+"""
+
+from __future__ import annotations
+
+import os
+import posixpath
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from urllib.parse import quote
+
+from mergerepl.errors import StoreError
+
+FILE = "file"
+
+
+@dataclass(frozen=True, order=True, slots=True)
+class Location:
+    """A place in a folder (`scheme` is `file`, `bucket` is empty, `prefix` is the path) or in a bucket of a store.
+
+    `str()` is the text of messages: the plain path of a folder, the URI of a store.
+    """
+
+    scheme: str
+    bucket: str
+    prefix: str
+
+    @classmethod
+    def of(cls, path: str | os.PathLike[str]) -> Location:
+        """Return the location of a path of this machine. `roots.parse` has resolved links before."""
+        if isinstance(path, cls):
+            return path
+        text = os.fspath(path)
+        if not text:
+            raise ValueError("a location needs a path")
+        return cls(FILE, "", _plain(text))
+
+    def __truediv__(self, name: str) -> Location:
+        return Location(self.scheme, self.bucket, _plain(posixpath.join(self.prefix, name)))
+
+    def join(self, *names: str) -> Location:
+        """Return the place below this one that the names lead to."""
+        return Location(self.scheme, self.bucket, _plain(posixpath.join(self.prefix, *names)))
+
+    def with_name(self, name: str) -> Location:
+        """Return the place of another name in the same folder."""
+        return self.parent / name
+
+    @property
+    def name(self) -> str:
+        """The last part of the path."""
+        return posixpath.basename(self.prefix)
+
+    @property
+    def stem(self) -> str:
+        """The name without its last suffix."""
+        return posixpath.splitext(self.name)[0]
+
+    @property
+    def suffix(self) -> str:
+        """The last suffix of the name with its dot, or an empty text."""
+        return posixpath.splitext(self.name)[1]
+
+    @property
+    def parent(self) -> Location:
+        """The folder that holds this place; the top is its own parent."""
+        return Location(self.scheme, self.bucket, posixpath.dirname(self.prefix) or ".")
+
+    @property
+    def parents(self) -> Iterator[Location]:
+        """The folders above this place, the nearest one first."""
+        here = self
+        while (above := here.parent) != here:
+            yield above
+            here = above
+
+    def is_below(self, other: Location) -> bool:
+        """Whether this place is inside another one. Links are not followed."""
+        return other in self.parents
+
+    def relative_to(self, other: Location) -> str:
+        """Return the path from another place to this one, which is the same place or lies below it.
+
+        Raises: ValueError if it is outside.
+        """
+        if self != other and not self.is_below(other):
+            raise ValueError(f"'{self}' is not below '{other}'")
+        return posixpath.relpath(self.prefix, other.prefix)
+
+    @property
+    def uri(self) -> str:
+        """The URI, for delta-rs and object stores."""
+        if self.scheme == FILE:
+            return f"file://{quote(self.prefix)}"
+        return f"{self.scheme}://{self.bucket}/{self.prefix}"
+
+    @property
+    def spark_uri(self) -> str:
+        """The name that Spark reads and writes: a plain path for a folder."""
+        if self.scheme == FILE:
+            return self.prefix
+        return f"{_OF_HADOOP.get(self.scheme, self.scheme)}://{self.bucket}/{self.prefix}"
+
+    def local_path(self) -> Path:
+        """Return the path of a place on this machine.
+
+        Raises: StoreError if it is in an object store.
+        """
+        return Path(os.fspath(self))
+
+    def __fspath__(self) -> str:
+        if self.scheme != FILE:
+            raise StoreError(
+                f"'{self.uri}' is in an object store: it has no path on this machine.", location=self.uri
+            )
+        return self.prefix
+
+    def __str__(self) -> str:
+        return self.prefix if self.scheme == FILE else self.uri
+
+
+_OF_HADOOP = {"s3": "s3a", "az": "abfss"}
+
+
+def _plain(path: str) -> str:
+    """Return a path without empty and `.` segments, as `pathlib` writes it. `..` stays: a link may lead elsewhere."""
+    parts = [part for part in path.split("/") if part not in ("", ".")]
+    return ("/" if path.startswith("/") else "") + "/".join(parts) or "."
