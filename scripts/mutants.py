@@ -1,7 +1,8 @@
 """Seeded faults: does the suite notice?
 
     scripts/mutants                 every fault, about a minute each
-    scripts/mutants tombstone late  those whose name holds a word
+    scripts/mutants tombstone late  those whose name or file holds a word
+    scripts/mutants --changed       those whose file or tests differ from the branch main
 
 Each fault is one replacement in a fresh copy of the code; the tests named for it run there until one fails: first those
 of the default suite, then those that are left to --long. Prints which test caught which fault, and which faults only the
@@ -15,7 +16,7 @@ import sys
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence, Set
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -123,10 +124,31 @@ def failing(mutant: Mutant, folder: Path, chosen: Sequence[str], spark: Mapping[
     return failed[0].split(" ", 2)[1].rpartition("/")[2]
 
 
+CHANGED = "--changed"
+
+
+def changed_files() -> set[str]:
+    """Return the files that differ from the point where this branch left main, committed or not."""
+
+    def git(*words: str) -> str:
+        return subprocess.run(["git", *words], cwd=ROOT, capture_output=True, text=True, check=True).stdout
+
+    return {*git("diff", "--name-only", "--merge-base", "main").split()}
+
+
+def choose(mutants: Sequence[Mutant], words: Sequence[str], changed: Set[str]) -> list[Mutant]:
+    """Return the mutants that the command line asks for; without words all of them."""
+    if CHANGED in words:
+        words = [word for word in words if word != CHANGED]
+        named = {m: {test.partition("::")[0] for test in m.tests.split()} for m in mutants}
+        mutants = [m for m in mutants if {m.file, *named[m]} & changed]
+    return [m for m in mutants if not words or any(word in m.name or word in m.file for word in words)]
+
+
 def main() -> None:
     """Run the chosen mutants."""
     words = sys.argv[1:]
-    chosen = [m for m in read_mutants() if not words or any(word in m.name for word in words)]
+    chosen = choose(read_mutants(), words, changed_files() if CHANGED in words else set())
     print("| fault | caught by | suite | s |\n|---|---|---|---|")
     caught: Counter[str] = Counter()
     with lent_jvm() as spark:

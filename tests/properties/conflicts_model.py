@@ -9,24 +9,11 @@ common ancestor of two versions is the latest version, of those that either chai
 import itertools
 from dataclasses import dataclass, field, replace
 
+from tests.properties.state import bump, covers, merge_lineage
+
 HUB, A, B = "hub", "A", "B"
 COLUMNS = ("a", "v")
 NICK = {HUB: 1, A: 2, B: 3}
-
-
-# ---- lineage ------------------------------------------------------------------------------------------------------
-
-
-def covers(known, other):
-    return all(version <= known.get(nick, 0) for nick, version in other.items())
-
-
-def merged(one, other):
-    return {nick: max(one.get(nick, 0), other.get(nick, 0)) for nick in {**one, **other}}
-
-
-def bumped(lineage, nick):
-    return {**lineage, nick: max([0, *lineage.values()]) + 1}
 
 
 @dataclass(frozen=True)
@@ -202,7 +189,7 @@ class Network:
         row = None if change is None else {**(old.row or {"a": 0, "v": None}), **change}
         if row == old.row or (row is not None and self.refuses.get(name, lambda _: False)(row)):
             return
-        lineage = bumped(old.lineage, NICK[name])
+        lineage = bump(old.lineage, NICK[name])
         changed = () if row is None else [c for c in row if old.row is None or row[c] != old.row[c]]
         colv = (
             {}
@@ -283,7 +270,7 @@ class Network:
         if self.resolver == "upload_only" and source.name == HUB:
             # Rejected: the subscriber's row stays, and knows of the change.
             seen, of = dest.now.seen | version.seen, self._of(dest.now, version)
-            lineage = merged(dest.now.lineage, version.lineage)
+            lineage = merge_lineage(dest.now.lineage, version.lineage)
             kept = (
                 dest.now
                 if self.without == "what is rejected is known"
@@ -295,7 +282,7 @@ class Network:
         if self.resolver == "download_only" and dest.name == HUB:
             old = self.ancestor(dest, source)  # the publisher's row: it has not changed since
             nick = -NICK[HUB]
-            lineage = bumped(merged(version.lineage, dest.now.lineage), nick)
+            lineage = bump(merge_lineage(version.lineage, dest.now.lineage), nick)
             is_live = old.row is not None and version.row is not None
             undone = [c for c in COLUMNS if old.row[c] != version.row[c]] if is_live else ()
             stamps = dict.fromkeys(undone, (nick, lineage[nick]))
@@ -324,7 +311,7 @@ class Network:
     def _undone(self, hub, sub):
         """Give the subscriber the publisher's row back. To others nothing has happened."""
         mine, theirs = sub.now, hub.now
-        lineage = bumped(merged(mine.lineage, theirs.lineage), -NICK[sub.name])
+        lineage = bump(merge_lineage(mine.lineage, theirs.lineage), -NICK[sub.name])
         for c in COLUMNS:
             self.logged |= mine.edits_of(c) - theirs.edits_of(c)
         self.log.append(("undone", sub.name, mine.row))
@@ -352,7 +339,7 @@ class Network:
                     return self._undone(hub, sub)
                 loser = theirs if fits[0] is uploaded else uploaded
                 nick = -NICK[HUB] if up else -NICK[sub.name]
-                lineage = bumped(merged(mine.lineage, theirs.lineage), nick)
+                lineage = bump(merge_lineage(mine.lineage, theirs.lineage), nick)
                 colv = (
                     {}
                     if fits[0].row is None or self.tracking == "row"
@@ -376,7 +363,7 @@ class Network:
         p, s = theirs.row, mine.row
         columns = COLUMNS
         of = tuple((c, theirs.edits_of(c) | mine.edits_of(c)) for c in columns)
-        lineage = merged(mine.lineage, theirs.lineage)
+        lineage = merge_lineage(mine.lineage, theirs.lineage)
         if self.tracking == "column":
             by_p = {c for c, (n, v) in theirs.colv.items() if not v <= mine.lineage.get(n, 0)}
             by_s = {c for c, (n, v) in mine.colv.items() if not v <= theirs.lineage.get(n, 0)}
@@ -429,7 +416,7 @@ class Network:
                 (c, (loser if row and row[c] != winner.row[c] else winner).edits_of(c)) for c in columns
             )
         nick = -NICK[HUB] if up else -NICK[sub.name]
-        lineage = bumped(lineage, nick)
+        lineage = bump(lineage, nick)
         stamp = (nick, lineage[nick])
         if row is None or self.tracking == "row":
             colv = {}

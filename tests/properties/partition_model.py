@@ -14,8 +14,9 @@ import itertools
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 
+from tests.properties.state import PUBLICATION, Lineage, bump, covers, merge_lineage
+
 ALL = -1  # partition_id -1: relevant to every subscriber
-PUBLICATION = 0  # writer 0 of a lineage: the row as it was when it was published
 P_NICK, P_PRIORITY = 1, 100.0
 AGENT, LATE = -1, 1 << 20
 DELETED_ROW, FILTER_COLUMN, PARENT, FILTER_CHANGED, DATE, UPLOADER_ONLY = (
@@ -220,21 +221,6 @@ def membership_pass(
                 is_ = members(a, before, 1)
             result[a][k] = (was, is_)
     return result, refused
-
-
-Lineage = dict[int, int]
-
-
-def bump(lineage: Lineage, writer: int, floor: int = 0) -> Lineage:
-    return {**lineage, writer: max([floor, *lineage.values()]) + 1}
-
-
-def covers(one: Lineage, other: Lineage) -> bool:
-    return all(one.get(n, 0) >= v for n, v in other.items())
-
-
-def join_lineage(one: Lineage, other: Lineage) -> Lineage:
-    return {n: max(one.get(n, 0), other.get(n, 0)) for n in {**one, **other}}
 
 
 def baseline() -> Lineage:
@@ -791,7 +777,7 @@ class Network:
             a, k = key
             before, mine = changed[a][k][0], sent[key]
             theirs = self._version(key)
-            lineage = bump(join_lineage(theirs.lineage if theirs else {}, mine.lineage), AGENT * P_NICK)
+            lineage = bump(merge_lineage(theirs.lineage if theirs else {}, mine.lineage), AGENT * P_NICK)
             seen = mine.seen | (theirs.seen if theirs else frozenset())
             losers = [(other, loser) for other, loser in losers if other != key] + [(key, mine)]
             verdicts[key] = "refused"
@@ -983,7 +969,7 @@ class Network:
             if not mine.seen >= theirs.seen:
                 raise Hole(f"{key}: {sub.name} would overwrite changes that it never saw")
             return "upload", mine, None
-        lineage, seen = join_lineage(mine.lineage, theirs.lineage), mine.seen | theirs.seen
+        lineage, seen = merge_lineage(mine.lineage, theirs.lineage), mine.seen | theirs.seen
         stamped = bump(lineage, AGENT * resolver)
         strangers = not set(mine.lineage) & set(theirs.lineage)
         if strangers and theirs.row is None and mine.row is not None:

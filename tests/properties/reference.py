@@ -224,8 +224,8 @@ class Network:
             # What the destination purged, the sender has; and no version is so old that it would not be sent.
             purged = max(hub.floor, sub.floor)
             hub_floor, sub_floor = (0, purged) if in_up else (purged, 0)
-        hub_knows = covers(theirs.lineage, hub_floor, mine.lineage)
-        sub_knows = covers(mine.lineage, sub_floor, theirs.lineage)
+        hub_knows = covers(theirs.lineage, mine.lineage, hub_floor)
+        sub_knows = covers(mine.lineage, theirs.lineage, sub_floor)
         at_sub, at_hub = sub.seen.get(key, frozenset()), hub.seen.get(key, frozenset())
         if hub_knows != (at_sub <= at_hub) or sub_knows != (at_hub <= at_sub):
             raise ModelError(f"{key}: lineage says {hub_knows, sub_knows}, history says {at_sub, at_hub}")

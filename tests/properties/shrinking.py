@@ -1,7 +1,7 @@
 """From thousands of histories in which model and engine differ to the smallest one, in a few runs.
 
-What a run costs is its commits, not its rows. So one run tries every part of the operations of several
-histories at once, each as a row of its own; sessions are shared by all rows and are left out a run at a time.
+What a run costs is its commits, not its rows. So one run tries every part of a history's operations at once, each as
+a row of its own. The sessions, which all rows share, stay.
 """
 
 from __future__ import annotations
@@ -19,7 +19,6 @@ from tests.properties.side_by_side import History, NewEngine, Schedule, Session,
 
 REGRESS = Path(__file__).parents[1] / "regress"
 MOST_RUNS = 6
-HISTORIES_AT_ONCE = 8
 ALL_PARTS_UP_TO = 8
 """Operations whose subsets are all tried at once: 2^8 rows a history."""
 
@@ -128,61 +127,22 @@ def assert_equal(
 
 
 def shrink(
-    run: Differing, schedule: Schedule, histories: Mapping[str, History], most_runs: int = MOST_RUNS
+    run: Differing, schedule: Schedule, histories: Mapping[str, History]
 ) -> tuple[Schedule, History, list[str]]:
     """Return the smallest history that still differs, its schedule, and what differs (nothing: not by itself)."""
-    search = _Search(run, schedule, histories, most_runs)
-    search.leave_out_operations()
-    if search.problems:
-        search.leave_out_sessions()
-    smallest = search.best[0]
+    best, problems = min(map(_done, histories.values()), key=_size), list[str]()
+    for _ in range(MOST_RUNS):
+        parts = {f"k{number:04d}": part for number, part in enumerate(_parts(best))}
+        differing = run(schedule, parts)
+        if not parts.keys() & differing.keys():
+            break
+        key = min(parts.keys() & differing.keys(), key=lambda key: (_size(parts[key]), key))
+        is_smallest = _size(parts[key]) == _size(best) or _size(best) <= ALL_PARTS_UP_TO
+        best, problems = parts[key], differing[key]
+        if is_smallest:
+            break
     # A slot without operations is no commit: leaving it out changes nothing that would need a run.
-    schedule = tuple(m for m in search.schedule if isinstance(m, Session) or m in smallest.operations)
-    return schedule, smallest, search.problems
-
-
-class _Search:
-    """The smallest differing histories so far, smallest first, and the schedule in which they differ."""
-
-    def __init__(
-        self, run: Differing, schedule: Schedule, histories: Mapping[str, History], most_runs: int
-    ) -> None:
-        self.run, self.schedule, self.runs_left = run, schedule, most_runs
-        self.best = sorted(map(_done, histories.values()), key=_size)[:HISTORIES_AT_ONCE]
-        self.problems: list[str] = []
-
-    def leave_out_operations(self) -> None:
-        """Try parts of the operations until none that differs is shorter."""
-        while self.runs_left:
-            before = _size(self.best[0])
-            parts = [part for history in self.best for part in _parts(history)]
-            if not self._differs(self.schedule, parts) or _size(self.best[0]) == before:
-                return
-            if before <= ALL_PARTS_UP_TO:
-                return
-
-    def leave_out_sessions(self) -> None:
-        """Try to do without half of the sessions, then without smaller shares, the last ones first."""
-        share = len(_sessions(self.schedule)) // 2
-        while share:
-            end = len(_sessions(self.schedule))
-            while end > 0 and self.runs_left:
-                left_out = _sessions(self.schedule)[max(0, end - share) : end]
-                self._differs(tuple(m for n, m in enumerate(self.schedule) if n not in left_out), self.best)
-                end -= share
-            share //= 2
-
-    def _differs(self, schedule: Schedule, histories: list[History]) -> bool:
-        """Play the histories; keep those that differ, and the schedule, if there are any."""
-        self.runs_left -= 1
-        tried = {f"k{number:04d}": history for number, history in enumerate(histories)}
-        differing = self.run(schedule, tried)
-        keys = sorted(tried.keys() & differing.keys(), key=lambda key: (_size(tried[key]), key))
-        keys = keys[:HISTORIES_AT_ONCE]
-        if not keys:
-            return False
-        self.schedule, self.best, self.problems = schedule, [tried[k] for k in keys], differing[keys[0]]
-        return True
+    return tuple(m for m in schedule if isinstance(m, Session) or m in best.operations), best, problems
 
 
 def _done(history: History) -> History:
@@ -201,8 +161,3 @@ def _parts(history: History) -> Iterator[History]:
     for length in range(least, len(items) + 1):
         for chosen in itertools.combinations(items, length):
             yield History(history.row, dict(chosen))
-
-
-def _sessions(schedule: Schedule) -> list[int]:
-    """Return where the sessions are."""
-    return [number for number, moment in enumerate(schedule) if isinstance(moment, Session)]

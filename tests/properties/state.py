@@ -17,7 +17,7 @@ PUBLICATION = 0
 CRASH_POINTS = ("staged", "hub data", "sub data", "hub metadata", "sub metadata", "recgen")
 
 
-def bump(lineage: Lineage, nickname: int, floor: int) -> Lineage:
+def bump(lineage: Lineage, nickname: int, floor: int = 0) -> Lineage:
     """Add one change by `nickname`: its version passes every known version and the floor."""
     return {**lineage, nickname: max([*lineage.values(), floor]) + 1}
 
@@ -32,8 +32,8 @@ def knows(lineage: Lineage, floor: int, nickname: int, version: int) -> bool:
     return version <= max(lineage.get(nickname, 0), floor)
 
 
-def covers(lineage: Lineage, floor: int, other: Lineage) -> bool:
-    """Say whether every change in `other` is known."""
+def covers(lineage: Lineage, other: Lineage, floor: int = 0) -> bool:
+    """Say whether every change in `other` is known to a row of this lineage, at a replica with this floor."""
     return all(knows(lineage, floor, nick, version) for nick, version in other.items())
 
 

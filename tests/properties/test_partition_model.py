@@ -20,7 +20,7 @@ def switched_off() -> Iterator[set[str]]:
 
 
 @pytest.mark.parametrize("variant", VARIANTS)
-@settings(max_examples=max(30, settings.default.max_examples // 4))
+@settings(max_examples=max(8, settings.default.max_examples // 10))
 @given(chance=st.randoms(use_true_random=False))
 def test_inv_32_33_34_35_hold_in_drawn_histories(variant: str, chance: random.Random) -> None:
     history(chance, VARIANTS[variant], STEPS)

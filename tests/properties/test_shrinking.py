@@ -1,6 +1,5 @@
 """The shrinker finds the smallest history of a planted difference, within its runs; without Spark."""
 
-import itertools
 import random
 from collections.abc import Mapping
 from pathlib import Path
@@ -11,7 +10,7 @@ import pytest
 from mergerepl.model.results import PhaseCounts, SessionResult
 from tests.properties.engine_network import COLUMNS, Setting, Tracked, model_conflict
 from tests.properties.reference import Direction, Row, Subscriber
-from tests.properties.shrinking import MOST_RUNS, Case, assert_equal, read_case, save_case, shrink
+from tests.properties.shrinking import Case, assert_equal, read_case, save_case
 from tests.properties.side_by_side import (
     OPERATIONS,
     START,
@@ -99,32 +98,9 @@ def test_a_planted_difference_is_shrunk_saved_and_found_again(tmp_path: Path) ->
     )
     assert (hub_slot.replica, hub_operation) == ("hub", "delete or insert")
     assert (north_slot.replica, north_operation[:4]) == ("north", "set ")
-    assert sorted(map(repr, case.schedule)) == sorted(map(repr, (hub_slot, north_slot, SESSION)))
+    assert {moment for moment in case.schedule if isinstance(moment, Slot)} == {hub_slot, north_slot}
     assert play(Forgetful, case.setting, case.schedule, {"k": case.history}).differing().keys() == {"k"}
     assert not play(Exact, case.setting, case.schedule, {"k": case.history}).differing()
-
-
-def test_a_long_history_and_schedule_cost_few_runs() -> None:
-    slots = [Slot(replica, number) for number in range(5) for replica in ("hub", "north", "south")]
-    syncs = (SESSION, Session("south", "upload"), Session("south"))
-    rounds = ((*slots[n : n + 3], *syncs) for n in range(0, len(slots), 3))
-    schedule: Schedule = tuple(itertools.chain.from_iterable(rounds))
-    runs = []
-
-    def run(schedule: Schedule, histories: Mapping[str, History]) -> Mapping[str, list[str]]:
-        runs.append(len(histories))
-        return play(Forgetful, SETTING, schedule, histories).differing()
-
-    histories = random_histories(3, slots, 300)
-    differing = {key: histories[key] for key in run(schedule, histories)}
-    runs.clear()
-    short, history, problems = shrink(run, schedule, differing)
-    assert len(runs) <= MOST_RUNS
-    assert "conflict" in problems[0]
-    shortest = min(sum(op != "none" for op in found.operations.values()) for found in differing.values())
-    assert len(history.operations) < shortest
-    assert len(short) < len(schedule)
-    assert play(Forgetful, SETTING, short, {"k": history}).differing()
 
 
 def test_a_difference_that_needs_other_rows_is_said_to_and_not_saved(tmp_path: Path) -> None:
