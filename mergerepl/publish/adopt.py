@@ -9,7 +9,7 @@ from mergerepl.delta.versions import read_version
 from mergerepl.errors import PublicationError
 from mergerepl.failpoints import failpoint
 from mergerepl.publish.check_rows import check_generated
-from mergerepl.publish.snapshot.compare_rows import KEY_PREFIX, differing_rows
+from mergerepl.publish.snapshot import KEY_PREFIX, differing_rows
 from mergerepl.publish.unfinished import article_table
 from mergerepl.publish.work import Work
 from mergerepl.rows.images import with_readable

@@ -20,7 +20,7 @@ from mergerepl.delta.versions import read_version
 from mergerepl.errors import PublicationError
 from mergerepl.model.publication import Article, Tracking
 from mergerepl.publish.check_article import published_fields
-from mergerepl.publish.snapshot.replica_table import is_computable
+from mergerepl.publish.snapshot import is_computable
 from mergerepl.rows.images import differs_from_expression, with_readable
 from mergerepl.rows.sql import quote
 from mergerepl.spark.session import require_utc

@@ -29,15 +29,14 @@ from mergerepl.merge.partitions.scratch import require_scratch_outside
 from mergerepl.model.publication import Subscription, SyncType
 from mergerepl.publish.adopt import adopt
 from mergerepl.publish.changes import columns_changed
-from mergerepl.publish.give_metadata import forget_metadata, give_metadata, last_generation
+from mergerepl.publish.metadata import forget_metadata, give_metadata, last_generation
 from mergerepl.publish.replica_state import (
     ReplicaState,
     note_captured,
     read_replica,
 )
 from mergerepl.publish.rows import Columns, definition, publication_row, rows_at_subscriber
-from mergerepl.publish.snapshot.copy_rows import copy_rows
-from mergerepl.publish.snapshot.replica_table import is_computable, replica_table
+from mergerepl.publish.snapshot import copy_rows, is_computable, replica_table
 from mergerepl.publish.system_tables import add_image_columns, create_conflict_table, create_replica
 from mergerepl.publish.unfinished import (
     article_table,

@@ -39,7 +39,6 @@ from mergerepl.publish.situation import (
     missing_articles,
     rows_of_new,
 )
-from mergerepl.publish.snapshot.replica_table import is_computable, uncomputable
 from mergerepl.publish.system_tables import create_replica
 from mergerepl.publish.work import Agent, Step, Work
 from mergerepl.replica.replica import Replica
@@ -220,6 +219,8 @@ def _unusable_constraints(work: Work, articles: Sequence[ArticleRow]) -> list[st
         if article.vertical_partition:
             table = open_table(work.publisher / article.source_table)
             if any(name.startswith(CONSTRAINT_PREFIX) for name in table.properties):
+                from mergerepl.publish.snapshot import is_computable, uncomputable
+
                 check = partial(is_computable, work.spark, table, article.published_columns)
                 found += uncomputable(table, is_computable=check)
     return found

@@ -21,8 +21,8 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
 from mergerepl.delta.table import TableState
-from mergerepl.publish.snapshot import compare_rows
-from mergerepl.publish.snapshot.compare_rows import KEY_PREFIX, compared_rows
+from mergerepl.publish import snapshot
+from mergerepl.publish.snapshot import KEY_PREFIX, compared_rows
 from mergerepl.rows.images import readable
 from mergerepl.rows.sql import quote
 from mergerepl.systables.compact import SYSTEM_PREFIX
@@ -34,10 +34,10 @@ SHOWN = 20
 
 MISSING, EXTRA, DIFFERENT, TWICE = "missing", "extra", "different", "twice"
 KINDS = {
-    compare_rows.MISSING: MISSING,
-    compare_rows.EXTRA: EXTRA,
-    compare_rows.DIFFERENT: DIFFERENT,
-    compare_rows.TWICE: TWICE,
+    snapshot.MISSING: MISSING,
+    snapshot.EXTRA: EXTRA,
+    snapshot.DIFFERENT: DIFFERENT,
+    snapshot.TWICE: TWICE,
 }
 """The kinds as the comparison of rows names them -> as results do."""
 

@@ -26,7 +26,7 @@ from mergerepl.filters.clause import Clause, ClauseError, functions_of
 from mergerepl.filters.columns import holds
 from mergerepl.filters.parse import parse_filter
 from mergerepl.filters.prepare import prepared
-from mergerepl.publish.snapshot.compare_rows import KEY_PREFIX
+from mergerepl.publish.snapshot import KEY_PREFIX
 from mergerepl.rows.images import all_true
 from mergerepl.rows.not_null import as_declared
 from mergerepl.rows.rowguid import key_value

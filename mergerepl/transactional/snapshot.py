@@ -23,8 +23,7 @@ from mergerepl.filters.columns import holds
 from mergerepl.filters.parse import parse_stored
 from mergerepl.logreader.log_reader import LogReader
 from mergerepl.logreader.positions import read_state
-from mergerepl.publish.snapshot.copy_rows import by_partition
-from mergerepl.publish.snapshot.replica_table import replica_table
+from mergerepl.publish.snapshot import by_partition, replica_table
 from mergerepl.rows.sql import quote
 from mergerepl.store.subscriber_files import remove_batch
 from mergerepl.systables.transactional import (

@@ -10,7 +10,7 @@ from pyspark.sql import SparkSession
 
 from mergerepl.delta.left_out import with_left_out
 from mergerepl.delta.table import open_table
-from mergerepl.publish.snapshot.replica_table import replica_table
+from mergerepl.publish.snapshot import replica_table
 from tests.networks import article_row
 from tests.staging.memory import frames_in_memory
 

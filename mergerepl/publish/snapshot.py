@@ -1,0 +1,198 @@
+"""A snapshot: an article's table at a new subscriber, its first rows, and both sides' rows compared."""
+
+from collections.abc import Callable, Collection, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from pyspark.errors import AnalysisException
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
+
+from mergerepl.changes import ROW
+from mergerepl.delta.append import append
+from mergerepl.delta.copy_files import copy_files
+from mergerepl.delta.create import NewTable
+from mergerepl.delta.log import find_own_commit
+from mergerepl.delta.metadata import CONSTRAINT_PREFIX
+from mergerepl.delta.table import TableState, open_table
+from mergerepl.delta.transactions import Transaction
+from mergerepl.delta.types import INVARIANTS, Field, invariant_text
+from mergerepl.delta.versions import read_version
+from mergerepl.rows.images import image_type, row_image, same_image
+from mergerepl.rows.sql import quote
+
+KEY_PREFIX = "k"
+
+MISSING, TWICE, EXTRA, DIFFERENT = (
+    "missing at the subscriber",
+    "twice at the subscriber",
+    "missing at the publisher",
+    "different",
+)
+
+_OWN_METADATA = ("delta.columnMapping.", "delta.typeChanges", "delta.identity.", "parquet.")
+_OWN_PROPERTIES = (
+    "delta.checkpointPolicy",
+    "delta.columnMapping.",
+    "delta.coordinatedCommits.",
+    "delta.enableIcebergCompat",
+    "delta.enableInCommitTimestamps",
+    "delta.enableRowTracking",
+    "delta.enableTypeWidening",
+    "delta.feature.",
+    "delta.inCommitTimestamp",
+    "delta.minReaderVersion",
+    "delta.minWriterVersion",
+    "delta.rowTracking",
+    # Marks of replication in the copy would expire.
+    "delta.setTransactionRetentionDuration",
+    "delta.universalFormat.",
+)
+
+
+def replica_table(
+    table: TableState,
+    columns: Collection[str],
+    properties: Mapping[str, str],
+    *,
+    clustering: Sequence[Sequence[str]],
+    is_computable: Callable[[str], bool],
+) -> NewTable:
+    """Return the table to create at a subscriber.
+
+    Args:
+        table: The publisher's table.
+        columns: The published columns.
+        properties: What replication adds to the table's own properties.
+        clustering: The columns the publisher's table is clustered by, each as its path of names.
+        is_computable: Whether the expression of a constraint or an invariant needs published columns only; others cannot
+            hold where their columns are missing.
+    """
+    fields = [_without_own(field) for field in table.fields if field["name"] in columns]
+    for field in fields:
+        if INVARIANTS in field["metadata"] and not is_computable(invariant_text(field["metadata"])):
+            del field["metadata"][INVARIANTS]
+    own = {name: value for name, value in table.properties.items() if not name.startswith(_OWN_PROPERTIES)}
+    if len(fields) < len(table.fields):
+        # Delta refuses every later ALTER of a table without a column that is named there.
+        own.pop("delta.dataSkippingStatsColumns", None)
+    kept = {
+        name: value
+        for name, value in own.items()
+        if not name.startswith(CONSTRAINT_PREFIX) or is_computable(value)
+    }
+    return NewTable(
+        fields,
+        [name for name in table.metadata.partition_columns if name in columns],
+        {**kept, **properties},
+        table.description,
+        [path for path in clustering if path[0] in columns],
+    )
+
+
+def uncomputable(table: TableState, *, is_computable: Callable[[str], bool]) -> list[str]:
+    """Return the names of the CHECK constraints that a subscriber cannot have."""
+    return [
+        name.removeprefix(CONSTRAINT_PREFIX)
+        for name, value in table.properties.items()
+        if name.startswith(CONSTRAINT_PREFIX) and not is_computable(value)
+    ]
+
+
+def is_computable(spark: SparkSession, table: TableState, columns: Collection[str], expression: str) -> bool:
+    """Return whether an expression of the table needs only these columns."""
+    if len(columns) == len(table.fields):
+        return True
+    rows = read_version(spark, table.path, table.version)
+    try:
+        rows.select(*(F.col(quote(name)) for name in columns)).select(F.expr(expression))
+    except AnalysisException:
+        return False
+    return True
+
+
+def _without_own(field: Field) -> Field:
+    metadata = {
+        name: value for name, value in field["metadata"].items() if not name.startswith(_OWN_METADATA)
+    }
+    return {**field, "type": _nested(field["type"]), "metadata": metadata}
+
+
+def _nested(data_type: Any) -> Any:
+    if isinstance(data_type, str):
+        return data_type
+    if data_type["type"] == "struct":
+        return {**data_type, "fields": [_without_own(field) for field in data_type["fields"]]}
+    parts = [part for part in ("elementType", "keyType", "valueType") if part in data_type]
+    return {**data_type, **{part: _nested(data_type[part]) for part in parts}}
+
+
+def copy_rows(
+    spark: SparkSession,
+    source: Path,
+    version: int,
+    target: Path,
+    *,
+    columns: Sequence[str],
+    partition_columns: Sequence[str],
+    transaction: Transaction,
+    only: DataFrame | None = None,
+) -> int:
+    """Append columns of a version to an empty table, in one marked commit and at most one job; return its version.
+
+    `only` (row images of these columns) are the rows of the version that are copied; None: all of them. A small table whose
+    rows and columns are all copied is copied file by file.
+
+    Raises: StoreError if the commit is not in the log afterwards.
+    """
+    if only is not None or not copy_files(open_table(source, version), target, transaction):
+        if only is None:
+            rows = read_version(spark, source, version).select(*(F.col(quote(name)) for name in columns))
+        else:
+            rows = only.select(*(F.col(f"{ROW}.c{i}").alias(name) for i, name in enumerate(columns)))
+        append(by_partition(rows, partition_columns), target, transaction)
+    commit = find_own_commit(target, transaction.mark, from_version_exclusive=0)
+    assert commit is not None
+    return commit.version
+
+
+def by_partition(rows: DataFrame, partition_columns: Sequence[str]) -> DataFrame:
+    """Return rows spread for a write to a table with these partitions: a task would write a file for each that it meets.
+
+    Rows of an unpartitioned table keep their order, and with it the ranges that prune its files.
+    """
+    if not partition_columns:
+        return rows
+    return rows.hint("rebalance", *(F.col(quote(name)) for name in partition_columns))
+
+
+def compared_rows(
+    publisher: DataFrame, subscriber: DataFrame, columns: Sequence[str], key: Sequence[str]
+) -> DataFrame:
+    """Return every key of both sides once: k0, k1, …, the images `ours` and `theirs`, and `kind`, the kind of difference.
+
+    `times` is the number of rows at the subscriber. `kind` is NULL where both sides have the same row. The order of rows,
+    of columns and of files does not matter.
+    """
+    names = [f"{KEY_PREFIX}{i}" for i in range(len(key))]
+    keys = [F.col(quote(name)).alias(alias) for name, alias in zip(key, names, strict=True)]
+    ours = publisher.select(*keys, row_image(columns).alias("ours"))
+    theirs = subscriber.select(*keys, row_image(columns).alias("theirs"))
+    # A key of several rows of the subscriber, or of none, must not count as one row.
+    counted = theirs.groupBy(*names).agg(F.count(F.lit(1)).alias("times"), F.first("theirs").alias("theirs"))
+    both = ours.join(counted, names, "full_outer")
+    kind = (
+        F.when(F.col("theirs").isNull(), F.lit(MISSING))
+        .when(F.col("times") > 1, F.lit(TWICE))
+        .when(F.col("ours").isNull(), F.lit(EXTRA))
+        .when(~same_image("ours", "theirs", image_type(both, "ours")), F.lit(DIFFERENT))
+    )
+    return both.select(*names, "ours", "theirs", "times", kind.alias("kind"))
+
+
+def differing_rows(
+    publisher: DataFrame, subscriber: DataFrame, columns: Sequence[str], key: Sequence[str]
+) -> DataFrame:
+    """Return the keys (k0, k1, …) of the rows that differ between both sides, with the kind of difference in `kind`."""
+    rows = compared_rows(publisher, subscriber, columns, key).where(F.col("kind").isNotNull())
+    return rows.drop("ours", "theirs", "times")
