@@ -1,5 +1,6 @@
 """Small tables, read and written through `deltalake`, without a JVM: the conditions are delta-rs' own SQL."""
 
+import json
 import logging
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -9,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from mergerepl.delta.log import is_delta_table
 from mergerepl.delta.table import open_table, reason_of, refuse_empty_commit
+from mergerepl.delta.types import field, json_of
 from mergerepl.errors import StoreError
 from mergerepl.rows.arrow_values import python_values
 
@@ -316,3 +318,12 @@ def _python_value(value: Any) -> Any:
 def arrow_value(value: Any) -> Any:
     """Return a Python value as Arrow takes it: maps as lists of pairs."""
     return list(value.items()) if isinstance(value, Mapping) else value
+
+
+def arrow_schema(types: Mapping[str, str]) -> "pa.Schema":
+    """Return the Arrow schema of columns with these types in Spark DDL."""
+    import pyarrow as pa
+    from deltalake import Schema
+
+    fields = [field(name, json_of(type_)) for name, type_ in types.items()]
+    return pa.schema(Schema.from_json(json.dumps({"type": "struct", "fields": fields})).to_arrow())

@@ -3,6 +3,9 @@
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
+from typing import Annotated
+
+from mergerepl.model.columns import NOT_NULL, Bigint
 
 
 @dataclass(frozen=True)
@@ -97,68 +100,70 @@ class StatusWarning:
 class CapturedColumn:
     """A row of `captured_columns`."""
 
-    object_id: int
-    column_name: str
-    column_id: int
-    column_type: str
-    column_ordinal: int
-    is_computed: bool = False
-    source_name: str | None = None
+    object_id: Annotated[int, "number of the change table"]
+    column_name: Annotated[str, "name of the column in the change table"]
+    column_id: Annotated[int, "id of the column mapping, else position in the source, from 1"]
+    column_type: Annotated[str, "type, as Spark DDL"]
+    column_ordinal: Annotated[int, "position among the captured columns, from 1: its bit in the mask"]
+    is_computed: Annotated[bool, "whether the source generates it"] = False
+    source_name: Annotated[str | None, "present name of the column in the source; NULL if it was dropped"] = (
+        None
+    )
 
 
 @dataclass(frozen=True, kw_only=True)
 class DdlEntry:
     """A row of `ddl_history`."""
 
-    source_object_id: int
-    object_id: int
-    required_column_update: bool
-    ddl_command: str
-    ddl_lsn: bytes
-    ddl_time: datetime
+    source_object_id: Annotated[int, "number of the source"]
+    object_id: Annotated[int, "number of the change table"]
+    required_column_update: Annotated[bool, "whether a type of the change table was changed"]
+    ddl_command: Annotated[str, "what was done, rebuilt from the difference of the columns"]
+    ddl_lsn: Annotated[bytes, "LSN of the commit"]
+    ddl_time: Annotated[datetime, "tran_end_time of that LSN"]
 
 
 @dataclass(frozen=True, kw_only=True)
 class ScanSession:
     """A row of `scan_sessions`."""
 
-    session_id: int
-    start_time: datetime
-    end_time: datetime | None = None
-    duration: int = 0
-    scan_phase: str = "Done"
-    error_count: int = 0
-    start_lsn: bytes | None = None
-    current_lsn: bytes | None = None
-    end_lsn: bytes | None = None
-    tran_count: int = 0
-    last_commit_lsn: bytes | None = None
-    last_commit_time: datetime | None = None
-    log_record_count: int = 0
-    schema_change_count: int = 0
-    command_count: int = 0
-    first_begin_cdc_lsn: bytes | None = None
-    last_commit_cdc_lsn: bytes | None = None
-    last_commit_cdc_time: datetime | None = None
-    latency: int = 0
-    empty_scan_count: int = 0
-    failed_sessions_count: int = 0
+    session_id: Annotated[int, "number of the session"]
+    start_time: Annotated[datetime, "when the cycle began"]
+    end_time: Annotated[datetime | None, "when it ended; NULL if it did not"] = None
+    duration: Annotated[Bigint, "seconds"] = 0
+    scan_phase: Annotated[str, "last phase that it reached; Done at the end"] = "Done"
+    error_count: Annotated[int, "sources that were paused, and other errors"] = 0
+    start_lsn: Annotated[bytes | None, "first LSN of the cycle"] = None
+    current_lsn: Annotated[bytes | None, "LSN that was being written"] = None
+    end_lsn: Annotated[bytes | None, "last LSN of the cycle"] = None
+    tran_count: Annotated[Bigint, "transactions"] = 0
+    last_commit_lsn: Annotated[bytes | None, "LSN of the last transaction"] = None
+    last_commit_time: Annotated[datetime | None, "its tran_end_time"] = None
+    log_record_count: Annotated[Bigint, "commits that were read"] = 0
+    schema_change_count: Annotated[int, "commits that changed columns"] = 0
+    command_count: Annotated[Bigint, "rows that were written to change tables"] = 0
+    first_begin_cdc_lsn: Annotated[bytes | None, "first LSN that changes were written under"] = None
+    last_commit_cdc_lsn: Annotated[bytes | None, "last LSN that changes were written under"] = None
+    last_commit_cdc_time: Annotated[datetime | None, "its tran_end_time"] = None
+    latency: Annotated[int, "seconds from last_commit_cdc_time to end_time"] = 0
+    empty_scan_count: Annotated[int, "scans before this one that found nothing"] = 0
+    failed_sessions_count: Annotated[int, "cycles before this one that failed"] = 0
 
 
 @dataclass(frozen=True, kw_only=True)
 class ScanError:
     """A row of `errors`."""
 
-    session_id: int
-    phase_number: int = 0
-    entry_time: datetime
-    error_number: int
-    error_severity: int = 16
-    error_state: int = 1
-    error_message: str = ""
-    start_lsn: bytes | None = None
-    begin_lsn: bytes | None = None
-    sequence_value: bytes | None = None
+    session_id: Annotated[int, "session in which it occurred"]
+    phase_number: Annotated[int, "phase of the scan"] = 0
+    entry_time: Annotated[datetime, "when it was recorded"]
+    error_number: Annotated[int, "number of the error"]
+    error_severity: Annotated[int, "10 is a notice, 16 an error"] = 16
+    error_state: Annotated[int, "always 1"] = 1
+    error_message: Annotated[str, "what failed, on which source, why, and what to do next"] = ""
+    start_lsn: Annotated[bytes | None, "first LSN concerned"] = None
+    begin_lsn: Annotated[bytes | None, "first LSN of its transaction"] = None
+    sequence_value: Annotated[bytes | None, "always NULL"] = None
 
 
 @dataclass(frozen=True)
@@ -201,19 +206,23 @@ class AppliedChanges:
 class Job:
     """A row of `cdc_jobs`: the result set of `sp_cdc_help_jobs`, and what was asked of the job."""
 
-    database_id: str
-    job_type: str
-    job_id: str
-    maxtrans: int | None = None
-    maxscans: int | None = None
-    continuous: bool | None = None
-    pollinginterval: int | None = None
-    retention: int | None = None
-    threshold: int | None = None
-    requested: str = "started"
-    schedule: str | None = None
-    last_run: datetime | None = None
-    starts: int = 0
+    database_id: Annotated[str, "identity of the database"]
+    job_type: Annotated[
+        str, "capture or cleanup; logreader in place of capture where publications share the log"
+    ]
+    job_id: Annotated[str, "identity of the job"]
+    maxtrans: Annotated[int | None, "capture: transactions of a scan cycle at most"] = None
+    maxscans: Annotated[int | None, "capture: cycles before it waits"] = None
+    continuous: Annotated[bool | None, "capture: whether it continues after a wait"] = None
+    pollinginterval: Annotated[Bigint | None, "capture: seconds to wait"] = None
+    retention: Annotated[Bigint | None, "cleanup: minutes that change rows are kept"] = None
+    threshold: Annotated[Bigint | None, "cleanup: rows of a statement at most"] = None
+    requested: Annotated[str, "started or stopped"] = "started"
+    schedule: Annotated[str | None, "cleanup: time of day"] = None
+    last_run: Annotated[datetime | None, "cleanup: when it ran last"] = None
+    starts: Annotated[
+        Bigint, NOT_NULL, "number of times that it was started: a new start takes changed parameters"
+    ] = 0
 
 
 @dataclass(frozen=True)

@@ -4,6 +4,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
 from enum import IntEnum, IntFlag, StrEnum
+from typing import Annotated
+
+from mergerepl.model.columns import NOT_NULL, Bigint
 
 
 class TrackingOptions(IntFlag):
@@ -65,17 +68,20 @@ class TrackedTable:
 class CommittedTransaction:
     """A row of `tracking_commits`: a published transaction."""
 
-    csn: int
-    bsn: int
-    commit_time: datetime
-    nonce: str
-    tracking_context: str | None = None
-    versions: Mapping[str, int] = field(default_factory=dict)
-    """Table name to its version after the transaction: the snapshot of all tracked tables."""
-    foreign_version: int | None = None
-    """The version of the foreign commit that it adopted."""
-    changes: Mapping[str, int] = field(default_factory=dict)
-    """Table name to the number of rows that it changed."""
+    csn: Annotated[Bigint, "commit sequence number"]
+    bsn: Annotated[Bigint, "begin sequence number"]
+    commit_time: Annotated[datetime, "when it committed"]
+    nonce: Annotated[str, "distinguishes this transaction from another one under the same number"]
+    tracking_context: Annotated[
+        str | None, "context of all its changes; NULL if they had none, or several"
+    ] = None
+    versions: Annotated[Mapping[str, Bigint], "table to its version after the transaction"] = field(
+        default_factory=dict
+    )
+    foreign_version: Annotated[Bigint | None, "version of the foreign commit that was adopted"] = None
+    changes: Annotated[Mapping[str, Bigint], "table to the rows that were changed"] = field(
+        default_factory=dict
+    )
 
 
 @dataclass(frozen=True)
@@ -116,14 +122,12 @@ class OpenTransaction:
 class ConsumerState:
     """A registered consumer."""
 
-    name: str
-    lbsn: int = 0
-    lcsn: int = 0
-    nonce: str | None = None
-    """Nonce of the last transaction below lcsn."""
-    received_anchor: bytes | None = None
-    """The consumer's own anchor, as it gave it."""
-    last_time: datetime | None = None
+    name: Annotated[str, "name of the consumer"]
+    lbsn: Annotated[Bigint, NOT_NULL, "EBSN of the last acknowledged window"] = 0
+    lcsn: Annotated[Bigint, NOT_NULL, "ECSN of the last acknowledged window"] = 0
+    nonce: Annotated[str | None, "nonce of the last transaction below lcsn"] = None
+    received_anchor: Annotated[bytes | None, "anchor of the consumer's own, as it gave it"] = None
+    last_time: Annotated[datetime | None, "when it last acknowledged a window"] = None
 
 
 @dataclass(frozen=True)

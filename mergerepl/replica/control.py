@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from mergerepl.delta.log import as_seen, is_as_seen, is_delta_table
 from mergerepl.delta.small_tables import (
+    arrow_schema,
     arrow_value,
     delete_rows,
     holds_transaction,
@@ -20,7 +21,6 @@ from mergerepl.delta.small_tables import (
     version_and_rows,
     write_rows,
 )
-from mergerepl.systables.cdc import COMMITS_TYPE
 from mergerepl.systables.table import RowT, SystemTable, TypedTable
 
 if TYPE_CHECKING:
@@ -118,39 +118,6 @@ class ControlPlane:
 
         path = self.path(table.name)
         values = [{name: arrow_value(value) for name, value in table.values(row).items()} for row in rows]
-        written = pa.Table.from_pylist(values, schema=arrow_schema(table))
+        types = {column.name: column.type for column in table.columns}
+        written = pa.Table.from_pylist(values, schema=arrow_schema(types))
         return write_rows(path, written, mode=mode, properties=self.properties, once=once), written
-
-
-def arrow_schema(table: SystemTable) -> "pa.Schema":
-    """Return the Arrow schema of a control-plane table."""
-    import pyarrow as pa
-
-    types: dict[str, pa.DataType] = {
-        "int": pa.int32(),
-        "bigint": pa.int64(),
-        "double": pa.float64(),
-        "string": pa.string(),
-        "boolean": pa.bool_(),
-        "timestamp": pa.timestamp("us", tz="UTC"),
-        "binary": pa.binary(),
-        "array<int>": pa.list_(pa.int32()),
-        "array<string>": pa.list_(pa.string()),
-        "map<int,bigint>": pa.map_(pa.int32(), pa.int64()),
-        "map<int,string>": pa.map_(pa.int32(), pa.string()),
-        "map<string,bigint>": pa.map_(pa.string(), pa.int64()),
-        "map<string,string>": pa.map_(pa.string(), pa.string()),
-        "map<string,timestamp>": pa.map_(pa.string(), pa.timestamp("us", tz="UTC")),
-        COMMITS_TYPE: pa.list_(
-            pa.struct(
-                [
-                    ("source_object_id", pa.int32()),
-                    ("from_version", pa.int64()),
-                    ("version", pa.int64()),
-                    ("operation", pa.string()),
-                    ("origin", pa.string()),
-                ]
-            )
-        ),
-    }
-    return pa.schema([(column.name, types[column.type]) for column in table.columns])

@@ -4,10 +4,11 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
 from enum import IntEnum
-from typing import Final
+from typing import Annotated, Final
 
 from mergerepl.model.article import PublishedArticle
-from mergerepl.systables.table import Plane, TypedTable, columns
+from mergerepl.model.columns import Bigint
+from mergerepl.systables.table import Plane, TypedTable
 
 
 class ArticleState(IntEnum):
@@ -56,106 +57,99 @@ class SyncStatus(IntEnum):
 class PublicationRow:
     """A row of sysmergepublications."""
 
-    publisher: str | None = None
-    publisher_db: str | None = None
-    name: str
-    description: str | None = None
-    retention: int | None = None
-    publication_type: int | None = None
-    pubid: str
-    parentid: str | None = None
-    conflict_retention: int | None = None
-    centralized_conflicts: int
-    decentralized_conflicts: int
-    status: int
-    snapshot_ready: int | None = None
-    publication_number: int | None = None
-    replicate_ddl: int | None = None
-    retention_period_unit: int | None = None
-    generation_leveling_threshold: int | None = None
-    automatic_reinitialization_policy: int | None = None
-    definition: str | None = None
-    publisher_replid: str
-    dynamic_filters: int = 0
-    use_partition_groups: int = 0
-    dynamic_filters_function_list: str | None = None
-    allow_partition_realignment: int = 1
-    filters: str | None = None
+    publisher: Annotated[str | None, "replica root of the publisher"] = None
+    publisher_db: Annotated[str | None, "reserved"] = None
+    name: Annotated[str, "publication name"]
+    description: Annotated[str | None, "free text"] = None
+    retention: Annotated[int | None, "retention, in units of retention_period_unit"] = None
+    publication_type: Annotated[int | None, "0 unfiltered, 1 filtered"] = None
+    pubid: Annotated[str, "identity of the publication"]
+    parentid: Annotated[str | None, "parent publication in a hierarchy"] = None
+    conflict_retention: Annotated[int | None, "days that conflicts are kept; 0: for ever"] = None
+    centralized_conflicts: Annotated[int, "1: conflicts are kept at the publisher"]
+    decentralized_conflicts: Annotated[int, "1: conflicts are kept at the subscriber"]
+    status: Annotated[int, "0 inactive, 1 active"]
+    snapshot_ready: Annotated[int | None, "0 not ready, 1 ready, 2 new snapshot required"] = None
+    publication_number: Annotated[int | None, "short alias of pubid"] = None
+    replicate_ddl: Annotated[int | None, "1: schema changes travel"] = None
+    retention_period_unit: Annotated[int | None, "0 day, 1 week, 2 month, 3 year, 4 hour"] = None
+    generation_leveling_threshold: Annotated[int | None, "changes above which a generation may be split"] = (
+        None
+    )
+    automatic_reinitialization_policy: Annotated[
+        int | None, "1: upload before an automatic reinitialisation"
+    ] = None
+    definition: Annotated[str | None, "the publication as last applied (JSON), to detect a changed file"] = (
+        None
+    )
+    publisher_replid: Annotated[str, "identity of the publisher's replica: of this one, where it publishes"]
+    dynamic_filters: Annotated[int, "1: a filter uses HOST_NAME() or SUSER_SNAME()"] = 0
+    use_partition_groups: Annotated[int, "1: memberships are computed when rows change"] = 0
+    dynamic_filters_function_list: Annotated[
+        str | None, "the functions that the filters use, with commas between"
+    ] = None
+    allow_partition_realignment: Annotated[
+        int, "1: a row that leaves a subscriber's partition is removed there"
+    ] = 1
+    filters: Annotated[
+        str | None,
+        "the row filters and joins (JSON) by which the publisher decides; NULL: none, or a subscriber",
+    ] = None
 
     def is_published_by(self, replid: str) -> bool:
         """Return whether this replica is the publisher; every other one is a subscriber."""
         return self.publisher_replid == replid
 
 
-PUBLICATIONS: Final = TypedTable(
-    "sysmergepublications",
-    Plane.CONTROL,
-    columns(
-        """
-        publisher | string | replica root of the publisher
-        publisher_db | string | reserved
-        name | string not null | publication name
-        description | string | free text
-        retention | int | retention, in units of retention_period_unit
-        publication_type | int | 0 unfiltered, 1 filtered
-        pubid | string not null | identity of the publication
-        parentid | string | parent publication in a hierarchy
-        conflict_retention | int | days that conflicts are kept; 0: for ever
-        centralized_conflicts | int not null | 1: conflicts are kept at the publisher
-        decentralized_conflicts | int not null | 1: conflicts are kept at the subscriber
-        status | int not null | 0 inactive, 1 active
-        snapshot_ready | int | 0 not ready, 1 ready, 2 new snapshot required
-        publication_number | int | short alias of pubid
-        replicate_ddl | int | 1: schema changes travel
-        retention_period_unit | int | 0 day, 1 week, 2 month, 3 year, 4 hour
-        generation_leveling_threshold | int | changes above which a generation may be split
-        automatic_reinitialization_policy | int | 1: upload before an automatic reinitialisation
-        definition | string | the publication as last applied (JSON), to detect a changed file
-        publisher_replid | string not null | identity of the publisher's replica: of this one, where it publishes
-        dynamic_filters | int | 1: a filter uses HOST_NAME() or SUSER_SNAME()
-        use_partition_groups | int | 1: memberships are computed when rows change
-        dynamic_filters_function_list | string | the functions that the filters use, with commas between
-        allow_partition_realignment | int | 1: a row that leaves a subscriber's partition is removed there
-        filters | string | the row filters and joins (JSON) by which the publisher decides; NULL: none, or a subscriber
-        """
-    ),
-    PublicationRow,
-)
+PUBLICATIONS: Final = TypedTable("sysmergepublications", Plane.CONTROL, PublicationRow)
 
 
 @dataclass(frozen=True, kw_only=True)
 class ArticleRow:
     """A row of sysmergearticles."""
 
-    name: str
-    type: int | None = None
-    artid: str
-    description: str | None = None
-    pre_creation_command: int | None = None
-    pubid: str
-    nickname: int
-    column_tracking: int
-    status: int
-    conflict_table: str
-    article_resolver: str
-    resolver_info: str | None = None
-    subset_filterclause: str | None = None
-    vertical_partition: int
-    gen_cur: int | None = None
-    maxversion_at_cleanup: int = 0
-    processing_order: int | None = None
-    upload_options: int | None = None
-    delete_tracking: int | None = None
-    compensate_for_errors: int | None = None
-    source_table: str
-    key_columns: tuple[str, ...]
-    key_types: tuple[str, ...] = ()
-    rowguid_column: str | None = None
-    published_columns: tuple[str, ...]
-    published_types: tuple[str, ...]
-    resolution: str
-    generated_columns: Mapping[str, str] = field(default_factory=dict)
-    partition_options: int = 0
+    name: Annotated[str, "article name"]
+    type: Annotated[int | None, "10 table"] = None
+    artid: Annotated[
+        str, "identity of the article; its triggers are MSmerge_ins_, _upd_ and _del_ followed by it"
+    ]
+    description: Annotated[str | None, "free text"] = None
+    pre_creation_command: Annotated[
+        int | None, "what to do with a table already at the subscriber: 0 none, 1 drop"
+    ] = None
+    pubid: Annotated[str, "publication"]
+    nickname: Annotated[int, "article nickname, the same at every replica"]
+    column_tracking: Annotated[int, "1: conflicts are detected by column"]
+    status: Annotated[int, "1 unsynced, 2 active"]
+    conflict_table: Annotated[str, "name of the conflict table"]
+    article_resolver: Annotated[str, "resolver name"]
+    resolver_info: Annotated[
+        str | None,
+        "what is stated for the resolver, as JSON: columns, delimiter, update_delete; NULL: nothing",
+    ] = None
+    subset_filterclause: Annotated[str | None, "row filter"] = None
+    vertical_partition: Annotated[int, "1: only some columns are published"]
+    gen_cur: Annotated[Bigint | None, "reserved"] = None
+    maxversion_at_cleanup: Annotated[Bigint, "no version purged by metadata cleanup is higher"] = 0
+    processing_order: Annotated[int | None, "0 unordered"] = None
+    upload_options: Annotated[int | None, "0 all, 1 and 2 restricted"] = None
+    delete_tracking: Annotated[int | None, "1: deletes travel"] = None
+    compensate_for_errors: Annotated[
+        int | None, "1: a subscriber's change that the publisher's table refuses is undone there"
+    ] = None
+    source_table: Annotated[str, "table, relative to the replica root"]
+    key_columns: Annotated[tuple[str, ...], "identifying columns"]
+    key_types: Annotated[tuple[str, ...], "their types"] = ()
+    rowguid_column: Annotated[str | None, "existing GUID column used as identity"] = None
+    published_columns: Annotated[
+        tuple[str, ...], "published columns in their stored order: position i is field c<i> of a row image"
+    ]
+    published_types: Annotated[tuple[str, ...], "their types (DDL)"]
+    resolution: Annotated[str, "row: the winner's whole row wins; columns: only conflicting columns are lost"]
+    generated_columns: Annotated[
+        Mapping[str, str], "published columns that Delta computes, with their expressions"
+    ] = field(default_factory=dict)
+    partition_options: Annotated[int, "what a subscriber may write outside of its partition (0 to 3)"] = 0
 
     def published(self, publication: str) -> PublishedArticle:
         """Return the article as the phases know it, in the publication of this name."""
@@ -183,78 +177,46 @@ class ArticleRow:
         )
 
 
-ARTICLES: Final = TypedTable(
-    "sysmergearticles",
-    Plane.CONTROL,
-    columns(
-        """
-        name | string not null | article name
-        type | int | 10 table
-        artid | string not null | identity of the article; its triggers are MSmerge_ins_, _upd_ and _del_ followed by it
-        description | string | free text
-        pre_creation_command | int | what to do with a table already at the subscriber: 0 none, 1 drop
-        pubid | string not null | publication
-        nickname | int not null | article nickname, the same at every replica
-        column_tracking | int not null | 1: conflicts are detected by column
-        status | int not null | 1 unsynced, 2 active
-        conflict_table | string not null | name of the conflict table
-        article_resolver | string not null | resolver name
-        resolver_info | string | what is stated for the resolver, as JSON: columns, delimiter, update_delete; NULL: nothing
-        subset_filterclause | string | row filter
-        vertical_partition | int not null | 1: only some columns are published
-        gen_cur | bigint | reserved
-        maxversion_at_cleanup | bigint | no version purged by metadata cleanup is higher
-        processing_order | int | 0 unordered
-        upload_options | int | 0 all, 1 and 2 restricted
-        delete_tracking | int | 1: deletes travel
-        compensate_for_errors | int | 1: a subscriber's change that the publisher's table refuses is undone there
-        source_table | string not null | table, relative to the replica root
-        key_columns | array<string> not null | identifying columns
-        key_types | array<string> | their types
-        rowguid_column | string | existing GUID column used as identity
-        published_columns | array<string> not null | published columns in their stored order:
-            position i is field c<i> of a row image
-        published_types | array<string> not null | their types (DDL)
-        resolution | string not null | row: the winner's whole row wins; columns: only conflicting columns are lost
-        generated_columns | map<string,string> | published columns that Delta computes, with their expressions
-        partition_options | int | what a subscriber may write outside of its partition (0 to 3)
-        """
-    ),
-    ArticleRow,
-)
+ARTICLES: Final = TypedTable("sysmergearticles", Plane.CONTROL, ArticleRow)
 
 
 @dataclass(frozen=True, kw_only=True)
 class SubscriptionRow:
     """A row of sysmergesubscriptions: what a replica knows of another one, or of itself, in one publication."""
 
-    subscriber_server: str
-    db_name: str | None = None
-    pubid: str
-    subid: str
-    replid: str
-    replnickname: int
-    replicastate: str | None = None
-    status: int
-    subscriber_type: int
-    subscription_type: int | None = None
-    sync_type: int | None = None
-    priority: float
-    recgen: int = 0
-    recguid: str | None = None
-    sentgen: int = 0
-    sentguid: str | None = None
-    schemaversion: int = 0
-    schemaguid: str | None = None
-    last_validated: datetime | None = None
-    attempted_validate: datetime | None = None
-    last_sync_date: datetime | None = None
-    last_sync_status: int = SyncStatus.WAITING
-    last_sync_summary: str = ""
-    host_name: str | None = None
-    session_number: int = 0
-    suser_sname: str | None = None
-    partition_id: int | None = None
+    subscriber_server: Annotated[str, "replica root of the other side (at the subscriber: of the publisher)"]
+    db_name: Annotated[str | None, "reserved"] = None
+    pubid: Annotated[str, "publication"]
+    subid: Annotated[str, "identity of the subscription"]
+    replid: Annotated[str, "identity of the other side's replica"]
+    replnickname: Annotated[int, "nickname of the other side's replica"]
+    replicastate: Annotated[
+        str | None, "changes with every completed session; both sides hold the same one"
+    ] = None
+    status: Annotated[int, "0 inactive, 1 active, 2 deleted"]
+    subscriber_type: Annotated[int, "1 server, 2 client"]
+    subscription_type: Annotated[int | None, "0 push, 1 pull"] = None
+    sync_type: Annotated[int | None, "1 automatic, 2 none"] = None
+    priority: Annotated[float, "0.00 to 99.99 for server subscriptions, 0.00 for client ones"]
+    recgen: Annotated[Bigint, "last generation received from the other side, in its numbering"] = 0
+    recguid: Annotated[str | None, "its guid"] = None
+    sentgen: Annotated[Bigint, "last generation sent to the other side, in this replica's numbering"] = 0
+    sentguid: Annotated[str | None, "its guid"] = None
+    schemaversion: Annotated[int, "last schema change received"] = 0
+    schemaguid: Annotated[str | None, "its guid"] = None
+    last_validated: Annotated[datetime | None, "reserved: last successful validation"] = None
+    attempted_validate: Annotated[datetime | None, "reserved: last attempted validation"] = None
+    last_sync_date: Annotated[datetime | None, "end of the last session"] = None
+    last_sync_status: Annotated[
+        int, "0 waiting, 1 starting, 2 succeeded, 3 executing, 4 idle, 5 retrying, 6 failed"
+    ] = SyncStatus.WAITING
+    last_sync_summary: Annotated[str, "one line about the last session"] = ""
+    host_name: Annotated[str | None, "value of HOST_NAME() for this subscription"] = None
+    session_number: Annotated[Bigint, "number of the last session of this subscription"] = 0
+    suser_sname: Annotated[str | None, "value of SUSER_SNAME() for this subscription"] = None
+    partition_id: Annotated[
+        int | None, "the subscriber's partition (MSmerge_partition_groups); NULL without row filters"
+    ] = None
 
     @property
     def is_own(self) -> bool:
@@ -285,109 +247,40 @@ def relations(rows: Iterable[SubscriptionRow], pubid: str | None = None) -> list
     return [row for row in rows if not row.is_own and pubid in (None, row.pubid)]
 
 
-SUBSCRIPTIONS: Final = TypedTable(
-    "sysmergesubscriptions",
-    Plane.CONTROL,
-    columns(
-        """
-        subscriber_server | string not null | replica root of the other side (at the subscriber: of the publisher)
-        db_name | string | reserved
-        pubid | string not null | publication
-        subid | string not null | identity of the subscription
-        replid | string not null | identity of the other side's replica
-        replnickname | int not null | nickname of the other side's replica
-        replicastate | string | changes with every completed session; both sides hold the same one
-        status | int not null | 0 inactive, 1 active, 2 deleted
-        subscriber_type | int not null | 1 server, 2 client
-        subscription_type | int | 0 push, 1 pull
-        sync_type | int | 1 automatic, 2 none
-        priority | double not null | 0.00 to 99.99 for server subscriptions, 0.00 for client ones
-        recgen | bigint | last generation received from the other side, in its numbering
-        recguid | string | its guid
-        sentgen | bigint | last generation sent to the other side, in this replica's numbering
-        sentguid | string | its guid
-        schemaversion | int | last schema change received
-        schemaguid | string | its guid
-        last_validated | timestamp | reserved: last successful validation
-        attempted_validate | timestamp | reserved: last attempted validation
-        last_sync_date | timestamp | end of the last session
-        last_sync_status | int | 0 waiting, 1 starting, 2 succeeded, 3 executing, 4 idle, 5 retrying, 6 failed
-        last_sync_summary | string | one line about the last session
-        host_name | string | value of HOST_NAME() for this subscription
-        session_number | bigint | number of the last session of this subscription
-        suser_sname | string | value of SUSER_SNAME() for this subscription
-        partition_id | int | the subscriber's partition (MSmerge_partition_groups); NULL without row filters
-        """
-    ),
-    SubscriptionRow,
-)
+SUBSCRIPTIONS: Final = TypedTable("sysmergesubscriptions", Plane.CONTROL, SubscriptionRow)
 
 
 @dataclass(frozen=True, kw_only=True)
 class SubsetFilterRow:
     """A row of sysmergesubsetfilters."""
 
-    filtername: str | None = None
-    join_filterid: int | None = None
-    pubid: str | None = None
-    artid: str | None = None
-    art_nickname: int | None = None
-    join_articlename: str | None = None
-    join_nickname: int | None = None
-    join_unique_key: int | None = None
-    join_filterclause: str | None = None
-    filter_type: int | None = None
+    filtername: Annotated[str | None, "name of the filter"] = None
+    join_filterid: Annotated[int | None, "identity"] = None
+    pubid: Annotated[str | None, "publication"] = None
+    artid: Annotated[str | None, "child article"] = None
+    art_nickname: Annotated[int | None, "child article"] = None
+    join_articlename: Annotated[str | None, "parent article"] = None
+    join_nickname: Annotated[int | None, "parent article"] = None
+    join_unique_key: Annotated[int | None, "1: the parent's join column is unique"] = None
+    join_filterclause: Annotated[str | None, "join condition"] = None
+    filter_type: Annotated[int | None, "1 join filter"] = None
 
 
-SUBSETFILTERS: Final = TypedTable(
-    "sysmergesubsetfilters",
-    Plane.CONTROL,
-    columns(
-        """
-        filtername | string | name of the filter
-        join_filterid | int | identity
-        pubid | string | publication
-        artid | string | child article
-        art_nickname | int | child article
-        join_articlename | string | parent article
-        join_nickname | int | parent article
-        join_unique_key | int | 1: the parent's join column is unique
-        join_filterclause | string | join condition
-        filter_type | int | 1 join filter
-        """
-    ),
-    SubsetFilterRow,
-)
+SUBSETFILTERS: Final = TypedTable("sysmergesubsetfilters", Plane.CONTROL, SubsetFilterRow)
 
 
 @dataclass(frozen=True, kw_only=True)
 class SchemaChangeRow:
     """A row of sysmergeschemachange."""
 
-    pubid: str | None = None
-    artid: str | None = None
-    schemaversion: int | None = None
-    schemaguid: str | None = None
-    schematype: int | None = None
-    schematext: str | None = None
-    schemastatus: int | None = None
-    schemasubtype: int | None = None
+    pubid: Annotated[str | None, "publication"] = None
+    artid: Annotated[str | None, "article"] = None
+    schemaversion: Annotated[int | None, "rising number"] = None
+    schemaguid: Annotated[str | None, "identity of the change"] = None
+    schematype: Annotated[int | None, "kind of change (merge_replication.md 1.3)"] = None
+    schematext: Annotated[str | None, "the change"] = None
+    schemastatus: Annotated[int | None, "0 inactive, 1 active"] = None
+    schemasubtype: Annotated[int | None, "kind of DDL"] = None
 
 
-SCHEMACHANGE: Final = TypedTable(
-    "sysmergeschemachange",
-    Plane.CONTROL,
-    columns(
-        """
-        pubid | string | publication
-        artid | string | article
-        schemaversion | int | rising number
-        schemaguid | string | identity of the change
-        schematype | int | kind of change (merge_replication.md 1.3)
-        schematext | string | the change
-        schemastatus | int | 0 inactive, 1 active
-        schemasubtype | int | kind of DDL
-        """
-    ),
-    SchemaChangeRow,
-)
+SCHEMACHANGE: Final = TypedTable("sysmergeschemachange", Plane.CONTROL, SchemaChangeRow)

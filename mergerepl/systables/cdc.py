@@ -3,9 +3,10 @@
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Any, Final
+from typing import Annotated, Any, Final, TypeAlias
 
 from mergerepl.model.cdc import CapturedColumn, DdlEntry, Job
+from mergerepl.model.columns import Bigint, Ddl
 from mergerepl.systables.table import Plane, SystemTable, TypedTable, columns
 
 FOLDER: Final = "_cdc"
@@ -50,30 +51,36 @@ TRAILING: Final = columns(
 )
 """The columns of a change table after the captured ones."""
 
-COMMITS_TYPE: Final = (
-    "array<struct<source_object_id:int,from_version:bigint,version:bigint,operation:string,origin:string>>"
-)
+Commits: TypeAlias = Annotated[
+    tuple[Mapping[str, Any], ...],
+    Ddl(
+        "array<struct<source_object_id:int,from_version:bigint,version:bigint,operation:string,origin:string>>"
+    ),
+]
+"""Commits of sources; each is a dictionary of these fields."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class ChangeTable:
     """A row of `change_tables`: a capture instance."""
 
-    object_id: int
-    version: int = 0
-    source_object_id: int
-    capture_instance: str
-    start_lsn: bytes
-    end_lsn: bytes | None = None
-    supports_net_changes: bool
-    has_drop_pending: bool = False
-    role_name: str | None = None
-    index_name: str | None = None
-    filegroup_name: str | None = None
-    create_date: datetime
-    partition_switch: bool = True
-    start_version: int
-    on_gap: str = "compare"
+    object_id: Annotated[int, "number of the change table"]
+    version: Annotated[int, "always 0"] = 0
+    source_object_id: Annotated[int, "number of the source"]
+    capture_instance: Annotated[str, "name of the capture instance"]
+    start_lsn: Annotated[bytes, "low end of the validity interval"]
+    end_lsn: Annotated[
+        bytes | None, "high end of the validity interval while the source is paused, else NULL"
+    ] = None
+    supports_net_changes: Annotated[bool, "whether net changes can be asked for"]
+    has_drop_pending: Annotated[bool, "whether the source is gone"] = False
+    role_name: Annotated[str | None, "gating role; stored and shown only"] = None
+    index_name: Annotated[str | None, "name of the key; stored and shown only"] = None
+    filegroup_name: Annotated[str | None, "always NULL"] = None
+    create_date: Annotated[datetime, "when the instance was created"]
+    partition_switch: Annotated[bool, "always true"] = True
+    start_version: Annotated[Bigint, "version of the source just before start_lsn"]
+    on_gap: Annotated[str, "what becomes of a gap in the feed: compare or stop"] = "compare"
 
     @property
     def folder(self) -> str:
@@ -81,148 +88,52 @@ class ChangeTable:
         return f"{self.capture_instance}{CHANGE_TABLE_SUFFIX}"
 
 
-CHANGE_TABLES: Final = TypedTable(
-    "change_tables",
-    Plane.CONTROL,
-    columns(
-        """
-        object_id | int not null | number of the change table
-        version | int | always 0
-        source_object_id | int not null | number of the source
-        capture_instance | string not null | name of the capture instance
-        start_lsn | binary not null | low end of the validity interval
-        end_lsn | binary | high end of the validity interval while the source is paused, else NULL
-        supports_net_changes | boolean not null | whether net changes can be asked for
-        has_drop_pending | boolean | whether the source is gone
-        role_name | string | gating role; stored and shown only
-        index_name | string | name of the key; stored and shown only
-        filegroup_name | string | always NULL
-        create_date | timestamp not null | when the instance was created
-        partition_switch | boolean | always true
-        start_version | bigint not null | version of the source just before start_lsn
-        on_gap | string | what becomes of a gap in the feed: compare or stop
-        """
-    ),
-    ChangeTable,
-)
+CHANGE_TABLES: Final = TypedTable("change_tables", Plane.CONTROL, ChangeTable)
 
 
-CAPTURED_COLUMNS: Final = TypedTable(
-    "captured_columns",
-    Plane.CONTROL,
-    columns(
-        """
-        object_id | int not null | number of the change table
-        column_name | string not null | name of the column in the change table
-        column_id | int not null | id of the column mapping, else position in the source, from 1
-        column_type | string not null | type, as Spark DDL
-        column_ordinal | int not null | position among the captured columns, from 1: its bit in the mask
-        is_computed | boolean | whether the source generates it
-        source_name | string | present name of the column in the source; NULL if it was dropped
-        """
-    ),
-    CapturedColumn,
-)
+CAPTURED_COLUMNS: Final = TypedTable("captured_columns", Plane.CONTROL, CapturedColumn)
 
 
 @dataclass(frozen=True, kw_only=True)
 class IndexColumn:
     """A row of `index_columns`: a column of the key."""
 
-    object_id: int
-    column_name: str
-    index_ordinal: int
-    column_id: int
+    object_id: Annotated[int, "number of the change table"]
+    column_name: Annotated[str, "column of the key"]
+    index_ordinal: Annotated[int, "position in the key, from 1"]
+    column_id: Annotated[int, "as in captured_columns"]
 
 
-INDEX_COLUMNS: Final = TypedTable(
-    "index_columns",
-    Plane.CONTROL,
-    columns(
-        """
-        object_id | int not null | number of the change table
-        column_name | string not null | column of the key
-        index_ordinal | int not null | position in the key, from 1
-        column_id | int not null | as in captured_columns
-        """
-    ),
-    IndexColumn,
-)
+INDEX_COLUMNS: Final = TypedTable("index_columns", Plane.CONTROL, IndexColumn)
 
 
 @dataclass(frozen=True, kw_only=True)
 class LsnTime:
     """A row of `lsn_time_mapping`. Each of `commits` is a dictionary of the fields of its type."""
 
-    start_lsn: bytes
-    tran_begin_time: datetime
-    tran_end_time: datetime
-    tran_id: bytes
-    tran_begin_lsn: bytes
-    scan_cycle: int
-    kind: str
-    commits: tuple[Mapping[str, Any], ...] = ()
+    start_lsn: Annotated[bytes, "LSN of a transaction"]
+    tran_begin_time: Annotated[datetime, "when it began"]
+    tran_end_time: Annotated[datetime, "when it committed; never falls"]
+    tran_id: Annotated[
+        bytes, "number of the source (4 bytes) and version (6); zeros where there is no commit"
+    ]
+    tran_begin_lsn: Annotated[bytes, "the same as start_lsn"]
+    scan_cycle: Annotated[Bigint, "scan cycle: the first 8 bytes of the LSN"]
+    kind: Annotated[
+        str,
+        "transaction, ddl (columns changed), net (several commits whose difference was taken), "
+        "begin (an instance begins), dummy (nothing happened)",
+    ]
+    commits: Annotated[Commits, "the commits: of a net transaction from from_version to version"] = ()
 
 
-LSN_TIME_MAPPING: Final = TypedTable(
-    "lsn_time_mapping",
-    Plane.HISTORY,
-    columns(
-        f"""
-        start_lsn | binary not null | LSN of a transaction
-        tran_begin_time | timestamp not null | when it began
-        tran_end_time | timestamp not null | when it committed; never falls
-        tran_id | binary not null | number of the source (4 bytes) and version (6); zeros where there is no commit
-        tran_begin_lsn | binary not null | the same as start_lsn
-        scan_cycle | bigint not null | scan cycle: the first 8 bytes of the LSN
-        kind | string not null | transaction, ddl (columns changed), net (several commits whose difference was taken),
-            begin (an instance begins), dummy (nothing happened)
-        commits | {COMMITS_TYPE} | the commits: of a net transaction from from_version to version
-        """
-    ),
-    LsnTime,
-)
+LSN_TIME_MAPPING: Final = TypedTable("lsn_time_mapping", Plane.HISTORY, LsnTime)
 
 
-DDL_HISTORY: Final = TypedTable(
-    "ddl_history",
-    Plane.HISTORY,
-    columns(
-        """
-        source_object_id | int not null | number of the source
-        object_id | int not null | number of the change table
-        required_column_update | boolean not null | whether a type of the change table was changed
-        ddl_command | string not null | what was done, rebuilt from the difference of the columns
-        ddl_lsn | binary not null | LSN of the commit
-        ddl_time | timestamp not null | tran_end_time of that LSN
-        """
-    ),
-    DdlEntry,
-)
+DDL_HISTORY: Final = TypedTable("ddl_history", Plane.HISTORY, DdlEntry)
 
 
-CDC_JOBS: Final = TypedTable(
-    "cdc_jobs",
-    Plane.CONTROL,
-    columns(
-        """
-        database_id | string not null | identity of the database
-        job_type | string not null | capture or cleanup; logreader in place of capture where publications share the log
-        job_id | string not null | identity of the job
-        maxtrans | int | capture: transactions of a scan cycle at most
-        maxscans | int | capture: cycles before it waits
-        continuous | boolean | capture: whether it continues after a wait
-        pollinginterval | bigint | capture: seconds to wait
-        retention | bigint | cleanup: minutes that change rows are kept
-        threshold | bigint | cleanup: rows of a statement at most
-        requested | string | started or stopped
-        schedule | string | cleanup: time of day
-        last_run | timestamp | cleanup: when it ran last
-        starts | bigint not null | number of times that it was started: a new start takes changed parameters
-        """
-    ),
-    Job,
-)
+CDC_JOBS: Final = TypedTable("cdc_jobs", Plane.CONTROL, Job)
 
 ALL: Final[tuple[SystemTable, ...]] = (
     CHANGE_TABLES,

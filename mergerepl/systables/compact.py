@@ -4,13 +4,13 @@ Names that begin with `__sys` are those of SQL Server Compact; columns named `mr
 BSN and CSN are unsigned, big-endian, 8 bytes: the order of the bytes is the order of the numbers.
 """
 
-from collections.abc import Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from datetime import datetime
-from typing import Any, Final
+from typing import Annotated, Final
 
+from mergerepl.model.columns import Bigint, Named
 from mergerepl.model.tracking import CommittedTransaction, ConsumerState
-from mergerepl.systables.table import Plane, RowT, SystemTable, TypedTable, columns
+from mergerepl.systables.table import Plane, SystemTable, TypedTable, columns
 
 FOLDER: Final = "_tracking"
 """The folder below a root that holds these tables, the counters and the open transactions."""
@@ -37,68 +37,49 @@ TX_CSN: Final = "__sysTxCsn"
 COMMIT_TIME: Final = "__sysCommitTime"
 
 
-class _ByPosition(TypedTable[RowT]):
-    """A table whose columns have names that no field can have: field i of a row is column i."""
-
-    def read(self, stored: Mapping[str, Any]) -> RowT:
-        """Return the row of these stored values; NULL is the field's default."""
-        given = zip((field.name for field in fields(self.row)), self.names, strict=True)
-        return self.row(**{name: stored[column] for name, column in given if stored.get(column) is not None})
-
-    def values(self, row: RowT) -> dict[str, Any]:
-        """Return a row's values by column, as they are stored."""
-        return {
-            column: getattr(row, field.name) for column, field in zip(self.names, fields(row), strict=True)
-        }
-
-
 @dataclass(frozen=True)
 class KeyColumn:
     """A row of `__sysOCSTrackedObjects`: a tracked table and a column of its key."""
 
-    table: str
-    options: int
-    key_type: int
-    place: int
-    column: str
-    column_type: str
-    table_id: str
-    enabled_version: int
-    foreign: str
-    enabled_at: datetime
-    enabled_csn: int | None = None
+    table: Annotated[str, Named("__sysTName"), "name of the tracked table"]
+    options: Annotated[
+        int, Named("__sysTrackOpt"), "what is tracked: 1 inserts, 2 updates, 4 deletes, added up"
+    ]
+    key_type: Annotated[int, Named("__sysTrackType"), "1 key columns, 2 a GUID column"]
+    place: Annotated[int, Named("__sysTrackColOrd"), "position of mr_key_column in the key, from 1"]
+    column: Annotated[str, Named("mr_key_column"), "a column of the key"]
+    column_type: Annotated[
+        str,
+        Named("mr_key_type"),
+        "its type, by which the keys of deleted rows are packed; `guid` for a GUID column",
+    ]
+    table_id: Annotated[str, Named("mr_table_id"), "Delta's id of the table"]
+    enabled_version: Annotated[
+        Bigint, Named("mr_enabled_version"), "version of the table from which on changes are tracked"
+    ]
+    foreign: Annotated[
+        str, Named("mr_foreign"), "adopt or refuse: how commits outside of transactions are handled"
+    ]
+    enabled_at: Annotated[
+        datetime, Named("mr_enabled_at"), "when tracking was enabled, or began to track more"
+    ]
+    enabled_csn: Annotated[
+        Bigint | None,
+        Named("mr_enabled_csn"),
+        "CSN of the transaction that this took; NULL while the database had neither numbers nor consumers",
+    ] = None
 
 
 @dataclass(frozen=True)
 class OutOfSequence:
     """A row of `__sysTxCommitSequence`."""
 
-    bsn: bytes
-    csn: bytes
-    commit_time: datetime
+    bsn: Annotated[bytes, Named(TX_BSN), "BSN of a transaction whose CSN is another number"]
+    csn: Annotated[bytes, Named(TX_CSN), "CSN of the transaction"]
+    commit_time: Annotated[datetime, Named(COMMIT_TIME), "when it committed"]
 
 
-TRACKED_OBJECTS: Final = _ByPosition(
-    "__sysOCSTrackedObjects",
-    Plane.CONTROL,
-    columns(
-        """
-        __sysTName | string not null | name of the tracked table
-        __sysTrackOpt | int | what is tracked: 1 inserts, 2 updates, 4 deletes, added up
-        __sysTrackType | int | 1 key columns, 2 a GUID column
-        __sysTrackColOrd | int | position of mr_key_column in the key, from 1
-        mr_key_column | string | a column of the key
-        mr_key_type | string | its type, by which the keys of deleted rows are packed; `guid` for a GUID column
-        mr_table_id | string | Delta's id of the table
-        mr_enabled_version | bigint | version of the table from which on changes are tracked
-        mr_foreign | string | adopt or refuse: how commits outside of transactions are handled
-        mr_enabled_at | timestamp | when tracking was enabled, or began to track more
-        mr_enabled_csn | bigint | CSN of the transaction that this took; NULL while the database had neither numbers
-            nor consumers
-        """
-    ),
-    KeyColumn,
-)
+TRACKED_OBJECTS: Final = TypedTable("__sysOCSTrackedObjects", Plane.CONTROL, KeyColumn)
 
 DELETED_ROWS: Final = SystemTable(
     "__sysOCSDeletedRows",
@@ -117,51 +98,10 @@ DELETED_ROWS: Final = SystemTable(
     ),
 )
 
-COMMIT_SEQUENCE: Final = _ByPosition(
-    "__sysTxCommitSequence",
-    Plane.HISTORY,
-    columns(
-        f"""
-        {TX_BSN} | binary | BSN of a transaction whose CSN is another number
-        {TX_CSN} | binary | CSN of the transaction
-        {COMMIT_TIME} | timestamp | when it committed
-        """
-    ),
-    OutOfSequence,
-)
+COMMIT_SEQUENCE: Final = TypedTable("__sysTxCommitSequence", Plane.HISTORY, OutOfSequence)
 
-COMMITS: Final = TypedTable(
-    "tracking_commits",
-    Plane.HISTORY,
-    columns(
-        """
-        csn | bigint not null | commit sequence number
-        bsn | bigint not null | begin sequence number
-        commit_time | timestamp not null | when it committed
-        nonce | string not null | distinguishes this transaction from another one under the same number
-        tracking_context | string | context of all its changes; NULL if they had none, or several
-        versions | map<string,bigint> | table to its version after the transaction
-        foreign_version | bigint | version of the foreign commit that was adopted
-        changes | map<string,bigint> | table to the rows that were changed
-        """
-    ),
-    CommittedTransaction,
-)
+COMMITS: Final = TypedTable("tracking_commits", Plane.HISTORY, CommittedTransaction)
 
-CONSUMERS: Final = TypedTable(
-    "tracking_consumers",
-    Plane.CONTROL,
-    columns(
-        """
-        name | string not null | name of the consumer
-        lbsn | bigint not null | EBSN of the last acknowledged window
-        lcsn | bigint not null | ECSN of the last acknowledged window
-        nonce | string | nonce of the last transaction below lcsn
-        received_anchor | binary | anchor of the consumer's own, as it gave it
-        last_time | timestamp | when it last acknowledged a window
-        """
-    ),
-    ConsumerState,
-)
+CONSUMERS: Final = TypedTable("tracking_consumers", Plane.CONTROL, ConsumerState)
 
 ALL: Final[tuple[SystemTable, ...]] = (TRACKED_OBJECTS, DELETED_ROWS, COMMIT_SEQUENCE, COMMITS, CONSUMERS)

@@ -2,9 +2,10 @@
 
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Final
+from typing import Annotated, Final
 
-from mergerepl.systables.table import Plane, TypedTable, columns
+from mergerepl.model.columns import Bigint
+from mergerepl.systables.table import Plane, TypedTable
 
 NAME: Final = "MSmerge_conflict_resolutions"
 
@@ -13,30 +14,16 @@ NAME: Final = "MSmerge_conflict_resolutions"
 class ResolutionRow:
     """A row of MSmerge_conflict_resolutions."""
 
-    resolution_id: str
-    conflict_id: str
-    choice: str
-    root: str | None = None
-    by: str | None = None
-    message: str | None = None
-    table_version: int | None = None
-    resolved_at: datetime
+    resolution_id: Annotated[str, "one run of `conflicts resolve`"]
+    conflict_id: Annotated[str, "conflict that it settled"]
+    choice: Annotated[str, "winner, loser or edited"]
+    root: Annotated[str | None, "replica whose table was written"] = None
+    by: Annotated[str | None, "user and machine"] = None
+    message: Annotated[str | None, "why, in the words of who resolved it"] = None
+    table_version: Annotated[
+        Bigint | None, "version of the article's table that the run committed; NULL if it wrote nothing"
+    ] = None
+    resolved_at: Annotated[datetime, "when"]
 
 
-TABLE: Final = TypedTable(
-    NAME,
-    Plane.HISTORY,
-    columns(
-        """
-        resolution_id | string not null | one run of `conflicts resolve`
-        conflict_id | string not null | conflict that it settled
-        choice | string not null | winner, loser or edited
-        root | string | replica whose table was written
-        by | string | user and machine
-        message | string | why, in the words of who resolved it
-        table_version | bigint | version of the article's table that the run committed; NULL if it wrote nothing
-        resolved_at | timestamp not null | when
-        """
-    ),
-    ResolutionRow,
-)
+TABLE: Final = TypedTable(NAME, Plane.HISTORY, ResolutionRow)

@@ -4,9 +4,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
 from enum import IntEnum
-from typing import Final
+from typing import Annotated, Final
 
-from mergerepl.systables.contents import LINEAGE_TYPE
+from mergerepl.model.columns import Bigint
 from mergerepl.systables.table import Plane, TypedTable, columns
 
 NAME: Final = "MSmerge_conflicts_info"
@@ -75,28 +75,59 @@ REASONS: Final = {
 class ConflictRow:
     """A row of MSmerge_conflicts_info."""
 
-    tablenick: int
-    rowguid: str
-    origin_datasource: str = ""
-    conflict_type: int
-    reason_code: int | None = None
-    reason_text: str = ""
-    pubid: str
-    MSrepl_create_time: datetime
-    origin_datasource_id: str | None = None
-    conflict_id: str
-    winner_datasource_id: str | None = None
-    winner_datasource: str = ""
-    losing_lineage: Mapping[int, int] = field(default_factory=dict)
-    winning_lineage: Mapping[int, int] = field(default_factory=dict)
-    losing_priority: float | None = None
-    winning_priority: float | None = None
-    columns: tuple[str, ...] = ()
-    session_id: str | None = None
-    rowkey: Mapping[str, str | None] = field(default_factory=dict)
-    resolver: str | None = None
-    made_columns: tuple[str, ...] = ()
-    note: str | None = None
+    tablenick: Annotated[int, "article nickname"]
+    rowguid: Annotated[str, "row"]
+    origin_datasource: Annotated[
+        str, "root of the session's end that held the losing change; another replica may have made it"
+    ] = ""
+    conflict_type: Annotated[
+        int,
+        "1 update, 2 column update, 3 update lost to a delete, 4 delete lost to an update; "
+        "refused by a table: 5 and 6 an insert, 7 and 8 a delete, 9 and 10 an update (publisher's and subscriber's table); "
+        "11 rejected: the article takes changes of the other side only, or the row is outside of its writer's partition",
+    ]
+    reason_code: Annotated[
+        int | None,
+        "the conflict type again, as in the original; for types 5 to 10 the reason: 1 a CHECK or "
+        "invariant, 2 NOT NULL, 3 the length or form of a text, 6 an append-only table",
+    ] = None
+    reason_text: Annotated[str, "the conflict in words"] = ""
+    pubid: Annotated[str, "publication"]
+    MSrepl_create_time: Annotated[datetime, "when the conflict was resolved"]
+    origin_datasource_id: Annotated[str | None, "its replica id"] = None
+    conflict_id: Annotated[str, "identity of the conflict, shared with the conflict table"]
+    winner_datasource_id: Annotated[
+        str | None, "replica id of the end that held the winning change; another may have made it"
+    ] = None
+    winner_datasource: Annotated[str, "its root"] = ""
+    losing_lineage: Annotated[Mapping[int, Bigint], "lineage of the losing change"] = field(
+        default_factory=dict
+    )
+    winning_lineage: Annotated[Mapping[int, Bigint], "lineage of the winning change"] = field(
+        default_factory=dict
+    )
+    losing_priority: Annotated[float | None, "priority of the losing change"] = None
+    winning_priority: Annotated[float | None, "priority of the winning change"] = None
+    columns: Annotated[
+        tuple[str, ...],
+        "columns in conflict: those that differed and, tracked by column, both sides had "
+        "changed; none if one side had deleted the row",
+    ] = ()
+    session_id: Annotated[str | None, "merge session that resolved it"] = None
+    rowkey: Annotated[Mapping[str, str | None], "key columns as text, for people"] = field(
+        default_factory=dict
+    )
+    resolver: Annotated[
+        str | None,
+        "name of the rule that decided; NULL: a refused change that waits; compensate_for_errors: one "
+        "that was undone",
+    ] = None
+    made_columns: Annotated[
+        tuple[str, ...], "columns whose values the resolver computed from both sides; NULL: none"
+    ] = ()
+    note: Annotated[
+        str | None, "the resolver's remark on its decision, such as that a sum was out of range"
+    ] = None
 
     @property
     def is_undecided(self) -> bool:
@@ -104,42 +135,7 @@ class ConflictRow:
         return ConflictType(self.conflict_type).is_failed_change and self.resolver is None
 
 
-TABLE: Final = TypedTable(
-    NAME,
-    Plane.DATA,
-    columns(
-        f"""
-        tablenick | int not null | article nickname
-        rowguid | string not null | row
-        origin_datasource | string | root of the session's end that held the losing change; another replica may have made it
-        conflict_type | int not null | 1 update, 2 column update, 3 update lost to a delete, 4 delete lost to an update;
-          refused by a table: 5 and 6 an insert, 7 and 8 a delete, 9 and 10 an update (publisher's and subscriber's table);
-          11 rejected: the article takes changes of the other side only, or the row is outside of its writer's partition
-        reason_code | int | the conflict type again, as in the original; for types 5 to 10 the reason: 1 a CHECK or
-          invariant, 2 NOT NULL, 3 the length or form of a text, 6 an append-only table
-        reason_text | string | the conflict in words
-        pubid | string not null | publication
-        MSrepl_create_time | timestamp not null | when the conflict was resolved
-        origin_datasource_id | string | its replica id
-        conflict_id | string not null | identity of the conflict, shared with the conflict table
-        winner_datasource_id | string | replica id of the end that held the winning change; another may have made it
-        winner_datasource | string | its root
-        losing_lineage | {LINEAGE_TYPE} | lineage of the losing change
-        winning_lineage | {LINEAGE_TYPE} | lineage of the winning change
-        losing_priority | double | priority of the losing change
-        winning_priority | double | priority of the winning change
-        columns | array<string> | columns in conflict: those that differed and, tracked by column, both sides had
-          changed; none if one side had deleted the row
-        session_id | string | merge session that resolved it
-        rowkey | map<string,string> | key columns as text, for people
-        resolver | string | name of the rule that decided; NULL: a refused change that waits; compensate_for_errors: one
-          that was undone
-        made_columns | array<string> | columns whose values the resolver computed from both sides; NULL: none
-        note | string | the resolver's remark on its decision, such as that a sum was out of range
-        """
-    ),
-    ConflictRow,
-)
+TABLE: Final = TypedTable(NAME, Plane.DATA, ConflictRow)
 
 CONFLICT_COLUMNS: Final = columns(
     """

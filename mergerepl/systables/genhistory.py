@@ -10,10 +10,11 @@ import time
 from dataclasses import dataclass, replace
 from datetime import datetime
 from enum import IntEnum
-from typing import Final
+from typing import Annotated, Final
 from uuid import UUID
 
-from mergerepl.systables.table import Plane, TypedTable, columns
+from mergerepl.model.columns import NOT_NULL, Bigint
+from mergerepl.systables.table import Plane, TypedTable
 
 NAME: Final = "MSmerge_genhistory"
 
@@ -43,17 +44,27 @@ class GenStatus(IntEnum):
 class Generation:
     """A row of MSmerge_genhistory: one article's changes that travel together."""
 
-    guidsrc: str
-    pubid: str
-    generation: int
-    art_nick: int
-    nicknames: tuple[int, ...]
-    coldate: datetime | None = None
-    genstatus: int
-    changecount: int
-    waits_for: str | None = None
-    refused_by: str | None = None
-    seq: int = 0
+    guidsrc: Annotated[str, "the generation's identity, the same at every replica that holds it"]
+    pubid: Annotated[str, "publication"]
+    generation: Annotated[Bigint, "local number; differs from replica to replica"]
+    art_nick: Annotated[int, "the one article the generation belongs to"]
+    nicknames: Annotated[
+        tuple[int, ...], "replicas that held it when this one made or received it, this one among them"
+    ]
+    coldate: Annotated[datetime | None, "when it was made or received here"] = None
+    genstatus: Annotated[int, "0 open, 1 closed, 2 closed and from elsewhere"]
+    changecount: Annotated[Bigint, "changes in it when it was last added to"]
+    waits_for: Annotated[
+        str | None,
+        "replica id of the only one that it is for: its table refuses these rows, which wait here; "
+        "NULL: it is for all",
+    ] = None
+    refused_by: Annotated[
+        str | None,
+        "hash of that table's rules for rows then: the rows are sent again when it has changed; "
+        "with `again:` before it once `conflicts retry` was run",
+    ] = None
+    seq: Annotated[Bigint, NOT_NULL, "number of the appended run; the highest one of a guid counts"] = 0
 
     def is_for(self, replid: str) -> bool:
         """True unless it holds changes that wait for another replica."""
@@ -74,25 +85,4 @@ class Generation:
         return replace(self, genstatus=GenStatus.CLOSED) if self.is_open else self
 
 
-TABLE: Final = TypedTable(
-    NAME,
-    Plane.HISTORY,
-    columns(
-        """
-        guidsrc | string not null | the generation's identity, the same at every replica that holds it
-        pubid | string not null | publication
-        generation | bigint not null | local number; differs from replica to replica
-        art_nick | int not null | the one article the generation belongs to
-        nicknames | array<int> not null | replicas that held it when this one made or received it, this one among them
-        coldate | timestamp | when it was made or received here
-        genstatus | int not null | 0 open, 1 closed, 2 closed and from elsewhere
-        changecount | bigint not null | changes in it when it was last added to
-        waits_for | string | replica id of the only one that it is for: its table refuses these rows, which wait here;
-          NULL: it is for all
-        refused_by | string | hash of that table's rules for rows then: the rows are sent again when it has changed;
-          with `again:` before it once `conflicts retry` was run
-        seq | bigint not null | number of the appended run; the highest one of a guid counts
-        """
-    ),
-    Generation,
-)
+TABLE: Final = TypedTable(NAME, Plane.HISTORY, Generation)

@@ -9,8 +9,9 @@ mapping, an enter the past one. (docs/decisions/0013)
 
 from dataclasses import dataclass
 from enum import IntEnum
-from typing import Final
+from typing import Annotated, Final
 
+from mergerepl.model.columns import NOT_NULL, Bigint
 from mergerepl.systables.table import Plane, SystemTable, TypedTable, columns
 
 EVERYBODY: Final = -1
@@ -46,14 +47,20 @@ class PartitionStatus(IntEnum):
 class PartitionGroup:
     """A row of MSmerge_partition_groups: one combination of the values of a publication's functions."""
 
-    partition_id: int
-    publication_number: int
-    maxgen_whenadded: int
-    using_partition_groups: int = 1
-    HOST_NAME_FN: str | None = None
-    SUSER_SNAME_FN: str | None = None
-    status: int = PartitionStatus.ACTIVE
-    is_explicit: int = 0
+    partition_id: Annotated[int, "identity of the partition; never used again"]
+    publication_number: Annotated[int, "publication (sysmergepublications.publication_number)"]
+    maxgen_whenadded: Annotated[Bigint, "the publisher's last generation when the partition was added"]
+    using_partition_groups: Annotated[int, NOT_NULL, "1: its mappings are computed when rows change"] = 1
+    HOST_NAME_FN: Annotated[
+        str | None, "value of HOST_NAME(); NULL where the publication does not use it"
+    ] = None
+    SUSER_SNAME_FN: Annotated[
+        str | None, "value of SUSER_SNAME(); NULL where the publication does not use it"
+    ] = None
+    status: Annotated[int, NOT_NULL, "1 active, 2 dropped"] = PartitionStatus.ACTIVE
+    is_explicit: Annotated[
+        int, NOT_NULL, "1: added by `mergerepl partition add`, 0: by its first subscription"
+    ] = 0
 
     @property
     def is_active(self) -> bool:
@@ -61,23 +68,7 @@ class PartitionGroup:
         return self.status == PartitionStatus.ACTIVE
 
 
-PARTITION_GROUPS: Final = TypedTable(
-    "MSmerge_partition_groups",
-    Plane.CONTROL,
-    columns(
-        """
-        partition_id | int not null | identity of the partition; never used again
-        publication_number | int not null | publication (sysmergepublications.publication_number)
-        maxgen_whenadded | bigint not null | the publisher's last generation when the partition was added
-        using_partition_groups | int not null | 1: its mappings are computed when rows change
-        HOST_NAME_FN | string | value of HOST_NAME(); NULL where the publication does not use it
-        SUSER_SNAME_FN | string | value of SUSER_SNAME(); NULL where the publication does not use it
-        status | int not null | 1 active, 2 dropped
-        is_explicit | int not null | 1: added by `mergerepl partition add`, 0: by its first subscription
-        """
-    ),
-    PartitionGroup,
-)
+PARTITION_GROUPS: Final = TypedTable("MSmerge_partition_groups", Plane.CONTROL, PartitionGroup)
 
 CURRENT: Final = SystemTable(
     "MSmerge_current_partition_mappings",
@@ -116,28 +107,16 @@ PAST: Final = SystemTable(
 class GenerationPartition:
     """A row of MSmerge_generation_partition_mappings: a generation has changes for a partition."""
 
-    publication_number: int
-    generation: int
-    partition_id: int
-    changecount: int
-    first_seq: int
-    seq: int
+    publication_number: Annotated[int, "publication"]
+    generation: Annotated[Bigint, "generation at the publisher"]
+    partition_id: Annotated[int, "partition for which the generation has changes; -1: everybody"]
+    changecount: Annotated[Bigint, "so many; several rows of one pair are summed"]
+    first_seq: Annotated[Bigint, "the first run with such a change"]
+    seq: Annotated[Bigint, "number of the appended run"]
 
 
 GENERATION_PARTITIONS: Final = TypedTable(
-    "MSmerge_generation_partition_mappings",
-    Plane.DATA,
-    columns(
-        """
-        publication_number | int not null | publication
-        generation | bigint not null | generation at the publisher
-        partition_id | int not null | partition for which the generation has changes; -1: everybody
-        changecount | bigint not null | so many; several rows of one pair are summed
-        first_seq | bigint not null | the first run with such a change
-        seq | bigint not null | number of the appended run
-        """
-    ),
-    GenerationPartition,
+    "MSmerge_generation_partition_mappings", Plane.DATA, GenerationPartition
 )
 
 MAPPINGS: Final[tuple[SystemTable, ...]] = (CURRENT, PAST, GENERATION_PARTITIONS)

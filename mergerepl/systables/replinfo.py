@@ -6,9 +6,10 @@ an apply: a run of MSmerge_contents or MSmerge_tombstone with a higher `seq` is 
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Final
+from typing import Annotated, Final
 
-from mergerepl.systables.table import Plane, TypedTable, columns
+from mergerepl.model.columns import NOT_NULL, Bigint
+from mergerepl.systables.table import Plane, TypedTable
 
 NAME: Final = "MSmerge_replinfo"
 
@@ -20,16 +21,26 @@ SCHEMA_VERSION: Final = 2
 class ReplicaInfo:
     """The one row of MSmerge_replinfo."""
 
-    repid: str
-    replnickname: int
-    root: str
-    schema_version: int = SCHEMA_VERSION
-    last_seq: int = 0
-    last_generation: int = 0
-    captured: Mapping[int, int] = field(default_factory=dict)
-    table_ids: Mapping[int, str] = field(default_factory=dict)
-    session_number: int = 0
-    captured_commits: Mapping[int, str] = field(default_factory=dict)
+    repid: Annotated[str, "identity of this replica"]
+    replnickname: Annotated[int, "short id, unique among the replicas that know each other"]
+    root: Annotated[
+        str, "where the replica was when it was last written: it distinguishes a copy from the original"
+    ]
+    schema_version: Annotated[int, NOT_NULL, "version of the set of system tables"] = SCHEMA_VERSION
+    last_seq: Annotated[Bigint, NOT_NULL, "the last committed run of contents and tombstone"] = 0
+    last_generation: Annotated[Bigint, NOT_NULL, "the last generation number given out"] = 0
+    captured: Annotated[
+        Mapping[int, Bigint], "tablenick -> table version up to which the feed is captured"
+    ] = field(default_factory=dict)
+    table_ids: Annotated[Mapping[int, str], "tablenick -> Delta table id, to notice a re-created table"] = (
+        field(default_factory=dict)
+    )
+    session_number: Annotated[
+        Bigint, "number of the last session staged here; the txnVersion of its writes follows it"
+    ] = 0
+    captured_commits: Annotated[
+        Mapping[int, str], "tablenick -> captured version and hash of its log file, to notice an older copy"
+    ] = field(default_factory=dict)
 
     @property
     def replid(self) -> str:
@@ -42,22 +53,4 @@ class ReplicaInfo:
         return self.replnickname
 
 
-TABLE: Final = TypedTable(
-    NAME,
-    Plane.CONTROL,
-    columns(
-        """
-        repid | string not null | identity of this replica
-        replnickname | int not null | short id, unique among the replicas that know each other
-        root | string not null | where the replica was when it was last written: it distinguishes a copy from the original
-        schema_version | int not null | version of the set of system tables
-        last_seq | bigint not null | the last committed run of contents and tombstone
-        last_generation | bigint not null | the last generation number given out
-        captured | map<int,bigint> | tablenick -> table version up to which the feed is captured
-        table_ids | map<int,string> | tablenick -> Delta table id, to notice a re-created table
-        session_number | bigint | number of the last session staged here; the txnVersion of its writes follows it
-        captured_commits | map<int,string> | tablenick -> captured version and hash of its log file, to notice an older copy
-        """
-    ),
-    ReplicaInfo,
-)
+TABLE: Final = TypedTable(NAME, Plane.CONTROL, ReplicaInfo)

@@ -4,19 +4,20 @@ import shutil
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import pyarrow as pa
 import pytest
 from deltalake import DeltaTable, write_deltalake
 
 from mergerepl.delta.small_tables import column_names, read_rows
+from mergerepl.model.columns import Bigint
 from mergerepl.replica import control
 from mergerepl.replica.control import CHECKPOINT_INTERVAL, ControlPlane
 from mergerepl.systables import genhistory, replinfo
 from mergerepl.systables.genhistory import Generation
 from mergerepl.systables.replinfo import ReplicaInfo
-from mergerepl.systables.table import Plane, TypedTable, columns
+from mergerepl.systables.table import Plane, TypedTable
 
 
 def generation(number: int, **more: Any) -> Generation:
@@ -120,7 +121,8 @@ def test_a_table_of_an_older_release_gets_the_newest_columns(tmp_path: Path) -> 
     plane = ControlPlane(tmp_path)
     newest = next(name for name in genhistory.TABLE.names if name not in genhistory.TABLE.required)
     known = tuple(column for column in genhistory.TABLE.columns if column.name != newest)
-    before = TypedTable(genhistory.TABLE.name, genhistory.TABLE.plane, known, Generation)
+    before = TypedTable(genhistory.TABLE.name, genhistory.TABLE.plane, Generation)
+    before.columns = known
     plane.replace(before, [generation(1)])
     assert [getattr(row, newest) for row in plane.rows(genhistory.TABLE)] == [None]
     plane.replace(genhistory.TABLE, [*plane.rows(genhistory.TABLE), generation(2)])
@@ -135,23 +137,12 @@ def test_columns_may_have_quotes_in_their_names(tmp_path: Path) -> None:
 
 @dataclass(frozen=True, kw_only=True)
 class Position:
-    reader: str
-    version: int
-    keys: tuple[str, ...] = ()
+    reader: Annotated[str, "who reads"]
+    version: Annotated[Bigint, "how far"]
+    keys: Annotated[tuple[str, ...], "of what"] = ()
 
 
-POSITIONS = TypedTable(
-    "positions",
-    Plane.CONTROL,
-    columns(
-        """
-        reader | string not null | who reads
-        version | bigint not null | how far
-        keys | array<string> | of what
-        """
-    ),
-    Position,
-)
+POSITIONS = TypedTable("positions", Plane.CONTROL, Position)
 
 
 def test_a_folder_of_another_product_has_tables_of_its_own(tmp_path: Path) -> None:
