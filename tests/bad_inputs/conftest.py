@@ -5,7 +5,7 @@ import os
 import re
 import shutil
 import uuid
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -75,20 +75,6 @@ def _file(path: str) -> tuple[object, ...]:
     status = os.lstat(path)
     link = os.readlink(path) if os.path.islink(path) else None
     return status.st_ino, status.st_size, status.st_mtime_ns, status.st_mode, link
-
-
-def crossed(cases: Sequence[Any], commands: Sequence[tuple[str, ...]]) -> list[Any]:
-    """Return every case with the first command and the first case with every one; the other pairs are slow."""
-    return [
-        pytest.param(
-            *case.values,
-            words,
-            id=f"{case.id}, {' '.join(words) or 'as it is'}",
-            marks=() if case is cases[0] or words is commands[0] else pytest.mark.slow,
-        )
-        for case in cases
-        for words in commands
-    ]
 
 
 @pytest.fixture

@@ -346,16 +346,21 @@ ENGINES = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize("words", [*BOTH, pytest.param(("apply", "more.yml"), id="apply")])
-@pytest.mark.parametrize(("break_engine", "says"), ENGINES)
+@pytest.mark.parametrize(
+    ("break_engine", "says", "words"),
+    [
+        *(pytest.param(*engine.values, SYNC, id=engine.id) for engine in ENGINES),
+        *(pytest.param(*ENGINES[0].values, words, id=words[0]) for words in (CAPTURE, ("apply", "more.yml"))),
+    ],
+)
 def test_an_engine_that_cannot_start_changes_nothing(
     network: Network,
     refused: Refused,
     monkeypatch: pytest.MonkeyPatch,
     tmp_path: Path,
-    words: tuple[str, ...],
     break_engine: Callable[[pytest.MonkeyPatch, Path], None],
     says: tuple[str, ...],
+    words: tuple[str, ...],
 ) -> None:
     write_table(network.root("hq") / "lines")
     network.write_file("more.yml", articles=[*network.stated["articles"], {"name": "lines", "key": ["id"]}])

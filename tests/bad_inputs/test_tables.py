@@ -274,25 +274,18 @@ def read_only(network: Network) -> Network:
     return network
 
 
-@pytest.mark.parametrize(
-    "command",
-    [("capture", "north"), ("sync", "north")],
-    ids=" ".join,
-)
-def test_41_a_read_only_replica_is_not_written(read_only: Network, command: tuple[str, ...]) -> None:
+def test_41_a_read_only_replica_is_not_written(read_only: Network) -> None:
     says = ("cannot be locked", "Permission denied", "writable")
-    refused_without_privileges(read_only.folder, *command, "--quiet", code=1, says=says)
+    refused_without_privileges(read_only.folder, "sync", "north", "--quiet", code=1, says=says)
 
 
-@pytest.mark.parametrize(
-    "command", ["status", "pending", "history", "conflicts list", "validate --level rowcount"]
-)
+@pytest.mark.parametrize("command", ["status", "validate --level rowcount"])
 def test_41_a_read_only_replica_can_be_looked_at(read_only: Network, command: str) -> None:
     shown = run_without_privileges(read_only.folder, *command.split(), "hq")
     assert (shown.returncode, shown.stderr) == (0, "")
 
 
-@pytest.mark.parametrize("name", ["a b", "a#b", "100%", "büro", "☃", "it's", "a+b&c=d", "-x"])
+@pytest.mark.parametrize("name", ["a b#c", "100%", "büro ☃", "it's a+b&c=d", "-x"])
 def test_37_odd_folders_work(folder: Path, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     (folder / name).mkdir()
     monkeypatch.chdir(Network(folder / name).folder)

@@ -11,13 +11,12 @@ from pyspark.sql import SparkSession
 
 from mergerepl.delta.log import head_version
 from tests.bad_inputs.changed_tables import Schema, altered
-from tests.bad_inputs.conftest import Refused, crossed, run, state_of
+from tests.bad_inputs.conftest import Refused, run, state_of
 from tests.networks import Network, commit, write_table
 
 pytestmark = [pytest.mark.spark, pytest.mark.usefixtures("spark")]
 
 SYNC = ("sync", "hq", "--subscriber", "north")
-CAPTURE = ("capture", "north")
 
 
 def values(*ids: int | None) -> dict[str, Any]:
@@ -31,17 +30,13 @@ UNPUBLISHABLE = [
 ]
 
 
-@pytest.mark.parametrize(("ids", "says", "extra"), crossed(UNPUBLISHABLE, [(), ("--dry-run",)]))
+@pytest.mark.parametrize(("ids", "says"), UNPUBLISHABLE)
 def test_rows_that_cannot_be_published(
-    network: Network,
-    refused: Refused,
-    ids: tuple[int | None, ...],
-    says: tuple[str, ...],
-    extra: tuple[str, ...],
+    network: Network, refused: Refused, ids: tuple[int | None, ...], says: tuple[str, ...]
 ) -> None:
     write_table(network.root("hq") / "lines", values(*ids))
     network.write_file(articles=[*network.stated["articles"], {"name": "lines", "key": ["id"]}])
-    refused("apply", "sales.yml", *extra, code=1, says=("'lines' cannot be published", *says))
+    refused("apply", "sales.yml", code=1, says=("'lines' cannot be published", *says))
 
 
 def test_58_guids_that_are_none(network: Network, refused: Refused) -> None:
@@ -70,16 +65,12 @@ NO_KEYS = [
 ]
 
 
-@pytest.mark.parametrize(("ids", "says", "words"), crossed(NO_KEYS, [SYNC, CAPTURE, (*SYNC, "--dry-run")]))
+@pytest.mark.parametrize(("ids", "says"), NO_KEYS)
 def test_rows_that_cannot_be_captured(
-    network: Network,
-    refused: Refused,
-    ids: tuple[int | None, ...],
-    says: tuple[str, ...],
-    words: tuple[str, ...],
+    network: Network, refused: Refused, ids: tuple[int | None, ...], says: tuple[str, ...]
 ) -> None:
     write_table(network.root("north") / "orders", values(*ids), mode="append")
-    refused(*words, code=1, says=("'orders'", "/north/orders'", "Nothing was captured", *says))
+    refused(*SYNC, code=1, says=("'orders'", "/north/orders'", "Nothing was captured", *says))
 
 
 def no_data_files(table: Path) -> None:
@@ -105,14 +96,17 @@ def unknown_feature(table: Path) -> None:
 
 DAMAGED = [
     pytest.param(no_data_files, id="data files gone"),
-    pytest.param(empty_data_files, id="data files empty"),
-    pytest.param(forged_path, id="46 a file elsewhere"),
-    pytest.param(unknown_feature, id="45 unknown feature"),
+    pytest.param(empty_data_files, id="data files empty", marks=pytest.mark.slow),
+    pytest.param(forged_path, id="46 a file elsewhere", marks=pytest.mark.slow),
+    pytest.param(unknown_feature, id="45 unknown feature", marks=pytest.mark.slow),
 ]
+"""What sessions say of the later ones without an engine, `test_sessions` holds."""
+
 VALIDATE = ("validate", "hq", "--subscriber", "north")
 
 
-@pytest.mark.parametrize(("damage", "words"), crossed(DAMAGED, [SYNC, CAPTURE, VALIDATE]))
+@pytest.mark.parametrize("words", [SYNC, VALIDATE], ids=["sync", "validate"])
+@pytest.mark.parametrize("damage", DAMAGED)
 def test_a_table_that_cannot_be_read(
     network: Network, refused: Refused, words: tuple[str, ...], damage: Callable[[Path], None]
 ) -> None:
@@ -156,10 +150,10 @@ def by_region(spark: SparkSession, table: Path) -> None:
 
 NOT_TAKEN: list[Any] = [
     pytest.param(positive, "E", "CHECK constraint 'small'", id="70 CHECK"),
-    pytest.param(three_letters, "North", "type varchar(3) of column 'region'", id="71 varchar overflow"),
     pytest.param(
-        by_region, "", "partition column 'region' that no value is empty", id="73 partitioned by it"
+        three_letters, "North", "type varchar(3) of column 'region'", id="71 varchar", marks=pytest.mark.slow
     ),
+    pytest.param(by_region, "", "'region' that no value is empty", id="73 partition", marks=pytest.mark.slow),
 ]
 
 

@@ -12,11 +12,11 @@ import mergerepl
 from mergerepl.delta.layout import INDEXED_COLUMNS, STATISTICS_COLUMNS, layout
 from mergerepl.delta.marks import CommitMark
 from mergerepl.delta.table import TableState, open_table
-from mergerepl.errors import ConfigurationError, LeaseError, StoreError
+from mergerepl.errors import LeaseError, StoreError
 from mergerepl.model.article import PublishedArticle
 from mergerepl.monitoring.cost import Cost, cost, update_cost
 from mergerepl.store.lease import lease
-from mergerepl.systables.catalog import ARTICLES, SUBSCRIPTIONS, SubscriptionState
+from mergerepl.systables.catalog import ARTICLES
 from tests.networks import Network, commit
 
 MIB = 1024**2
@@ -194,34 +194,6 @@ def test_other_merges_are_not_dear(tmp_path: Path, words: dict[str, Any]) -> Non
     assert cost(tmp_path, "orders", ["k"], open_table(path)) is None
 
 
-def test_merges_before_an_optimize_and_older_ones_do_not_count(tmp_path: Path) -> None:
-    for name, later in (("optimized", [{"operation": "OPTIMIZE"}]), ("old", [{"operation": "WRITE"}] * 20)):
-        path = tmp_path / name
-        table_of(path, added(1, 64 * MIB, rows=10_000_000))
-        merged(path, changed=1, copied=9_000_000)
-        assert said(path)
-        for info in later:
-            commit(path, {"commitInfo": info})
-        assert cost(tmp_path, "orders", ["k"], open_table(path)) is None
-
-
-def test_a_log_that_was_truncated_says_what_it_still_has(tmp_path: Path) -> None:
-    path = tmp_path / "t"
-    table = table_of(path, added(1, 64 * MIB, rows=10_000_000))
-    merged(path, changed=1, copied=9_000_000)
-    head = open_table(path)
-    table.log.create_checkpoint()
-    (path / "_delta_log" / f"{0:020d}.json").unlink()
-    assert cost(tmp_path, "orders", ["k"], head) is not None
-
-
-def test_changes_that_lie_in_many_small_files_are_not_helped_by_smaller_ones(tmp_path: Path) -> None:
-    path = tmp_path / "t"
-    table_of(path, *(added(n, 8 * MIB, rows=400_000) for n in range(9)))
-    merged(path, changed=90, copied=3_600_000)
-    assert "Synchronize less often" in said(path).remedy
-
-
 def test_rows_that_the_log_does_not_count_whole_say_how_large_files_are_to_be(tmp_path: Path) -> None:
     """A file that does not state its rows is no reason to call large files small."""
     for name, rows, wanted in (("some", 12_500_000, "10MB"), ("none", None, "62MB")):
@@ -230,22 +202,6 @@ def test_rows_that_the_log_does_not_count_whole_say_how_large_files_are_to_be(tm
         merged(path, changed=1, copied=12_000_000)
         assert layout(open_table(path), ["k"]).rows is None
         assert f"`mergerepl tune /data/hq orders --file-size {wanted}`" in said(path).remedy
-
-
-def test_a_key_column_that_is_named_like_a_field_of_a_struct(tmp_path: Path) -> None:
-    struct = {"type": "struct", "fields": [{**COLUMNS[0], "name": "b"}]}
-    fields = [{**COLUMNS[0], "name": "a.b"}, {**COLUMNS[0], "name": "a", "type": struct}]
-    file = added(1, 200 * MIB)
-    file["add"]["stats"] = json.dumps({"numRecords": 1, "minValues": {"a.b": 1, "a": {"b": 1}}})
-    table = table_of(tmp_path / "t", file, fields=fields)
-    assert cost(tmp_path, "orders", ["a.b"], table) is None
-
-
-def test_a_table_with_the_feature_of_clustering_may_have_no_columns_to_be_clustered_by(
-    tmp_path: Path,
-) -> None:
-    table_of(tmp_path / "t", added(1, 300 * MIB), protocol=(1, 7), features=("clustering", "domainMetadata"))
-    assert "cluster it by its key first" in said(tmp_path / "t").remedy
 
 
 def test_bounds_that_no_merge_reads_are_not_missed(tmp_path: Path) -> None:
@@ -278,13 +234,6 @@ def test_the_columns_by_whose_bounds_a_merge_leaves_files_out(
         *(False, "row", "priority", "", False, rowguid),
     )
     assert article.bounded_identity == bounded
-
-
-def test_an_article_of_an_ended_subscription_is_unknown(tmp_path: Path) -> None:
-    network = Network(tmp_path)
-    network.edit("north", SUBSCRIPTIONS, status=SubscriptionState.DELETED)
-    with pytest.raises(ConfigurationError, match=r"no article 'orders'.* Known: none"):
-        mergerepl.tune(network.root("north"), articles=["orders"], dry_run=True)
 
 
 def dear(network: Network) -> Path:
@@ -330,14 +279,6 @@ def test_a_session_that_was_interrupted_is_finished_before(tmp_path: Path) -> No
     (network.root("hq") / "_mergerepl" / "staging" / "s1").mkdir(parents=True)
     with pytest.raises(StoreError, match="Run `mergerepl sync` first"):
         mergerepl.tune(network.root("hq"))
-
-
-def test_a_table_without_files_is_fine(tmp_path: Path) -> None:
-    import pyarrow as pa
-
-    write_deltalake(str(tmp_path / "t"), pa.table({"k": pa.array([], pa.int64())}))
-    found = layout(open_table(tmp_path / "t"), ["k"])
-    assert (found.rows, found.bytes, found.largest_bytes, found.bounded) == (0, 0, 0, 0)
 
 
 def test_the_last_update_by_delta_rs_is_named_if_it_is_compared_whole(tmp_path: Path) -> None:

