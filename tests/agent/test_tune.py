@@ -113,6 +113,7 @@ def test_tables_of_every_kind_keep_their_rows_and_sync_on(pair: Pair) -> None:
     assert pair.sync().status == "nothing_to_do"
 
 
+@pytest.mark.slow
 def test_a_table_that_is_clustered_no_more_is_refused(spark: SparkSession, tmp_path: Path) -> None:
     spark.sql(
         f"CREATE TABLE delta.`{tmp_path / 'hq' / 'loose'}` USING delta CLUSTER BY (id) AS "
@@ -136,7 +137,9 @@ KEYS = {
 }
 
 
-@pytest.mark.parametrize("kind", KEYS)
+@pytest.mark.parametrize(
+    "kind", ["binary", *(pytest.param(kind, marks=pytest.mark.slow) for kind in ("flag", "partition"))]
+)
 def test_keys_without_bounds(spark: SparkSession, tmp_path: Path, kind: str) -> None:
     """Delta states no bounds of booleans and binaries, and orders no partition by its own column."""
     columns, more, commits = KEYS[kind]

@@ -110,6 +110,7 @@ def test_columns_that_are_renamed_and_dropped(spark: SparkSession, replica_dir: 
     ]
 
 
+@pytest.mark.slow
 def test_types_that_change(spark: SparkSession, replica_dir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     # Cases 29 and 30, and a death between the new type and the new rows.
     database = enabled(replica_dir, {"orders": ROWS, "texts": {1: ("7", 1), 2: ("8", 2)}})

@@ -20,6 +20,7 @@ def rows_of(table: str) -> list[tuple[Any, ...]]:
     return sorted(tuple(row.values()) for row in DeltaTable(table).to_pyarrow_table().to_pylist())
 
 
+@pytest.mark.slow
 def test_the_page_does_what_it_says(
     spark: SparkSession, replica_dir: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -170,6 +170,7 @@ def test_an_agent_process_is_seen_refuses_a_second_one_and_is_stopped(replica_di
     assert command("agent", "stop", replica_dir)["stopped"][0]["pid"] is None
 
 
+@pytest.mark.slow
 def test_an_agent_is_started_in_the_background(replica_dir: Path) -> None:
     without_key(replica_dir)
     words = [sys.executable, "-m", "mergerepl", "agent", "start", str(replica_dir), "--json"]

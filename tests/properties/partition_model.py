@@ -5,8 +5,8 @@ contents, tombstone and the mapping tables, generations, upload, download, both,
 finished by a later run), commits of users between capture and MERGE at both sides (late rounds), partition_options,
 realignment on and off, a partition added later, a changed filter, a filter that depends on the date.
 
-Not in it: column tracking, the layout of storage, `maxversion_at_cleanup`. Each rule of RULES can be switched off: then the
-checks must find a hole. `seen` (which writes a version includes) is read by no rule; it checks what the rules decide.
+Not in it: column tracking, the layout of storage, `maxversion_at_cleanup`. `seen` (which writes a version includes) is read
+by no rule; it checks what the rules decide.
 """
 
 import copy
@@ -27,30 +27,6 @@ DELETED_ROW, FILTER_COLUMN, PARENT, FILTER_CHANGED, DATE, UPLOADER_ONLY = (
     5,
     6,
 )  # past_partition_mappings.reason
-
-BROKEN: set[str] = set()
-RULES = {
-    "baseline_writer": "rows without metadata have lineage {} instead of {0: 1}",
-    "upload_lookup": "uploads are compared with the download enumeration only, not with the publisher's metadata",
-    "own_generation": "mapping events of uploaded rows join the uploaded generation instead of one of the publisher's own",
-    "touch_children": "unchanged children of a moved parent get no events",
-    "staged_pass": "uploaded rows get no mapping events",
-    "late_pass": "late rounds at the publisher get no mapping events",
-    "leave_keeps_edit": "a download-only session removes a leaving row that has local changes",
-    "addressed": "an upload-only session does not record that the uploader has the rows that it sent",
-    "first_event": "what a subscriber has is read from the last event of the window, not from the first",
-    "news_in_window": "data is news only if its generation matters to the partition by itself",
-    "enter_old": "a row that enters is sent only if its own generation is new",
-    "leave_vs_late": "a late local change of a row that left is dropped with the row",
-    "type5_fresh": "an insert over a type-5 tombstone continues the lineage of the row that left",
-    "post_state": "membership before a change is taken from the parents as they are after it",
-    "equality_columns": "a parent's contribution has the columns of its equalities only, not of the other terms of `on`",
-    "stay_events": "rows that change and stay get no event in that run",
-}
-
-
-def broken(rule: str) -> bool:
-    return rule in BROKEN
 
 
 class Hole(AssertionError):
@@ -81,7 +57,7 @@ class Join:
     term_columns: tuple[str, ...] = ()  # the parent's columns in them
 
     def parent_columns(self) -> tuple[str, ...]:
-        return (*(p for p, _ in self.on), *(() if broken("equality_columns") else self.term_columns))
+        return (*(p for p, _ in self.on), *self.term_columns)
 
 
 @dataclass(frozen=True)
@@ -169,36 +145,29 @@ def membership_pass(
     def members(a: str, row: Row | None, side: int) -> frozenset[int]:
         if row is None:
             return frozenset()
-        state = new if broken("post_state") else (old, new)[side]
+        state = (old, new)[side]
         joins = [j for j in filters.joins if j.child == a]
         found = own_members(filters.articles[a], row, parts, days[side], bool(joins))
         for j in joins:
             for q, prow in state[j.parent].items():
                 if matches(j, prow, row):
                     change = result[j.parent].get(q)
-                    found |= (
-                        change[1 if broken("post_state") else side]
-                        if change
-                        else members(j.parent, prow, side)
-                    )
+                    found |= change[side] if change else members(j.parent, prow, side)
         return frozenset(found)
 
     for a in filters.order():
         keys = set(changed.get(a, {}))
-        if not broken("touch_children"):
-            for j in (j for j in filters.joins if j.child == a):
-                for q, (was, is_) in result[j.parent].items():
-                    before, after = old[j.parent].get(q), new[j.parent].get(q)
-                    contribution = [
-                        row and (tuple(row[p] for p in j.parent_columns()), m)
-                        for row, m in ((before, was), (after, is_))
-                    ]
-                    if contribution[0] != contribution[1]:
-                        keys |= {
-                            k
-                            for k, row in new[a].items()
-                            if matches(j, before, row) or matches(j, after, row)
-                        }
+        for j in (j for j in filters.joins if j.child == a):
+            for q, (was, is_) in result[j.parent].items():
+                before, after = old[j.parent].get(q), new[j.parent].get(q)
+                contribution = [
+                    row and (tuple(row[p] for p in j.parent_columns()), m)
+                    for row, m in ((before, was), (after, is_))
+                ]
+                if contribution[0] != contribution[1]:
+                    keys |= {
+                        k for k, row in new[a].items() if matches(j, before, row) or matches(j, after, row)
+                    }
         article = filters.articles[a]
         if article.timed and days[0] != days[1]:
             values = parts.values() if article.kind == "param" else [None]
@@ -224,7 +193,7 @@ def membership_pass(
 
 
 def baseline() -> Lineage:
-    return {} if broken("baseline_writer") else {PUBLICATION: 1}
+    return {PUBLICATION: 1}
 
 
 @dataclass(frozen=True)
@@ -475,9 +444,8 @@ class Network:
         if before is None and known and known.type == 5:
             # The row that left goes on without this replica: an insert of the key here knows nothing of it.
             seen = frozenset(e for e in seen if self.writes[e][0] == replica.name)
-            if not broken("type5_fresh"):
-                floor = max(known.lineage.values(), default=0)
-                lineage = {}
+            floor = max(known.lineage.values(), default=0)
+            lineage = {}
         lineage = bump(lineage, writer or replica.nick, floor)
         seen = seen | {self.event(replica.name, (a, k))}
         born = -gen if before is None and known is None else known and known.partchangegen
@@ -517,8 +485,6 @@ class Network:
                 )
                 for pid in sorted(was | is_):
                     kind = "stay" if pid in was and pid in is_ else "enter" if pid in is_ else "leave"
-                    if kind == "stay" and broken("stay_events"):
-                        continue
                     self._add_event(key, Event(hub.seq, gens[a], pid, kind, why if kind == "leave" else 0))
                 data_gen = hub.meta[key].gen
                 if (
@@ -556,8 +522,6 @@ class Network:
 
     def _check_pass(self, found: Pass, before, after, days, parts=None) -> None:
         """The incremental pass against the full evaluation."""
-        if BROKEN & {"touch_children", "post_state"}:
-            return
         parts = parts or self.hub.parts
         was = full_members(self.filters, parts, before, days[0])
         is_ = full_members(self.filters, parts, after, days[1])
@@ -601,8 +565,6 @@ class Network:
             last = [e for e in mine if e.seq == mine[-1].seq]
             had = any(e.kind in ("stay", "leave") for e in first) or any(e.nick for e in mine)
             has = any(e.kind in ("enter", "stay") for e in last)
-            if broken("first_event"):
-                had = any(e.kind in ("stay", "leave") for e in last)
             if hub.meta[key].seq < first_seq:
                 raise Hole(
                     f"{key}: its metadata (run {hub.meta[key].seq}) lies before the first run read ({first_seq})"
@@ -699,8 +661,6 @@ class Network:
         window = self.window(sub, start)
 
         def is_news(meta: Meta) -> bool:
-            if broken("news_in_window"):
-                return meta.gen in relevant
             return meta.gen > start and hub.gens[meta.gen].guid not in s_held
 
         relevant = {
@@ -725,18 +685,12 @@ class Network:
         resolver = P_NICK if upload else sub.nick
         for key, mine in sent.items():
             theirs = self._version(key)
-            if broken("upload_lookup") and not (
-                key in window and (is_news(hub.meta[key]) or not window[key][0] or not window[key][1])
-            ):
-                theirs = None
             if not upload and key not in window:
                 continue  # stays as it is until it is uploaded
             verdict, version, loser = self._decide(key, mine, theirs, resolver, sub)
             if not upload:
                 had, has, _, why = window[key]
                 if not has and not (had and theirs.row is None and why == DELETED_ROW):
-                    if broken("leave_keeps_edit"):
-                        verdicts[key], final[key] = "download", theirs
                     continue  # it left; the local change goes up first
                 if verdict in ("upload", "known"):
                     continue
@@ -791,8 +745,6 @@ class Network:
                 if row is not None:
                     after[a][k] = row
         self._check_pass(found, hub.captured, after, days)
-        if broken("staged_pass"):
-            found = {a: {} for a in self.names}
 
         # Which generation the publisher records each row under, and which ones it makes itself
         addressed = []
@@ -804,13 +756,11 @@ class Network:
             else:
                 hub_rows[key] = replace(final[key], gen=own_gen(key[0]))
         for a in self.names:
-            if any(w != i or k in changed[a] for k, (w, i) in found[a].items()) and not broken(
-                "own_generation"
-            ):
+            if any(w != i or k in changed[a] for k, (w, i) in found[a].items()):
                 own_gen(a)
         for key in sent:
             # The uploader has it, whatever the publisher knows of it: a session without a download records that.
-            if upload and not download and sent[key].row is not None and not broken("addressed"):
+            if upload and not download and sent[key].row is not None:
                 is_ = found[key[0]][key[1]][1] if key[1] in found[key[0]] else self._member(key)
                 addressed.append((key, "stay" if {sub.pid, ALL} & is_ else "leave"))
                 own_gen(key[0])
@@ -899,8 +849,6 @@ class Network:
                 )
                 continue
             if had and not is_news(version):
-                continue
-            if broken("enter_old") and not is_news(version):
                 continue
             gen = version.gen if version.gen in relevant else event_gen or own_gen(a)
             sub_rows[key] = ("update" if had else "insert", replace(version, gen=sub_gen(gen), type=None))
@@ -1019,14 +967,6 @@ class Network:
                     table[k] = row
         hub.captured = state
         gens = {a: changeset.own_gens[a][0] for a in changeset.own_gens}
-        if broken("own_generation"):
-            newest = {}
-            for number, _, art in changeset.hub_received:
-                newest[art] = number
-            gens = {
-                a: gens.get(a) or newest.get(a) or hub.new_gen(f"g{next(self.ids)}", a, True)
-                for a in self.names
-            }
         tables, hub.tables = hub.tables, {a: dict(rows) for a, rows in state.items()}
         self._append_run(changeset.hub_rows, changeset.hub_pass, set(changeset.hub_rows), gens)
         hub.tables = tables
@@ -1076,8 +1016,6 @@ class Network:
                 if row is not None:
                     after[a][k] = row
         self._check_pass(found, base, after, (hub.day, hub.day))
-        if broken("late_pass"):
-            found = {a: {} for a in self.names}
         for a in self.names:  # children of an article that no session merged join a generation of their own
             if a not in gens and any(w != i for w, i in found[a].values()):
                 gens[a] = hub.new_gen(f"g{next(self.ids)}", a, True)
@@ -1118,8 +1056,6 @@ class Network:
                 known = Meta(0, lineage, captured[key], 0, known_seen)
             mine = self._tracked(sub, a, k, captured[key], row, gen, writer=sub.nick + LATE, known=known)
             version = mine
-            if action == "leave" and broken("leave_vs_late"):
-                continue
             if action in ("insert", "update", "delete"):
                 applied = changeset.sub_rows[key][1]
                 if covers(mine.lineage, applied.lineage):
@@ -1159,8 +1095,6 @@ class Network:
 
     def _check_sent(self, sub: Subscriber, key, row: Row, state) -> None:
         """A row that is sent is in the partition (as the publisher's rows will be)."""
-        if BROKEN & {"touch_children", "post_state", "staged_pass"}:
-            return
         members = full_members(self.filters, self.hub.parts, state, self.hub.day)[key[0]].get(
             key[1], frozenset()
         )

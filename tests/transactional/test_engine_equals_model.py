@@ -292,6 +292,7 @@ def _row(values: dict[str, Any], ddl: str) -> tuple:
     )
 
 
+@pytest.mark.slow
 def test_the_three_printed_procedures_do_what_the_agent_does(spark: SparkSession, replica_dir: Path) -> None:
     shape = Shape(1, 1, "t", "t", ("a`b", "v.2"), ("int", "string"), ("a`b",))
     table = replica_dir / "t"
