@@ -1,7 +1,6 @@
 """The flights of 2013 edited at three sites by seeded chance, and what must become of them, computed without mergerepl.
 
-The expectation follows the rules in docs/conflicts.md on plain dictionaries: one list of edits a site, one pass over the
-subscriptions in order. It knows nothing of lineages, generations or Spark.
+The expectation is the reference model's.
 """
 
 import random
@@ -17,6 +16,8 @@ from deltalake import DeltaTable, write_deltalake
 from pyspark.sql import SparkSession
 
 from mergerepl.cli.demo.flights_data import SampleTable
+from tests.properties.reference import Network
+from tests.properties.state import Result, Subscriber
 
 Key = tuple[Any, ...]
 Row = dict[str, Any]
@@ -107,77 +108,32 @@ class Expected:
         return by_key(pa.concat_tables([untouched, pa.Table.from_pylist(written, schema=base.schema)]), key)
 
 
-@dataclass(frozen=True)
-class Change:
-    """What the hub sends of a row: the row (None: deleted) and the columns that were changed on the way."""
-
-    row: Row | None
-    changed: frozenset[str]
-
-
 def expected(sample: SampleTable, base: Mapping[Key, Row], edits: Mapping[str, Edits]) -> Expected:
-    """Return what the rules come to if the hub's own edits meet each subscriber's, in order, and the hub never loses.
+    """Return what the reference model comes to when the sites made their edits and synchronized until nothing moved."""
+    columns = tuple(name for name in next(iter(base.values())) if name not in sample.key)
+    subscribers = (Subscriber("north", "server", 75.0), Subscriber("south", "client"))
+    snapshot: Any = {key: {name: row[name] for name in columns} for key, row in base.items()}
+    tracking: Any = sample.tracking
+    net: Any = Network(subscribers, publisher="hq", columns=columns, snapshot=snapshot, tracking=tracking)
+    for site, rows in edits.items():
+        for key, row in rows.items():
+            operation = "delete" if row is None else "update" if key in base else "insert"
+            net.write(site, key, operation, row and {name: row[name] for name in columns})
+    while any(result != Result(0, 0, 0) for result in [net.sync(each.name) for each in subscribers]):
+        pass
 
-    The hub never loses here: its own edits have priority 100, the server subscriber's 75, the client's 0.
-    """
-    hub, *subscribers = edits
-    by_column = sample.tracking == "column"
-    news = {
-        key: change
-        for key, row in edits[hub].items()
-        if (change := _change(base.get(key), row, sample)) is not None
-    }
-    result = Expected({})
-    for subscriber in subscribers:
-        for key, row in edits[subscriber].items():
-            theirs = _change(base.get(key), row, sample)
-            if theirs is None:
-                continue
-            ours = news.get(key)
-            news[key] = theirs if ours is None else _met(ours, theirs, key, result, by_column=by_column)
-    result.rows = {key: change.row for key, change in news.items()}
-    return result
+    def whole(key: Key, row: Row | None) -> Row | None:
+        return None if row is None else {**dict(zip(sample.key, key, strict=True)), **row}
+
+    rows = {key: whole(key, net.rows("hq").get(key)) for each in edits.values() for key in each}
+    conflicts = Counter(each.type for each in net.conflicts)
+    return Expected(
+        rows, conflicts, [(each.type, each.key, whole(each.key, each.row)) for each in net.conflicts]
+    )
 
 
 def by_key(table: pa.Table, key: tuple[str, ...]) -> pa.Table:
     return table.sort_by([(name, "ascending") for name in key])
-
-
-def _change(before: Row | None, after: Row | None, sample: SampleTable) -> Change | None:
-    """Return what an edit comes to, None if nothing: an insert changes every column, an update those that differ."""
-    if after is None or before is None:
-        return None if after is before else Change(after, frozenset(_values(after or before or {}, sample)))
-    changed = frozenset(name for name in _values(after, sample) if after[name] != before[name])
-    return Change(after, changed) if changed else None
-
-
-def _values(row: Row, sample: SampleTable) -> list[str]:
-    return [name for name in row if name not in sample.key]
-
-
-def _met(ours: Change, theirs: Change, key: Key, result: Expected, *, by_column: bool) -> Change:
-    """Return what the hub holds after a subscriber's edit met its own; a conflict is the subscriber's loss."""
-
-    def lost(kind: int) -> Change:
-        result.conflicts[kind] += 1
-        result.losers.append((kind, key, theirs.row))
-        return ours
-
-    if ours.row is None or theirs.row is None:
-        if ours.row is None and theirs.row is None:
-            return ours
-        return lost(3 if ours.row is None else 4)
-    if ours.row == theirs.row:
-        return Change(ours.row, ours.changed | theirs.changed)
-    clashing = {name for name in ours.changed & theirs.changed if ours.row[name] != theirs.row[name]}
-    if not by_column:
-        return lost(1)
-    if clashing:
-        # What the loser had changed is overridden: the next subscriber meets a change of those columns, too.
-        overridden = {name for name in theirs.changed if ours.row[name] != theirs.row[name]}
-        return Change(lost(2).row, ours.changed | overridden)
-    merged = {**ours.row, **{name: theirs.row[name] for name in theirs.changed}}
-    return Change(merged, ours.changed | theirs.changed)
 
 
 # Making the edits: one way a site. ----------------------------------------------------------------------
