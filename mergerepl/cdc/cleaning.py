@@ -70,10 +70,7 @@ def cleanup(
     with plain_errors("change tables were cleaned up"), held(reader, "cdc cleanup"):
         checked_state(reader)
         done = _cleaned_up(found, minutes, most)
-        jobs = found.control.rows(CDC_JOBS)
-        now = datetime.now(UTC)
-        noted = [replace(row, last_run=now) if row.job_type == CLEANUP else row for row in jobs]
-        found.control.replace(CDC_JOBS, noted)
+        found.control.change_where(CDC_JOBS, {"last_run": datetime.now(UTC)}, job_type=CLEANUP)
         # A scan cycle leaves two.
         for control, tables in ((found.control, cdc.ALL), (found.log, logreader.ALL)):
             remove_unused_files(control.path(table.name) for table in tables)

@@ -4,7 +4,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import asdict, replace
 from datetime import datetime
-from functools import reduce
+from functools import partial, reduce
 from pathlib import Path
 from typing import Any
 
@@ -91,10 +91,8 @@ class Capture:
         """Choose the job that reads the log: the log reader's if a publication reads it, too, else the capture job."""
         if not self.database.is_enabled or not self.database.control.exists(CDC_JOBS):
             return
-        before = self.database.control.rows(CDC_JOBS)
-        after = fitting_jobs(before, state.database.database_id, is_shared=is_shared(state))
-        if after != before:
-            self.database.control.replace(CDC_JOBS, after)
+        fitting = partial(fitting_jobs, state.database.database_id, is_shared=is_shared(state))
+        self.database.control.edit(CDC_JOBS, fitting)
 
     def wanted(self) -> Mapping[int, Wanted]:
         """Return the sources of all instances; an instance that stops at a gap stops its source."""
@@ -267,11 +265,8 @@ class Capture:
             with_types(cycle.spark(), self.database.change_table(instance), step["types"], transaction)
             failpoint("cdc.after_types")
         rows = [CapturedColumn(**each) for each in step["columns"]]
-        others = [
-            row for row in self.database.control.rows(CAPTURED_COLUMNS) if row.object_id != instance.object_id
-        ]
         if set(self.database.captured(instance.object_id)) != set(rows):
-            self.database.control.replace(CAPTURED_COLUMNS, [*others, *rows])
+            self.database.control.replace_where(CAPTURED_COLUMNS, rows, object_id=instance.object_id)
 
     def _begin(self, plan: Plan, begin: Mapping[str, Any]) -> None:
         """Create change tables, in place of what is there, and state their instances, `change_tables` last."""
@@ -288,14 +283,11 @@ class Capture:
                     table, [each for each in columns if each.object_id == instance.object_id], types, created
                 )
         failpoint("cdc.after_create")
-        captured = [row for row in control.rows(CAPTURED_COLUMNS) if row.object_id not in numbers]
-        index = [row for row in control.rows(INDEX_COLUMNS) if row.object_id not in numbers]
-        control.replace(
-            CAPTURED_COLUMNS, [*captured, *(CapturedColumn(**each) for each in begin["captured"])]
-        )
-        control.replace(INDEX_COLUMNS, [*index, *(IndexColumn(**each) for each in begin["index"])])
-        known = [row for row in control.rows(CHANGE_TABLES) if row.object_id not in numbers]
-        control.replace(CHANGE_TABLES, [*known, *instances])
+        captured = [CapturedColumn(**each) for each in begin["captured"]]
+        control.replace_where(CAPTURED_COLUMNS, captured, object_id=numbers)
+        index = [IndexColumn(**each) for each in begin["index"]]
+        control.replace_where(INDEX_COLUMNS, index, object_id=numbers)
+        control.replace_where(CHANGE_TABLES, instances, object_id=numbers)
         failpoint("cdc.after_change_tables")
 
     def _end_paused(self, plan: Plan) -> None:

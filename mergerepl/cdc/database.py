@@ -7,16 +7,16 @@ from pathlib import Path
 
 from mergerepl import roots
 from mergerepl.cdc.refusals import CdcUsageError
-from mergerepl.delta.properties import KEPT_A_DAY
 from mergerepl.delta.transactions import transaction_version
 from mergerepl.logreader.lsn import Lsn
 from mergerepl.logreader.positions import control_of
 from mergerepl.model.cdc import CapturedColumn
-from mergerepl.replica.control import ControlPlane
+from mergerepl.replica.control import ControlDatabase, ControlPlane
 from mergerepl.systables.cdc import (
     APP_ID,
     CAPTURED_COLUMNS,
     CHANGE_TABLES,
+    CREATED,
     FOLDER,
     INDEX_COLUMNS,
     LSN_TIME_MAPPING,
@@ -27,15 +27,11 @@ from mergerepl.systables.cdc import (
 
 
 @dataclass(frozen=True)
-class Database:
+class Database(ControlDatabase):
     """A folder of Delta tables that is, or shall be, enabled for Change Data Capture."""
 
-    root: Path
-
-    @cached_property
-    def control(self) -> ControlPlane:
-        """The tables of Change Data Capture."""
-        return ControlPlane(self.root / FOLDER, KEPT_A_DAY)
+    folder = FOLDER
+    tables = CREATED
 
     @cached_property
     def log(self) -> ControlPlane:
@@ -45,7 +41,7 @@ class Database:
     @property
     def is_enabled(self) -> bool:
         """Whether the database is enabled."""
-        return self.control.exists(CHANGE_TABLES)
+        return self.is_there
 
     def require_enabled(self) -> None:
         """Check that the database is enabled.

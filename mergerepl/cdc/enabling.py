@@ -20,7 +20,7 @@ from mergerepl.logreader.scan import leave
 from mergerepl.store.folders import is_there, remove_leftover, remove_table
 from mergerepl.store.log_reader_files import read_plan
 from mergerepl.systables import logreader
-from mergerepl.systables.cdc import CHANGE_TABLES, CREATED, FOLDER
+from mergerepl.systables.cdc import CHANGE_TABLES, FOLDER
 
 DEFAULT_LOG_RETENTION = "7 days"
 
@@ -40,9 +40,7 @@ def enable_db(database: str | os.PathLike[str], *, log_retention: str = DEFAULT_
             return False
         make_log_reader(reader, retention)
         failpoint("cdc.after_log_reader")
-        for table in CREATED:
-            if not found.control.exists(table):
-                found.control.replace(table, ())
+        found.create()
         failpoint("cdc.after_enable_db")
     return True
 

@@ -7,6 +7,7 @@ import os
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from typing import Any
 
 from pyspark.sql import SparkSession
@@ -106,9 +107,8 @@ def enable_table(
                 check_key(reader.spark(), wanted)
             _set_properties(reader, wanted, timedelta(seconds=state.database.file_retention or 0))
         if not found.instances():
-            jobs = found.control.rows(CDC_JOBS)
-            database_id = state.database.database_id
-            found.control.replace(CDC_JOBS, with_default_jobs(jobs, database_id, is_shared=is_shared(state)))
+            default = partial(with_default_jobs, state.database.database_id, is_shared=is_shared(state))
+            found.control.edit(CDC_JOBS, default)
         plan = begin(
             reader,
             NAME,
@@ -217,8 +217,9 @@ def disable_table(
         state = tidied(reader, found)
         path = source_of(source_name, source_schema)[0]
         known = state.source_at(path)
-        instances = found.instances()
-        of_source = [each for each in instances if known and each.source_object_id == known.source_object_id]
+        of_source = [
+            each for each in found.instances() if known and each.source_object_id == known.source_object_id
+        ]
         wanted = [
             each
             for each in of_source
@@ -227,7 +228,7 @@ def disable_table(
         if not wanted:
             names = [each.capture_instance for each in of_source]
             raise CdcUsageError.no_such_instance(f"{capture_instance} of table {path}", names)
-        found.control.replace(CHANGE_TABLES, [each for each in instances if each not in wanted])
+        found.control.remove_where(CHANGE_TABLES, object_id={each.object_id for each in wanted})
         failpoint("cdc.after_disable_table")
         tidied(reader, found)
     return [each.capture_instance for each in wanted]

@@ -110,7 +110,7 @@ def checked_type(job_type: str) -> str:
     return job_type
 
 
-def with_default_jobs(jobs: Sequence[Job], database_id: str, *, is_shared: bool) -> list[Job]:
+def with_default_jobs(database_id: str, jobs: Sequence[Job], *, is_shared: bool) -> list[Job]:
     """Return the jobs of a database that gets its first instance: those that are missing, with their defaults, started.
 
     `is_shared`: the log is read for publications, too.
@@ -120,7 +120,7 @@ def with_default_jobs(jobs: Sequence[Job], database_id: str, *, is_shared: bool)
     return [*jobs, *(new_job(database_id, each, {}) for each in wanted if each not in known)]
 
 
-def fitting_jobs(jobs: Sequence[Job], database_id: str, *, is_shared: bool) -> list[Job]:
+def fitting_jobs(database_id: str, jobs: Sequence[Job], *, is_shared: bool) -> list[Job]:
     """Return the jobs when publications come to the log, or the last one has gone: one job reads it, with its defaults.
 
     A job that was dropped does not come back.

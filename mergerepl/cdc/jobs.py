@@ -201,11 +201,7 @@ def _change(
     found.require_enabled()
     with held(log_reader(found, wait_s=wait_s), "cdc jobs"):
         found.require_enabled()
-        before = found.control.rows(CDC_JOBS)
-        after = change(before)
-        if after != before:
-            found.control.replace(CDC_JOBS, after)
-    return after
+        return found.control.edit(CDC_JOBS, change)
 
 
 def _only(jobs: Sequence[Job], job_type: str) -> Job:

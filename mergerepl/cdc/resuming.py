@@ -73,19 +73,15 @@ def resume(
             _compare_gaps(found, same)
         if not look.units and not look.has_waiting:
             # Nothing is unread: no cycle would say that the instances do not end any more.
-            numbers = {each.object_id for each in same}
-            open_again = [
-                replace(each, end_lsn=None, has_drop_pending=False) if each.object_id in numbers else each
-                for each in found.instances()
-            ]
-            found.control.replace(CHANGE_TABLES, open_again)
+            open_again = {"end_lsn": None, "has_drop_pending": False}
+            found.control.change_where(CHANGE_TABLES, open_again, object_id={each.object_id for each in same})
         save_state(reader.control, state.with_source(active))
     return True
 
 
 def _compare_gaps(database: Database, instances: Sequence[ChangeTable]) -> None:
-    changed = [replace(each, on_gap=COMPARE) if each in instances else each for each in database.instances()]
-    database.control.replace(CHANGE_TABLES, changed)
+    numbers = {each.object_id for each in instances}
+    database.control.change_where(CHANGE_TABLES, {"on_gap": COMPARE}, object_id=numbers)
 
 
 def _restart(

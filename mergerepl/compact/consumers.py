@@ -199,15 +199,13 @@ def register(session: Session, name: str, *, start: Start, again: bool) -> Consu
 def forget(session: Session, name: str) -> None:
     """Remove a named consumer."""
     with session.held("tracking consumer"):
-        known = consumer_states(session.database)
-        if all(each.name != name for each in known):
+        if all(each.name != name for each in consumer_states(session.database)):
             raise TrackingError.no_consumer(name)
-        session.database.control.replace(CONSUMERS, [each for each in known if each.name != name])
+        session.database.control.remove_where(CONSUMERS, name=name)
 
 
 def _store(database: Database, state: ConsumerState) -> None:
-    others = [each for each in consumer_states(database) if each.name != state.name]
-    database.control.replace(CONSUMERS, [*others, state])
+    database.control.replace_where(CONSUMERS, [state], name=state.name)
 
 
 def of_token(session: Session, token: str) -> Consumer:

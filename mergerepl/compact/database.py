@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from datetime import timedelta
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import ClassVar
 
 from mergerepl.compact.counters import drop, is_database, read_counters
 from mergerepl.compact.errors import TrackingError
@@ -29,7 +29,7 @@ from mergerepl.model.tracking import (
     TrackingKeyType,
     TrackingOptions,
 )
-from mergerepl.replica.control import CHECKPOINT_INTERVAL, ControlPlane
+from mergerepl.replica.control import CHECKPOINT_INTERVAL, ControlDatabase
 from mergerepl.systables.compact import (
     COMMIT_SEQUENCE,
     COMMITS,
@@ -42,7 +42,6 @@ from mergerepl.systables.compact import (
     TRACKED_OBJECTS,
     KeyColumn,
 )
-from mergerepl.systables.table import TypedTable
 
 _NEWEST = 100
 """CSNs back from a bound among which the last published transaction is looked for first: more can only be aborts."""
@@ -53,15 +52,12 @@ KIND = "track"
 
 
 @dataclass(frozen=True)
-class Database:
+class Database(ControlDatabase):
     """A folder with tracked tables, or that shall have some."""
 
-    root: Path
-
-    @cached_property
-    def control(self) -> ControlPlane:
-        """The small system tables."""
-        return ControlPlane(self.root / FOLDER)
+    folder = FOLDER
+    tables = (COMMIT_SEQUENCE, COMMITS, CONSUMERS, TRACKED_OBJECTS)
+    properties: ClassVar[Mapping[str, str]] = {}
 
     @cached_property
     def database_id(self) -> str:
@@ -98,10 +94,7 @@ class Database:
 
 def create_tables(database: Database, *, retention: timedelta) -> None:
     """Make the system tables that are not there yet, empty."""
-    empty: tuple[TypedTable[Any], ...] = (COMMIT_SEQUENCE, COMMITS, CONSUMERS, TRACKED_OBJECTS)
-    for table in empty:
-        if not database.control.exists(table):
-            database.control.replace(table, ())
+    database.create()
     if not is_delta_table(database.deleted_rows):
         drop(database.deleted_rows)
         properties = {
@@ -118,17 +111,15 @@ def require_database(database: Database) -> None:
 
     Raises: TrackingError.
     """
-    if not is_database(database.root) or not database.control.exists(TRACKED_OBJECTS):
+    if not is_database(database.root) or not database.is_there:
         read_counters(database.root)
         raise TrackingError.no_database(database.root)
 
 
 def tracked_tables(database: Database) -> dict[str, TrackedTable]:
     """Return the tracked tables by name."""
-    if not database.control.exists(TRACKED_OBJECTS):
-        return {}
     parts: dict[str, list[KeyColumn]] = {}
-    for row in database.control.rows(TRACKED_OBJECTS):
+    for row in database.control.rows_if_any(TRACKED_OBJECTS):
         parts.setdefault(row.table, []).append(row)
     return {name: _tracked_table(name, rows) for name, rows in sorted(parts.items())}
 
@@ -151,9 +142,12 @@ def _tracked_table(name: str, rows: Sequence[KeyColumn]) -> TrackedTable:
 
 def store_tracked(database: Database, name: str, table: TrackedTable | None) -> None:
     """Store the tracking of one table; None: it is not tracked."""
-    others = [each for each in tracked_tables(database).values() if each.name != name]
-    tables = others if table is None else [*others, table]
-    rows = [
+    rows = [] if table is None else _key_columns(table)
+    database.control.replace_where(TRACKED_OBJECTS, rows, table=name)
+
+
+def _key_columns(table: TrackedTable) -> list[KeyColumn]:
+    return [
         KeyColumn(
             table.name,
             int(table.options),
@@ -167,10 +161,8 @@ def store_tracked(database: Database, name: str, table: TrackedTable | None) -> 
             table.enabled_at,
             table.enabled_csn,
         )
-        for table in tables
         for place, (column, type_) in enumerate(zip(table.key, table.key_types, strict=True), 1)
     ]
-    database.control.replace(TRACKED_OBJECTS, rows)
 
 
 def tracked_table(database: Database, name: str) -> TrackedTable:

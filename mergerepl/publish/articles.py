@@ -111,4 +111,4 @@ def _check_again(work: Work, new: NewArticle, captured: int) -> None:
 def unpublish(root: Path, artid: str) -> None:
     """Take an article out of the publication. Its table keeps the feed; the nickname is not reused."""
     control = Replica(root).control
-    control.replace(catalog.ARTICLES, [row for row in control.rows(catalog.ARTICLES) if row.artid != artid])
+    control.remove_where(catalog.ARTICLES, artid=artid)

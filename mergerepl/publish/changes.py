@@ -3,7 +3,6 @@
 import os
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -103,15 +102,7 @@ def check_subscription_unchanged(publisher: Path, subscription: Subscription, ro
 
 def update_rows(root: Path, table: TypedTable[RowT], change: Columns, **where: object) -> None:
     """Change columns of the rows with these values, in one commit."""
-    control = Replica(root).control
-    rows = control.rows(table)
-
-    def is_meant(row: RowT) -> bool:
-        return all(getattr(row, name) == value for name, value in where.items())
-
-    changed = [replace(row, **change) if is_meant(row) else row for row in rows]
-    if changed != rows:
-        control.replace(table, changed)
+    Replica(root).control.change_where(table, change, **where)
 
 
 def _update_everywhere(

@@ -4,12 +4,15 @@ A table of the control plane is read whole and replaced whole by one commit (7 m
 one that grows is appended to and read with a condition. The caller holds the lease of the replica or of the folder.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence, Set
 from contextlib import suppress
+from dataclasses import dataclass, replace
+from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from mergerepl.delta.log import as_seen, is_as_seen, is_delta_table
+from mergerepl.delta.properties import KEPT_A_DAY
 from mergerepl.delta.small_tables import (
     arrow_schema,
     arrow_value,
@@ -78,9 +81,39 @@ class ControlPlane:
             self._keep(table, version, stored)
         return [table.read(row) for row in python_rows(stored, table.names)]
 
+    def rows_if_any(self, table: TypedTable[RowT]) -> list[RowT]:
+        """Return the rows of a table; none if it was not created."""
+        return self.rows(table) if self.exists(table) else []
+
+    def create(self, tables: Iterable[TypedTable[Any]]) -> None:
+        """Create the tables that are missing, empty and in this order."""
+        for table in tables:
+            if not self.exists(table):
+                self.replace(table, ())
+
     def replace(self, table: TypedTable[RowT], rows: Iterable[RowT]) -> None:
         """Make `rows` the table's content, in one commit."""
         self._keep(table, *self._write(table, rows, mode="overwrite"))
+
+    def edit(self, table: TypedTable[RowT], change: Callable[[list[RowT]], list[RowT]]) -> list[RowT]:
+        """Replace a table's rows by what `change` makes of them: one commit, none if nothing changes. Returns the rows."""
+        before = self.rows(table)
+        after = change(list(before))
+        if after != before:
+            self.replace(table, after)
+        return after
+
+    def replace_where(self, table: TypedTable[RowT], rows: Iterable[RowT], /, **where: object) -> None:
+        """Put `rows` in the place of the rows with these values, as `edit` does. A set is a choice of values."""
+        self.edit(table, lambda known: [*(row for row in known if not _has(row, where)), *rows])
+
+    def remove_where(self, table: TypedTable[Any], /, **where: object) -> None:
+        """Remove the rows with these values, as `edit` does."""
+        self.replace_where(table, (), **where)
+
+    def change_where(self, table: TypedTable[Any], values: Mapping[str, Any], /, **where: object) -> None:
+        """Set fields of the rows with these values, as `edit` does."""
+        self.edit(table, lambda known: [replace(r, **values) if _has(r, where) else r for r in known])
 
     def append(
         self, table: TypedTable[RowT], rows: Sequence[RowT], *, once: tuple[str, int] | None = None
@@ -121,3 +154,36 @@ class ControlPlane:
         types = {column.name: column.type for column in table.columns}
         written = pa.Table.from_pylist(values, schema=arrow_schema(types))
         return write_rows(path, written, mode=mode, properties=self.properties, once=once), written
+
+
+def _has(row: object, where: Mapping[str, object]) -> bool:
+    return all(
+        getattr(row, name) in value if isinstance(value, Set) else getattr(row, name) == value
+        for name, value in where.items()
+    )
+
+
+@dataclass(frozen=True)
+class ControlDatabase:
+    """A root with the control tables that one product keeps in a folder of its own."""
+
+    root: Path
+
+    folder: ClassVar[str]
+    tables: ClassVar[tuple[TypedTable[Any], ...]]
+    """In the order in which they are created: the last one says that the product is set up here."""
+    properties: ClassVar[Mapping[str, str]] = KEPT_A_DAY
+
+    @cached_property
+    def control(self) -> ControlPlane:
+        """The control tables."""
+        return ControlPlane(self.root / self.folder, self.properties)
+
+    @property
+    def is_there(self) -> bool:
+        """Whether the product is set up here."""
+        return self.control.exists(self.tables[-1])
+
+    def create(self) -> None:
+        """Create the tables that are missing."""
+        self.control.create(self.tables)

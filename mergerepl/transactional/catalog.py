@@ -3,17 +3,16 @@
 import os
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 from mergerepl import roots
-from mergerepl.delta.properties import KEPT_A_DAY
 from mergerepl.delta.transactions import transaction_version
 from mergerepl.logreader.lsn import Lsn
 from mergerepl.logreader.positions import control_of
-from mergerepl.replica.control import ControlPlane
+from mergerepl.replica.control import ControlDatabase, ControlPlane
 from mergerepl.store.lease import DISTRIBUTION_LOCK, lease
 from mergerepl.systables.transactional import (
     APP_ID,
@@ -40,25 +39,16 @@ Root = str | os.PathLike[str]
 
 
 @dataclass(frozen=True)
-class Distributor:
+class Distributor(ControlDatabase):
     """The distribution store in a folder of Delta tables that publishes, or shall publish, transactionally."""
 
-    root: Path
-
-    @cached_property
-    def control(self) -> ControlPlane:
-        """The tables of the distribution store."""
-        return ControlPlane(self.root / FOLDER, KEPT_A_DAY)
+    folder = FOLDER
+    tables = AT_DISTRIBUTOR
 
     @cached_property
     def log(self) -> ControlPlane:
         """The tables of the log reader."""
         return control_of(self.root)
-
-    @property
-    def is_there(self) -> bool:
-        """Whether there is a distribution store."""
-        return self.control.exists(PUBLICATIONS)
 
     def require(self) -> None:
         """Check that there is a distribution store, and that this version of mergerepl wrote it.
@@ -82,12 +72,6 @@ class Distributor:
         """
         with lease(self.root, purpose="write to _transactional", wait_s=WRITE_WAIT_S, file=DISTRIBUTION_LOCK):
             yield
-
-    def create(self) -> None:
-        """Make the tables that are missing."""
-        for table in AT_DISTRIBUTOR:
-            if not self.control.exists(table):
-                self.control.replace(table, ())
 
     def publications(self) -> list[PublicationRow]:
         """Return the publications; none where there is no distribution store."""
@@ -143,15 +127,12 @@ class Distributor:
     def add_subscription(self, row: SubscriptionRow) -> None:
         """Add the row of a subscription."""
         with self.writing():
-            self.control.replace(SUBSCRIPTIONS, [*self.control.rows(SUBSCRIPTIONS), row])
+            self.control.edit(SUBSCRIPTIONS, lambda known: [*known, row])
 
     def change_subscription(self, guid: str, **values: Any) -> None:
         """Set columns of a subscription's row; others stay as somebody else may have set them meanwhile."""
         with self.writing():
-            rows = self.control.rows(SUBSCRIPTIONS)
-            changed = [replace(row, **values) if row.subscription_guid == guid else row for row in rows]
-            if changed != rows:
-                self.control.replace(SUBSCRIPTIONS, changed)
+            self.control.change_where(SUBSCRIPTIONS, values, subscription_guid=guid)
 
     def commands_table(self, row: ArticleRow) -> Path:
         """Return the table of an article's commands in this shape."""
@@ -177,19 +158,15 @@ class Distributor:
 
 
 @dataclass(frozen=True)
-class Subscriber:
+class Subscriber(ControlDatabase):
     """The position of a subscriber."""
 
-    root: Path
-
-    @cached_property
-    def control(self) -> ControlPlane:
-        """The tables of the subscriber."""
-        return ControlPlane(self.root / FOLDER, KEPT_A_DAY)
+    folder = FOLDER
+    tables = (POSITIONS,)
 
     def positions(self) -> list[PositionRow]:
         """Return the positions of all subscriptions; none where there is no table."""
-        return self.control.rows(POSITIONS) if self.control.exists(POSITIONS) else []
+        return self.control.rows_if_any(POSITIONS)
 
     def position(self, guid: str) -> PositionRow | None:
         """Return the position of a subscription, None before its snapshot is done."""
@@ -202,10 +179,8 @@ class Subscriber:
 
     def remove(self, guid: str) -> None:
         """Remove the position of a subscription."""
-        if self.position(guid) is not None:
-            self.control.replace(
-                POSITIONS, [each for each in self.positions() if each.subscription_guid != guid]
-            )
+        if self.is_there:
+            self.control.remove_where(POSITIONS, subscription_guid=guid)
 
     def table(self, subscription: SubscriptionRow, article: ArticleRow) -> Path:
         """Return the table of an article here."""

@@ -260,8 +260,7 @@ class Publishing:
 
     def _save_publication(self) -> PublicationRow:
         row = self._publication_row()
-        others = [each for each in self.distributor.publications() if each.publication != row.publication]
-        self.distributor.control.replace(PUBLICATIONS, [*others, row])
+        self.distributor.control.replace_where(PUBLICATIONS, [row], publication=row.publication)
         return row
 
     def _change_retention(self) -> None:
@@ -288,9 +287,7 @@ class Publishing:
 
     def _unpublish(self) -> None:
         with held(self.reader, "apply"), self.distributor.writing():
-            rows = self.distributor.publications()
-            left = [each for each in rows if each.publication != self.publication.name]
-            self.distributor.control.replace(PUBLICATIONS, left)
+            self.distributor.control.remove_where(PUBLICATIONS, publication=self.publication.name)
 
     def _unsubscribe(self, row: SubscriptionRow) -> None:
         if is_folder(Path(row.subscriber)):
@@ -299,9 +296,7 @@ class Publishing:
         # Its number may be given to another agent.
         forget_stop(self.distributor, row)
         with self.distributor.writing():
-            rows = self.distributor.subscriptions()
-            left = [each for each in rows if each.subscription_guid != row.subscription_guid]
-            self.distributor.control.replace(SUBSCRIPTIONS, left)
+            self.distributor.control.remove_where(SUBSCRIPTIONS, subscription_guid=row.subscription_guid)
 
     def _change(self, stated: TransactionalSubscription, row: SubscriptionRow) -> None:
         self.distributor.change_subscription(row.subscription_guid, **_options(stated))

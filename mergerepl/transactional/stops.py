@@ -59,9 +59,7 @@ def forget_stop(distributor: Distributor, subscription: SubscriptionRow | None =
     if stop_of(distributor, subscription) is None:
         return False
     with distributor.writing():
-        number = _number(subscription)
-        left = [row for row in distributor.control.rows(STOPS) if row.agent_id != number]
-        distributor.control.replace(STOPS, left)
+        distributor.control.remove_where(STOPS, agent_id=_number(subscription))
     return True
 
 
@@ -74,13 +72,12 @@ def stop_of(distributor: Distributor, subscription: SubscriptionRow | None = Non
 def _record(distributor: Distributor, subscription: SubscriptionRow | None, error: Exception) -> None:
     if not distributor.is_there:
         return
-    number = _number(subscription)
     text = error.message if isinstance(error, MergeReplError) else f"{type(error).__name__}: {error}"
     code = error.number if isinstance(error, TransactionalError) else None
     command = error.command if isinstance(error, TransactionalError) else None
     now = datetime.now(UTC)
     stop = StopRow(
-        agent_id=number,
+        agent_id=_number(subscription),
         time=now,
         error_code=code,
         error_text=text,
@@ -96,16 +93,13 @@ def _record(distributor: Distributor, subscription: SubscriptionRow | None, erro
         article_id=command.article_id if command else None,
     )
     with distributor.writing():
-        others = []
-        for known in distributor.control.rows(STOPS):
-            if known.agent_id != number:
-                others.append(known)
-            elif known.error_text == text:
-                # Met again by each run, perhaps every five seconds: it is recorded once.
-                return
+        known = stop_of(distributor, subscription)
+        if known is not None and known.error_text == text:
+            # Met again by each run, perhaps every five seconds: it is recorded once.
+            return
         distributor.control.append(ERRORS, [row])
         distributor.control.append(HISTORY, [_history(subscription, FAILED, text)])
-        distributor.control.replace(STOPS, [*others, stop])
+        distributor.control.replace_where(STOPS, [stop], agent_id=stop.agent_id)
 
 
 def _number(subscription: SubscriptionRow | None) -> int:

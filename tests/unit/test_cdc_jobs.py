@@ -25,7 +25,7 @@ def job(job_type: str, **given: Any) -> Job:
 
 
 def test_defaults_are_those_of_the_original() -> None:
-    capture, cleanup = with_default_jobs([], "d", is_shared=False)
+    capture, cleanup = with_default_jobs("d", [], is_shared=False)
     assert (capture.maxtrans, capture.maxscans, capture.continuous, capture.pollinginterval) == (
         1000,
         10,
@@ -35,8 +35,8 @@ def test_defaults_are_those_of_the_original() -> None:
     assert (cleanup.retention, cleanup.threshold, cleanup.schedule) == (4320, 5000, "02:00")
     assert capture.requested == cleanup.requested == "started"
     assert (capture.retention, cleanup.maxtrans) == (None, None)
-    assert with_default_jobs([cleanup], "d", is_shared=False)[0] is cleanup
-    assert len(with_default_jobs([capture, cleanup], "d", is_shared=False)) == 2
+    assert with_default_jobs("d", [cleanup], is_shared=False)[0] is cleanup
+    assert len(with_default_jobs("d", [capture, cleanup], is_shared=False)) == 2
 
 
 def test_who_reads_the_log_is_one_job() -> None:
@@ -53,12 +53,12 @@ def test_who_reads_the_log_is_one_job() -> None:
         ("a_death_left_both", [capture, cleanup, log_reader], True, [CLEANUP, LOG_READER]),
     ]
     for name, jobs, is_shared, expected in cases:
-        after = fitting_jobs(jobs, "d", is_shared=is_shared)
+        after = fitting_jobs("d", jobs, is_shared=is_shared)
         assert [each.job_type for each in after] == expected, name
-        assert fitting_jobs(after, "d", is_shared=is_shared) == after, name
-    coming = fitting_jobs([stopped], "d", is_shared=True)[0]
+        assert fitting_jobs("d", after, is_shared=is_shared) == after, name
+    coming = fitting_jobs("d", [stopped], is_shared=True)[0]
     assert (coming.requested, coming.maxtrans) == ("started", 1000)
-    assert [each.job_type for each in with_default_jobs([], "d", is_shared=True)] == [LOG_READER, CLEANUP]
+    assert [each.job_type for each in with_default_jobs("d", [], is_shared=True)] == [LOG_READER, CLEANUP]
 
 
 @pytest.mark.parametrize(
