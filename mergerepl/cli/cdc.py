@@ -13,8 +13,8 @@ from mergerepl.cli.options import limit_option, reporting
 from mergerepl.cli.report.output import Output
 
 if TYPE_CHECKING:
-    from mergerepl.cdc import DatabaseStatus, StatusWarning
     from mergerepl.logreader.lsn import Lsn
+    from mergerepl.model.cdc import DatabaseStatus, StatusWarning
 
 root_argument = click.argument("root", metavar="ROOT")
 source_argument = click.argument("source", metavar="TABLE")

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
     from pathlib import Path
 
-    from mergerepl.cdc import StatusWarning
+    from mergerepl.model.cdc import StatusWarning
 
 
 @click.command(cls=Command)

@@ -8,7 +8,9 @@ the JVM. Public functions leave through `callers_session`.
 This module loads Spark only if the caller has.
 """
 
+import ast
 import os
+import pkgutil
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
@@ -75,10 +77,27 @@ def methods_keep_callers_session(kind: _Class) -> _Class:
     return kind
 
 
-def public(module: str, name: str) -> Any:
-    """Return a public name of a module; a function leaves the caller's active session as it is."""
-    found = getattr(import_module(module), name)
-    return keeps_callers_session(found) if isinstance(found, FunctionType) else found
+def public_names(package: str) -> tuple[list[str], Callable[[str], Any], Callable[[], list[str]]]:
+    """Return `__all__`, `__getattr__` and `__dir__` of a package whose `__init__.pyi` imports its public names.
+
+    A name is loaded on first use; a function leaves the caller's active session as it is.
+    """
+    stub = ast.parse(pkgutil.get_data(package, "__init__.pyi") or b"")
+    homes = {
+        alias.name: str(node.module)
+        for node in stub.body
+        if isinstance(node, ast.ImportFrom)
+        for alias in node.names
+    }
+    names = sorted(homes)
+
+    def load(name: str) -> Any:
+        if name not in homes:
+            raise AttributeError(f"module '{package}' has no attribute '{name}'")
+        found = getattr(import_module(homes[name]), name)
+        return keeps_callers_session(found) if isinstance(found, FunctionType) else found
+
+    return names, load, lambda: names
 
 
 def _remember() -> Callable[[], None]:

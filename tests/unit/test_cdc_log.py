@@ -5,7 +5,6 @@ import os
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from types import ModuleType
 
 import pyarrow as pa
 import pytest
@@ -329,12 +328,6 @@ def test_a_plan_is_read_back_as_it_was(table: Path, tmp_path: Path):
     write_plan(tmp_path, json.dumps({"scan_cycle": 1}))
     with pytest.raises(Exception, match="is damaged"):
         decided(tmp_path)
-
-
-def test_every_public_name_is_found():
-    for name in cdc.__all__:
-        assert getattr(cdc, name).__name__.rpartition(".")[2] == name
-        assert not isinstance(getattr(cdc, name), ModuleType)
 
 
 def test_without_changes_no_engine_is_started_and_nothing_is_committed(
