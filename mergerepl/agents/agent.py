@@ -10,12 +10,11 @@ from functools import cached_property
 
 from mergerepl.agents.control import jobs_of
 from mergerepl.agents.schedule import CaptureState, CleanupState
-from mergerepl.cdc.capture import run_cycles
+from mergerepl.cdc.capture import log_reader, run_cycles
 from mergerepl.cdc.cleaning import cleanup
 from mergerepl.cdc.database import Database, database_at
 from mergerepl.cdc.job_rows import CAPTURE, CLEANUP, LOG_READER
 from mergerepl.cdc.jobs import stop_job
-from mergerepl.cdc.log import log_reader
 from mergerepl.errors import MergeReplError, Transient
 from mergerepl.logreader.log_reader import LogReader
 from mergerepl.model.cdc import Job, JobEvent

@@ -12,9 +12,9 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
+from mergerepl.cdc.capture import held, log_reader
 from mergerepl.cdc.database import Database, database_at
 from mergerepl.cdc.job_rows import CLEANUP, RETENTION_MIN, THRESHOLD, check_parameters
-from mergerepl.cdc.log import held, log_reader
 from mergerepl.cdc.lsn_times import entry_of, lsn_of_text, version_through
 from mergerepl.cdc.refusals import CdcError, CdcUsageError
 from mergerepl.delta.small_tables import count_rows, quoted, remove_unused_files, timestamp_literal

@@ -1,6 +1,6 @@
 """Change Data Capture as a consumer of the log reader: change tables, `ddl_history`, and the gate `lsn_time_mapping`."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import asdict, replace
 from datetime import datetime
@@ -15,7 +15,6 @@ from pyspark.sql.types import DataType
 
 from mergerepl.cdc.change_rows import change_rows
 from mergerepl.cdc.database import Database
-from mergerepl.cdc.ddl import columns_after, is_wider, retyped
 from mergerepl.cdc.job_rows import fitting_jobs
 from mergerepl.cdc.refusals import CdcError
 from mergerepl.delta import appended
@@ -27,12 +26,12 @@ from mergerepl.delta.properties import KEPT_A_DAY
 from mergerepl.delta.retype import with_types
 from mergerepl.delta.small_tables import quoted
 from mergerepl.delta.transactions import Transaction, transaction_version
-from mergerepl.delta.types import field, json_of, nested_names, nullable
+from mergerepl.delta.types import field, fits, json_of, nested_names, nullable
 from mergerepl.delta.versions import read_version
 from mergerepl.failpoints import failpoint
-from mergerepl.logreader.column_changes import is_mapped, statement
+from mergerepl.logreader.column_changes import ADD, DROP, RENAME, TYPE, is_mapped, statement
 from mergerepl.logreader.consumer import Cycle, PauseSource, ReadRows, Wanted, pausing
-from mergerepl.logreader.plan import BEGIN, Entry, Plan, SourcePlan, transaction_id
+from mergerepl.logreader.plan import BEGIN, ColumnChange, Entry, Plan, SourcePlan, transaction_id
 from mergerepl.logreader.positions import LogState
 from mergerepl.logreader.sources import metadata_of
 from mergerepl.model.cdc import CapturedColumn, DdlEntry
@@ -386,3 +385,49 @@ def _create(
         **KEPT_A_DAY,
     }
     create_table(table, NewTable([*leading, *values, *trailing], (), properties), mark)
+
+
+def columns_after(
+    captured: Sequence[CapturedColumn], changes: Iterable[ColumnChange], *, is_mapped: bool
+) -> list[CapturedColumn]:
+    """Return the captured columns after some changes of the source's columns.
+
+    A dropped column stays and has NULLs. Where columns are not mapped, one of the same name that comes back fills it
+    again. So does one that was not there yet when the instance began.
+    """
+    found = list(captured)
+    for change in changes:
+        for place, column in enumerate(found):
+            if change.kind == RENAME and column.source_name == change.column:
+                found[place] = replace(column, source_name=change.new_name)
+            elif change.kind == DROP and column.source_name == change.column:
+                found[place] = replace(column, source_name=None)
+            elif change.kind == TYPE and column.source_name == change.new_name:
+                found[place] = replace(column, column_type=change.new_type)
+            elif change.kind == ADD and column.source_name is None and _is_of(column, change, is_mapped):
+                found[place] = replace(column, source_name=change.new_name, column_type=change.new_type)
+            else:
+                continue
+            break
+    return found
+
+
+def _is_of(column: CapturedColumn, change: ColumnChange, is_mapped: bool) -> bool:
+    """Return whether a column that is added to the source is this one of the change table."""
+    if is_mapped:
+        return column.column_id == change.column_id
+    return column.column_name.lower() == change.new_name.lower()
+
+
+def retyped(before: Sequence[CapturedColumn], after: Sequence[CapturedColumn]) -> dict[str, tuple[str, str]]:
+    """Return the columns of a change table whose type changes: name -> type before and after."""
+    return {
+        one.column_name: (one.column_type, other.column_type)
+        for one, other in zip(before, after, strict=True)
+        if one.column_type != other.column_type
+    }
+
+
+def is_wider(old: str, new: str) -> bool:
+    """Return whether every value of a type is one of another type; False for nested types."""
+    return "<" not in old + new and fits(json_of(old), json_of(new))

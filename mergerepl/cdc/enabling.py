@@ -6,9 +6,9 @@ from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
+from mergerepl.cdc.capture import held, log_reader
 from mergerepl.cdc.consumer import NAME
 from mergerepl.cdc.database import database_at
-from mergerepl.cdc.log import held, log_reader
 from mergerepl.cdc.refusals import CdcUsageError
 from mergerepl.delta.properties import interval_of
 from mergerepl.failpoints import failpoint

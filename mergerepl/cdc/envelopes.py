@@ -1,6 +1,7 @@
-"""Changes as Debezium's envelopes: one row for each insert, update and delete."""
+"""Changes in other forms: Debezium's envelopes, one row for each insert, update and delete; rows to be shown."""
 
 import os
+from typing import Any
 
 from pyspark.sql import Column, DataFrame, Window
 from pyspark.sql import functions as F
@@ -8,12 +9,15 @@ from pyspark.sql import functions as F
 from mergerepl.cdc.database import database_at
 from mergerepl.delta import appended
 from mergerepl.logreader.positions import read_state
+from mergerepl.rows.images import with_readable
 from mergerepl.rows.sql import quote
+from mergerepl.spark.errors import plain_errors
 from mergerepl.systables.cdc import (
     DELETE,
     INSERT,
     LSN_TIME_MAPPING,
     OPERATION,
+    RESERVED_PREFIX,
     SEQVAL,
     START_LSN,
     UPDATE_AFTER,
@@ -78,3 +82,20 @@ def _colons(name: str, *lengths: int) -> Column:
         parts.append(F.lower(F.hex(F.substring(name, at, length))))
         at += length
     return F.concat_ws(":", *parts)
+
+
+def first_rows(frame: DataFrame, limit: int) -> tuple[list[dict[str, Any]], bool]:
+    """Return at most `limit` rows of changes, and whether there are more: LSNs and masks in hexadecimal, values as text."""
+    names = [name for name in frame.columns if not name.startswith(RESERVED_PREFIX)]
+    with plain_errors("changes were read"):
+        found = with_readable(frame.limit(limit + 1), names).collect()
+    rows = [
+        {name: _shown(name, value) for name, value in zip(frame.columns, row, strict=True)}
+        for row in found[:limit]
+    ]
+    return rows, len(found) > limit
+
+
+def _shown(name: str, value: Any) -> Any:
+    is_own = name.startswith(RESERVED_PREFIX) and name != OPERATION
+    return f"0x{bytes(value).hex().upper()}" if is_own and value is not None else value

@@ -12,10 +12,10 @@ from typing import Any
 
 from pyspark.sql import SparkSession
 
+from mergerepl.cdc.capture import held, log_reader, tidied
 from mergerepl.cdc.consumer import NAME, is_shared
 from mergerepl.cdc.database import Database, database_at
 from mergerepl.cdc.job_rows import with_default_jobs
-from mergerepl.cdc.log import held, log_reader, tidied
 from mergerepl.cdc.new_instance import DBO, NewInstance, article_key, check_key, checked, names_in, source_of
 from mergerepl.cdc.refusals import CdcError, CdcUsageError
 from mergerepl.delta.marks import CommitMark

@@ -10,6 +10,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TypedDict, Unpack
 
+from mergerepl.cdc.capture import held, log_reader
 from mergerepl.cdc.consumer import is_shared
 from mergerepl.cdc.database import database_at
 from mergerepl.cdc.job_rows import (
@@ -22,7 +23,6 @@ from mergerepl.cdc.job_rows import (
     checked_type,
     new_job,
 )
-from mergerepl.cdc.log import held, log_reader
 from mergerepl.cdc.refusals import CdcError, CdcUsageError
 from mergerepl.logreader.positions import read_state
 from mergerepl.model.cdc import Job

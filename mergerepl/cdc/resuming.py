@@ -7,9 +7,9 @@ from typing import Any
 
 from pyspark.sql import SparkSession
 
+from mergerepl.cdc.capture import held, log_reader, tidied
 from mergerepl.cdc.consumer import NAME
 from mergerepl.cdc.database import Database, database_at
-from mergerepl.cdc.log import held, log_reader, tidied
 from mergerepl.cdc.refusals import CdcError, CdcUsageError
 from mergerepl.delta.log import is_delta_table
 from mergerepl.delta.table import open_table

@@ -183,7 +183,7 @@ def _show(
     limit: int,
     output: Output,
 ) -> None:
-    from mergerepl.cdc.shown_rows import first_rows
+    from mergerepl.cdc.envelopes import first_rows
     from mergerepl.cli.report import cdc as shown
 
     first, last = window.ends(root, instance)

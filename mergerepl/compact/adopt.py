@@ -9,11 +9,10 @@ from mergerepl.compact import counters
 from mergerepl.compact.adoption import plan, stage
 from mergerepl.compact.carry_out import carry_out
 from mergerepl.compact.changes import readable_window
-from mergerepl.compact.database import Database
+from mergerepl.compact.database import Database, Session
 from mergerepl.compact.errors import ForeignCommitError, TrackingError
 from mergerepl.compact.foreign import Looked, look_at_all, writable_facts
 from mergerepl.compact.intent import Intent, write_intent
-from mergerepl.compact.session import Session
 from mergerepl.compact.sweep import has_work, sweep
 from mergerepl.errors import MergeReplError
 from mergerepl.model.tracking import Foreign

@@ -15,13 +15,12 @@ from pyspark.sql import functions as F
 from mergerepl.compact import adopted, staged_files
 from mergerepl.compact.changes import events_of, readable_window
 from mergerepl.compact.counters import take_bsns
-from mergerepl.compact.database import Database, tracked_table
+from mergerepl.compact.database import Database, Session, tracked_table
 from mergerepl.compact.errors import ForeignCommitError
 from mergerepl.compact.foreign import foreign_commits, writable_facts
 from mergerepl.compact.intent import Intent, Planned, Write, write_intent
 from mergerepl.compact.numbers import packed
 from mergerepl.compact.overlay import PROBLEM, key_columns, key_names, snapshot_rows
-from mergerepl.compact.session import Session
 from mergerepl.delta.feed.window import FeedWindow
 from mergerepl.delta.log import Commit, commits
 from mergerepl.delta.plain_files import write_files

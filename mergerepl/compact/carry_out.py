@@ -19,6 +19,7 @@ from mergerepl.compact.adoption import adopt_between
 from mergerepl.compact.counters import drop, raise_last_csn
 from mergerepl.compact.database import (
     Database,
+    Session,
     facts_of,
     read_commits,
     tracked_table,
@@ -37,12 +38,11 @@ from mergerepl.compact.overlay import (
     STATE,
     WAS_INSERT,
     key_names,
+    leaves_tombstone,
     same_key,
 )
 from mergerepl.compact.row_keys import packed_key
-from mergerepl.compact.session import Session
 from mergerepl.compact.staged_files import within
-from mergerepl.compact.stamps import leaves_tombstone
 from mergerepl.delta import appended
 from mergerepl.delta.append import append
 from mergerepl.delta.log import find_own_commit, head_version

@@ -17,6 +17,7 @@ from mergerepl.compact.adopt import adopt_or_refuse, catch_up
 from mergerepl.compact.consumers import Consumer, Start, forget, of_token, register
 from mergerepl.compact.database import (
     Database,
+    Session,
     commit_before,
     context_guid,
     facts_of,
@@ -29,7 +30,6 @@ from mergerepl.compact.database import (
 from mergerepl.compact.errors import TrackingError
 from mergerepl.compact.overlay import snapshot_rows
 from mergerepl.compact.row_keys import GUID, KeyValue, pack, unpack
-from mergerepl.compact.session import Session
 from mergerepl.compact.sweep import sweep
 from mergerepl.compact.transactions import Rows, Transaction, Where
 from mergerepl.delta.properties import interval_of

@@ -14,12 +14,11 @@ from mergerepl.compact.adopt import adopt_or_refuse
 from mergerepl.compact.carry_out import carry_out
 from mergerepl.compact.changes import events_of, readable_window
 from mergerepl.compact.counters import Begun, read_counters
-from mergerepl.compact.database import Database, facts_of, tracked_tables
+from mergerepl.compact.database import Database, Session, facts_of, tracked_tables
 from mergerepl.compact.errors import TrackingError, TransactionConflictError
 from mergerepl.compact.foreign import look_at_all
 from mergerepl.compact.intent import Intent, Planned, Write, write_intent
 from mergerepl.compact.overlay import Touched
-from mergerepl.compact.session import Session
 from mergerepl.compact.sweep import sweep
 from mergerepl.delta.log import head_version
 from mergerepl.delta.transactions import transaction_version

@@ -13,6 +13,7 @@ from mergerepl.compact.adopt import catch_up
 from mergerepl.compact.changes import require_known_columns
 from mergerepl.compact.database import (
     Database,
+    Session,
     commit_before,
     commits_from,
     context_guid,
@@ -22,7 +23,6 @@ from mergerepl.compact.database import (
     versions_of,
 )
 from mergerepl.compact.errors import ConsumerBehindError, TrackingError
-from mergerepl.compact.session import Session
 from mergerepl.compact.windows import Window, WindowState, require_fresh
 from mergerepl.delta.log import head_version
 from mergerepl.failpoints import failpoint

@@ -1,15 +1,18 @@
-"""The system tables of a tracked folder as values: tracked tables, published transactions, the commit sequence.
+"""A tracked folder: its system tables as values (tracked tables, published transactions, the commit sequence), its session.
 
-Reads: `__sysOCSTrackedObjects`, `tracking_commits`, `__sysTxCommitSequence`. Everything here works without Spark.
+Reads: `__sysOCSTrackedObjects`, `tracking_commits`, `__sysTxCommitSequence`. Only a `Session` starts Spark.
 """
 
 import uuid
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import timedelta
 from functools import cached_property
 from pathlib import Path
 from typing import ClassVar
+
+from pyspark.sql import SparkSession
 
 from mergerepl.compact.counters import drop, is_database, read_counters
 from mergerepl.compact.errors import TrackingError
@@ -30,6 +33,8 @@ from mergerepl.model.tracking import (
     TrackingOptions,
 )
 from mergerepl.replica.control import CHECKPOINT_INTERVAL, ControlDatabase
+from mergerepl.spark import session as engine
+from mergerepl.store.lease import lease, record_jvm
 from mergerepl.systables.compact import (
     COMMIT_SEQUENCE,
     COMMITS,
@@ -260,3 +265,35 @@ def versions_of(published: CommittedTransaction | None) -> Mapping[str, int]:
 def snapshot_version(table: TrackedTable, versions: Mapping[str, int]) -> int:
     """Return the version of a table in a published snapshot; before its first transaction the one it was enabled at."""
     return max(versions.get(table.name, -1), table.enabled_version)
+
+
+@dataclass
+class Session:
+    """A database and how this process reaches it. Spark is started when it is first asked for."""
+
+    database: Database
+    lock_wait_s: float = 60.0
+    given: SparkSession | None = None
+    """The caller's Spark session; without one, the running one or an embedded one is used."""
+
+    @property
+    def spark(self) -> SparkSession:
+        """The Spark session.
+
+        Raises: EngineError if it has no Delta, passes over files that it cannot read, or cannot be started.
+        """
+        if self.given is not None:
+            return engine.usable(self.given)
+        session = engine.session()
+        record_jvm(self.database.root, engine.jvm_pid())
+        return session
+
+    @contextmanager
+    def held(self, purpose: str) -> Iterator[None]:
+        """Hold the root's lease: all writes to tables and system tables happen under it.
+
+        Raises: LeaseError if it is still held after the time to wait.
+        """
+        with lease(self.database.root, purpose=purpose, wait_s=self.lock_wait_s):
+            record_jvm(self.database.root, engine.jvm_pid())
+            yield

@@ -10,10 +10,9 @@ from datetime import UTC, datetime, timedelta
 
 from mergerepl.compact.consumers import consumer_states
 from mergerepl.compact.counters import change_counters
-from mergerepl.compact.database import Database, commit_before, read_commits, tracked_table
+from mergerepl.compact.database import Database, Session, commit_before, read_commits, tracked_table
 from mergerepl.compact.errors import TrackingError
 from mergerepl.compact.numbers import unpacked
-from mergerepl.compact.session import Session
 from mergerepl.compact.sweep import sweep
 from mergerepl.delta.small_tables import count_rows, quoted, read_rows, text_literal, timestamp_literal
 from mergerepl.failpoints import failpoint

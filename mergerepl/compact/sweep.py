@@ -13,7 +13,7 @@ from mergerepl.compact.counters import Counters
 from mergerepl.failpoints import failpoint
 
 if TYPE_CHECKING:
-    from mergerepl.compact.session import Session
+    from mergerepl.compact.database import Session
 
 
 def has_work(root: Path) -> bool:
@@ -34,8 +34,7 @@ def sweep_root(root: Path, *, lock_wait_s: float = 60.0) -> None:
     """
     if counters.is_database(root) and any(map(counters.has_intent, counters.transaction_folders(root))):
         # Spark is loaded only if there is something to do: commands of other products call this.
-        from mergerepl.compact.database import Database
-        from mergerepl.compact.session import Session
+        from mergerepl.compact.database import Database, Session
 
         sweep(Session(Database(root), lock_wait_s))
 

@@ -13,6 +13,7 @@ from mergerepl.compact.carry_out import carry_out
 from mergerepl.compact.commit import empty_intent, published_versions
 from mergerepl.compact.database import (
     Database,
+    Session,
     create_tables,
     key_type_of,
     snapshot_version,
@@ -25,7 +26,6 @@ from mergerepl.compact.intent import write_intent
 from mergerepl.compact.numbers import packed_literal
 from mergerepl.compact.overlay import key_columns
 from mergerepl.compact.row_keys import GUID_PATTERN, unsupported
-from mergerepl.compact.session import Session
 from mergerepl.compact.staged_files import key_texts
 from mergerepl.compact.sweep import sweep
 from mergerepl.compact.table_rules import unwritable

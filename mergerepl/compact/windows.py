@@ -6,37 +6,50 @@ nothing of what a window holds. A consumer applies deletes, inserts, updates, in
 
 import base64
 import json
+import logging
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from pyspark.sql import Column, DataFrame
+from py4j.protocol import Py4JError
+from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from mergerepl.compact import predicates
-from mergerepl.compact.changed_files import changed_rows
-from mergerepl.compact.database import facts_of, snapshot_version, versions_of
-from mergerepl.compact.documented import documented
+from mergerepl.compact.database import Session, facts_of, snapshot_version, versions_of
 from mergerepl.compact.errors import TrackingError
-from mergerepl.compact.numbers import unpacked_column
+from mergerepl.compact.numbers import packed, packed_column, unpacked_column
 from mergerepl.compact.overlay import key_columns
 from mergerepl.compact.row_keys import packed_key, unpacked_keys
-from mergerepl.compact.session import Session
 from mergerepl.compact.staged_files import count_rows
 from mergerepl.delta import appended
-from mergerepl.delta.plain_files import write_files
+from mergerepl.delta.log import head_version
+from mergerepl.delta.plain_files import plain_files, read_files, write_files
+from mergerepl.delta.table import file_names, open_table
+from mergerepl.delta.versions import read_version
+from mergerepl.errors import StoreError
 from mergerepl.model.tracking import Anchors, CommittedTransaction, TrackedTable
+from mergerepl.rows.sql import literal, quote
 from mergerepl.spark.callers import methods_keep_callers_session
+from mergerepl.spark.in_memory import frame_of_tuples
+from mergerepl.spark.session import in_session, new_session
 from mergerepl.systables.compact import (
     CHANGE_BSN,
+    COMMIT_SEQUENCE,
     CONTEXT,
     DELETE_BSN,
     DELETE_CSN,
     INSERT_BSN,
+    INSERT_CSN,
     ROW_KEY,
     TABLE_NAME,
 )
+
+log = logging.getLogger(__name__)
+
+_NAMED_AT_MOST = 1000
+"""Up to this many files are selected by name; beyond that, reading all files costs no more."""
 
 
 @dataclass(frozen=True)
@@ -272,3 +285,81 @@ def require_fresh(state: WindowState, fresh: Collection[str]) -> None:
             f"the window {state.id} has no rows of {', '.join(missing)}, which must be copied whole: take `ct.read(table, "
             f"csn={state.anchors.ecsn - 1})`, then name them as `fresh`.",
         )
+
+
+def documented(session: Session, table: TrackedTable, query: str, anchors: Anchors) -> DataFrame:
+    """Return the present result of a query as SQL Server Compact's documentation prints it, on live tables.
+
+    Views give it the names that it uses. It loses changes in some orders of commits: see docs/compact.md.
+    """
+    spark, database = new_session(session.spark), session.database
+    sequence = _live(spark, database.control.path(COMMIT_SEQUENCE.name))
+    sequence.createOrReplaceTempView(COMMIT_SEQUENCE.name)
+    deleted = _live(spark, database.deleted_rows)
+    deleted.withColumns(
+        {"__sysTName": F.col(TABLE_NAME), "__sysInsertTxCsn": packed_column(F.col(INSERT_CSN))}
+    ).createOrReplaceTempView("__sysOcsDeletedRows")
+    rows = _live(spark, facts_of(database, table).path)
+    rows.createOrReplaceTempView(quote(table.name))
+    text = query.format(table=quote(table.name), name=literal(table.name))
+    for name in ("lbsn", "lcsn", "ecsn"):
+        text = text.replace(f":{name.upper()}", f"X'{packed(getattr(anchors, name)).hex()}'")
+    return in_session(spark.sql(text), session.spark)
+
+
+def _live(spark: SparkSession, path: Path) -> DataFrame:
+    return read_version(spark, path, head_version(path))
+
+
+def changed_rows(
+    spark: SparkSession, path: Path, *, from_version_exclusive: int, through_version_inclusive: int
+) -> DataFrame:
+    """Return the rows of the later version in files that the earlier one does not have, with some unchanged rows.
+
+    This holds also after OPTIMIZE, and with deletion vectors, which only remove rows. If the earlier version is gone from
+    the log, the whole table is read.
+    """
+    try:
+        later = open_table(path, through_version_inclusive)
+        before = file_names(path, from_version_exclusive)
+        new = set(file_names(path, through_version_inclusive)) - set(before)
+        schema, files = later.schema, plain_files(later)
+    except StoreError as error:
+        # A version that is gone from the log, say.
+        log.info("%s: the whole table is read: %s", path, error)
+        return read_version(spark, path, through_version_inclusive)
+    is_padded = any(each.metadata for each in schema)
+    if files is not None and not is_padded:
+        chosen = [file for file in files if file["path"] in new]
+        rows = (
+            read_files(spark, path, chosen or files[:1], schema)
+            if files
+            else frame_of_tuples(spark, [], schema)
+        )
+        return rows if chosen else rows.limit(0)
+    whole = read_version(spark, path, through_version_inclusive)
+    if not new:
+        return whole.limit(0)
+    picked = _picked(spark, path, through_version_inclusive, new) if len(new) <= _NAMED_AT_MOST else None
+    return whole if picked is None else picked
+
+
+def _picked(spark: SparkSession, path: Path, version: int, names: set[str]) -> DataFrame | None:
+    """Return the rows of some files of a table with deletion vectors, mapped or partition columns; None if that fails."""
+    jvm: Any = spark._jvm
+    try:
+        option = getattr(jvm, "scala.Option")
+        delta_log = getattr(jvm, "org.apache.spark.sql.delta.DeltaLog").forTable(
+            spark._jsparkSession, str(path)
+        )
+        snapshot = delta_log.getSnapshotAt(version, option.empty(), option.empty(), False)
+        is_chosen = F.col("path").isin(sorted(names))
+        chosen = snapshot.allFiles().filter(is_chosen._jc).collectAsList()
+        if chosen.size() != len(names):
+            return None
+        converters = getattr(jvm, "scala.jdk.javaapi.CollectionConverters")
+        files = converters.asScala(chosen).toSeq()
+        return DataFrame(delta_log.createDataFrame(snapshot, files, False, option.empty()), spark)
+    except Py4JError as error:
+        log.info("%s: the whole table is read: %s", path, error)
+        return None

@@ -8,16 +8,17 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from functools import cached_property
+from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from mergerepl.delta.log import is_delta_table
 from mergerepl.logreader.consumer import Consumer
-from mergerepl.logreader.consumers import consumers_at
 from mergerepl.logreader.lsn import epoch_of
 from mergerepl.logreader.positions import LogState, control_of, has_log_reader, read_state, save_state
 from mergerepl.replica.control import ControlPlane
 from mergerepl.store.lease import LOG_READER_LOCK, lease, record_jvm
-from mergerepl.systables import logreader
+from mergerepl.systables import cdc, logreader, transactional
 from mergerepl.systables.logreader import LogReaderRow
 
 if TYPE_CHECKING:
@@ -101,3 +102,33 @@ def make_log_reader(reader: LogReader, retention: timedelta) -> None:
     reader.control.replace(logreader.SCAN_SESSIONS, ())
     reader.control.replace(logreader.ERRORS, ())
     save_state(reader.control, LogState(row))
+
+
+@dataclass(frozen=True)
+class Product:
+    """A product that is served from the log. `module` has `consumer_at(root)`; `table` is there where it is set up."""
+
+    name: str
+    module: str
+    table: str
+
+
+PRODUCTS = (
+    Product(
+        "transactional",
+        "mergerepl.transactional.consumer",
+        f"{transactional.FOLDER}/{transactional.PUBLICATIONS.name}",
+    ),
+    Product("cdc", "mergerepl.cdc.consumer", f"{cdc.FOLDER}/{cdc.CHANGE_TABLES.name}"),
+)
+"""In the order in which their gates are committed. Products do not import each other: each is loaded by name."""
+
+
+def consumers_at(root: Path, known: dict[str, Consumer]) -> Iterator[Consumer]:
+    """Yield the consumers of a folder, in the order of their gates; `known` keeps them from one call to the next."""
+    for product in PRODUCTS:
+        if not is_delta_table(root / product.table):
+            continue
+        if product.name not in known:
+            known[product.name] = import_module(product.module).consumer_at(root)
+        yield known[product.name]

@@ -1,4 +1,4 @@
-"""`mergerepl partition add|list|drop`: the partitions of a publication with row filters. No engine is needed."""
+"""`mergerepl partition add|list|drop` (`sp_addmergepartition`): the partitions of a filtered publication. No engine."""
 
 from collections.abc import Mapping
 from dataclasses import replace

@@ -21,6 +21,7 @@ from mergerepl.spark.errors import COMMIT_CONFLICTS
 from mergerepl.spark.in_memory import Kept
 from mergerepl.spark.session import in_session
 from mergerepl.systables.transactional import ArticleRow, SubscriptionRow, TransactionRow
+from mergerepl.transactional.article_procedures import batch_text
 from mergerepl.transactional.batch_plan import BatchPlan
 from mergerepl.transactional.call_syntax import Operation
 from mergerepl.transactional.catalog import Distributor, Subscriber, shape_of
@@ -30,7 +31,6 @@ from mergerepl.transactional.position import app_id, batch_step, is_written
 from mergerepl.transactional.procedures import Procedure, called, session_of_procedures
 from mergerepl.transactional.refusals import RULES_BROKEN, TransactionalError
 from mergerepl.transactional.row_rules import row_rules
-from mergerepl.transactional.scripts import batch_text
 
 COMMIT_ATTEMPTS = 8
 

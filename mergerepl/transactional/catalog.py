@@ -31,8 +31,8 @@ from mergerepl.systables.transactional import (
     TransactionRow,
     commands_table,
 )
+from mergerepl.transactional.article_procedures import Shape
 from mergerepl.transactional.refusals import TransactionalUsageError
-from mergerepl.transactional.scripts import Shape
 
 WRITE_WAIT_S = 60.0
 Root = str | os.PathLike[str]

@@ -21,9 +21,9 @@ from mergerepl.rows.sql import quote
 from mergerepl.spark.errors import COMMIT_CONFLICTS
 from mergerepl.spark.in_memory import Kept
 from mergerepl.spark.session import in_session
+from mergerepl.transactional.article_procedures import table_text
 from mergerepl.transactional.position import is_written
 from mergerepl.transactional.refusals import TransactionalUsageError
-from mergerepl.transactional.scripts import table_text
 
 ATTEMPTS = 8
 

@@ -45,9 +45,9 @@ from mergerepl.systables.transactional import (
 from mergerepl.systables.transactional import (
     CONSUMER as NAME,
 )
+from mergerepl.transactional.article_procedures import Shape
 from mergerepl.transactional.catalog import Distributor, shape_of
 from mergerepl.transactional.refusals import SCHEMA_CHANGED
-from mergerepl.transactional.scripts import Shape
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

@@ -293,7 +293,7 @@ class Agent:
         )
 
     def _command_text(self, row: ArticleRow, failure: Failure) -> str:
-        from mergerepl.transactional.command_texts import command_texts
+        from mergerepl.transactional.commands import command_texts
 
         shape = self.distributor.shape_at(row.article_id, failure.xact_seqno)
         commands = appended.read(self.spark(), self.distributor.commands_table(shape))

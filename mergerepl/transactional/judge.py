@@ -19,11 +19,11 @@ from mergerepl.rows.images import key_hash, readable
 from mergerepl.rows.key_bounds import FIRST_BOUNDED_DAY
 from mergerepl.rows.sql import literal, quote
 from mergerepl.spark.in_memory import Kept, broadcast_if_few, broadcast_if_small, frame_of, in_one_task
+from mergerepl.transactional.article_procedures import Shape, error_text
 from mergerepl.transactional.bitmask import bit_text
 from mergerepl.transactional.call_syntax import Method, Operation
 from mergerepl.transactional.refusals import DUPLICATE, NOT_FOUND, RULES_BROKEN, TransactionalError
 from mergerepl.transactional.row_rules import HELD, RULE, SHOWN, RowRules, broken_text, with_broken_rules
-from mergerepl.transactional.scripts import Shape, error_text
 from mergerepl.transactional.threads import Step, walk_moves
 
 LOGGED = 10_000

@@ -16,6 +16,7 @@ from mergerepl.logreader.lsn import Lsn
 from mergerepl.rows.images import with_readable
 from mergerepl.spark.errors import plain_errors
 from mergerepl.store.lease import lease
+from mergerepl.transactional.article_procedures import batch_script, procedure_text
 from mergerepl.transactional.catalog import (
     Distributor,
     Subscriber,
@@ -23,11 +24,10 @@ from mergerepl.transactional.catalog import (
     shape_of,
     subscriptions_of,
 )
-from mergerepl.transactional.command_texts import BrowsedCommand, command_texts
+from mergerepl.transactional.commands import BrowsedCommand, command_texts
 from mergerepl.transactional.log_reader import log_reader, spark_of
 from mergerepl.transactional.procedures import OPERATIONS, custom_operations, skeleton
 from mergerepl.transactional.refusals import TransactionalUsageError
-from mergerepl.transactional.scripts import batch_script, procedure_text
 from mergerepl.transactional.snapshot import initialise
 
 Root = str | os.PathLike[str]

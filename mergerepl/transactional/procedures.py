@@ -22,12 +22,12 @@ from mergerepl.spark.callers import callers_session
 from mergerepl.spark.in_memory import Kept, frame_of
 from mergerepl.spark.session import new_session
 from mergerepl.systables.transactional import ArticleRow
+from mergerepl.transactional.article_procedures import Shape
 from mergerepl.transactional.bitmask import bit_text, mask_text
 from mergerepl.transactional.call_syntax import CommandType, Method, Operation
 from mergerepl.transactional.catalog import shape_of
 from mergerepl.transactional.collected_writes import Write
 from mergerepl.transactional.refusals import TransactionalError, TransactionalUsageError
-from mergerepl.transactional.scripts import Shape
 
 OPERATIONS = {"insert": Operation.INSERT, "update": Operation.UPDATE, "delete": Operation.DELETE}
 _TITLES = {operation: title for title, operation in OPERATIONS.items()}

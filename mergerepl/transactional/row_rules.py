@@ -18,9 +18,9 @@ from mergerepl.delta.table import TableState
 from mergerepl.delta.types import ddl_of
 from mergerepl.rows.images import readable
 from mergerepl.rows.sql import free_name, quote
+from mergerepl.transactional.article_procedures import Shape
 from mergerepl.transactional.call_syntax import Operation
 from mergerepl.transactional.refusals import CHECK_BROKEN, NOT_NULL_BROKEN, TOO_LONG
-from mergerepl.transactional.scripts import Shape
 
 RULE = "rule"
 HELD = "held"

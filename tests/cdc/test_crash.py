@@ -234,7 +234,7 @@ def kill(root: Path, point: str, kind: str) -> None:
 
 
 def test_another_scan_holds_the_log(two: Two) -> None:
-    from mergerepl.cdc.log import held, log_reader
+    from mergerepl.cdc.capture import held, log_reader
 
     with held(log_reader(two.database), "cdc capture"), pytest.raises(cdc.ScanInProgressError) as caught:
         cdc.scan(two.root)

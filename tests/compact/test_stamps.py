@@ -4,7 +4,7 @@ import pytest
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 
-from mergerepl.compact.stamps import Stamps, leaves_tombstone, stamps_of
+from mergerepl.compact.overlay import Stamps, leaves_tombstone, stamps_of
 from mergerepl.model.tracking import TrackingOptions
 
 pytestmark = pytest.mark.spark

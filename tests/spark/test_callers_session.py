@@ -47,7 +47,7 @@ MAY = {
     ("mergerepl/spark/in_memory.py", "createDataFrame"),
     ("mergerepl/spark/callers.py", "setActiveSession"),
     # That of Delta's log, which sets none.
-    ("mergerepl/compact/changed_files.py", "createDataFrame"),
+    ("mergerepl/compact/windows.py", "createDataFrame"),
 }
 SHARED = {"createGlobalTempView", "createOrReplaceGlobalTempView"}
 

@@ -12,11 +12,11 @@ from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 
 from mergerepl.spark.in_memory import Kept
+from mergerepl.transactional.article_procedures import Shape, batch_text, statements
 from mergerepl.transactional.call_syntax import Operation
 from mergerepl.transactional.commands import key_type, row_type
 from mergerepl.transactional.judge import judge
 from mergerepl.transactional.refusals import TransactionalError
-from mergerepl.transactional.scripts import Shape, batch_text, statements
 from tests.properties import transactional_model as model
 
 pytestmark = pytest.mark.spark

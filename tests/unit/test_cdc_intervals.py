@@ -5,7 +5,7 @@ from datetime import UTC, datetime
 
 import pytest
 
-from mergerepl.cdc.intervals import check_range
+from mergerepl.cdc.lsn_times import check_range
 from mergerepl.cdc.refusals import LsnRangeError
 from mergerepl.logreader.lsn import Lsn
 from mergerepl.systables.cdc import ChangeTable

@@ -11,7 +11,7 @@ import pytest
 from deltalake import DeltaTable, write_deltalake
 
 from mergerepl import cdc
-from mergerepl.cdc.ddl import columns_after, is_wider, retyped
+from mergerepl.cdc.consumer import columns_after, is_wider, retyped
 from mergerepl.delta.log import log_path
 from mergerepl.delta.table import open_table
 from mergerepl.logreader.column_changes import column_changes, is_additive, statement

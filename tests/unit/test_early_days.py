@@ -3,8 +3,8 @@
 import pytest
 
 from mergerepl.rows.key_bounds import FIRST_BOUNDED_DAY
+from mergerepl.transactional.article_procedures import Shape
 from mergerepl.transactional.judge import bounds_text
-from mergerepl.transactional.scripts import Shape
 
 DAYS = Shape(1, 1, "days", "days", ("day",), ("date",), ("day",))
 

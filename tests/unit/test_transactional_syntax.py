@@ -9,6 +9,7 @@ import pytest
 from mergerepl import api
 from mergerepl.config import project_file as config
 from mergerepl.errors import ConfigurationError
+from mergerepl.transactional.article_procedures import Shape, batch_script, batch_text, procedure_text
 from mergerepl.transactional.bitmask import bitmask
 from mergerepl.transactional.call_syntax import (
     Arguments,
@@ -18,7 +19,6 @@ from mergerepl.transactional.call_syntax import (
     default_procedure,
     statement_text,
 )
-from mergerepl.transactional.scripts import Shape, batch_script, batch_text, procedure_text
 
 INSERT, UPDATE, DELETE = Operation.INSERT, Operation.UPDATE, Operation.DELETE
 

@@ -13,8 +13,7 @@ from pyspark.sql import functions as F
 
 from mergerepl import roots
 from mergerepl.cdc.database import Database, database_at
-from mergerepl.cdc.intervals import checked_lsn
-from mergerepl.cdc.lsn_times import entry_of
+from mergerepl.cdc.lsn_times import checked_lsn, entry_of
 from mergerepl.cdc.monitoring import source_status
 from mergerepl.cdc.net_rows import ALL
 from mergerepl.cdc.new_instance import SYSTEM_FOLDERS
@@ -24,12 +23,11 @@ from mergerepl.cdc.queries import (
     open_window,
     reading_session,
     refuse_twice,
+    snapshot,
     with_rows_at_end,
 )
 from mergerepl.cdc.refusals import CdcError, CdcUsageError, LsnRangeError
-from mergerepl.cdc.source_rows import snapshot
-from mergerepl.cdc.target import Position, Target, after_cycle
-from mergerepl.cdc.target_columns import fit_columns, misfits_of
+from mergerepl.cdc.target import Position, Target, after_cycle, fit_columns, misfits_of
 from mergerepl.delta.append import append
 from mergerepl.delta.batch_end import left_at
 from mergerepl.delta.create import NewTable, create_table
