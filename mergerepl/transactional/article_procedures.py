@@ -1,4 +1,4 @@
-"""The procedures of an article, `sp_MSins_<article>`, `sp_MSupd_…`, `sp_MSdel_…`, as Spark SQL over a view `commands`. Pure.
+"""The procedures of an article (`sp_MSins_<article>`, `sp_MSupd_`, `sp_MSdel_`) as Spark SQL over a view `commands`. Pure.
 
 The agent executes these very texts; they are made of the article each time, and never read back from a replica's files.
 """

@@ -1,4 +1,4 @@
-"""Runs of MSmerge_current_partition_mappings and MSmerge_past_partition_mappings, in the transaction of a run of contents."""
+"""Runs of MSmerge_current_partition_mappings and MSmerge_past_partition_mappings, appended with a run of contents."""
 
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
