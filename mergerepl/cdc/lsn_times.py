@@ -151,8 +151,6 @@ def version_of(database: str | os.PathLike[str], instance: str, lsn: bytes | str
 
     Raises: CdcUsageError 22985 if there is no such instance; LsnRangeError if the LSN is not in its interval.
     """
-    from mergerepl.cdc.intervals import checked_lsn
-
     found = database_at(database)
     chosen = found.instance(instance)
     return version_through(found, chosen, checked_lsn(found, chosen, lsn_of_text(lsn)))

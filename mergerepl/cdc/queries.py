@@ -226,7 +226,6 @@ def with_rows_at_end(
 
     Raises: CdcError 22838 if the source has two rows of such a key there, 22859 if that cannot be read any more.
     """
-    from mergerepl.cdc.source_rows import snapshot
 
     doubtful = keep_in_memory(doubtful)
     same_key = all_true([F.col(f"n.{quote(each)}").eqNullSafe(F.col(f"d.{quote(each)}")) for each in key])
