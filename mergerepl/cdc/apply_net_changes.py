@@ -149,8 +149,12 @@ def _applied(
         to_lsn = checked_lsn(database, instance, None)
         from_lsn = _from_lsn(database, instance, position.from_lsn)
         if from_lsn.scan_cycle > to_lsn.scan_cycle:
-            raise CdcError.database_restored(
-                database.root, aim.path, from_lsn.scan_cycle, to_lsn.scan_cycle, aim.command
+            raise CdcError(
+                22859,
+                f"Target '{aim.path}' has the changes through scan cycle {from_lsn.scan_cycle}, and the last one of "
+                f"'{database.root}' is {to_lsn.scan_cycle}: the database was restored from an older copy. Nothing "
+                f"was changed. Replace the target's rows by a snapshot: `{aim.command} --restart`.",
+                table=str(aim.path),
             )
         if from_lsn > to_lsn:
             if position != known:
@@ -243,7 +247,15 @@ def _filled(
         )
     if not restart:
         if not read_version(spark, aim.path, state.version).isEmpty():
-            raise CdcUsageError.rows_without_position(aim.path, aim.consumer, aim.command)
+            raise CdcUsageError(
+                22990,
+                f"Target '{aim.path}' has rows and no cursor of consumer '{aim.consumer}': nothing says which "
+                f"changes they have. Nothing was changed. Replace its rows by a snapshot: `{aim.command} --restart`; "
+                "name a new or empty table; or, only if its rows are those of the source at start_lsn or later, "
+                "take them as they are: `--no-initial` (initial=False).",
+                table=str(aim.path),
+                consumer=aim.consumer,
+            )
         aim.save(Position(None, left_at(aim.path, state.version)))
         append(filling, aim.path, transaction)
     else:
@@ -313,7 +325,13 @@ def _refuse_twice_there(session: SparkSession, rows: DataFrame, aim: Target, key
     there = read_version(session, aim.path, head_version(aim.path)).alias("t")
     kept = rows.where(f"{quote(OPERATION)} <> {DELETE}").alias("n")
     if twice := keys_twice(there.join(kept, _same_key(key, "t", "n"), "left_semi"), key):
-        raise CdcError.target_twice(aim.path, key, twice, aim.command)
+        raise CdcError(
+            22838,
+            f"Target '{aim.path}' has more than one row of a key ({', '.join(key)}) that changed: "
+            f"{'; '.join(twice)}. Others wrote to it. Nothing was changed. Delete all but one of these rows in the "
+            f"target and run again; or replace its rows by a snapshot: `{aim.command} --restart`.",
+            table=str(aim.path),
+        )
 
 
 def _same_key(key: Sequence[str], one: str, other: str) -> Column:

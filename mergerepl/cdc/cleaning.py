@@ -82,7 +82,11 @@ def _cleaned_up(found: Database, minutes: int, most: int) -> CleanupResult:
     if newest is None:
         return CleanupResult(None)
     if newest.tran_end_time - datetime.now(UTC) > _MOST_AHEAD:
-        raise CdcError.clock_ahead(found.root, newest.tran_end_time.isoformat())
+        raise CdcError(
+            22852,
+            f"'{found.root}' is not cleaned up: its newest LSN is of {newest.tran_end_time.isoformat()}, more than a "
+            "day ahead of this machine's clock. Nothing was changed. Set the clock right, then run again.",
+        )
     base = newest.tran_end_time - timedelta(minutes=minutes)
     first = found.control.rows(
         LSN_TIME_MAPPING,

@@ -160,7 +160,15 @@ class Capture:
                         before = read_version(spark(), self.database.root / source.path, version)
                         frames.append((before, str(captured[place].source_name)))
                 if any(_loses(frame, column, new) for frame, column in frames):
-                    error = CdcError.values_lost(source.path, name, old, new, instance.capture_instance)
+                    error = CdcError(
+                        22976,
+                        f"Table '{source.path}': column '{name}' changed from {old} to {new}, and values that "
+                        f"'{instance.capture_instance}' keeps are none of the new type. Capture of this table is "
+                        "paused; others go on. Begin the instance again, after which consumers take a snapshot "
+                        f"(`mergerepl cdc resume ROOT {instance.capture_instance} --restart`), or disable it.",
+                        source=source.path,
+                        capture_instance=instance.capture_instance,
+                    )
                     raise PauseSource(error.number, error.message)
 
     def _of_source(self, object_id: int) -> list[tuple[ChangeTable, list[CapturedColumn]]]:

@@ -12,6 +12,7 @@ from mergerepl.logreader.lsn import Lsn
 from mergerepl.logreader.positions import control_of
 from mergerepl.model.cdc import CapturedColumn
 from mergerepl.replica.control import ControlDatabase, ControlPlane
+from mergerepl.roots import uses
 from mergerepl.systables.cdc import (
     APP_ID,
     CAPTURED_COLUMNS,
@@ -49,7 +50,12 @@ class Database(ControlDatabase):
         Raises: CdcUsageError 22901.
         """
         if not self.is_enabled:
-            raise CdcUsageError.not_enabled(self.root)
+            raise CdcUsageError(
+                22901,
+                f"'{self.root}' is not enabled for Change Data Capture. Enable it first: `mergerepl cdc enable-db "
+                f"{self.root}`.{uses(self.root, but='_cdc')}",
+                database=str(self.root),
+            )
 
     def change_table(self, instance: ChangeTable) -> Path:
         """Return the folder of an instance's change table."""

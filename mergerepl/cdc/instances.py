@@ -139,7 +139,12 @@ def _set_properties(reader: LogReader, wanted: NewInstance, retention: timedelta
     try:
         set_properties(reader.spark(), table, missing, CommitMark(database_id, "cdc:enable"))
     except PublicationError as error:
-        raise CdcError.properties_refused(wanted.path, error.message) from error
+        raise CdcError(
+            22832,
+            f"Table '{wanted.path}' cannot be captured: the properties it needs cannot be set ({error.message}). "
+            "Nothing was changed. See to the cause, such as permissions, then run again.",
+            source=wanted.path,
+        ) from error
 
 
 def _decided(

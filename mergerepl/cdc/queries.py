@@ -193,7 +193,12 @@ def get_net_changes(
     found = database_at(database)
     chosen = found.instance(instance)
     if not chosen.supports_net_changes:
-        raise LsnRangeError.no_net_changes(chosen.capture_instance)
+        raise LsnRangeError(
+            f"Capture instance '{chosen.capture_instance}' does not support net changes. Ask for all changes; or "
+            "enable an instance with a key (--index): a table may have two instances.",
+            reason="no_net_changes",
+            capture_instance=chosen.capture_instance,
+        )
     with plain_errors("net changes were read"):
         window = open_window(found, instance, from_lsn, to_lsn, spark)
         rows = net_of(found, window, window.key, row_filter_option)
@@ -226,7 +231,6 @@ def with_rows_at_end(
 
     Raises: CdcError 22838 if the source has two rows of such a key there, 22859 if that cannot be read any more.
     """
-
     doubtful = keep_in_memory(doubtful)
     same_key = all_true([F.col(f"n.{quote(each)}").eqNullSafe(F.col(f"d.{quote(each)}")) for each in key])
     source = snapshot(
@@ -244,7 +248,14 @@ def refuse_twice(instance: ChangeTable, rows: DataFrame, key: Sequence[str]) -> 
     Raises: CdcError 22838 naming keys.
     """
     if twice := keys_twice(rows, key):
-        raise CdcError.live_twice(instance.capture_instance, key, twice)
+        raise CdcError(
+            22838,
+            f"Capture instance '{instance.capture_instance}': the source had more than one row of a key "
+            f"({', '.join(key)}) at once: {'; '.join(twice)}. It still has at the end of the window, so that the net "
+            "change is not known. Nothing was changed. Delete or change all but one of these rows in the source, "
+            "capture that (`mergerepl cdc capture ROOT`), then run again up to the new end; or ask for all changes.",
+            capture_instance=instance.capture_instance,
+        )
 
 
 def keys_twice(rows: DataFrame, key: Sequence[str]) -> list[str]:

@@ -13,7 +13,6 @@ from pathlib import Path
 from typing import Any, Self
 
 from mergerepl.errors import MergeReplError, Transient
-from mergerepl.roots import uses
 
 _NOTHING = "Nothing was changed."
 
@@ -43,43 +42,9 @@ class CdcError(MergeReplError):
         )
 
     @classmethod
-    def properties_refused(cls, source: str, why: str) -> Self:
-        """22832: the properties of a source cannot be set."""
-        return cls(
-            22832,
-            f"Table '{source}' cannot be captured: the properties it needs cannot be set ({why}). {_NOTHING} See to the "
-            "cause, such as permissions, then run again.",
-            source=source,
-        )
-
-    @classmethod
     def gone(cls, source: str, why: str) -> Self:
         """22859: changes of a source can no longer be determined."""
         return cls(22859, f"Table '{source}': {why}.", source=source)
-
-    @classmethod
-    def values_lost(cls, source: str, column: str, old: str, new: str, instance: str) -> Self:
-        """22976: a type change would lose values that are kept."""
-        return cls(
-            22976,
-            f"Table '{source}': column '{column}' changed from {old} to {new}, and values that '{instance}' keeps are none "
-            "of the new type. Capture of this table is paused; others go on. Begin the instance again, after which "
-            f"consumers take a snapshot (`mergerepl cdc resume ROOT {instance} --restart`), or disable it.",
-            source=source,
-            capture_instance=instance,
-        )
-
-    @classmethod
-    def live_twice(cls, instance: str, key: Sequence[str], keys: Sequence[str]) -> Self:
-        """22838: a key had two rows at once, so that its net change is not known."""
-        return cls(
-            22838,
-            f"Capture instance '{instance}': the source had more than one row of a key ({', '.join(key)}) at once: "
-            f"{'; '.join(keys)}. It still has at the end of the window, so that the net change is not known. {_NOTHING} "
-            "Delete or change all but one of these rows in the source, capture that (`mergerepl cdc capture ROOT`), then "
-            "run again up to the new end; or ask for all changes.",
-            capture_instance=instance,
-        )
 
     @classmethod
     def version_gone(cls, source: str, version: int, why: str) -> Self:
@@ -90,11 +55,6 @@ class CdcError(MergeReplError):
             source=source,
             version=version,
         )
-
-    @classmethod
-    def still_paused(cls, number: int, source: str, why: str) -> Self:
-        """The next cycle would pause a source again."""
-        return cls(number, f"'{source}' is not resumed, for it would be paused again: {why}", source=source)
 
     @classmethod
     def target_replaced(cls, target: Path, consumer: str, why: str, command: str) -> Self:
@@ -109,28 +69,6 @@ class CdcError(MergeReplError):
         )
 
     @classmethod
-    def database_restored(cls, database: Path, target: Path, has: int, newest: int, command: str) -> Self:
-        """22859: a target has later changes than the database."""
-        return cls(
-            22859,
-            f"Target '{target}' has the changes through scan cycle {has}, and the last one of '{database}' is {newest}: "
-            f"the database was restored from an older copy. {_NOTHING} Replace the target's rows by a snapshot: "
-            f"`{command} --restart`.",
-            table=str(target),
-        )
-
-    @classmethod
-    def target_twice(cls, target: Path, key: Sequence[str], keys: Sequence[str], command: str) -> Self:
-        """22838: others brought rows of keys that a target has into it."""
-        return cls(
-            22838,
-            f"Target '{target}' has more than one row of a key ({', '.join(key)}) that changed: {'; '.join(keys)}. Others "
-            f"wrote to it. {_NOTHING} Delete all but one of these rows in the target and run again; or replace its rows by "
-            f"a snapshot: `{command} --restart`.",
-            table=str(target),
-        )
-
-    @classmethod
     def log_is_shared(cls, database: Path | str) -> Self:
         """22911: publications are served from the same log: the log reader reads it for both."""
         return cls(
@@ -140,41 +78,11 @@ class CdcError(MergeReplError):
             database=str(database),
         )
 
-    @classmethod
-    def restart_is_shared(cls, source: str) -> Self:
-        """22911: a source that is published cannot begin again at its head: subscribers would miss what is unread."""
-        return cls(
-            22911,
-            f"Table '{source}' is published, too: beginning again at its head, its subscribers would miss what is unread. "
-            f"{_NOTHING} Take the article out of the publication's file and run `mergerepl apply FILE`, resume with "
-            "--restart, then publish it again.",
-            source=source,
-        )
-
-    @classmethod
-    def clock_ahead(cls, database: Path | str, time: str) -> Self:
-        """22852: the newest LSN has a time far in the future: everything would look old."""
-        return cls(
-            22852,
-            f"'{database}' is not cleaned up: its newest LSN is of {time}, more than a day ahead of this machine's clock. "
-            f"{_NOTHING} Set the clock right, then run again.",
-        )
-
 
 class CdcUsageError(CdcError):
     """A parameter or a name is wrong; nothing was changed."""
 
     exit_code = 2
-
-    @classmethod
-    def not_enabled(cls, database: Path | str) -> Self:
-        """22901: the database is not enabled."""
-        return cls(
-            22901,
-            f"'{database}' is not enabled for Change Data Capture. Enable it first: `mergerepl cdc enable-db {database}`."
-            f"{uses(database, but='_cdc')}",
-            database=str(database),
-        )
 
     @classmethod
     def no_such_source(cls, source: str, why: str) -> Self:
@@ -262,30 +170,6 @@ class CdcUsageError(CdcError):
         return cls(22985, f"There is no capture instance '{name}'. {listed}", capture_instance=name)
 
     @classmethod
-    def rows_without_position(cls, target: Path, consumer: str, command: str) -> Self:
-        """22990: nothing says which changes the rows of a target have."""
-        return cls(
-            22990,
-            f"Target '{target}' has rows and no cursor of consumer '{consumer}': nothing says which changes they have. "
-            f"{_NOTHING} Replace its rows by a snapshot: `{command} --restart`; name a new or empty table; or, only if its "
-            "rows are those of the source at start_lsn or later, take them as they are: `--no-initial` (initial=False).",
-            table=str(target),
-            consumer=consumer,
-        )
-
-    @classmethod
-    def position_of_another_source(cls, target: Path, consumer: str, command: str) -> Self:
-        """22990: a consumer's target has the rows of another table."""
-        return cls(
-            22990,
-            f"Target '{target}' has a cursor of consumer '{consumer}' for another source: another table, or this one "
-            f"before its capture was disabled. {_NOTHING} Name the instance of that table, or another target; or replace "
-            f"the target's rows by a snapshot: `{command} --restart`.",
-            table=str(target),
-            consumer=consumer,
-        )
-
-    @classmethod
     def narrow_columns(
         cls, target: Path, instance: str, columns: Sequence[str], statements: Sequence[str], command: str
     ) -> Self:
@@ -359,16 +243,6 @@ class LsnRangeError(CdcError):
             capture_instance=name,
             low=self.low,
             high=self.high,
-        )
-
-    @classmethod
-    def no_net_changes(cls, instance: str) -> Self:
-        """Net changes of an instance that does not support them."""
-        return cls(
-            f"Capture instance '{instance}' does not support net changes. Ask for all changes; or enable an instance with "
-            "a key (--index): a table may have two instances.",
-            reason="no_net_changes",
-            capture_instance=instance,
         )
 
 

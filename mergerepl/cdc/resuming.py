@@ -58,7 +58,13 @@ def resume(
         same = [each for each in found.instances() if each.source_object_id == chosen.source_object_id]
         if restart:
             if set(row.consumers) != {NAME}:
-                raise CdcError.restart_is_shared(row.source_path)
+                raise CdcError(
+                    22911,
+                    f"Table '{row.source_path}' is published, too: beginning again at its head, its subscribers "
+                    "would miss what is unread. Nothing was changed. Take the article out of the publication's file "
+                    "and run `mergerepl apply FILE`, resume with --restart, then publish it again.",
+                    source=row.source_path,
+                )
             _restart(reader, found, row, same)
             return True
         if row.status == "active":
@@ -68,7 +74,11 @@ def resume(
         active = replace(row, status="active", error_number=None, reason=None)
         look = look_ahead(reader, state, active, on_gap=COMPARE if compare else None)
         if look.paused is not None:
-            raise CdcError.still_paused(look.paused.number, row.source_path, look.paused.reason)
+            raise CdcError(
+                look.paused.number,
+                f"'{row.source_path}' is not resumed, for it would be paused again: {look.paused.reason}",
+                source=row.source_path,
+            )
         if compare:
             _compare_gaps(found, same)
         if not look.units and not look.has_waiting:

@@ -94,7 +94,14 @@ class Target:
             why = f"'{CONSUMERS_FOLDER}/{self._file}.json', the consumer's position, is damaged"
             raise CdcError.target_replaced(self.path, self.consumer, why, self.command) from error
         if source != self.source:
-            raise CdcUsageError.position_of_another_source(self.path, self.consumer, self.command)
+            raise CdcUsageError(
+                22990,
+                f"Target '{self.path}' has a cursor of consumer '{self.consumer}' for another source: another table, "
+                "or this one before its capture was disabled. Nothing was changed. Name the instance of that table, "
+                f"or another target; or replace the target's rows by a snapshot: `{self.command} --restart`.",
+                table=str(self.path),
+                consumer=self.consumer,
+            )
         return found
 
     def save(self, position: Position) -> None:

@@ -216,7 +216,13 @@ def _refuse_shared_keys(
     is_odd = (now != F.col(adopted.IS_THERE).cast("int")) | (F.col(adopted.WAS_ABSENT) & (then > 0))
     shared = rows.where(is_odd | F.col(adopted.SHARED)).select(*keys).limit(4).collect()
     if shared:
-        raise ForeignCommitError.shared_keys(table.name, staged_files.key_texts(shared, keys))
+        raise ForeignCommitError(
+            f"Table '{table.name}': foreign commits cannot be adopted, because two rows share a key, or did: "
+            f"{', '.join(staged_files.key_texts(shared, keys))}. Nothing was changed. Restore the table to the "
+            "version before these commits (RESTORE TABLE); or correct the rows, disable tracking and enable it "
+            "again, and let consumers take a copy.",
+            table=table.name,
+        )
 
 
 def _changes(at: Path) -> Counter[int]:

@@ -247,7 +247,12 @@ class ChangeTracking:
         if csn is not None:
             purged = counters.read_counters(database.root).purged_through.get(COMMIT_SEQUENCE.name, 0)
             if (published is None and purged) or csn < (tracked.enabled_csn or 0):
-                raise TrackingError.no_snapshot(table, csn)
+                raise TrackingError(
+                    f"Table '{table}' has no snapshot of CSN {csn}: it was purged, or is older than the tracking of "
+                    "the table. Read a later one: `mergerepl tracking transactions PATH` lists them.",
+                    table=table,
+                    csn=csn,
+                )
         facts = facts_of(database, tracked)
         with plain_errors(f"reading table '{table}'"):
             version = snapshot_version(tracked, versions_of(published))

@@ -64,7 +64,13 @@ def commit(session: Session, begun: Begun, changes: Sequence[Change]) -> Transac
                 done = carry_out(session, begun.folder)
         except Exception as error:
             # The next holder of the folder carries it out: repeated, its changes would be made twice.
-            raise TrackingError.decided(begun.bsn, error) from error
+            raise TrackingError(
+                f"Transaction {begun.bsn} was decided and could not be finished: {error} Do not repeat the "
+                "transaction: its changes would be made twice. The next command that takes the folder's lock "
+                "finishes it, as `mergerepl tracking recover PATH` does. If a table can never take them, end its "
+                "tracking: `mergerepl tracking disable PATH TABLE --keep-columns`.",
+                bsn=begun.bsn,
+            ) from error
         ours = done.transactions[0]
         return TransactionResult(ours.bsn, ours.csn, ours.changes, done.overwritten)
 
@@ -113,7 +119,12 @@ def _refuse_older_copy(database: Database, table: str) -> None:
     last_csn = read_counters(database.root).last_csn
     number = transaction_version(database.path(table), database.app_id)
     if number > last_csn:
-        raise TrackingError.older_copy(table, number, last_csn)
+        raise TrackingError(
+            f"Table '{table}' holds transaction {number} of this database, and the counters end at {last_csn}: the "
+            "folder '_tracking' was put back to an older copy than the tables. Put both back to copies of one "
+            "moment.",
+            table=table,
+        )
 
 
 def _refuse_conflict(session: Session, bsn: int, change: Change) -> None:
@@ -122,7 +133,12 @@ def _refuse_conflict(session: Session, bsn: int, change: Change) -> None:
     known = tracked_tables(database).get(change.table)
     if known is None or replace(known, foreign=touched.table.foreign) != touched.table:
         # Its rows were staged with other options: their stamps would not match the present tracking.
-        raise TransactionConflictError.tracking_changed(bsn, change.table)
+        raise TransactionConflictError(
+            f"Transaction {bsn} was aborted: the tracking of '{change.table}' was changed while it was open. Nothing "
+            "of it was written. Run it again.",
+            bsn=bsn,
+            table=change.table,
+        )
     head = head_version(touched.facts.path)
     if head == touched.version:
         return
@@ -130,7 +146,12 @@ def _refuse_conflict(session: Session, bsn: int, change: Change) -> None:
     # Of the properties, some are rules for rows (CHECK constraints).
     is_altered = facts.metadata.schema_json != touched.facts.metadata.schema_json
     if is_altered or facts.properties != touched.facts.properties:
-        raise TransactionConflictError.schema_changed(bsn, touched.table.name)
+        raise TransactionConflictError(
+            f"Transaction {bsn} was aborted: columns or properties of '{touched.table.name}' were changed while it "
+            "was open. Nothing of it was written. Run it again.",
+            bsn=bsn,
+            table=touched.table.name,
+        )
     window = readable_window(
         touched.facts.path,
         touched.table,
@@ -147,4 +168,9 @@ def _refuse_conflict(session: Session, bsn: int, change: Change) -> None:
     met = keys.join(ours, on=touched.keys, how="left_semi").distinct().limit(4).collect()
     if met:
         named = staged_files.key_texts(met, touched.keys)
-        raise TransactionConflictError.first_committer_won(bsn, touched.table.name, named)
+        raise TransactionConflictError(
+            f"Transaction {bsn} was aborted: rows of '{touched.table.name}' that it changed were changed by a "
+            f"transaction that committed first: {', '.join(named)}. Nothing of it was written. Run it again.",
+            bsn=bsn,
+            table=touched.table.name,
+        )

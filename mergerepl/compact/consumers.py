@@ -32,6 +32,12 @@ from mergerepl.systables.compact import COMMIT_SEQUENCE, CONSUMERS
 
 log = logging.getLogger(__name__)
 
+_AGAIN = (
+    "Initialise it again: `reader = ct.consumer(name, start='now', again=True)`, then take "
+    "`ct.read(table, csn=reader.state.lcsn - 1)` as its copy."
+)
+"""The order matters: what is committed between a copy and a position taken later would be enumerated to nobody."""
+
 Enumeration = Literal["exact", "documented"]
 Start = Literal["beginning", "now"]
 
@@ -163,7 +169,11 @@ class Consumer:
         before = commit_before(self._session.database, stands.lcsn)
         if stands.nonce is not None and (before is None or before.nonce != stands.nonce):
             self._require_served(stands.lcsn, ())
-            raise TrackingError.restored(self.name, stands.lcsn - 1)
+            raise TrackingError(
+                f"Consumer '{self.name}' has seen a transaction {(stands.lcsn - 1)} that this database does not "
+                f"have: it was put back to an older copy. {_AGAIN}",
+                consumer=self.name,
+            )
         return before
 
     def _require_served(self, lcsn: int, tables: Collection[str]) -> None:
@@ -171,7 +181,12 @@ class Consumer:
         for name in (*tables, COMMIT_SEQUENCE.name):
             if lcsn < marks.get(name, 0):
                 what = f"table '{name}'" if name in tables else "the commit sequence"
-                raise ConsumerBehindError.behind(self.name, lcsn, marks[name], what)
+                raise ConsumerBehindError(
+                    f"Consumer '{self.name}' stands at CSN {lcsn}; rows of {what} that it needs were purged up to "
+                    f"CSN {marks[name]}. {_AGAIN}",
+                    consumer=self.name,
+                    lcsn=lcsn,
+                )
 
 
 def register(session: Session, name: str, *, start: Start, again: bool) -> Consumer:

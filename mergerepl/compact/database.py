@@ -188,10 +188,18 @@ def facts_of(database: Database, table: TrackedTable) -> TableState:
         key; StoreError if it cannot be read.
     """
     if not is_delta_table(database.path(table.name)):
-        raise TrackingError.gone(table.name)
+        raise TrackingError(
+            f"Tracked table '{table.name}' is gone: its folder holds no Delta table. Put it back, or end its "
+            f"tracking: `mergerepl tracking disable PATH {table.name} --keep-columns`.",
+            table=table.name,
+        )
     facts = open_table(database.path(table.name))
     if facts.metadata.table_id != table.table_id:
-        raise TrackingError.replaced(table.name)
+        raise TrackingError(
+            f"Table '{table.name}' is another Delta table than the one that was tracked (its id differs): it was "
+            "removed and created again. Put the tracked table back, or disable tracking of it and enable it again.",
+            table=table.name,
+        )
     problem = columns_problem(table, facts.fields)
     if problem is not None:
         raise problem
@@ -203,10 +211,20 @@ def columns_problem(table: TrackedTable, fields: Sequence[Field]) -> TrackingErr
     present = {each["name"]: each for each in fields}
     for name, type_ in ROW_COLUMNS:
         if name not in present or present[name]["type"] != type_:
-            return TrackingError.columns_gone(table.name, name)
+            return TrackingError(
+                f"Table '{table.name}' has lost the tracking column {name}: a writer replaced the table's schema. "
+                "Restore the table to a version that has it (RESTORE TABLE), or disable tracking and enable it "
+                "again; consumers then take an initial copy.",
+                table=table.name,
+            )
     for column, known in zip(table.key, table.key_types, strict=True):
         if column not in present or key_type_of(present[column], table.key_type) != known:
-            return TrackingError.key_altered(table.name, column, known)
+            return TrackingError(
+                f"Table '{table.name}' is tracked by column '{column}' of type {known}, which it no longer has: it "
+                "was dropped, renamed or has another type, and the keys of deleted rows are stored by it. Change it "
+                "back (RESTORE TABLE), or disable tracking and enable it again; consumers then take an initial copy.",
+                table=table.name,
+            )
     return None
 
 

@@ -6,14 +6,7 @@ from typing import Self
 
 from mergerepl.delta.log import Commit
 from mergerepl.errors import MergeReplError, Transient
-from mergerepl.model.tracking import ForeignCommit
 from mergerepl.roots import uses
-
-_AGAIN = (
-    "Initialise it again: `reader = ct.consumer(name, start='now', again=True)`, then take "
-    "`ct.read(table, csn=reader.state.lcsn - 1)` as its copy."
-)
-"""The order matters: what is committed between a copy and a position taken later would be enumerated to nobody."""
 
 
 def _end_tracking(table: str) -> str:
@@ -56,27 +49,6 @@ class TrackingError(MergeReplError):
         return cls(f"Table '{table}' cannot be written: {why}. Nothing was changed. {remedy}", table=table)
 
     @classmethod
-    def decided(cls, bsn: int, error: Exception) -> Self:
-        """A commit failed after its decision."""
-        return cls(
-            f"Transaction {bsn} was decided and could not be finished: {error} Do not repeat the transaction: its changes "
-            "would be made twice. The next command that takes the folder's lock finishes it, as `mergerepl tracking "
-            "recover PATH` does. If a table can never take them, end its tracking: `mergerepl tracking disable PATH TABLE "
-            "--keep-columns`.",
-            bsn=bsn,
-        )
-
-    @classmethod
-    def no_snapshot(cls, table: str, csn: int) -> Self:
-        """A snapshot is asked for that was purged, or is older than the table's tracking."""
-        return cls(
-            f"Table '{table}' has no snapshot of CSN {csn}: it was purged, or is older than the tracking of the table. "
-            "Read a later one: `mergerepl tracking transactions PATH` lists them.",
-            table=table,
-            csn=csn,
-        )
-
-    @classmethod
     def other_key(cls, table: str, key: Sequence[str]) -> Self:
         """A tracked table is enabled again, with another key."""
         return cls(
@@ -89,44 +61,6 @@ class TrackingError(MergeReplError):
     def reserved(cls, kind: str, value: object) -> Self:
         """A value that the original reserves, or no value of the kind at all."""
         return cls(f"{value!r} is no usable {kind}. See docs/compact.md for those that are.")
-
-    @classmethod
-    def replaced(cls, table: str) -> Self:
-        """Another table lies where the tracked one was."""
-        return cls(
-            f"Table '{table}' is another Delta table than the one that was tracked (its id differs): it was removed and "
-            "created again. Put the tracked table back, or disable tracking of it and enable it again.",
-            table=table,
-        )
-
-    @classmethod
-    def gone(cls, table: str) -> Self:
-        """The table's folder was removed, or holds no Delta table any more."""
-        return cls(
-            f"Tracked table '{table}' is gone: its folder holds no Delta table. Put it back, or end its tracking: "
-            f"`mergerepl tracking disable PATH {table} --keep-columns`.",
-            table=table,
-        )
-
-    @classmethod
-    def key_altered(cls, table: str, column: str, type_: str) -> Self:
-        """A key column was dropped or renamed, or has another type: the stored keys of deleted rows are of the old one."""
-        return cls(
-            f"Table '{table}' is tracked by column '{column}' of type {type_}, which it no longer has: it was dropped, "
-            "renamed or has another type, and the keys of deleted rows are stored by it. Change it back (RESTORE TABLE), "
-            "or disable tracking and enable it again; consumers then take an initial copy.",
-            table=table,
-        )
-
-    @classmethod
-    def columns_gone(cls, table: str, name: str) -> Self:
-        """A foreign writer rewrote the table without the tracking columns."""
-        return cls(
-            f"Table '{table}' has lost the tracking column {name}: a writer replaced the table's schema. Restore the "
-            "table to a version that has it (RESTORE TABLE), or disable tracking and enable it again; consumers then "
-            "take an initial copy.",
-            table=table,
-        )
 
     @classmethod
     def bad_rows(cls, table: str, what: str, keys: Sequence[str]) -> Self:
@@ -153,15 +87,6 @@ class TrackingError(MergeReplError):
             f"'{path}' cannot be used: {why}. No number may be given twice, so nothing goes on without it. Restore it from "
             "a copy that was taken together with the tables.",
             path=str(path),
-        )
-
-    @classmethod
-    def older_copy(cls, table: str, number: int, last_csn: int) -> Self:
-        """The folder `_tracking` was put back to an older copy."""
-        return cls(
-            f"Table '{table}' holds transaction {number} of this database, and the counters end at {last_csn}: the folder "
-            "'_tracking' was put back to an older copy than the tables. Put both back to copies of one moment.",
-            table=table,
         )
 
     @classmethod
@@ -205,50 +130,11 @@ class TrackingError(MergeReplError):
         """A window that cannot be acknowledged."""
         return cls(f"Consumer '{consumer}': {what} Nothing was changed.", consumer=consumer)
 
-    @classmethod
-    def restored(cls, consumer: str, csn: int) -> Self:
-        """The database has another transaction under the CSN that a consumer knows."""
-        return cls(
-            f"Consumer '{consumer}' has seen a transaction {csn} that this database does not have: it was put back to an "
-            f"older copy. {_AGAIN}",
-            consumer=consumer,
-        )
-
 
 class TransactionConflictError(TrackingError, Transient):
     """Another transaction changed a row of ours and committed first. Ours was aborted; run it again."""
 
     exit_code = 3
-
-    @classmethod
-    def first_committer_won(cls, bsn: int, table: str, keys: Sequence[str]) -> Self:
-        """A key of ours was changed since the transaction's snapshot."""
-        return cls(
-            f"Transaction {bsn} was aborted: rows of '{table}' that it changed were changed by a transaction that "
-            f"committed first: {', '.join(keys)}. Nothing of it was written. Run it again.",
-            bsn=bsn,
-            table=table,
-        )
-
-    @classmethod
-    def schema_changed(cls, bsn: int, table: str) -> Self:
-        """The table's columns or properties are others than when the transaction read it."""
-        return cls(
-            f"Transaction {bsn} was aborted: columns or properties of '{table}' were changed while it was open. "
-            "Nothing of it was written. Run it again.",
-            bsn=bsn,
-            table=table,
-        )
-
-    @classmethod
-    def tracking_changed(cls, bsn: int, table: str) -> Self:
-        """The table was enabled again, with other options or another key, while the transaction was open."""
-        return cls(
-            f"Transaction {bsn} was aborted: the tracking of '{table}' was changed while it was open. Nothing of it was "
-            "written. Run it again.",
-            bsn=bsn,
-            table=table,
-        )
 
     @classmethod
     def was_aborted(cls, bsn: int) -> Self:
@@ -262,17 +148,6 @@ class TransactionConflictError(TrackingError, Transient):
 
 class ForeignCommitError(TrackingError):
     """A commit that went through no transaction stands in the way."""
-
-    @classmethod
-    def refused(cls, found: ForeignCommit) -> Self:
-        """The table refuses foreign commits."""
-        return cls(
-            f"Table '{found.table}' was written past its transactions: version {found.version}, {found.operation} by "
-            f"{found.writer}. It was enabled with foreign='refuse'. Nothing was changed. Take the commit over with "
-            f"`mergerepl tracking adopt PATH`, or undo it: RESTORE TABLE to version {found.version - 1}.",
-            table=found.table,
-            version=found.version,
-        )
 
     @classmethod
     def unreadable(cls, table: str, version: int, why: str) -> Self:
@@ -298,15 +173,6 @@ class ForeignCommitError(TrackingError):
         )
 
     @classmethod
-    def unadopted_columns(cls, table: str) -> Self:
-        """The table has other columns since foreign commits that are not adopted yet."""
-        return cls(
-            f"Table '{table}' has other columns since foreign commits that are not adopted yet. The transaction was "
-            "aborted; nothing was changed. Run `mergerepl tracking adopt PATH`, then begin the transaction again.",
-            table=table,
-        )
-
-    @classmethod
     def bad_keys(cls, table: str, what: str, keys: Sequence[str]) -> Self:
         """Foreign rows have no key, or share one."""
         return cls(
@@ -315,26 +181,6 @@ class ForeignCommitError(TrackingError):
             table=table,
         )
 
-    @classmethod
-    def shared_keys(cls, table: str, keys: Sequence[str]) -> Self:
-        """Two rows have, or had, one key."""
-        return cls(
-            f"Table '{table}': foreign commits cannot be adopted, because two rows share a key, or did: {', '.join(keys)}. "
-            "Nothing was changed. Restore the table to the version before these commits (RESTORE TABLE); or correct the "
-            "rows, disable tracking and enable it again, and let consumers take a copy.",
-            table=table,
-        )
-
 
 class ConsumerBehindError(TrackingError):
     """A purge removed what the consumer has not enumerated."""
-
-    @classmethod
-    def behind(cls, consumer: str, lcsn: int, purged_through: int, what: str) -> Self:
-        """A consumer or token below the mark that a purge left."""
-        return cls(
-            f"Consumer '{consumer}' stands at CSN {lcsn}; rows of {what} that it needs were purged up to CSN "
-            f"{purged_through}. {_AGAIN}",
-            consumer=consumer,
-            lcsn=lcsn,
-        )

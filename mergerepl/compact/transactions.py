@@ -247,7 +247,11 @@ class Transaction:
             facts = writable_facts(self._database, table)
             version = look(self._database, table, versions_of(last_commit(self._database))).quiet_through
             if version < facts.version and open_table(facts.path, version).fields != facts.fields:
-                raise ForeignCommitError.unadopted_columns(name)
+                raise ForeignCommitError(
+                    f"Table '{name}' has other columns since foreign commits that are not adopted yet. The transaction was "
+                    "aborted; nothing was changed. Run `mergerepl tracking adopt PATH`, then begin the transaction again.",
+                    table=name,
+                )
             folder = counters.staging_folder(self._begun.folder, name)
             self._touched[name] = Touched(table, facts, version, folder)
         return self._touched[name]

@@ -20,34 +20,6 @@ class LogReaderError(StoreError):
     """The log reader's bookkeeping cannot be used; nothing was changed."""
 
     @classmethod
-    def missing(cls, root: Path) -> Self:
-        """There is no log reader here."""
-        return cls(
-            f"'{root}' has no log reader: there is no table '_logreader/log_reader'. Enable the database first: "
-            f"`mergerepl cdc enable-db {root}`.",
-            root=str(root),
-        )
-
-    @classmethod
-    def other_version(cls, root: Path, stored: int, known: int) -> Self:
-        """Another version of mergerepl wrote the tables."""
-        return cls(
-            f"The log reader's tables of '{root}' have the schema version {stored}; this mergerepl reads {known}. Use the "
-            f"mergerepl that wrote them, or begin again: `mergerepl cdc disable-db {root}`, then enable-db.",
-            root=str(root),
-        )
-
-    @classmethod
-    def copied(cls, root: Path, stored: str) -> Self:
-        """The folder is a copy of another one, or was moved."""
-        return cls(
-            f"'{root}' is a copy of the database '{stored}', or was moved from there: its LSNs would be given out twice. "
-            f"Nothing was changed. Run `mergerepl cdc adopt {root}`: a moved database goes on, a copy begins a new epoch.",
-            root=str(root),
-            stored=stored,
-        )
-
-    @classmethod
     def restored(cls, root: Path, what: str) -> Self:
         """A part of the bookkeeping is older than another."""
         return cls(

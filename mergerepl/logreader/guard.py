@@ -14,7 +14,13 @@ def refuse_copy(root: Path, state: LogState) -> None:
     Raises: LogReaderError.
     """
     if state.database.root != str(root):
-        raise LogReaderError.copied(root, state.database.root)
+        raise LogReaderError(
+            f"'{root}' is a copy of the database '{state.database.root}', or was moved from there: its LSNs would be "
+            f"given out twice. Nothing was changed. Run `mergerepl cdc adopt {root}`: a moved database goes on, a "
+            "copy begins a new epoch.",
+            root=str(root),
+            stored=state.database.root,
+        )
 
 
 def refuse_other_consumers(root: Path, state: LogState, consumers: Sequence[Consumer]) -> None:

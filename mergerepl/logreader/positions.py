@@ -53,13 +53,22 @@ def read_state(control: ControlPlane) -> LogState:
     """
     root = control.folder.parent
     if not has_log_reader(control):
-        raise LogReaderError.missing(root)
+        raise LogReaderError(
+            f"'{root}' has no log reader: there is no table '_logreader/log_reader'. Enable the database first: "
+            f"`mergerepl cdc enable-db {root}`.",
+            root=str(root),
+        )
     rows = {row.source_object_id: row for row in control.rows(LOG_READER)}
     database = rows.pop(DATABASE, None)
     if database is None:
         raise LogReaderError.restored(root, "the table log_reader has no row of the database")
     if database.schema_version != SCHEMA_VERSION:
-        raise LogReaderError.other_version(root, database.schema_version, SCHEMA_VERSION)
+        raise LogReaderError(
+            f"The log reader's tables of '{root}' have the schema version {database.schema_version}; this mergerepl "
+            f"reads {SCHEMA_VERSION}. Use the mergerepl that wrote them, or begin again: `mergerepl cdc disable-db "
+            f"{root}`, then enable-db.",
+            root=str(root),
+        )
     return LogState(database, rows)
 
 

@@ -29,7 +29,7 @@ from mergerepl.transactional.collected_writes import Write
 from mergerepl.transactional.judge import Effect, Failure, judge
 from mergerepl.transactional.position import app_id, batch_step, is_written
 from mergerepl.transactional.procedures import Procedure, called, session_of_procedures
-from mergerepl.transactional.refusals import RULES_BROKEN, TransactionalError
+from mergerepl.transactional.refusals import RULES_BROKEN, TransactionalError, to_run
 from mergerepl.transactional.row_rules import row_rules
 
 COMMIT_ATTEMPTS = 8
@@ -172,8 +172,12 @@ class Batch:
                 effect, judged_at = self.judge(row, sent, head), head
                 for failure in effect.failures:
                     if failure.number in RULES_BROKEN:
-                        raise TransactionalError.refused_rows(
-                            failure.number, self.distributor.root, self.subscriber.root, failure.text
+                        raise TransactionalError(
+                            failure.number,
+                            f"{failure.text} The rule is newer than the batch, which is finished as it was decided, "
+                            "since other tables may have it. Lift the rule and run again, or begin again: "
+                            f"{to_run('reinit', self.distributor.root, '--subscriber', self.subscriber.root)}.",
+                            subscriber=str(self.subscriber.root),
                         )
             try:
                 self._merge(row, table, effect, transaction)

@@ -13,6 +13,7 @@ from mergerepl.delta.transactions import transaction_version
 from mergerepl.logreader.lsn import Lsn
 from mergerepl.logreader.positions import control_of
 from mergerepl.replica.control import ControlDatabase, ControlPlane
+from mergerepl.roots import uses
 from mergerepl.store.lease import DISTRIBUTION_LOCK, lease
 from mergerepl.systables.transactional import (
     APP_ID,
@@ -56,7 +57,12 @@ class Distributor(ControlDatabase):
         Raises: TransactionalUsageError.
         """
         if not self.is_there:
-            raise TransactionalUsageError.not_published(self.root)
+            raise TransactionalUsageError(
+                f"'{self.root}' publishes nothing transactionally: there is no table "
+                "'_transactional/MSpublications'. Name the publisher, or run `mergerepl apply FILE` with `type: "
+                f"transactional`.{uses(self.root, but='_transactional/MSpub')}",
+                root=str(self.root),
+            )
         for row in self.control.rows(PUBLICATIONS):
             if row.schema_version != SCHEMA_VERSION:
                 raise TransactionalUsageError.later(
@@ -222,8 +228,9 @@ def subscriptions_of(
     if not found and (subscriber is not None or publication is not None):
         known = ", ".join(row.subscriber for row in distributor.subscriptions()) or "none"
         raise TransactionalUsageError(
-            f"'{distributor.root}' has no subscription of {publication or 'a publication'} for {wanted or 'anybody'}. "
-            f"Subscribers known: {known}. Name one of them, or add it to the file and run `mergerepl apply FILE`."
+            f"'{distributor.root}' has no subscription of {publication or 'a publication'} for "
+            f"{wanted or 'anybody'}. Subscribers known: {known}. Name one of them, or add it to the file and run "
+            "`mergerepl apply FILE`."
         )
     return found
 

@@ -63,7 +63,7 @@ from mergerepl.transactional.position import (
     with_tables_at,
 )
 from mergerepl.transactional.procedures import custom_operations, procedures_of
-from mergerepl.transactional.refusals import StoppedAt, TransactionalError
+from mergerepl.transactional.refusals import NOT_FOUND, StoppedAt, TransactionalError, to_run
 from mergerepl.transactional.schema import add_columns
 from mergerepl.transactional.stages import stage_end
 
@@ -127,7 +127,8 @@ class Agent:
                 self.distributor.root,
                 self.subscriber.root,
                 self.distributor.root,
-                f"subscriber '{self.subscriber.root}' has begun batch {plan.number}, and its transactions are not there",
+                f"subscriber '{self.subscriber.root}' has begun batch {plan.number}, and its transactions are not "
+                "there",
             )
         return self._batch(position, chosen, plan)
 
@@ -373,8 +374,12 @@ class Agent:
         )
         if found_late:
             found = next(iter(found_late.values()))
-            raise TransactionalError.foreign_commit(
-                self.distributor.root, self.subscriber.root, found[0].text
+            raise TransactionalError(
+                NOT_FOUND,
+                f"{found[0].text} Another writer changed the tables of '{self.subscriber.root}' while a batch was "
+                "applied. The batch is finished, and it is not known whether the tables are equal: "
+                f"{to_run('validate', self.distributor.root, '--subscriber', self.subscriber.root)}.",
+                subscriber=str(self.subscriber.root),
             )
         return position
 

@@ -97,7 +97,12 @@ def resume(root: Root, article: str, *, spark: SparkSession | None = None, lock_
         state = checked_state(reader)
         source = state.sources[row.source_object_id]
         if set(source.consumers) != {CONSUMER}:
-            raise TransactionalUsageError.resumed_by_capture(article, source.source_path)
+            raise TransactionalUsageError(
+                f"The table '{source.source_path}' of article '{article}' is captured, too. Nothing was changed. "
+                "Resume its capture instance: `mergerepl cdc resume PUBLISHER INSTANCE`; the publication is read on "
+                "with it.",
+                article=article,
+            )
         if source.status == "active":
             return False
         active = replace(source, status="active", error_number=None, reason=None)

@@ -17,7 +17,7 @@ from mergerepl.systables.transactional import (
     TransactionRow,
 )
 from mergerepl.transactional.catalog import Distributor, Subscriber
-from mergerepl.transactional.refusals import TransactionalError
+from mergerepl.transactional.refusals import EXPIRED, TransactionalError, to_run
 
 DISTRIBUTE, REPAIR = "distribute", "repair"
 """The kinds of our commits at a subscriber (map.md 2)."""
@@ -128,7 +128,14 @@ def position_of(
             raise TransactionalError.restored(distributor.root, root, table, what)
         is_older = head_version(table) < version
         why = f"it had version {version} after the last batch and is older" if is_older else str(since.reason)
-        raise TransactionalError.replaced(distributor.root, root, table, why)
+        raise TransactionalError(
+            EXPIRED,
+            f"'{table}' is not as the last batch left it: {why}. Commands that it had may be lost. Nothing was "
+            f"applied. Bring the publisher's rows back: {to_run('repair', distributor.root, '--subscriber', root)}; "
+            f"or begin again from a snapshot: {to_run('reinit', distributor.root, '--subscriber', root)}.",
+            subscriber=str(root),
+            table=str(table),
+        )
     return position
 
 

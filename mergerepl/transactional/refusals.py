@@ -15,7 +15,6 @@ from typing import Any, Self
 
 from mergerepl.errors import ConfigurationError, LeaseError, MergeReplError
 from mergerepl.model.transactional import MOST_STREAMS
-from mergerepl.roots import uses
 
 NOT_FOUND = 20598
 DUPLICATE = 2627
@@ -94,16 +93,6 @@ class TransactionalError(MergeReplError):
         )
 
     @classmethod
-    def refused_rows(cls, number: int, publisher: Path, subscriber: Path, text: str) -> Self:
-        """A batch that was begun meets a rule that came to the subscriber's table afterwards."""
-        return cls(
-            number,
-            f"{text} The rule is newer than the batch, which is finished as it was decided, since other tables may have "
-            f"it. Lift the rule and run again, or begin again: {to_run('reinit', publisher, '--subscriber', subscriber)}.",
-            subscriber=str(subscriber),
-        )
-
-    @classmethod
     def no_key(cls, article: str, why: str) -> Self:
         """14088: a published table needs a primary key."""
         return cls(
@@ -168,17 +157,6 @@ class TransactionalError(MergeReplError):
         )
 
     @classmethod
-    def foreign_commit(cls, publisher: Path, subscriber: Path, text: str) -> Self:
-        """20598: another writer changed the subscriber's table while the batch was applied."""
-        return cls(
-            NOT_FOUND,
-            f"{text} Another writer changed the tables of '{subscriber}' while a batch was applied. The batch is finished, "
-            "and it is not known whether the tables are equal: "
-            f"{to_run('validate', publisher, '--subscriber', subscriber)}.",
-            subscriber=str(subscriber),
-        )
-
-    @classmethod
     def paused(cls, publisher: Path, article: str, reason: str, *, is_captured: bool) -> Self:
         """21076: the log of an article's table cannot be read."""
         resume = to_run("resume", publisher, article)
@@ -193,35 +171,11 @@ class TransactionalError(MergeReplError):
         )
 
     @classmethod
-    def replaced(cls, publisher: Path, subscriber: Path, table: Path, why: str) -> Self:
-        """21074: a subscriber's table was restored, overwritten or replaced since the last batch."""
-        return cls(
-            EXPIRED,
-            f"'{table}' is not as the last batch left it: {why}. Commands that it had may be lost. Nothing was applied. "
-            f"Bring the publisher's rows back: {to_run('repair', publisher, '--subscriber', subscriber)}; or begin again "
-            f"from a snapshot: {to_run('reinit', publisher, '--subscriber', subscriber)}.",
-            subscriber=str(subscriber),
-            table=str(table),
-        )
-
-    @classmethod
     def not_repaired(cls, subscriber: Path, article: str, why: str) -> Self:
         """21074: rows alone do not bring an article back."""
         return cls(
             EXPIRED,
             f"Article '{article}' at '{subscriber}' cannot be repaired. {why} Nothing was changed.",
-            subscriber=str(subscriber),
-            article=article,
-        )
-
-    @classmethod
-    def repair_refused(cls, subscriber: Path, article: str, table: Path, rule: str) -> Self:
-        """547: the subscriber's table has a rule that a row of the publisher breaks."""
-        return cls(
-            CHECK_BROKEN,
-            f"547: '{table}' refuses a row of article '{article}' that the publisher has: {rule}. The article was not "
-            "repaired. `mergerepl transactional validate` names the keys that differ. Lift the rule, or choose other rows "
-            "with --article, --key or --where, then run again.",
             subscriber=str(subscriber),
             article=article,
         )
@@ -246,24 +200,6 @@ class TransactionalUsageError(ConfigurationError):
         return cls(
             f"Publication '{publication}' has subscriptions and no article. Nothing was changed. State its articles. "
             "To end it, take its subscriptions out, too (`subscriptions: []`), and run `mergerepl apply FILE`."
-        )
-
-    @classmethod
-    def not_published(cls, root: Path | str) -> Self:
-        """There is no distributor here."""
-        return cls(
-            f"'{root}' publishes nothing transactionally: there is no table '_transactional/MSpublications'. Name the "
-            f"publisher, or run `mergerepl apply FILE` with `type: transactional`.{uses(root, but='_transactional/MSpub')}",
-            root=str(root),
-        )
-
-    @classmethod
-    def resumed_by_capture(cls, article: str, table: str) -> Self:
-        """Change Data Capture reads the article's table, too."""
-        return cls(
-            f"The table '{table}' of article '{article}' is captured, too. {_NOTHING} Resume its capture instance: "
-            "`mergerepl cdc resume PUBLISHER INSTANCE`; the publication is read on with it.",
-            article=article,
         )
 
     @classmethod

@@ -51,6 +51,7 @@ from mergerepl.transactional.log_reader import spark_of
 from mergerepl.transactional.position import REPAIR, position_of
 from mergerepl.transactional.procedures import load
 from mergerepl.transactional.refusals import (
+    CHECK_BROKEN,
     DUPLICATE,
     EXPIRED,
     NOT_FOUND,
@@ -112,7 +113,8 @@ class Chosen:
             )
         if len(found) > 1 and (self.key or self.where):
             raise TransactionalUsageError(
-                f"A key or a condition is one of an article, and there are several. Nothing was changed. Name one: {known}."
+                "A key or a condition is one of an article, and there are several. Nothing was changed. Name one: "
+                f"{known}."
             )
         return found
 
@@ -144,7 +146,8 @@ def _is_key(article: ArticleRow, key: Mapping[str, str]) -> list[Column]:
             value = key_value(key[name], types[name])
         except ValueError as error:
             raise TransactionalUsageError(
-                f"Column '{name}' of article '{article.article}' is {types[name].upper()}: {error}. Nothing was changed."
+                f"Column '{name}' of article '{article.article}' is {types[name].upper()}: {error}. Nothing was "
+                "changed."
             ) from error
         found.append(F.col(f"{KEY_PREFIX}{i}") == F.lit(value).cast(types[name]))
     return found
@@ -288,8 +291,8 @@ def _write(
         except COMMIT_CONFLICTS as error:
             if attempt == COMMIT_ATTEMPTS:
                 raise CommitConflictError(
-                    f"'{expected.table}' is being changed by other writers: the repair lost {COMMIT_ATTEMPTS} commits in a "
-                    "row. Run again.",
+                    f"'{expected.table}' is being changed by other writers: the repair lost {COMMIT_ATTEMPTS} "
+                    "commits in a row. Run again.",
                     table=str(expected.table),
                 ) from error
         finally:
@@ -310,7 +313,14 @@ def _rules_named(row: SubscriptionRow, expected: Expected) -> Iterator[None]:
         if (found := _BROKEN_RULE.search(cause)) is None:
             raise
         name, rule = expected.article.article, found[1].strip()
-        raise TransactionalError.repair_refused(Path(row.subscriber), name, expected.table, rule) from error
+        raise TransactionalError(
+            CHECK_BROKEN,
+            f"547: '{expected.table}' refuses a row of article '{name}' that the publisher has: {rule}. The article "
+            "was not repaired. `mergerepl transactional validate` names the keys that differ. Lift the rule, or "
+            "choose other rows with --article, --key or --where, then run again.",
+            subscriber=str(Path(row.subscriber)),
+            article=name,
+        ) from error
 
 
 def _operations(rows: DataFrame, expected: Expected) -> DataFrame:
