@@ -134,20 +134,11 @@ WIDE = (catalog.PUBLICATIONS, catalog.ARTICLES, catalog.SUBSCRIPTIONS)
 """Tables whose columns that nobody misses are taken away all at once; one after the other, they take half a minute."""
 
 
-@pytest.mark.parametrize(
-    ("table", "each"),
-    [
-        *(pytest.param(table, False, id=f"{table.name} all") for table in WIDE),
-        *(
-            pytest.param(table, True, id=table.name, marks=[pytest.mark.slow] if table in WIDE else [])
-            for table in [*NEEDED_BY, sessions.HISTORY]
-        ),
-    ],
-)
-def test_51_what_is_not_needed_is_no_bug(network: Network, table: TypedTable[Any], each: bool) -> None:
+@pytest.mark.parametrize("table", [*NEEDED_BY, sessions.HISTORY], ids=lambda table: table.name)
+def test_51_what_is_not_needed_is_no_bug(network: Network, table: TypedTable[Any]) -> None:
     missed = [column for name, column in STOPPED_BY if name == table.name]
     unneeded = [name for name in table.names if name not in (*table.required, *missed)]
-    groups = [[name] for name in unneeded] if each else [unneeded]
+    groups = [unneeded] if table in WIDE else [[name] for name in unneeded]
     for columns, _ in edited(network, table, [*groups, *([name] for name in missed)]):
         for command in NEEDED_BY.get(table, (HISTORY,)):
             shown = run(*words_for(command), *(["--dry-run"] if command in (SYNC, APPLY) else []))

@@ -163,7 +163,6 @@ class Network:
         refuses=None,
         keeps_retry=True,
         compensates=False,
-        without=None,
     ):
         start = Version(row, {}, {}, 100.0)
         peers = {HUB: (A, B), A: (HUB,), B: (HUB,)}
@@ -172,7 +171,6 @@ class Network:
         self.replicas = {n: Replica(n, *about[n], [start], dict.fromkeys(peers[n], False)) for n in peers}
         self.resolver, self.tracking, self.resolution = resolver, tracking, resolution
         self.refuses = refuses or {}
-        self.without = without  # the rule that a mutant lacks
         self.keeps_retry = keeps_retry
         self.compensates = compensates  # what the publisher refuses is undone at the subscriber
         self.log, self.moves, self.different_bases, self.silent = [], 0, 0, 0
@@ -219,10 +217,6 @@ class Network:
         ]
         if found[0].row != found[1].row:
             self.different_bases += 1
-        if self.without == "the publisher's chain":
-            return found[0]
-        if self.without == "the subscriber's chain":
-            return found[1]
         assert covers(found[0].lineage, found[1].lineage) or covers(found[1].lineage, found[0].lineage)
         return found[0] if covers(found[0].lineage, found[1].lineage) else found[1]
 
@@ -271,11 +265,7 @@ class Network:
             # Rejected: the subscriber's row stays, and knows of the change.
             seen, of = dest.now.seen | version.seen, self._of(dest.now, version)
             lineage = merge_lineage(dest.now.lineage, version.lineage)
-            kept = (
-                dest.now
-                if self.without == "what is rejected is known"
-                else replace(dest.now, lineage=lineage, seen=seen, of=of)
-            )
+            kept = replace(dest.now, lineage=lineage, seen=seen, of=of)
             self.log.append(("rejected", HUB, version.row))
             self._put(dest, kept, knowing=(HUB,))
             return None
@@ -380,7 +370,7 @@ class Network:
                 for edit in one.edits_of(c) - other.edits_of(c):
                     self.twins.setdefault(edit, set()).update(other.edits_of(c))
         clashing = differing & by_p & by_s
-        is_counted = self.resolver in CLASHES_IF_EQUAL and self.without != "equal changes clash"
+        is_counted = self.resolver in CLASHES_IF_EQUAL
         if live and is_counted and self.tracking == "column":
             clashing |= {"v"} & by_p & by_s
         base = self.ancestor(hub, sub).row if live else None
@@ -426,8 +416,6 @@ class Network:
             overridden = {
                 c for c in columns if (c in by_p and row[c] != p[c]) or (c in by_s and row[c] != s[c])
             }
-            if self.without == "made values are stamped":
-                overridden -= set(values)
             colv = {**self._colv(theirs, mine, by_p, by_s), **dict.fromkeys(overridden, stamp)}
         return Version(row, lineage, colv, winner.priority, seen, of), ("conflict", None, loser.row)
 
@@ -511,7 +499,7 @@ def play(start, changes, later, schedule, **options):
     return network
 
 
-def check(resolver, tracking, resolution, *, stride=1, without=None):
+def check(resolver, tracking, resolution, *, stride=1):
     """Play every `stride`-th history; return how many, and how many rows were logged.
 
     All replicas come to one row, lineage and colv1; synchronizing again does nothing; nobody overwrites what it did not
@@ -519,7 +507,7 @@ def check(resolver, tracking, resolution, *, stride=1, without=None):
     """
     count = logged = 0
     for history in itertools.islice(histories(KIND.get(resolver, "numbers")), 0, None, stride):
-        network = play(*history, resolver=resolver, tracking=tracking, resolution=resolution, without=without)
+        network = play(*history, resolver=resolver, tracking=tracking, resolution=resolution)
         quiesce(network)
         # What it does not send leaves the rows as they are.
         assert resolver == "upload_only" or equal(network), (
@@ -540,14 +528,14 @@ def check(resolver, tracking, resolution, *, stride=1, without=None):
 SESSIONS = tuple((name, direction) for name in (A, B) for direction in ("both", "upload", "download"))
 
 
-def check_sums(*, stride=1, without=None):
+def check_sums(*, stride=1):
     """delta: whatever the order and direction of sessions, the outcome is the start plus everybody's differences."""
     edits = itertools.product((0, 3, 5), (0, 1, 5), (0, -2, 5))
     laters = ((HUB, 4), (A, 4), (B, 4), (A, 0))
     cases = itertools.product(edits, laters, itertools.product(SESSIONS[:2] + SESSIONS[3:], repeat=3))
     count = 0
     for changes, (who, more), schedule in itertools.islice(cases, 0, None, stride):
-        network = Network({"a": 0, "v": 10}, resolver="delta", tracking="column", without=without)
+        network = Network({"a": 0, "v": 10}, resolver="delta", tracking="column")
         for name, add in zip((HUB, A, B), changes, strict=True):
             network.edit(name, {"v": 10 + add, "a": NICK[name] * (add != 1)})
         for name, direction in schedule:
@@ -563,7 +551,7 @@ def check_sums(*, stride=1, without=None):
     return count
 
 
-def check_sets(*, stride=1, without=None):
+def check_sets(*, stride=1):
     """union: the start with what anybody added, without what anybody removed, whatever the order and direction."""
     start, count = ("x", "y", "z"), 0
     choices = (
@@ -573,7 +561,7 @@ def check_sets(*, stride=1, without=None):
     )
     cases = itertools.product(itertools.product(*choices), itertools.product(SESSIONS, repeat=3))
     for values, schedule in itertools.islice(cases, 0, None, stride):
-        network = Network({"a": 0, "v": start}, resolver="union", tracking="column", without=without)
+        network = Network({"a": 0, "v": start}, resolver="union", tracking="column")
         expected = set(start).union(*(value or () for value in values))
         for name, value in zip((HUB, A, B), values, strict=True):
             if value is not None:

@@ -1,7 +1,6 @@
 """Every resolver brings all replicas to one row, whichever side sends, and synchronizing again adds nothing.
 
-This is of the reference. The rules that it needs are shown, too: without any of them a history goes wrong. All histories
-with `scripts/test --long`.
+This is of the reference. All histories with `scripts/test --long`.
 """
 
 import os
@@ -47,17 +46,3 @@ def test_differences_are_all_counted_whatever_the_order() -> None:
 
 def test_sets_are_joined_whatever_the_order() -> None:
     assert model.check_sets(stride=1 if IS_LONG else 19) > 500
-
-
-@pytest.mark.parametrize(
-    "without",
-    ["equal changes clash", "made values are stamped", "the publisher's chain", "the subscriber's chain"],
-)
-def test_every_rule_is_needed(without: str) -> None:
-    with pytest.raises(AssertionError):
-        model.check_sums(without=without)
-
-
-def test_a_change_that_is_not_sent_must_be_known() -> None:
-    with pytest.raises(AssertionError):
-        model.check("upload_only", "column", "row", stride=STRIDE, without="what is rejected is known")

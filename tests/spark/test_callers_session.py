@@ -7,6 +7,7 @@ import threading
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 from types import FunctionType
 from typing import Any
@@ -194,6 +195,17 @@ def damaged(watch: Watch) -> None:
         kept.rename(file)
 
 
+def at(root: str, function: Any, *arguments: Any, **options: Any) -> tuple[Call, Call]:
+    """Return a call of a function at a folder, and one at a folder that is none."""
+    return (
+        lambda w: function(w.path(root), *arguments, **options),
+        lambda w: function(w.nowhere, *arguments, **options),
+    )
+
+
+at_hq, of_shop, of_source = (partial(at, root) for root in ("hq", "shop", "source"))
+
+
 MERGE = [
     Case("load", lambda w: mergerepl.load(w.path("sales.yml")), lambda w: mergerepl.load(w.nowhere)),
     Case(
@@ -208,24 +220,12 @@ MERGE = [
         lambda w: (conflict(w), mergerepl.capture(w.path("hq"))),
         lambda w: mergerepl.capture(w.nowhere),
     ),
-    Case("status", lambda w: mergerepl.status(w.path("hq")), lambda w: mergerepl.status(w.nowhere)),
-    Case("pending", lambda w: mergerepl.pending(w.path("hq")), lambda w: mergerepl.pending(w.nowhere)),
-    Case("history", lambda w: mergerepl.history(w.path("hq")), lambda w: mergerepl.history(w.nowhere)),
-    Case(
-        "conflict_records",
-        lambda w: mergerepl.conflict_records(w.path("hq"), with_rows=True),
-        lambda w: mergerepl.conflict_records(w.nowhere),
-    ),
-    Case(
-        "conflict_count",
-        lambda w: mergerepl.conflict_count(w.path("hq")),
-        lambda w: mergerepl.conflict_count(w.nowhere),
-    ),
-    Case(
-        "conflict_summary",
-        lambda w: mergerepl.conflict_summary(w.path("hq")),
-        lambda w: mergerepl.conflict_summary(w.nowhere),
-    ),
+    Case("status", *at_hq(mergerepl.status)),
+    Case("pending", *at_hq(mergerepl.pending)),
+    Case("history", *at_hq(mergerepl.history)),
+    Case("conflict_records", *at_hq(mergerepl.conflict_records, with_rows=True)),
+    Case("conflict_count", *at_hq(mergerepl.conflict_count)),
+    Case("conflict_summary", *at_hq(mergerepl.conflict_summary)),
     Case(
         "conflicts",
         lambda w: mergerepl.conflicts(w.path("hq"), article="orders"),
@@ -246,16 +246,8 @@ MERGE = [
         lambda w: mergerepl.resolve_conflicts(w.path("hq"), CONFLICTS, accept="loser", force=True),
         lambda w: mergerepl.resolve_conflicts(w.path("hq"), CONFLICTS, values={"qty": "many"}),
     ),
-    Case(
-        "purge_conflicts",
-        lambda w: mergerepl.purge_conflicts(w.path("hq")),
-        lambda w: mergerepl.purge_conflicts(w.nowhere),
-    ),
-    Case(
-        "retry_failed",
-        lambda w: mergerepl.retry_failed(w.path("hq")),
-        lambda w: mergerepl.retry_failed(w.nowhere),
-    ),
+    Case("purge_conflicts", *at_hq(mergerepl.purge_conflicts)),
+    Case("retry_failed", *at_hq(mergerepl.retry_failed)),
     Case(
         "row",
         lambda w: mergerepl.row(w.path("hq"), article="orders", key={"id": "1"}),
@@ -266,7 +258,7 @@ MERGE = [
         lambda w: mergerepl.tune(w.path("hq")),
         lambda w: mergerepl.tune(w.path("hq"), articles=["none"]),
     ),
-    Case("validate", lambda w: mergerepl.validate(w.path("hq")), lambda w: mergerepl.validate(w.nowhere)),
+    Case("validate", *at_hq(mergerepl.validate)),
     Case(
         "lock",
         lambda w: mergerepl.lock(w.path("hq")).__enter__(),
@@ -301,14 +293,6 @@ def last(watch: Watch) -> Any:
 
 def window(read: Any, **options: Any) -> Call:
     return lambda w: read(w.path("shop"), "dbo_items", first(w), last(w), spark=w.users, **options)
-
-
-def of_shop(function: Any, *arguments: Any, **options: Any) -> tuple[Call, Call]:
-    """Return a call of a function at the database, and one at a folder that is none."""
-    return (
-        lambda w: function(w.path("shop"), *arguments, **options),
-        lambda w: function(w.nowhere, *arguments, **options),
-    )
 
 
 CDC = [
@@ -532,13 +516,6 @@ def distributed(watch: Watch, note: str) -> Any:
     changed(watch, note)
     tr.logreader(watch.path("source"), spark=watch.users)
     return tr.distribute(watch.path("source"), spark=watch.users)
-
-
-def of_source(function: Any, *arguments: Any, **options: Any) -> tuple[Call, Call]:
-    return (
-        lambda w: function(w.path("source"), *arguments, **options),
-        lambda w: function(w.nowhere, *arguments, **options),
-    )
 
 
 def with_session(function: Any, *arguments: Any, at: str = "source") -> tuple[Call, Call]:

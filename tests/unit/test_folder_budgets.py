@@ -4,8 +4,6 @@ import subprocess
 import sys
 from pathlib import Path
 
-import pytest
-
 from tests.folder_budgets import MINUTES, FolderBudgets
 
 ROOT = Path(__file__).parents[2]
@@ -34,14 +32,13 @@ def test_a_slower_machine_has_more_time() -> None:
     assert budgets.passed() == {}
 
 
-@pytest.mark.parametrize(("minutes", "code"), [(1.0, 0), (0.0, 1)])
-def test_a_run_over_budget_fails(tmp_path: Path, minutes: float, code: int) -> None:
+def test_a_run_over_budget_fails(tmp_path: Path) -> None:
     """In a process of its own, with a test that passes."""
     (tmp_path / "tests" / "unit").mkdir(parents=True)
     (tmp_path / "tests" / "unit" / "test_it.py").write_text("def test_it(): pass\n")
     (tmp_path / "tests" / "conftest.py").write_text(
         f"import sys\nsys.path.insert(0, {str(ROOT)!r})\n"
-        f"from tests import folder_budgets\nfolder_budgets.MINUTES = {{'unit': {minutes}}}\n"
+        "from tests import folder_budgets\nfolder_budgets.MINUTES = {'unit': 0.0}\n"
         "from tests.folder_budgets import pytest_configure\n"
     )
     command = [
@@ -56,4 +53,5 @@ def test_a_run_over_budget_fails(tmp_path: Path, minutes: float, code: int) -> N
         "tests",
     ]
     done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=120, check=False)
-    assert done.returncode == code, done.stdout + done.stderr
+    assert done.returncode == 1, done.stdout + done.stderr
+    assert "1 passed" in done.stdout

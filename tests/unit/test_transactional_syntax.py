@@ -139,47 +139,6 @@ def test_the_statements_of_sql() -> None:
     assert statement_text(DELETE, "t", columns, key, given) == "DELETE FROM t WHERE `order_id` = 7"
 
 
-VENDOR = Shape(
-    1,
-    1,
-    "Vendor",
-    "Purchasing/Vendor",
-    (
-        *("VendorID", "AccountNumber", "Name", "CreditRating", "PreferredVendorStatus", "ActiveFlag"),
-        *("PurchasingWebServiceURL", "ModifiedDate"),
-    ),
-    ("int", "string", "string", "tinyint", "boolean", "boolean", "string", "timestamp"),
-    ("VendorID",),
-    sends_key_changes=False,
-)
-
-
-def test_the_seeds_three_procedures_of_the_vendor_table() -> None:
-    inserted, updated, deleted = (procedure_text(VENDOR, each, "/s/Vendor") for each in Operation)
-    assert inserted.startswith("-- sp_MSins_PurchasingVendor: INSERT, CALL.")
-    assert "INSERT INTO delta.`/s/Vendor` (`VendorID`, `AccountNumber`, `Name`, `CreditRating`" in inserted
-    assert "SELECT s.c1, s.c2, s.c3, s.c4, s.c5, s.c6, s.c7, s.c8 FROM commands AS s" in inserted
-    assert "2627" in inserted
-    assert updated.startswith("-- sp_MSupd_PurchasingVendor: UPDATE, SCALL.")
-    assert "pkc1 INT, bitmap BINARY(2)" in updated
-    # case substring(@bitmap,1,1) & 2 when 2 then @c2 else [AccountNumber] end
-    for k, name in enumerate(VENDOR.columns[1:], 2):
-        condition = (
-            f"cast(conv(hex(substring(s.bitmap, 1, 1)), 16, 10) AS int) & {1 << (k - 1)} = {1 << (k - 1)}"
-        )
-        assert f"  t.`{name}` = CASE WHEN {condition} THEN s.c{k} ELSE t.`{name}` END" in updated
-    # The seed's sample never sets the key.
-    assert "  t.`VendorID` =" not in updated
-    assert "t.`VendorID` = s.pkc1" in updated
-    assert (
-        "20598: The row was not found at the Subscriber when applying the replicated UPDATE command"
-        in updated
-    )
-    assert deleted.startswith("-- sp_MSdel_PurchasingVendor: DELETE, CALL.")
-    assert "WHEN MATCHED THEN DELETE" in deleted
-    assert "replicated DELETE command" in deleted
-
-
 def test_the_ninth_column_has_the_first_bit_of_the_second_byte() -> None:
     names = tuple(f"n{k}" for k in range(1, 10))
     shape = Shape(1, 1, "t", "t", names, ("int",) * 9, ("n1",))
