@@ -14,11 +14,11 @@ from mergerepl.delta.properties import interval_of
 from mergerepl.failpoints import failpoint
 from mergerepl.logreader.log_reader import make_log_reader
 from mergerepl.logreader.lsn import epoch_of
+from mergerepl.logreader.plan import redo_log
 from mergerepl.logreader.positions import has_log_reader, read_state, save_state
 from mergerepl.logreader.recover import recover
 from mergerepl.logreader.scan import leave
 from mergerepl.store.folders import is_there, remove_leftover, remove_table
-from mergerepl.store.log_reader_files import read_plan
 from mergerepl.systables import logreader
 from mergerepl.systables.cdc import CHANGE_TABLES, FOLDER
 
@@ -64,7 +64,7 @@ def disable_db(database: str | os.PathLike[str]) -> bool:
     with held(reader, "cdc disable-db"):
         if not found.is_enabled and not is_there(found.root / FOLDER):
             return False
-        if found.is_enabled and read_plan(found.root) is not None:
+        if found.is_enabled and redo_log(found.root).is_pending:
             recover(reader)
         # Not enabled any more, from here on; the rest can be repeated.
         remove_table(found.control.path(CHANGE_TABLES.name))

@@ -9,6 +9,7 @@ from mergerepl.delta.properties import FILE_RETENTION, LOG_RETENTION, interval_o
 from mergerepl.errors import MergeReplError, StoreError
 from mergerepl.logreader.cut import moment_of_ns
 from mergerepl.logreader.lsn import Lsn
+from mergerepl.logreader.plan import redo_log
 from mergerepl.logreader.positions import read_state
 from mergerepl.logreader.sources import metadata_of
 from mergerepl.model.cdc import (
@@ -22,7 +23,6 @@ from mergerepl.model.cdc import (
     SourceStatus,
     StatusWarning,
 )
-from mergerepl.store.log_reader_files import read_plan
 from mergerepl.systables.cdc import DDL_HISTORY, ChangeTable
 from mergerepl.systables.logreader import ERRORS, SCAN_SESSIONS, LogReaderRow
 
@@ -56,7 +56,7 @@ def status(database: str | os.PathLike[str]) -> DatabaseStatus:
             _source(found, row, [each for each in instances if each.source_object_id == number])
             for number, row in sorted(state.sources.items())
         ),
-        has_plan=read_plan(found.root) is not None,
+        has_plan=redo_log(found.root).is_pending,
     )
 
 

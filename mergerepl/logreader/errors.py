@@ -30,15 +30,6 @@ class LogReaderError(StoreError):
         )
 
     @classmethod
-    def damaged_plan(cls, root: Path, why: str) -> Self:
-        """plan.json cannot be read."""
-        return cls(
-            f"'{root}/_logreader/plan.json' is damaged ({why}). Nothing was changed. Restore the file from a copy. Or "
-            "remove it: what its cycle wrote is removed then, and the commits are read again under higher LSNs.",
-            root=str(root),
-        )
-
-    @classmethod
     def serves_too_few(cls, root: Path, missing: str) -> Self:
         """The tables of a consumer are gone: it would never get the changes that are read now."""
         return cls(

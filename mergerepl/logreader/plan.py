@@ -1,23 +1,16 @@
-"""The plan of a scan cycle, as `_logreader/plan.json`. Once it is written, it is always carried out.
+"""The plan of a scan cycle, staged as `_logreader/plan.json`. Versions are fixed: a repeated run reads the same rows."""
 
-It holds facts of the log and decisions, never rows: versions are fixed, so a repeated run reads the same rows.
-"""
-
-import json
 from collections.abc import Iterable, Mapping
-from dataclasses import asdict, dataclass, field, fields, replace
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
-from mergerepl.logreader.errors import LogReaderError
 from mergerepl.logreader.lsn import Lsn
 from mergerepl.logreader.positions import LogState
 from mergerepl.model.cdc import ScanError
-from mergerepl.store.log_reader_files import read_plan, write_plan
-from mergerepl.systables.logreader import LogReaderRow
-
-T = TypeVar("T")
+from mergerepl.store.redo import RedoLog
+from mergerepl.systables.logreader import FOLDER, LogReaderRow
 
 TRANSACTION = "transaction"
 DDL = "ddl"
@@ -168,7 +161,7 @@ class Plan:
     after: LogState
     paused: tuple[Paused, ...] = ()
     notices: tuple[ScanError, ...] = ()
-    previous_lsn: Lsn | None = None
+    previous_lsn: bytes | None = None
     previous_cycle: int = 0
     steps: Mapping[str, Any] = field(default_factory=dict)
 
@@ -209,77 +202,11 @@ def paused_row(row: LogReaderRow, paused: Paused) -> LogReaderRow:
     return replace(row, status=status, error_number=paused.number, reason=paused.reason)
 
 
-def decide(root: Path, plan: Plan) -> None:
-    """Write the plan durably."""
-    stated = asdict(plan)
-    stated["after"] = [asdict(row) for row in (plan.after.database, *plan.after.sources.values())]
-    write_plan(root, json.dumps(stated, default=_json))
-
-
-def decided(root: Path) -> Plan | None:
-    """Return the plan that is to be carried out, None if there is none.
-
-    Raises: LogReaderError if the file is damaged.
-    """
-    text = read_plan(root)
-    if text is None:
-        return None
-    try:
-        return _plan(json.loads(text))
-    except (ValueError, TypeError, KeyError, StopIteration) as error:
-        raise LogReaderError.damaged_plan(root, str(error)) from error
-
-
-def _json(value: Any) -> Any:
-    if isinstance(value, datetime):
-        return value.isoformat()
-    if isinstance(value, bytes):
-        return value.hex()
-    raise TypeError(f"{type(value).__name__} is not stored in a plan")
-
-
-def _plan(stated: Mapping[str, Any]) -> Plan:
-    rows = [_row(LogReaderRow, each) for each in stated["after"]]
-    database = next(row for row in rows if row.source_object_id == 0)
-    sources = {row.source_object_id: row for row in rows if row is not database}
-    previous = stated["previous_lsn"]
-    return Plan(
-        stated["scan_cycle"],
-        tuple(stated["serve"]),
-        tuple(_row(Entry, each) for each in stated["entries"]),
-        tuple(_source(each) for each in stated["sources"]),
-        LogState(database, sources),
-        tuple(Paused(**each) for each in stated["paused"]),
-        tuple(_row(ScanError, each) for each in stated["notices"]),
-        None if previous is None else Lsn(bytes.fromhex(previous)),
-        stated["previous_cycle"],
-        stated["steps"],
+def redo_log(root: Path) -> RedoLog[Plan]:
+    """Return the redo log of the scan cycles of a database."""
+    return RedoLog(
+        root / FOLDER,
+        Plan,
+        "logreader",
+        otherwise="Or remove it: what its cycle wrote is removed then, and the commits are read again under higher LSNs.",
     )
-
-
-def _source(stated: Mapping[str, Any]) -> SourcePlan:
-    readings = tuple(_row(Reading, each) for each in stated["readings"])
-    columns = tuple(_row(ColumnChange, each) for each in stated["columns"])
-    return SourcePlan(**{**stated, "key": tuple(stated["key"]), "readings": readings, "columns": columns})
-
-
-_TIMES = {"begin_time", "end_time", "last_time", "entry_time"}
-_BYTES = {"last_lsn", "start_lsn", "begin_lsn"}
-
-
-def _row(kind: type[T], stated: Mapping[str, Any]) -> T:
-    """Return a value of a frozen dataclass from its JSON."""
-    given: dict[str, Any] = {}
-    for each in fields(kind):  # type: ignore[arg-type]
-        value = stated[each.name]
-        if value is None:
-            given[each.name] = None
-        elif each.name in _TIMES:
-            given[each.name] = datetime.fromisoformat(value)
-        elif each.name in _BYTES:
-            given[each.name] = bytes.fromhex(value)
-        elif each.name == "waiting":
-            given[each.name] = {key: datetime.fromisoformat(time) for key, time in value.items()}
-        else:
-            given[each.name] = tuple(value) if isinstance(value, list) else value
-    return kind(**given)

@@ -13,10 +13,9 @@ from mergerepl.errors import StoreError
 from mergerepl.failpoints import failpoint
 from mergerepl.logreader.consumer import COMPARE, Cycle, PauseSource, ReadRows, pausing
 from mergerepl.logreader.log_reader import LogReader
-from mergerepl.logreader.plan import Paused, Plan, decide, decided
+from mergerepl.logreader.plan import Paused, Plan, redo_log
 from mergerepl.logreader.positions import read_state, save_state
 from mergerepl.model.cdc import ScanError, ScanSession
-from mergerepl.store.log_reader_files import remove_plan
 from mergerepl.systables.logreader import ERRORS, SCAN_SESSIONS
 
 if TYPE_CHECKING:
@@ -29,7 +28,7 @@ KEPT_SESSIONS = 32
 
 def recover(reader: LogReader) -> Plan | None:
     """Carry out the plan of a cycle that died. Returns it; None if there was none."""
-    plan = decided(reader.root)
+    plan = redo_log(reader.root).pending()
     if plan is not None:
         log.warning("%s: scan cycle %d is finished", reader.root, plan.scan_cycle)
         carry_out(reader, plan, {})
@@ -47,7 +46,6 @@ def carry_out(
 
     Returns: The plan without the sources that had to leave it, and how many rows were written.
     """
-    failpoint("logreader.after_plan")
     began = began or datetime.now(UTC)
     try:
         while True:
@@ -65,7 +63,7 @@ def carry_out(
     failpoint("logreader.after_positions")
     for consumer in reader.consumers:
         consumer.served(plan.after)
-    remove_plan(reader.root)
+    redo_log(reader.root).finish()
     failpoint("logreader.after_plan_removed")
     if plan.entries or plan.paused:
         _note_session(reader, plan, rows, began)
@@ -113,7 +111,7 @@ def _without(reader: LogReader, plan: Plan, paused: Paused) -> Plan:
     for consumer in reader.consumers:
         consumer.remove_of(plan.scan_cycle, frozenset({paused.object_id}))
     plan = plan.without(paused, read_state(reader.control).sources[paused.object_id])
-    decide(reader.root, plan)
+    redo_log(reader.root).stage(plan)
     return plan
 
 

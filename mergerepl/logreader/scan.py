@@ -31,14 +31,14 @@ from mergerepl.logreader.plan import (
     Paused,
     Plan,
     SourcePlan,
-    decide,
     paused_row,
+    redo_log,
 )
 from mergerepl.logreader.positions import LogState, read_state, save_state
 from mergerepl.logreader.recover import carry_out, recover
 from mergerepl.logreader.sources import SourceLook, Unit, begun, look_at, readings
 from mergerepl.model.cdc import ScanError
-from mergerepl.store.log_reader_files import file_system_now_ns
+from mergerepl.store.folders import file_system_now_ns
 from mergerepl.systables.logreader import LogReaderRow
 
 if TYPE_CHECKING:
@@ -107,7 +107,7 @@ def _cycle(reader: LogReader, maxtrans: int) -> CycleResult:
     began = datetime.now(UTC)
     state = checked_state(reader)
     wanted = wanted_of(state, reader.consumers, {each.name: each.wanted() for each in reader.consumers})
-    began_ns = file_system_now_ns(reader.root)
+    began_ns = file_system_now_ns(reader.control.folder)
     active = [row for row in state.sources.values() if row.status == "active"]
     looks = {
         row.source_object_id: look_at(
@@ -131,8 +131,7 @@ def _cycle(reader: LogReader, maxtrans: int) -> CycleResult:
     try:
         sources = _read(reader, looks, wanted, read, paused)
         plan = _plan(reader, state, sources, paused, began_ns)
-        failpoint("logreader.before_plan")
-        decide(reader.root, plan)
+        redo_log(reader.root).stage(plan)
     except BaseException:
         for each in read.values():
             each.release()
@@ -158,7 +157,7 @@ def look_ahead(
     wanted = wanted_of(state, reader.consumers, {each.name: each.wanted() for each in reader.consumers})
     wish = wanted.get(row.source_object_id, Wanted())
     wish = replace(wish, on_gap=on_gap or wish.on_gap)
-    began_ns = file_system_now_ns(reader.root)
+    began_ns = file_system_now_ns(reader.control.folder)
     look = look_at(reader.root, row, began_ns=began_ns, most=1000, on_gap=wish.on_gap)
     read: dict[int, ReadSource] = {}
     paused: list[Paused] = []
@@ -181,7 +180,7 @@ def _idle(reader: LogReader, state: LogState, looks: Mapping[int, SourceLook], b
         # With an LSN comes the state, positions and all.
         entry = _entries(moved, [(None, DUMMY)], began_ns)
         plan = _new_plan(reader, state, entry, (), moved, [])
-        decide(reader.root, plan)
+        redo_log(reader.root).stage(plan)
         carry_out(reader, plan, {})
         return CycleResult(plan.scan_cycle, 0, 0, plan.last_lsn)
     if moved != state:
@@ -350,7 +349,7 @@ def _new_plan(
         replace(after, database=replace(database, next_object_id=after.database.next_object_id)),
         tuple(paused),
         tuple(notices),
-        None if state.database.last_lsn is None else Lsn(state.database.last_lsn),
+        state.database.last_lsn,
         state.database.cycle,
         steps or {},
     )
@@ -384,7 +383,7 @@ def begin(
     which they begin; `object_ids` is how many more numbers it needs, after those of the sources.
     """
     state = checked_state(reader)
-    began_ns = file_system_now_ns(reader.root)
+    began_ns = file_system_now_ns(reader.control.folder)
     after = state
     rows = []
     for each in begins:
@@ -399,8 +398,7 @@ def begin(
     plan = _new_plan(reader, state, entries, (), after, (), steps={})
     decisions = steps(plan, rows, range(first, first + object_ids))
     plan = replace(plan, steps={consumer: decisions})
-    failpoint("logreader.before_begin")
-    decide(reader.root, plan)
+    redo_log(reader.root).stage(plan)
     carry_out(reader, plan, {})
     return plan
 

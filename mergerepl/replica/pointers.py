@@ -9,7 +9,8 @@ from pathlib import Path
 from typing import NamedTuple
 
 from mergerepl.replica.replica import Replica
-from mergerepl.store.changeset import is_staged, write_durably
+from mergerepl.store.changeset import is_staged
+from mergerepl.store.redo import write_durably
 
 
 class Pointer(NamedTuple):

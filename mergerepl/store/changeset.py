@@ -6,7 +6,6 @@ without it nothing has happened yet and the folder is dropped. Everything a repe
 here: versions to look from, run numbers, generation numbers and guids, watermarks.
 """
 
-import os
 import shutil
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,6 +15,7 @@ from pydantic import BaseModel, ConfigDict
 from mergerepl.changes import DATA_ACTIONS, PUBLISHER, SUBSCRIBER
 from mergerepl.errors import StoreError, give_up_advice
 from mergerepl.model.results import PhaseCounts
+from mergerepl.store.redo import force_to_disk, write_durably
 from mergerepl.systables.genhistory import Generation
 
 MANIFEST = "manifest.json"
@@ -221,27 +221,6 @@ def read_changeset(folder: Path) -> Changeset | None:
             path=str(path),
             session=session.name,
         ) from error
-
-
-def write_durably(path: Path, text: str) -> None:
-    """Write a file so that it is either there whole or not at all, also after a power loss."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    temporary = path.with_name(path.name + ".tmp")
-    with temporary.open("w", encoding="utf-8") as file:
-        file.write(text)
-        file.flush()
-        os.fsync(file.fileno())
-    temporary.replace(path)
-    force_to_disk(path.parent)
-
-
-def force_to_disk(path: Path) -> None:
-    """Wait until a file or the names in a folder are on the disk."""
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
 
 
 def new_folder(folder: Path) -> Path:

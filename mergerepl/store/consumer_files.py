@@ -6,6 +6,7 @@ names begin with `_`. This module loads no library.
 
 from pathlib import Path
 
+from mergerepl.store.redo import write_durably
 from mergerepl.systables.cdc import CONSUMERS_FOLDER
 
 
@@ -19,8 +20,6 @@ def read_position(target: Path, name: str) -> str | None:
 
 def write_position(target: Path, name: str, text: str) -> None:
     """Make a position durable, in place of an earlier one."""
-    from mergerepl.store.changeset import write_durably
-
     write_durably(_file(target, name), text)
 
 

@@ -23,6 +23,14 @@ def folder_problem(path: Path) -> str | None:
     return None if path.is_dir() else "is a file"
 
 
+def file_system_now_ns(folder: Path) -> int:
+    """Return the time of the file system that holds a folder: its clock dates the files there."""
+    path = folder / "clock"
+    path.touch()
+    os.utime(path)
+    return path.stat().st_mtime_ns
+
+
 def is_folder(path: Path) -> bool:
     """Return whether a folder is there."""
     return path.is_dir()

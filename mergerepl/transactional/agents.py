@@ -11,8 +11,8 @@ from mergerepl.model.transactional import DistributionResult
 from mergerepl.spark.plain import plain_errors
 from mergerepl.store.folders import is_folder
 from mergerepl.store.lease import lease, record_jvm
-from mergerepl.store.subscriber_files import read_batch
 from mergerepl.systables.transactional import SubscriptionRow
+from mergerepl.transactional.batch_plan import redo_log
 from mergerepl.transactional.catalog import Distributor, Root, required, subscriptions_of
 from mergerepl.transactional.log_reader import spark_of
 from mergerepl.transactional.position import position_of, waiting_after
@@ -105,7 +105,7 @@ def _distribute_one(
     """
     skip = skipped_numbers(skip_errors if skip_errors is not None else subscription.skip_errors)
     root, guid = Path(subscription.subscriber), subscription.subscription_guid
-    if read_batch(root, guid) is None and not waiting_after(
+    if not redo_log(root, guid).is_pending and not waiting_after(
         distributor, subscription, position_of(distributor, subscription)
     ):
         return DistributionResult(publication, subscription.subscriber)

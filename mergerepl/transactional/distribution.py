@@ -2,7 +2,7 @@
 
 | step | written | after a crash |
 |---|---|---|
-| 1 | `batch-<subscription_guid>.json` at the subscriber, durably | done again, the same batch |
+| 1 | `plan-<subscription_guid>.json` at the subscriber, durably | done again, the same batch |
 | 2 | nothing: all articles are judged | |
 | 3 | one MERGE for each article, once by its Delta transaction | what is done is skipped |
 | 4 | MSreplication_subscriptions: the position | the plan is removed |
@@ -30,7 +30,6 @@ from mergerepl.failpoints import failpoint
 from mergerepl.logreader.lsn import Lsn
 from mergerepl.model.transactional import DistributionResult
 from mergerepl.spark.in_memory import Kept
-from mergerepl.store.subscriber_files import remove_batch, write_batch
 from mergerepl.systables.transactional import (
     ERRORS,
     HISTORY,
@@ -44,9 +43,10 @@ from mergerepl.systables.transactional import (
 from mergerepl.transactional.article_batch import Batch, Sent, commands_between
 from mergerepl.transactional.batch_plan import (
     BatchPlan,
+    begun_plan,
     next_transactions,
+    redo_log,
     transactions_through,
-    unfinished_plan,
 )
 from mergerepl.transactional.call_syntax import Operation
 from mergerepl.transactional.catalog import Distributor, Subscriber, shape_of
@@ -87,6 +87,7 @@ class Agent:
     def __post_init__(self) -> None:
         """Begin with nothing done."""
         self.subscriber = Subscriber(Path(self.subscription.subscriber))
+        self.redo = redo_log(self.subscriber.root, self.guid)
         self.result = DistributionResult(self.publication, self.subscription.subscriber)
 
     @property
@@ -117,8 +118,9 @@ class Agent:
     def finish(self, position: PositionRow) -> PositionRow:
         """Finish the batch that a run which died had decided, if there is one; return the position."""
         tables = {row.article_id: self._table(row) for row in self._articles()}
-        plan = unfinished_plan(self.subscriber, position, tables)
+        plan = begun_plan(self.subscriber, position, tables)
         if plan is None:
+            self.redo.finish()
             return position
         rows = waiting_after(self.distributor, self.subscription, position)
         chosen = transactions_through(rows, plan.through_seqno)
@@ -209,9 +211,7 @@ class Agent:
             )
             if not is_decided:
                 plan = replace(plan, places=heads_of(writes))
-            failpoint("distribute.before_plan")
-            write_batch(self.subscriber.root, self.guid, plan.to_json())
-            failpoint("distribute.after_plan")
+            self.redo.stage(plan)
             late = self._each(counts, lambda each: batch.write(shapes[each], sent[each], judged[each]))
             carry_out(writes, self.spark, batch.transaction, plan.places)
         finally:
@@ -332,7 +332,7 @@ class Agent:
             self.distributor.change_subscription(self.guid, is_equal=False)
         self.subscriber.save(position)
         failpoint("distribute.after_position")
-        remove_batch(self.subscriber.root, self.guid)
+        self.redo.finish()
         counts = {
             name: sum(effect.counts.get(name, 0) for effect in judged.values())
             for name in ("ins", "upd", "del")

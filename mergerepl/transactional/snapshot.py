@@ -25,7 +25,6 @@ from mergerepl.logreader.log_reader import LogReader
 from mergerepl.logreader.positions import read_state
 from mergerepl.publish.snapshot import by_partition, replica_table
 from mergerepl.rows.sql import quote
-from mergerepl.store.subscriber_files import remove_batch
 from mergerepl.systables.transactional import (
     ACTIVE,
     SUBSCRIBED,
@@ -34,6 +33,7 @@ from mergerepl.systables.transactional import (
     PositionRow,
     SubscriptionRow,
 )
+from mergerepl.transactional.batch_plan import redo_log
 from mergerepl.transactional.catalog import Distributor, Subscriber
 from mergerepl.transactional.log_reader import held, read_log
 from mergerepl.transactional.position import DISTRIBUTE, app_id, with_tables_at
@@ -92,7 +92,7 @@ def initialise(
     # Cleanup keeps what comes after `snapshot_seqno`.
     distributor.change_subscription(row.subscription_guid, status=SUBSCRIBED, snapshot_seqno=seqno)
     failpoint("transactional.before_copy")
-    remove_batch(subscriber.root, row.subscription_guid)
+    redo_log(subscriber.root, row.subscription_guid).finish()
     number = _next_number(subscriber, row, articles)
     mark = CommitMark(row.subscription_guid, f"{DISTRIBUTE}:snapshot:{number}")
     if is_copied:

@@ -15,8 +15,7 @@ from mergerepl import cdc, failpoints
 from mergerepl.cdc.database import database_at
 from mergerepl.errors import MergeReplError
 from mergerepl.failpoints import FailpointError
-from mergerepl.logreader.plan import decided
-from mergerepl.store.log_reader_files import read_plan, remove_plan
+from mergerepl.logreader.plan import redo_log
 from tests.cdc.databases import (
     add,
     check_replay,
@@ -48,7 +47,7 @@ SHOWN = DECIDED[-3:]
 ELSEWHERE = {
     # Where a test of its own dies: enable, disable, changed columns, pause.
     *("cdc.after_log_reader", "cdc.after_enable_db", "cdc.after_disable", "cdc.after_disable_table"),
-    *("logreader.before_begin", "cdc.after_create", "cdc.after_change_tables"),
+    *("cdc.after_create", "cdc.after_change_tables"),
     *("cdc.before_columns", "cdc.after_types", "cdc.after_end_lsn"),
     # A publication that goes: test_shared_log.
     "logreader.after_leave",
@@ -125,7 +124,7 @@ def test_a_death_at_any_step_is_made_up_for(two: Two, dies, point: str) -> None:
     before, lsns_before = two.seen(), lsns(two.database)
     two.change()
     dies(point, cdc.scan, two.root)
-    plan = decided(two.root)
+    plan = redo_log(two.root).pending()
     assert (plan is not None) == (point in DECIDED and point != "logreader.after_plan_removed")
     planned = [plan.lsn(entry) for entry in plan.entries] if plan else []
     if point not in SHOWN:
@@ -154,7 +153,7 @@ def test_a_plan_that_was_removed_leaves_nothing(two: Two, dies) -> None:
     before, lsns_before = two.seen(), lsns(two.database)
     two.change()
     dies("cdc.after_change_table:2", cdc.scan, two.root)
-    remove_plan(two.root)
+    redo_log(two.root).finish()
     cdc.scan(two.root)
     check_replay(two.database)
     assert [after - rows for after, rows in zip(two.seen(), before, strict=True)] == [4, 4]
@@ -166,7 +165,7 @@ def test_a_plan_that_was_removed_leaves_nothing(two: Two, dies) -> None:
 @pytest.mark.parametrize(
     "point",
     [
-        pytest.param("logreader.before_begin", marks=pytest.mark.slow),
+        pytest.param("logreader.before_plan", marks=pytest.mark.slow),
         "cdc.after_create",
         pytest.param("cdc.after_change_tables", marks=pytest.mark.slow),
     ],
@@ -176,7 +175,7 @@ def test_an_instance_begins_or_it_does_not(two: Two, dies, point: str) -> None:
     dies(point, cdc.enable_table, two.root, "orders", capture_instance="other")
     cdc.scan(two.root)
     names = [each.capture_instance for each in cdc.help_change_data_capture(two.root)]
-    assert ("other" in names) == (point != "logreader.before_begin")
+    assert ("other" in names) == (point != "logreader.before_plan")
     check_replay(two.database)
     if "other" in names:
         dies("cdc.after_disable_table", cdc.disable_table, two.root, "orders", capture_instance="other")
@@ -213,7 +212,7 @@ def test_kill_9_between_two_change_tables(two: Two) -> None:
     two.change()
     kill(two.root, "cdc.after_change_table", "killgroup")
     assert two.seen() == before
-    assert read_plan(two.root) is not None
+    assert redo_log(two.root).is_pending
     cdc.scan(two.root)
     check_replay(two.database)
     assert len(lsns(two.database)) == len(lsns_before) + 6

@@ -1,6 +1,5 @@
 """Which commits a cycle takes, in which order and when; what a commit did to columns. No Spark."""
 
-import json
 import os
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
@@ -16,11 +15,10 @@ from mergerepl.delta.log import log_path
 from mergerepl.delta.table import open_table
 from mergerepl.logreader.column_changes import column_changes, is_additive, statement
 from mergerepl.logreader.cut import TICK, LoggedCommit, Placed, cut, end_times, in_order
-from mergerepl.logreader.plan import Entry, Paused, Plan, decide, decided
+from mergerepl.logreader.plan import Entry, Paused, Plan
 from mergerepl.logreader.positions import LogState
 from mergerepl.logreader.sources import SourceLook, begun, look_at, readings
 from mergerepl.model.cdc import CapturedColumn
-from mergerepl.store.log_reader_files import write_plan
 from mergerepl.systables.logreader import LogReaderRow
 
 P = 1_000
@@ -304,30 +302,12 @@ def test_a_truncated_log_is_one_gap(table: Path):
     assert look(table, row, on_gap="stop").paused is not None
 
 
-def test_a_plan_is_read_back_as_it_was(table: Path, tmp_path: Path):
-    row = row_of(table)
-    (tmp_path / "_logreader").mkdir()
-    now = datetime.now(UTC)
-    database = LogReaderRow(
-        source_object_id=0, last_lsn=bytes(10), last_time=now, waiting={"u": now}, epoch=7
-    )
-    plan = Plan(
-        5,
-        ("cdc",),
-        (Entry(1, "transaction", now, now, 1, 2, 2, "WRITE", "user"),),
-        (),
-        LogState(database, {1: row}),
-        (Paused(3, 22859, "why"),),
-        steps={"cdc": {"ddl": []}},
-    )
-    assert decided(tmp_path) is None
-    decide(tmp_path, plan)
-    assert decided(tmp_path) == plan
-    without = plan.without(Paused(1, 22859, "gone"), row)
+def test_a_source_that_pauses_leaves_the_plan(table: Path):
+    row, now = row_of(table), datetime.now(UTC)
+    entry = Entry(1, "transaction", now, now, 1, 2, 2, "WRITE", "user")
+    after = LogState(LogReaderRow(source_object_id=0), {1: row})
+    without = Plan(5, ("cdc",), (entry,), (), after).without(Paused(1, 22859, "gone"), row)
     assert (without.entries, without.after.sources[1].status) == ((), "paused")
-    write_plan(tmp_path, json.dumps({"scan_cycle": 1}))
-    with pytest.raises(Exception, match="is damaged"):
-        decided(tmp_path)
 
 
 def test_without_changes_no_engine_is_started_and_nothing_is_committed(
