@@ -10,7 +10,8 @@ from typing import NamedTuple
 
 from mergerepl.replica.replica import Replica
 from mergerepl.store.changeset import is_staged
-from mergerepl.store.redo import write_durably
+from mergerepl.store.location import Location
+from mergerepl.store.storage import put_text
 
 
 class Pointer(NamedTuple):
@@ -48,7 +49,7 @@ def pointers(subscriber: Replica) -> Iterator[Pointer]:
 def write_pointer(publisher: Replica, subscriber: Replica, session: str) -> None:
     """Write the pointer of a session that is about to be staged."""
     stated = json.dumps({"publisher": str(publisher.root), "replid": publisher.info().replid})
-    write_durably(_path(subscriber, session), stated)
+    put_text(Location.of(_path(subscriber, session)), stated)
 
 
 def drop_pointer(subscriber: Replica, session: str) -> None:

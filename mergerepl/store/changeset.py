@@ -15,7 +15,8 @@ from pydantic import BaseModel, ConfigDict
 from mergerepl.changes import DATA_ACTIONS, PUBLISHER, SUBSCRIBER
 from mergerepl.errors import StoreError, give_up_advice
 from mergerepl.model.results import PhaseCounts
-from mergerepl.store.redo import force_to_disk, write_durably
+from mergerepl.store.location import Location
+from mergerepl.store.storage import put_text, storage
 from mergerepl.systables.genhistory import Generation
 
 MANIFEST = "manifest.json"
@@ -151,7 +152,7 @@ class Changeset:
 
     def mark_done(self, side: str, outcome: str) -> None:
         """Record that one side has been carried out completely, with its outcome."""
-        write_durably(self._done_file(side), outcome)
+        put_text(Location.of(self._done_file(side)), outcome)
 
     def _done_file(self, side: str) -> Path:
         return self.folder / f"{side}.done"
@@ -166,9 +167,9 @@ class Changeset:
 
         The rows are forced to disk first: a manifest that outlived them in a power loss could not be carried out.
         """
-        for path in self.folder.rglob("*"):
-            force_to_disk(path)
-        write_durably(self.folder / MANIFEST, self.manifest.model_dump_json(indent=1))
+        folder = Location.of(self.folder)
+        storage(folder).force_tree_to_disk(folder)
+        put_text(folder / MANIFEST, self.manifest.model_dump_json(indent=1))
 
 
 def events_folder(folder: Path, nickname: int) -> Path:
@@ -237,7 +238,7 @@ def set_aside(folder: Path) -> Path:
     unsent.mkdir(exist_ok=True)
     folder.rename(kept)
     for path in (unsent, folder.parent):
-        force_to_disk(path)
+        storage(at := Location.of(path)).force_to_disk(at)
     return kept
 
 

@@ -6,22 +6,20 @@ names begin with `_`. This module loads no library.
 
 from pathlib import Path
 
-from mergerepl.store.redo import write_durably
+from mergerepl.store import storage
+from mergerepl.store.location import Location
 from mergerepl.systables.cdc import CONSUMERS_FOLDER
 
 
 def read_position(target: Path, name: str) -> str | None:
     """Return the text of a consumer's position, None if it has none."""
-    try:
-        return _file(target, name).read_text(encoding="utf-8")
-    except FileNotFoundError:
-        return None
+    return storage.read_text(_file(target, name))
 
 
 def write_position(target: Path, name: str, text: str) -> None:
     """Make a position durable, in place of an earlier one."""
-    write_durably(_file(target, name), text)
+    storage.put_text(_file(target, name), text)
 
 
-def _file(target: Path, name: str) -> Path:
-    return target / CONSUMERS_FOLDER / f"{name}.json"
+def _file(target: Path, name: str) -> Location:
+    return Location.of(target) / CONSUMERS_FOLDER / f"{name}.json"

@@ -8,7 +8,6 @@ Plans are dataclasses. They hold decisions and facts of logs, never rows: those 
 and reads them. It is loaded only when there is a plan: commands that only look at `is_pending` start without it.
 """
 
-import os
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from functools import cache
@@ -17,6 +16,8 @@ from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeVar
 
 from mergerepl.errors import StoreError
 from mergerepl.failpoints import failpoint
+from mergerepl.store.location import Location
+from mergerepl.store.storage import storage
 
 if TYPE_CHECKING:
     from pydantic import TypeAdapter
@@ -42,22 +43,21 @@ class RedoLog(Generic[P]):
     otherwise: str = ""
 
     @property
-    def file(self) -> Path:
+    def file(self) -> Location:
         """The file of the plan."""
-        return self.folder / f"{self.name}.json"
+        return Location.of(self.folder) / f"{self.name}.json"
 
     @property
     def is_pending(self) -> bool:
         """True if there is a plan that has to be carried out."""
-        return self.file.exists()
+        return storage(self.file).exists(self.file)
 
     def stage(self, plan: P, *, under: AbstractContextManager[object] | None = None) -> None:
         """Make a plan durable, in place of an earlier one. `under` is a lock to hold while it is written."""
         noun = self.name.partition("-")[0]
         failpoint(f"{self.engine}.before_{noun}")
         with under or nullcontext():
-            text = self._adapter.dump_json(_Stored(FORMAT, plan), indent=1)
-            write_durably(self.file, text.decode())
+            storage(self.file).put(self.file, self._adapter.dump_json(_Stored(FORMAT, plan), indent=1))
         failpoint(f"{self.engine}.after_{noun}")
 
     def pending(self) -> P | None:
@@ -65,12 +65,9 @@ class RedoLog(Generic[P]):
 
         Raises: StoreError if it is damaged or has another format.
         """
-        try:
-            text = self.file.read_text(encoding="utf-8")
-        except FileNotFoundError:
+        text = storage(self.file).read(self.file)
+        if text is None:
             return None
-        except UnicodeDecodeError as error:
-            raise self._damaged("it is no text") from error
         try:
             return self._adapter.validate_json(text).plan
         except ValueError as error:
@@ -84,7 +81,7 @@ class RedoLog(Generic[P]):
 
     def finish(self) -> None:
         """Remove the plan: all its steps were taken, or it is given up."""
-        self.file.unlink(missing_ok=True)
+        storage(self.file).delete(self.file)
 
     @property
     def _adapter(self) -> "TypeAdapter[_Stored[P]]":
@@ -112,7 +109,7 @@ def _adapter_of(plan_type: Any) -> "TypeAdapter[_Stored[Any]]":
     return TypeAdapter(_Stored[plan_type])
 
 
-def _format_of(text: str) -> Any:
+def _format_of(text: bytes) -> Any:
     from pydantic_core import from_json
 
     try:
@@ -130,24 +127,3 @@ def _first_problem(error: ValueError) -> str:
     first = error.errors(include_url=False)[0]
     place = ".".join(map(str, first["loc"]))
     return f"{place}: {first['msg']}" if place else first["msg"]
-
-
-def write_durably(path: Path, text: str) -> None:
-    """Write a file so that it is either there whole or not at all, also after a power loss."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    temporary = path.with_name(path.name + ".tmp")
-    with temporary.open("w", encoding="utf-8") as file:
-        file.write(text)
-        file.flush()
-        os.fsync(file.fileno())
-    temporary.replace(path)
-    force_to_disk(path.parent)
-
-
-def force_to_disk(path: Path) -> None:
-    """Wait until a file or the names in a folder are on the disk."""
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
