@@ -12,7 +12,7 @@ from mergerepl.compact.changes import readable_window
 from mergerepl.compact.database import Database, Session
 from mergerepl.compact.errors import ForeignCommitError, TrackingError
 from mergerepl.compact.foreign import Looked, look_at_all, writable_facts
-from mergerepl.compact.intent import Intent, write_intent
+from mergerepl.compact.intent import Intent
 from mergerepl.compact.sweep import has_work, sweep
 from mergerepl.errors import MergeReplError
 from mergerepl.model.tracking import Foreign
@@ -111,7 +111,7 @@ def _adopt(
                 counters.mark_aborted(begun.folder)
                 return 0
             intent = intent.extended(replace(intent, transactions=planned, writes=(write,)))
-        write_intent(begun.folder, intent)
+        counters.decide(begun.folder, intent)
         carry_out(session, begun.folder)
     except BaseException:
         counters.mark_aborted(begun.folder)

@@ -14,11 +14,11 @@ from pyspark.sql import functions as F
 
 from mergerepl.compact import adopted, staged_files
 from mergerepl.compact.changes import events_of, readable_window
-from mergerepl.compact.counters import take_bsns
+from mergerepl.compact.counters import decide, take_bsns
 from mergerepl.compact.database import Database, Session, tracked_table
 from mergerepl.compact.errors import ForeignCommitError
 from mergerepl.compact.foreign import foreign_commits, writable_facts
-from mergerepl.compact.intent import Intent, Planned, Write, write_intent
+from mergerepl.compact.intent import Counts, Intent, Planned, Write
 from mergerepl.compact.numbers import packed
 from mergerepl.compact.overlay import PROBLEM, key_columns, key_names, snapshot_rows
 from mergerepl.delta.feed.window import FeedWindow
@@ -66,7 +66,7 @@ def adopt_between(session: Session, folder: Path, intent: Intent, write: Write, 
         replace(intent, transactions=planned, writes=(staged,), overwritten={write.table: overwritten})
     )
     failpoint("tracking.before_extension")
-    write_intent(folder, extended)
+    decide(folder, extended)
     return extended
 
 
@@ -149,7 +149,7 @@ def stage(
         rows.withColumn(PROBLEM, problem).schema.jsonValue(),
         int(table.options),
         through_version_inclusive,
-        counts=staged_files.Counts(updates=stamps),
+        counts=Counts(updates=stamps),
         adopts=True,
     )
     return write, planned

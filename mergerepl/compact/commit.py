@@ -13,16 +13,15 @@ from mergerepl.compact import adopted, staged_files
 from mergerepl.compact.adopt import adopt_or_refuse
 from mergerepl.compact.carry_out import carry_out
 from mergerepl.compact.changes import events_of, readable_window
-from mergerepl.compact.counters import Begun, read_counters
+from mergerepl.compact.counters import Begun, decide, read_counters
 from mergerepl.compact.database import Database, Session, facts_of, tracked_tables
 from mergerepl.compact.errors import TrackingError, TransactionConflictError
 from mergerepl.compact.foreign import look_at_all
-from mergerepl.compact.intent import Intent, Planned, Write, write_intent
+from mergerepl.compact.intent import Intent, Planned, Write
 from mergerepl.compact.overlay import Touched
 from mergerepl.compact.sweep import sweep
 from mergerepl.delta.log import head_version
 from mergerepl.delta.transactions import transaction_version
-from mergerepl.failpoints import failpoint
 from mergerepl.model.tracking import TransactionResult
 from mergerepl.spark.errors import plain_errors
 
@@ -56,11 +55,9 @@ def commit(session: Session, begun: Begun, changes: Sequence[Change]) -> Transac
             _refuse_older_copy(database, change.table)
             _refuse_conflict(session, begun.bsn, change)
         intent = _decided(database, begun, changes, versions)
-        failpoint("tracking.before_intent")
-        write_intent(begun.folder, intent)
+        decide(begun.folder, intent)
         try:
             with plain_errors(f"committing transaction {begun.bsn}"):
-                failpoint("tracking.after_intent")
                 done = carry_out(session, begun.folder)
         except Exception as error:
             # The next holder of the folder carries it out: repeated, its changes would be made twice.

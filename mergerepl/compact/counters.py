@@ -1,25 +1,26 @@
-"""The numbers of a database and the folders of its open transactions: the file-system calls of tracking.
+"""The numbers of a database and the folders of its open transactions.
 
-`counters.json` is written whole, under `flock(_tracking/lock)` that is held for milliseconds. A transaction is a folder
+`counters.json` is written whole, under a lock that is held for milliseconds. A transaction is a folder
 `tx/<bsn>` whose file `owner` its process keeps locked for life: if another process can lock it, the owner is dead.
 """
 
-import fcntl
 import json
 import os
-import shutil
-import socket
 import uuid
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, field, replace
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
 
 from mergerepl.compact.errors import TrackingError, TransactionConflictError
+from mergerepl.compact.intent import Intent, redo_log
 from mergerepl.failpoints import failpoint
 from mergerepl.model.tracking import OpenTransaction
+from mergerepl.store.folders import folders_in, is_folder, make_folder
+from mergerepl.store.lease import brief_lock, holder_note, is_locked, lock_for_life
+from mergerepl.store.location import Location
+from mergerepl.store.storage import put_text, storage
 from mergerepl.systables.compact import FOLDER, SCHEMA_VERSION
 
 _COUNTERS = "counters.json"
@@ -27,7 +28,6 @@ _LOCK = "lock"
 _TRANSACTIONS = "tx"
 _OWNER = "owner"
 _ABORTED = "aborted"
-_INTENT = "intent.json"
 _STAGED = "staged"
 
 
@@ -45,12 +45,12 @@ class Counters:
 
 def is_database(root: Path) -> bool:
     """Return whether tables of a folder are, or were, tracked."""
-    return (root / FOLDER / _COUNTERS).exists()
+    return storage(at := _file(root)).exists(at)
 
 
 def create_database(root: Path) -> None:
     """Make the folder and its counters, if they are not there yet."""
-    (root / FOLDER / _TRANSACTIONS).mkdir(parents=True, exist_ok=True)
+    make_folder(root / FOLDER / _TRANSACTIONS)
     with _locked(root):
         if not is_database(root):
             _write(root, Counters(str(uuid.uuid4())))
@@ -62,13 +62,12 @@ def read_counters(root: Path) -> Counters:
     Raises: TrackingError if there is no database, its counters are damaged, or another version wrote them.
     """
     path = root / FOLDER / _COUNTERS
+    if (stored := storage(at := _file(root)).read(at)) is None:
+        if not is_folder(root / FOLDER):
+            raise TrackingError.no_database(root)
+        raise TrackingError.counters(path, "the file is missing")
     try:
-        stored = json.loads(path.read_text(encoding="utf-8"))
-        counters = Counters(**stored)
-    except FileNotFoundError as error:
-        if not (root / FOLDER).is_dir():
-            raise TrackingError.no_database(root) from error
-        raise TrackingError.counters(path, "the file is missing") from error
+        counters = Counters(**json.loads(stored))
     except (ValueError, TypeError, KeyError) as error:
         raise TrackingError.counters(path, "the file is damaged") from error
     if counters.schema_version != SCHEMA_VERSION:
@@ -88,34 +87,18 @@ def change_counters(root: Path, change: Callable[[Counters], Counters]) -> Count
 
 @contextmanager
 def _locked(root: Path) -> Iterator[None]:
-    try:
-        descriptor = os.open(root / FOLDER / _LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
-    except FileNotFoundError as error:
-        raise TrackingError.no_database(root) from error
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX)
+    if not is_folder(root / FOLDER):
+        raise TrackingError.no_database(root)
+    with brief_lock(root / FOLDER / _LOCK):
         yield
-    finally:
-        os.close(descriptor)
 
 
 def _write(root: Path, counters: Counters) -> None:
-    write_durably(root / FOLDER / _COUNTERS, json.dumps(asdict(counters), sort_keys=True))
+    put_text(_file(root), json.dumps(asdict(counters), sort_keys=True))
 
 
-def write_durably(path: Path, text: str) -> None:
-    """Make a file hold a text, whole or not at all, also after a power loss."""
-    temporary = path.with_name(f".{path.name}.new")
-    with temporary.open("w", encoding="utf-8") as file:
-        file.write(text)
-        file.flush()
-        os.fsync(file.fileno())
-    temporary.rename(path)
-    descriptor = os.open(path.parent, os.O_RDONLY | os.O_CLOEXEC)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
+def _file(root: Path) -> Location:
+    return Location.of(root / FOLDER / _COUNTERS)
 
 
 @dataclass(frozen=True)
@@ -140,11 +123,8 @@ def begin(root: Path, *, count: int = 1) -> Begun:
         _write(root, replace(counters, last_bsn=counters.last_bsn + count))
         failpoint("tracking.after_begin")
         folder = transaction_folder(root, bsn)
-        folder.mkdir(parents=True)
-        owner = os.open(folder / _OWNER, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
-        fcntl.flock(owner, fcntl.LOCK_EX)
-        note = {"pid": os.getpid(), "host": socket.gethostname(), "since": datetime.now(UTC).isoformat()}
-        os.pwrite(owner, json.dumps(note).encode(), 0)
+        make_folder(folder)
+        owner = lock_for_life(folder / _OWNER, "tracking transaction")
     return Begun(bsn, folder, owner)
 
 
@@ -167,7 +147,7 @@ def transaction_folder(root: Path, bsn: int) -> Path:
 def transaction_folders(root: Path) -> list[Path]:
     """Return the folders that are there, in BSN order."""
     folder = root / FOLDER / _TRANSACTIONS
-    return sorted(each for each in folder.iterdir() if each.name.isdecimal()) if folder.is_dir() else []
+    return [folder / name for name in folders_in(folder) if name.isdecimal()]
 
 
 def bsn_of(folder: Path) -> int:
@@ -177,7 +157,7 @@ def bsn_of(folder: Path) -> int:
 
 def is_begun(folder: Path) -> bool:
     """Return whether a transaction's folder is there still."""
-    return folder.is_dir()
+    return is_folder(folder)
 
 
 def staging_folder(folder: Path, table: str) -> Path:
@@ -187,34 +167,35 @@ def staging_folder(folder: Path, table: str) -> Path:
 
 def has_staged(folder: Path, table: str) -> bool:
     """Return whether a transaction has staged rows of a table."""
-    return staging_folder(folder, table).is_dir()
+    return is_folder(staging_folder(folder, table))
 
 
 def parquet_files(folder: Path) -> list[Path]:
     """Return the files of a staged folder."""
-    return sorted(folder.glob("*.parquet"))
+    names = storage(at := Location.of(folder)).list_from(at)
+    return [folder / name for name in names if name.endswith(".parquet")]
 
 
-def intent_text(folder: Path) -> str:
-    """Return the decision as it was written."""
-    return (folder / _INTENT).read_text(encoding="utf-8")
-
-
-def decide(folder: Path, text: str) -> None:
+def decide(folder: Path, intent: Intent) -> None:
     """Make an intent durable, in place of an earlier one of the same folder.
 
     Raises: TransactionConflictError if the transaction was aborted.
     """
-    # Under the lock of `mark_aborted`: a transaction ends in one way only.
+    redo_log(folder).stage(intent, under=_not_aborted(folder))
+
+
+@contextmanager
+def _not_aborted(folder: Path) -> Iterator[None]:
+    # The lock of `mark_aborted`: a transaction ends in one way only.
     with _locked(folder.parents[2]):
         if is_aborted(folder) or not is_begun(folder):
             raise TransactionConflictError.was_aborted(bsn_of(folder))
-        write_durably(folder / _INTENT, text)
+        yield
 
 
 def drop(folder: Path) -> None:
-    """Remove a folder with all that is in it, if it is there."""
-    shutil.rmtree(folder, ignore_errors=True)
+    """Remove a transaction's folder, if it is there."""
+    redo_log(folder).drop_folder()
 
 
 def mark_aborted(folder: Path) -> bool:
@@ -223,44 +204,35 @@ def mark_aborted(folder: Path) -> bool:
     Returns: False if it was decided before, and is carried out.
     """
     # A sweep removes the folders of aborted transactions without the lock.
-    with _locked(folder.parents[2]), suppress(FileNotFoundError):
+    at = Location.of(folder) / _ABORTED
+    with _locked(folder.parents[2]), suppress(FileNotFoundError, FileExistsError):
         if has_intent(folder):
             return False
-        write_durably(folder / _ABORTED, "")
+        storage(at).put_if_absent(at, b"")
     return True
 
 
 def is_aborted(folder: Path) -> bool:
     """Return whether a transaction's folder holds the mark."""
-    return (folder / _ABORTED).exists()
+    return storage(at := Location.of(folder) / _ABORTED).exists(at)
 
 
 def has_intent(folder: Path) -> bool:
     """Return whether a transaction is decided: it will always be carried out."""
-    return (folder / _INTENT).exists()
+    return redo_log(folder).is_pending
 
 
 def is_dead(folder: Path) -> bool:
     """Return whether a transaction has no living owner."""
-    try:
-        descriptor = os.open(folder / _OWNER, os.O_RDWR | os.O_CLOEXEC)
-    except FileNotFoundError:
-        return True
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return False
-    finally:
-        os.close(descriptor)
-    return True
+    return not is_locked(folder / _OWNER)
 
 
 def open_transactions(root: Path) -> list[OpenTransaction]:
     """Return the transactions that have a folder, with their state."""
     found = []
     for folder in transaction_folders(root):
-        note = _note(folder)
-        since = datetime.fromisoformat(note["since"]) if "since" in note else datetime.now(UTC)
+        note = holder_note(folder / _OWNER)
+        since = datetime.fromisoformat(str(note["since"])) if "since" in note else datetime.now(UTC)
         owner = f"process {note.get('pid', '?')} on {note.get('host', '?')}"
         found.append(OpenTransaction(bsn_of(folder), since, owner, _state(folder)))
     return found
@@ -272,14 +244,6 @@ def _state(folder: Path) -> str:
     if is_aborted(folder):
         return "aborted"
     return "dead" if is_dead(folder) else "open"
-
-
-def _note(folder: Path) -> dict[str, Any]:
-    try:
-        note = json.loads((folder / _OWNER).read_text(encoding="utf-8"))
-    except (OSError, ValueError):
-        return {}
-    return note if isinstance(note, dict) else {}
 
 
 def lowest_open_bsn(root: Path) -> int:

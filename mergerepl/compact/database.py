@@ -14,7 +14,7 @@ from typing import ClassVar
 
 from pyspark.sql import SparkSession
 
-from mergerepl.compact.counters import drop, is_database, read_counters
+from mergerepl.compact.counters import is_database, read_counters
 from mergerepl.compact.errors import TrackingError
 from mergerepl.compact.row_keys import GUID
 from mergerepl.delta.create import NewTable, create_table
@@ -34,6 +34,7 @@ from mergerepl.model.tracking import (
 )
 from mergerepl.replica.control import CHECKPOINT_INTERVAL, ControlDatabase
 from mergerepl.spark import session as engine
+from mergerepl.store.folders import remove_leftover
 from mergerepl.store.lease import lease, record_jvm
 from mergerepl.systables.compact import (
     COMMIT_SEQUENCE,
@@ -101,7 +102,7 @@ def create_tables(database: Database, *, retention: timedelta) -> None:
     """Make the system tables that are not there yet, empty."""
     database.create()
     if not is_delta_table(database.deleted_rows):
-        drop(database.deleted_rows)
+        remove_leftover(database.deleted_rows)
         properties = {
             "delta.checkpointInterval": CHECKPOINT_INTERVAL,
             STATS_PROPERTY: f"{DELETE_CSN},{INSERT_CSN}",

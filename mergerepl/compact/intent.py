@@ -1,14 +1,30 @@
 """An intent: the decided writes, as a file in the transaction's folder. Once it is there, it is always carried out."""
 
-import json
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 from pathlib import Path
 from typing import Any
 
-from mergerepl.compact.counters import decide, intent_text
-from mergerepl.compact.staged_files import Bounds, Counts
+from mergerepl.store.redo import RedoLog
+
+Bounds = Mapping[str, tuple[int | str, int | str]]
+"""Staged key column to its lowest and highest value, in JSON's types: days for dates."""
+
+
+@dataclass(frozen=True)
+class Counts:
+    """Rows of a staged folder by operation."""
+
+    inserts: int = 0
+    updates: int = 0
+    deletes: int = 0
+    reborn: int = 0
+
+    @property
+    def changes(self) -> int:
+        """Return the number of changed keys."""
+        return self.inserts + self.updates + self.deletes
 
 
 @dataclass(frozen=True)
@@ -75,30 +91,13 @@ class Intent:
         )
 
 
-def write_intent(folder: Path, intent: Intent) -> None:
-    """Decide: make the intent durable, in place of an earlier one of the same folder.
-
-    Raises: TransactionConflictError if the transaction was aborted.
-    """
-    stated = {**asdict(intent), "time": intent.time.isoformat()}
-    decide(folder, json.dumps(stated))
+def redo_log(folder: Path) -> RedoLog[Intent]:
+    """Return the redo log of a transaction, in its folder."""
+    return RedoLog(folder, Intent, "tracking", "intent")
 
 
 def read_intent(folder: Path) -> Intent:
     """Return the intent of a folder that has one."""
-    stated = json.loads(intent_text(folder))
-    writes = tuple(
-        Write(
-            **{
-                **each,
-                "counts": Counts(**each["counts"]),
-                "bounds": {k: tuple(v) for k, v in each["bounds"].items()},
-            }
-        )
-        for each in stated["writes"]
-    )
-    transactions = tuple(
-        Planned(**{**each, "tables": tuple(each["tables"])}) for each in stated["transactions"]
-    )
-    time = datetime.fromisoformat(stated["time"])
-    return Intent(time, transactions, writes, stated["versions"], stated["overwritten"])
+    intent = redo_log(folder).pending()
+    assert intent is not None
+    return intent

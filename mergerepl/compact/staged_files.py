@@ -1,8 +1,7 @@
 """The contents of staged Parquet files, read without Spark: rows of each kind, broken rules, bounds of their keys."""
 
 import re
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
 from datetime import date
 from functools import reduce
 from pathlib import Path
@@ -12,6 +11,7 @@ from pyspark.sql import Column
 from pyspark.sql import functions as F
 
 from mergerepl.compact.counters import parquet_files
+from mergerepl.compact.intent import Bounds, Counts
 from mergerepl.compact.overlay import CHANGE_CONTEXT, EXISTED, PRESENT, PROBLEM, REBORN, key_names
 from mergerepl.delta.footers import read_footer, statistics_of
 from mergerepl.model.article import BOUNDED_TYPES
@@ -19,27 +19,9 @@ from mergerepl.model.tracking import TrackedTable
 from mergerepl.rows.key_bounds import FIRST_BOUNDED_DAY
 from mergerepl.rows.sql import quote
 
-Bounds = Mapping[str, tuple[int | str, int | str]]
-"""Staged key column to its lowest and highest value, in JSON's types: days for dates."""
-
 _PRINTABLE = re.compile("[ -~]*")
 _FIRST_BOUNDED_DAY = (date.fromisoformat(FIRST_BOUNDED_DAY) - date(1970, 1, 1)).days
 _EXAMPLES = 3
-
-
-@dataclass(frozen=True)
-class Counts:
-    """Rows of a staged folder by operation."""
-
-    inserts: int = 0
-    updates: int = 0
-    deletes: int = 0
-    reborn: int = 0
-
-    @property
-    def changes(self) -> int:
-        """Return the number of changed keys."""
-        return self.inserts + self.updates + self.deletes
 
 
 def count_rows(folder: Path) -> int:

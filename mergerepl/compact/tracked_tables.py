@@ -22,7 +22,6 @@ from mergerepl.compact.database import (
     tracked_tables,
 )
 from mergerepl.compact.errors import TrackingError
-from mergerepl.compact.intent import write_intent
 from mergerepl.compact.numbers import packed_literal
 from mergerepl.compact.overlay import key_columns
 from mergerepl.compact.row_keys import GUID_PATTERN, unsupported
@@ -230,7 +229,7 @@ def _empty_transaction(session: Session, table: TrackedTable) -> int:
         versions = published_versions(database)
         versions[table.name] = snapshot_version(table, versions)
         intent = empty_intent(database, begun.bsn, versions)
-        write_intent(begun.folder, intent)
+        counters.decide(begun.folder, intent)
         carry_out(session, begun.folder)
     finally:
         begun.let_go()

@@ -28,6 +28,7 @@ from mergerepl.compact.database import (
 )
 from mergerepl.compact.errors import ForeignCommitError, TrackingError, TransactionConflictError
 from mergerepl.compact.foreign import look, writable_facts
+from mergerepl.compact.intent import Bounds
 from mergerepl.compact.numbers import packed_literal
 from mergerepl.compact.overlay import (
     DELETE_CONTEXT,
@@ -71,7 +72,7 @@ class _Given:
     """Rows that were given to an operation, read once: their frame, with keys, and between which keys they lie."""
 
     rows: DataFrame
-    bounds: staged_files.Bounds
+    bounds: Bounds
 
 
 @methods_keep_callers_session

@@ -37,6 +37,8 @@ DISTRIBUTION_LOCK = ".mergerepl.distribution.lock"
 
 JVM_END_WAIT_S = 30.0
 
+_LOCK_FLAGS = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC
+
 _SINCE = "since"
 """A key of a holder's note while the replica is held."""
 
@@ -100,6 +102,51 @@ def leases(*roots: Path, purpose: str, wait_s: float = 0.0) -> Iterator[None]:
         yield
 
 
+@contextmanager
+def brief_lock(file: Path) -> Iterator[None]:
+    """Hold a lock for milliseconds, without a note; another process waits as long.
+
+    Raises: FileNotFoundError if its folder is absent.
+    """
+    descriptor = os.open(file, _LOCK_FLAGS, 0o666)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(descriptor)
+
+
+def lock_for_life(file: Path, purpose: str) -> int:
+    """Lock a file until the descriptor is closed, at the latest by the end of this process, with its holder's note."""
+    descriptor = os.open(file, _LOCK_FLAGS, 0o666)
+    fcntl.flock(descriptor, fcntl.LOCK_EX)
+    _write_holder(descriptor, purpose)
+    return descriptor
+
+
+def is_locked(file: Path) -> bool:
+    """Whether a living process holds a file that it locked for life."""
+    try:
+        descriptor = os.open(file, os.O_RDWR | os.O_CLOEXEC)
+    except FileNotFoundError:
+        return False
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    finally:
+        os.close(descriptor)
+    return False
+
+
+def holder_note(file: Path) -> dict[str, object]:
+    """Return the note of the holder of a file that was locked for life; empty if there is none."""
+    try:
+        return _read(file.read_text(encoding="utf-8"))
+    except OSError:
+        return {}
+
+
 def _end(descriptor: int, file: Path, *, is_done: bool) -> None:
     """Remove the holder's note. Unless all is done, its JVM stays noted: a commit may still be in flight."""
     note = _note(descriptor)
@@ -127,10 +174,7 @@ def holder(root: Path, *, file: str = LOCK_FILE) -> dict[str, object] | None:
     Only the note is read: even a shared lock, taken to look, would make another command find the replica in use.
     """
     path = root / file
-    try:
-        note = _read(path.read_text(encoding="utf-8"))
-    except OSError:
-        return None
+    note = holder_note(path)
     pid = note.get("pid")
     if _SINCE not in note or not isinstance(pid, int):
         return None
@@ -181,7 +225,7 @@ def _acquired(file: Path, wait_s: float) -> int:
 def _opened(file: Path) -> int:
     try:
         # A user who may write to the folder may lock it: the umask decides, as for all files.
-        return os.open(file, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
+        return os.open(file, _LOCK_FLAGS, 0o666)
     except OSError as error:
         raise StoreError(
             f"Replica '{file.parent}' cannot be locked: {error.strerror}. Check that the folder exists and is "

@@ -83,6 +83,11 @@ class RedoLog(Generic[P]):
         """Remove the plan: all its steps were taken, or it is given up."""
         storage(self.file).delete(self.file)
 
+    def drop_folder(self) -> None:
+        """Remove the folder with all that is staged. The plan goes first: half a folder is not taken for a staged one."""
+        self.finish()
+        storage(self.file).delete_tree(self.file.parent)
+
     @property
     def _adapter(self) -> "TypeAdapter[_Stored[P]]":
         plan_type: Any = self.plan_type

@@ -1,6 +1,5 @@
 """A scan cycle that dies at any step is whole or not there, and the next one gives the same commits the same LSNs."""
 
-import ast
 import os
 import signal
 import subprocess
@@ -10,7 +9,6 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
-import mergerepl
 from mergerepl import cdc, failpoints
 from mergerepl.cdc.database import database_at
 from mergerepl.errors import MergeReplError
@@ -27,10 +25,10 @@ from tests.cdc.databases import (
     rows_seen,
     update,
 )
+from tests.faults.ladder import points_in
 
 pytestmark = pytest.mark.spark
 
-PACKAGES = [Path(mergerepl.__file__).parent / name for name in ("cdc", "logreader")]
 NAMES = ("orders", "stock")
 UNDECIDED = ("logreader.before_plan",)
 DECIDED = (
@@ -59,15 +57,8 @@ ALWAYS = ("cdc.after_change_table",)
 
 
 def test_the_ladder_names_every_failpoint() -> None:
-    found = {
-        node.args[0].value
-        for package in PACKAGES
-        for file in package.glob("*.py")
-        for node in ast.walk(ast.parse(file.read_text(encoding="utf-8")))
-        if isinstance(node, ast.Call) and getattr(node.func, "id", "") == "failpoint"
-    }
     named = {name.partition(":")[0] for name in (*DECIDED, *UNDECIDED)} | ELSEWHERE
-    assert {name for name in found if not name.startswith("cdc.cleanup")} == named
+    assert {name for name in points_in("cdc", "logreader") if "cleanup" not in name} == named
 
 
 class Two:

@@ -1,6 +1,5 @@
 """A transaction that dies at any durable step is whole or not there, and the next holder of the lease finishes it."""
 
-import ast
 import os
 import shutil
 import signal
@@ -22,10 +21,10 @@ from mergerepl.compact.sweep import sweep_root
 from mergerepl.failpoints import FailpointError
 from mergerepl.store.lease import lease
 from tests.compact.databases import ORDERS, commit_sequence, held, notes_of, rows, tracked
+from tests.faults.ladder import points_in
 
 pytestmark = pytest.mark.spark
 
-COMPACT = Path(mergerepl.__file__).parent / "compact"
 NAMES = ("orders", "stock")
 DECIDED = (
     "tracking.after_intent",
@@ -54,13 +53,7 @@ ALWAYS = ("tracking.after_write",)
 
 
 def test_the_ladder_names_every_failpoint() -> None:
-    found = {
-        node.args[0].value
-        for file in COMPACT.glob("*.py")
-        for node in ast.walk(ast.parse(file.read_text(encoding="utf-8")))
-        if isinstance(node, ast.Call) and getattr(node.func, "id", "") == "failpoint"
-    }
-    assert found == {name.partition(":")[0] for name in (*DECIDED, *UNDECIDED)} | ELSEWHERE
+    assert points_in("compact") == {name.partition(":")[0] for name in (*DECIDED, *UNDECIDED)} | ELSEWHERE
 
 
 class Two:

@@ -1,12 +1,16 @@
 """A transaction ends in one way only, for every process that ends it: the folder of one, without Spark."""
 
+from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
 
 from mergerepl.compact import counters
 from mergerepl.compact.errors import TrackingError, TransactionConflictError
+from mergerepl.compact.intent import Intent
 from mergerepl.compact.sweep import has_work
+
+INTENT = Intent(datetime.now(UTC), (), (), {})
 
 
 @pytest.fixture
@@ -16,7 +20,7 @@ def begun(tmp_path: Path) -> counters.Begun:
 
 
 def test_what_is_decided_is_not_aborted(begun: counters.Begun) -> None:
-    counters.decide(begun.folder, "{}")
+    counters.decide(begun.folder, INTENT)
     assert not counters.mark_aborted(begun.folder)
     assert counters.has_intent(begun.folder)
     assert not counters.is_aborted(begun.folder)
@@ -25,7 +29,7 @@ def test_what_is_decided_is_not_aborted(begun: counters.Begun) -> None:
 def test_what_was_aborted_is_not_decided(begun: counters.Begun) -> None:
     assert counters.mark_aborted(begun.folder)
     with pytest.raises(TransactionConflictError, match="aborted by another process"):
-        counters.decide(begun.folder, "{}")
+        counters.decide(begun.folder, INTENT)
     assert not counters.has_intent(begun.folder)
 
 
@@ -33,7 +37,7 @@ def test_what_was_swept_away_is_not_decided(begun: counters.Begun) -> None:
     counters.drop(begun.folder)
     assert counters.mark_aborted(begun.folder)
     with pytest.raises(TransactionConflictError, match="aborted by another process"):
-        counters.decide(begun.folder, "{}")
+        counters.decide(begun.folder, INTENT)
 
 
 @pytest.mark.parametrize("name", ["owner", "aborted", "intent.json"])

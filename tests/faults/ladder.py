@@ -1,4 +1,43 @@
-"""The failpoints that a session passes, in order."""
+"""The failpoints of each engine, and those that its code passes: a new one cannot be forgotten."""
+
+import ast
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+ROOT = Path(__file__).parents[2] / "mergerepl"
+
+
+def points_in(*folders: str, named: Sequence[str] = ()) -> set[str]:
+    """Return every failpoint that code passes, with those of its redo logs; `named` are the values of names in braces."""
+    return {name for folder in folders for call in calls_in(folder) for name in _points_of(call, named)}
+
+
+def calls_in(folder: str) -> Iterator[ast.Call]:
+    """Yield the calls in the modules of a folder."""
+    for path in sorted((ROOT / folder).glob("*.py")):
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if isinstance(node, ast.Call):
+                yield node
+
+
+def _points_of(call: ast.Call, named: Sequence[str]) -> set[str]:
+    called = getattr(call.func, "id", "")
+    if called == "failpoint":
+        return _names_of(call.args[0], named)
+    if called != "RedoLog":
+        return set()
+    (engine,) = _names_of(call.args[2], [""])
+    (file,) = _names_of(call.args[3], [""]) if len(call.args) > 3 else {"plan"}
+    return {f"{engine}.{when}_{file.partition('-')[0]}" for when in ("before", "after")}
+
+
+def _names_of(argument: ast.expr, named: Sequence[str]) -> set[str]:
+    if isinstance(argument, ast.Constant):
+        return {str(argument.value)}
+    assert isinstance(argument, ast.JoinedStr)
+    parts = [part.value if isinstance(part, ast.Constant) else None for part in argument.values]
+    return {"".join(name if part is None else str(part) for part in parts) for name in named}
+
 
 LADDER = (
     "capture.before_genhistory",

@@ -7,7 +7,6 @@ so that every recovery is interrupted, too.
 import ast
 import itertools
 import random
-from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -15,37 +14,22 @@ from pyspark.sql import SparkSession
 
 import mergerepl
 from mergerepl.systables.partitions import MAPPINGS
-from tests.faults.ladder import CAPTURED_BEFORE, GIVEN_UP, LADDER, LATE, MAPPED, SOME
+from tests.faults.ladder import CAPTURED_BEFORE, GIVEN_UP, LADDER, LATE, MAPPED, ROOT, SOME, points_in
 from tests.faults.sessions import row, stop_at, stopped_at
 from tests.properties.engine_network import EngineNetwork, Rows, Setting
 from tests.properties.reference import Subscriber
 from tests.properties.side_by_side import OPERATIONS, START, Slot, Together, new_model
 
-ROOT = Path(__file__).parents[2]
 SIDES = ("publisher", "subscriber")
 TABLES = tuple(table.name for table in MAPPINGS)
-ROOMS = ("agent", "apply", "partitions", "staging", "tracking")
+ROOMS = ("merge/session", "merge/apply", "merge/partitions", "merge/stage", "merge/capture")
 """Those that a session writes from."""
 
 
-def named_points() -> list[str]:
-    """Return every failpoint a session passes, read from the code, so that a new one cannot be forgotten."""
-    names: set[str] = set()
-    for folder in ROOMS:
-        for path in sorted((ROOT / "mergerepl" / folder).glob("*.py")):
-            for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
-                if isinstance(node, ast.Call) and getattr(node.func, "id", "") == "failpoint":
-                    named = TABLES if folder == "partitions" else SIDES
-                    names |= _names_of(node.args[0], named)
-    return sorted(names)
-
-
-def _names_of(argument: ast.expr, named: Sequence[str]) -> set[str]:
-    if isinstance(argument, ast.Constant):
-        return {str(argument.value)}
-    assert isinstance(argument, ast.JoinedStr)
-    parts = [part.value if isinstance(part, ast.Constant) else None for part in argument.values]
-    return {"".join(name if part is None else str(part) for part in parts) for name in named}
+def named_points() -> set[str]:
+    """Return every failpoint a session passes."""
+    rooms = [room for room in ROOMS if room != "merge/partitions"]
+    return points_in(*rooms, named=SIDES) | points_in("merge/partitions", named=TABLES)
 
 
 DURABLE = {
@@ -113,7 +97,7 @@ UNDONE_TOGETHER = {
 
 def test_the_ladder_names_every_failpoint() -> None:
     assert [point for point in LADDER if point in SOME] == [*SOME]
-    assert sorted({*LADDER, *CAPTURED_BEFORE, *LATE, *MAPPED, *GIVEN_UP}) == named_points()
+    assert {*LADDER, *CAPTURED_BEFORE, *LATE, *MAPPED, *GIVEN_UP} == named_points()
 
 
 def functions(*folders: str) -> dict[str, list[str]]:
@@ -121,7 +105,7 @@ def functions(*folders: str) -> dict[str, list[str]]:
     return {
         f"{path.stem}.{function.name}": steps
         for folder in folders
-        for path in sorted((ROOT / "mergerepl" / folder).glob("*.py"))
+        for path in sorted((ROOT / folder).glob("*.py"))
         for function in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
         if isinstance(function, ast.FunctionDef)
         if set(steps := steps_of(function)) - {"failpoint"}
@@ -137,7 +121,7 @@ def test_no_durable_step_is_without_a_failpoint() -> None:
 def test_no_two_durable_steps_are_without_a_failpoint_between_them() -> None:
     found = {
         name: steps
-        for name, steps in functions(*ROOMS, "publish", "snapshot").items()
+        for name, steps in functions(*ROOMS, "publish", "publish/snapshot").items()
         if any("failpoint" not in pair for pair in itertools.pairwise(steps))
     }
     assert found.keys() - NOT_A_STEP == UNDONE_TOGETHER

@@ -8,7 +8,8 @@ from deltalake import DeltaTable, write_deltalake
 from pyspark.sql import SparkSession
 
 from mergerepl.logreader.log_reader import LogReader
-from mergerepl.transactional import distribution, snapshot
+from mergerepl.store import redo
+from mergerepl.transactional import snapshot
 from tests.cdc.databases import add, delete, new_table, update
 from tests.transactional.publications import publication_file, rows, run
 
@@ -172,7 +173,7 @@ def test_what_tables_go_through_and_who_writes_beside_us(
 
     update(items, "id = 3", qty="33")
     with monkeypatch.context() as patch:
-        patch.setattr(distribution, "failpoint", foreign)
+        patch.setattr(redo, "failpoint", foreign)
         met = run("sync", file, code=1)
     assert met["error"]["number"] == "20598"
     assert "while a batch was applied" in met["error"]["message"]

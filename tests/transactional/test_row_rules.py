@@ -12,7 +12,7 @@ from pyspark.sql import SparkSession
 from mergerepl import failpoints
 from mergerepl import transactional as tr
 from mergerepl.cli.main import main
-from mergerepl.transactional import distribution
+from mergerepl.store import redo
 from mergerepl.transactional.refusals import TransactionalUsageError
 from tests.cdc.databases import add, delete, merge, update
 from tests.transactional.publications import (
@@ -218,7 +218,7 @@ def test_rules_are_judged_after_each_command_and_over_changed_keys(
             DeltaTable(str(north / "items")).alter.add_constraint({"whole": "qty > 0"})
 
     with monkeypatch.context() as patch:
-        patch.setattr(distribution, "failpoint", lifts_none)
+        patch.setattr(redo, "failpoint", lifts_none)
         stopped(file, hq, 547, "CHECK constraint 'whole'", "The rule is newer than the batch")
     skipped(stopped(file, hq, 547, "CHECK constraint 'whole'", "id = 3"))
     works(hq, code=1)

@@ -393,13 +393,7 @@ FILE_CALLS = {
 }
 """Functions of os, os.path, shutil and Path that ask or change a file system."""
 
-# `compact.counters`: the numbers and the folders of open transactions, by flock, fsync and rename.
-FILE_ROOMS = {
-    "mergerepl.replica",
-    "mergerepl.compact.counters",
-    "mergerepl.delta",
-    "mergerepl.store",
-}
+FILE_ROOMS = {"mergerepl.replica", "mergerepl.delta", "mergerepl.store"}
 NO_REPLICA_FILES = {
     "mergerepl.agents.agent_socket",
     *(

@@ -11,6 +11,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from mergerepl import failpoints
+from mergerepl.compact import intent
 from mergerepl.errors import StoreError
 from mergerepl.failpoints import FailpointError
 from mergerepl.logreader import plan as log_reader
@@ -20,6 +21,7 @@ from mergerepl.transactional import batch_plan
 
 LOGS: dict[str, Callable[[Path], RedoLog]] = {
     "log reader": log_reader.redo_log,
+    "Compact": intent.redo_log,
     "distribution": lambda folder: batch_plan.redo_log(folder, "guid"),
 }
 JSON = st.recursive(st.none() | st.booleans() | st.integers() | st.text(), st.lists, max_leaves=3)
