@@ -426,7 +426,7 @@ def _touches_files(node: ast.AST) -> bool:
     name = getattr(node.func, "attr", getattr(node.func, "id", None))
     # `control.exists(table)` asks the control plane, which stands in the store; `F.exists` is a function of columns.
     owner = ast.unparse(node.func.value) if isinstance(node.func, ast.Attribute) else ""
-    is_ours = owner == "F" or owner.endswith("control")
+    is_ours = owner == "F" or owner.endswith("control") or owner.startswith("storage(")
     return name in FILE_CALLS and not is_ours
 
 
