@@ -14,8 +14,8 @@ import pytest
 
 MINUTES = {
     "agent": 4.0,
-    "bad_inputs": 4.5,
-    "cdc": 4.0,
+    "bad_inputs": 4.0,
+    "cdc": 3.5,
     "compact": 3.5,
     "conflict": 1.5,
     "delta": 1.5,
@@ -24,10 +24,10 @@ MINUTES = {
     "faults": 8.0,
     "monitoring": 2.5,
     "partitions": 2.0,
-    "properties": 5.0,
+    "properties": 4.0,
     "publish": 4.0,
     "rows": 1.0,
-    "scenarios": 3.0,
+    "scenarios": 2.5,
     "staging": 2.5,
     "replica": 1.0,
     "capture": 3.0,

