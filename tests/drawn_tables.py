@@ -17,7 +17,7 @@ from mergerepl.changes import PUBLISHER_ACTION, ROW, ROWGUID
 from mergerepl.delta.log import Commit
 from mergerepl.delta.marks import CommitMark
 from mergerepl.delta.merge import merge_rows
-from mergerepl.delta.small_writer import merge_small, reason_for_spark
+from mergerepl.delta.small_writer import SmallRows, reason_for_spark
 from mergerepl.delta.table import open_table
 from mergerepl.delta.transactions import Transaction
 from mergerepl.delta.types import ddl_of
@@ -208,6 +208,28 @@ def write(spark: SparkSession, rows: pa.Table, files: int, table: Path, *, by_sp
     writer.option("delta.enableChangeDataFeed", "true").save(str(table))
 
 
+class SparkNeededError(Exception):
+    """A merge went on to Spark."""
+
+
+class NoSpark:
+    def __getattr__(self, name: str) -> Any:
+        raise SparkNeededError
+
+
+def merge_without_spark(
+    rows_of: Callable[[], SmallRows], table: Path, article: PublishedArticle, **terms: Any
+) -> Commit | None:
+    """Merge rows by delta-rs; None if Spark is to do it."""
+    no_spark: Any = NoSpark()
+    try:
+        return merge_rows(
+            no_spark, lambda session: session.frame(), table, article, action="", small_rows=rows_of, **terms
+        )
+    except SparkNeededError:
+        return None
+
+
 def merged(
     spark: SparkSession, drawn: Drawn, staged: Path, table: Path, *, small: bool, version: int = 1
 ) -> Commit | None:
@@ -221,7 +243,7 @@ def merged(
     }
     if small:
         assert reason_for_spark(open_table(table), article, actions, drawn.bounds()) is None
-        return merge_small(lambda: small_rows(staged, PUBLISHER_ACTION), table, article, **terms)
+        return merge_without_spark(lambda: small_rows(staged, PUBLISHER_ACTION), table, article, **terms)
     return merge_rows(
         spark, lambda session: read_staged(session, staged), table, article, action=PUBLISHER_ACTION, **terms
     )

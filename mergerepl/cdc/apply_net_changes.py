@@ -36,7 +36,7 @@ from mergerepl.delta.marks import CommitMark
 from mergerepl.delta.merge import merge_into
 from mergerepl.delta.overwrite import overwrite
 from mergerepl.delta.table import open_table
-from mergerepl.delta.transactions import marked_session, read_back
+from mergerepl.delta.transactions import lost_commits, marked_session, read_back, retry_conflicts
 from mergerepl.delta.types import field, nullable
 from mergerepl.delta.versions import read_version
 from mergerepl.failpoints import failpoint
@@ -286,16 +286,19 @@ def _merged(
     """Apply a window, in one commit if it has rows, then note the position."""
     transaction = aim.transaction(to_lsn.scan_cycle, begins=begins)
     fit_columns(database, instance, aim.path, lambda: spark, aim.command)
-    session = marked_session(spark, transaction)
-    window = open_window(database, instance.capture_instance, from_lsn, to_lsn, session)
-    rows = keep_in_memory(net_of(database, window, key, ALL))
-    before = position.left.version
-    try:
-        counted = rows.groupBy(quote(OPERATION)).count().collect()
-        counts: dict[int, int] = {row[0]: row[1] for row in counted}
-        if counts:
-            if position.is_shared:
+    has_lost = False
+    with marked_session(spark, transaction) as session:
+        window = open_window(database, instance.capture_instance, from_lsn, to_lsn, session)
+        rows = keep_in_memory(net_of(database, window, key, ALL))
+
+        def merge() -> None:
+            nonlocal has_lost
+            if has_lost:
+                # Another writer's commit came first; it may have replaced the rows.
+                aim.since(position.left)
+            if has_lost or position.is_shared:
                 _refuse_twice_there(session, rows, aim, key)
+            has_lost = True
             try:
                 _merge(session, rows, aim.path, key, window.captured, is_strict=True)
             except (PySparkException, Py4JJavaError) as error:
@@ -308,10 +311,17 @@ def _merged(
                 doubtful = doubtful.select(*map(quote, (*key, START_LSN, SEQVAL)))
                 settled = with_rows_at_end(database, window, rows, doubtful, key, ALL)
                 _merge(session, settled, aim.path, key, window.captured, is_strict=False)
-            failpoint("cdc.after_applied")
-            read_back(aim.path, transaction, from_version_exclusive=before)
-    finally:
-        let_go(rows)
+
+        try:
+            counted = rows.groupBy(quote(OPERATION)).count().collect()
+            counts: dict[int, int] = {row[0]: row[1] for row in counted}
+            if counts:
+                lost = lost_commits(f"'{aim.path}'", "the consumer", "Run again.", table=str(aim.path))
+                retry_conflicts(merge, aim.path, lost)
+                failpoint("cdc.after_applied")
+                read_back(aim.path, transaction, from_version_exclusive=position.left.version)
+        finally:
+            let_go(rows)
     aim.arrived(to_lsn.scan_cycle, position)
     deleted = counts.pop(DELETE, 0)
     return AppliedChanges(str(aim.path), from_lsn, to_lsn, sum(counts.values()), deleted)

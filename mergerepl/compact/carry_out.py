@@ -6,8 +6,6 @@
 A table whose tracking has ended since is left out: this ends writes that a table can no longer take.
 """
 
-import logging
-import time
 from pathlib import Path
 
 from pyspark.sql import Column, DataFrame, SparkSession
@@ -46,14 +44,12 @@ from mergerepl.compact.staged_files import within
 from mergerepl.delta import appended
 from mergerepl.delta.append import append
 from mergerepl.delta.log import find_own_commit, head_version
-from mergerepl.delta.merge import COMMIT_ATTEMPTS, RETRY_WAIT_S, merge_into
+from mergerepl.delta.merge import merge_into
 from mergerepl.delta.small_tables import join_small_files, quoted, timestamp_literal
-from mergerepl.delta.transactions import Transaction, marked_session, read_back
-from mergerepl.errors import CommitConflictError
+from mergerepl.delta.transactions import commit_once, lost_commits, marked_session
 from mergerepl.failpoints import failpoint
 from mergerepl.model.tracking import CommittedTransaction, TrackedTable, TrackingOptions
 from mergerepl.rows.sql import quote
-from mergerepl.spark.errors import COMMIT_CONFLICTS
 from mergerepl.systables.compact import (
     COMMIT_SEQUENCE,
     COMMIT_TIME,
@@ -71,8 +67,6 @@ from mergerepl.systables.compact import (
     TX_CSN,
     OutOfSequence,
 )
-
-log = logging.getLogger(__name__)
 
 _COMMITS_PER_COMPACTION = 100
 """Each commit adds a file to the history; this many are joined."""
@@ -161,35 +155,26 @@ def _write(session: Session, folder: Path, intent: Intent, write: Write) -> int:
     failpoint("tracking.before_write")
     counts = write.counts
     only_inserts = counts.inserts and not counts.updates and not counts.deletes
-    # After a commit in between a key may be there already: appended, it would be there twice.
-    if only_inserts and head_version(path) == write.from_version:
-        rows = _staged(session.spark, folder, write)
-        columns = [name for name in rows.columns if name not in _state_names(table)]
-        append(rows.select(*(quote(name) for name in columns)), path, transaction)
-    else:
-        _merge_retried(session, folder, write, table, transaction)
-    commit = read_back(path, transaction, from_version_exclusive=write.from_version)
+
+    def write_rows() -> None:
+        # After a commit in between a key may be there already: appended, it would be there twice.
+        if only_inserts and head_version(path) == write.from_version:
+            rows = _staged(session.spark, folder, write)
+            columns = [name for name in rows.columns if name not in _state_names(table)]
+            append(rows.select(*(quote(name) for name in columns)), path, transaction)
+            return
+        with marked_session(session.spark, transaction) as marked:
+            _merge(marked, session, folder, write, table)
+
+    lost = lost_commits(
+        f"Table '{table.name}'",
+        f"transaction {write.csn}",
+        "It is decided and stays staged: run again.",
+        table=table.name,
+    )
+    commit = commit_once(write_rows, path, transaction, from_version_exclusive=write.from_version, lost=lost)
     failpoint("tracking.after_write")
     return commit.version
-
-
-def _merge_retried(
-    session: Session, folder: Path, write: Write, table: TrackedTable, transaction: Transaction
-) -> None:
-    for attempt in range(1, COMMIT_ATTEMPTS + 1):
-        try:
-            _merge(marked_session(session.spark, transaction), session, folder, write, table)
-        except COMMIT_CONFLICTS as error:
-            if attempt == COMMIT_ATTEMPTS:
-                raise CommitConflictError(
-                    f"Table '{table.name}' is being changed by other writers: transaction {write.csn} lost "
-                    f"{COMMIT_ATTEMPTS} commits in a row. It is decided and stays staged: run again.",
-                    table=table.name,
-                ) from error
-            log.info("commit conflict on %s, attempt %s", table.name, attempt)
-            time.sleep(RETRY_WAIT_S * attempt)
-        else:
-            return
 
 
 def _merge(spark: SparkSession, session: Session, folder: Path, write: Write, table: TrackedTable) -> None:

@@ -1,7 +1,6 @@
 """Bring a user's table to the final state of staged rows: one MERGE, marked, that happens once."""
 
 import logging
-import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
@@ -21,16 +20,21 @@ from mergerepl.changes import (
 )
 from mergerepl.delta.key_ranges import key_ranges
 from mergerepl.delta.left_out import with_left_out
-from mergerepl.delta.log import Commit, find_own_commit
+from mergerepl.delta.log import Commit
+from mergerepl.delta.small_writer import SmallRows, merge_small
 from mergerepl.delta.table import open_table
-from mergerepl.delta.transactions import Transaction, analysis_session, marked_session, read_back
-from mergerepl.errors import CommitConflictError
+from mergerepl.delta.transactions import (
+    Transaction,
+    analysis_session,
+    commit_once,
+    lost_commits,
+    marked_session,
+)
 from mergerepl.model.article import PublishedArticle
 from mergerepl.rows.images import all_true, same_value
 from mergerepl.rows.key_bounds import KeyBounds, same_key
 from mergerepl.rows.not_null import as_declared
 from mergerepl.rows.sql import quote
-from mergerepl.spark.errors import COMMIT_CONFLICTS
 
 log = logging.getLogger(__name__)
 
@@ -38,9 +42,6 @@ _OF_VECTORS = "deletionvectorid"
 """A column that a MERGE adds to a table's own where it writes deletion vectors; where it rewrites files it does not."""
 
 _LOGS_AT_ONCE = 2
-
-COMMIT_ATTEMPTS = 8
-RETRY_WAIT_S = 0.2
 
 
 def merge_rows(
@@ -56,8 +57,9 @@ def merge_rows(
     from_version_exclusive: int,
     generated_columns: Collection[str] = (),
     left_out_columns: Sequence[str] = (),
+    small_rows: Callable[[], SmallRows] | None = None,
 ) -> Commit:
-    """Bring a table to the staged final state of the rows whose `action` column says so, in one MERGE.
+    """Bring a table to the staged final state of the rows whose `action` column says so, in one MERGE that happens once.
 
     Args:
         spark: Session whose JVM is used; the MERGE gets a session of its own.
@@ -73,22 +75,31 @@ def merge_rows(
             neither side sent, and Delta refuses any other.
         left_out_columns: Columns of the table that the article leaves out. A row that was deleted after
             `from_version_exclusive` and is inserted now gets its former values of them back.
+        small_rows: Gives the rows for delta-rs, which merges them without Spark if it may; by default Spark does.
 
     Returns: Our commit; it changes no data if the table already was in the final state.
 
     Raises: CommitConflictError if other writers won the commit too often, or ours is not in the log.
     """
-    done = find_own_commit(table, transaction.mark, from_version_exclusive=from_version_exclusive)
-    if done is not None:
-        return done
     chosen = _chosen(actions)
-    count = sum(actions.get(each, 0) for each in DATA_ACTIONS)
-    ranges = key_ranges(
-        lambda: _source(staged(spark), action, chosen), open_table(table), article, bounds, count
-    )
-    for attempt in range(1, COMMIT_ATTEMPTS + 1):
-        try:
-            session = marked_session(spark, transaction)
+    ranges: list[KeyBounds] | None = None
+
+    def merge() -> None:
+        nonlocal small_rows, ranges
+        if small_rows is not None:
+            reason = merge_small(
+                small_rows, table, article, actions=actions, bounds=bounds, transaction=transaction
+            )
+            if reason is None:
+                return
+            log.info("%s is merged by Spark: %s", table, reason)
+            small_rows = None
+        if ranges is None:
+            count = sum(actions.get(each, 0) for each in DATA_ACTIONS)
+            ranges = key_ranges(
+                lambda: _source(staged(spark), action, chosen), open_table(table), article, bounds, count
+            )
+        with marked_session(spark, transaction) as session:
             source = _source(staged(session), action, chosen)
             wanted = left_out_columns if Action.INSERT in chosen else ()
             with with_left_out(source, table, article, bounds, from_version_exclusive - 1, wanted) as (
@@ -96,24 +107,16 @@ def merge_rows(
                 left_out,
             ):
                 _merge(session, source, table, article, chosen, bounds, ranges, generated_columns, left_out)
-            break
-        except COMMIT_CONFLICTS as error:
-            # Another writer changed rows we read. Everything is read and decided again; its rows are captured late.
-            if attempt == COMMIT_ATTEMPTS:
-                raise lost_commits(article.name, table) from error
-            log.info("commit conflict on %s, attempt %s", table, attempt)
-            time.sleep(RETRY_WAIT_S * attempt)
-    return read_back(table, transaction, from_version_exclusive=from_version_exclusive)
 
-
-def lost_commits(article: str, table: Path) -> CommitConflictError:
-    """Return the error of a MERGE whose commits other writers always won."""
-    return CommitConflictError(
-        f"Article '{article}' at '{table}' is being changed by other writers: the merge lost {COMMIT_ATTEMPTS} commits "
-        "in a row. Its changeset stays staged; run again.",
-        article=article,
+    # Where another writer changed rows that were read, everything is read and decided again; its rows are captured late.
+    lost = lost_commits(
+        f"Article '{article.name}' at '{table}'",
+        "the merge",
+        "Its changeset stays staged; run again.",
+        article=article.name,
         table=str(table),
     )
+    return commit_once(merge, table, transaction, from_version_exclusive=from_version_exclusive, lost=lost)
 
 
 def analyse_merge(
@@ -131,10 +134,10 @@ def analyse_merge(
 
     Raises: PySparkException or Py4JJavaError if the MERGE cannot be done, whatever its rows are.
     """
-    session = analysis_session(spark)
     chosen = _chosen(actions)
-    source = _source(staged(session), action, chosen)
-    _merge(session, source, table, article, chosen, bounds, (), generated_columns, {})
+    with analysis_session(spark) as session:
+        source = _source(staged(session), action, chosen)
+        _merge(session, source, table, article, chosen, bounds, (), generated_columns, {})
 
 
 @contextmanager
@@ -151,9 +154,10 @@ def merges_prepared(spark: SparkSession, tables: Iterable[Path]) -> Iterator[Non
 
 def _read_log(spark: SparkSession, table: Path) -> None:
     try:
-        analysis_session(spark).sql(
-            f"MERGE INTO delta.{quote(str(table))} AS t USING (SELECT 1 AS one) AS s ON false WHEN MATCHED THEN DELETE"
-        )
+        with analysis_session(spark) as session:
+            session.sql(
+                f"MERGE INTO delta.{quote(str(table))} AS t USING (SELECT 1 AS one) AS s ON false WHEN MATCHED THEN DELETE"
+            )
     except (PySparkException, Py4JJavaError) as error:
         log.info("the log of %s is read by its MERGE: %s", table, error)
 

@@ -6,10 +6,11 @@ from pathlib import Path
 from pyspark.sql import Column, SparkSession
 from pyspark.sql import functions as F
 
-from mergerepl.delta.add_columns import state_features
+from mergerepl.delta.overwrite import overwrite
 from mergerepl.delta.table import open_table
-from mergerepl.delta.transactions import Transaction, marked_session, read_back
+from mergerepl.delta.transactions import Transaction
 from mergerepl.delta.types import ddl_of
+from mergerepl.delta.versions import read_version
 from mergerepl.rows.sql import quote
 from mergerepl.spark.session import new_session
 
@@ -23,14 +24,11 @@ def with_types(spark: SparkSession, table: Path, types: Mapping[str, str], trans
     present = {each["name"]: ddl_of(each["type"]) for each in state.fields}
     if all(present.get(name) == type_ for name, type_ in types.items()):
         return
-    state_features(lambda: new_session(spark), state, types.values())
-    session = marked_session(spark, transaction)
-    rows = session.read.format("delta").option("versionAsOf", state.version).load(str(table))
+    rows = read_version(new_session(spark), table, state.version)
 
     def column(name: str) -> Column:
         value = F.col(quote(name))
         return value.cast(types[name]).alias(name) if name in types else value
 
-    writer = rows.select(*(column(name) for name in rows.columns)).write.format("delta")
-    writer.mode("overwrite").option("overwriteSchema", "true").save(str(table))
-    read_back(table, transaction, from_version_exclusive=state.version)
+    rows = rows.select(*(column(name) for name in rows.columns))
+    overwrite(rows, table, transaction, partition_columns=state.metadata.partition_columns)

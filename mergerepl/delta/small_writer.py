@@ -6,9 +6,7 @@ and change feed. Features that the tables below do not list keep Spark's path. S
 of another writer.
 """
 
-import logging
 import re
-import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,12 +15,10 @@ from typing import TYPE_CHECKING, Any
 from mergerepl.changes import DATA_ACTIONS, Action
 from mergerepl.delta.append import commit_transaction
 from mergerepl.delta.footers import footer_problem, read_footer
-from mergerepl.delta.log import Commit, find_own_commit
-from mergerepl.delta.merge import COMMIT_ATTEMPTS, lost_commits
 from mergerepl.delta.metadata import CONSTRAINT_PREFIX
 from mergerepl.delta.plain_files import may_hold, plain_files
 from mergerepl.delta.table import TableState, open_table, reason_of
-from mergerepl.delta.transactions import Transaction, commit_properties, is_done, read_back
+from mergerepl.delta.transactions import Transaction, commit_properties, is_done
 from mergerepl.delta.types import Json, ddl_of, has_not_null_parts, leaf_types
 from mergerepl.model.article import PublishedArticle
 from mergerepl.rows.key_bounds import KeyBounds
@@ -30,8 +26,6 @@ from mergerepl.rows.key_bounds import KeyBounds
 if TYPE_CHECKING:
     import pyarrow as pa
     from deltalake import WriterProperties
-
-log = logging.getLogger(__name__)
 
 MOST_ROWS = 100_000
 """The most rows of one MERGE; they are in this process' memory."""
@@ -43,8 +37,6 @@ MOST_BYTES_REWRITTEN = 256 * 1024 * 1024
 """The most bytes of the files that hold such rows: delta-rs rewrites a touched file here, batch by batch."""
 
 MOST_FILES = 100
-
-RETRY_WAIT_S = 0.05
 
 ACTION = "action"
 
@@ -188,49 +180,26 @@ def merge_small(
     actions: Mapping[str, int],
     bounds: KeyBounds,
     transaction: Transaction,
-    from_version_exclusive: int,
-) -> Commit | None:
-    """Bring a table to the final state of some rows, in one MERGE of delta-rs that happens once.
+) -> str | None:
+    """Bring a table to the final state of some rows, in one MERGE of delta-rs, unless it holds the transaction already.
 
-    Args:
-        rows_of: Gives the rows.
-        table: The user's table.
-        article: The article at this side.
-        actions: How many rows each action has.
-        bounds: Image field -> (lowest, highest) key, as literal texts: prunes files of the table.
-        transaction: Mark and transaction of the commit.
-        from_version_exclusive: Where to look for our own commit from.
+    Returns: Why Spark is to do it, as a clause; None if it is done.
 
-    Returns: Our commit; it changes no data if the table already was in the final state. None if Spark is to do it.
-
-    Raises: CommitConflictError if other writers won the commit too often, or ours is not in the log.
+    Raises: CommitFailedError if another writer committed after the table was read: a commit never follows one that was not.
     """
     from deltalake.exceptions import CommitFailedError
 
-    done = find_own_commit(table, transaction.mark, from_version_exclusive=from_version_exclusive)
-    if done is not None:
-        return done
-    for attempt in range(1, COMMIT_ATTEMPTS + 1):
-        state = open_table(table)
-        reason = reason_for_spark(state, article, actions, bounds)
-        if reason is None and not is_done(state, transaction):
-            try:
-                reason = _merged(rows_of(), state, article, bounds, transaction)
-            except CommitFailedError as error:
-                # No commit follows one that was not read: everything is read and done again.
-                log.info("commit conflict on %s, attempt %s", table, attempt)
-                if attempt == COMMIT_ATTEMPTS:
-                    raise lost_commits(article.name, table) from error
-                time.sleep(RETRY_WAIT_S * attempt)
-                continue
-            except Exception as error:
-                # Spark's MERGE finds the commit if it is there; else its own error says what fails.
-                reason = reason_of(error)
-        if reason is not None:
-            log.info("%s is merged by Spark: %s", table, reason)
-            return None
-        break
-    return read_back(table, transaction, from_version_exclusive=from_version_exclusive)
+    state = open_table(table)
+    reason = reason_for_spark(state, article, actions, bounds)
+    if reason is not None or is_done(state, transaction):
+        return reason
+    try:
+        return _merged(rows_of(), state, article, bounds, transaction)
+    except CommitFailedError:
+        raise
+    except Exception as error:
+        # Spark's MERGE finds the commit if it is there; else its own error says what fails.
+        return reason_of(error)
 
 
 def _merged(

@@ -1,13 +1,16 @@
-"""Writes through Spark that are marked and happen once.
+"""Commits that happen once: each carries a `CommitMark` and a Delta transaction (txnAppId, txnVersion).
 
-They carry a `CommitMark` and a Delta transaction (txnAppId, txnVersion): a repeated one is skipped, and the log says whose
-each commit is. The confs that say so must never outlive the write, for a later write they still applied to would be skipped
-silently (reliability.md 0.3): such a write runs in a session of its own.
+The mark tells whose a commit is, and a repeated run finds by it that a step is done. Delta skips a write whose transaction
+the table holds already.
 """
 
+import logging
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from mergerepl.delta.log import Commit, find_own_commit
 from mergerepl.delta.marks import CommitMark
@@ -18,8 +21,19 @@ if TYPE_CHECKING:
     from deltalake import CommitProperties
     from pyspark.sql import DataFrameWriter, SparkSession
 
+log = logging.getLogger(__name__)
+
+T = TypeVar("T")
+
+COMMIT_ATTEMPTS = 8
+RETRY_WAIT_S = 0.1
+"""The wait after the first lost commit; after each further one it is longer by as much."""
+
 USER_METADATA = "spark.databricks.delta.commitInfo.userMetadata"
 """The conf with the metadata that a session's commits carry. Only in a session of its own: it stays set."""
+
+_TXN_APP_ID = "spark.databricks.delta.write.txnAppId"
+_TXN_VERSION = "spark.databricks.delta.write.txnVersion"
 
 _ANALYSIS = "mergerepl-analysis"
 """Delta application id of a MERGE that is analysed only. Nothing is ever written under it."""
@@ -34,16 +48,78 @@ class Transaction:
     mark: CommitMark
 
 
-def marked_session(spark: "SparkSession", transaction: Transaction) -> "SparkSession":
-    """Return a new session whose one write is marked and happens once. Use it for one write only."""
+def commit_once(
+    write: Callable[[], None],
+    table: Path,
+    transaction: Transaction,
+    *,
+    from_version_exclusive: int,
+    lost: CommitConflictError,
+) -> Commit:
+    """Make a commit once, and return it as it stands in the table's log.
+
+    The log is searched for the mark first: a Delta transaction may expire (delta.setTransactionRetentionDuration). A write
+    whose answer was lost is found there too, or skipped by Delta in the next attempt.
+
+    Args:
+        write: Reads the table and writes one commit with the mark and the transaction. Called again each time that another
+            writer's commit came first.
+        table: The table.
+        transaction: Mark and transaction of the commit.
+        from_version_exclusive: The version after which the log is searched.
+        lost: Raised if other writers win every commit (`lost_commits`).
+
+    Raises: `lost`; CommitConflictError if the commit was reported done and is not in the log; what `write` raises.
+    """
+    done = find_own_commit(table, transaction.mark, from_version_exclusive=from_version_exclusive)
+    if done is not None:
+        return done
+    retry_conflicts(write, table, lost)
+    return read_back(table, transaction, from_version_exclusive=from_version_exclusive)
+
+
+def retry_conflicts(write: Callable[[], T], table: Path, lost: CommitConflictError) -> T:
+    """Call a function that writes one commit, again each time that another writer's commit came first.
+
+    Raises: `lost` after COMMIT_ATTEMPTS of them.
+    """
+    from deltalake.exceptions import CommitFailedError
+
+    from mergerepl.spark.errors import COMMIT_CONFLICTS
+
+    for attempt in range(1, COMMIT_ATTEMPTS + 1):
+        try:
+            return write()
+        except (CommitFailedError, *COMMIT_CONFLICTS) as error:
+            log.info("commit conflict on %s, attempt %s", table, attempt)
+            if attempt == COMMIT_ATTEMPTS:
+                raise lost from error
+            time.sleep(RETRY_WAIT_S * attempt)
+    raise AssertionError
+
+
+def lost_commits(target: str, writer: str, again: str, **facts: str) -> CommitConflictError:
+    """Return the error of a writer whose commits other writers always won."""
+    return CommitConflictError(
+        f"{target} is being changed by other writers: {writer} lost {COMMIT_ATTEMPTS} commits in a row. {again}",
+        **facts,
+    )
+
+
+@contextmanager
+def marked_session(spark: "SparkSession", transaction: Transaction) -> Iterator["SparkSession"]:
+    """Give a new session whose one write is marked and happens once. Use it for one write only.
+
+    A later write to which its confs still applied would be skipped silently (reliability.md 0.3): they end with the block.
+    """
     # What deltalake commits is stated without Spark being loaded.
     from mergerepl.spark.session import new_session
 
     session = new_session(spark)
     confs = {
         USER_METADATA: transaction.mark.to_user_metadata(),
-        "spark.databricks.delta.write.txnAppId": transaction.app_id,
-        "spark.databricks.delta.write.txnVersion": str(transaction.version),
+        _TXN_APP_ID: transaction.app_id,
+        _TXN_VERSION: str(transaction.version),
         # The staged source never changes, so Delta need not copy it before reading it twice.
         "spark.databricks.delta.merge.materializeSource": "none",
         # A source may never add columns to a user's table.
@@ -54,11 +130,16 @@ def marked_session(spark: "SparkSession", transaction: Transaction) -> "SparkSes
     # What generated columns and constraints come to; a new session has what the JVM was started with.
     for key in ("spark.sql.session.timeZone", "spark.sql.ansi.enabled"):
         session.conf.set(key, str(spark.conf.get(key)))
-    return session
+    try:
+        yield session
+    finally:
+        for key in (USER_METADATA, _TXN_APP_ID, _TXN_VERSION):
+            session.conf.unset(key)
 
 
-def analysis_session(spark: "SparkSession") -> "SparkSession":
-    """Return a new session in which a MERGE is analysed only: nothing is ever committed in it.
+@contextmanager
+def analysis_session(spark: "SparkSession") -> Iterator["SparkSession"]:
+    """Give a new session in which a MERGE is analysed only: nothing is ever committed in it.
 
     Delta analyses a MERGE whose transaction it has seen, and then skips it. For an application that has never written to
     a table, Delta takes -1 as the last version. It reads the table's log first, where it does not know it yet; a MERGE
@@ -66,10 +147,10 @@ def analysis_session(spark: "SparkSession") -> "SparkSession":
     """
     from mergerepl.spark.confs import ADAPTIVE
 
-    session = marked_session(spark, Transaction(_ANALYSIS, -1, CommitMark("", _ANALYSIS)))
-    # A log is read in one job then, instead of three.
-    session.conf.set(ADAPTIVE, "false")
-    return session
+    with marked_session(spark, Transaction(_ANALYSIS, -1, CommitMark("", _ANALYSIS))) as session:
+        # A log is read in one job then, instead of three.
+        session.conf.set(ADAPTIVE, "false")
+        yield session
 
 
 def commit_properties(

@@ -13,11 +13,9 @@ from mergerepl.delta.log import head_version
 from mergerepl.delta.marks import CommitMark, CommitUnit
 from mergerepl.delta.plain_files import read_columns
 from mergerepl.delta.table import open_table
-from mergerepl.delta.transactions import Transaction, marked_session, read_back
-from mergerepl.errors import CommitConflictError
+from mergerepl.delta.transactions import Transaction, lost_commits, marked_session, read_back, retry_conflicts
 from mergerepl.failpoints import failpoint
 from mergerepl.logreader.lsn import Lsn
-from mergerepl.spark.errors import COMMIT_CONFLICTS
 from mergerepl.spark.in_memory import Kept
 from mergerepl.spark.session import in_session
 from mergerepl.systables.transactional import ArticleRow, SubscriptionRow, TransactionRow
@@ -31,8 +29,6 @@ from mergerepl.transactional.position import app_id, batch_step, is_written
 from mergerepl.transactional.procedures import Procedure, called, session_of_procedures
 from mergerepl.transactional.refusals import RULES_BROKEN, TransactionalError, to_run
 from mergerepl.transactional.row_rules import row_rules
-
-COMMIT_ATTEMPTS = 8
 
 
 @dataclass(frozen=True)
@@ -166,7 +162,9 @@ class Batch:
         if is_written(table, transaction.mark, self.plan.heads[row.article_id]):
             return ()
         judged_at = self.plan.heads[row.article_id]
-        for attempt in range(1, COMMIT_ATTEMPTS + 1):
+
+        def merge() -> None:
+            nonlocal effect, judged_at
             if (head := head_version(table)) != judged_at:
                 # Another writer changed the table since it was judged.
                 effect, judged_at = self.judge(row, sent, head), head
@@ -179,16 +177,15 @@ class Batch:
                             f"{to_run('reinit', self.distributor.root, '--subscriber', self.subscriber.root)}.",
                             subscriber=str(self.subscriber.root),
                         )
-            try:
-                self._merge(row, table, effect, transaction)
-                break
-            except COMMIT_CONFLICTS as error:
-                if attempt == COMMIT_ATTEMPTS:
-                    raise CommitConflictError(
-                        f"Article '{row.article}' at '{table}' is being changed by other writers: the batch lost "
-                        f"{COMMIT_ATTEMPTS} commits in a row. Run again: the same batch is finished.",
-                        table=str(table),
-                    ) from error
+            self._merge(row, table, effect, transaction)
+
+        lost = lost_commits(
+            f"Article '{row.article}' at '{table}'",
+            "the batch",
+            "Run again: the same batch is finished.",
+            table=str(table),
+        )
+        retry_conflicts(merge, table, lost)
         commit = read_back(table, transaction, from_version_exclusive=judged_at)
         if commit.version > judged_at + 1:
             effect = self.judge(row, sent, commit.version - 1)
@@ -208,10 +205,10 @@ class Batch:
 
     def _merge(self, row: ArticleRow, table: Path, effect: Effect, transaction: Transaction) -> None:
         """Execute the text of `script --batch` over a view `commands`. A batch without effect is a commit, too."""
-        session = marked_session(self.spark(), transaction)
-        in_session(effect.rows, session).createOrReplaceTempView("commands")
         done = [each for each in Operation if effect.counts.get(each)]
-        session.sql(batch_text(shape_of(row), str(table), bounds=effect.bounds, operations=done))
+        with marked_session(self.spark(), transaction) as session:
+            in_session(effect.rows, session).createOrReplaceTempView("commands")
+            session.sql(batch_text(shape_of(row), str(table), bounds=effect.bounds, operations=done))
 
 
 def commands_between(

@@ -13,19 +13,15 @@ from mergerepl.delta.create import NewTable, create_table
 from mergerepl.delta.log import head_version, is_delta_table
 from mergerepl.delta.marks import CommitMark
 from mergerepl.delta.table import open_table
-from mergerepl.delta.transactions import Transaction, marked_session
+from mergerepl.delta.transactions import Transaction, lost_commits, marked_session, retry_conflicts
 from mergerepl.delta.types import field, json_of
-from mergerepl.errors import CommitConflictError
 from mergerepl.failpoints import failpoint
 from mergerepl.rows.sql import quote
-from mergerepl.spark.errors import COMMIT_CONFLICTS
 from mergerepl.spark.in_memory import Kept
 from mergerepl.spark.session import in_session
 from mergerepl.transactional.article_procedures import table_text
 from mergerepl.transactional.position import is_written
 from mergerepl.transactional.refusals import TransactionalUsageError
-
-ATTEMPTS = 8
 
 
 @dataclass(frozen=True)
@@ -137,16 +133,16 @@ def _merge(write: Write, spark: SparkSession, transaction: Transaction) -> None:
             text += f"WHEN MATCHED THEN UPDATE SET {', '.join(f't.{each} = s.{each}' for each in others)}\n"
         values = ", ".join(f"s.{each}" for each in names)
         text += f"WHEN NOT MATCHED THEN INSERT ({', '.join(names)}) VALUES ({values})"
-    for attempt in range(1, ATTEMPTS + 1):
-        session = marked_session(spark, transaction)
-        in_session(write.rows, session).createOrReplaceTempView("written")
-        try:
+
+    def merge() -> None:
+        with marked_session(spark, transaction) as session:
+            in_session(write.rows, session).createOrReplaceTempView("written")
             session.sql(text)
-            return
-        except COMMIT_CONFLICTS as error:
-            if attempt == ATTEMPTS:
-                raise CommitConflictError(
-                    f"'{write.table}' is being changed by other writers: a procedure's {write.kind} lost {ATTEMPTS} "
-                    "commits in a row. Run again: the same batch is finished.",
-                    table=str(write.table),
-                ) from error
+
+    lost = lost_commits(
+        f"'{write.table}'",
+        f"a procedure's {write.kind}",
+        "Run again: the same batch is finished.",
+        table=str(write.table),
+    )
+    retry_conflicts(merge, write.table, lost)

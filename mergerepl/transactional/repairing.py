@@ -18,9 +18,8 @@ from pyspark.sql import functions as F
 
 from mergerepl.delta.log import head_version
 from mergerepl.delta.marks import CommitMark
-from mergerepl.delta.merge import COMMIT_ATTEMPTS, merge_into
-from mergerepl.delta.transactions import Transaction, marked_session, read_back
-from mergerepl.errors import CommitConflictError
+from mergerepl.delta.merge import merge_into
+from mergerepl.delta.transactions import Transaction, lost_commits, marked_session, read_back, retry_conflicts
 from mergerepl.failpoints import failpoint
 from mergerepl.filters.clause import Clause, ClauseError, functions_of
 from mergerepl.filters.columns import holds
@@ -31,7 +30,7 @@ from mergerepl.rows.images import all_true
 from mergerepl.rows.not_null import as_declared
 from mergerepl.rows.rowguid import key_value
 from mergerepl.rows.sql import quote
-from mergerepl.spark.errors import COMMIT_CONFLICTS, cause_of, plain_errors
+from mergerepl.spark.errors import cause_of, plain_errors
 from mergerepl.spark.in_memory import Kept
 from mergerepl.spark.session import in_session
 from mergerepl.store.lease import lease
@@ -273,7 +272,8 @@ def _write(
     spark: SparkSession, row: SubscriptionRow, expected: Expected, chosen: Chosen, *, is_dry: bool
 ) -> Difference:
     """Write the chosen rows that differ to a table, in one commit; none if there are none."""
-    for attempt in range(1, COMMIT_ATTEMPTS + 1):
+
+    def repair() -> Difference:
         head, kept = head_version(expected.table), Kept()
         try:
             rows = kept.keep(
@@ -288,16 +288,11 @@ def _write(
                     _merge(spark, _operations(rows, expected), expected, transaction)
                 read_back(expected.table, transaction, from_version_exclusive=head)
             return found
-        except COMMIT_CONFLICTS as error:
-            if attempt == COMMIT_ATTEMPTS:
-                raise CommitConflictError(
-                    f"'{expected.table}' is being changed by other writers: the repair lost {COMMIT_ATTEMPTS} "
-                    "commits in a row. Run again.",
-                    table=str(expected.table),
-                ) from error
         finally:
             kept.release()
-    raise AssertionError
+
+    lost = lost_commits(f"'{expected.table}'", "the repair", "Run again.", table=str(expected.table))
+    return retry_conflicts(repair, expected.table, lost)
 
 
 @contextmanager
@@ -341,26 +336,27 @@ def _operations(rows: DataFrame, expected: Expected) -> DataFrame:
 
 
 def _merge(spark: SparkSession, rows: DataFrame, expected: Expected, transaction: Transaction) -> None:
-    article, session = expected.article, marked_session(spark, transaction)
+    article = expected.article
     is_row = [
         F.col(f"t.{quote(name)}").eqNullSafe(F.col(f"s.{KEY_PREFIX}{i}"))
         for i, name in enumerate(article.key_columns)
     ]
-    merge, types = merge_into(
-        session,
-        in_session(rows, session),
-        expected.table,
-        all_true([*is_row, F.col("s.operation") != "ins"]),
-    )
-    there = {name.lower(): data_type for name, data_type in types.items()}
-    values: dict[str, str | Column] = {
-        quote(name): as_declared(session, F.col(f"s.ours.c{i}"), there[name.lower()])
-        for i, name in enumerate(article.columns)
-    }
-    changed = {
-        quote(name): values[quote(name)] for name in article.columns if name not in article.key_columns
-    }
-    merge = merge.whenMatchedDelete(condition=F.col("s.operation") == "del")
-    if changed:
-        merge = merge.whenMatchedUpdate(condition=F.col("s.operation") == "upd", set=changed)
-    merge.whenNotMatchedInsert(condition=F.col("s.operation") == "ins", values=values).execute()
+    with marked_session(spark, transaction) as session:
+        merge, types = merge_into(
+            session,
+            in_session(rows, session),
+            expected.table,
+            all_true([*is_row, F.col("s.operation") != "ins"]),
+        )
+        there = {name.lower(): data_type for name, data_type in types.items()}
+        values: dict[str, str | Column] = {
+            quote(name): as_declared(session, F.col(f"s.ours.c{i}"), there[name.lower()])
+            for i, name in enumerate(article.columns)
+        }
+        changed = {
+            quote(name): values[quote(name)] for name in article.columns if name not in article.key_columns
+        }
+        merge = merge.whenMatchedDelete(condition=F.col("s.operation") == "del")
+        if changed:
+            merge = merge.whenMatchedUpdate(condition=F.col("s.operation") == "upd", set=changed)
+        merge.whenNotMatchedInsert(condition=F.col("s.operation") == "ins", values=values).execute()

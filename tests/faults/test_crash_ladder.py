@@ -36,7 +36,6 @@ DURABLE = {
     *("save_info", "append_generations", "close_generations", "drop_uncounted_generations", "append_run"),
     *(
         "merge_rows",
-        "merge_small",
         "update_subscription",
         "delete_runs_after",
         "write_durably",

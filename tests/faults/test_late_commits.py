@@ -15,7 +15,7 @@ from deltalake import DeltaTable, write_deltalake
 from pyspark.sql import SparkSession
 
 import mergerepl
-from mergerepl.delta import merge
+from mergerepl.delta import merge, transactions
 from mergerepl.errors import CommitConflictError
 from mergerepl.merge.apply.side import Side
 from mergerepl.merge.session import carry_out
@@ -292,10 +292,10 @@ def test_inv_31_a_merge_that_loses_every_commit_ends_with_its_session_staged(
 
     with monkeypatch.context() as context:
         context.setattr(merge, "_merge", lost)
-        context.setattr(merge, "RETRY_WAIT_S", 0)
+        context.setattr(transactions, "RETRY_WAIT_S", 0)
         with pytest.raises(CommitConflictError, match=r"lost 8 commits in a row.*stays staged; run again"):
             engine.sync("north")
-    assert len(tried) == merge.COMMIT_ATTEMPTS
+    assert len(tried) == transactions.COMMIT_ATTEMPTS
     assert subscriptions_but_endings(hub) == before
     assert engine.rows("hub")["k0"][0] == "a"
     assert engine.sync("north").recovered == 1

@@ -246,8 +246,10 @@ assert engine.session() is session
 for name in confs.PASSES_OVER_FILES:
     assert session.newSession().conf.get(name) == "true", "what the JVM was started with comes back"
     assert engine.new_session(session).conf.get(name) == "false"
-    marked = marked_session(session, Transaction("app", 1, CommitMark("session", "step")))
-    assert marked.conf.get(name) == "false"
+    with marked_session(session, Transaction("app", 1, CommitMark("session", "step"))) as marked:
+        assert marked.conf.get(name) == "false"
+        assert marked.conf.get("spark.databricks.delta.write.txnVersion") == "1"
+    assert marked.conf.get("spark.databricks.delta.write.txnVersion", None) is None
 """
 
 

@@ -15,13 +15,13 @@ import pytest
 from deltalake import DeltaTable, convert_to_deltalake, write_deltalake
 
 from mergerepl.changes import PUBLISHER_ACTION, ROW
-from mergerepl.delta import small_writer
+from mergerepl.delta import small_writer, transactions
 from mergerepl.delta.log import head_version
-from mergerepl.delta.small_writer import ACTION, SmallRows, merge_small, reason_for_spark
+from mergerepl.delta.small_writer import ACTION, SmallRows, reason_for_spark
 from mergerepl.delta.table import TableState, open_table
 from mergerepl.errors import CommitConflictError
 from mergerepl.model.article import PublishedArticle
-from tests.drawn_tables import Drawn, transaction
+from tests.drawn_tables import Drawn, merge_without_spark, transaction
 
 FEED = {"delta.enableChangeDataFeed": "true"}
 
@@ -73,7 +73,7 @@ def check(table: Path, seed: int) -> None:
             after[key] = new
     terms: dict[str, Any] = {"actions": drawn.counts(), "bounds": drawn.bounds(), "from_version_exclusive": 1}
     assert reason_for_spark(open_table(table), article, drawn.counts(), drawn.bounds()) is None
-    commit = merge_small(lambda: merged, table, article, transaction=transaction(1), **terms)
+    commit = merge_without_spark(lambda: merged, table, article, transaction=transaction(1), **terms)
     assert commit is not None, seed
     assert (commit.version, commit.mark, commit.txns) == (2, transaction(1).mark, {"mergerepl-test": 1})
     found = DeltaTable(str(table)).to_pyarrow_table().to_pylist()
@@ -88,7 +88,7 @@ def check(table: Path, seed: int) -> None:
         found = Counter(zip((row["_change_type"] for row in read), in_bits(read, names), strict=True))
         assert found == feed, seed
     # A second run finds it done.
-    assert merge_small(lambda: merged, table, article, transaction=transaction(1), **terms) == commit
+    assert merge_without_spark(lambda: merged, table, article, transaction=transaction(1), **terms) == commit
     assert head_version(table) == 2
 
 
@@ -115,7 +115,7 @@ def one_update(note: str = "new") -> SmallRows:
 
 def merge(rows_of: Callable[[], SmallRows], table: Path, **more: Any) -> Any:
     terms: dict[str, Any] = {"actions": {"update": 1}, "bounds": BOUNDS, "from_version_exclusive": 0}
-    return merge_small(rows_of, table, ARTICLE, **{**terms, "transaction": transaction(1), **more})
+    return merge_without_spark(rows_of, table, ARTICLE, **{**terms, "transaction": transaction(1), **more})
 
 
 def notes(table: Path) -> dict[int, str | None]:
@@ -267,7 +267,7 @@ def test_an_append_that_comes_between_is_read_too(table: Path) -> None:
 
 
 def test_one_who_always_loses_gives_up(table: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(small_writer, "RETRY_WAIT_S", 0)
+    monkeypatch.setattr(transactions, "RETRY_WAIT_S", 0)
 
     def rows() -> SmallRows:
         write_deltalake(str(table), ROWS.slice(0, 1), mode="append")
@@ -292,7 +292,7 @@ def test_guids_are_found_in_either_case_and_get_the_text_of_the_row(tmp_path: Pa
     write_deltalake(str(table), pa.table({"id": ["ABC-1", "abc-2"], "note": ["a", "b"]}), configuration=FEED)
     article = replace(ARTICLE, types=("string", "string"), rowguid_column="id")
     rows = pa.table({"c0": ["abc-1", "ABC-2"], "c1": ["a", None], ACTION: ["update", "delete"]})
-    commit = merge_small(
+    commit = merge_without_spark(
         lambda: SmallRows(rows, {"c0": "string", "c1": "string"}),
         table,
         article,

@@ -5,7 +5,7 @@ staged.
 """
 
 import logging
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -20,7 +20,6 @@ from mergerepl.delta.commit_files import OnlySparkReadsError
 from mergerepl.delta.log import Commit, head_version, is_delta_table
 from mergerepl.delta.marks import APPLY, CommitMark
 from mergerepl.delta.merge import merge_rows
-from mergerepl.delta.small_writer import merge_small
 from mergerepl.delta.transactions import Transaction, transaction_version
 from mergerepl.failpoints import failpoint
 from mergerepl.merge.partitions.runs import Events, append_events
@@ -36,7 +35,6 @@ from mergerepl.replica.staged_rows import (
     small_rows,
 )
 from mergerepl.rows.images import image_type
-from mergerepl.rows.key_bounds import KeyBounds
 from mergerepl.spark.session import writes_small
 from mergerepl.store.changeset import ArticleWork, Changeset, SideWork
 from mergerepl.systables import contents, partitions, tombstone
@@ -56,13 +54,6 @@ RUN_APP_ID = "mergerepl-runs"
 
 _ROUNDS = 1000
 """Transaction versions a session has for its rounds."""
-
-
-class _MergeTerms(TypedDict):
-    actions: Mapping[str, int]
-    bounds: KeyBounds
-    transaction: Transaction
-    from_version_exclusive: int
 
 
 class _AppendTerms(TypedDict):
@@ -128,29 +119,24 @@ def merge_article(
     """
     article = side.articles[work.nickname]
     table, rows = side.replica.table(article), changeset.rows(work.nickname)
-    terms: _MergeTerms = {
-        "actions": work.actions,
-        "bounds": work.bounds,
-        "transaction": data_transaction(changeset, side, work.nickname),
-        "from_version_exclusive": work.from_version,
-    }
     # A late round inserts what the MERGE before it deleted, and a late write lets live.
     left_out = left_out_columns if changeset.manifest.round else ()
     failpoint(f"{side.name}.before_merge")
-    commit = None
-    if writes_small(spark) and not left_out and are_small(rows):
-        commit = merge_small(lambda: small_rows(rows, side.action), table, article, **terms)
-    if commit is None:
-        commit = merge_rows(
-            spark,
-            lambda session: read_staged(session, rows),
-            table,
-            article,
-            action=side.action,
-            generated_columns=generated_columns,
-            left_out_columns=left_out,
-            **terms,
-        )
+    by_arrow = writes_small(spark) and not left_out and are_small(rows)
+    commit = merge_rows(
+        spark,
+        lambda session: read_staged(session, rows),
+        table,
+        article,
+        action=side.action,
+        generated_columns=generated_columns,
+        left_out_columns=left_out,
+        small_rows=(lambda: small_rows(rows, side.action)) if by_arrow else None,
+        actions=work.actions,
+        bounds=work.bounds,
+        transaction=data_transaction(changeset, side, work.nickname),
+        from_version_exclusive=work.from_version,
+    )
     failpoint(f"{side.name}.after_merge")
     return commit
 
