@@ -10,7 +10,6 @@ from collections.abc import Iterator
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import Any
 
 from mergerepl.cdc.capture import held, log_reader
 from mergerepl.cdc.database import Database, database_at
@@ -199,7 +198,8 @@ def _cleaned(database: Database, instances: list[ChangeTable], threshold: int, m
         table = database.change_table(each)
         try:
             rows[each.capture_instance] = _remove_below(table, Lsn(each.start_lsn), threshold)
-            _table(table).vacuum(dry_run=False)
+            with open_table(table).writing() as opened:
+                opened.vacuum(dry_run=False)
         except Exception as error:
             # The mark stays: remaining rows are never seen, and the next cleanup removes them.
             failed[each.capture_instance] = error.message if isinstance(error, MergeReplError) else str(error)
@@ -233,15 +233,12 @@ def _note(database: Database, failed: dict[str, str]) -> None:
     )
 
 
-def _table(path: Path) -> Any:
-    return open_table(path).log
-
-
 def _remove_below(table: Path, mark: Lsn, threshold: int) -> int:
     """Remove the rows of a change table below an LSN, a statement after the other. Returns how many went."""
     removed = 0
     for statement in list(_statements(table, mark, threshold)):
-        removed += int(_table(table).delete(statement)["num_deleted_rows"])
+        with open_table(table).writing() as opened:
+            removed += int(opened.delete(statement)["num_deleted_rows"])
         failpoint("cdc.cleanup_after_statement")
     return removed
 
@@ -251,9 +248,7 @@ def _statements(table: Path, mark: Lsn, threshold: int) -> Iterator[str]:
 
     A larger file goes alone. Last comes what shares a file, or a scan cycle, with rows that stay.
     """
-    import pyarrow as pa
-
-    files = pa.table(_table(table).get_add_actions(flatten=True)).to_pylist()
+    files = open_table(table).files().to_pylist()
     cycle = quoted(SCAN_CYCLE)
     lowest, highest = f"min.{SCAN_CYCLE}", f"max.{SCAN_CYCLE}"
     whole = [file for file in files if (file.get(highest) or mark.scan_cycle) < mark.scan_cycle]

@@ -22,7 +22,8 @@ def add_columns(spark_of: "Callable[[], SparkSession]", path: Path, columns: Seq
     if not _missing_features(state, columns):
         from deltalake import Field as LogField
 
-        state.log.alter.add_columns([LogField.from_json(json.dumps(column)) for column in columns])
+        with state.writing() as opened:
+            opened.alter.add_columns([LogField.from_json(json.dumps(column)) for column in columns])
         return
     named = ", ".join(f"{quote(column['name'])} {ddl_of(column['type'])}" for column in columns)
     from mergerepl.spark.session import new_session

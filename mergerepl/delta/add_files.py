@@ -21,10 +21,11 @@ def add_files(state: TableState, files: Mapping[Path, Mapping[str, Any]], transa
         stat = file.stat()
         return AddAction(file.name, stat.st_size, {}, int(stat.st_mtime * 1000), True, json.dumps(statistics))
 
-    state.log.create_write_transaction(
-        [added(*each) for each in files.items()],
-        mode="append",
-        schema=state.log.schema(),
-        commit_properties=commit_properties(transaction.mark, transaction),
-    )
+    with state.writing() as opened:
+        opened.create_write_transaction(
+            [added(*each) for each in files.items()],
+            mode="append",
+            schema=opened.schema(),
+            commit_properties=commit_properties(transaction.mark, transaction),
+        )
     read_back(state.path, transaction, from_version_exclusive=state.version)

@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING
 from uuid import uuid4
 
 from delta.tables import DeltaTable
-from deltalake import DeltaTable as TableLog
 from deltalake.exceptions import CommitFailedError
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
@@ -27,7 +26,7 @@ from mergerepl.delta.marks import CommitMark
 from mergerepl.delta.metadata import STATS_PROPERTY
 from mergerepl.delta.plain_files import Bounds, may_hold, plain_files, read_files, write_files
 from mergerepl.delta.table import TableState, open_table, reason_of
-from mergerepl.delta.transactions import USER_METADATA, Transaction, commit_properties
+from mergerepl.delta.transactions import USER_METADATA, Transaction, commit_properties, is_done
 from mergerepl.delta.versions import read_version
 from mergerepl.errors import CommitConflictError, StoreError
 from mergerepl.rows.sql import quote
@@ -66,8 +65,7 @@ def append(
         afterwards (another process overwrote it).
     """
     state = open_table(table)
-    done = state.log.transaction_version(transaction.app_id)
-    if done is not None and done >= transaction.version:
+    if is_done(state, transaction):
         return None
     if isinstance(rows, DataFrame):
         files = _written(rows, table, state.schema)
@@ -264,12 +262,13 @@ def delete_where(spark: SparkSession, table: Path, condition: Column) -> bool:
 
 def remove_rows(table: Path, where: str) -> None:
     """Delete rows by a condition in delta-rs' SQL, in a marked commit: files with only such rows are not rewritten."""
-    TableLog(str(table)).delete(where, commit_properties=commit_properties(CommitMark("cleanup", "delete")))
+    with open_table(table).writing() as opened:
+        opened.delete(where, commit_properties=commit_properties(CommitMark("cleanup", "delete")))
 
 
 def file_count(table: Path) -> int:
     """Return the number of a table's data files."""
-    return len(open_table(table).log.file_uris())
+    return int(open_table(table).files(with_bounds=False).num_rows)
 
 
 def union_all(frames: Sequence[DataFrame]) -> DataFrame:
@@ -294,7 +293,8 @@ def join_appended_files(table: Path, *, most: int, target_bytes: int) -> bool:
     The same rows, in a commit that changes no data, without Spark. Files stay in the order of their appends, so that bounds
     of a column that rises with every append do not overlap.
     """
-    log = open_table(table).log
-    if len(log.file_uris()) <= most:
+    state = open_table(table)
+    if state.files(with_bounds=False).num_rows <= most:
         return False
-    return bool(log.optimize.compact(target_size=target_bytes)["numFilesRemoved"])
+    with state.writing() as opened:
+        return bool(opened.optimize.compact(target_size=target_bytes)["numFilesRemoved"])

@@ -86,9 +86,7 @@ def _has_rows_between(table: TableState, column: str, lowest: str, highest: str,
     import pyarrow.compute as pc
 
     try:
-        files = pa.table(table.log.get_add_actions(flatten=True)).select(
-            [f"min.{column}", f"max.{column}", "num_records"]
-        )
+        files = table.files().select([f"min.{column}", f"max.{column}", "num_records"])
         type_ = files.schema[0].type
         least, most = (pa.scalar(end).cast(type_) for end in (lowest, highest))
         number = pa.int32() if pa.types.is_date32(type_) else pa.int64()

@@ -54,10 +54,9 @@ class Layout:
 
 def layout(table: TableState, key: Sequence[str]) -> Layout:
     """Return how the rows of a table lie in its files, by its log alone. `key` are the columns whose bounds count."""
-    import pyarrow as pa
     import pyarrow.compute as pc
 
-    files = pa.table(table.log.get_add_actions(flatten=True))
+    files = table.files()
     sizes, counts = files["size_bytes"], files["num_records"]
     is_counted = not counts.null_count and "deletionVectors" not in table.features
     stated = pc.if_else(pc.is_valid(counts), sizes, 0)

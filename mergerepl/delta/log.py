@@ -209,6 +209,14 @@ def head_version(table: Path) -> int:
     return max(versions)
 
 
+def last_version(table: Path) -> int | None:
+    """Return the highest version in a table's log folder, whatever is missing before it; None if there is no commit."""
+    try:
+        return max(int(name[:20]) for name in os.listdir(table / LOG_FOLDER) if _COMMIT.match(name))
+    except (OSError, ValueError):
+        return None
+
+
 def _refuse_gap(table: Path, versions: set[int], *, after: int) -> None:
     """Check that no commit is missing after a version: without it the table's head is unknown.
 

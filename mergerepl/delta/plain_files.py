@@ -42,15 +42,11 @@ def plain_files(table: TableState, *, bounded: Collection[str] = ()) -> list[dic
     None is returned for column mapping, deletion vectors, partition columns (whose values are only in the log), and file
     names that the log encodes.
     """
-    protocol = table.log.protocol()
-    has_plain_rows = protocol.min_reader_version in (1, 3) and _READER_FEATURES.issuperset(
-        protocol.reader_features or ()
-    )
-    if not has_plain_rows or table.metadata.partition_columns:
+    if table.reader_version not in (1, 3) or not table.reader_features <= _READER_FEATURES:
         return None
-    import pyarrow as pa
-
-    actions = pa.table(table.log.get_add_actions(flatten=True))
+    if table.metadata.partition_columns:
+        return None
+    actions = table.files()
     if actions.num_rows > _FILES_AT_MOST:
         return None
     # Bounds of the other columns may be dates and times that Python does not know.

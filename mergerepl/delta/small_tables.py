@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from mergerepl.delta.log import is_delta_table
+from mergerepl.delta.opened import opened_table
 from mergerepl.delta.table import open_table, reason_of, refuse_empty_commit
 from mergerepl.delta.types import field, json_of
 from mergerepl.errors import StoreError
@@ -16,7 +17,7 @@ from mergerepl.rows.arrow_values import python_values
 
 if TYPE_CHECKING:
     import pyarrow as pa
-    from deltalake import QueryBuilder
+    from deltalake import DeltaTable, QueryBuilder
 
 log = logging.getLogger(__name__)
 
@@ -63,11 +64,9 @@ def version_and_rows(
     required: Sequence[str] = (),
 ) -> tuple[int, "pa.Table"]:
     """Return the version of a table and rows of it, as `read_rows` does."""
-    from deltalake import DeltaTable
-
-    with _as_store_error(path):
-        table = DeltaTable(str(path))
-        refuse_empty_commit(path, table.version())
+    with _as_store_error(path), _at_head(path) as table:
+        version = table.version()
+        refuse_empty_commit(path, version)
         stored = {field.name for field in table.schema().fields}
         gone = [name for name in required if name not in stored]
         if gone:
@@ -79,7 +78,21 @@ def version_and_rows(
     empty = [name for name in required if result.column(name).null_count]
     if empty:
         raise _lacking(path, empty[0], "has no value in")
-    return table.version(), result
+    return version, result
+
+
+@contextmanager
+def _at_head(path: Path) -> Iterator["DeltaTable"]:
+    opened = opened_table(path)
+    with opened.at(opened.version) as table:
+        yield table
+
+
+@contextmanager
+def _writing(path: Path) -> Iterator["DeltaTable"]:
+    opened = opened_table(path)
+    with opened.writing(opened.version) as table:
+        yield table
 
 
 def _query_builder() -> "QueryBuilder":
@@ -155,10 +168,9 @@ def count_rows(path: Path, *, where: str | None = None) -> int:
 
     Raises: StoreError if the table is missing or unreadable.
     """
-    from deltalake import DeltaTable, QueryBuilder
+    from deltalake import QueryBuilder
 
-    with _as_store_error(path):
-        table = DeltaTable(str(path))
+    with _as_store_error(path), _at_head(path) as table:
         if where is None:
             return int(table.count())  # By the files' statistics.
         query = f"select count(*) as n from t where {where}"
@@ -171,12 +183,12 @@ def counts_by(path: Path, column: str, *, where: str) -> dict[Any, int]:
 
     Raises: StoreError if the table is missing or unreadable.
     """
-    from deltalake import DeltaTable, QueryBuilder
+    from deltalake import QueryBuilder
 
-    with _as_store_error(path):
+    with _as_store_error(path), _at_head(path) as table:
         name = quoted(column)
         query = f"select {name} as value, count(*) as n from t where {where} group by {name}"
-        found = QueryBuilder().register("t", DeltaTable(str(path))).execute(query).read_all()
+        found = QueryBuilder().register("t", table).execute(query).read_all()
         return dict(zip(python_values(found.column("value")), python_values(found.column("n")), strict=True))
 
 
@@ -226,51 +238,49 @@ def write_rows(
 
     `once` is a Delta transaction, an application and a version, which the commit records.
     """
-    from deltalake import DeltaTable, Transaction, write_deltalake
+    from deltalake import Transaction, write_deltalake
     from deltalake.transaction import CommitProperties
 
     if not is_delta_table(path):
         write_deltalake(str(path), rows, mode=mode, configuration=dict(properties))
         return 0
-    opened = DeltaTable(str(path))
-    # A table of an older release lacks the newest columns.
-    is_older = not set(rows.column_names) <= {field.name for field in opened.schema().fields}
-    more: dict[str, Any] = {"schema_mode": "merge"} if is_older else {}
-    if once is not None:
-        more["commit_properties"] = CommitProperties(app_transactions=[Transaction(*once)])
-    write_deltalake(opened, rows, mode=mode, **more)
-    return opened.version()
+    with _writing(path) as table:
+        # A table of an older release lacks the newest columns.
+        is_older = not set(rows.column_names) <= {field.name for field in table.schema().fields}
+        more: dict[str, Any] = {"schema_mode": "merge"} if is_older else {}
+        if once is not None:
+            more["commit_properties"] = CommitProperties(app_transactions=[Transaction(*once)])
+        write_deltalake(table, rows, mode=mode, **more)
+        return table.version()
 
 
 def holds_transaction(path: Path, once: tuple[str, int]) -> bool:
     """Return whether a table records a Delta transaction of an application, of this version or a later one."""
-    from deltalake import DeltaTable
-
-    done = DeltaTable(str(path)).transaction_version(once[0])
+    with _at_head(path) as table:
+        done = table.transaction_version(once[0])
     return done is not None and done >= once[1]
 
 
 def update_rows(path: Path, values: Mapping[str, str], *, where: str) -> None:
     """Set columns (to expressions) in the rows that fulfil a condition, in one commit if there are any."""
-    from deltalake import DeltaTable
-
     if count_rows(path, where=where):
-        DeltaTable(str(path)).update(updates=dict(values), predicate=where)
+        with _writing(path) as table:
+            table.update(updates=dict(values), predicate=where)
 
 
 def delete_rows(path: Path, *, where: str) -> None:
     """Remove the rows that fulfil a condition, in one commit if there are any."""
-    from deltalake import DeltaTable
-
     if count_rows(path, where=where):
-        DeltaTable(str(path)).delete(where)
+        with _writing(path) as table:
+            table.delete(where)
 
 
 def remove_unused_files(tables: Iterable[Path]) -> None:
     """Remove files that replaced contents of tables left longer ago than they are kept. What fails is logged."""
     for table in tables:
         try:
-            open_table(table).log.vacuum(dry_run=False)
+            with open_table(table).writing() as opened:
+                opened.vacuum(dry_run=False)
         except Exception as error:
             # Nothing depends on it; the next cleanup tries again.
             log.warning("unused files of %s were not removed: %s", table, error)
@@ -278,14 +288,15 @@ def remove_unused_files(tables: Iterable[Path]) -> None:
 
 def join_small_files(table: Path, *, large_bytes: int) -> None:
     """Rewrite a table's files that are not large as few that are: the same rows, in a commit that changes no data."""
-    from deltalake import ColumnProperties, DeltaTable, WriterProperties
+    from deltalake import ColumnProperties, WriterProperties
 
     properties = WriterProperties(
         compression="ZSTD",
         max_row_group_size=_ROWS_READ_TOGETHER,
         default_column_properties=ColumnProperties(statistics_enabled="CHUNK"),
     )
-    DeltaTable(str(table)).optimize.compact(target_size=large_bytes, writer_properties=properties)
+    with _writing(table) as opened:
+        opened.optimize.compact(target_size=large_bytes, writer_properties=properties)
 
 
 def _lacking(path: Path, column: str, how: str) -> StoreError:

@@ -220,37 +220,42 @@ def _merged(
     for name, field in columns.items():
         if staged.types.get(field) != types[name]:
             return f"column '{name}' is {types[name]}, and the rows have {staged.types.get(field)}"
-    stored = pa.schema(state.log.schema().to_arrow())
-    target = [(ACTION, pa.string()), *((field, stored.field(name).type) for name, field in columns.items())]
-    rows = staged.rows.select([name for name, _ in target]).cast(pa.schema(target))
-    # Bytes that are no UTF-8 are a text to Spark.
-    rows.validate(full=True)
     is_guid = article.rowguid_column is not None
-    found = set(rows[ACTION].unique().to_pylist())
-    merge = state.log.merge(
-        rows,
-        " AND ".join(_same_key(state, article, bounds)),
-        source_alias="s",
-        target_alias="t",
-        writer_properties=_writer_properties(state),
-        # A commit of another writer always ends this one: delta-rs compares files and predicates, Spark rows.
-        commit_properties=commit_properties(transaction.mark, transaction, max_commit_retries=0),
-    )
     is_delete = f"s.{ACTION} = '{Action.DELETE.value}'"
-    if Action.DELETE in found:
-        merge = merge.when_matched_delete(is_delete)
-    if found - {Action.DELETE.value}:
-        # As Spark's MERGE: an insert that finds its row updates it, and a row that is the same already is left alone.
-        updated = {n: f for n, f in columns.items() if is_guid or n not in article.identity}
-        if updated:
-            differs = " OR ".join(
-                _differs(f"t.`{name}`", f"s.{f}", types[name]) for name, f in updated.items()
-            )
-            merge = merge.when_matched_update({f"`{n}`": f"s.{f}" for n, f in updated.items()}, differs)
-        values = {f"`{name}`": f"s.{field}" for name, field in columns.items()}
-        merge = merge.when_not_matched_insert(values, f"NOT ({is_delete})")
-    merge.execute()
-    if state.log.version() == state.version:
+    with state.writing() as log:
+        stored = pa.schema(log.schema().to_arrow())
+        target = [
+            (ACTION, pa.string()),
+            *((field, stored.field(name).type) for name, field in columns.items()),
+        ]
+        rows = staged.rows.select([name for name, _ in target]).cast(pa.schema(target))
+        # Bytes that are no UTF-8 are a text to Spark.
+        rows.validate(full=True)
+        found = set(rows[ACTION].unique().to_pylist())
+        merge = log.merge(
+            rows,
+            " AND ".join(_same_key(state, article, bounds)),
+            source_alias="s",
+            target_alias="t",
+            writer_properties=_writer_properties(state),
+            # A commit of another writer always ends this one: delta-rs compares files and predicates, Spark rows.
+            commit_properties=commit_properties(transaction.mark, transaction, max_commit_retries=0),
+        )
+        if Action.DELETE in found:
+            merge = merge.when_matched_delete(is_delete)
+        if found - {Action.DELETE.value}:
+            # As Spark's MERGE: an insert that finds its row updates it, and a row that is the same already is left alone.
+            updated = {n: f for n, f in columns.items() if is_guid or n not in article.identity}
+            if updated:
+                differs = " OR ".join(
+                    _differs(f"t.`{name}`", f"s.{f}", types[name]) for name, f in updated.items()
+                )
+                merge = merge.when_matched_update({f"`{n}`": f"s.{f}" for n, f in updated.items()}, differs)
+            values = {f"`{name}`": f"s.{field}" for name, field in columns.items()}
+            merge = merge.when_not_matched_insert(values, f"NOT ({is_delete})")
+        merge.execute()
+        is_written = log.version() != state.version
+    if not is_written:
         # Where nothing changes, delta-rs commits nothing; Spark's MERGE leaves its transaction.
         commit_transaction(state.path, transaction)
     return None

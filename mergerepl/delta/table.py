@@ -1,7 +1,8 @@
-"""One table at one moment: what its log states, read once with delta-rs and handed on as a value."""
+"""One table at one version: what its log states, as a value."""
 
 import json
 from collections.abc import Iterator
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -9,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from mergerepl.delta.log import CHECKPOINT, LOG_FOLDER, Commit, commits, head_version, log_path, read_commit
 from mergerepl.delta.metadata import CHAR_VARCHAR, TableMetadata
+from mergerepl.delta.opened import OpenedTable, opened_table
 from mergerepl.delta.types import Field, has_not_null_parts, invariants, nested_names
 from mergerepl.errors import StoreError
 
@@ -29,16 +31,34 @@ _UNSUPPORTED = ("nsupported", "Schema error", "Invalid", "catalog-managed")
 
 @dataclass(frozen=True)
 class TableState:
-    """A table at one version: metadata, protocol and columns. `log` is delta-rs' own view of it, for its files."""
+    """A table at one version: metadata, protocol and columns. `opened` is delta-rs' view of it, which may have moved on."""
 
     path: Path
     version: int
     metadata: TableMetadata
     reader_version: int
     writer_version: int
+    reader_features: frozenset[str]
     features: frozenset[str]
     description: str | None
-    log: "DeltaTable" = field(repr=False, compare=False)
+    opened: OpenedTable = field(repr=False, compare=False)
+
+    def files(self, *, with_bounds: bool = True) -> "pa.Table":
+        """Return the files of this version, with their sizes, row counts and bounds (`min.<column>`)."""
+        import pyarrow as pa
+
+        with self.opened.at(self.version) as log:
+            return pa.table(log.get_add_actions(flatten=with_bounds))
+
+    def transaction_version(self, app_id: str) -> int:
+        """Return the last transaction version of an application in this version, -1 if there is none."""
+        with self.opened.at(self.version) as log:
+            version = log.transaction_version(app_id)
+        return -1 if version is None else int(version)
+
+    def writing(self) -> "AbstractContextManager[DeltaTable]":
+        """Give delta-rs' view of this version, for one commit."""
+        return self.opened.writing(self.version)
 
     @property
     def fields(self) -> list[Field]:
@@ -154,37 +174,33 @@ def open_table(path: Path, version: int | None = None) -> TableState:
     Raises: StoreError if it is no Delta table, its log has a gap or is damaged, or it needs a feature or has a type that
         delta-rs does not know.
     """
-    from deltalake import DeltaTable
     from deltalake.exceptions import DeltaError
 
     at = head_version(path) if version is None else version
     refuse_empty_commit(path, at)
     try:
-        log = DeltaTable(str(path), version=at)
-        stated, protocol = log.metadata(), log.protocol()
-        metadata = TableMetadata(
-            str(stated.id), log.schema().to_json(), stated.configuration, tuple(stated.partition_columns)
-        )
+        opened = opened_table(path, at)
+        with opened.at(at) as log:
+            stated, protocol, schema = log.metadata(), log.protocol(), log.schema().to_json()
     except DeltaError as error:
         _refuse_damaged_commit(path, at)
         raise _unreadable(path, at, reason_of(error)) from error
     return TableState(
         path,
         at,
-        metadata,
+        TableMetadata(str(stated.id), schema, stated.configuration, tuple(stated.partition_columns)),
         protocol.min_reader_version,
         protocol.min_writer_version,
+        frozenset(protocol.reader_features or ()),
         frozenset((*(protocol.reader_features or ()), *(protocol.writer_features or ()))),
         stated.description,
-        log,
+        opened,
     )
 
 
 def file_names(table: Path, version: int) -> list[str]:
     """Return the paths of a table's files at a version, as its log writes them."""
-    import pyarrow as pa
-
-    names: list[str] = pa.table(open_table(table, version).log.get_add_actions())["path"].to_pylist()
+    names: list[str] = open_table(table, version).files(with_bounds=False)["path"].to_pylist()
     return names
 
 

@@ -199,14 +199,9 @@ def read_back(table: Path, transaction: Transaction, *, from_version_exclusive: 
 
 def transaction_version(table: Path, app_id: str) -> int:
     """Return the last transaction version of an application in a table, -1 if there is none."""
-    return _last_version(open_table(table), app_id)
+    return open_table(table).transaction_version(app_id)
 
 
 def is_done(table: TableState, transaction: Transaction) -> bool:
     """Return whether a table holds a transaction, or a later one of its application."""
-    return _last_version(table, transaction.app_id) >= transaction.version
-
-
-def _last_version(table: TableState, app_id: str) -> int:
-    version = table.log.transaction_version(app_id)
-    return -1 if version is None else int(version)
+    return table.transaction_version(transaction.app_id) >= transaction.version

@@ -25,7 +25,7 @@ def _count_in_log(table: Path, version: int) -> int | None:
         opened = open_table(table, version)
         if "deletionVectors" in opened.features:
             return None
-        counts = opened.log.get_add_actions(flatten=True).column("num_records").to_pylist()
+        counts = opened.files()["num_records"].to_pylist()
     except (StoreError, DeltaError, KeyError, OSError):
         return None
     return None if None in counts else sum(counts)

@@ -11,6 +11,7 @@ from pyspark.sql.classic.dataframe import DataFrame
 
 from mergerepl.replica.replica import Replica
 from tests.networks import Pair, Site, add_history
+from tests.openings import counted_openings
 from tests.properties.engine_network import EngineNetwork, Setting
 from tests.properties.reference import Subscriber
 from tests.staging.few_rows import FILTERED, JOINS, TO_ITS_OWN, edit_filtered
@@ -27,6 +28,10 @@ JOBS_OF_FEW_CHANGES = 3
 JOBS_OF_FILTERED_ARTICLES = 9
 """Few changes of three filtered articles at both sides: two to capture, two for what they move, one to decide, one for the
 partitions that are to know, three to stage."""
+
+OPENINGS = 32
+"""Openings that read the log of a table, in a session of one article with `engine: auto`: 26 tables, of which six are read
+before the replicas are held, too."""
 
 COMMITS = {
     "hub/t": 1,
@@ -121,6 +126,20 @@ def test_a_sync_of_five_articles_decides_them_in_one_plan(
         # Two runs at each side, those that were captured and those that were applied, whatever the articles are.
         runs = [f"{replica}/_mergerepl/MSmerge_contents" for replica in ("hq", "north")]
         assert [after[table] - before[table] for table in runs] == [2, 2]
+
+
+def test_a_sync_reads_the_log_of_each_table_once(
+    spark: SparkSession, replica_dir: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    site = Site(spark, replica_dir, ["t0"])
+    for number in range(2):
+        update(site.path("hq", "t0"), [0, 1], f"hq {number}")
+        update(site.path("north", "t0"), [1, 2], f"north {number}")
+        with monkeypatch.context() as context:
+            openings = counted_openings(context)
+            assert site.sync("auto").upload.conflicts == 1
+        assert openings.total() <= OPENINGS, openings
+        assert set(openings.values()) <= {1, 2, 3}
 
 
 def test_a_sync_of_few_changes_of_filtered_articles_stays_within_its_budget_of_jobs(

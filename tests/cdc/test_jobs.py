@@ -130,7 +130,7 @@ def test_the_agent_does_what_is_asked_at_each_look(spark: SparkSession, replica_
     join_small_files(database_at(root), most=2)
     after = database_at(root)
     assert (lsns(after), after.gate_cycle) == (lsns_before, gate)
-    assert len(open_table(after.change_table(after.instance(ORDERS))).log.file_uris()) == 1
+    assert len(open_table(after.change_table(after.instance(ORDERS))).files()) == 1
     assert [
         row["id"] for row in cdc.get_all_changes(root, ORDERS, lsns_before[2], lsns_before[2]).collect()
     ] == [11]

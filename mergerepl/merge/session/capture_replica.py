@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 
 from mergerepl.changes import SUBSCRIBER
 from mergerepl.compact.sweep import sweep_root
+from mergerepl.delta.opened import tables_kept_open
 from mergerepl.errors import CaptureError, LeaseError
 from mergerepl.merge.capture.windows import article_window, move_versions
 from mergerepl.model.progress import Progress
@@ -80,7 +81,8 @@ def _held(replica: Replica) -> Iterator[list[Replica]]:
             stack.enter_context(lease(replica.root, purpose=f"mergerepl capture {replica.root}"))
             # A session may have started and died before this process got the lease.
             if _publishers_of_pending(replica) <= publishers:
-                yield [Replica(root) for root in sorted(publishers)]
+                with tables_kept_open(replica.root, *publishers):
+                    yield [Replica(root) for root in sorted(publishers)]
                 return
     raise LeaseError(
         f"Replica '{replica.root}' is synchronized again and again. Wait for its agent, then run again.",

@@ -7,8 +7,8 @@ are written; after it the session will be finished, by this run or the next.
 
 import tempfile
 import time
-from collections.abc import Callable, Mapping
-from contextlib import AbstractContextManager
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -19,6 +19,7 @@ from enumeration.plan import SessionPlan, number_generations
 from mergerepl.changes import PUBLISHER, SUBSCRIBER
 from mergerepl.compact.sweep import sweep_root
 from mergerepl.conflict_tools.purge import purge_when_due
+from mergerepl.delta.opened import tables_kept_open
 from mergerepl.errors import MergeReplError, PublicationError
 from mergerepl.merge.apply import session_history
 from mergerepl.merge.capture.windows import move_versions
@@ -222,10 +223,13 @@ def _refuse(publisher: Replica, subscriber: Replica) -> None:
     subscriber.require_unedited()
 
 
-def _leases(publisher: Replica, subscriber: Replica, wait_s: float) -> AbstractContextManager[None]:
-    """Hold both replicas."""
+@contextmanager
+def _leases(publisher: Replica, subscriber: Replica, wait_s: float) -> Iterator[None]:
+    """Hold both replicas, and keep their tables open."""
+    roots = publisher.root, subscriber.root
     purpose = f"mergerepl sync {publisher.root} {subscriber.root}"
-    return leases(publisher.root, subscriber.root, purpose=purpose, wait_s=wait_s)
+    with leases(*roots, purpose=purpose, wait_s=wait_s), tables_kept_open(*roots):
+        yield
 
 
 def preview_session(
