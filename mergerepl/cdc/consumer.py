@@ -23,11 +23,11 @@ from mergerepl.delta.log import is_delta_table, read_commit
 from mergerepl.delta.marks import CommitMark
 from mergerepl.delta.metadata import STATS_PROPERTY
 from mergerepl.delta.properties import KEPT_A_DAY
-from mergerepl.delta.retype import with_types
+from mergerepl.delta.reads import read_version
 from mergerepl.delta.small_tables import quoted
 from mergerepl.delta.transactions import Transaction, transaction_version
 from mergerepl.delta.types import field, fits, json_of, nested_names, nullable
-from mergerepl.delta.versions import read_version
+from mergerepl.delta.writes import retype_columns
 from mergerepl.failpoints import failpoint
 from mergerepl.logreader.column_changes import ADD, DROP, RENAME, TYPE, is_mapped, statement
 from mergerepl.logreader.consumer import Cycle, PauseSource, ReadRows, Wanted, pausing
@@ -269,7 +269,7 @@ class Capture:
         failpoint("cdc.before_columns")
         if step["types"]:
             transaction = self._transaction(cycle.plan, f"{APP_ID}-columns", "columns")
-            with_types(cycle.spark(), self.database.change_table(instance), step["types"], transaction)
+            retype_columns(cycle.spark(), self.database.change_table(instance), step["types"], transaction)
             failpoint("cdc.after_types")
         rows = [CapturedColumn(**each) for each in step["columns"]]
         if set(self.database.captured(instance.object_id)) != set(rows):

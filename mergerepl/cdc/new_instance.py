@@ -12,7 +12,7 @@ from mergerepl.cdc.database import Database
 from mergerepl.cdc.mask import MAX_COLUMNS
 from mergerepl.cdc.refusals import CdcError, CdcUsageError
 from mergerepl.delta.log import is_delta_table
-from mergerepl.delta.plain_files import read_columns
+from mergerepl.delta.reads import read_columns
 from mergerepl.delta.table import TableState, open_table
 from mergerepl.delta.types import ddl_of
 from mergerepl.logreader.positions import LogState

@@ -23,7 +23,7 @@ from mergerepl.compact.numbers import packed
 from mergerepl.compact.overlay import PROBLEM, key_columns, key_names, snapshot_rows
 from mergerepl.delta.feed.window import FeedWindow
 from mergerepl.delta.log import Commit, commits
-from mergerepl.delta.plain_files import write_files
+from mergerepl.delta.reads import write_files
 from mergerepl.failpoints import failpoint
 from mergerepl.model.tracking import TrackedTable
 from mergerepl.rows.images import all_true

@@ -14,7 +14,7 @@ from pyspark.sql import Column, DataFrame, SparkSession, Window
 from pyspark.sql import functions as F
 from pyspark.sql.types import StructType
 
-from mergerepl.delta.plain_files import read_columns
+from mergerepl.delta.reads import read_columns
 from mergerepl.delta.table import TableState
 from mergerepl.model.tracking import TrackedTable, TrackingKeyType, TrackingOptions
 from mergerepl.rows.sql import quote

@@ -31,13 +31,12 @@ from mergerepl.compact.table_rules import unwritable
 from mergerepl.delta.log import head_version, is_delta_table
 from mergerepl.delta.marks import CommitMark
 from mergerepl.delta.metadata import CHAR_VARCHAR
-from mergerepl.delta.plain_files import foreign_file
 from mergerepl.delta.properties import missing_properties, set_properties
+from mergerepl.delta.reads import foreign_file, read_version
 from mergerepl.delta.small_tables import quoted, text_literal
 from mergerepl.delta.table import TableState, open_table
 from mergerepl.delta.transactions import USER_METADATA
 from mergerepl.delta.types import ddl_of
-from mergerepl.delta.versions import read_version
 from mergerepl.errors import MergeReplError
 from mergerepl.model.tracking import Foreign, TrackedTable, TrackingKeyType, TrackingOptions
 from mergerepl.rows.sql import quote

@@ -25,9 +25,8 @@ from mergerepl.compact.row_keys import packed_key, unpacked_keys
 from mergerepl.compact.staged_files import count_rows
 from mergerepl.delta import appended
 from mergerepl.delta.log import head_version
-from mergerepl.delta.plain_files import plain_files, read_files, write_files
+from mergerepl.delta.reads import plain_files, read_files, read_version, write_files
 from mergerepl.delta.table import file_names, open_table
-from mergerepl.delta.versions import read_version
 from mergerepl.errors import StoreError
 from mergerepl.model.tracking import Anchors, CommittedTransaction, TrackedTable
 from mergerepl.rows.sql import literal, quote

@@ -30,10 +30,9 @@ from mergerepl.delta.feed.window import feed_window
 from mergerepl.delta.log import head_version
 from mergerepl.delta.marks import CommitMark
 from mergerepl.delta.merge import merge_rows
-from mergerepl.delta.plain_files import write_files
+from mergerepl.delta.reads import read_version, write_files
 from mergerepl.delta.table import TableState, open_table
 from mergerepl.delta.transactions import Transaction
-from mergerepl.delta.versions import read_version
 from mergerepl.errors import ApplyError, ConfigurationError, ConflictError, MergeReplError
 from mergerepl.failpoints import failpoint
 from mergerepl.merge.stage.constraints import broken_rules, refuse_table

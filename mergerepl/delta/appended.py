@@ -19,15 +19,14 @@ from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.types import StructField, StructType
 
-from mergerepl.delta.add_files import add_files
 from mergerepl.delta.footers import commit_statistics, read_footer
 from mergerepl.delta.log import head_version
 from mergerepl.delta.marks import CommitMark
 from mergerepl.delta.metadata import STATS_PROPERTY
-from mergerepl.delta.plain_files import Bounds, may_hold, plain_files, read_files, write_files
+from mergerepl.delta.reads import Bounds, may_hold, plain_files, read_files, read_version, write_files
 from mergerepl.delta.table import TableState, open_table, reason_of
 from mergerepl.delta.transactions import USER_METADATA, Transaction, commit_properties, is_done
-from mergerepl.delta.versions import read_version
+from mergerepl.delta.writes import add_files
 from mergerepl.errors import CommitConflictError, StoreError
 from mergerepl.rows.sql import quote
 from mergerepl.spark.session import new_session

@@ -16,7 +16,7 @@ from pyspark.sql.types import StructField, StructType
 from mergerepl.changes import ROW
 from mergerepl.delta.footers import footer_problem, may_have, read_footer
 from mergerepl.delta.log import actions_of, log_path
-from mergerepl.delta.plain_files import may_hold, plain_files
+from mergerepl.delta.reads import may_hold, plain_files
 from mergerepl.delta.small_writer import MOST_BYTES, MOST_FILES
 from mergerepl.delta.table import TableState
 

@@ -10,14 +10,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from uuid import uuid4
 
-from mergerepl.delta.add_files import add_files
 from mergerepl.delta.footers import commit_statistics, footer_problem, null_count, read_footer
 from mergerepl.delta.log import find_own_commit
-from mergerepl.delta.plain_files import plain_files
+from mergerepl.delta.reads import plain_files
 from mergerepl.delta.small_writer import feature_problem
 from mergerepl.delta.table import TableState, open_table
 from mergerepl.delta.transactions import Transaction
 from mergerepl.delta.types import has_not_null_parts, leaf_types
+from mergerepl.delta.writes import add_files
 
 if TYPE_CHECKING:
     from pyarrow.parquet import FileMetaData

@@ -1,18 +1,47 @@
-"""Files of a table that libraries other than Spark read or remove wrongly: by their footers and names, without an engine.
+"""Files of a table that libraries other than Spark read or remove wrongly: find them, and write them again.
 
-By default Spark writes times as INT96. deltalake takes these for nanoseconds in 64 bits, and when it
-rewrites the file, 9999-12-31 has become 1816-03-29. And Spark writes a path such as `region=Île/…` as it is, where
-deltalake encodes it: the file that deltalake then removes is not the table's.
+By default Spark writes times as INT96. deltalake takes these for nanoseconds in 64 bits, and when it rewrites the file,
+9999-12-31 has become 1816-03-29. And Spark writes a path such as `region=Île/…` as it is, where deltalake encodes it: the
+file that deltalake then removes is not the table's.
+
+A faulty file is replaced by the same rows in the same order, in a commit that changes no data.
+
+Each new file replaces one, with its partition values, its bounds, its deletion vector and the ids of its rows.
+Delta's own transaction commits them and checks the commits of other writers.
 """
 
-from collections.abc import Sequence
+import json
+import shutil
+import time
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 from urllib.parse import unquote
+from uuid import uuid4
+
+from py4j.java_gateway import JavaClass
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
 
 from mergerepl.delta.footers import has_int96, read_footer
 from mergerepl.delta.log import head_version, is_foreign
+from mergerepl.delta.marks import CommitMark
+from mergerepl.delta.reads import write_files
 from mergerepl.delta.table import file_names
+from mergerepl.delta.transactions import USER_METADATA
+from mergerepl.errors import StoreError
+from mergerepl.spark.callers import active_session
+from mergerepl.spark.session import new_session
+
+_AS_ONE = {
+    # One task reads a file from its begin to its end: deletion vectors and row ids count rows.
+    "spark.sql.files.maxPartitionBytes": str(2**50),
+    "spark.sql.files.minPartitionNum": "1",
+    "spark.sql.files.maxRecordsPerFile": "0",
+    # The file's own bytes, whatever the table pads.
+    "spark.sql.readSideCharPadding": "false",
+}
 
 
 @dataclass(frozen=True)
@@ -45,3 +74,107 @@ def faulty_files(table: Path) -> FaultyFiles:
         [name for name in own if has_int96(read_footer(table / unquote(name)))],
         [name for name in own if not name.isascii()],
     )
+
+
+def mend_files(spark: SparkSession, faults: FaultyFiles, mark: CommitMark) -> int:
+    """Replace the faulty files that are still in the table by ones that every library reads; return how many.
+
+    Times are written as Spark reads them. The caller holds the replica.
+
+    Raises: StoreError with another Delta (Databricks), or if a new file differs from the old one; Delta's error if another
+        writer's commit came first.
+    """
+    session = new_session(spark)
+    for name, value in {**_AS_ONE, USER_METADATA: mark.to_user_metadata()}.items():
+        session.conf.set(name, value)
+    jvm: Any = session._jvm
+    logs = getattr(jvm, "org.apache.spark.sql.delta.DeltaLog")
+    if not isinstance(logs, JavaClass):
+        raise StoreError(
+            f"The files of '{faults.table}' cannot be written again in this Spark: its Delta is another one. Nothing was "
+            "changed. Run the command without an active session, where mergerepl starts its own.",
+            table=str(faults.table),
+        )
+    nothing = getattr(jvm, "scala.Option").empty()
+    with active_session(session):
+        transaction = logs.forTable(session._jsparkSession, str(faults.table)).startTransaction(
+            nothing, nothing
+        )
+        files = _files(session, transaction.snapshot(), faults.names)
+        actions = [
+            action
+            for file in files
+            for action in (_removed(file), _added(session, faults.table, file, set(faults.int96)))
+        ]
+        if actions:
+            from_json = getattr(jvm, "org.apache.spark.sql.delta.actions.Action").fromJson
+            operation = getattr(
+                getattr(jvm, "org.apache.spark.sql.delta.DeltaOperations$ManualUpdate$"), "MODULE$"
+            )
+            transaction.commit(
+                jvm.PythonUtils.toSeq([from_json(json.dumps(each)) for each in actions]), operation
+            )
+    return len(files)
+
+
+def _files(session: SparkSession, snapshot: Any, names: Collection[str]) -> list[dict[str, Any]]:
+    """Return the add actions of some files of a table, whole."""
+    files = DataFrame(snapshot.allFiles().toDF(), session).where(F.col("path").isin(*names))
+    texts = files.select(F.to_json(F.struct("*")).alias("text")).toArrow()["text"].to_pylist()
+    return [json.loads(text) for text in texts]
+
+
+def _removed(file: dict[str, Any]) -> dict[str, Any]:
+    kept = (
+        "path",
+        "partitionValues",
+        "size",
+        "tags",
+        "deletionVector",
+        "baseRowId",
+        "defaultRowCommitVersion",
+    )
+    body = {name: file[name] for name in kept if name in file}
+    now = int(time.time() * 1000)
+    return {"remove": {**body, "deletionTimestamp": now, "dataChange": False, "extendedFileMetadata": True}}
+
+
+def _added(
+    session: SparkSession, table: Path, file: dict[str, Any], int96: Collection[str]
+) -> dict[str, Any]:
+    name = unquote(file["path"])
+    folder = Path(name).parent if file["path"].isascii() else Path()
+    new = folder / f"part-00000-{uuid4()}.c000.parquet"
+    if file["path"] in int96:
+        _write_again(session, table, table / name, table / new)
+    else:
+        shutil.copyfile(table / name, table / new)
+    stat = (table / new).stat()
+    # The folder stays as its log writes it.
+    path = f"{file['path'].rpartition('/')[0]}/{new.name}" if folder != Path() else new.name
+    changed = {"path": path, "size": stat.st_size, "modificationTime": int(stat.st_mtime * 1000)}
+    return {"add": {**file, **changed, "dataChange": False}}
+
+
+def _write_again(session: SparkSession, table: Path, old: Path, new: Path) -> None:
+    import pyarrow.parquet as pq
+
+    scratch = table / f"run-{uuid4()}"
+    try:
+        scratch.mkdir()
+        # Spark may take a user's name for a pattern, or for hidden.
+        (source := scratch / "source.parquet").symlink_to(old)
+        write_files(session.read.parquet(str(source)), scratch / "new")
+        (written,) = (scratch / "new").glob("*.parquet")
+        before, after = read_footer(old), read_footer(written)
+        columns = [pq.read_schema(file).remove_metadata() for file in (old, written)]
+        ids = [[(field.metadata or {}).get(b"PARQUET:field_id") for field in each] for each in columns]
+        if before.num_rows != after.num_rows or columns[0].names != columns[1].names or ids[0] != ids[1]:
+            raise StoreError(
+                f"'{old}' cannot be written again: Spark reads other rows or columns of it than it holds. Nothing was "
+                f"changed. Write the table's rows again yourself, such as with INSERT OVERWRITE.",
+                table=str(table),
+            )
+        written.rename(new)
+    finally:
+        shutil.rmtree(scratch, ignore_errors=True)

@@ -6,7 +6,6 @@ from dataclasses import dataclass
 from itertools import islice
 from typing import TYPE_CHECKING
 
-from mergerepl.delta.clustering import clustering_columns, path_of
 from mergerepl.delta.log import Commit, TruncatedLogError, find_own_commit, head_version, read_commit
 from mergerepl.delta.marks import APPLY, CommitMark
 from mergerepl.delta.table import TableState, open_table
@@ -32,6 +31,10 @@ _LISTED = re.compile(r"(?:`(?:[^`]|``)*`|[^,`])+")
 
 _LOOKED_AT, _MERGES = 20, 5
 """The last commits of a table that are read, and the last MERGEs among them that count."""
+
+
+_PART = re.compile(r"`((?:[^`]|``)+)`|([^.`]+)")
+"""A part of a column's path: quoted where its name has a dot."""
 
 
 @dataclass(frozen=True)
@@ -182,3 +185,16 @@ def write_in_key_order(
             version=commit.version,
         )
     return after
+
+
+def clustering_columns(spark: "SparkSession", table: TableState) -> list[list[str]]:
+    """Return the columns a table is clustered by, each as its path of names; none if it is not."""
+    if "clustering" not in table.features:
+        return []
+    (detail,) = spark.sql(f"DESCRIBE DETAIL delta.{quote(str(table.path))}").collect()
+    return [path_of(name) for name in detail["clusteringColumns"] or ()]
+
+
+def path_of(name: str) -> list[str]:
+    """Return the parts of a column's dotted name."""
+    return [quoted.replace("``", "`") or plain for quoted, plain in _PART.findall(name)]

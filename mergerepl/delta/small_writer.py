@@ -13,13 +13,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from mergerepl.changes import DATA_ACTIONS, Action
-from mergerepl.delta.append import commit_transaction
 from mergerepl.delta.footers import footer_problem, read_footer
 from mergerepl.delta.metadata import CONSTRAINT_PREFIX
-from mergerepl.delta.plain_files import may_hold, plain_files
+from mergerepl.delta.reads import may_hold, plain_files
 from mergerepl.delta.table import TableState, open_table, reason_of
 from mergerepl.delta.transactions import Transaction, commit_properties, is_done
 from mergerepl.delta.types import Json, ddl_of, has_not_null_parts, leaf_types
+from mergerepl.delta.writes import commit_transaction
 from mergerepl.model.article import PublishedArticle
 from mergerepl.rows.key_bounds import KeyBounds
 

@@ -1,5 +1,6 @@
 """One table at one version: what its log states, as a value."""
 
+import hashlib
 import json
 from collections.abc import Iterator
 from contextlib import AbstractContextManager
@@ -9,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from mergerepl.delta.log import CHECKPOINT, LOG_FOLDER, Commit, commits, head_version, log_path, read_commit
-from mergerepl.delta.metadata import CHAR_VARCHAR, TableMetadata
+from mergerepl.delta.metadata import CHAR_VARCHAR, CONSTRAINT_PREFIX, TableMetadata
 from mergerepl.delta.opened import OpenedTable, opened_table
 from mergerepl.delta.types import Field, has_not_null_parts, invariants, nested_names
 from mergerepl.errors import StoreError
@@ -18,6 +19,8 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from deltalake import DeltaTable
     from pyspark.sql.types import StructType
+
+    from mergerepl.model.article import PublishedArticle
 
 _MAPPING_MODE = "delta.columnMapping.mode"
 RANDOM_PREFIXES = "delta.randomizeFilePrefixes"
@@ -196,6 +199,19 @@ def open_table(path: Path, version: int | None = None) -> TableState:
         stated.description,
         opened,
     )
+
+
+def row_constraints(table: TableState, article: "PublishedArticle") -> str:
+    """Return a hash of what decides whether a table takes a row: a refused change is sent again when it is another one.
+
+    With CHECK constraints on columns that are not published, every commit may change the result.
+    """
+    has_checks = any(key.startswith(CONSTRAINT_PREFIX) for key in table.properties)
+    has_others = any(field["name"] not in article.columns for field in table.fields)
+    version = table.version if has_checks and has_others else None
+    partitions = list(table.metadata.partition_columns)
+    asked = [table.fields, table.properties, partitions, version, article.compensates]
+    return hashlib.sha256(json.dumps(asked, sort_keys=True).encode()).hexdigest()[:16]
 
 
 def file_names(table: Path, version: int) -> list[str]:

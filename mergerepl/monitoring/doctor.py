@@ -292,7 +292,7 @@ def _faulty(folder: Path, faults: FaultyFiles, *, mended: int) -> Check:
 def _mended(folder: Path, faults: FaultyFiles) -> int:
     """Write a table's faulty files again; return how many."""
     # Imported here: only this needs Spark.
-    from mergerepl.delta.mend_files import mend_files
+    from mergerepl.delta.file_faults import mend_files
     from mergerepl.spark import session as engine
     from mergerepl.spark.errors import plain_errors
 

@@ -174,7 +174,7 @@ def _has_nothing(publisher: Replica, subscriber: Replica, pubid: str, direction:
         if row is None:
             return False
         to = Destination(
-            str(destination.root), destination.held, rows[destination.root], destination.asked_of_rows
+            str(destination.root), destination.held, rows[destination.root], destination.row_constraints
         )
         try:
             if enumeration(source_of(source, row, source.articles_of(pubid)), to).has_changes:

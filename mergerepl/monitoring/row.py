@@ -268,7 +268,7 @@ def _row_by_spark(table: Path, article: PublishedArticle, values: Sequence[KeyVa
     """Raises: SchemaMismatchError if the table lacks a published column."""
     from pyspark.sql import functions as F
 
-    from mergerepl.delta.versions import read_version
+    from mergerepl.delta.reads import read_version
     from mergerepl.rows.images import comparable
     from mergerepl.rows.sql import quote
     from mergerepl.spark import session as engine

@@ -32,7 +32,7 @@ def _count_in_log(table: Path, version: int) -> int | None:
 
 
 def _count_by_spark(table: Path, version: int) -> int:
-    from mergerepl.delta.versions import read_version
+    from mergerepl.delta.reads import read_version
     from mergerepl.spark import session as engine
     from mergerepl.spark.errors import plain_errors
 

@@ -2,10 +2,9 @@
 
 from pathlib import Path
 
-from mergerepl.delta.plain_files import foreign_file
 from mergerepl.delta.properties import missing_properties, set_properties
+from mergerepl.delta.reads import foreign_file, read_version
 from mergerepl.delta.table import TableState, open_table
-from mergerepl.delta.versions import read_version
 from mergerepl.errors import PublicationError
 from mergerepl.failpoints import failpoint
 from mergerepl.publish.check_rows import check_generated

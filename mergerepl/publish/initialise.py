@@ -14,8 +14,8 @@ from pathlib import Path
 from pyspark.sql import DataFrame
 
 from mergerepl.changes import ROWGUID
-from mergerepl.delta.clustering import clustering_columns
 from mergerepl.delta.create import create_table
+from mergerepl.delta.layout import clustering_columns
 from mergerepl.delta.marks import SETUP, CommitMark
 from mergerepl.delta.metadata import CDF_PROPERTY
 from mergerepl.delta.properties import folder_properties, retention_properties

@@ -9,7 +9,6 @@ from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from mergerepl.delta.add_columns import add_columns
 from mergerepl.delta.create import NewTable, create_table
 from mergerepl.delta.log import is_delta_table
 from mergerepl.delta.marks import CommitMark
@@ -17,6 +16,7 @@ from mergerepl.delta.metadata import STATS_PROPERTY
 from mergerepl.delta.properties import retention_properties
 from mergerepl.delta.table import open_table
 from mergerepl.delta.types import Field, Json, ddl_of, field, json_of, nullable
+from mergerepl.delta.writes import add_columns
 from mergerepl.replica.control import CHECKPOINT_INTERVAL
 from mergerepl.replica.replica import Replica
 from mergerepl.store.folders import keep_former, remove_leftover

@@ -5,10 +5,9 @@ from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
 
-from mergerepl.delta.asked_of_rows import asked_of_rows
 from mergerepl.delta.log import commit_text, is_delta_table, is_folder
 from mergerepl.delta.small_tables import edited_table, text_literal, text_literals
-from mergerepl.delta.table import open_table
+from mergerepl.delta.table import open_table, row_constraints
 from mergerepl.errors import (
     ConfigurationError,
     EnumerationError,
@@ -350,11 +349,11 @@ class Replica:
         """Remove runs after the last committed one, which a crash left: `last_seq` is about to pass them."""
         self.control.delete(genhistory.TABLE, where=f"seq > {self.info().last_seq}")
 
-    def asked_of_rows(self, tablenick: int) -> str:
+    def row_constraints(self, tablenick: int) -> str:
         """Return the conditions of an article's table for its rows, to compare; '' if they cannot be read."""
         article = next(each for each in self.articles if each.nickname == tablenick)
         try:
-            return asked_of_rows(open_table(self.table(article)), article)
+            return row_constraints(open_table(self.table(article)), article)
         except StoreError:
             # A session that reads the table again reports why.
             return ""

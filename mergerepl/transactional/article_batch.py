@@ -11,7 +11,7 @@ from pyspark.sql import functions as F
 from mergerepl.delta import appended
 from mergerepl.delta.log import head_version
 from mergerepl.delta.marks import CommitMark, CommitUnit
-from mergerepl.delta.plain_files import read_columns
+from mergerepl.delta.reads import read_columns
 from mergerepl.delta.table import open_table
 from mergerepl.delta.transactions import Transaction, lost_commits, marked_session, read_back, retry_conflicts
 from mergerepl.failpoints import failpoint

@@ -14,10 +14,10 @@ from mergerepl.delta.batch_end import left_at
 from mergerepl.delta.create import create_table
 from mergerepl.delta.log import head_version, is_delta_table, read_commit
 from mergerepl.delta.marks import CommitMark
-from mergerepl.delta.overwrite import overwrite
+from mergerepl.delta.reads import read_version
 from mergerepl.delta.table import open_table
 from mergerepl.delta.transactions import Transaction, transaction_version
-from mergerepl.delta.versions import read_version
+from mergerepl.delta.writes import overwrite
 from mergerepl.failpoints import failpoint
 from mergerepl.filters.columns import holds
 from mergerepl.filters.parse import parse_stored

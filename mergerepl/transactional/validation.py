@@ -8,9 +8,9 @@ from pyspark.sql import DataFrame, SparkSession
 
 from mergerepl.delta.batch_end import left_at
 from mergerepl.delta.log import head_version, is_delta_table
+from mergerepl.delta.reads import read_version
 from mergerepl.delta.table import TableState, open_table
 from mergerepl.delta.types import ddl_of
-from mergerepl.delta.versions import read_version
 from mergerepl.errors import StoreError
 from mergerepl.logreader.lsn import Lsn
 from mergerepl.logreader.positions import read_state

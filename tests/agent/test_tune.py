@@ -55,7 +55,7 @@ def pair(
 
 
 def rows(table: Path, version: int | None = None) -> pa.Table:
-    from mergerepl.delta.versions import read_version
+    from mergerepl.delta.reads import read_version
     from mergerepl.spark import session
 
     state = DeltaTable(str(table), version=version)

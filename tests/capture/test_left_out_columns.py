@@ -8,7 +8,7 @@ import pytest
 from deltalake import DeltaTable, write_deltalake
 from pyspark.sql import SparkSession
 
-from mergerepl.delta.left_out import with_left_out
+from mergerepl.delta.merge import with_left_out
 from mergerepl.delta.table import open_table
 from mergerepl.publish.snapshot import replica_table
 from tests.networks import article_row

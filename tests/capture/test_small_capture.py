@@ -15,7 +15,7 @@ from mergerepl.delta import appended
 from mergerepl.delta.feed.position import FeedPosition
 from mergerepl.delta.feed.window import feed_window
 from mergerepl.delta.marks import CommitMark
-from mergerepl.delta.plain_files import write_files
+from mergerepl.delta.reads import write_files
 from mergerepl.delta.transactions import Transaction
 from mergerepl.merge.capture.capture import CapturedArticle, open_generations, read_changes
 from mergerepl.merge.capture.small_capture import CaptureJob, capture_small

@@ -16,7 +16,7 @@ from mergerepl import cdc
 from mergerepl.cdc.capture import JOIN_EVERY, JOINED_BYTES, SMALL_FILES
 from mergerepl.cdc.database import Database
 from mergerepl.delta.appended import join_appended_files
-from mergerepl.delta.plain_files import may_hold, plain_files
+from mergerepl.delta.reads import may_hold, plain_files
 from mergerepl.delta.table import open_table
 from mergerepl.logreader.lsn import Lsn
 from mergerepl.systables.cdc import APP_ID, LSN_TIME_MAPPING, SCAN_CYCLE, LsnTime

@@ -11,7 +11,7 @@ import mergerepl
 from mergerepl.compact.errors import ConsumerBehindError, TrackingError, TransactionConflictError
 from mergerepl.delta import appended
 from mergerepl.delta.log import head_version
-from mergerepl.delta.versions import read_version
+from mergerepl.delta.reads import read_version
 from mergerepl.model.tracking import PurgeType, TrackingOptions
 from mergerepl.spark.session import new_session
 from tests.compact.databases import commit_sequence, held, new_table, notes_of, rows, tracked

@@ -17,13 +17,12 @@ from deltalake import DeltaTable, QueryBuilder, write_deltalake
 from pyspark.sql import SparkSession
 
 import mergerepl
-from mergerepl.delta.append import append
-from mergerepl.delta.file_faults import faulty_files
+from mergerepl.delta.file_faults import faulty_files, mend_files
 from mergerepl.delta.log import head_version, read_commit
 from mergerepl.delta.marks import CommitMark
-from mergerepl.delta.mend_files import mend_files
-from mergerepl.delta.plain_files import write_files
+from mergerepl.delta.reads import write_files
 from mergerepl.delta.transactions import Transaction
+from mergerepl.delta.writes import append
 from mergerepl.errors import CaptureError
 from mergerepl.monitoring import doctor
 from mergerepl.spark import confs

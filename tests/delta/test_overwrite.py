@@ -8,8 +8,8 @@ from deltalake import DeltaTable, write_deltalake
 from pyspark.sql import SparkSession
 
 from mergerepl.delta.marks import CommitMark
-from mergerepl.delta.overwrite import overwrite
 from mergerepl.delta.transactions import Transaction
+from mergerepl.delta.writes import overwrite
 
 pytestmark = pytest.mark.spark
 

@@ -10,9 +10,8 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from mergerepl.changes import ROW
-from mergerepl.delta.change_feed import feed_through_delta
 from mergerepl.delta.log import head_version
-from mergerepl.delta.plain_files import write_files
+from mergerepl.delta.reads import feed_through_delta, write_files
 from mergerepl.delta.table import open_table
 from mergerepl.rows.encodings import encoded
 from mergerepl.rows.images import image_type, row_image

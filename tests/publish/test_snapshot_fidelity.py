@@ -9,7 +9,7 @@ from pyspark.sql import SparkSession
 from pyspark.sql.functions import expr
 
 from mergerepl import api
-from mergerepl.delta.clustering import clustering_columns
+from mergerepl.delta.layout import clustering_columns
 from mergerepl.delta.table import open_table
 from tests.networks import Hub
 from tests.publish.publishing import orders

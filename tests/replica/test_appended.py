@@ -17,7 +17,7 @@ from mergerepl.delta import appended
 from mergerepl.delta.log import find_own_commit
 from mergerepl.delta.marks import CommitMark
 from mergerepl.delta.metadata import STATS_PROPERTY
-from mergerepl.delta.plain_files import plain_files, read_columns
+from mergerepl.delta.reads import plain_files, read_columns
 from mergerepl.delta.table import open_table
 from mergerepl.delta.transactions import Transaction
 from mergerepl.errors import CommitConflictError, StoreError

@@ -14,7 +14,7 @@ from deltalake import DeltaTable as LogReader
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 
-from mergerepl.delta.plain_files import write_files
+from mergerepl.delta.reads import write_files
 from mergerepl.errors import EngineError
 from mergerepl.spark import confs
 from mergerepl.spark import session as engine

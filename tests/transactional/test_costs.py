@@ -10,7 +10,7 @@ from deltalake import DeltaTable
 from pyspark.sql import SparkSession
 
 from mergerepl.delta.log import head_version
-from mergerepl.delta.plain_files import read_columns
+from mergerepl.delta.reads import read_columns
 from mergerepl.logreader import scan
 from tests.cdc.databases import update
 from tests.transactional.publications import new_table, publication_file, rows, run

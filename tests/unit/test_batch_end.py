@@ -7,7 +7,6 @@ import pyarrow as pa
 import pytest
 from deltalake import CommitProperties, DeltaTable, write_deltalake
 
-from mergerepl.delta.append import commit_transaction
 from mergerepl.delta.batch_end import (
     FOREIGN,
     NO_DATA,
@@ -21,6 +20,7 @@ from mergerepl.delta.batch_end import (
 from mergerepl.delta.log import Commit, log_path
 from mergerepl.delta.marks import CommitMark
 from mergerepl.delta.transactions import Transaction
+from mergerepl.delta.writes import commit_transaction
 from mergerepl.errors import StoreError
 
 OURS, THEIRS = CommitMark("me", "consume:a:7"), CommitMark("other", "consume:b:7")

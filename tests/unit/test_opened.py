@@ -10,13 +10,13 @@ import pyarrow as pa
 import pytest
 from deltalake import write_deltalake
 
-from mergerepl.delta.append import commit_transaction
 from mergerepl.delta.log import log_path
 from mergerepl.delta.marks import CommitMark
 from mergerepl.delta.opened import tables_kept_open
 from mergerepl.delta.small_tables import count_rows, delete_rows, read_rows, write_rows
 from mergerepl.delta.table import open_table
 from mergerepl.delta.transactions import Transaction, transaction_version
+from mergerepl.delta.writes import commit_transaction
 from tests.openings import Openings, counted_openings
 
 ROWS = pa.table({"id": pa.array([1, 2], pa.int64())})

@@ -10,10 +10,10 @@ from deltalake import write_deltalake
 from deltalake.exceptions import CommitFailedError
 
 from mergerepl.delta import transactions
-from mergerepl.delta.append import commit_transaction
 from mergerepl.delta.log import head_version
 from mergerepl.delta.marks import CommitMark
 from mergerepl.delta.transactions import Transaction, commit_once, lost_commits, transaction_version
+from mergerepl.delta.writes import commit_transaction
 from mergerepl.errors import CommitConflictError
 
 ROWS = pa.table({"id": pa.array([1], pa.int64())})

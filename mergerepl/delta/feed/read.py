@@ -5,9 +5,9 @@ from pathlib import Path
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
-from mergerepl.delta.change_feed import feed_as_stored, feed_through_delta
 from mergerepl.delta.feed.net_changes import COMMIT_VERSION
 from mergerepl.delta.feed.window import Segment
+from mergerepl.delta.reads import feed_as_stored, feed_through_delta
 from mergerepl.delta.update_keys import has_key, update_keys
 
 

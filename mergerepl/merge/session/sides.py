@@ -74,7 +74,7 @@ class SideState:
     @property
     def destination(self) -> Destination:
         """The side as the one that receives."""
-        return Destination(str(self.replica.root), self.held, self.other, self.replica.asked_of_rows)
+        return Destination(str(self.replica.root), self.held, self.other, self.replica.row_constraints)
 
     def held(self, guids: Collection[str]) -> Collection[str]:
         """Return the generations among these that the side had before this session."""

@@ -38,7 +38,7 @@ from mergerepl.changes import (
     WRITTEN_VERDICTS,
     Verdict,
 )
-from mergerepl.delta.plain_files import write_files
+from mergerepl.delta.reads import write_files
 from mergerepl.delta.table import open_table
 from mergerepl.merge.capture.partitions import event_counts, touched_rows
 from mergerepl.merge.partitions.few_rows import collected_memberships, followed_rows

@@ -10,7 +10,7 @@ from pyspark.sql import functions as F
 
 from conflict.failed_changes import REFUSED_AT, withheld
 from mergerepl.changes import OF_TWO, OTHER_SIDE, PUBLISHER, RESOLVED_COLUMNS, ROWGUID, SUBSCRIBER, VERDICT
-from mergerepl.delta.asked_of_rows import asked_of_rows
+from mergerepl.delta.table import row_constraints
 from mergerepl.merge.stage.article import StagedArticle, stage_article
 from mergerepl.merge.stage.constraints import refused_rows, require_takers, takes_any_row
 from mergerepl.merge.stage.decision import Changed
@@ -85,7 +85,7 @@ def withhold_refused(
         back = kept.keep(back if broken is None else back.join(broken, on=ROWGUID, how="left_anti"))
         parts.append(back)
         refused = refused.join(back.select(ROWGUID), on=ROWGUID, how="left_anti")
-    asked = {side: asked_of_rows(facts, of.at[side]) for side, facts in tables.items()}
+    asked = {side: row_constraints(facts, of.at[side]) for side, facts in tables.items()}
     for side, sent in ((PUBLISHER, of.changed.at_publisher), (SUBSCRIBER, of.changed.at_subscriber)):
         if sent is not None and side in of.numbers:
             again = [g.generation for g in of.sent[side] if _is_refused_again(g, asked[OTHER_SIDE[side]])]

@@ -1,6 +1,7 @@
-"""Tables whose rows are the rows of their files: Spark may read those files without rebuilding the table's state.
+"""Reading tables through Spark: a version, its change feed, or its files without Delta in between.
 
-Rebuilding takes Delta on Spark 0.4 s for the smallest table, in jobs of its own; delta-rs lists the files in 2 ms.
+Delta on Spark rebuilds a table's state in jobs of its own, 0.4 s for the smallest table; delta-rs lists the files in 2 ms.
+Where a table's rows are the rows of its files, Spark reads those.
 """
 
 import logging
@@ -11,15 +12,17 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import unquote
 
+from py4j.java_gateway import JavaClass
+from py4j.protocol import Py4JError, Py4JJavaError
 from pyspark.sql import Column, DataFrame, Observation, SparkSession
 from pyspark.sql.types import StructType
 
 from mergerepl.delta.log import is_foreign
 from mergerepl.delta.metadata import CHAR_VARCHAR
 from mergerepl.delta.table import TableState, file_names, open_table
-from mergerepl.delta.versions import read_version
 from mergerepl.rows.sql import quote
-from mergerepl.spark.session import with_write_confs
+from mergerepl.spark.callers import active_session
+from mergerepl.spark.session import copy_if_possible, in_session, with_write_confs
 
 logger = logging.getLogger(__name__)
 
@@ -28,6 +31,8 @@ _READER_FEATURES = frozenset({"timestampNtz"})
 
 _FILES_AT_MOST = 1000
 """Spark is given every file by its name. More files than this are listed quicker by Delta on Spark."""
+
+_ONLY_RETAINED = "spark.databricks.delta.vacuum.enforceTimeTravelWithinDeletedFileRetentionDuration"
 
 Bounds = Mapping[str, tuple[int | None, int | None]]
 """Column -> the bound that its values must exceed, and their maximum (None: no bound)."""
@@ -134,3 +139,63 @@ def read_columns(
         return read_files(spark, table, files, schema)
     rows = read_version(spark, table, version)
     return rows.select(*(quote(name) for name in columns)) if columns else rows
+
+
+def read_version(spark: SparkSession, table: Path, version: int) -> DataFrame:
+    """Return the rows of a table at one version, however old its commit is.
+
+    Delta refuses a version older than `delta.deletedFileRetentionDuration` as soon as a newer one is there, with all its
+    files in place. Files that are gone fail when they are read.
+    """
+    reading = copy_if_possible(spark, {_ONLY_RETAINED: "false"})
+    rows = reading.read.format("delta").option("versionAsOf", version).load(str(table))
+    return rows if reading is spark else in_session(rows, spark)
+
+
+def feed_through_delta(
+    spark: SparkSession, table: Path, from_version_inclusive: int, through_version_inclusive: int
+) -> DataFrame:
+    """Return the change feed of a version range through Delta's own reader."""
+    reader = spark.read.format("delta").option("readChangeFeed", "true")
+    bounds = {"startingVersion": from_version_inclusive, "endingVersion": through_version_inclusive}
+    return reader.options(**bounds).load(str(table))
+
+
+def feed_as_stored(
+    spark: SparkSession,
+    table: Path,
+    from_version_inclusive: int,
+    through_version_inclusive: int,
+    *,
+    by_files: bool = False,
+    is_one_metadata: bool,
+) -> DataFrame | None:
+    """Return the feed without Delta's reader in between, None with another Delta (Databricks).
+
+    That reader turns every row into Java objects and back, which takes longer than reading it, and bytes of a string
+    that are no UTF-8 do not come back as they were.
+    """
+    jvm: Any = spark._jvm
+    session = spark._jsparkSession
+    try:
+        reader = getattr(jvm, "org.apache.spark.sql.delta.commands.cdc.CDCReader")
+        if not isinstance(reader, JavaClass):
+            return None
+        nothing = getattr(jvm, "scala.Option").empty()
+        delta_log = getattr(jvm, "org.apache.spark.sql.delta.DeltaLog").forTable(session, str(table))
+        at_end = delta_log.getSnapshotAt(through_version_inclusive, nothing, nothing, False)
+        snapshot = getattr(jvm, "scala.Option").apply(at_end)
+        # Delta needs only the metadata of the first version. Its whole state may be gone from the log: the cleanup of older
+        # writers leaves versions without a checkpoint before them.
+        at_start = snapshot if is_one_metadata else nothing
+        versions = from_version_inclusive, through_version_inclusive
+        with active_session(spark):
+            feed = reader.changesToBatchDF(
+                delta_log, *versions, session, nothing, snapshot, by_files, at_start
+            )
+    except Py4JJavaError:
+        raise
+    except Py4JError as error:
+        logger.info("%s: the feed is read by Delta's own reader: %s", table, error)
+        return None
+    return DataFrame(feed, spark)

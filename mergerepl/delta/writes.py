@@ -1,0 +1,153 @@
+"""Writes of whole tables that happen once: append, overwrite, other columns and column types."""
+
+import json
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from mergerepl.delta.create import NewTable, features_of
+from mergerepl.delta.log import head_version
+from mergerepl.delta.table import TableState, open_table
+from mergerepl.delta.transactions import Transaction, commit_properties, is_done, read_back, write_once
+from mergerepl.delta.types import Field, ddl_of, field, json_of
+from mergerepl.rows.sql import quote
+
+if TYPE_CHECKING:
+    from pyspark.sql import Column, DataFrame, SparkSession
+
+
+def append(rows: "DataFrame", table: Path, transaction: Transaction) -> None:
+    """Append rows to a user's table through Spark; without effect if the table holds the transaction already.
+
+    Raises: CommitConflictError if the commit is not in the log afterwards (another process overwrote it).
+    """
+    from mergerepl.spark.session import with_write_confs
+
+    if is_done(open_table(table), transaction):
+        return
+    head = head_version(table)
+    write_once(with_write_confs(rows).write.format("delta").mode("append"), table, transaction, head=head)
+
+
+def add_files(state: TableState, files: Mapping[Path, Mapping[str, Any]], transaction: Transaction) -> None:
+    """Commit files that are in a table's folder already, each with its statistics; no files are a commit too.
+
+    Raises: deltalake's CommitFailedError if the table does not take the commit; CommitConflictError if the commit is not
+        in the log afterwards (another process overwrote it).
+    """
+    from deltalake.transaction import AddAction
+
+    def added(file: Path, statistics: Mapping[str, Any]) -> AddAction:
+        stat = file.stat()
+        return AddAction(file.name, stat.st_size, {}, int(stat.st_mtime * 1000), True, json.dumps(statistics))
+
+    with state.writing() as opened:
+        opened.create_write_transaction(
+            [added(*each) for each in files.items()],
+            mode="append",
+            schema=opened.schema(),
+            commit_properties=commit_properties(transaction.mark, transaction),
+        )
+    read_back(state.path, transaction, from_version_exclusive=state.version)
+
+
+def commit_transaction(table: Path, transaction: Transaction) -> None:
+    """Commit a transaction that changes no row; without effect if the table holds it already.
+
+    Raises: CommitConflictError if the commit is not in the log afterwards (another process overwrote it).
+    """
+    state = open_table(table)
+    if not is_done(state, transaction):
+        add_files(state, {}, transaction)
+
+
+def overwrite(
+    rows: "DataFrame",
+    table: Path,
+    transaction: Transaction,
+    *,
+    partition_columns: Sequence[str],
+    keeps_columns: bool = False,
+) -> int:
+    """Make `rows` the content of a table, in one commit: readers never see it empty.
+
+    Its columns and partitions become those of the rows where they are others. `keeps_columns`: a table that can take the
+    rows keeps its other columns and its partitions.
+
+    Returns: The version of the commit.
+
+    Raises: CommitConflictError if the commit is not in the log afterwards (another process overwrote it).
+    """
+    from mergerepl.spark.session import with_write_confs
+
+    state = open_table(table)
+    present = {each["name"]: ddl_of(each["type"]) for each in state.fields}
+    wanted = {each.name: ddl_of(each.jsonValue()["type"]) for each in rows.schema}
+    writer = with_write_confs(rows).write.format("delta").mode("overwrite")
+    is_taken = (
+        keeps_columns and wanted.items() <= present.items() and wanted.keys() <= {*state.written_columns}
+    )
+    is_same = present == wanted and list(state.metadata.partition_columns) == list(partition_columns)
+    if not is_taken and not is_same:
+        # Delta refuses an overwrite with a column type whose table feature is missing.
+        state_features(lambda: rows.sparkSession, state, wanted.values())
+        writer = writer.option("overwriteSchema", "true").partitionBy(*partition_columns)
+    return write_once(writer, table, transaction, head=state.version).version
+
+
+def retype_columns(
+    spark: "SparkSession", table: Path, types: Mapping[str, str], transaction: Transaction
+) -> None:
+    """Give columns of a table other types (Spark DDL), in one marked commit that rewrites its rows; once.
+
+    Not by Delta's type widening: that feature would lock delta-rs out. The caller knows that no value is lost.
+    """
+    from pyspark.sql import functions as F
+
+    from mergerepl.delta.reads import read_version
+    from mergerepl.spark.session import new_session
+
+    state = open_table(table)
+    present = {each["name"]: ddl_of(each["type"]) for each in state.fields}
+    if all(present.get(name) == type_ for name, type_ in types.items()):
+        return
+    rows = read_version(new_session(spark), table, state.version)
+
+    def column(name: str) -> "Column":
+        value = F.col(quote(name))
+        return value.cast(types[name]).alias(name) if name in types else value
+
+    rows = rows.select(*(column(name) for name in rows.columns))
+    overwrite(rows, table, transaction, partition_columns=state.metadata.partition_columns)
+
+
+def add_columns(spark_of: "Callable[[], SparkSession]", path: Path, columns: Sequence[Field]) -> None:
+    """Add columns at a table's end: by delta-rs, in milliseconds, unless they need a table feature that is not there."""
+    if not columns:
+        return
+    state = open_table(path)
+    if not _missing_features(state, columns):
+        from deltalake import Field as LogField
+
+        with state.writing() as opened:
+            opened.alter.add_columns([LogField.from_json(json.dumps(column)) for column in columns])
+        return
+    named = ", ".join(f"{quote(column['name'])} {ddl_of(column['type'])}" for column in columns)
+    from mergerepl.spark.session import new_session
+
+    # A commit changes a conf of its session.
+    session = new_session(spark_of())
+    state_features(lambda: session, state, (ddl_of(column["type"]) for column in columns))
+    session.sql(f"ALTER TABLE delta.{quote(str(path))} ADD COLUMNS ({named})")
+
+
+def state_features(spark_of: "Callable[[], SparkSession]", table: TableState, types: Iterable[str]) -> None:
+    """State the features that a table lacks for columns of some types (Spark DDL): Delta adds them on request only."""
+    missing = _missing_features(table, [field("c", json_of(type_)) for type_ in types])
+    if missing:
+        pairs = ", ".join(f"'delta.feature.{name}' = 'supported'" for name in missing)
+        spark_of().sql(f"ALTER TABLE delta.{quote(str(table.path))} SET TBLPROPERTIES ({pairs})")
+
+
+def _missing_features(table: TableState, columns: Sequence[Field]) -> list[str]:
+    return sorted({*features_of(NewTable(columns))} - table.features)
