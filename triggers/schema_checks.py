@@ -24,8 +24,8 @@ from triggers.errors import (
 
 if TYPE_CHECKING:
     from mergerepl.delta.feed.window import FeedWindow
-    from mergerepl.delta.log import Commit
     from mergerepl.delta.metadata import TableMetadata
+    from mergerepl.delta.tables import Commit
 
 
 @dataclass(frozen=True)

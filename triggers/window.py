@@ -23,7 +23,7 @@ from triggers.schema_checks import (
 
 if TYPE_CHECKING:
     from mergerepl.delta.feed.window import FeedWindow, Segment
-    from mergerepl.delta.log import Commit
+    from mergerepl.delta.tables import Commit
 
 
 SMALL_ROWS, SMALL_BYTES = 10_000, 4 * 1024 * 1024

@@ -29,15 +29,23 @@ from mergerepl.cdc.queries import (
 from mergerepl.cdc.refusals import CdcError, CdcUsageError, LsnRangeError
 from mergerepl.cdc.target import Position, Target, after_cycle, fit_columns, misfits_of
 from mergerepl.delta.batch_end import left_at
-from mergerepl.delta.create import NewTable, create_table
-from mergerepl.delta.log import head_version, is_delta_table
 from mergerepl.delta.marks import CommitMark
-from mergerepl.delta.merge import merge_into
-from mergerepl.delta.reads import read_version
-from mergerepl.delta.table import open_table
-from mergerepl.delta.transactions import lost_commits, marked_session, read_back, retry_conflicts
+from mergerepl.delta.tables import (
+    NewTable,
+    append,
+    create_table,
+    head_version,
+    is_delta_table,
+    lost_commits,
+    marked_session,
+    merge_into,
+    open_table,
+    overwrite,
+    read_back,
+    read_version,
+    retry_conflicts,
+)
 from mergerepl.delta.types import field, nullable
-from mergerepl.delta.writes import append, overwrite
 from mergerepl.failpoints import failpoint
 from mergerepl.logreader.lsn import Lsn
 from mergerepl.logreader.plan import BEGIN

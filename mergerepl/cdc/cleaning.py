@@ -16,8 +16,8 @@ from mergerepl.cdc.database import Database, database_at
 from mergerepl.cdc.job_rows import CLEANUP, RETENTION_MIN, THRESHOLD, check_parameters
 from mergerepl.cdc.lsn_times import entry_of, lsn_of_text, version_through
 from mergerepl.cdc.refusals import CdcError, CdcUsageError
-from mergerepl.delta.small_tables import count_rows, quoted, remove_unused_files, timestamp_literal
-from mergerepl.delta.table import open_table
+from mergerepl.delta.sql_text import quoted, timestamp_literal
+from mergerepl.delta.tables import count_rows, open_table, remove_unused_files
 from mergerepl.errors import MergeReplError
 from mergerepl.failpoints import failpoint
 from mergerepl.logreader.lsn import Lsn

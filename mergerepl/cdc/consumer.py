@@ -18,16 +18,21 @@ from mergerepl.cdc.database import Database
 from mergerepl.cdc.job_rows import fitting_jobs
 from mergerepl.cdc.refusals import CdcError
 from mergerepl.delta import appended
-from mergerepl.delta.create import NewTable, create_table
-from mergerepl.delta.log import is_delta_table, read_commit
 from mergerepl.delta.marks import CommitMark
 from mergerepl.delta.metadata import STATS_PROPERTY
 from mergerepl.delta.properties import KEPT_A_DAY
-from mergerepl.delta.reads import read_version
-from mergerepl.delta.small_tables import quoted
-from mergerepl.delta.transactions import Transaction, transaction_version
+from mergerepl.delta.sql_text import quoted
+from mergerepl.delta.tables import (
+    NewTable,
+    Transaction,
+    create_table,
+    is_delta_table,
+    read_commit,
+    read_version,
+    retype_columns,
+    transaction_version,
+)
 from mergerepl.delta.types import field, fits, json_of, nested_names, nullable
-from mergerepl.delta.writes import retype_columns
 from mergerepl.failpoints import failpoint
 from mergerepl.logreader.column_changes import ADD, DROP, RENAME, TYPE, is_mapped, statement
 from mergerepl.logreader.consumer import Cycle, PauseSource, ReadRows, Wanted, pausing

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from mergerepl import roots
 from mergerepl.cdc.refusals import CdcUsageError
-from mergerepl.delta.transactions import transaction_version
+from mergerepl.delta.tables import transaction_version
 from mergerepl.logreader.lsn import Lsn
 from mergerepl.logreader.positions import control_of
 from mergerepl.model.cdc import CapturedColumn

@@ -7,7 +7,7 @@ from typing import Final, NamedTuple
 
 from mergerepl.cdc.database import Database, database_at
 from mergerepl.cdc.refusals import CdcUsageError, LsnRangeError
-from mergerepl.delta.small_tables import in_utc, timestamp_literal
+from mergerepl.delta.sql_text import in_utc, timestamp_literal
 from mergerepl.logreader.lsn import ZERO, Lsn
 from mergerepl.logreader.plan import transaction_id
 from mergerepl.logreader.positions import read_state

@@ -4,8 +4,8 @@ import os
 from datetime import UTC, datetime, timedelta
 
 from mergerepl.cdc.database import Database, database_at
-from mergerepl.delta.log import head_version, is_delta_table, written_ns
 from mergerepl.delta.properties import FILE_RETENTION, LOG_RETENTION, interval_of
+from mergerepl.delta.tables import head_version, is_delta_table, written_ns
 from mergerepl.errors import MergeReplError, StoreError
 from mergerepl.logreader.cut import moment_of_ns
 from mergerepl.logreader.lsn import Lsn

@@ -11,9 +11,7 @@ from pyspark.sql import functions as F
 from mergerepl.cdc.database import Database
 from mergerepl.cdc.mask import MAX_COLUMNS
 from mergerepl.cdc.refusals import CdcError, CdcUsageError
-from mergerepl.delta.log import is_delta_table
-from mergerepl.delta.reads import read_columns
-from mergerepl.delta.table import TableState, open_table
+from mergerepl.delta.tables import TableState, is_delta_table, open_table, read_columns
 from mergerepl.delta.types import ddl_of
 from mergerepl.logreader.positions import LogState
 from mergerepl.replica.replica import Replica

@@ -24,9 +24,15 @@ from mergerepl.cdc.net_rows import (
     net_rows,
 )
 from mergerepl.cdc.refusals import CdcError, CdcUsageError, LsnRangeError
-from mergerepl.delta.log import is_another_commit, is_delta_table
-from mergerepl.delta.reads import may_hold, plain_files, read_files, read_version
-from mergerepl.delta.table import open_table
+from mergerepl.delta.tables import (
+    is_another_commit,
+    is_delta_table,
+    may_hold,
+    open_table,
+    plain_files,
+    read_files,
+    read_version,
+)
 from mergerepl.errors import StoreError
 from mergerepl.logreader.column_changes import column_id, is_mapped
 from mergerepl.logreader.lsn import Lsn

@@ -11,8 +11,7 @@ from mergerepl.cdc.capture import held, log_reader, tidied
 from mergerepl.cdc.consumer import NAME
 from mergerepl.cdc.database import Database, database_at
 from mergerepl.cdc.refusals import CdcError, CdcUsageError
-from mergerepl.delta.log import is_delta_table
-from mergerepl.delta.table import open_table
+from mergerepl.delta.tables import is_delta_table, open_table
 from mergerepl.delta.types import ddl_of, field, json_of
 from mergerepl.logreader.consumer import COMPARE
 from mergerepl.logreader.log_reader import LogReader

@@ -10,9 +10,8 @@ from pyspark.sql import SparkSession
 from mergerepl.cdc.database import Database, database_at
 from mergerepl.cdc.queries import reading_session
 from mergerepl.cdc.refusals import CdcError, CdcUsageError
-from mergerepl.delta.log import head_version, written_ns
 from mergerepl.delta.properties import FILE_RETENTION, interval_of
-from mergerepl.delta.table import open_table
+from mergerepl.delta.tables import head_version, open_table, written_ns
 from mergerepl.logreader.cut import moment_of_ns
 from mergerepl.logreader.positions import read_state
 from mergerepl.model.cdc import Vacuumed

@@ -15,11 +15,9 @@ from pyspark.sql import SparkSession
 from mergerepl.cdc.database import Database
 from mergerepl.cdc.refusals import CdcError, CdcUsageError
 from mergerepl.delta.batch_end import LeftAt, Since, changes_since, left_at
-from mergerepl.delta.log import is_delta_table
 from mergerepl.delta.marks import CommitMark
 from mergerepl.delta.metadata import CHAR_VARCHAR
-from mergerepl.delta.table import TableState, open_table
-from mergerepl.delta.transactions import Transaction
+from mergerepl.delta.tables import TableState, Transaction, is_delta_table, open_table
 from mergerepl.delta.types import Field, ddl_of, fits
 from mergerepl.logreader.lsn import Lsn
 from mergerepl.logreader.positions import read_state

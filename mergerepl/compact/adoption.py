@@ -22,8 +22,7 @@ from mergerepl.compact.intent import Counts, Intent, Planned, Write
 from mergerepl.compact.numbers import packed
 from mergerepl.compact.overlay import PROBLEM, key_columns, key_names, snapshot_rows
 from mergerepl.delta.feed.window import FeedWindow
-from mergerepl.delta.log import Commit, commits
-from mergerepl.delta.reads import write_files
+from mergerepl.delta.tables import Commit, commits, write_files
 from mergerepl.failpoints import failpoint
 from mergerepl.model.tracking import TrackedTable
 from mergerepl.rows.images import all_true

@@ -42,11 +42,17 @@ from mergerepl.compact.overlay import (
 from mergerepl.compact.row_keys import packed_key
 from mergerepl.compact.staged_files import within
 from mergerepl.delta import appended
-from mergerepl.delta.log import find_own_commit, head_version
-from mergerepl.delta.merge import merge_into
-from mergerepl.delta.small_tables import join_small_files, quoted, timestamp_literal
-from mergerepl.delta.transactions import commit_once, lost_commits, marked_session
-from mergerepl.delta.writes import append
+from mergerepl.delta.sql_text import quoted, timestamp_literal
+from mergerepl.delta.tables import (
+    append,
+    commit_once,
+    find_own_commit,
+    head_version,
+    join_small_files,
+    lost_commits,
+    marked_session,
+    merge_into,
+)
 from mergerepl.failpoints import failpoint
 from mergerepl.model.tracking import CommittedTransaction, TrackedTable, TrackingOptions
 from mergerepl.rows.sql import quote

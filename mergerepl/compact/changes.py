@@ -15,9 +15,8 @@ from mergerepl.delta.feed.column_identity import identities
 from mergerepl.delta.feed.position import FeedPosition
 from mergerepl.delta.feed.read import read_segment
 from mergerepl.delta.feed.window import FeedWindow, feed_window
-from mergerepl.delta.log import Commit
 from mergerepl.delta.metadata import FEED_COLUMNS
-from mergerepl.delta.table import open_table
+from mergerepl.delta.tables import Commit, open_table
 from mergerepl.errors import StoreError
 from mergerepl.model.tracking import TrackedTable
 from mergerepl.rows.images import all_true, same_value

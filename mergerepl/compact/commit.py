@@ -20,8 +20,7 @@ from mergerepl.compact.foreign import look_at_all
 from mergerepl.compact.intent import Intent, Planned, Write
 from mergerepl.compact.overlay import Touched
 from mergerepl.compact.sweep import sweep
-from mergerepl.delta.log import head_version
-from mergerepl.delta.transactions import transaction_version
+from mergerepl.delta.tables import head_version, transaction_version
 from mergerepl.model.tracking import TransactionResult
 from mergerepl.spark.errors import plain_errors
 

@@ -24,7 +24,7 @@ from mergerepl.compact.database import (
 )
 from mergerepl.compact.errors import ConsumerBehindError, TrackingError
 from mergerepl.compact.windows import Window, WindowState, require_fresh
-from mergerepl.delta.log import head_version
+from mergerepl.delta.tables import head_version
 from mergerepl.failpoints import failpoint
 from mergerepl.model.tracking import Anchors, CommittedTransaction, ConsumerState
 from mergerepl.spark.callers import methods_keep_callers_session

@@ -17,13 +17,10 @@ from pyspark.sql import SparkSession
 from mergerepl.compact.counters import is_database, read_counters
 from mergerepl.compact.errors import TrackingError
 from mergerepl.compact.row_keys import GUID
-from mergerepl.delta.create import NewTable, create_table
-from mergerepl.delta.log import is_delta_table
 from mergerepl.delta.marks import CommitMark, CommitUnit
 from mergerepl.delta.metadata import STATS_PROPERTY
 from mergerepl.delta.properties import retention_properties
-from mergerepl.delta.table import TableState, open_table
-from mergerepl.delta.transactions import Transaction
+from mergerepl.delta.tables import NewTable, TableState, Transaction, create_table, is_delta_table, open_table
 from mergerepl.delta.types import Field, ddl_of, field, json_of
 from mergerepl.model.tracking import (
     CommittedTransaction,

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Self
 
-from mergerepl.delta.log import Commit
+from mergerepl.delta.tables import Commit
 from mergerepl.errors import MergeReplError, Transient
 from mergerepl.roots import uses
 

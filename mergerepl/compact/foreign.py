@@ -16,8 +16,7 @@ from mergerepl.compact.database import (
 )
 from mergerepl.compact.errors import ForeignCommitError, TrackingError
 from mergerepl.compact.table_rules import unwritable
-from mergerepl.delta.log import Commit, TruncatedLogError, commits, head_version
-from mergerepl.delta.table import TableState
+from mergerepl.delta.tables import Commit, TableState, TruncatedLogError, commits, head_version
 from mergerepl.errors import MergeReplError, StoreError
 from mergerepl.model.tracking import ForeignCommit, TrackedTable
 

@@ -14,8 +14,7 @@ from pyspark.sql import Column, DataFrame, SparkSession, Window
 from pyspark.sql import functions as F
 from pyspark.sql.types import StructType
 
-from mergerepl.delta.reads import read_columns
-from mergerepl.delta.table import TableState
+from mergerepl.delta.tables import TableState, read_columns
 from mergerepl.model.tracking import TrackedTable, TrackingKeyType, TrackingOptions
 from mergerepl.rows.sql import quote
 from mergerepl.systables.compact import CHANGE_BSN, CONTEXT, INSERT_BSN, ROW_COLUMNS

@@ -14,7 +14,8 @@ from mergerepl.compact.database import Database, Session, commit_before, read_co
 from mergerepl.compact.errors import TrackingError
 from mergerepl.compact.numbers import unpacked
 from mergerepl.compact.sweep import sweep
-from mergerepl.delta.small_tables import count_rows, quoted, read_rows, text_literal, timestamp_literal
+from mergerepl.delta.sql_text import quoted, text_literal, timestamp_literal
+from mergerepl.delta.tables import count_rows, read_rows
 from mergerepl.failpoints import failpoint
 from mergerepl.model.tracking import Purged, PurgeType
 from mergerepl.systables.compact import (

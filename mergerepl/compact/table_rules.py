@@ -11,7 +11,7 @@ from pyspark.sql import functions as F
 
 from mergerepl.compact.row_keys import LONGEST
 from mergerepl.delta.metadata import CHAR_VARCHAR, CONSTRAINT_PREFIX, DEFAULT_EXPRESSION
-from mergerepl.delta.table import TableState
+from mergerepl.delta.tables import TableState
 from mergerepl.delta.types import Field, ddl_of, has_not_null_parts, invariants
 from mergerepl.rows.sql import quote
 

@@ -28,14 +28,19 @@ from mergerepl.compact.row_keys import GUID_PATTERN, unsupported
 from mergerepl.compact.staged_files import key_texts
 from mergerepl.compact.sweep import sweep
 from mergerepl.compact.table_rules import unwritable
-from mergerepl.delta.log import head_version, is_delta_table
 from mergerepl.delta.marks import CommitMark
 from mergerepl.delta.metadata import CHAR_VARCHAR
 from mergerepl.delta.properties import missing_properties, set_properties
-from mergerepl.delta.reads import foreign_file, read_version
-from mergerepl.delta.small_tables import quoted, text_literal
-from mergerepl.delta.table import TableState, open_table
-from mergerepl.delta.transactions import USER_METADATA
+from mergerepl.delta.sql_text import quoted, text_literal
+from mergerepl.delta.tables import (
+    USER_METADATA,
+    TableState,
+    foreign_file,
+    head_version,
+    is_delta_table,
+    open_table,
+    read_version,
+)
 from mergerepl.delta.types import ddl_of
 from mergerepl.errors import MergeReplError
 from mergerepl.model.tracking import Foreign, TrackedTable, TrackingKeyType, TrackingOptions

@@ -45,8 +45,7 @@ from mergerepl.compact.overlay import (
 )
 from mergerepl.compact.row_keys import GUID_PATTERN, packed_key
 from mergerepl.compact.table_rules import broken_rules, default_of, fitted, too_long_key
-from mergerepl.delta.reads import write_files
-from mergerepl.delta.table import open_table
+from mergerepl.delta.tables import open_table, write_files
 from mergerepl.model.tracking import TrackingKeyType, TransactionResult
 from mergerepl.rows.images import all_true, same_value
 from mergerepl.rows.sql import quote

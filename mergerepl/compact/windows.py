@@ -24,9 +24,15 @@ from mergerepl.compact.overlay import key_columns
 from mergerepl.compact.row_keys import packed_key, unpacked_keys
 from mergerepl.compact.staged_files import count_rows
 from mergerepl.delta import appended
-from mergerepl.delta.log import head_version
-from mergerepl.delta.reads import plain_files, read_files, read_version, write_files
-from mergerepl.delta.table import file_names, open_table
+from mergerepl.delta.tables import (
+    file_names,
+    head_version,
+    open_table,
+    plain_files,
+    read_files,
+    read_version,
+    write_files,
+)
 from mergerepl.errors import StoreError
 from mergerepl.model.tracking import Anchors, CommittedTransaction, TrackedTable
 from mergerepl.rows.sql import literal, quote

@@ -10,7 +10,7 @@ from pyspark.sql import functions as F
 
 from mergerepl.changes import DELETED, LINEAGE, ROW, ROWGUID, Action
 from mergerepl.delta import appended
-from mergerepl.delta.reads import read_version
+from mergerepl.delta.tables import read_version
 from mergerepl.errors import ConfigurationError
 from mergerepl.model.article import PublishedArticle
 from mergerepl.model.conflicts import Choice, Wish

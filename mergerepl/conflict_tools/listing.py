@@ -13,15 +13,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from mergerepl.changes import PUBLISHER
-from mergerepl.delta.small_tables import (
-    Row,
-    column_names,
-    count_rows,
-    read_rows,
-    text_literal,
-    text_literals,
-    timestamp_literal,
-)
+from mergerepl.delta.sql_text import text_literal, text_literals, timestamp_literal
+from mergerepl.delta.tables import Row, column_names, count_rows, read_rows
 from mergerepl.errors import ConfigurationError
 from mergerepl.model.article import PublishedArticle
 from mergerepl.model.conflicts import ConflictFilter, ConflictStatus

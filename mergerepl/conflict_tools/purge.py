@@ -11,14 +11,8 @@ from functools import cache
 from pathlib import Path
 
 from mergerepl.conflict_tools.listing import conditions_of, refused_and_gone, settled_ids
-from mergerepl.delta.small_tables import (
-    count_rows,
-    read_rows,
-    text_literal,
-    text_literals,
-    time_before,
-    timestamp_literal,
-)
+from mergerepl.delta.sql_text import text_literal, text_literals, time_before, timestamp_literal
+from mergerepl.delta.tables import count_rows, read_rows
 from mergerepl.model.conflicts import ConflictFilter, PurgeResult
 from mergerepl.monitoring.parties import in_reach
 from mergerepl.replica.replica import Replica

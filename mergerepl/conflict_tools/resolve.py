@@ -27,12 +27,16 @@ from mergerepl.conflict_tools.decide_again import ACTION, NEW, decide_again
 from mergerepl.conflict_tools.interrupted import refuse_interrupted
 from mergerepl.conflict_tools.listing import conditions_of, no_conflict, require_ids
 from mergerepl.delta.feed.window import feed_window
-from mergerepl.delta.log import head_version
 from mergerepl.delta.marks import CommitMark
-from mergerepl.delta.merge import merge_rows
-from mergerepl.delta.reads import read_version, write_files
-from mergerepl.delta.table import TableState, open_table
-from mergerepl.delta.transactions import Transaction
+from mergerepl.delta.tables import (
+    TableState,
+    Transaction,
+    head_version,
+    merge_rows,
+    open_table,
+    read_version,
+    write_files,
+)
 from mergerepl.errors import ApplyError, ConfigurationError, ConflictError, MergeReplError
 from mergerepl.failpoints import failpoint
 from mergerepl.merge.stage.constraints import broken_rules, refuse_table

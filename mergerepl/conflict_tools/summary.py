@@ -5,7 +5,7 @@ from datetime import UTC
 from pathlib import Path
 
 from mergerepl.conflict_tools.listing import conditions_of
-from mergerepl.delta.small_tables import read_rows
+from mergerepl.delta.tables import read_rows
 from mergerepl.model.conflicts import ConflictCount, ConflictFilter
 from mergerepl.replica.replica import Replica
 from mergerepl.systables import conflicts_info

@@ -4,12 +4,12 @@ import json
 import logging
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from mergerepl.delta.log import is_delta_table
 from mergerepl.delta.opened import opened_table
+from mergerepl.delta.sql_text import quoted
 from mergerepl.delta.table import open_table, reason_of, refuse_empty_commit
 from mergerepl.delta.types import field, json_of
 from mergerepl.errors import StoreError
@@ -115,43 +115,6 @@ def python_rows(stored: "pa.Table", names: Sequence[str]) -> list[Row]:
         {name: _python_value(columns[name][i]) if name in columns else None for name in names}
         for i in range(stored.num_rows)
     ]
-
-
-def quoted(name: str) -> str:
-    """Return a column's name as delta-rs' SQL wants it."""
-    return '"' + name.replace('"', '""') + '"'
-
-
-def text_literal(value: str) -> str:
-    """Return a text as delta-rs' SQL wants it."""
-    return "'" + value.replace("'", "''") + "'"
-
-
-def text_literals(values: Iterable[str]) -> str:
-    """Return texts as a list of literals of delta-rs' SQL."""
-    return ", ".join(map(text_literal, values))
-
-
-def timestamp_literal(moment: datetime) -> str:
-    """Return a time, in UTC if it has a zone, as delta-rs' SQL wants it."""
-    zone = "None" if moment.tzinfo is None else 'Some("UTC")'
-    return f"arrow_cast('{moment}', 'Timestamp(Microsecond, {zone})')"
-
-
-def in_utc(moment: datetime) -> datetime:
-    """Return a time in UTC, one without a zone taken as local; what lies outside of the years 1 to 9999 there is cut."""
-    try:
-        return moment.astimezone(UTC)
-    except (OverflowError, ValueError):
-        return (datetime.min if moment.year == 1 else datetime.max).replace(tzinfo=UTC)
-
-
-def time_before(moment: datetime, length: timedelta) -> datetime:
-    """Return the time a length before another, cut to the years 1 to 9999."""
-    try:
-        return moment - length
-    except OverflowError:
-        return (datetime.min if length > timedelta() else datetime.max).replace(tzinfo=moment.tzinfo)
 
 
 def column_names(path: Path) -> list[str]:

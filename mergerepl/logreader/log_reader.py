@@ -12,7 +12,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from mergerepl.delta.log import is_delta_table
+from mergerepl.delta.tables import is_delta_table
 from mergerepl.logreader.consumer import Consumer
 from mergerepl.logreader.lsn import epoch_of
 from mergerepl.logreader.positions import LogState, control_of, has_log_reader, read_state, save_state

@@ -15,8 +15,7 @@ from mergerepl.delta.feed.commit_changes import KeptEvents, as_feed, commit_chan
 from mergerepl.delta.feed.net_changes import CHANGE_TYPE, COMMIT_VERSION, RowShape
 from mergerepl.delta.feed.read import read_segment
 from mergerepl.delta.feed.window import Segment
-from mergerepl.delta.reads import read_version
-from mergerepl.delta.table import open_table
+from mergerepl.delta.tables import open_table, read_version
 from mergerepl.delta.types import ddl_of
 from mergerepl.logreader.column_changes import ADD, FIELDS, RENAME, TYPE, column_changes
 from mergerepl.logreader.consumer import STOP, UNUSABLE, PauseSource, ReadRows

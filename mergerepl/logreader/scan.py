@@ -8,8 +8,7 @@ from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
-from mergerepl.delta.log import commit_text
-from mergerepl.delta.table import open_table
+from mergerepl.delta.tables import commit_text, open_table
 from mergerepl.failpoints import failpoint
 from mergerepl.logreader.consumer import UNUSABLE, PauseSource, Wanted, pausing
 from mergerepl.logreader.cut import end_times, in_order, moment_of_ms, moment_of_ns

@@ -7,18 +7,19 @@ from pathlib import Path
 
 from mergerepl.delta.feed.removals import unmatched_removals
 from mergerepl.delta.feed.window import untrue_versions
-from mergerepl.delta.log import (
+from mergerepl.delta.metadata import TableMetadata
+from mergerepl.delta.tables import (
     Commit,
+    TableState,
     TruncatedLogError,
     commit_text,
     head_version,
     is_another_commit,
     is_delta_table,
+    open_table,
     read_commit,
     written_ns,
 )
-from mergerepl.delta.metadata import TableMetadata
-from mergerepl.delta.table import TableState, open_table
 from mergerepl.errors import StoreError
 from mergerepl.logreader.column_changes import REPLACE, TYPE, column_changes, is_additive
 from mergerepl.logreader.consumer import STOP, UNUSABLE

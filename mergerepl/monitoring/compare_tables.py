@@ -8,8 +8,7 @@ from pyspark.sql import Column, DataFrame, Row, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql import types as T
 
-from mergerepl.delta.log import head_version
-from mergerepl.delta.reads import read_version
+from mergerepl.delta.tables import head_version, read_version
 from mergerepl.model.article import PublishedArticle
 from mergerepl.model.results import ArticleValidation, KeyDifference
 from mergerepl.monitoring.row_hash import key_hash, row_hash

@@ -6,8 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from mergerepl.delta.layout import CLUSTERING, FILE_BYTES, Layout, last_commits, last_merges, layout
-from mergerepl.delta.log import Commit
-from mergerepl.delta.table import TableState
+from mergerepl.delta.tables import Commit, TableState
 
 _MIB = 1024**2
 _ROWS_OF_A_FILE = 500_000

@@ -17,9 +17,8 @@ from uuid import uuid4
 
 from mergerepl import roots
 from mergerepl.delta.file_faults import FaultyFiles, faulty_files
-from mergerepl.delta.log import is_delta_table
 from mergerepl.delta.marks import CommitMark
-from mergerepl.delta.table import open_table, reason_of
+from mergerepl.delta.tables import is_delta_table, open_table, reason_of
 from mergerepl.errors import EngineError, MergeReplError
 from mergerepl.model.article import PublishedArticle
 from mergerepl.monitoring.cost import cost

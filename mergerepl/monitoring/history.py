@@ -4,7 +4,7 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from mergerepl import roots
-from mergerepl.delta.small_tables import text_literal, text_literals, timestamp_literal
+from mergerepl.delta.sql_text import text_literal, text_literals, timestamp_literal
 from mergerepl.errors import ConfigurationError
 from mergerepl.model.results import ArticleCounts, PhaseCounts, SessionRecord
 from mergerepl.monitoring.parties import subscriber_root

@@ -8,9 +8,8 @@ from datetime import date, datetime
 from decimal import Decimal
 from pathlib import Path
 
-from mergerepl.delta.log import head_version
-from mergerepl.delta.small_tables import Row, column_names, quoted, read_rows, text_literal, timestamp_literal
-from mergerepl.delta.table import open_table
+from mergerepl.delta.sql_text import quoted, text_literal, timestamp_literal
+from mergerepl.delta.tables import Row, column_names, head_version, open_table, read_rows
 from mergerepl.errors import ConfigurationError, MergeReplError, SchemaMismatchError, StoreError
 from mergerepl.model.article import PublishedArticle
 from mergerepl.model.results import ColumnVersion, RowInfo, RowPartition, RowReplicaInfo
@@ -268,7 +267,7 @@ def _row_by_spark(table: Path, article: PublishedArticle, values: Sequence[KeyVa
     """Raises: SchemaMismatchError if the table lacks a published column."""
     from pyspark.sql import functions as F
 
-    from mergerepl.delta.reads import read_version
+    from mergerepl.delta.tables import read_version
     from mergerepl.rows.images import comparable
     from mergerepl.rows.sql import quote
     from mergerepl.spark import session as engine

@@ -2,8 +2,7 @@
 
 from pathlib import Path
 
-from mergerepl.delta.log import head_version
-from mergerepl.delta.table import open_table
+from mergerepl.delta.tables import head_version, open_table
 from mergerepl.errors import StoreError
 
 
@@ -32,7 +31,7 @@ def _count_in_log(table: Path, version: int) -> int | None:
 
 
 def _count_by_spark(table: Path, version: int) -> int:
-    from mergerepl.delta.reads import read_version
+    from mergerepl.delta.tables import read_version
     from mergerepl.spark import session as engine
     from mergerepl.spark.errors import plain_errors
 

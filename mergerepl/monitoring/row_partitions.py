@@ -1,6 +1,7 @@
 """The partitions of one row, as a publisher's mapping tables say. No engine."""
 
-from mergerepl.delta.small_tables import Row, read_rows, text_literal
+from mergerepl.delta.sql_text import text_literal
+from mergerepl.delta.tables import Row, read_rows
 from mergerepl.merge.partitions.filtered import filtered_publication
 from mergerepl.model.article import PublishedArticle
 from mergerepl.model.results import RowPartition

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from mergerepl.changes import PUBLISHER, SUBSCRIBER
 from mergerepl.delta.feed.window import FeedWindow
-from mergerepl.delta.small_tables import count_rows
+from mergerepl.delta.tables import count_rows
 from mergerepl.errors import MergeReplError, StoreError
 from mergerepl.model.article import PublishedArticle
 from mergerepl.model.publication import Tracking

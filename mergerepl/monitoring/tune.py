@@ -10,7 +10,7 @@ from mergerepl.compact.sweep import sweep_root
 from mergerepl.delta.layout import layout, refuse_unclustered, write_in_key_order
 from mergerepl.delta.marks import CommitMark
 from mergerepl.delta.properties import set_properties
-from mergerepl.delta.table import open_table
+from mergerepl.delta.tables import open_table
 from mergerepl.errors import ConfigurationError, StoreError
 from mergerepl.model.article import PublishedArticle
 from mergerepl.model.progress import Progress

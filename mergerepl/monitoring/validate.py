@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from mergerepl.changes import PUBLISHER, SUBSCRIBER
 from mergerepl.delta.feed.window import feed_window
-from mergerepl.delta.log import head_version
+from mergerepl.delta.tables import head_version
 from mergerepl.errors import ConfigurationError, MergeReplError, SchemaMismatchError, StoreError
 from mergerepl.merge.partitions.filtered import filtered_publication
 from mergerepl.model.article import PublishedArticle

@@ -3,8 +3,7 @@
 from pathlib import Path
 
 from mergerepl.delta.properties import missing_properties, set_properties
-from mergerepl.delta.reads import foreign_file, read_version
-from mergerepl.delta.table import TableState, open_table
+from mergerepl.delta.tables import TableState, foreign_file, open_table, read_version
 from mergerepl.errors import PublicationError
 from mergerepl.failpoints import failpoint
 from mergerepl.publish.check_rows import check_generated

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from mergerepl.delta.marks import SETUP
 from mergerepl.delta.properties import describe, missing_properties, set_properties
-from mergerepl.delta.table import TableState, open_table
+from mergerepl.delta.tables import TableState, open_table
 from mergerepl.delta.types import Field
 from mergerepl.errors import PublicationError
 from mergerepl.failpoints import failpoint

@@ -7,11 +7,9 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from mergerepl.delta.log import is_delta_table
 from mergerepl.delta.marks import SETUP
 from mergerepl.delta.properties import describe, missing_properties, set_properties
-from mergerepl.delta.small_tables import edited_table
-from mergerepl.delta.table import TableState, open_table
+from mergerepl.delta.tables import TableState, edited_table, is_delta_table, open_table
 from mergerepl.delta.types import ddl_of
 from mergerepl.errors import PUBLISH_AGAIN, MergeReplError, PublicationError, StoreError
 from mergerepl.failpoints import failpoint

@@ -3,9 +3,8 @@
 from collections.abc import Sequence
 from pathlib import Path
 
-from mergerepl.delta.log import table_place_problem
 from mergerepl.delta.metadata import DEFAULT_EXPRESSION, FEED_COLUMNS, GENERATION_EXPRESSION
-from mergerepl.delta.table import TableState, open_table
+from mergerepl.delta.tables import TableState, open_table, table_place_problem
 from mergerepl.delta.types import Field, ddl_of, leaf_types, nested_names
 from mergerepl.errors import PublicationError, StoreError
 from mergerepl.model.publication import Article

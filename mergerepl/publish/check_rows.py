@@ -14,8 +14,7 @@ from pyspark.sql import functions as F
 from mergerepl.delta.contract.declared_rules import declared_rules
 from mergerepl.delta.contract.partition_texts import text_rules
 from mergerepl.delta.contract.text_lengths import length_rules
-from mergerepl.delta.reads import foreign_file, read_columns, read_version
-from mergerepl.delta.table import TableState
+from mergerepl.delta.tables import TableState, foreign_file, read_columns, read_version
 from mergerepl.errors import PublicationError
 from mergerepl.model.publication import Article, Tracking
 from mergerepl.publish.check_article import published_fields

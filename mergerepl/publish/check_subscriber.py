@@ -2,10 +2,8 @@
 
 from pathlib import Path
 
-from mergerepl.delta.create import is_vacant
-from mergerepl.delta.log import is_delta_table
 from mergerepl.delta.metadata import CHAR_VARCHAR, GENERATION_EXPRESSION
-from mergerepl.delta.table import TableState, open_table
+from mergerepl.delta.tables import TableState, is_delta_table, is_vacant, open_table
 from mergerepl.delta.types import Field, bare, ddl_of
 from mergerepl.errors import PublicationError, StoreError, give_up_advice
 from mergerepl.model.publication import Subscription, SyncType

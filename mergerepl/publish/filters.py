@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 
 from mergerepl.delta.metadata import CHAR_VARCHAR
-from mergerepl.delta.table import TableState
+from mergerepl.delta.tables import TableState
 from mergerepl.delta.types import ddl_of
 from mergerepl.errors import PublicationError
 from mergerepl.filters.clause import ClauseError, SessionFunction, evaluate, text

@@ -14,13 +14,11 @@ from pathlib import Path
 from pyspark.sql import DataFrame
 
 from mergerepl.changes import ROWGUID
-from mergerepl.delta.create import create_table
 from mergerepl.delta.layout import clustering_columns
 from mergerepl.delta.marks import SETUP, CommitMark
 from mergerepl.delta.metadata import CDF_PROPERTY
 from mergerepl.delta.properties import folder_properties, retention_properties
-from mergerepl.delta.table import TableState, open_table
-from mergerepl.delta.transactions import Transaction
+from mergerepl.delta.tables import TableState, Transaction, create_table, open_table
 from mergerepl.delta.types import Field
 from mergerepl.failpoints import failpoint
 from mergerepl.merge.partitions.filtered import filtered_publication

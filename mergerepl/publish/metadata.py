@@ -13,9 +13,8 @@ from pyspark.sql import functions as F
 
 from enumeration.generations import make_generation, received_generation
 from mergerepl.delta.appended import append, delete_where, read
-from mergerepl.delta.log import head_version
 from mergerepl.delta.marks import CommitMark
-from mergerepl.delta.transactions import Transaction
+from mergerepl.delta.tables import Transaction, head_version
 from mergerepl.failpoints import failpoint
 from mergerepl.merge.apply.side import RUN_APP_ID, next_seq
 from mergerepl.publish.replica_state import ReplicaState, change_info

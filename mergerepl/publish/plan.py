@@ -7,7 +7,7 @@ from functools import partial
 from pathlib import Path
 
 from mergerepl.delta.metadata import CONSTRAINT_PREFIX
-from mergerepl.delta.table import open_table
+from mergerepl.delta.tables import open_table
 from mergerepl.errors import SchemaMismatchError
 from mergerepl.failpoints import failpoint
 from mergerepl.model.progress import Progress

@@ -6,7 +6,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from mergerepl.delta.log import commit_text, is_delta_table
+from mergerepl.delta.tables import commit_text, is_delta_table
 from mergerepl.errors import PublicationError, StoreError
 from mergerepl.replica.control import ControlPlane
 from mergerepl.replica.replica import Replica, require_schema_version

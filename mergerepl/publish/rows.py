@@ -6,7 +6,7 @@ from dataclasses import asdict, replace
 from datetime import timedelta
 from typing import Any
 
-from mergerepl.delta.table import TableState
+from mergerepl.delta.tables import TableState
 from mergerepl.delta.types import ddl_of
 from mergerepl.filters.publication_filters import NO_FILTERS, PublicationFilters
 from mergerepl.model.publication import (

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from mergerepl.config.wording import dotted
 from mergerepl.delta.feed.window import feed_window
-from mergerepl.delta.table import TableState, open_table
+from mergerepl.delta.tables import TableState, open_table
 from mergerepl.errors import (
     CaptureError,
     ConfigurationError,

@@ -10,14 +10,17 @@ from pyspark.sql import functions as F
 
 from mergerepl.changes import ROW
 from mergerepl.delta.copy_files import copy_files
-from mergerepl.delta.create import NewTable
-from mergerepl.delta.log import find_own_commit
 from mergerepl.delta.metadata import CONSTRAINT_PREFIX
-from mergerepl.delta.reads import read_version
-from mergerepl.delta.table import TableState, open_table
-from mergerepl.delta.transactions import Transaction
+from mergerepl.delta.tables import (
+    NewTable,
+    TableState,
+    Transaction,
+    append,
+    find_own_commit,
+    open_table,
+    read_version,
+)
 from mergerepl.delta.types import INVARIANTS, Field, invariant_text
-from mergerepl.delta.writes import append
 from mergerepl.rows.images import image_type, row_image, same_image
 from mergerepl.rows.sql import quote
 

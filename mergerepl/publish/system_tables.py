@@ -9,14 +9,11 @@ from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from mergerepl.delta.create import NewTable, create_table
-from mergerepl.delta.log import is_delta_table
 from mergerepl.delta.marks import CommitMark
 from mergerepl.delta.metadata import STATS_PROPERTY
 from mergerepl.delta.properties import retention_properties
-from mergerepl.delta.table import open_table
+from mergerepl.delta.tables import NewTable, add_columns, create_table, is_delta_table, open_table
 from mergerepl.delta.types import Field, Json, ddl_of, field, json_of, nullable
-from mergerepl.delta.writes import add_columns
 from mergerepl.replica.control import CHECKPOINT_INTERVAL
 from mergerepl.replica.replica import Replica
 from mergerepl.store.folders import keep_former, remove_leftover

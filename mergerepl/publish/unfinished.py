@@ -3,8 +3,8 @@
 from collections.abc import Sequence
 from pathlib import Path
 
-from mergerepl.delta.log import commits, head_version, is_delta_table, read_commit
 from mergerepl.delta.marks import SETUP, CommitMark
+from mergerepl.delta.tables import commits, head_version, is_delta_table, read_commit
 from mergerepl.errors import PublicationError, StoreError
 from mergerepl.failpoints import failpoint
 from mergerepl.store.folders import move_aside, remove_folder, remove_leftover

@@ -9,7 +9,7 @@ from pathlib import Path
 from pyspark.sql import SparkSession
 
 from mergerepl.delta import appended
-from mergerepl.delta.small_tables import join_small_files
+from mergerepl.delta.tables import join_small_files
 from mergerepl.replica.replica import Replica
 from mergerepl.spark.session import writes_small
 from mergerepl.systables.table import Plane

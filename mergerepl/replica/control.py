@@ -11,13 +11,15 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
-from mergerepl.delta.log import as_seen, is_as_seen, is_delta_table
 from mergerepl.delta.properties import KEPT_A_DAY
-from mergerepl.delta.small_tables import (
+from mergerepl.delta.tables import (
     arrow_schema,
     arrow_value,
+    as_seen,
     delete_rows,
     holds_transaction,
+    is_as_seen,
+    is_delta_table,
     python_rows,
     read_rows,
     update_rows,

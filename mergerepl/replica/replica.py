@@ -5,9 +5,15 @@ from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
 
-from mergerepl.delta.log import commit_text, is_delta_table, is_folder
-from mergerepl.delta.small_tables import edited_table, text_literal, text_literals
-from mergerepl.delta.table import open_table, row_constraints
+from mergerepl.delta.sql_text import text_literal, text_literals
+from mergerepl.delta.tables import (
+    commit_text,
+    edited_table,
+    is_delta_table,
+    is_folder,
+    open_table,
+    row_constraints,
+)
 from mergerepl.errors import (
     ConfigurationError,
     EnumerationError,

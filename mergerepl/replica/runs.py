@@ -28,7 +28,8 @@ from mergerepl.changes import (
     TOMBSTONE_TYPE,
 )
 from mergerepl.delta import appended
-from mergerepl.delta.small_tables import text_literals, typed_rows
+from mergerepl.delta.sql_text import text_literals
+from mergerepl.delta.tables import typed_rows
 from mergerepl.model.article import PublishedArticle
 from mergerepl.spark.in_memory import Kept, are_few, broadcast_if_few, in_one_task, is_for_one_task
 from mergerepl.spark.passed import passed

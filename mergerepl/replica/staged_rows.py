@@ -33,7 +33,7 @@ from mergerepl.changes import (
 from mergerepl.delta.commit_files import MOST_ROWS, OnlySparkReadsError
 from mergerepl.delta.footers import read_footer
 from mergerepl.delta.small_writer import ACTION, MOST_BYTES, SmallRows, type_problem
-from mergerepl.delta.table import reason_of
+from mergerepl.delta.tables import reason_of
 from mergerepl.delta.types import Field, ddl_of
 from mergerepl.errors import StoreError
 from mergerepl.systables.tombstone import TombstoneType

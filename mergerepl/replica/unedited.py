@@ -6,7 +6,7 @@ it is not, and a session would overwrite it silently. The log records who change
 
 from pathlib import Path
 
-from mergerepl.delta.log import TruncatedLogError, head_version, read_commit
+from mergerepl.delta.tables import TruncatedLogError, head_version, read_commit
 from mergerepl.errors import StoreError
 from mergerepl.rows.sql import quote
 

@@ -9,11 +9,17 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from mergerepl.delta import appended
-from mergerepl.delta.log import head_version
 from mergerepl.delta.marks import CommitMark, CommitUnit
-from mergerepl.delta.reads import read_columns
-from mergerepl.delta.table import open_table
-from mergerepl.delta.transactions import Transaction, lost_commits, marked_session, read_back, retry_conflicts
+from mergerepl.delta.tables import (
+    Transaction,
+    head_version,
+    lost_commits,
+    marked_session,
+    open_table,
+    read_back,
+    read_columns,
+    retry_conflicts,
+)
 from mergerepl.failpoints import failpoint
 from mergerepl.logreader.lsn import Lsn
 from mergerepl.spark.in_memory import Kept

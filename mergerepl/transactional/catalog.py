@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from mergerepl import roots
-from mergerepl.delta.transactions import transaction_version
+from mergerepl.delta.tables import transaction_version
 from mergerepl.logreader.lsn import Lsn
 from mergerepl.logreader.positions import control_of
 from mergerepl.replica.control import ControlDatabase, ControlPlane

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from datetime import datetime, timedelta
 from pathlib import Path
 
-from mergerepl.delta.log import head_version, is_delta_table, written_ns
+from mergerepl.delta.tables import head_version, is_delta_table, written_ns
 from mergerepl.errors import StoreError
 from mergerepl.logreader.cut import moment_of_ns
 from mergerepl.logreader.positions import read_state

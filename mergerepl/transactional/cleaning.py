@@ -8,8 +8,8 @@ from datetime import datetime, timedelta
 from pathlib import Path
 
 from mergerepl.delta import appended
-from mergerepl.delta.log import is_delta_table
-from mergerepl.delta.small_tables import count_rows, remove_unused_files, timestamp_literal
+from mergerepl.delta.sql_text import timestamp_literal
+from mergerepl.delta.tables import count_rows, is_delta_table, remove_unused_files
 from mergerepl.errors import LeaseError
 from mergerepl.failpoints import failpoint
 from mergerepl.systables.transactional import (

@@ -8,13 +8,20 @@ from typing import Literal
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
-from mergerepl.delta.create import NewTable, create_table
-from mergerepl.delta.log import head_version, is_delta_table
 from mergerepl.delta.marks import CommitMark
-from mergerepl.delta.table import open_table
-from mergerepl.delta.transactions import Transaction, lost_commits, marked_session, retry_conflicts
+from mergerepl.delta.tables import (
+    NewTable,
+    Transaction,
+    append,
+    create_table,
+    head_version,
+    is_delta_table,
+    lost_commits,
+    marked_session,
+    open_table,
+    retry_conflicts,
+)
 from mergerepl.delta.types import field, json_of
-from mergerepl.delta.writes import append
 from mergerepl.failpoints import failpoint
 from mergerepl.rows.sql import quote
 from mergerepl.spark.in_memory import Kept

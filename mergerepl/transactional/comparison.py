@@ -20,7 +20,7 @@ from dataclasses import dataclass, field
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
-from mergerepl.delta.table import TableState
+from mergerepl.delta.tables import TableState
 from mergerepl.publish import snapshot
 from mergerepl.publish.snapshot import KEY_PREFIX, compared_rows
 from mergerepl.rows.images import readable

@@ -10,13 +10,17 @@ from functools import reduce
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from mergerepl.delta.create import NewTable, create_table
-from mergerepl.delta.log import is_delta_table
 from mergerepl.delta.marks import CommitMark
 from mergerepl.delta.metadata import STATS_PROPERTY
 from mergerepl.delta.properties import KEPT_A_DAY
-from mergerepl.delta.small_tables import counts_by
-from mergerepl.delta.transactions import Transaction, transaction_version
+from mergerepl.delta.tables import (
+    NewTable,
+    Transaction,
+    counts_by,
+    create_table,
+    is_delta_table,
+    transaction_version,
+)
 from mergerepl.delta.types import field, json_of
 from mergerepl.failpoints import failpoint
 from mergerepl.filters.clause import columns_of

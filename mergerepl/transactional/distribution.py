@@ -22,10 +22,8 @@ from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 
 from mergerepl.delta import appended
-from mergerepl.delta.log import head_version
 from mergerepl.delta.marks import CommitMark
-from mergerepl.delta.merge import merges_prepared
-from mergerepl.delta.transactions import transaction_version
+from mergerepl.delta.tables import head_version, merges_prepared, transaction_version
 from mergerepl.failpoints import failpoint
 from mergerepl.logreader.lsn import Lsn
 from mergerepl.model.transactional import DistributionResult

@@ -14,7 +14,7 @@ from pyspark.sql import functions as F
 from pyspark.sql.types import StructType
 from pyspark.sql.window import Window
 
-from mergerepl.delta.reads import Bounds
+from mergerepl.delta.tables import Bounds
 from mergerepl.rows.images import key_hash, readable
 from mergerepl.rows.key_bounds import FIRST_BOUNDED_DAY
 from mergerepl.rows.sql import literal, quote

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from mergerepl.delta.log import is_delta_table
+from mergerepl.delta.tables import is_delta_table
 from mergerepl.errors import StoreError
 from mergerepl.logreader.lsn import Lsn
 from mergerepl.logreader.positions import read_state
@@ -47,7 +47,7 @@ def pending(root: Root) -> tuple[Pending, ...]:
 
 def _pending(distributor: Distributor) -> dict[str, tuple[bytes, Pending]]:
     """Return of each subscription, by its GUID, its position and what it lacks."""
-    from mergerepl.delta.log import head_version
+    from mergerepl.delta.tables import head_version
 
     state = read_state(distributor.log)
     unread = {

@@ -10,8 +10,7 @@ from pyspark.sql import functions as F
 
 from mergerepl import roots
 from mergerepl.delta import appended
-from mergerepl.delta.log import is_delta_table
-from mergerepl.delta.reads import read_version
+from mergerepl.delta.tables import is_delta_table, read_version
 from mergerepl.logreader.lsn import Lsn
 from mergerepl.rows.images import with_readable
 from mergerepl.spark.errors import plain_errors

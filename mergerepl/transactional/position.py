@@ -5,8 +5,8 @@ from dataclasses import replace
 from pathlib import Path
 
 from mergerepl.delta.batch_end import REPLACED, LeftAt, Since, changes_since, left_at
-from mergerepl.delta.log import Commit, commits, head_version, is_delta_table
 from mergerepl.delta.marks import CommitMark
+from mergerepl.delta.tables import Commit, commits, head_version, is_delta_table
 from mergerepl.logreader.lsn import Lsn
 from mergerepl.systables.transactional import (
     INACTIVE,

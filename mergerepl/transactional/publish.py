@@ -12,11 +12,10 @@ from typing import Any
 
 from pyspark.sql import SparkSession
 
-from mergerepl.delta.log import head_version
 from mergerepl.delta.marks import CommitMark
 from mergerepl.delta.metadata import CDF_PROPERTY
 from mergerepl.delta.properties import retention_properties, set_properties
-from mergerepl.delta.table import open_table
+from mergerepl.delta.tables import head_version, open_table
 from mergerepl.failpoints import failpoint
 from mergerepl.logreader.guard import refuse_copy, refuse_other_key
 from mergerepl.logreader.log_reader import LogReader, make_log_reader

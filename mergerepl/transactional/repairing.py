@@ -16,10 +16,16 @@ from pyspark.errors import PySparkException
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 
-from mergerepl.delta.log import head_version
 from mergerepl.delta.marks import CommitMark
-from mergerepl.delta.merge import merge_into
-from mergerepl.delta.transactions import Transaction, lost_commits, marked_session, read_back, retry_conflicts
+from mergerepl.delta.tables import (
+    Transaction,
+    head_version,
+    lost_commits,
+    marked_session,
+    merge_into,
+    read_back,
+    retry_conflicts,
+)
 from mergerepl.failpoints import failpoint
 from mergerepl.filters.clause import Clause, ClauseError, functions_of
 from mergerepl.filters.columns import holds

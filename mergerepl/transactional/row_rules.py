@@ -14,7 +14,7 @@ from pyspark.sql.window import Window
 
 from mergerepl.delta.contract.table_rules import table_rules
 from mergerepl.delta.metadata import DEFAULT_EXPRESSION
-from mergerepl.delta.table import TableState
+from mergerepl.delta.tables import TableState
 from mergerepl.delta.types import ddl_of
 from mergerepl.rows.images import readable
 from mergerepl.rows.sql import free_name, quote

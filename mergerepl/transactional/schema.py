@@ -6,10 +6,8 @@ from pathlib import Path
 from pyspark.sql import SparkSession
 
 from mergerepl.delta.marks import CommitMark
-from mergerepl.delta.table import open_table
-from mergerepl.delta.transactions import USER_METADATA
+from mergerepl.delta.tables import USER_METADATA, open_table, state_features
 from mergerepl.delta.types import ddl_of
-from mergerepl.delta.writes import state_features
 from mergerepl.rows.sql import quote
 from mergerepl.spark.session import new_session
 from mergerepl.systables.transactional import ArticleRow

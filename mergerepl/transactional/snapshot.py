@@ -11,13 +11,18 @@ from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 
 from mergerepl.delta.batch_end import left_at
-from mergerepl.delta.create import create_table
-from mergerepl.delta.log import head_version, is_delta_table, read_commit
 from mergerepl.delta.marks import CommitMark
-from mergerepl.delta.reads import read_version
-from mergerepl.delta.table import open_table
-from mergerepl.delta.transactions import Transaction, transaction_version
-from mergerepl.delta.writes import overwrite
+from mergerepl.delta.tables import (
+    Transaction,
+    create_table,
+    head_version,
+    is_delta_table,
+    open_table,
+    overwrite,
+    read_commit,
+    read_version,
+    transaction_version,
+)
 from mergerepl.failpoints import failpoint
 from mergerepl.filters.columns import holds
 from mergerepl.filters.parse import parse_stored

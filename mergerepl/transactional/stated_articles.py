@@ -7,9 +7,7 @@ from pathlib import Path
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 
-from mergerepl.delta.log import head_version, is_delta_table
-from mergerepl.delta.reads import read_columns
-from mergerepl.delta.table import TableState, open_table
+from mergerepl.delta.tables import TableState, head_version, is_delta_table, open_table, read_columns
 from mergerepl.delta.types import ddl_of
 from mergerepl.filters.clause import Clause, ClauseError, functions_of, text
 from mergerepl.filters.parse import parse_filter

@@ -7,9 +7,7 @@ from pathlib import Path
 from pyspark.sql import DataFrame, SparkSession
 
 from mergerepl.delta.batch_end import left_at
-from mergerepl.delta.log import head_version, is_delta_table
-from mergerepl.delta.reads import read_version
-from mergerepl.delta.table import TableState, open_table
+from mergerepl.delta.tables import TableState, head_version, is_delta_table, open_table, read_version
 from mergerepl.delta.types import ddl_of
 from mergerepl.errors import StoreError
 from mergerepl.logreader.lsn import Lsn

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from mergerepl.cdc.lsn_times import decrement_lsn, increment_lsn
 from mergerepl.cdc.mask import full_mask, is_bit_set, mask_bytes
 from mergerepl.cdc.refusals import CdcUsageError
-from mergerepl.delta.small_tables import in_utc, time_before
+from mergerepl.delta.sql_text import in_utc, time_before
 from mergerepl.logreader.lsn import ZERO, Lsn, epoch_of, scan_cycle_of
 
 lsns = st.builds(Lsn, st.binary(min_size=10, max_size=10))

@@ -430,21 +430,64 @@ def _touches_files(node: ast.AST) -> bool:
     return name in FILE_CALLS and not is_ours
 
 
-def test_only_the_room_delta_opens_a_delta_table():
+# Beside `delta.tables`: values and pure helpers, the rows of Arrow, and the rooms of one task each.
+DELTA_VALUES = {
+    *("mergerepl.delta.marks", "mergerepl.delta.metadata", "mergerepl.delta.types"),
+    *("mergerepl.delta.batch_end", "mergerepl.delta.footers", "mergerepl.delta.sql_text"),
+}
+DELTA_TASKS = {
+    # Rows of few changes, and the MERGE of delta-rs.
+    *("mergerepl.delta.commit_files", "mergerepl.delta.small_writer", "mergerepl.delta.update_keys"),
+    # Tables of ours that runs are appended to.
+    "mergerepl.delta.appended",
+    # What `apply`, `tune`, `doctor` and snapshots do to a table.
+    *("mergerepl.delta.properties", "mergerepl.delta.layout", "mergerepl.delta.file_faults"),
+    "mergerepl.delta.copy_files",
+}
+# The answer that nothing happened loads no library.
+READS_HEADS_ALONE = {"mergerepl.monitoring.quiet"}
+
+
+def test_other_rooms_use_tables_through_one_module():
+    inside = ("mergerepl.delta.feed", "mergerepl.delta.contract")
+    wrong = {
+        f"{module}: {name}"
+        for module in modules()
+        if not module.startswith("mergerepl.delta.") and module not in READS_HEADS_ALONE
+        for name in imports(module)
+        if name.startswith("mergerepl.delta.")
+        and not name.startswith(inside)
+        and name not in {"mergerepl.delta.tables", *DELTA_VALUES, *DELTA_TASKS}
+    }
+    assert wrong == set()
+
+
+def test_only_the_room_delta_opens_or_writes_a_delta_table():
+    # The demo plays users, who write their tables with libraries.
     openers = {
         module
         for module, tree in modules().items()
-        if unit(module) not in {"mergerepl.delta", "mergerepl.cli.demo", "mergerepl.monitoring.doctor"}
+        if unit(module) not in {"mergerepl.delta", "mergerepl.delta.feed", "mergerepl.cli.demo"}
         and any(map(_opens_a_table, ast.walk(tree)))
     }
     assert openers == set()
 
 
+OPENERS = {"DeltaTable", "write_deltalake", "QueryBuilder", "forPath", "convert_to_deltalake"}
+
+
 def _opens_a_table(node: ast.AST) -> bool:
+    if isinstance(node, ast.Import):
+        return any(alias.name.partition(".")[0] in ("deltalake", "delta") for alias in node.names)
     if isinstance(node, ast.ImportFrom):
-        return node.module in ("deltalake", "delta.tables")
-    is_format = isinstance(node, ast.Call) and getattr(node.func, "attr", "") == "format"
-    return is_format and any(isinstance(arg, ast.Constant) and arg.value == "delta" for arg in node.args)
+        return any(alias.name in OPENERS for alias in node.names)
+    if not isinstance(node, ast.Call):
+        return False
+    name = getattr(node.func, "attr", getattr(node.func, "id", ""))
+    is_format = name == "format" and any(
+        isinstance(arg, ast.Constant) and arg.value == "delta" for arg in node.args
+    )
+    return is_format or name in OPENERS
 
 
 def test_one_module_knows_the_parser_of_clauses():

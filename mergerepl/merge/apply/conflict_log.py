@@ -21,7 +21,7 @@ from mergerepl.changes import PUBLISHER, SUBSCRIBER
 from mergerepl.delta import appended
 from mergerepl.delta.commit_files import OnlySparkReadsError
 from mergerepl.delta.marks import CommitMark
-from mergerepl.delta.transactions import Transaction
+from mergerepl.delta.tables import Transaction
 from mergerepl.failpoints import failpoint
 from mergerepl.merge.apply import conflict_ids
 from mergerepl.merge.apply.conflicts_by_arrow import Conflicts, holds_rowguid

@@ -17,10 +17,15 @@ from pyspark.sql import functions as F
 from mergerepl import changes
 from mergerepl.delta import appended
 from mergerepl.delta.commit_files import OnlySparkReadsError
-from mergerepl.delta.log import Commit, head_version, is_delta_table
 from mergerepl.delta.marks import APPLY, CommitMark
-from mergerepl.delta.merge import merge_rows
-from mergerepl.delta.transactions import Transaction, transaction_version
+from mergerepl.delta.tables import (
+    Commit,
+    Transaction,
+    head_version,
+    is_delta_table,
+    merge_rows,
+    transaction_version,
+)
 from mergerepl.failpoints import failpoint
 from mergerepl.merge.partitions.runs import Events, append_events
 from mergerepl.model.article import PublishedArticle

@@ -18,8 +18,7 @@ from mergerepl.changes import ROWGUID
 from mergerepl.delta.feed.net_changes import CHANGE_TYPE, COMMIT_VERSION
 from mergerepl.delta.feed.read import read_segment
 from mergerepl.delta.marks import CommitMark
-from mergerepl.delta.reads import read_columns, read_version
-from mergerepl.delta.transactions import Transaction, transaction_version
+from mergerepl.delta.tables import Transaction, read_columns, read_version, transaction_version
 from mergerepl.failpoints import failpoint
 from mergerepl.merge.apply.side import RUN_APP_ID, append_run, next_seq, run_tables
 from mergerepl.merge.partitions.runs import Events, append_events

@@ -31,7 +31,7 @@ from mergerepl.delta.feed.net_changes import (
     of_event,
 )
 from mergerepl.delta.small_writer import article_problem
-from mergerepl.delta.table import TableState, open_table
+from mergerepl.delta.tables import TableState, open_table
 from mergerepl.delta.update_keys import update_keys
 from mergerepl.merge.capture.capture import CapturedArticle
 from mergerepl.model.article import PublishedArticle

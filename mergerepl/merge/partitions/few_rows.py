@@ -16,7 +16,7 @@ from pyspark.sql import functions as F
 from mergerepl.changes import ROW, ROWGUID
 from mergerepl.delta.commit_files import as_images, differing, image_of, rows_with_values
 from mergerepl.delta.small_writer import article_problem
-from mergerepl.delta.table import TableState, open_table
+from mergerepl.delta.tables import TableState, open_table
 from mergerepl.merge.partitions.filtered import FilteredPublication
 from mergerepl.merge.partitions.join_bounds import equal_columns
 from mergerepl.merge.partitions.membership import AFTER, BEFORE, IS, WAS

@@ -16,7 +16,7 @@ from pyspark.sql import functions as F
 
 from enumeration.partition_actions import is_seen
 from mergerepl.changes import ROW, ROWGUID
-from mergerepl.delta.reads import read_columns
+from mergerepl.delta.tables import read_columns
 from mergerepl.filters.clause import Column as ClauseColumn
 from mergerepl.filters.clause import SessionFunction
 from mergerepl.filters.columns import column_of, holds

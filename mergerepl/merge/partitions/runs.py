@@ -11,8 +11,7 @@ from pyspark.sql import functions as F
 
 from mergerepl.changes import GENERATION, ROWGUID, TABLENICK
 from mergerepl.delta import appended
-from mergerepl.delta.small_tables import typed_rows
-from mergerepl.delta.transactions import Transaction
+from mergerepl.delta.tables import Transaction, typed_rows
 from mergerepl.failpoints import failpoint
 from mergerepl.replica.replica import Replica
 from mergerepl.spark.in_memory import collected, frame_of, in_one_task, is_for_one_task

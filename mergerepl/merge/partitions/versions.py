@@ -4,7 +4,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from mergerepl.changes import CHANGE_COLUMNS, ROW, ROWGUID
-from mergerepl.delta.reads import read_version
+from mergerepl.delta.tables import read_version
 from mergerepl.merge.partitions.membership import with_rowguid
 from mergerepl.merge.partitions.touched import published_state
 from mergerepl.model.article import PublishedArticle

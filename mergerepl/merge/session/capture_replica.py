@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 from mergerepl.changes import SUBSCRIBER
 from mergerepl.compact.sweep import sweep_root
-from mergerepl.delta.opened import tables_kept_open
+from mergerepl.delta.tables import tables_kept_open
 from mergerepl.errors import CaptureError, LeaseError
 from mergerepl.merge.capture.windows import article_window, move_versions
 from mergerepl.model.progress import Progress

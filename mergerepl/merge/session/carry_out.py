@@ -17,8 +17,7 @@ from pydantic import TypeAdapter
 from pyspark.sql import SparkSession
 
 from mergerepl.changes import OTHER_SIDE, PUBLISHER, SUBSCRIBER
-from mergerepl.delta.log import Commit
-from mergerepl.delta.table import open_table
+from mergerepl.delta.tables import Commit, open_table
 from mergerepl.errors import CommitConflictError
 from mergerepl.failpoints import failpoint
 from mergerepl.merge.apply.conflict_log import log_conflicts

@@ -14,8 +14,7 @@ from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
 from mergerepl.changes import ACTION_OF, PUBLISHER, SUBSCRIBER
-from mergerepl.delta.log import find_own_commit
-from mergerepl.delta.table import open_table
+from mergerepl.delta.tables import find_own_commit, open_table
 from mergerepl.errors import ApplyError, MergeReplError
 from mergerepl.failpoints import failpoint
 from mergerepl.merge.apply.side import Side, data_transaction

@@ -19,7 +19,7 @@ from enumeration.plan import SessionPlan, number_generations
 from mergerepl.changes import PUBLISHER, SUBSCRIBER
 from mergerepl.compact.sweep import sweep_root
 from mergerepl.conflict_tools.purge import purge_when_due
-from mergerepl.delta.opened import tables_kept_open
+from mergerepl.delta.tables import tables_kept_open
 from mergerepl.errors import MergeReplError, PublicationError
 from mergerepl.merge.apply import session_history
 from mergerepl.merge.capture.windows import move_versions

@@ -8,7 +8,7 @@ from datetime import datetime
 from pyspark.sql import SparkSession
 
 from mergerepl.changes import PUBLISHER, SUBSCRIBER
-from mergerepl.delta.log import TruncatedLogError, head_version, is_another_commit, is_delta_table
+from mergerepl.delta.tables import TruncatedLogError, head_version, is_another_commit, is_delta_table
 from mergerepl.errors import (
     INITIALISE_AGAIN,
     EngineError,

@@ -9,8 +9,7 @@ from uuid import uuid4
 from enumeration.generations import received_generation
 from enumeration.plan import Numbers, SessionPlan, enumeration, plan_session
 from mergerepl.changes import OTHER_SIDE, PUBLISHER, SUBSCRIBER
-from mergerepl.delta.log import commit_text, is_delta_table
-from mergerepl.delta.transactions import transaction_version
+from mergerepl.delta.tables import commit_text, is_delta_table, transaction_version
 from mergerepl.merge.apply.conflict_log import log_app_id
 from mergerepl.merge.apply.side import data_app_id, next_seq, session_number_of
 from mergerepl.merge.capture.capture import new_generation

@@ -17,9 +17,8 @@ from conflict.out_of_partition import Uploaded, rejected
 from conflict.resolvers.registry import require_resolver
 from enumeration.plan import Enumeration, Numbers, SessionPlan, number_generations
 from mergerepl.changes import OTHER_SIDE, PUBLISHER, ROWGUID, SUBSCRIBER
-from mergerepl.delta.merge import merges_prepared
 from mergerepl.delta.small_writer import MOST_ROWS, article_problem
-from mergerepl.delta.table import open_table
+from mergerepl.delta.tables import merges_prepared, open_table
 from mergerepl.failpoints import failpoint
 from mergerepl.merge.resolvers.answers import answers_of_functions
 from mergerepl.merge.resolvers.functions import require_function

@@ -13,7 +13,7 @@ from enumeration.enum_changes import enum_changes
 from enumeration.plan import Enumeration
 from mergerepl import changes
 from mergerepl.changes import BASE, GENERATION
-from mergerepl.delta.reads import write_files
+from mergerepl.delta.tables import write_files
 from mergerepl.errors import StoreError
 from mergerepl.merge.capture.capture import CapturedArticle
 from mergerepl.model.article import PublishedArticle

@@ -20,9 +20,8 @@ from conflict.failed_changes import REFUSED_AT, REFUSED_COLUMNS
 from mergerepl import changes
 from mergerepl.delta.contract.table_rules import table_rules
 from mergerepl.delta.metadata import DEFAULT_EXPRESSION, GENERATION_EXPRESSION
-from mergerepl.delta.reads import read_version
 from mergerepl.delta.small_writer import reason_for_spark
-from mergerepl.delta.table import TableState, open_table
+from mergerepl.delta.tables import TableState, open_table, read_version
 from mergerepl.delta.types import padded_types
 from mergerepl.errors import ApplyError
 from mergerepl.merge.stage.article import StagedArticle

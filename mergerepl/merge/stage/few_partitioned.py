@@ -29,7 +29,7 @@ from mergerepl.changes import (
 )
 from mergerepl.delta.commit_files import OnlySparkReadsError, as_images, image_of, rows_with_values
 from mergerepl.delta.small_writer import article_problem
-from mergerepl.delta.table import TableState, open_table
+from mergerepl.delta.tables import TableState, open_table
 from mergerepl.merge.partitions.membership import AFTER, BEFORE, WRITTEN
 from mergerepl.merge.partitions.runs import few_mappings
 from mergerepl.merge.stage.article import Enumerated

@@ -20,8 +20,7 @@ from pyspark.sql import functions as F
 
 from mergerepl import changes
 from mergerepl.changes import PUBLISHER, SUBSCRIBER, Action
-from mergerepl.delta.reads import read_version
-from mergerepl.delta.table import open_table
+from mergerepl.delta.tables import open_table, read_version
 from mergerepl.failpoints import failpoint
 from mergerepl.merge.apply.side import Side, recorded_rows
 from mergerepl.merge.capture.capture import CapturedArticle, new_generation, read_changes

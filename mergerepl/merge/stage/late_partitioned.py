@@ -13,7 +13,7 @@ from pyspark.sql import functions as F
 from enumeration.get_metadata import no_conflict
 from mergerepl import changes
 from mergerepl.changes import DELETED, GENERATION, PUBLISHER, ROW, ROWGUID, Action, Verdict
-from mergerepl.delta.reads import write_files
+from mergerepl.delta.tables import write_files
 from mergerepl.merge.apply.side import Side
 from mergerepl.merge.capture.capture import CapturedArticle, new_generation
 from mergerepl.merge.capture.partitions import event_counts, touched_rows

@@ -6,8 +6,7 @@ from py4j.protocol import Py4JJavaError
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
-from mergerepl.delta.merge import analyse_merge
-from mergerepl.delta.table import TableState
+from mergerepl.delta.tables import TableState, analyse_merge
 from mergerepl.errors import ApplyError
 from mergerepl.model.article import PublishedArticle
 from mergerepl.replica.staged_rows import read_staged

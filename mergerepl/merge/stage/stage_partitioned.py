@@ -38,8 +38,7 @@ from mergerepl.changes import (
     WRITTEN_VERDICTS,
     Verdict,
 )
-from mergerepl.delta.reads import write_files
-from mergerepl.delta.table import open_table
+from mergerepl.delta.tables import open_table, write_files
 from mergerepl.merge.capture.partitions import event_counts, touched_rows
 from mergerepl.merge.partitions.few_rows import collected_memberships, followed_rows
 from mergerepl.merge.partitions.filtered import FilteredPublication, generations_for

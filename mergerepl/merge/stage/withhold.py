@@ -10,7 +10,7 @@ from pyspark.sql import functions as F
 
 from conflict.failed_changes import REFUSED_AT, withheld
 from mergerepl.changes import OF_TWO, OTHER_SIDE, PUBLISHER, RESOLVED_COLUMNS, ROWGUID, SUBSCRIBER, VERDICT
-from mergerepl.delta.table import row_constraints
+from mergerepl.delta.tables import row_constraints
 from mergerepl.merge.stage.article import StagedArticle, stage_article
 from mergerepl.merge.stage.constraints import refused_rows, require_takers, takes_any_row
 from mergerepl.merge.stage.decision import Changed
