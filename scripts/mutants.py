@@ -4,7 +4,7 @@
     scripts/mutants tombstone late  those whose name or file holds a word
     scripts/mutants --changed       those whose file or tests differ from the branch main
 
-Each fault is one replacement in a fresh copy of the code; the tests named for it run there until one fails: first those
+Each fault is one replacement in a copy of the code; the tests named for it run there until one fails: first those
 of the default suite, then those that are left to --long. Prints which test caught which fault, and which faults only the
 longer suite catches; exit code 1 if one survived.
 """
@@ -48,18 +48,30 @@ def read_mutants() -> list[Mutant]:
     return [Mutant(**{**each, "tests": stated["tests"][each["tests"]]}) for each in stated["mutants"]]
 
 
-def plant(mutant: Mutant, folder: Path) -> None:
-    """Copy the project and make the replacement.
+@contextmanager
+def copied_project() -> Iterator[Path]:
+    """Copy the project once for all faults: what is compiled of it stays."""
+    skipped = shutil.ignore_patterns(".git", ".venv", "*.egg-info", "__pycache__", ".*_cache", "demo", "docs")
+    with tempfile.TemporaryDirectory(prefix="mergerepl-mutants-") as name:
+        shutil.copytree(ROOT, name, ignore=skipped, dirs_exist_ok=True)
+        yield Path(name)
+
+
+@contextmanager
+def planted(mutant: Mutant, folder: Path) -> Iterator[None]:
+    """Make the replacement in the copy, and take it back.
 
     Raises: SystemExit if the text is not there exactly once: the code has moved on.
     """
-    skipped = shutil.ignore_patterns(".git", ".venv", "*.egg-info", "__pycache__", ".*_cache", "demo", "docs")
-    shutil.copytree(ROOT, folder, ignore=skipped, dirs_exist_ok=True)
     path = folder / mutant.file
     text = path.read_text(encoding="utf-8")
     if text.count(mutant.old) != 1:
         raise SystemExit(f"{mutant.name}: {mutant.old!r} is in {mutant.file} {text.count(mutant.old)} times")
     path.write_text(text.replace(mutant.old, mutant.new), encoding="utf-8")
+    try:
+        yield
+    finally:
+        path.write_text(text, encoding="utf-8")
 
 
 @contextmanager
@@ -85,13 +97,12 @@ SUITES = {DEFAULT: [], LONG: ["-m", "slow"]}
 """The suites in the order in which they are asked -> what pytest is given to choose their tests."""
 
 
-def killer(mutant: Mutant, spark: Mapping[str, str]) -> tuple[str | None, str, float]:
+def killer(mutant: Mutant, folder: Path, spark: Mapping[str, str]) -> tuple[str | None, str, float]:
     """Return the test that failed first (None: all passed), its suite, and the seconds it took."""
     started = time.monotonic()
-    with tempfile.TemporaryDirectory(prefix="mergerepl-mutant-") as name:
-        plant(mutant, Path(name))
+    with planted(mutant, folder):
         for suite, chosen in SUITES.items():
-            test = failing(mutant, Path(name), chosen, spark)
+            test = failing(mutant, folder, chosen, spark)
             if test is not None:
                 return test, suite, time.monotonic() - started
     return None, "", time.monotonic() - started
@@ -151,9 +162,9 @@ def main() -> None:
     chosen = choose(read_mutants(), words, changed_files() if CHANGED in words else set())
     print("| fault | caught by | suite | s |\n|---|---|---|---|")
     caught: Counter[str] = Counter()
-    with lent_jvm() as spark:
+    with copied_project() as folder, lent_jvm() as spark:
         for mutant in chosen:
-            test, suite, took = killer(mutant, spark)
+            test, suite, took = killer(mutant, folder, spark)
             caught[suite] += test is not None
             print(f"| {mutant.name} | {test or '**nothing**'} | {suite} | {took:.0f} |", flush=True)
     print(f"\n{caught.total()} of {len(chosen)} caught, {caught[DEFAULT]} of them by the default suite.")

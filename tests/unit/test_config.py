@@ -1,6 +1,5 @@
 """The configuration file: what is read, and one clear error for each bad input (reliability.md c5)."""
 
-import os
 import unicodedata
 from datetime import timedelta
 from pathlib import Path
@@ -227,25 +226,6 @@ def test_problems_beyond_ten_are_counted(folder):
     message = refusal(folder, MINIMAL + "".join(f"key{n}: 1\n" for n in range(30)))
     assert message.endswith("  and 20 more")
     assert message.count("\n") == 11
-
-
-def test_04_missing_file(tmp_path):
-    with pytest.raises(ConfigurationError, match=r"none\.yml does not exist"):
-        config.load(tmp_path / "none.yml")
-
-
-def test_05_a_folder_is_no_file(tmp_path):
-    with pytest.raises(ConfigurationError, match="is a folder"):
-        config.load(tmp_path)
-
-
-@pytest.mark.skipif(os.geteuid() == 0, reason="root can read everything")
-def test_24_unreadable_file(folder):
-    file = folder / "sales.yml"
-    file.write_text(MINIMAL)
-    file.chmod(0)
-    with pytest.raises(ConfigurationError, match="cannot be read: Permission denied"):
-        config.load(file)
 
 
 def test_30_a_linked_table_must_stay_inside_the_publisher(folder):
