@@ -1,13 +1,16 @@
-"""From the changes of commits to the rows of a change table (cdc.md 2). Pure."""
+"""From the changes of commits to the rows of a change table, and their update masks (cdc.md 2). Pure.
 
-from collections.abc import Mapping, Sequence
+A mask has a bit for each captured column: n columns make ceil(n / 8) bytes. The LAST byte holds ordinals 1 to 8; ordinal k
+is bit (k - 1) mod 8 of byte floor((k - 1) / 8), counted from the right.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
 from functools import reduce
 
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.types import DataType, StructType
 
-from mergerepl.cdc.mask import full_mask, mask_length
 from mergerepl.changes import ROW
 from mergerepl.delta.feed.commit_changes import ROW_HASH, VERSION
 from mergerepl.delta.feed.net_changes import AFTER, BEFORE
@@ -167,3 +170,31 @@ def _value(field: str | None, image: StructType, name: str, type_: str) -> Colum
         # Whether values are lost was checked before the cycle was decided.
         value = value.try_cast(type_)
     return value.alias(name)
+
+
+MAX_COLUMNS = 1024
+
+
+def mask_bytes(ordinals: Iterable[int], columns: int) -> bytes:
+    """Return the mask with the bits of these ordinals (from 1) set, of an instance with so many captured columns."""
+    number = 0
+    for ordinal in ordinals:
+        number |= 1 << (ordinal - 1)
+    return number.to_bytes(mask_length(columns), "big")
+
+
+def full_mask(columns: int) -> bytes:
+    """Return the mask of an insert or delete: the bits of all columns are set."""
+    return mask_bytes(range(1, columns + 1), columns)
+
+
+def mask_length(columns: int) -> int:
+    """Return the bytes of a mask."""
+    return -(-columns // 8)
+
+
+def has_bit(position: int, mask: bytes | None) -> bool:
+    """Return whether a mask has the bit of an ordinal (from 1); no mask, and an ordinal it does not have, is no."""
+    if mask is None or not 0 < position <= 8 * len(mask):
+        return False
+    return bool(mask[-1 - (position - 1) // 8] >> ((position - 1) % 8) & 1)

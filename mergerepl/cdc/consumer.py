@@ -82,7 +82,6 @@ class Capture:
     name = NAME
 
     def __init__(self, database: Database) -> None:
-        """Write the change tables of a database."""
         self.database = database
 
     # -- what is wanted ------------------------------------------------------------------------------------------------
@@ -376,7 +375,6 @@ def _names_inside(data_type: DataType) -> list[str]:
 
 
 def _instance(stated: Mapping[str, Any]) -> ChangeTable:
-    """Return an instance as a plan states it."""
     lsn = bytes.fromhex(stated["start_lsn"])
     return ChangeTable(
         **{**stated, "start_lsn": lsn, "create_date": datetime.fromisoformat(stated["create_date"])}

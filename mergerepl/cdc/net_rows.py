@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from pyspark.sql import Column, DataFrame, Window
 from pyspark.sql import functions as F
 
-from mergerepl.cdc.mask import full_mask, mask_length
+from mergerepl.cdc.change_rows import full_mask, mask_length
 from mergerepl.rows.images import all_true, image_hash, image_type
 from mergerepl.rows.sql import quote
 from mergerepl.systables.cdc import (

@@ -8,8 +8,8 @@ from pathlib import Path
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 
+from mergerepl.cdc.change_rows import MAX_COLUMNS
 from mergerepl.cdc.database import Database
-from mergerepl.cdc.mask import MAX_COLUMNS
 from mergerepl.cdc.refusals import CdcError, CdcUsageError
 from mergerepl.delta.tables import TableState, is_delta_table, open_table, read_columns
 from mergerepl.delta.types import ddl_of

@@ -13,7 +13,7 @@ from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.types import DataType
 
-from mergerepl.cdc import mask as masks
+from mergerepl.cdc.change_rows import has_bit
 from mergerepl.cdc.database import Database, database_at
 from mergerepl.cdc.lsn_times import check_range, checked_lsn, lsn_of_text, version_through
 from mergerepl.cdc.net_rows import (
@@ -296,7 +296,7 @@ def is_bit_set(position: int, mask: bytes | None) -> bool: ...
 def is_bit_set(position: int, mask: Column) -> Column: ...
 def is_bit_set(position: int, mask: bytes | Column | None) -> bool | Column:
     """Return whether a mask has the bit of an ordinal (from 1): of bytes as bool, of a Column as Column. NULL has none."""
-    return is_bit_set_column(position, mask) if isinstance(mask, Column) else masks.is_bit_set(position, mask)
+    return is_bit_set_column(position, mask) if isinstance(mask, Column) else has_bit(position, mask)
 
 
 @overload
@@ -319,7 +319,7 @@ def has_column_changed(
         found = database_at(database)
         captured = [row.column_name for row in found.captured(found.instance(instance).object_id)]
         raise CdcUsageError.unknown_column(instance, column, captured)
-    return is_bit_set_column(ordinal, mask) if isinstance(mask, Column) else masks.is_bit_set(ordinal, mask)
+    return is_bit_set_column(ordinal, mask) if isinstance(mask, Column) else has_bit(ordinal, mask)
 
 
 class Snapshot(NamedTuple):

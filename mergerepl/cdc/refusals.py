@@ -21,7 +21,6 @@ class CdcError(MergeReplError):
     """Change Data Capture cannot do what was asked. `number` is the error's number in the original."""
 
     def __init__(self, number: int, message: str, **facts: Any) -> None:
-        """Keep the number among the facts, too."""
         super().__init__(message, number=number, **facts)
         self.number = number
 

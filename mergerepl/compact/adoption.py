@@ -19,8 +19,8 @@ from mergerepl.compact.database import Database, Session, tracked_table
 from mergerepl.compact.errors import ForeignCommitError
 from mergerepl.compact.foreign import foreign_commits, writable_facts
 from mergerepl.compact.intent import Counts, Intent, Planned, Write
-from mergerepl.compact.numbers import packed
 from mergerepl.compact.overlay import PROBLEM, key_columns, key_names, snapshot_rows
+from mergerepl.compact.predicates import packed
 from mergerepl.delta.feed.window import FeedWindow
 from mergerepl.delta.tables import Commit, commits, write_files
 from mergerepl.failpoints import failpoint
@@ -225,7 +225,6 @@ def _refuse_shared_keys(
 
 
 def _changes(at: Path) -> Counter[int]:
-    """Return how many keys each foreign version changed."""
     import pyarrow.compute as pc
 
     versions = pc.list_flatten(staged_files.read(at, [adopted.CHANGED])[adopted.CHANGED])

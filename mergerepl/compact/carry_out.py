@@ -24,7 +24,6 @@ from mergerepl.compact.database import (
     tracked_tables,
 )
 from mergerepl.compact.intent import Intent, Write, read_intent
-from mergerepl.compact.numbers import packed, unpacked, unpacked_column
 from mergerepl.compact.overlay import (
     CHANGE_CONTEXT,
     DELETE_CONTEXT,
@@ -39,6 +38,7 @@ from mergerepl.compact.overlay import (
     leaves_tombstone,
     same_key,
 )
+from mergerepl.compact.predicates import packed, unpacked, unpacked_column
 from mergerepl.compact.row_keys import packed_key
 from mergerepl.compact.staged_files import within
 from mergerepl.delta import appended

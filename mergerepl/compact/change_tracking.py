@@ -388,13 +388,11 @@ class ChangeTracking:
         """Do nothing: no resource is held. Open transactions go on."""
 
     def __enter__(self) -> Self:
-        """Return this object."""
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        """Close."""
         self.close()
 
     def _require(self) -> None:

@@ -112,6 +112,5 @@ def writable_facts(database: Database, table: TrackedTable) -> TableState:
 
 
 def _writer_of(commit: Commit) -> str:
-    """Return who wrote a commit, for people."""
     by = commit.engine or "an unknown writer"
     return by if commit.mark is None else f"mergerepl ({commit.mark.step})"

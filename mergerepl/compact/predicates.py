@@ -1,5 +1,7 @@
 """The rows of a window (compact.md 6.2 and 6.4): exactly, and as the documented queries print it. Pure.
 
+BSN and CSN are stored as 8 bytes, unsigned, big-endian, so that the order of bytes is the order of numbers.
+
 `csn(b)` is the CSN of a BSN: that of `__sysTxCommitSequence`, or else the BSN itself. A window is half-open:
 LCSN <= csn < ECSN. Exactly:
 
@@ -17,8 +19,6 @@ from collections.abc import Collection, Iterable
 
 from pyspark.sql import Column
 from pyspark.sql import functions as F
-
-from mergerepl.compact.numbers import packed_literal
 
 RANGES_AT_MOST = 200
 """Ranges that are written into a query; more numbers are compared as a list."""
@@ -122,3 +122,28 @@ QUERIES = {
     "documented deletes": DOCUMENTED_DELETES,
 }
 """What `mergerepl tracking sql` prints."""
+
+
+def packed(number: int) -> bytes:
+    """Return a number as it is stored."""
+    return number.to_bytes(8, "big")
+
+
+def unpacked(stored: bytes) -> int:
+    """Return a stored number."""
+    return int.from_bytes(stored, "big")
+
+
+def packed_literal(number: int) -> Column:
+    """Return a number as it is stored, as a literal that Parquet's bounds are compared with."""
+    return F.lit(packed(number))
+
+
+def packed_column(number: Column) -> Column:
+    """Return numbers (bigint) as they are stored. A cast to binary is refused in ANSI mode."""
+    return F.unhex(F.lpad(F.hex(number), 16, "0"))
+
+
+def unpacked_column(stored: Column) -> Column:
+    """Return stored numbers as bigint."""
+    return F.conv(F.hex(stored), 16, 10).cast("bigint")

@@ -12,7 +12,7 @@ from mergerepl.compact.consumers import consumer_states
 from mergerepl.compact.counters import change_counters
 from mergerepl.compact.database import Database, Session, commit_before, read_commits, tracked_table
 from mergerepl.compact.errors import TrackingError
-from mergerepl.compact.numbers import unpacked
+from mergerepl.compact.predicates import unpacked
 from mergerepl.compact.sweep import sweep
 from mergerepl.delta.sql_text import quoted, text_literal, timestamp_literal
 from mergerepl.delta.tables import count_rows, read_rows

@@ -22,8 +22,8 @@ from mergerepl.compact.database import (
     tracked_tables,
 )
 from mergerepl.compact.errors import TrackingError
-from mergerepl.compact.numbers import packed_literal
 from mergerepl.compact.overlay import key_columns
+from mergerepl.compact.predicates import packed_literal
 from mergerepl.compact.row_keys import GUID_PATTERN, unsupported
 from mergerepl.compact.staged_files import key_texts
 from mergerepl.compact.sweep import sweep

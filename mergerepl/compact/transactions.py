@@ -29,7 +29,6 @@ from mergerepl.compact.database import (
 from mergerepl.compact.errors import ForeignCommitError, TrackingError, TransactionConflictError
 from mergerepl.compact.foreign import look, writable_facts
 from mergerepl.compact.intent import Bounds
-from mergerepl.compact.numbers import packed_literal
 from mergerepl.compact.overlay import (
     DELETE_CONTEXT,
     DELETED_AT,
@@ -43,6 +42,7 @@ from mergerepl.compact.overlay import (
     staged,
     view,
 )
+from mergerepl.compact.predicates import packed_literal
 from mergerepl.compact.row_keys import GUID_PATTERN, packed_key
 from mergerepl.compact.table_rules import broken_rules, default_of, fitted, too_long_key
 from mergerepl.delta.tables import open_table, write_files
@@ -195,7 +195,6 @@ class Transaction:
     rollback = abort
 
     def __enter__(self) -> Self:
-        """Return the transaction, which is open already."""
         return self
 
     def __exit__(
@@ -257,7 +256,6 @@ class Transaction:
         return self._touched[name]
 
     def _matching(self, touched: Touched, where: Where) -> DataFrame:
-        """Return the rows that are there and fulfil a condition."""
         rows = view(self._spark, touched)
         rows = rows.where(PRESENT) if touched.operations else rows
         return rows if where is None else rows.where(_expression(where))
@@ -320,7 +318,6 @@ class Transaction:
             self._put_given(touched, given, missing, replaces=replaces)
 
     def _given(self, touched: Touched, rows: Rows, *, only: Sequence[str] | None = None) -> _Given:
-        """Return given rows as the table's columns."""
         frame = _frame(self._spark, rows, touched)
         known = {field["name"].lower(): field for field in touched.facts.fields}
         names = {name: name.lower() for name in frame.columns if not name.lower().startswith(SYSTEM_PREFIX)}
@@ -427,7 +424,6 @@ class Transaction:
             touched.operations.append(frame.schema)
 
     def _changed(self, touched: Touched) -> Change:
-        """Return the net change of a table: of one operation as it is, of several merged into one folder."""
         folder, schema = touched.operation_folder(0), touched.operations[0]
         if len(touched.operations) > 1:
             net = overlay(self._spark, touched)

@@ -19,8 +19,8 @@ from pyspark.sql import functions as F
 from mergerepl.compact import predicates
 from mergerepl.compact.database import Session, facts_of, snapshot_version, versions_of
 from mergerepl.compact.errors import TrackingError
-from mergerepl.compact.numbers import packed, packed_column, unpacked_column
 from mergerepl.compact.overlay import key_columns
+from mergerepl.compact.predicates import packed, packed_column, unpacked_column
 from mergerepl.compact.row_keys import packed_key, unpacked_keys
 from mergerepl.compact.staged_files import count_rows
 from mergerepl.delta import appended
@@ -236,7 +236,6 @@ class Window:
         )
 
     def _tombstones(self, table: str) -> DataFrame:
-        """Return the tombstones of the window's transactions."""
         anchors = self.anchors
         bounds = {DELETE_CSN: (anchors.lcsn - 1, anchors.ecsn - 1)}
         path, version = self._session.database.deleted_rows, self._deleted_version
@@ -273,7 +272,6 @@ class Window:
 
 
 def _csn_among(stored: Column, csns: Mapping[int, int]) -> Column:
-    """Return the CSN of a stored BSN, NULL where it is none of these."""
     known = F.create_map(*(F.lit(number) for pair in csns.items() for number in pair))
     return known[unpacked_column(stored)].cast("bigint")
 

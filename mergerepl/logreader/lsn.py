@@ -83,11 +83,9 @@ class Lsn(bytes):
         return Lsn((self.number - 1).to_bytes(_LENGTH, "big"))
 
     def __str__(self) -> str:
-        """Show the number as people and parameters write it."""
         return f"0x{self.hex().upper()}"
 
     def __repr__(self) -> str:
-        """Show the number as an expression."""
         return f"Lsn.parse('{self}')"
 
 

@@ -290,7 +290,6 @@ def _notices(source: SourcePlan) -> list[ScanError]:
 
 
 def _entries(state: LogState, units: Sequence[tuple[Unit | None, str]], began_ns: int) -> tuple[Entry, ...]:
-    """Return the LSNs of a cycle in order, with their times."""
     latest = moment_of_ns(began_ns)
     committed = [latest if unit is None else min(latest, _commit_time(unit)) for unit, _ in units]
     ends = end_times(committed, last=state.database.last_time)

@@ -46,7 +46,7 @@ class ControlPlane:
     """
 
     def __init__(self, folder: Path, properties: Mapping[str, str] | None = None) -> None:
-        """Look at the system tables in `folder`; nothing is read yet. `properties` are those of tables that are made."""
+        """Read nothing yet. `properties` are those of tables that are created."""
         self.folder = folder
         self.properties = {"delta.checkpointInterval": CHECKPOINT_INTERVAL, **(properties or {})}
         self._read: dict[str, tuple[list[Any], pa.Table]] = {}
@@ -60,12 +60,7 @@ class ControlPlane:
         return is_delta_table(self.path(table.name))
 
     def rows(self, table: TypedTable[RowT], *, where: str | None = None, order_limit: str = "") -> list[RowT]:
-        """Return the rows of a table.
-
-        Args:
-            table: The table.
-            where: A condition in delta-rs' SQL, for tables that grow.
-            order_limit: ORDER BY and LIMIT in delta-rs' SQL.
+        """Return the rows of a table; `where` and `order_limit` are delta-rs' SQL, for tables that grow.
 
         Raises: StoreError if the table is missing or unreadable, or lacks a value it needs.
         """

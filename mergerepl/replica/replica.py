@@ -7,11 +7,14 @@ from pathlib import Path
 
 from mergerepl.delta.sql_text import text_literal, text_literals
 from mergerepl.delta.tables import (
+    TruncatedLogError,
     commit_text,
     edited_table,
+    head_version,
     is_delta_table,
     is_folder,
     open_table,
+    read_commit,
     row_constraints,
 )
 from mergerepl.errors import (
@@ -23,8 +26,8 @@ from mergerepl.errors import (
 )
 from mergerepl.model.article import PublishedArticle
 from mergerepl.replica.control import ControlPlane
-from mergerepl.replica.unedited import refuse_edited
 from mergerepl.roots import is_absent, uses
+from mergerepl.rows.sql import quote
 from mergerepl.systables import (
     catalog,
     conflict_resolutions,
@@ -76,11 +79,6 @@ def refuse_older_bookkeeping(root: Path, info: ReplicaInfo, rows: Iterable[Subsc
 
     Runs that an older MSmerge_replinfo does not know would be taken for leftovers and removed.
 
-    Args:
-        root: The replica.
-        info: Its row of MSmerge_replinfo.
-        rows: Its rows of sysmergesubscriptions about other replicas.
-
     Raises: EnumerationError.
     """
     completed = max((row.session_number for row in rows), default=0)
@@ -98,7 +96,6 @@ class Replica:
     """A replica root with its system tables."""
 
     def __init__(self, root: Path | str) -> None:
-        """Look at the replica at `root`; nothing is read yet."""
         self.root = Path(root).expanduser().resolve()
         self.folder = self.root / FOLDER
         self.control = ControlPlane(self.folder)
@@ -384,7 +381,6 @@ class Replica:
 
 
 def _contradiction(row: ArticleRow, publications: Container[str]) -> str | None:
-    """Return what contradicts itself in a row of sysmergearticles: later code relies on it."""
     columns, types, key = row.published_columns, row.published_types, row.key_columns
     if row.pubid not in publications:
         return f"a pubid that {catalog.PUBLICATIONS.name} does not have ({row.pubid})"
@@ -418,3 +414,54 @@ def require_ends(publisher: Path, subscriber: Path) -> tuple[Replica, Replica]:
 
 def _is_subscribed(replica: Replica, root: Path) -> bool:
     return any(row.subscriber_server == str(root) and row.is_active for row in replica.relations())
+
+
+def refuse_edited(table: Path) -> None:
+    """Check that only sessions and `apply` changed the rows of contents or of a tombstone table: the log records it.
+
+    What these say of a row decides which changes count as known. An edit by hand (a lineage made NULL, rows deleted, an
+    older version restored) may make a user's write look known where it is not, and a session would overwrite it silently.
+
+    Only the last change of rows is read, so every write of ours is checked first. An edit that RESTORE undid does not
+    count. An edit whose commit is gone from the log is not detected.
+
+    Raises: StoreError naming the commit and the version to go back to.
+    """
+    version = head_version(table)
+    while True:
+        try:
+            commit = read_commit(table, version)
+        except TruncatedLogError:
+            return
+        if commit.mark is not None:
+            return
+        if version > 0 and not commit.data_change:
+            version -= 1
+            continue
+        last, to = _last_of_ours(table, before=version), commit.restored_version
+        if to is None or to >= version or (last is not None and to < last):
+            raise _edited(table, version, commit.operation, last)
+        version = to
+
+
+def _last_of_ours(table: Path, *, before: int) -> int | None:
+    """Return the last version that has our mark; None if there is none, or the log does not go back so far."""
+    for version in range(before - 1, -1, -1):
+        try:
+            if read_commit(table, version).mark is not None:
+                return version
+        except TruncatedLogError:
+            return None
+    return None
+
+
+def _edited(table: Path, version: int, operation: str, last: int | None) -> StoreError:
+    undo = f"RESTORE TABLE delta.{quote(str(table))} TO VERSION AS OF {last}"
+    remedy = f"Undo it ({undo}; no table of users' is touched), or restore" if last is not None else "Restore"
+    return StoreError(
+        f"System table '{table.name}' of replica '{table.parent.parent}' was edited: its version {version} "
+        f"({operation or 'of an unknown writer'}) is not ours. Which changes count as known hangs on its rows, so nothing "
+        f"was read. {remedy} the folder '{table.parent}' from a copy taken together with the tables; then run again.",
+        table=str(table),
+        version=version,
+    )

@@ -8,8 +8,13 @@ from dataclasses import dataclass
 from functools import partial
 
 from mergerepl.rows.sql import literal, quote
-from mergerepl.transactional.bitmask import bit_text, mask_length
-from mergerepl.transactional.call_syntax import CommandType, Operation, default_procedure
+from mergerepl.transactional.call_syntax import (
+    CommandType,
+    Operation,
+    bit_text,
+    default_procedure,
+    mask_length,
+)
 from mergerepl.transactional.refusals import DUPLICATE, NOT_FOUND
 
 _PLAIN = ("tinyint", "smallint", "int", "bigint", "string", "date", "timestamp", "timestamp_ntz", "boolean")

@@ -110,7 +110,6 @@ def _raise_removed_through(
 
 
 def _through(gate: Sequence[TransactionRow], moment: datetime) -> bytes:
-    """Return the highest LSN whose transaction is older than a time."""
     return max((row.xact_seqno for row in gate if row.commit_time < moment), default=bytes(10))
 
 

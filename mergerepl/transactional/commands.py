@@ -19,13 +19,13 @@ from mergerepl.rows.sql import quote
 from mergerepl.spark.in_memory import frame_of
 from mergerepl.systables.transactional import ArticleRow
 from mergerepl.transactional.article_procedures import Shape
-from mergerepl.transactional.bitmask import mask_text
 from mergerepl.transactional.call_syntax import (
     PHASES,
     Arguments,
     Method,
     Operation,
     call_text,
+    mask_text,
     statement_text,
 )
 from mergerepl.transactional.catalog import shape_of

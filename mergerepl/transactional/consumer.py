@@ -68,7 +68,6 @@ class Commands:
     name = NAME
 
     def __init__(self, distributor: Distributor) -> None:
-        """Write the commands of a distributor."""
         self.distributor = distributor
 
     @contextmanager
@@ -290,7 +289,6 @@ class Commands:
             self.distributor.control.append(HISTORY, runs, once=(PAUSES_APP_ID, plan.scan_cycle))
 
     def _counts(self, plan: Plan) -> dict[bytes, dict[int, int]]:
-        """Return how many commands each transaction has of each article, by the tables themselves."""
         found: dict[bytes, dict[int, int]] = {}
         for row in self.distributor.shapes():
             table = self.distributor.commands_table(row)
@@ -369,7 +367,6 @@ def article_of(stated: Mapping[str, Any]) -> ArticleRow:
 
 
 def _create(table: Any, shape: Shape) -> None:
-    """Create an empty table of commands."""
     from mergerepl.transactional.commands import key_type, row_type
 
     row, key = row_type(shape), key_type(shape)

@@ -83,7 +83,6 @@ class Agent:
     result: DistributionResult = field(init=False)
 
     def __post_init__(self) -> None:
-        """Begin with nothing done."""
         self.subscriber = Subscriber(Path(self.subscription.subscriber))
         self.redo = redo_log(self.subscriber.root, self.guid)
         self.result = DistributionResult(self.publication, self.subscription.subscriber)
@@ -382,7 +381,6 @@ class Agent:
         return position
 
     def _log(self, number: int, failures: Mapping[int, Sequence[Failure]]) -> None:
-        """Record what a batch skips, once also over a crash."""
         now = datetime.now(UTC)
         rows = [
             ErrorRow(

@@ -20,8 +20,7 @@ from mergerepl.rows.key_bounds import FIRST_BOUNDED_DAY
 from mergerepl.rows.sql import literal, quote
 from mergerepl.spark.in_memory import Kept, broadcast_if_few, broadcast_if_small, frame_of, in_one_task
 from mergerepl.transactional.article_procedures import Shape, error_text
-from mergerepl.transactional.bitmask import bit_text
-from mergerepl.transactional.call_syntax import Method, Operation
+from mergerepl.transactional.call_syntax import Method, Operation, bit_text
 from mergerepl.transactional.refusals import DUPLICATE, NOT_FOUND, RULES_BROKEN, TransactionalError
 from mergerepl.transactional.row_rules import HELD, RULE, SHOWN, RowRules, broken_text, with_broken_rules
 from mergerepl.transactional.threads import Step, walk_moves
@@ -370,7 +369,6 @@ def _failures(judged: DataFrame, shape: Shape, table: str) -> tuple[Failure, ...
 
 
 def _sets(k: int) -> Column:
-    """Return whether a command sets a column, by its number."""
     is_set = F.col("bitmap").isNull() | F.expr(bit_text("bitmap", k))
     return (F.col("operation") == _INSERT) | ((F.col("operation") == _UPDATE) & is_set)
 

@@ -23,8 +23,7 @@ from mergerepl.spark.in_memory import Kept, frame_of
 from mergerepl.spark.session import new_session
 from mergerepl.systables.transactional import ArticleRow
 from mergerepl.transactional.article_procedures import Shape
-from mergerepl.transactional.bitmask import bit_text, mask_text
-from mergerepl.transactional.call_syntax import CommandType, Method, Operation
+from mergerepl.transactional.call_syntax import CommandType, Method, Operation, bit_text, mask_text
 from mergerepl.transactional.catalog import shape_of
 from mergerepl.transactional.collected_writes import Write
 from mergerepl.transactional.refusals import TransactionalError, TransactionalUsageError

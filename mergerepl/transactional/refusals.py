@@ -56,7 +56,6 @@ class TransactionalError(MergeReplError):
     """
 
     def __init__(self, number: int, message: str, *, command: StoppedAt | None = None, **facts: Any) -> None:
-        """Keep the number among the facts, too."""
         super().__init__(message, number=number, **facts)
         self.number = number
         self.command = command

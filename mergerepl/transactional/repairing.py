@@ -264,7 +264,6 @@ def _finished(
     position: PositionRow,
     spark: SparkSession,
 ) -> PositionRow:
-    """Finish a batch that died; return the position after it."""
     try:
         return Agent(distributor, row, publication, lambda: spark).finish(position)
     except TransactionalError as error:

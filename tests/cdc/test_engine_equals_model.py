@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 from pyspark.sql import SparkSession
 
 from mergerepl import cdc, failpoints
-from mergerepl.cdc.mask import full_mask, mask_bytes
+from mergerepl.cdc.change_rows import full_mask, mask_bytes
 from mergerepl.failpoints import FailpointError
 from mergerepl.logreader.positions import read_state
 from tests.cdc.databases import (

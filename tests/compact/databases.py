@@ -9,7 +9,7 @@ from deltalake import write_deltalake
 from pyspark.sql import DataFrame
 
 import mergerepl
-from mergerepl.compact.numbers import unpacked
+from mergerepl.compact.predicates import unpacked
 from mergerepl.compact.windows import Window
 from mergerepl.model.tracking import TrackingKeyType, TrackingOptions
 from mergerepl.systables.compact import COMMIT_SEQUENCE

@@ -7,7 +7,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from mergerepl.compact.adopted import CHANGED, IS_THERE, LAST_IS_OWN, SHARED, TOMBSTONES, folded
-from mergerepl.compact.numbers import packed, unpacked
+from mergerepl.compact.predicates import packed, unpacked
 from mergerepl.model.tracking import TrackingOptions
 from mergerepl.systables.compact import CHANGE_BSN, CONTEXT, INSERT_BSN
 

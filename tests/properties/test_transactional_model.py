@@ -3,8 +3,7 @@
 import os
 import random
 
-from mergerepl.transactional.bitmask import bit, bitmask
-from mergerepl.transactional.call_syntax import Operation
+from mergerepl.transactional.call_syntax import Operation, bit, bitmask
 from mergerepl.transactional.threads import Step, Thread, walk_moves
 from tests.properties import transactional_model as model
 

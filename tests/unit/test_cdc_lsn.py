@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from mergerepl.cdc.change_rows import full_mask, has_bit, mask_bytes
 from mergerepl.cdc.lsn_times import decrement_lsn, increment_lsn
-from mergerepl.cdc.mask import full_mask, is_bit_set, mask_bytes
 from mergerepl.cdc.refusals import CdcUsageError
 from mergerepl.delta.sql_text import in_utc, time_before
 from mergerepl.logreader.lsn import ZERO, Lsn, epoch_of, scan_cycle_of
@@ -99,8 +99,8 @@ def test_an_epoch_is_a_number_of_minutes():
 def test_masks_of_the_specification(ordinals, columns, mask):
     found = mask_bytes(ordinals, columns)
     assert found.hex() == mask
-    assert [k for k in range(-1, columns + 20) if is_bit_set(k, found)] == list(ordinals)
-    assert not is_bit_set(1, None)
+    assert [k for k in range(-1, columns + 20) if has_bit(k, found)] == list(ordinals)
+    assert not has_bit(1, None)
 
 
 def test_an_insert_has_all_bits():

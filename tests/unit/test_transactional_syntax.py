@@ -10,11 +10,11 @@ from mergerepl import api
 from mergerepl.config import project_file as config
 from mergerepl.errors import ConfigurationError
 from mergerepl.transactional.article_procedures import Shape, batch_script, batch_text, procedure_text
-from mergerepl.transactional.bitmask import bitmask
 from mergerepl.transactional.call_syntax import (
     Arguments,
     CommandType,
     Operation,
+    bitmask,
     call_text,
     default_procedure,
     statement_text,

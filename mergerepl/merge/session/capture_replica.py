@@ -20,10 +20,9 @@ from mergerepl.merge.capture.windows import article_window, move_versions
 from mergerepl.model.progress import Progress
 from mergerepl.model.publication import PUBLISHER_PRIORITY
 from mergerepl.model.results import ArticleCapture, CaptureResult
-from mergerepl.replica.identity import refuse_copies
 from mergerepl.replica.pointers import pointers
 from mergerepl.replica.replica import Replica, refuse_older_bookkeeping
-from mergerepl.replica.subscription import own_priority
+from mergerepl.replica.subscription import own_priority, refuse_copies
 from mergerepl.store.changeset import staged_folders
 from mergerepl.store.lease import lease, record_jvm
 from mergerepl.systables.replinfo import ReplicaInfo

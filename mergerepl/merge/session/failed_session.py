@@ -11,8 +11,8 @@ from pathlib import Path
 from mergerepl.errors import MergeReplError
 from mergerepl.merge.apply import session_history
 from mergerepl.merge.session.carry_out import update_subscription
-from mergerepl.replica.identity import refuse_copies
 from mergerepl.replica.replica import Replica
+from mergerepl.replica.subscription import refuse_copies
 from mergerepl.store.lease import lease
 from mergerepl.systables.catalog import SyncStatus
 

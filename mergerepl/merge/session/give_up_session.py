@@ -8,9 +8,8 @@ from mergerepl.merge.session.recovery import SparkSource, roll_forward
 from mergerepl.merge.session.session_plan import session_plan
 from mergerepl.merge.session.sides import open_sides
 from mergerepl.model.results import GivenUp, SessionResult
-from mergerepl.replica.identity import refuse_copies
 from mergerepl.replica.replica import Replica
-from mergerepl.replica.subscription import find_subscription
+from mergerepl.replica.subscription import find_subscription, refuse_copies
 from mergerepl.spark.errors import plain_errors
 from mergerepl.store.changeset import Changeset, read_changeset, set_aside, staged_folders
 from mergerepl.store.lease import leases

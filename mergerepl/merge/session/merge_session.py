@@ -42,8 +42,8 @@ from mergerepl.model import refused_pairs
 from mergerepl.model.progress import Progress
 from mergerepl.model.results import ArticleCounts, PhaseCounts, SessionResult, SessionStatus
 from mergerepl.replica.compaction import compact_when_due
-from mergerepl.replica.identity import refuse_copies
 from mergerepl.replica.replica import Replica
+from mergerepl.replica.subscription import refuse_copies
 from mergerepl.spark import session as engine
 from mergerepl.spark.errors import plain_errors
 from mergerepl.store.changeset import drop_rows

@@ -25,9 +25,8 @@ from mergerepl.merge.capture.windows import article_window
 from mergerepl.merge.partitions.filtered import FilteredPublication, filtered_publication, sent_partition
 from mergerepl.merge.session.refused import ARTICLE_ERRORS, Refused, raised_if_transient, refuse
 from mergerepl.model.article import PublishedArticle
-from mergerepl.replica.identity import require_same_articles, require_same_session
 from mergerepl.replica.replica import Replica, refuse_older_bookkeeping
-from mergerepl.replica.subscription import own_priority
+from mergerepl.replica.subscription import own_priority, require_same_articles, require_same_session
 from mergerepl.spark.errors import plain_errors
 from mergerepl.spark.session import writes_small
 from mergerepl.systables.catalog import SubscriptionRow
