@@ -19,8 +19,14 @@ from mergerepl.cdc.job_rows import LOG_READER, new_job
 from mergerepl.errors import ConfigurationError, LeaseError, StoreError
 from mergerepl.logreader.positions import has_log_reader, read_state
 from mergerepl.model.cdc import AgentStatus, Job
+from mergerepl.replica.subscription import subscriptions_of_root
+from mergerepl.store.folders import has_system_tables
 from mergerepl.store.lease import AGENT_LOCK, holder
 from mergerepl.systables.cdc import CDC_JOBS
+from mergerepl.transactional.catalog import Distributor, subscriptions_of
+
+DISTRIBUTE = "distribute"
+SYNC = "sync"
 
 _LOOK_S = 0.1
 
@@ -42,6 +48,29 @@ def jobs_of(database: Database) -> list[Job]:
     return found
 
 
+def distributes(root: Path) -> bool:
+    """Whether a folder publishes transactionally to a subscriber. No Spark."""
+    distributor = Distributor(root)
+    return distributor.is_there and bool(subscriptions_of(distributor))
+
+
+def syncs(root: Path) -> bool:
+    """Whether a folder publishes a merge publication that has a subscriber. No Spark."""
+    if not has_system_tables(root):
+        return False
+    return any(publisher == root for publisher, *_ in subscriptions_of_root(root))
+
+
+def replication_jobs(root: Path) -> list[Job]:
+    """Return the jobs of what a folder publishes: they run as long as the agent does, and no table has them."""
+    stated = ((DISTRIBUTE, distributes), (SYNC, syncs))
+    return [
+        Job(database_id="", job_type=job_type, job_id="", continuous=True)
+        for job_type, has_work in stated
+        if has_work(root)
+    ]
+
+
 def agent_status(root: str | os.PathLike[str]) -> AgentStatus:
     """Return the agent of a root.
 
@@ -58,8 +87,12 @@ _started: list[subprocess.Popen[bytes]] = []
 """Agents that this process started. They outlive it; Python warns of a process that is forgotten while it runs."""
 
 
-def start_agent(roots_: Sequence[str], *, wait_s: float = 60.0) -> list[AgentStatus]:
+def start_agent(
+    roots_: Sequence[str], options: Sequence[str] = (), *, wait_s: float = 60.0
+) -> list[AgentStatus]:
     """Start the agent of some roots in the background, and wait until it has them all. Returns the agent of each.
+
+    `options` are options of `mergerepl agent run`.
 
     Raises: ConfigurationError if there is no such folder; LeaseError if one has an agent already; StoreError if the agent
         ended, or has not got so far in time: its log says why.
@@ -80,7 +113,15 @@ def start_agent(roots_: Sequence[str], *, wait_s: float = 60.0) -> list[AgentSta
             f"'{first / LOG}' cannot be written: {error.strerror}. Nothing was started.", replica=str(first)
         ) from error
     try:
-        command = [sys.executable, "-m", "mergerepl", "agent", "run", *(each.root for each in before)]
+        command = [
+            sys.executable,
+            "-m",
+            "mergerepl",
+            "agent",
+            "run",
+            *options,
+            *(each.root for each in before),
+        ]
         process = subprocess.Popen(
             command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True
         )

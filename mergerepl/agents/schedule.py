@@ -1,4 +1,4 @@
-"""When the jobs of a database are due. Pure."""
+"""When the jobs of an agent are due. Pure."""
 
 from dataclasses import dataclass, replace
 from datetime import datetime, time, timedelta
@@ -6,41 +6,53 @@ from datetime import datetime, time, timedelta
 from mergerepl.model.cdc import Job
 
 RETRY_S = 5.0
-"""So long a capture job that failed waits at least."""
+"""A job that failed waits at least this long."""
 
 CLEANUP_RETRY = timedelta(hours=1)
 
 
 @dataclass(frozen=True)
-class CaptureState:
-    """What the agent knows of a capture job: the parameters with which it was started, and when it is due."""
+class Timer:
+    """When work that repeats is due: at once, then `interval_s` after each end, or at least `retry_s` after a failure."""
 
-    running: Job | None = None
+    interval_s: float
     due_s: float = 0.0
-
-    def requested(self, job: Job | None, now_s: float) -> "CaptureState":
-        """Take note of what is asked of the job. Other parameters wait until it is stopped and started."""
-        if job is None or job.requested != "started":
-            return CaptureState()
-        if self.running is None:
-            return CaptureState(job, now_s)
-        # The agent looks twice a second. A job that was stopped and started between two looks is another start.
-        is_same = (self.running.job_id, self.running.starts) == (job.job_id, job.starts)
-        return self if is_same else CaptureState(job, now_s)
+    retry_s: float = RETRY_S
 
     def is_due(self, now_s: float) -> bool:
-        """Return whether it is to run now."""
-        return self.running is not None and now_s >= self.due_s
+        """Whether the work is to run now."""
+        return now_s >= self.due_s
 
-    def ran(self, now_s: float) -> "CaptureState":
-        """Return the state after a run."""
-        wait_s = (self.running.pollinginterval or 0) if self.running else 0
+    def after_run(self, now_s: float, *, is_done: bool) -> "Timer":
+        """Return the timer after a run that ended now."""
+        wait_s = self.interval_s if is_done else max(self.interval_s, self.retry_s)
         return replace(self, due_s=now_s + wait_s)
 
-    def failed(self, now_s: float) -> "CaptureState":
-        """Return the state after a run that failed."""
-        wait_s = (self.running.pollinginterval or 0) if self.running else 0
-        return replace(self, due_s=now_s + max(wait_s, RETRY_S))
+
+@dataclass(frozen=True)
+class CaptureState:
+    """A capture job as it was started, and its timer. Other parameters wait until the job is stopped and started."""
+
+    running: Job | None = None
+    timer: Timer = Timer(0.0)
+
+    def requested(self, job: Job | None, now_s: float) -> "CaptureState":
+        """Return the state after a look at the stored job."""
+        if job is None or job.requested != "started":
+            return CaptureState()
+        # The agent looks twice a second. A job that was stopped and started between two looks is another start.
+        running = self.running
+        if running is not None and (running.job_id, running.starts) == (job.job_id, job.starts):
+            return self
+        return CaptureState(job, Timer(job.pollinginterval or 0, now_s))
+
+    def is_due(self, now_s: float) -> bool:
+        """Whether it is to run now."""
+        return self.running is not None and self.timer.is_due(now_s)
+
+    def after_run(self, now_s: float, *, is_done: bool) -> "CaptureState":
+        """Return the state after a run."""
+        return replace(self, timer=self.timer.after_run(now_s, is_done=is_done))
 
 
 @dataclass(frozen=True)

@@ -250,3 +250,20 @@ def main() -> None:
       mergerepl sync sales.yml
       mergerepl conflicts list sales.yml
     """
+
+
+def run_command(arguments: Sequence[str], progress: Progress) -> int:
+    """Run a command as its own process would. An engine that an unknown error leaves behind is stopped.
+
+    Until it ended it would keep others from the replicas: it might still be writing.
+    """
+    invocation = Invocation(tuple(arguments), progress)
+    try:
+        main.main(args=[*arguments], prog_name="mergerepl", obj=invocation)
+    except SystemExit as ended:
+        code = ended.code if isinstance(ended.code, int) else FAILED
+    if invocation.may_have_left_work:
+        from mergerepl.spark import session as engine
+
+        engine.stop()
+    return code

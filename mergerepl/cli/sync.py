@@ -8,7 +8,7 @@ import click
 
 from mergerepl.cli.failures import say_error
 from mergerepl.cli.help import Command
-from mergerepl.cli.main import FAILED, TRANSIENT, Invocation
+from mergerepl.cli.main import FAILED, TRANSIENT, Invocation, run_command
 from mergerepl.cli.options import (
     duration,
     procedures_option,
@@ -126,17 +126,19 @@ def sync(
     if interval is not None and options["give_up"] is not None:
         raise click.UsageError("--give-up does not go with --interval.")
     if interval is not None:
-        from mergerepl.cli.agent_server import Desk, run_command, warm_up
-        from mergerepl.cli.rounds import repeat
+        from mergerepl.agents.rounds import repeat
+        from mergerepl.agents.server import CommandServer, warm_up
 
         progress = NoProgress()  # One line a round, and no others.
         # Procedures that were loaded for this command would be there for others, too.
-        with Desk([] if no_agent or procedures else agent_roots(targets), run_command, warm_up) as desk:
-            return repeat(once, output, interval_s=interval, pause=desk.serve)
+        with CommandServer(
+            [] if no_agent or procedures else agent_roots(targets), run_command, warm_up
+        ) as server:
+            return 0 if repeat(once, output, interval_s=interval, pause=server.serve) else FAILED
     # Functions of users, which may be other ones in the agent, stay here.
     is_for_agent = not (no_agent or procedures or is_handed_over or agent_file()[0].exists())
     if is_for_agent and invocation is not None:
-        from mergerepl.cli.agent_client import hand_over
+        from mergerepl.agents.client import hand_over
 
         code = hand_over(agent_roots(targets), invocation.arguments, progress)
         if code is not None:

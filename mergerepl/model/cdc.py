@@ -227,7 +227,7 @@ class Job:
 
 @dataclass(frozen=True)
 class JobEvent:
-    """Something that an agent did: `job` is capture, logreader, cleanup or agent."""
+    """Something that an agent did: `job` is capture, logreader, cleanup, distribute, sync or agent."""
 
     time: datetime
     database: str

@@ -39,7 +39,16 @@ def edit(site: Site, value: int) -> None:
 @pytest.fixture
 def agent(sites: list[Site]) -> Iterator["subprocess.Popen[str]"]:
     process = subprocess.Popen(
-        [sys.executable, "-m", "mergerepl", "agent", "run", str(sites[0].folder / "hq"), "--json"],
+        [
+            sys.executable,
+            "-m",
+            "mergerepl",
+            "agent",
+            "run",
+            str(sites[0].folder / "hq"),
+            "--no-sync",
+            "--json",
+        ],
         stdout=subprocess.PIPE,
         text=True,
         env=KILLED_AT_THE_SECOND,

@@ -14,7 +14,7 @@ from click.testing import CliRunner
 from pyspark.sql import SparkSession
 
 from mergerepl import cdc
-from mergerepl.agents.agent import DatabaseJobs
+from mergerepl.agents.jobs import DatabaseJobs
 from mergerepl.cdc.capture import join_small_files
 from mergerepl.cdc.database import Database, database_at
 from mergerepl.cli.main import main

@@ -8,7 +8,7 @@ import pytest
 from pyspark.sql import DataFrame, SparkSession
 
 from mergerepl import failpoints
-from mergerepl.agents.agent import DatabaseJobs
+from mergerepl.agents.jobs import DatabaseJobs
 from mergerepl.cdc.database import database_at
 from mergerepl.delta.feed.window import Segment
 from mergerepl.logreader import read

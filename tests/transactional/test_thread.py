@@ -8,7 +8,7 @@ import pytest
 from click.testing import CliRunner
 from pyspark.sql import SparkSession
 
-from mergerepl.agents.agent import DatabaseJobs
+from mergerepl.agents.jobs import DatabaseJobs
 from mergerepl.cdc.database import database_at
 from mergerepl.cli.main import main
 from mergerepl.model.cdc import JobEvent
@@ -39,7 +39,7 @@ def test_from_a_file_to_rows_at_the_subscriber(spark: SparkSession, replica_dir:
     waiting = run("transactional", "pending", hq)
     assert [(each["commands"], each["unread_commits"]) for each in waiting] == [(0, 5)]
     # No capture instance is there: an agent reads the log for the publication all the same.
-    (job,) = run("agent", "status", hq)["roots"][0]["jobs"]
+    job, _ = run("agent", "status", hq)["roots"][0]["jobs"]
     assert (job["job_type"], job["requested"], job["pollinginterval"]) == ("logreader", "started", 5)
     events: list[JobEvent] = []
     jobs = DatabaseJobs(database_at(hq), events.append, lambda: False)

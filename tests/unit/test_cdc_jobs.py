@@ -2,11 +2,14 @@
 
 from dataclasses import replace
 from datetime import datetime
+from pathlib import Path
 from typing import Any
 
 import pytest
 
-from mergerepl.agents.schedule import RETRY_S, CaptureState, CleanupState
+from mergerepl.agents.jobs import run_reported
+from mergerepl.agents.loop import run_until_stopped
+from mergerepl.agents.schedule import RETRY_S, CaptureState, CleanupState, Timer
 from mergerepl.cdc.job_rows import (
     CAPTURE,
     CLEANUP,
@@ -17,7 +20,7 @@ from mergerepl.cdc.job_rows import (
     with_default_jobs,
 )
 from mergerepl.cdc.refusals import CdcUsageError
-from mergerepl.model.cdc import Job
+from mergerepl.model.cdc import Job, JobEvent
 
 
 def job(job_type: str, **given: Any) -> Job:
@@ -109,7 +112,7 @@ def test_capture_runs_when_it_is_asked_for_and_then_at_its_interval() -> None:
     first = job(CAPTURE, pollinginterval=7)
     state = CaptureState().requested(first, 100.0)
     assert state.is_due(100.0)
-    state = state.ran(103.0)
+    state = state.after_run(103.0, is_done=True)
     assert not state.is_due(109.9)
     assert state.is_due(110.0)
     # Other parameters wait until it is stopped and started.
@@ -118,8 +121,8 @@ def test_capture_runs_when_it_is_asked_for_and_then_at_its_interval() -> None:
     assert not CaptureState().is_due(104.0)
     again = CaptureState().requested(changed_job(first, {"pollinginterval": 1}), 105.0)
     assert again.is_due(105.0)
-    assert again.ran(106.0).is_due(107.0)
-    assert not again.failed(106.0).is_due(106.0 + RETRY_S - 0.1)
+    assert again.after_run(106.0, is_done=True).is_due(107.0)
+    assert not again.after_run(106.0, is_done=False).is_due(106.0 + RETRY_S - 0.1)
     # Changed, stopped and started between two looks of the agent.
     restarted = replace(changed_job(first, {"pollinginterval": 1}), starts=first.starts + 1)
     assert state.requested(restarted, 104.0).running == restarted
@@ -145,3 +148,40 @@ def test_cleanup_runs_once_a_day_and_makes_up_for_a_missed_run() -> None:
         assert CleanupState(at).is_due(daily, now) is after_failure
     assert not CleanupState().is_due(None, at)
     assert not CleanupState().is_due(Job(**{**daily.__dict__, "requested": "stopped"}), at)
+
+
+def test_repeated_work_waits_for_its_interval_and_longer_after_a_failure() -> None:
+    timer = Timer(60.0)
+    assert timer.is_due(0.0)
+    assert not timer.after_run(100.0, is_done=True).is_due(159.9)
+    assert timer.after_run(100.0, is_done=True).is_due(160.0)
+    assert Timer(1.0).after_run(100.0, is_done=False) == Timer(1.0, 100.0 + RETRY_S)
+    assert Timer(1.0, retry_s=0.0).after_run(100.0, is_done=False).is_due(101.0)
+
+
+def test_the_loop_ends_after_the_work_that_runs_and_serves_between() -> None:
+    done: list[str] = []
+
+    def paused(seconds: float) -> None:
+        done.append("pause")
+
+    run_until_stopped(
+        [lambda: done.append("one"), lambda: done.append("two")],
+        is_asked_to_stop=lambda: len(done) > 3,
+        pause=paused,
+    )
+    assert done == ["one", "two", "pause", "one"]
+
+
+def test_a_job_that_fails_is_reported_and_leaves_the_others_alone(tmp_path: Path) -> None:
+    def broken() -> tuple[str, bool]:
+        raise RuntimeError("no disk")
+
+    events: list[JobEvent] = []
+    assert not run_reported(tmp_path, "sync", broken, events.append)
+    assert run_reported(tmp_path, "sync", lambda: ("", False), events.append)
+    assert not run_reported(tmp_path, "sync", lambda: ("north is gone", True), events.append)
+    assert [(each.job, each.text, each.is_failed) for each in events] == [
+        ("sync", "RuntimeError: no disk", True),
+        ("sync", "north is gone", True),
+    ]

@@ -44,10 +44,13 @@ def sync(target, *, progress, **options):
 api = types.ModuleType("mergerepl.api")
 api.sync = sync
 sys.modules["mergerepl.api"] = mergerepl.api = api
-from mergerepl.cli import rounds as cli_rounds
+from mergerepl.agents import loop, rounds as agent_rounds
 from mergerepl.cli.main import main
-sleep = cli_rounds._sleep
-cli_rounds._sleep = lambda seconds, *rest: sleep(0.05 if seconds == 1 else seconds, *rest)
+loop.LOOK_S = 0.05
+repeat = agent_rounds.repeat
+agent_rounds.repeat = lambda *given, interval_s, **named: repeat(
+    *given, interval_s=0.05 if interval_s == 1 else interval_s, **named
+)
 """
 
 

@@ -157,7 +157,30 @@ MAY_IMPORT: dict[str, set[str]] = {
     "mergerepl.logreader": BASE,
     "mergerepl.cdc": BASE | {"mergerepl.logreader"},
     # The agent of the products that have jobs.
-    "mergerepl.agents": BASE | {"mergerepl.cdc", "mergerepl.logreader"},
+    "mergerepl.agents": BASE
+    | {
+        "mergerepl.api",
+        "mergerepl.cdc",
+        "mergerepl.logreader",
+        "mergerepl.targets",
+        "mergerepl.transactional",
+        "mergerepl.agents.agent_socket",
+    },
+    "mergerepl.agents.agent_socket": {"mergerepl.roots"},
+    # Commands that are handed over run as from the command line.
+    "mergerepl.agents.client": {
+        "mergerepl.agents",
+        "mergerepl.agents.agent_socket",
+        "mergerepl.cli.report",
+        "mergerepl.errors",
+        "mergerepl.model",
+    },
+    "mergerepl.agents.server": {
+        "mergerepl.agents",
+        "mergerepl.agents.agent_socket",
+        "mergerepl.model",
+        "mergerepl.spark",
+    },
     "mergerepl.transactional": BASE | {"mergerepl.logreader", "mergerepl.publish.snapshot"},
     # What a call is about: projects, files and roots.
     "mergerepl.targets": BASE
@@ -192,6 +215,8 @@ MAY_IMPORT: dict[str, set[str]] = {
         "mergerepl.spark.session",
         "mergerepl.errors",
         "mergerepl.agents",
+        "mergerepl.agents.client",
+        "mergerepl.agents.server",
         "mergerepl.model",
         "mergerepl.cli.report",
         "mergerepl.roots",
@@ -395,7 +420,7 @@ FILE_CALLS = {
 
 FILE_ROOMS = {"mergerepl.replica", "mergerepl.delta", "mergerepl.store"}
 NO_REPLICA_FILES = {
-    "mergerepl.agents.agent_socket",
+    *("mergerepl.agents", "mergerepl.agents.agent_socket", "mergerepl.agents.server"),
     *(
         "mergerepl.cli",
         "mergerepl.config",

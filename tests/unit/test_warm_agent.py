@@ -17,11 +17,11 @@ from pathlib import Path
 import pytest
 
 from mergerepl.agents import agent_socket
+from mergerepl.agents import client as agent_client
 from mergerepl.agents.agent_socket import SOCKET, connect, listen
-from mergerepl.cli import agent_client
-from mergerepl.cli.agent_client import hand_over
-from mergerepl.cli.agent_messages import LONGEST_REQUEST, Messages, identity
-from mergerepl.cli.agent_server import Desk
+from mergerepl.agents.client import hand_over
+from mergerepl.agents.messages import LONGEST_REQUEST, Messages, identity
+from mergerepl.agents.server import CommandServer
 from mergerepl.cli.report.table import Table
 from mergerepl.errors import AgentLostError
 from mergerepl.model.progress import NoProgress, Progress
@@ -48,7 +48,7 @@ class Agent:
         self.may_go_on.set()
         self.began = threading.Event()
         self._is_ended = False
-        self._desk = Desk([root], self._run)
+        self._desk = CommandServer([root], self._run)
 
     def _run(self, arguments: list[str], progress: Progress) -> int:
         # A command of this process would print, too: pytest looks at its standard output meanwhile.
@@ -207,13 +207,13 @@ def test_a_client_that_goes_away_before_its_turn_is_left_out_and_one_after_it_is
 def test_an_agent_warms_up_where_it_is_listened_to(root: Path) -> None:
     for listening in ([root], []):
         warm = threading.Event()
-        with Desk(listening, lambda *_: 0, warm.set):
+        with CommandServer(listening, lambda *_: 0, warm.set):
             assert warm.wait(WAIT_S if listening else 0.1) == bool(listening)
 
 
 def test_an_agent_that_ends_lets_those_who_wait_run_themselves(root: Path) -> None:
     with ExitStack() as client:
-        with Desk([root], lambda *_: 0) as desk:
+        with CommandServer([root], lambda *_: 0) as desk:
             messages = client.enter_context(asking(root, "first"))
             wait_for(lambda: desk._waiting.qsize() == 1)
         with pytest.raises(ConnectionError):
@@ -373,7 +373,7 @@ def test_a_dead_socket_is_replaced_and_a_live_one_is_not(root: Path) -> None:
 
 def test_what_is_no_socket_is_left_alone(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     (tmp_path / SOCKET).write_text("a user's")
-    with Desk([tmp_path, tmp_path / "gone"], lambda *_: 0):
+    with CommandServer([tmp_path, tmp_path / "gone"], lambda *_: 0):
         assert connect(tmp_path, timeout_s=1) is None
     assert (tmp_path / SOCKET).read_text() == "a user's"
     assert [record.message.split(":")[0] for record in caplog.records] == [str(tmp_path)]
@@ -382,7 +382,7 @@ def test_what_is_no_socket_is_left_alone(tmp_path: Path, caplog: pytest.LogCaptu
 def test_a_folder_that_is_empty_stays_so(tmp_path: Path) -> None:
     """As where a store is not mounted: what looks for it takes the folder for one that is not there."""
     (tmp_path / "hq").mkdir()
-    with Desk([tmp_path / "hq", tmp_path / "gone"], lambda *_: 0):
+    with CommandServer([tmp_path / "hq", tmp_path / "gone"], lambda *_: 0):
         assert os.listdir(tmp_path / "hq") == []
 
 

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self, TextIO, cast
 
 from mergerepl.agents.agent_socket import AgentSocket, is_same_user, listen
-from mergerepl.cli.agent_messages import LONGEST_REQUEST, Messages, identity
+from mergerepl.agents.messages import LONGEST_REQUEST, Messages, identity
 from mergerepl.model.progress import NoProgress, Progress
 
 if TYPE_CHECKING:
@@ -33,7 +33,7 @@ Run = Callable[[Sequence[str], Progress], int]
 """Runs a command in this process, as `mergerepl ARGUMENTS` would; returns the exit code."""
 
 
-class Desk:
+class CommandServer:
     """Where clients wait. As a context it listens; `serve`, in the thread that works, runs what they ask for.
 
     If anybody is listened to, `warm_up` runs meanwhile in a thread of its own.
@@ -244,22 +244,3 @@ def warm_up() -> None:
     except Exception as error:
         # The first command starts it, and says what fails.
         log.info("the engine was not started before it is needed: %s", error)
-
-
-def run_command(arguments: Sequence[str], progress: Progress) -> int:
-    """Run a command as its own process would. An engine that an unknown error leaves behind is stopped.
-
-    Until it ended it would keep others from the replicas: it might still be writing.
-    """
-    from mergerepl.cli.main import FAILED, Invocation, main
-
-    invocation = Invocation(tuple(arguments), progress)
-    try:
-        main.main(args=[*arguments], prog_name="mergerepl", obj=invocation)
-    except SystemExit as ended:
-        code = ended.code if isinstance(ended.code, int) else FAILED
-    if invocation.may_have_left_work:
-        from mergerepl.spark import session as engine
-
-        engine.stop()
-    return code

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from mergerepl.agents.agent_socket import connect
-from mergerepl.cli.agent_messages import Messages, identity
+from mergerepl.agents.messages import Messages, identity
 from mergerepl.errors import AgentLostError
 from mergerepl.model.progress import Progress
 

@@ -1,0 +1,228 @@
+"""The jobs of one agent process: capture, log reader and cleanup of databases, distributions, syncs of merge publications.
+
+The process ends with its JVM.
+"""
+
+import logging
+import time
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from functools import cached_property
+from pathlib import Path
+
+from mergerepl.agents.control import DISTRIBUTE, SYNC, distributes, jobs_of, syncs
+from mergerepl.agents.loop import Repeated, run_until_stopped
+from mergerepl.agents.schedule import CaptureState, CleanupState, Timer
+from mergerepl.cdc.capture import log_reader, run_cycles
+from mergerepl.cdc.cleaning import cleanup
+from mergerepl.cdc.database import Database, database_at
+from mergerepl.cdc.job_rows import CAPTURE, CLEANUP, LOG_READER
+from mergerepl.cdc.jobs import stop_job
+from mergerepl.errors import MergeReplError, Transient
+from mergerepl.logreader.log_reader import LogReader
+from mergerepl.model.cdc import Job, JobEvent
+from mergerepl.model.results import SessionResult
+from mergerepl.model.words import changes
+from mergerepl.store.lease import AGENT_LOCK, lease
+
+log = logging.getLogger(__name__)
+
+_LOCK_WAIT_S = 10.0
+"""A job waits this long for a command that holds the log or a subscriber."""
+
+Report = Callable[[JobEvent], None]
+
+
+@dataclass(frozen=True)
+class Intervals:
+    """Seconds between the end of a run and the next: of the syncs of a merge publisher, of a publisher's distributions."""
+
+    sync_s: float = 60.0
+    distribute_s: float = 5.0
+
+
+def run_reported(root: Path, job: str, work: Callable[[], tuple[str, bool]], report: Report) -> bool:
+    """Run a job once and report its text, if it has one. Returns whether it succeeded; a job that failed runs again.
+
+    `work` returns a text and whether something failed.
+    """
+    try:
+        text, is_failed = work()
+    except MergeReplError as error:
+        text, is_failed = error.message, True
+        log.log(logging.INFO if isinstance(error, Transient) else logging.WARNING, "%s", text)
+    except Exception as error:
+        # The other roots, and the other jobs, go on.
+        text, is_failed = f"{type(error).__name__}: {error}", True
+        log.exception("%s: job %s failed", root, job)
+    if text:
+        report(JobEvent(datetime.now(UTC), str(root), job, text, is_failed))
+    return not is_failed
+
+
+@dataclass
+class DatabaseJobs:
+    """The jobs of one database. Kept between runs, the log reader reads again only what has changed."""
+
+    database: Database
+    report: Report
+    is_asked_to_stop: Callable[[], bool]
+    capture: CaptureState = field(default_factory=CaptureState)
+    cleanup: CleanupState = field(default_factory=CleanupState)
+    unreadable: str = ""
+    """Why the jobs cannot be read, as it was reported."""
+
+    @cached_property
+    def reader(self) -> LogReader:
+        """The log reader of the capture job."""
+        return log_reader(self.database, wait_s=_LOCK_WAIT_S, is_long_running=True)
+
+    def look(self) -> None:
+        """Run what is due. A folder whose jobs cannot be read is reported once; the others go on."""
+        try:
+            jobs = self._jobs()
+        except MergeReplError as error:
+            if error.message != self.unreadable:
+                self.unreadable = error.message
+                event = JobEvent(
+                    datetime.now(UTC), str(self.database.root), "agent", error.message, is_failed=True
+                )
+                self.report(event)
+            return
+        self.unreadable = ""
+        self.capture = self.capture.requested(jobs.get(CAPTURE) or jobs.get(LOG_READER), time.monotonic())
+        if self.capture.running is not None and self.capture.is_due(time.monotonic()):
+            is_done = self._run(self.capture.running.job_type, self._capture)
+            self.capture = self.capture.after_run(time.monotonic(), is_done=is_done)
+        if self.is_asked_to_stop():
+            return
+        if self.cleanup.is_due(jobs.get(CLEANUP), datetime.now().astimezone()):
+            self.cleanup = CleanupState(datetime.now().astimezone())
+            self._run(CLEANUP, self._cleanup)
+
+    def _jobs(self) -> dict[str, Job]:
+        return {job.job_type: job for job in jobs_of(self.database)}
+
+    def _run(self, job_type: str, work: Callable[[], tuple[str, bool]]) -> bool:
+        return run_reported(self.database.root, job_type, work, self.report)
+
+    def _capture(self) -> tuple[str, bool]:
+        job = self.capture.running
+        if job is None:
+            return "", False
+        done = run_cycles(
+            self.reader,
+            maxtrans=job.maxtrans or 1,
+            maxscans=job.maxscans or 1,
+            is_asked_to_stop=lambda: self._is_to_stop(job.job_type),
+        )
+        if not job.continuous:
+            # As in the original, it has come to its end: it runs again when it is started again.
+            stop_job(self.database.root, job.job_type, of_start=job.starts, lock_wait_s=_LOCK_WAIT_S)
+        paused = "".join(f" Paused: {why}" for why in done.paused.values())
+        if not done.transactions and not done.paused:
+            return "", False
+        return f"transactions {done.transactions:,}, change rows {done.rows:,}.{paused}", False
+
+    def _is_to_stop(self, job_type: str) -> bool:
+        job = self._jobs().get(job_type)
+        return self.is_asked_to_stop() or job is None or job.requested != "started"
+
+    def _cleanup(self) -> tuple[str, bool]:
+        done = cleanup(self.database.root, lock_wait_s=_LOCK_WAIT_S)
+        failed = "".join(f" {name} failed: {why}" for name, why in done.failed.items())
+        is_silent = not (done.rows or failed)
+        return "" if is_silent else f"change rows removed {sum(done.rows.values()):,}.{failed}", False
+
+
+def sync_merge(root: Path) -> tuple[str, bool]:
+    """Run the merge sessions of what a root publishes. Returns what they did; sessions without changes are not named."""
+    from mergerepl import api
+
+    if not syncs(root):
+        return "", False
+    result = api.sync(root, long_running=True)
+    texts = [_session_text(each) for each in result.sessions]
+    return "; ".join(text for text in texts if text), not result.ok
+
+
+def _session_text(session: SessionResult) -> str:
+    name = f"{session.publication} with {session.subscriber}"
+    if session.is_failed:
+        return f"{name}: {session.reason}"
+    if session.status == "nothing_to_do":
+        return ""
+    conflicts = session.upload.conflicts + session.download.conflicts
+    return f"{name}: up {changes(session.upload)}, down {changes(session.download)}, conflicts {conflicts:,}"
+
+
+def distribute_all(root: Path) -> tuple[str, bool]:
+    """Run the distribution agents of a root. Returns what they did; agents without commands are not named."""
+    if not distributes(root):
+        return "", False
+    from mergerepl.transactional.agents import distribute
+
+    done = distribute(root, lock_wait_s=_LOCK_WAIT_S)
+    texts = [
+        f"{each.publication} at {each.subscriber}: transactions {each.transactions:,}, commands {each.commands:,}"
+        for each in done
+        if each.batches or each.skipped
+    ]
+    return "; ".join(texts), False
+
+
+def run(
+    roots: Sequence[str],
+    *,
+    report: Report,
+    is_asked_to_stop: Callable[[], bool],
+    pause: Callable[[float], None] = time.sleep,
+    intervals: Intervals | None = None,
+) -> None:
+    """Run the jobs of roots until asked to stop: the work that runs is finished first.
+
+    A folder without jobs (yet) is looked at again and again. `pause` waits some seconds between; it may work. Without
+    `intervals` the agent runs only captures, log readers and cleanups.
+
+    Raises: ConfigurationError if there is no such folder; LeaseError if another agent has one of them.
+    """
+    from mergerepl.spark import session as engine
+
+    databases = [database_at(root) for root in roots]
+    with ExitStack() as stack:
+        for each in databases:
+            stack.enter_context(lease(each.root, purpose="agent", file=AGENT_LOCK))
+        try:
+            looks: list[Callable[[], None]] = []
+            for each in databases:
+                looks.append(DatabaseJobs(each, report, is_asked_to_stop).look)
+                if intervals is not None:
+                    looks += _repeated_jobs(each.root, intervals, report)
+                is_asked = (
+                    each.is_enabled or jobs_of(each) or (intervals is not None and _has_more(each.root))
+                )
+                text = (
+                    "its jobs run"
+                    if is_asked
+                    else "no jobs yet: no capture, no log to read, nothing published"
+                )
+                report(JobEvent(datetime.now(UTC), str(each.root), "agent", text))
+            run_until_stopped(looks, is_asked_to_stop=is_asked_to_stop, pause=pause)
+        finally:
+            # Before the locks are released: the next holder must not meet this JVM.
+            engine.stop()
+
+
+def _repeated_jobs(root: Path, intervals: Intervals, report: Report) -> list[Callable[[], None]]:
+    works = ((DISTRIBUTE, distribute_all, intervals.distribute_s), (SYNC, sync_merge, intervals.sync_s))
+
+    def repeated(job: str, work: Callable[[Path], tuple[str, bool]], interval_s: float) -> Callable[[], None]:
+        return Repeated(lambda: run_reported(root, job, lambda: work(root), report), Timer(interval_s)).look
+
+    return [repeated(*each) for each in works]
+
+
+def _has_more(root: Path) -> bool:
+    return distributes(root) or syncs(root)

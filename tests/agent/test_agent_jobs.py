@@ -1,0 +1,50 @@
+"""What an agent runs by itself beside captures: the syncs of merge publications and the distributions of publishers."""
+
+from pathlib import Path
+
+from pyspark.sql import SparkSession
+
+from mergerepl.agents.jobs import distribute_all, sync_merge
+from tests.cdc.databases import add
+from tests.networks import Site, edit_by_delta_rs
+from tests.transactional.publications import new_table, publication_file, rows, run
+
+
+def test_an_agent_syncs_what_a_root_publishes(spark: SparkSession, replica_dir: Path) -> None:
+    site = Site(spark, replica_dir, ["orders"])
+    hq, north = replica_dir / "hq", replica_dir / "north"
+    (job,) = run("agent", "status", site.file)["roots"][0]["jobs"]
+    assert (job["job_type"], job["requested"], job["continuous"]) == ("sync", "started", True)
+    assert sync_merge(hq) == ("", False)
+    edit_by_delta_rs(site.path("hq", "orders"), "update orders set b = 7 where id < 3")
+    edit_by_delta_rs(site.path("north", "orders"), "update orders set a = 'n' where id in (2, 4)")
+    text, is_failed = sync_merge(hq)
+    assert text.endswith(f"with {north}: up ~1, down ~2, conflicts 1") or "conflicts 1" in text
+    assert not is_failed
+    assert sync_merge(hq) == ("", False)
+    # A subscriber's sessions run where it is published.
+    assert sync_merge(north) == ("", False)
+    north.rename(replica_dir / "away")
+    text, is_failed = sync_merge(hq)
+    assert is_failed
+    assert str(north) in text
+
+
+def test_an_agent_distributes_what_the_log_reader_has_read(spark: SparkSession, replica_dir: Path) -> None:
+    hq, north = replica_dir / "hq", replica_dir / "north"
+    orders = new_table(hq, "orders", {1: ("a", 1)})
+    assert distribute_all(hq) == ("", False)
+    file = publication_file(replica_dir, [{"name": "orders", "key": ["id"]}])
+    run("apply", file)
+    jobs = run("agent", "status", hq)["roots"][0]["jobs"]
+    assert [(each["job_type"], each["requested"]) for each in jobs] == [
+        ("logreader", "started"),
+        ("distribute", "started"),
+    ]
+    assert distribute_all(hq) == ("", False)
+    add(orders, {2: ("b", 2)})
+    run("transactional", "logreader", hq)
+    text, is_failed = distribute_all(hq)
+    assert text.endswith(f"at {north}: transactions 1, commands 1")
+    assert not is_failed
+    assert rows(north / "orders") == rows(orders)
