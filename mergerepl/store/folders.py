@@ -18,9 +18,9 @@ MISSING = "does not exist"
 
 def folder_problem(path: Path) -> str | None:
     """Return why a path is no folder, as a clause: `MISSING`, or that it is a file; None if it is a folder."""
-    if not path.exists():
+    if not os.path.exists(path):
         return MISSING
-    return None if path.is_dir() else "is a file"
+    return None if os.path.isdir(path) else "is a file"
 
 
 def file_system_now_ns(folder: Path) -> int:
@@ -33,7 +33,7 @@ def file_system_now_ns(folder: Path) -> int:
 
 def is_folder(path: Path) -> bool:
     """Return whether a folder is there."""
-    return path.is_dir()
+    return os.path.isdir(path)
 
 
 def is_there(path: str | Path) -> bool:
@@ -53,12 +53,12 @@ def same_place(one: Path, other: Path) -> bool:
     """Return whether two paths lead to one folder: through links, or a folder that is mounted twice."""
     if resolved(one) == resolved(other):
         return True
-    return one.is_dir() and other.is_dir() and one.samefile(other)
+    return os.path.isdir(one) and os.path.isdir(other) and os.path.samefile(one, other)
 
 
 def has_system_tables(root: Path) -> bool:
     """Return whether a folder is a replica: its system tables have a folder there."""
-    return (root / FOLDER).is_dir()
+    return os.path.isdir(root / FOLDER)
 
 
 def replica_above(path: Path, own: Path | None = None) -> Path | None:
@@ -83,31 +83,31 @@ def is_writable(folder: Path) -> bool:
 @contextmanager
 def made_folder(root: Path) -> Iterator[None]:
     """Make a folder and those above it. At the end, folders that were made and stayed empty are removed again."""
-    made = [folder for folder in (root, *root.parents) if not folder.exists()]
-    root.mkdir(parents=True, exist_ok=True)
+    made = [folder for folder in (root, *root.parents) if not os.path.exists(folder)]
+    make_folder(root)
     try:
         yield
     finally:
         for folder in made:
             # It is in use.
             with suppress(OSError):
-                folder.rmdir()
+                os.rmdir(folder)
 
 
 def make_folder(path: Path) -> None:
     """Make a folder, and those above it, if it is not there."""
-    path.mkdir(parents=True, exist_ok=True)
+    os.makedirs(path, exist_ok=True)
 
 
 def move_aside(folder: Path, aside: Path) -> None:
     """Rename a folder: it is out of sight in one step."""
-    folder.rename(aside)
+    os.rename(folder, aside)
 
 
 def keep_former(folder: Path) -> None:
     """Rename a folder to the first of `<name>.kept1`, `<name>.kept2` and so on that is free."""
     numbered = (folder.with_name(f"{folder.name}.kept{number}") for number in itertools.count(1))
-    folder.rename(next(candidate for candidate in numbered if not candidate.exists()))
+    os.rename(folder, next(candidate for candidate in numbered if not os.path.exists(candidate)))
 
 
 def remove_folder(folder: Path) -> None:

@@ -12,7 +12,7 @@ import os
 import socket
 import time
 from collections.abc import Iterator, Mapping
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -51,13 +51,13 @@ def replica_root(path: Path) -> Path:
     """
     folders = (path, *path.parents)
     found = next((folder for folder in folders if _is_root(folder)), None)
-    return found or next((folder for folder in folders if (folder / LOCK_FILE).exists()), path)
+    return found or next((folder for folder in folders if os.path.exists(folder / LOCK_FILE)), path)
 
 
 def _is_root(folder: Path) -> bool:
     """Return whether system tables of ours lie in a folder: of a replica, or of a database of another product."""
     folders = (FOLDER, TRACKING_FOLDER, LOG_READER_FOLDER, CDC_FOLDER, TRANSACTIONAL_FOLDER)
-    return any((folder / name).is_dir() for name in folders)
+    return any(os.path.isdir(folder / name) for name in folders)
 
 
 @contextmanager
@@ -142,7 +142,7 @@ def is_locked(file: Path) -> bool:
 def holder_note(file: Path) -> dict[str, object]:
     """Return the note of the holder of a file that was locked for life; empty if there is none."""
     try:
-        return _read(file.read_text(encoding="utf-8"))
+        return _read(_text(file))
     except OSError:
         return {}
 
@@ -155,17 +155,19 @@ def _end(descriptor: int, file: Path, *, is_done: bool) -> None:
     elif _is_root(file.parent):
         os.ftruncate(descriptor, 0)
     else:
-        file.unlink(missing_ok=True)
+        with suppress(FileNotFoundError):
+            os.unlink(file)
 
 
 def record_jvm(root: Path, pid: int | None, *, file: str = LOCK_FILE) -> None:
     """Note the JVM that writes for the holder, so that a successor can wait for its end."""
     path = root / file
-    holder = _read(path.read_text(encoding="utf-8")) if path.exists() else {}
+    holder = _read(_text(path)) if os.path.exists(path) else {}
     if pid is not None and holder.get("pid") == os.getpid() and holder.get("jvm") != pid:
         holder["jvm"] = pid
         holder["jvm_started"] = _process_start(pid)
-        path.write_text(json.dumps(holder), encoding="utf-8")
+        with open(path, "w", encoding="utf-8") as note:
+            note.write(json.dumps(holder))
 
 
 def holder(root: Path, *, file: str = LOCK_FILE) -> dict[str, object] | None:
@@ -280,6 +282,11 @@ def _write(descriptor: int, note: Mapping[str, object]) -> None:
 
 def _note(descriptor: int) -> dict[str, object]:
     return _read(os.pread(descriptor, 4096, 0).decode("utf-8", "replace"))
+
+
+def _text(path: Path) -> str:
+    with open(path, encoding="utf-8") as file:
+        return file.read()
 
 
 def _read(text: str) -> dict[str, object]:

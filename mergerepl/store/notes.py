@@ -9,6 +9,9 @@ import os
 from pathlib import Path
 from typing import Any
 
+from mergerepl.store.location import Location
+from mergerepl.store.storage import read_text, storage
+
 _SYSTEM_FOLDER = "_mergerepl"
 _STAGING = "staging"
 _NOTES = "quiet"
@@ -17,7 +20,7 @@ _NOTES = "quiet"
 def read_note(root: Path, name: str) -> dict[str, Any] | None:
     """Return a note of a replica; None if there is none, or it is damaged."""
     try:
-        stated = json.loads(_path(root, name).read_text(encoding="utf-8"))
+        stated = json.loads(read_text(_path(root, name)) or "")
     except (OSError, ValueError):
         return None
     return stated if isinstance(stated, dict) else None
@@ -25,21 +28,16 @@ def read_note(root: Path, name: str) -> dict[str, Any] | None:
 
 def write_note(root: Path, name: str, stated: dict[str, Any]) -> None:
     """Write a note of a replica. One that cannot be written only costs time."""
-    path = _path(root, name)
+    at = _path(root, name)
     with contextlib.suppress(OSError):
-        path.parent.mkdir(parents=True, exist_ok=True)
-        temporary = path.with_name(f"{path.name}.{os.getpid()}.tmp")
-        temporary.write_text(json.dumps(stated), encoding="utf-8")
-        temporary.replace(path)
+        storage(at).put(at, json.dumps(stated).encode("utf-8"), is_durable=False)
 
 
 def has_staged_session(root: Path) -> bool:
     """Return whether a session waits to be finished (a folder at the publisher, a pointer elsewhere)."""
-    try:
-        return bool(os.listdir(root / _SYSTEM_FOLDER / _STAGING))
-    except FileNotFoundError:
-        return False
+    folder = Location.of(root).join(_SYSTEM_FOLDER, _STAGING)
+    return bool(storage(folder).list_from(folder))
 
 
-def _path(root: Path, name: str) -> Path:
-    return root.resolve() / _SYSTEM_FOLDER / _NOTES / f"{name}.json"
+def _path(root: Path, name: str) -> Location:
+    return Location.of(os.path.realpath(root)).join(_SYSTEM_FOLDER, _NOTES, f"{name}.json")

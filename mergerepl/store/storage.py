@@ -119,7 +119,7 @@ def leftovers(folder: Location) -> Iterable[Location]:
 
 
 def _written_beside(at: Location, data: bytes, *, is_durable: bool) -> Location:
-    temporary = at.with_name(at.name + _TEMPORARY)
+    temporary = at.with_name(f"{at.name}.{os.getpid()}{_TEMPORARY}")
     with open(temporary, "wb") as file:
         file.write(data)
         file.flush()
