@@ -10,7 +10,7 @@ from dataclasses import replace
 from datetime import timedelta
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, TypeVar, get_args
+from typing import TYPE_CHECKING, Literal, TypeVar, get_args
 
 from mergerepl import roots
 from mergerepl.errors import ConfigurationError, EngineError, MergeReplError
@@ -252,7 +252,7 @@ def _session(
     if waiting is not None:
         return nothing_to_do(item.subscriber, item.publication, waiting)
     from mergerepl.merge.session.failed_session import record_unreached
-    from mergerepl.merge.session.merge_session import merge_session, preview_session
+    from mergerepl.merge.session.merge_session import SessionRequest, merge_session
     from mergerepl.replica.subscription import find_subscription
 
     name = item.publication
@@ -266,17 +266,24 @@ def _session(
     def spark_of() -> SparkSession:
         from mergerepl.spark import session as engine
 
-        return engine.choose_engine(engine.session(long_running=long_running), item.engine)
+        return engine.session(long_running=long_running)
 
-    terms: dict[str, Any] = {
-        "spark_of": spark_of,
-        "upload": direction != "download",
-        "download": direction != "upload",
-        "progress": progress,
-    }
+    request = SessionRequest(
+        publisher,
+        subscriber,
+        row,
+        name,
+        spark_of,
+        progress,
+        engine=item.engine,
+        upload=direction != "download",
+        download=direction != "upload",
+    )
     if dry_run:
-        return preview_session(publisher, subscriber, row, name, **terms)
-    result = merge_session(publisher, subscriber, row, name, lease_wait_s=lease_wait_s, **terms)
+        from mergerepl.merge.session.preview import preview_session
+
+        return preview_session(request)
+    result = merge_session(request, lease_wait_s=lease_wait_s)
     if result.status == "nothing_to_do":
         # Another `apply` may have come between, while the session waited for its leases.
         remember_quiet(publisher.reread(), subscriber.reread(), name, direction, waiting=result.waiting)

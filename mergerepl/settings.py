@@ -24,6 +24,9 @@ class Settings:
     """`MERGEREPL_AGENT_CONFIG`: the agent's own file. Default: `~/.config/mergerepl/agent.yml`, if it is there."""
     log_level: str = "WARNING"
     """`MERGEREPL_LOG_LEVEL`: what the command line logs to standard error. Default: WARNING."""
+    strict_engine: bool = False
+    """`MERGEREPL_STRICT_ENGINE=1`: a refusal by Arrow or delta-rs that mergerepl does not foresee fails the command, and no
+    table is left to Spark for it. For tests. Default: off."""
 
     @classmethod
     def from_environment(cls, environment: Mapping[str, str] | None = None) -> "Settings":
@@ -37,6 +40,7 @@ class Settings:
             debug=_flag("MERGEREPL_DEBUG", variables.get("MERGEREPL_DEBUG", "")),
             agent_config=variables.get("MERGEREPL_AGENT_CONFIG", ""),
             log_level=_log_level(variables.get("MERGEREPL_LOG_LEVEL") or cls.log_level),
+            strict_engine=_flag("MERGEREPL_STRICT_ENGINE", variables.get("MERGEREPL_STRICT_ENGINE", "")),
         )
 
 

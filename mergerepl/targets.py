@@ -45,7 +45,7 @@ class Project:
             capture_held(Replica(root), pubid, progress=shown)
 
         def finish(publisher: Path, subscriber: Path | None, session: str) -> None:
-            from mergerepl.merge.session.finish_session import finish_session
+            from mergerepl.merge.session.recovery import finish_session
             from mergerepl.replica.replica import Replica
 
             finish_session(Replica(publisher), Replica(subscriber) if subscriber else None, session)

@@ -31,6 +31,9 @@ COMPILED = ("properties/test_engine_equals_model", "scenarios/test_flights", "sc
 # Two workers share the machine: their heaps must fit beside each other.
 os.environ.setdefault("MERGEREPL_MEMORY", "2g")
 
+# A refusal by Arrow or delta-rs that no check foresees is a bug: a test that provokes one takes this away.
+os.environ.setdefault("MERGEREPL_STRICT_ENGINE", "1")
+
 
 @pytest.fixture(scope="session")
 def worker_spark() -> Iterator[SparkSession]:

@@ -49,7 +49,7 @@ from mergerepl.spark.in_memory import (
     is_for_one_task,
     keep_for_joins,
     keep_in_memory,
-    let_go,
+    release,
 )
 from mergerepl.spark.made_once import made_once
 from triggers.errors import (
@@ -120,7 +120,7 @@ def capture(
     """
     net = captured_net(window, table)
     if net.changes == 0:
-        let_go(net.kept)
+        release(net.kept)
         return None
     in_memory = [net.kept]
     try:
@@ -136,9 +136,9 @@ def capture(
             if kept is not None:
                 in_memory = [kept, net.kept] if with_images else [kept]
                 if not with_images:
-                    let_go(net.kept)
+                    release(net.kept)
     except BaseException:
-        let_go(net.kept)
+        release(net.kept)
         raise
     images = None
     if with_images:
@@ -180,10 +180,10 @@ def _many_rows(
         older = recent.older(others, count) if count else None
         is_complete = older is None or not older.count()
     except BaseException:
-        let_go(rows)
+        release(rows)
         raise
     if older is not None and not is_complete:
-        let_go(rows)
+        release(rows)
         rows = kept(tracked(recent.rows.unionByName(older)))
     return rows.select(*(name for name in rows.columns if name != IS_KNOWN)), rows
 
@@ -215,13 +215,13 @@ def captured_net(window: CaptureWindow, table: TableReader) -> NetRows:
     try:
         settled, duplicates = _settled(window, table, net)
     except BaseException:
-        let_go(net.kept)
+        release(net.kept)
         raise
     try:
         _check_keys(window, settled, duplicates)
         _check_generated(window, settled)
     except BaseException:
-        let_go(settled.kept)
+        release(settled.kept)
         raise
     return settled
 
@@ -242,7 +242,7 @@ def _net_rows(window: CaptureWindow, table: TableReader) -> NetRows:
                 net = _kept(window, net_changes(feed, shape), gap=None)
                 if not net.half_updates:
                     return net
-                let_go(net.kept)
+                release(net.kept)
                 gap = "updates without what the rows were before"
         except Exception as error:
             gap = gone_reason(error)
@@ -285,7 +285,7 @@ def _kept(window: CaptureWindow, changed: DataFrame, *, gap: str | None) -> NetR
     try:
         found = in_one_task(kept, window.changed_rows).agg(*_counted(article, image)).collect()[0].asDict()
     except BaseException:
-        let_go(kept)
+        release(kept)
         raise
     number = {name: int(value or 0) for name, value in found.items() if not name.startswith(_BOUND)}
     rows = kept.where(counts(image)) if number["idle"] else kept
@@ -353,7 +353,7 @@ def _settled(window: CaptureWindow, table: TableReader, net: NetRows) -> tuple[N
         )
         in_doubt = net.rows.withColumn(DOUBTFUL, is_doubtful)
         settled = _kept(window, decided(in_doubt, before, after, shape_of(window.article)), gap=None)
-        let_go(net.kept)
+        release(net.kept)
         return settled, duplicates
 
 

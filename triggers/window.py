@@ -23,7 +23,7 @@ from triggers.schema_checks import (
 
 if TYPE_CHECKING:
     from mergerepl.delta.feed.window import FeedWindow, Segment
-    from mergerepl.delta.tables import Commit
+    from mergerepl.delta.tables import Commit, TableState
 
 
 SMALL_ROWS, SMALL_BYTES = 10_000, 4 * 1024 * 1024
@@ -49,6 +49,8 @@ class CaptureWindow:
     is_late: bool = False
     generated_columns: Mapping[str, str] = field(default_factory=dict)
     timestamp_partitions: tuple[str, ...] = ()
+    state: "TableState | None" = field(default=None, compare=False, repr=False)
+    """The table at the window's end, if that is its head."""
 
     @property
     def has_changes(self) -> bool:
@@ -121,6 +123,7 @@ def capture_window(at: ArticleTable, window: "FeedWindow", *, is_late: bool = Fa
         is_late,
         {name: text for name, text in metadata.generated_columns.items() if name in article.columns},
         metadata.timestamp_partitions,
+        window.table if through == window.head_version else None,
     )
 
 

@@ -55,7 +55,7 @@ from mergerepl.model.later import answers_later
 from mergerepl.rows.images import all_true
 from mergerepl.rows.sql import quote
 from mergerepl.spark.errors import plain_errors
-from mergerepl.spark.in_memory import keep_in_memory, let_go
+from mergerepl.spark.in_memory import keep_in_memory, release
 from mergerepl.store.folders import make_folder
 from mergerepl.store.lease import lease, replica_root
 from mergerepl.systables.cdc import DELETE, INSERT, OPERATION, SEQVAL, START_LSN, ChangeTable
@@ -328,7 +328,7 @@ def _merged(
                 failpoint("cdc.after_applied")
                 read_back(aim.path, transaction, from_version_exclusive=position.left.version)
         finally:
-            let_go(rows)
+            release(rows)
     aim.arrived(to_lsn.scan_cycle, position)
     deleted = counts.pop(DELETE, 0)
     return AppliedChanges(str(aim.path), from_lsn, to_lsn, sum(counts.values()), deleted)

@@ -13,6 +13,7 @@ from pathlib import Path
 from mergerepl.conflict_tools.listing import conditions_of, refused_and_gone, settled_ids
 from mergerepl.delta.sql_text import text_literal, text_literals, time_before, timestamp_literal
 from mergerepl.delta.tables import count_rows, read_rows
+from mergerepl.errors import MergeReplError
 from mergerepl.model.conflicts import ConflictFilter, PurgeResult
 from mergerepl.monitoring.parties import in_reach
 from mergerepl.replica.replica import Replica
@@ -64,6 +65,8 @@ def purge_when_due(replicas: Sequence[Replica], *, now: datetime | None = None) 
 
     What fails here is logged: the session itself is complete.
     """
+    from deltalake.exceptions import DeltaError
+
     today = now or datetime.now(UTC)
     waits_no_more = cache(lambda: _waits_no_more(replicas))
     for replica in replicas:
@@ -77,7 +80,7 @@ def purge_when_due(replicas: Sequence[Replica], *, now: datetime | None = None) 
                     before = today - timedelta(days=row.conflict_retention)
                     _purge_older(replica, row.pubid, before, waits_no_more)
             write_note(replica.root, _NOTE, stated)
-        except Exception as error:
+        except (MergeReplError, DeltaError, OSError) as error:
             log.warning("%s: its old conflicts could not be removed: %s", replica.root, error)
 
 

@@ -26,6 +26,7 @@ from mergerepl.changes import ROW, ROWGUID, Action
 from mergerepl.conflict_tools.decide_again import ACTION, NEW, decide_again
 from mergerepl.conflict_tools.interrupted import refuse_interrupted
 from mergerepl.conflict_tools.listing import conditions_of, no_conflict, require_ids
+from mergerepl.delta.engine_choice import EngineChoice
 from mergerepl.delta.feed.window import feed_window
 from mergerepl.delta.marks import CommitMark
 from mergerepl.delta.tables import (
@@ -316,7 +317,16 @@ def _stage_checked(
     takes_away = any(work.actions.get(each) for each in (Action.UPDATE, Action.DELETE))
     try:
         write_files(rows, folder)
-        refuse_table(spark, folder, work, article, facts, action=ACTION, takes_away=takes_away)
+        refuse_table(
+            spark,
+            EngineChoice(uses_arrow=False),
+            folder,
+            work,
+            article,
+            facts,
+            action=ACTION,
+            takes_away=takes_away,
+        )
         staged = read_staged(spark, folder)
         held = partial(read_version, spark, facts.path, facts.version)
         broken = broken_rules(staged.where(F.col(ACTION) != Action.DELETE.value), facts, article, held=held)

@@ -14,6 +14,12 @@ from typing import TYPE_CHECKING, Any
 from pyspark.sql.types import StructField, StructType
 
 from mergerepl.changes import ROW
+from mergerepl.delta.engine_choice import (
+    NeedsSparkError,
+    TooLargeForArrowError,
+    arrow_refusals,
+    require_texts,
+)
 from mergerepl.delta.footers import footer_problem, may_have, read_footer
 from mergerepl.delta.log import actions_of, log_path
 from mergerepl.delta.reads import may_hold, plain_files
@@ -61,10 +67,7 @@ class UpdateKeys:
         return f"an UPDATE by delta-rs that is read by comparing all rows of its files: {self.doubt}"
 
 
-class OnlySparkReadsError(ValueError):
-    """Arrow is not to read the rows, or not to make others of them: Spark does."""
-
-
+@arrow_refusals()
 def feed_of_files(
     table: TableState,
     columns: Sequence[str],
@@ -79,7 +82,7 @@ def feed_of_files(
         versions: Each version, and whether its change files are passed over.
         keys: Versions of which only the rows with some keys count (`update_keys`).
 
-    Raises: OnlySparkReadsError, OSError, pyarrow's errors if Arrow does not read the rows as Spark does.
+    Raises: NeedsSparkError if Arrow does not read the rows as Spark does.
     """
     import pyarrow as pa
 
@@ -97,8 +100,7 @@ def feed_of_files(
         _require_few(count)
         parts.append(found.append_column(COMMIT_VERSION, pa.array([version] * found.num_rows, pa.int64())))
     feed = pa.concat_tables(parts)
-    # Bytes that are no UTF-8 are a text to Spark.
-    feed.validate(full=True)
+    require_texts(feed)
     return as_images(feed, columns)
 
 
@@ -180,13 +182,13 @@ def as_images(rows: "pa.Table", columns: Sequence[str]) -> "pa.Table":
 def files_of(table: Path, version: int, *, by_files: bool) -> Iterator[tuple[Path, str | None]]:
     """Yield the files that say what a commit changed, with the kind of their rows; None: they say it themselves.
 
-    Raises: OnlySparkReadsError for deletion vectors and encoded names.
+    Raises: NeedsSparkError for deletion vectors and encoded names.
     """
     actions = actions_of(log_path(table, version).read_text(encoding="utf-8"))
     if any(
         "deletionVector" in part for action in actions for part in action.values() if isinstance(part, dict)
     ):
-        raise OnlySparkReadsError(f"version {version} of '{table}' has deletion vectors")
+        raise NeedsSparkError(f"version {version} has deletion vectors")
     stated = [] if by_files else [action["cdc"] for action in actions if "cdc" in action]
     for each in stated:
         yield _inside(table, each), None
@@ -199,23 +201,27 @@ def files_of(table: Path, version: int, *, by_files: bool) -> Iterator[tuple[Pat
 def _inside(table: Path, action: Mapping[str, Any]) -> Path:
     name: str = action["path"]
     if "%" in name or ":" in name or name.startswith("/") or ".." in name:
-        raise OnlySparkReadsError(f"file '{name}' of '{table}'")
+        raise NeedsSparkError(f"file '{name}' of '{table}'")
     return table / name
 
 
 def _require_few(rows: int) -> None:
     if rows > MOST_ROWS:
-        raise OnlySparkReadsError("too many rows")
+        raise TooLargeForArrowError("too many rows")
 
 
 def readable_rows(table: TableState, files: Sequence[Path], *, most_bytes: int = MOST_BYTES) -> list[int]:
-    """Return how many rows each file has; raise OnlySparkReadsError if Arrow is not to read one of them."""
+    """Return how many rows each file has; raise NeedsSparkError if Arrow is not to read one of them."""
     if len(files) > MOST_FILES or sum(file.stat().st_size for file in files) > most_bytes:
-        raise OnlySparkReadsError("too many files, or too large ones")
-    footers = [read_footer(file) for file in files]
+        raise TooLargeForArrowError("too many files, or too large ones")
+    try:
+        footers = [read_footer(file) for file in files]
+    except (OSError, ValueError) as error:
+        # Gone or damaged: Spark says which, and what else can be read.
+        raise NeedsSparkError(f"a file cannot be read: {error}") from error
     for footer in footers:
         if (problem := footer_problem(footer, table.names)) is not None:
-            raise OnlySparkReadsError(problem)
+            raise NeedsSparkError(problem)
     return [footer.num_rows for footer in footers]
 
 
@@ -231,7 +237,7 @@ def read_rows(
     names = source.schema_arrow.names
     there = [name for name in columns if name in names]
     if not set(wanted or ()).issubset(there):
-        raise OnlySparkReadsError("a file lacks a column of its key")
+        raise NeedsSparkError("a file lacks a column of its key")
     if wanted is None:
         found = source.read([*there, *([CHANGE_TYPE] if kind is None else [])])
     else:
@@ -257,7 +263,7 @@ def rows_with_keys(
 ) -> "pa.Table":
     """Return the identity columns of a table's rows whose first one is among these values (in lower case, if GUIDs).
 
-    Raises: OnlySparkReadsError, OSError, pyarrow's errors if Arrow does not read the rows as Spark does.
+    Raises: NeedsSparkError if Arrow does not read the rows as Spark does.
     """
     return _rows_with(table, identity, first, is_guid=is_guid, most_bytes=MOST_KEYS_BYTES)
 
@@ -270,11 +276,11 @@ def rows_with_values(
     Raises: as `rows_with_keys`.
     """
     found = _rows_with(table, [name, *(each for each in columns if each != name)], values)
-    # Bytes that are no UTF-8 are a text to Spark.
-    found.validate(full=True)
+    require_texts(found)
     return found.select(list(columns))
 
 
+@arrow_refusals()
 def _rows_with(
     table: TableState,
     columns: Sequence[str],
@@ -292,7 +298,7 @@ def _rows_with(
     bounds = {} if ends["min"] is None else {columns[0]: (ends["min"] - 1, ends["max"])}
     found = plain_files(table, bounded=tuple(bounds))
     if found is None:
-        raise OnlySparkReadsError(f"the rows of '{table.path}' are not those of its files")
+        raise NeedsSparkError(f"the rows of '{table.path}' are not those of its files")
     files = [table.path / each["path"] for each in found if may_hold(each, bounds)]
     readable_rows(table, files, most_bytes=most_bytes)
     schema = pa.schema([table.arrow_schema.field(name) for name in columns])
@@ -313,7 +319,7 @@ def matching_rows(
 
     Row groups without such a value are not read, by their statistics; of others the wanted columns come first.
 
-    Raises: OnlySparkReadsError if there are more than the most rows.
+    Raises: NeedsSparkError if there are more than the most rows.
     """
     import pyarrow as pa
     import pyarrow.compute as pc
@@ -329,7 +335,7 @@ def matching_rows(
         places = pc.indices_nonzero(reduce(pc.and_, (pc.is_in(values[name], wanted[name]) for name in names)))
         count += len(places)
         if count > most_rows:
-            raise OnlySparkReadsError("too many rows have the values of its key that are looked up")
+            raise TooLargeForArrowError("too many rows have the values of its key that are looked up")
         if len(places):
             more = _taken(source, group, schema, others, places) if others else rows.select([])
             both = {**_columns(rows.take(places)), **_columns(more)}

@@ -18,6 +18,7 @@ from mergerepl.changes import (
     ROW,
     Action,
 )
+from mergerepl.delta.engine_choice import EngineChoice, NeedsSparkError
 from mergerepl.delta.key_ranges import key_ranges
 from mergerepl.delta.log import Commit
 from mergerepl.delta.reads import read_version
@@ -36,7 +37,7 @@ from mergerepl.rows.key_bounds import KeyBounds, same_key
 from mergerepl.rows.not_null import as_declared
 from mergerepl.rows.sql import quote
 from mergerepl.spark.errors import gone_reason
-from mergerepl.spark.in_memory import keep_in_memory, let_go
+from mergerepl.spark.in_memory import keep_in_memory, release
 
 log = logging.getLogger(__name__)
 
@@ -60,6 +61,7 @@ def merge_rows(
     generated_columns: Collection[str] = (),
     left_out_columns: Sequence[str] = (),
     small_rows: Callable[[], SmallRows] | None = None,
+    choice: EngineChoice | None = None,
 ) -> Commit:
     """Bring a table to the staged final state of the rows whose `action` column says so, in one MERGE that happens once.
 
@@ -78,6 +80,7 @@ def merge_rows(
         left_out_columns: Columns of the table that the article leaves out. A row that was deleted after
             `from_version_exclusive` and is inserted now gets its former values of them back.
         small_rows: Gives the rows for delta-rs, which merges them without Spark if it may; by default Spark does.
+        choice: Counts the table if delta-rs may not.
 
     Returns: Our commit; it changes no data if the table already was in the final state.
 
@@ -89,13 +92,15 @@ def merge_rows(
     def merge() -> None:
         nonlocal small_rows, ranges
         if small_rows is not None:
-            reason = merge_small(
-                small_rows, table, article, actions=actions, bounds=bounds, transaction=transaction
-            )
-            if reason is None:
+            try:
+                merge_small(
+                    small_rows, table, article, actions=actions, bounds=bounds, transaction=transaction
+                )
+            except NeedsSparkError as error:
+                (choice or EngineChoice(uses_arrow=True)).fall_back(table, error)
+                small_rows = None
+            else:
                 return
-            log.info("%s is merged by Spark: %s", table, reason)
-            small_rows = None
         if ranges is None:
             count = sum(actions.get(each, 0) for each in DATA_ACTIONS)
             ranges = key_ranges(
@@ -278,7 +283,7 @@ def with_left_out(
     try:
         yield source.join(held, on=list(article.identity_fields), how="left"), left_out
     finally:
-        let_go(held)
+        release(held)
 
 
 def _held_then(

@@ -20,6 +20,7 @@ from pyspark.sql.types import StructType
 from mergerepl.delta.log import is_foreign
 from mergerepl.delta.metadata import CHAR_VARCHAR
 from mergerepl.delta.table import TableState, file_names, open_table
+from mergerepl.errors import StoreError
 from mergerepl.rows.sql import quote
 from mergerepl.spark.callers import active_session
 from mergerepl.spark.session import copy_if_possible, in_session, with_write_confs
@@ -103,10 +104,12 @@ def foreign_file(spark: SparkSession, table: Path, version: int) -> str | None:
 
     Its owner may remove it, and a log may name any file at all.
     """
+    from deltalake.exceptions import DeltaError
+
     try:
         names = file_names(table, version)
-    except Exception as error:
-        logger.info("%s: its files are asked of Spark: %s", table, error)
+    except (StoreError, DeltaError, OSError) as error:
+        logger.info("Spark: table '%s': %s", table, error)
         files = read_version(spark, table, version).inputFiles()
         return next((file for file in files if not file.startswith(f"file:{table}/")), None)
     return next((unquote(name) for name in names if is_foreign(table, name)), None)
@@ -122,18 +125,23 @@ def read_columns(
     bounds: Bounds | None = None,
 ) -> DataFrame:
     """Return some columns of a user's table at one version, or all; of rows outside of the bounds, some or none."""
+    from deltalake.exceptions import DeltaError
+
     try:
         state = open_table(table, version)
         fields = {field.name.lower(): field for field in state.schema}
-        schema = StructType([fields[name.lower()] for name in columns]) if columns else state.schema
-        # Delta pads the values of CHAR(n).
-        is_padded = any(CHAR_VARCHAR in (field.metadata or {}) for field in schema)
-        files = None if is_padded else plain_files(state, bounded=bounds or ())
+        names = [name.lower() for name in columns] if columns else [*fields]
+        schema = StructType([fields[name] for name in names if name in fields])
+        # Delta pads the values of CHAR(n). Its error about a column that is not there is the better one.
+        is_plain = len(schema) == len(names) and not any(
+            CHAR_VARCHAR in (field.metadata or {}) for field in schema
+        )
+        files = plain_files(state, bounded=bounds or ()) if is_plain else None
         if files and bounds:
             files = [each for each in files if may_hold(each, bounds)] or files[:1]
-    except Exception as error:
-        # A feature that only Delta on Spark knows, say; and its errors about what it cannot read either are better.
-        logger.info("%s: read through Spark: %s", table, error)
+    except (StoreError, DeltaError, OSError) as error:
+        # A feature that only Delta on Spark knows, say; and its errors about tables that it cannot read either are better.
+        logger.info("Spark: table '%s': %s", table, error)
         files = None
     if files and len(files) <= files_at_most:
         return read_files(spark, table, files, schema)

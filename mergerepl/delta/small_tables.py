@@ -155,6 +155,11 @@ def counts_by(path: Path, column: str, *, where: str) -> dict[Any, int]:
         return dict(zip(python_values(found.column("value")), python_values(found.column("n")), strict=True))
 
 
+def is_of_odd_text(error: BaseException | None) -> bool:
+    """Whether delta-rs refused to read text that is no UTF-8, which Spark reads."""
+    return "non UTF-8" in str(error)
+
+
 @contextmanager
 def _as_store_error(path: Path) -> Iterator[None]:
     """Raise what delta-rs raises while it reads a table as an error of ours.
@@ -175,7 +180,7 @@ def _as_store_error(path: Path) -> Iterator[None]:
     except StoreError:
         raise
     except Exception as error:
-        if "non UTF-8" in str(error):
+        if is_of_odd_text(error):
             raise StoreError(
                 f"Table '{path}' holds text that is no UTF-8, which only Spark reads: look at it with "
                 "`mergerepl.conflicts(...)` in Python, or with Spark SQL. Nothing is damaged.",

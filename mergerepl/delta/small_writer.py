@@ -2,8 +2,7 @@
 
 A Spark MERGE takes 1.3 to 2.6 s whatever it writes; this one takes milliseconds for few rows, 0.1 s for 60,000. It decides
 nothing: the staged rows say what each row becomes. For readers it is like Spark's MERGE: the same mark, transaction, rows
-and change feed. Features that the tables below do not list keep Spark's path. So does a failure here, unless it is a commit
-of another writer.
+and change feed. Features that the tables below do not list keep Spark's path, and so does what delta-rs refuses.
 """
 
 import re
@@ -13,10 +12,16 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from mergerepl.changes import DATA_ACTIONS, Action
+from mergerepl.delta.engine_choice import (
+    NeedsSparkError,
+    TooLargeForArrowError,
+    arrow_refusals,
+    require_texts,
+)
 from mergerepl.delta.footers import footer_problem, read_footer
 from mergerepl.delta.metadata import CONSTRAINT_PREFIX
 from mergerepl.delta.reads import may_hold, plain_files
-from mergerepl.delta.table import TableState, open_table, reason_of
+from mergerepl.delta.table import TableState, open_table
 from mergerepl.delta.transactions import Transaction, commit_properties, is_done
 from mergerepl.delta.types import Json, ddl_of, has_not_null_parts, leaf_types
 from mergerepl.delta.writes import commit_transaction
@@ -76,8 +81,8 @@ class SmallRows:
 
 def reason_for_spark(
     table: TableState, article: PublishedArticle, actions: Mapping[str, int], bounds: KeyBounds
-) -> str | None:
-    """Return why a table keeps Spark's MERGE for these rows, as a clause; None if delta-rs may write it.
+) -> NeedsSparkError | None:
+    """Return why a table keeps Spark's MERGE for these rows; None if delta-rs may write it.
 
     Args:
         table: The user's table at its head.
@@ -86,12 +91,12 @@ def reason_for_spark(
         bounds: Image field -> (lowest, highest) key, as literal texts.
     """
     if sum(actions.get(each.value, 0) for each in DATA_ACTIONS) > MOST_ROWS:
-        return f"more than {MOST_ROWS} rows"
+        return TooLargeForArrowError(f"more than {MOST_ROWS} rows")
     for field in table.fields:
         if not field["nullable"] and field["name"] not in article.columns:
-            return f"column '{field['name']}' is NOT NULL, and not of the article"
+            return NeedsSparkError(f"column '{field['name']}' is NOT NULL, and not of the article")
     if (problem := article_problem(table, article)) is not None:
-        return problem
+        return NeedsSparkError(problem)
     return _file_problem(table, article, bounds)
 
 
@@ -151,7 +156,7 @@ def _kinds(type_: Json) -> set[str]:
     return {type_["type"]}.union(*(_kinds(each) for each in parts))
 
 
-def _file_problem(table: TableState, article: PublishedArticle, bounds: KeyBounds) -> str | None:
+def _file_problem(table: TableState, article: PublishedArticle, bounds: KeyBounds) -> NeedsSparkError | None:
     ranges = {
         name: (int(bounds[field][0]) - 1, int(bounds[field][1]))
         for name, field in zip(article.identity, article.identity_fields, strict=True)
@@ -159,16 +164,18 @@ def _file_problem(table: TableState, article: PublishedArticle, bounds: KeyBound
     }
     files = plain_files(table, bounded=tuple(ranges))
     if files is None:
-        return "its files"
+        return NeedsSparkError("its rows are not those of its files")
     touched = [table.path / each["path"] for each in files if may_hold(each, ranges)]
     try:
         if len(touched) > MOST_FILES or sum(file.stat().st_size for file in touched) > MOST_BYTES_REWRITTEN:
-            return f"more than {MOST_FILES} files or {MOST_BYTES_REWRITTEN >> 20} MiB to rewrite"
+            return TooLargeForArrowError(
+                f"more than {MOST_FILES} files or {MOST_BYTES_REWRITTEN >> 20} MiB to rewrite"
+            )
         for file in touched:
             if (problem := footer_problem(read_footer(file), table.names)) is not None:
-                return problem
+                return NeedsSparkError(problem)
     except (OSError, ValueError) as error:
-        return f"a file cannot be read: {error}"
+        return NeedsSparkError(f"a file cannot be read: {error}")
     return None
 
 
@@ -180,38 +187,30 @@ def merge_small(
     actions: Mapping[str, int],
     bounds: KeyBounds,
     transaction: Transaction,
-) -> str | None:
+) -> None:
     """Bring a table to the final state of some rows, in one MERGE of delta-rs, unless it holds the transaction already.
 
-    Returns: Why Spark is to do it, as a clause; None if it is done.
-
-    Raises: CommitFailedError if another writer committed after the table was read: a commit never follows one that was not.
+    Raises: NeedsSparkError if Spark is to do it; CommitFailedError if another writer committed after the table was read: a
+        commit never follows one that was not.
     """
-    from deltalake.exceptions import CommitFailedError
-
     state = open_table(table)
-    reason = reason_for_spark(state, article, actions, bounds)
-    if reason is not None or is_done(state, transaction):
-        return reason
-    try:
-        return _merged(rows_of(), state, article, bounds, transaction)
-    except CommitFailedError:
-        raise
-    except Exception as error:
-        # Spark's MERGE finds the commit if it is there; else its own error says what fails.
-        return reason_of(error)
+    if (refused := reason_for_spark(state, article, actions, bounds)) is not None:
+        raise refused
+    if not is_done(state, transaction):
+        _merge(rows_of(), state, article, bounds, transaction)
 
 
-def _merged(
+@arrow_refusals()
+def _merge(
     staged: SmallRows,
     state: TableState,
     article: PublishedArticle,
     bounds: KeyBounds,
     transaction: Transaction,
-) -> str | None:
-    """Merge rows into a table; return why not, as a clause, if Spark is to do it.
+) -> None:
+    """Merge rows into a table.
 
-    Raises: CommitFailedError if another writer committed meanwhile; whatever delta-rs raises.
+    Raises: NeedsSparkError; CommitFailedError if another writer committed since the table was opened.
     """
     import pyarrow as pa
 
@@ -219,7 +218,9 @@ def _merged(
     types = {name: ddl_of(_type(state, name)) for name in columns}
     for name, field in columns.items():
         if staged.types.get(field) != types[name]:
-            return f"column '{name}' is {types[name]}, and the rows have {staged.types.get(field)}"
+            raise NeedsSparkError(
+                f"column '{name}' is {types[name]}, and the rows have {staged.types.get(field)}"
+            )
     is_guid = article.rowguid_column is not None
     is_delete = f"s.{ACTION} = '{Action.DELETE.value}'"
     with state.writing() as log:
@@ -229,8 +230,7 @@ def _merged(
             *((field, stored.field(name).type) for name, field in columns.items()),
         ]
         rows = staged.rows.select([name for name, _ in target]).cast(pa.schema(target))
-        # Bytes that are no UTF-8 are a text to Spark.
-        rows.validate(full=True)
+        require_texts(rows)
         found = set(rows[ACTION].unique().to_pylist())
         merge = log.merge(
             rows,
@@ -258,7 +258,6 @@ def _merged(
     if not is_written:
         # Where nothing changes, delta-rs commits nothing; Spark's MERGE leaves its transaction.
         commit_transaction(state.path, transaction)
-    return None
 
 
 def _same_key(state: TableState, article: PublishedArticle, bounds: KeyBounds) -> Iterator[str]:

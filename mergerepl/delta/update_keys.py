@@ -14,13 +14,13 @@ from typing import TYPE_CHECKING, Any
 from mergerepl.delta.commit_files import (
     CHANGE_TYPE,
     MOST_KEYS_BYTES,
-    OnlySparkReadsError,
     UpdateKeys,
     files_of,
     read_rows,
     readable_rows,
     without_copied,
 )
+from mergerepl.delta.engine_choice import NeedsSparkError, require_texts
 from mergerepl.delta.log import actions_of, commit_text, log_path
 from mergerepl.delta.small_writer import COLUMN_PROPERTIES, KEY_TYPES, type_problem
 from mergerepl.delta.table import TableState, open_table
@@ -60,14 +60,14 @@ def _update_keys(table: Path, version: int, key: tuple[str, ...], _commit: str |
         return _proven(open_table(table, version), key)
     except FileNotFoundError as error:
         return UpdateKeys(doubt=f"'{error.filename}' is gone", is_gone=True)
-    except (StoreError, OSError, KeyError, ValueError, pa.ArrowException) as error:
+    except (NeedsSparkError, StoreError, OSError, KeyError, ValueError, pa.ArrowException) as error:
         return UpdateKeys(doubt=str(error))
 
 
 def _proven(table: TableState, key: Sequence[str]) -> UpdateKeys:
     """Return the values of key columns of the rows that a version changed.
 
-    Raises: OnlySparkReadsError with the reason if they are not proven; OSError, ValueError, pyarrow's errors if a file
+    Raises: NeedsSparkError with the reason if they are not proven; OSError, ValueError, pyarrow's errors if a file
         cannot be read.
     """
     import pyarrow.compute as pc
@@ -78,7 +78,7 @@ def _proven(table: TableState, key: Sequence[str]) -> UpdateKeys:
     counts = readable_rows(table, [file for file, _ in files], most_bytes=MOST_KEYS_BYTES)
     for kind in ("delete", "insert"):
         if sum(n for n, (_, each) in zip(counts, files, strict=True) if each == kind) != updated + copied:
-            raise OnlySparkReadsError("its files have other numbers of rows than it states")
+            raise NeedsSparkError("its files have other numbers of rows than it states")
     # Rows that differ in some of their columns are enough.
     columns = [
         field["name"]
@@ -88,7 +88,7 @@ def _proven(table: TableState, key: Sequence[str]) -> UpdateKeys:
     rows = [(read_rows(file, table, columns, kind, values), kind) for file, kind in files]
     changed = without_copied(rows, columns)[CHANGE_TYPE]
     if any(pc.sum(pc.equal(changed, kind)).as_py() != updated for kind in ("delete", "insert")):
-        raise OnlySparkReadsError(
+        raise NeedsSparkError(
             f"it updated {updated:,} rows, and not as many differ by the keys in its change files"
         )
     is_small = sum(each.nbytes for each, _ in rows) <= _MOST_HELD_BYTES
@@ -100,14 +100,14 @@ def _counts(table: TableState) -> tuple[int, int]:
     actions = actions_of(log_path(table.path, table.version).read_text(encoding="utf-8"))
     info: Mapping[str, Any] = next((action["commitInfo"] for action in actions if "commitInfo" in action), {})
     if info.get("operation") != "UPDATE":
-        raise OnlySparkReadsError(f"it is a {info.get('operation')} by an old version")
+        raise NeedsSparkError(f"it is a {info.get('operation')} by an old version")
     metrics = info.get("operationMetrics") or {}
     stated = [str(metrics.get(f"num_{name}_rows", "")) for name in ("updated", "copied")]
     if not all(text.isdecimal() for text in stated):
-        raise OnlySparkReadsError("it does not count its rows")
+        raise NeedsSparkError("it does not count its rows")
     updated, copied = map(int, stated)
     if not 0 < updated <= MOST_KEYS:
-        raise OnlySparkReadsError(f"it updated {updated:,} rows; the most is {MOST_KEYS:,}")
+        raise NeedsSparkError(f"it updated {updated:,} rows; the most is {MOST_KEYS:,}")
     return updated, copied
 
 
@@ -118,19 +118,18 @@ def _stated_values(table: TableState, key: Sequence[str]) -> "Wanted":
 
     names = [name for name in key if _is_usable(table, name)]
     if not names:
-        raise OnlySparkReadsError("its key is of no type that rows are looked up by")
+        raise NeedsSparkError("its key is of no type that rows are looked up by")
     files = list(files_of(table.path, table.version, by_files=False))
     if any(kind is not None for _, kind in files):
-        raise OnlySparkReadsError("it has no change files")
+        raise NeedsSparkError("it has no change files")
     # A row before and after; some copied ones may be there, too.
     if sum(readable_rows(table, [file for file, _ in files])) > 3 * MOST_KEYS:
-        raise OnlySparkReadsError("its change files have too many rows")
+        raise NeedsSparkError("its change files have too many rows")
     schema = pa.schema([table.arrow_schema.field(name) for name in names])
     rows = pa.concat_tables(
         [pq.ParquetFile(file).read(names).select(names).cast(schema) for file, _ in files]
     )
-    # Bytes that are no UTF-8 are a text to Spark.
-    rows.validate(full=True)
+    require_texts(rows)
     return {name: rows[name].unique() for name in names}
 
 

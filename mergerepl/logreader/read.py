@@ -24,7 +24,7 @@ from mergerepl.logreader.plan import Reading, SourcePlan
 from mergerepl.rows.nested import in_shape
 from mergerepl.rows.sql import quote
 from mergerepl.spark.errors import cause_of, gone_reason, unopened_file
-from mergerepl.spark.in_memory import in_one_task, let_go
+from mergerepl.spark.in_memory import in_one_task, release
 from mergerepl.spark.session import require_utc
 
 log = logging.getLogger(__name__)
@@ -46,7 +46,7 @@ class ReadSource:
     def release(self) -> None:
         """Let go of the memory."""
         for frame in self.kept:
-            let_go(frame)
+            release(frame)
 
 
 def read_source(
@@ -83,7 +83,7 @@ def _read(
             if events is not None and (is_decided or not events.half_updates):
                 return reading, events
             if events is not None:
-                let_go(events.kept)
+                release(events.kept)
                 by_files = tuple(sorted({*reading.by_files, *events.half_updates}))
                 reading = replace(reading, by_files=by_files, most_rows=None)
                 events = _events_of_feed(spark, path, reading, shape)

@@ -135,7 +135,7 @@ class SessionResult:
 
     A session that went well and could not be validated keeps its status and counts, and has an `error`. So has one whose
     `refused` articles could not go on, while the others did. `waiting` changes stay at their source, as the other
-    side's table refuses them.
+    side's table refuses them. `fallbacks` says for each table that Spark read or wrote, though its rows were few, why.
     """
 
     publication: str
@@ -153,6 +153,7 @@ class SessionResult:
     refused: tuple[str, ...] = ()
     waiting: int = 0
     given_up: GivenUp | None = None
+    fallbacks: tuple[str, ...] = ()
 
     @property
     def is_failed(self) -> bool:

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from mergerepl.delta.log import as_seen, head_version, is_as_seen
+from mergerepl.errors import MergeReplError
 from mergerepl.store.notes import has_staged_session, read_note, write_note
 
 if TYPE_CHECKING:
@@ -36,6 +37,9 @@ _SYSTEM_FOLDER = "_mergerepl"
 _SUBSCRIPTIONS = "subscriptions"
 _BOTH = "both"
 
+_UNREADABLE = (MergeReplError, OSError, LookupError, TypeError, ValueError)
+"""What a note raises that is damaged, or a table that is gone."""
+
 
 def waiting_if_quiet(
     publisher: Path, subscriber: Path, publication: str, direction: str = _BOTH
@@ -50,7 +54,7 @@ def waiting_if_quiet(
         notes = _remembered(publisher, subscriber, publication, direction)
         quiet = (note for note in notes if all(is_as_seen(seen) for seen in note["tables"]))
         return next((int(note["waiting"]) for note in quiet), None)
-    except Exception:
+    except _UNREADABLE:
         # Whatever is wrong with the file or a table: the full check will say it.
         return None
 
@@ -113,7 +117,7 @@ def noted_subscriptions(root: Path) -> list[Target] | None:
             (Path(publisher), Path(subscriber), str(name))
             for publisher, subscriber, name in note["subscriptions"]
         ]
-    except Exception:
+    except _UNREADABLE:
         # Whatever is wrong with the file or a table: reading them will say it.
         return None
 

@@ -6,12 +6,17 @@ Nothing is decided here and no row changes: the version of a row that counts is 
 import logging
 from pathlib import Path
 
+from deltalake.exceptions import DeltaError
+from py4j.protocol import Py4JError
+from pyarrow import ArrowException
+from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
 from mergerepl.delta import appended
+from mergerepl.delta.engine_choice import EngineChoice, NeedsSparkError, arrow_refusals
 from mergerepl.delta.tables import join_small_files
+from mergerepl.errors import MergeReplError
 from mergerepl.replica.replica import Replica
-from mergerepl.spark.session import writes_small
 from mergerepl.systables.table import Plane
 
 log = logging.getLogger(__name__)
@@ -21,6 +26,17 @@ SESSIONS_BETWEEN = 16
 
 FILES_AT_MOST = 32
 
+_FAILURES = (
+    MergeReplError,
+    NeedsSparkError,
+    DeltaError,
+    ArrowException,
+    OSError,
+    PySparkException,
+    Py4JError,
+)
+"""What Delta's two writers raise."""
+
 LARGE_BYTES = 16 * 1024 * 1024
 """A file of this size is never written again."""
 
@@ -29,7 +45,12 @@ LARGE_BYTES_OF_HISTORY = 256 * 1024
 
 
 def compact_when_due(
-    spark: SparkSession, replicas: tuple[Replica, ...], *, number: int, previous_number: int
+    spark: SparkSession,
+    replicas: tuple[Replica, ...],
+    choice: EngineChoice,
+    *,
+    number: int,
+    previous_number: int,
 ) -> None:
     """When a subscription's session numbers pass a multiple of 16, join the files of appended tables with more than 32.
 
@@ -46,19 +67,20 @@ def compact_when_due(
                     if plane is Plane.HISTORY:
                         join_small_files(table, large_bytes=LARGE_BYTES_OF_HISTORY)
                     else:
-                        _join(spark, table)
+                        _join(spark, table, choice)
                     log.info("%s: joined %s files", table, files)
-            except Exception as error:
+            except _FAILURES as error:
                 log.warning("%s: its small files could not be joined: %s", table, error)
 
 
-def _join(spark: SparkSession, table: Path) -> None:
+def _join(spark: SparkSession, table: Path, choice: EngineChoice) -> None:
     """Join the files of a table of rows: without Spark where that may write, which takes it 1 to 3 s a table."""
-    if writes_small(spark):
+    if choice.uses_arrow:
         try:
-            appended.join_appended_files(table, most=FILES_AT_MOST, target_bytes=LARGE_BYTES)
-        except Exception as error:
-            log.info("%s: its small files are joined by Spark: %s", table, error)
+            with arrow_refusals():
+                appended.join_appended_files(table, most=FILES_AT_MOST, target_bytes=LARGE_BYTES)
+        except NeedsSparkError as error:
+            choice.fall_back(table, error)
         else:
             return
     appended.join_small_files(spark, table, large_bytes=LARGE_BYTES)

@@ -30,7 +30,8 @@ from mergerepl.changes import (
     Action,
     Verdict,
 )
-from mergerepl.delta.commit_files import MOST_ROWS, OnlySparkReadsError
+from mergerepl.delta.commit_files import MOST_ROWS
+from mergerepl.delta.engine_choice import NeedsSparkError, require_texts
 from mergerepl.delta.footers import read_footer
 from mergerepl.delta.small_writer import ACTION, MOST_BYTES, SmallRows, type_problem
 from mergerepl.delta.tables import reason_of
@@ -231,7 +232,7 @@ def conflicts_in_batches(folder: Path, columns: Sequence[str]) -> "Iterator[pa.T
     """Yield the RESOLVED rows of a folder that are conflicts, as many at a time as memory takes.
 
     Raises:
-        OnlySparkReadsError: Arrow might hold a value otherwise than Spark does.
+        NeedsSparkError: Arrow might hold a value otherwise than Spark does.
         StoreError: There is no such file, or it is damaged.
     """
     return _in_batches(folder, columns, having=CONFLICT_TYPE)
@@ -248,7 +249,7 @@ def _in_batches(folder: Path, columns: Sequence[str], *, having: str) -> "Iterat
     import pyarrow.dataset as ds
 
     if not are_for_arrow(folder):
-        raise OnlySparkReadsError(f"types of columns in '{folder}'")
+        raise NeedsSparkError(f"types of columns in '{folder}'")
     try:
         rows = ds.dataset(folder, format="parquet")
         batches = rows.to_batches(
@@ -259,12 +260,12 @@ def _in_batches(folder: Path, columns: Sequence[str], *, having: str) -> "Iterat
             fragment_readahead=1,
         )
         for batch in batches:
-            _require_texts(batch)
+            require_texts(batch)
             if batch.num_rows:
                 yield pa.Table.from_batches([batch])
     except (pa.ArrowNotImplementedError, pa.ArrowCapacityError) as error:
-        raise OnlySparkReadsError(reason_of(error)) from error
-    except OnlySparkReadsError:
+        raise NeedsSparkError(reason_of(error)) from error
+    except NeedsSparkError:
         raise
     except (pa.ArrowException, ValueError, OSError) as error:
         raise _unreadable(folder, reason_of(error)) from error
@@ -275,19 +276,6 @@ def _rows_of_batch(rows: "Dataset") -> int:
     groups = [group for file in rows.get_fragments() for group in file.row_groups]
     size, count = sum(group.total_byte_size for group in groups), sum(group.num_rows for group in groups)
     return max(1, min(_ROWS_OF_BATCH, int(_BYTES_OF_BATCH * count / max(1, size))))
-
-
-def _require_texts(rows: "pa.RecordBatch") -> None:
-    """Check that all texts are UTF-8: to Spark, other bytes are a text, too.
-
-    Raises: OnlySparkReadsError.
-    """
-    import pyarrow as pa
-
-    try:
-        rows.validate(full=True)
-    except pa.ArrowInvalid as error:
-        raise OnlySparkReadsError(reason_of(error)) from error
 
 
 def _image_fields(folder: Path) -> list[Field]:

@@ -7,7 +7,13 @@ the one about the publisher. Each replica also has a row about itself.
 from pathlib import Path
 
 from mergerepl.changes import PUBLISHER
-from mergerepl.errors import INITIALISE_AGAIN, ConfigurationError, EnumerationError, PublicationError
+from mergerepl.errors import (
+    INITIALISE_AGAIN,
+    ConfigurationError,
+    EnumerationError,
+    MergeReplError,
+    PublicationError,
+)
 from mergerepl.model.article import PublishedArticle
 from mergerepl.model.publication import PUBLISHER_PRIORITY
 from mergerepl.replica.replica import Replica, require_ends
@@ -171,7 +177,8 @@ def _refuse_copy(replica: Replica, info: ReplicaInfo) -> None:
         return
     try:
         is_same = Replica(former).info().replid == info.replid
-    except Exception:
+    except (MergeReplError, OSError):
+        # The folder is no replica any more, or cannot be read: nothing says that this one is a copy of it.
         return
     if is_same:
         raise PublicationError(

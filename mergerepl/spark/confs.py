@@ -35,9 +35,6 @@ PASSES_OVER_FILES = ("spark.sql.files.ignoreMissingFiles", "spark.sql.files.igno
 ADAPTIVE = "spark.sql.adaptive.enabled"
 """Whether Spark plans a query further while it runs."""
 
-ENGINE = "spark.mergerepl.engine"
-"""A conf of the session: who writes users' tables, `spark` or `auto` (also delta-rs, where a table allows it)."""
-
 UMASK = "fs.permissions.umask-mode"
 """Hadoop's conf of the permissions that new files lack; its default is 022."""
 

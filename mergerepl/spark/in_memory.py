@@ -90,7 +90,7 @@ def collected(frame: DataFrame) -> "pa.Table":
     return frame.toArrow().cast(to_arrow_schema(frame.schema))
 
 
-def let_go(frame: DataFrame) -> None:
+def release(frame: DataFrame) -> None:
     """Free the memory of a frame that `keep_in_memory` returned; it cannot be read afterwards."""
     plan: Any = frame._jdf.queryExecution().logical()
     plan.rdd().unpersist(False)
@@ -126,7 +126,7 @@ class Kept:
     def release(self) -> None:
         """Let go of the memory."""
         for frame in self.frames:
-            let_go(frame)
+            release(frame)
 
 
 def is_for_one_task(rows: int | None) -> bool:

@@ -67,17 +67,6 @@ def session(*, long_running: bool = False) -> SparkSession:
         return _start(long_running=long_running)
 
 
-def choose_engine(spark: SparkSession, engine: str) -> SparkSession:
-    """Return a session in which Spark alone writes (`spark`), or also delta-rs (`auto`); the given one stays as it is."""
-    is_chosen = spark.conf.get(confs.ENGINE, "spark") == engine
-    return spark if is_chosen else copy_if_possible(spark, {confs.ENGINE: engine})
-
-
-def writes_small(spark: SparkSession) -> bool:
-    """Return whether delta-rs and Arrow may write, where it comes to the same bits."""
-    return spark.conf.get(confs.ENGINE, "spark") == "auto"
-
-
 def scratch_folders(spark: SparkSession) -> tuple[Path, ...]:
     """Return where a session's JVM puts blocks, shuffle files and what else it needs for a while."""
     context: Any = spark.sparkContext

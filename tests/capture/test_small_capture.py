@@ -17,14 +17,13 @@ from mergerepl.delta.feed.window import feed_window
 from mergerepl.delta.marks import CommitMark
 from mergerepl.delta.reads import write_files
 from mergerepl.delta.transactions import Transaction
-from mergerepl.merge.capture.capture import CapturedArticle, open_generations, read_changes
-from mergerepl.merge.capture.small_capture import CaptureJob, capture_small
+from mergerepl.merge.capture.capture import CapturedArticle, CaptureJob, open_generations, read_changes
+from mergerepl.merge.capture.small_capture import capture_small, choose_engine
 from mergerepl.merge.capture.windows import article_window
 from mergerepl.model.article import PublishedArticle
 from mergerepl.replica.replica import Replica
 from mergerepl.replica.runs import run_rows
 from mergerepl.rows.encodings import encoded
-from mergerepl.spark import confs
 from mergerepl.systables import contents, tombstone
 from mergerepl.systables.genhistory import Generation, GenStatus
 from mergerepl.systables.replinfo import ReplicaInfo
@@ -47,19 +46,11 @@ def bits(rows: DataFrame) -> list[bytes]:
 def check(spark: SparkSession, jobs: Sequence[CaptureJob], *, alone: set[int] = frozenset()) -> None:
     """Capture both ways and compare; the jobs of `alone` are left to Spark."""
     jobs = [replace(job, with_images=True) for job in jobs]
-    small = capture_small(spark, jobs)
+    small = capture_small(spark, jobs, choose_engine("auto", [job.window for job in jobs]))
     assert small.keys() == {n for n, job in enumerate(jobs) if job.window.has_changes} - alone
     for number, found in small.items():
         job = jobs[number]
-        large = read_changes(
-            spark,
-            job.replica,
-            job.window,
-            job.info,
-            priority=job.priority,
-            generation=job.generation,
-            with_images=True,
-        )
+        large = read_changes(spark, job)
         assert facts(found) == facts(large), number
         assert (found.rows is None) == (large.rows is None)
         if found.rows is not None and large.rows is not None:
@@ -119,6 +110,7 @@ def drawn_job(spark: SparkSession, folder: Path, seed: int) -> CaptureJob:
         tuple(changes),
         facts.segments(changes, article.identity),
         facts.gap(changes),
+        state=facts.table,
     )
     return CaptureJob(
         Replica(folder), window, ReplicaInfo(repid="r", replnickname=7, root=""), 75.0, generation(article)
@@ -176,9 +168,7 @@ def test_what_is_known_of_a_row_goes_on_and_odd_keys_are_left_to_spark(
     pair.edit("update hq.orders set b = -0.0 where id = 1", "delete from hq.orders where id = 2")
     pair.edit("update hq.lines set b = 7 where x = 1", "delete from north.lines where x = 2")
     pair.edit("insert into hq.orders values (20, 'new', 1.0)", "delete from north.guids where b = 1")
-    spark.conf.set(confs.ENGINE, "auto")
     pair.sync()
-    spark.conf.unset(confs.ENGINE)
     g = "00000000-0000-0000-0000-00000000000"
     for replica in ("hq", "north"):
         pair.edit(
@@ -214,4 +204,4 @@ def test_what_is_known_of_a_row_goes_on_and_odd_keys_are_left_to_spark(
     for number in twice - odd:
         job = jobs[number]
         with pytest.raises(CaptureError, match="several rows"):
-            read_changes(spark, job.replica, job.window, job.info, priority=1.0, generation=job.generation)
+            read_changes(spark, job)

@@ -79,7 +79,7 @@ NOT_A_STEP = {
     "failed_session.record_failure",
     "failed_session.record_success",
     # A folder for temporary files.
-    "merge_session.preview_session",
+    "preview._preview",
 }
 
 

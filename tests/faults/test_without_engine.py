@@ -44,7 +44,9 @@ def once(table: Path, app_id: str, version: int) -> None:
         commit(table, {"txn": {"appId": app_id, "version": version, "lastUpdated": 0}})
 
 
-def merge(_: object, changeset: Changeset, side: Side, work: ArticleWork, **__: object) -> Commit:
+def merge(
+    _: object, __: object, changeset: Changeset, side: Side, work: ArticleWork, **___: object
+) -> Commit:
     table, transaction = side.replica.table(side.articles[1]), data_transaction(changeset, side, 1)
     failpoint(f"{side.name}.before_merge")
     if find_own_commit(table, transaction.mark, from_version_exclusive=work.from_version) is None:
@@ -57,7 +59,7 @@ def merge(_: object, changeset: Changeset, side: Side, work: ArticleWork, **__: 
     return done
 
 
-def append_run(_: object, __: Changeset, side: Side) -> None:
+def append_run(_: object, __: object, ___: Changeset, side: Side) -> None:
     once(side.replica.contents, RUN_APP_ID, side.work.seq)
 
 
@@ -207,7 +209,6 @@ def staged(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Staged:
     monkeypatch.setattr(carry_out, "append_side_run", append_run)
     monkeypatch.setattr(carry_out, "log_conflicts", log_conflicts)
     monkeypatch.setattr(engine, "session", lambda **_: None)
-    monkeypatch.setattr(engine, "choose_engine", lambda spark, _: spark)
     return Staged(Network(tmp_path))
 
 

@@ -7,6 +7,7 @@ from deltalake import DeltaTable
 from pyspark.sql import SparkSession
 
 from mergerepl.delta.appended import file_count
+from mergerepl.delta.engine_choice import EngineChoice
 from mergerepl.replica import compaction
 from mergerepl.replica.replica import Replica
 from tests.properties.engine_network import EngineNetwork, Setting
@@ -39,11 +40,11 @@ def test_appended_tables_are_joined_when_they_are_due_and_stay_what_they_were(
         engine.write("north", {"k0": {**VALUES, "a": f"n{number}"}, "k1": {**VALUES, "b": f"n{number}"}})
         engine.sync("north")
     before = [contents_of(replica) for replica in replicas]
-    compaction.compact_when_due(spark, replicas, number=31, previous_number=16)
+    choice = EngineChoice(uses_arrow=writer == "auto")
+    compaction.compact_when_due(spark, replicas, choice, number=31, previous_number=16)
     assert file_count(hub.contents) > 1, "it is not due yet"
-    monkeypatch.setattr(compaction, "writes_small", lambda _: writer == "auto")
     # Another subscription's session had the number 32.
-    compaction.compact_when_due(spark, replicas, number=33, previous_number=31)
+    compaction.compact_when_due(spark, replicas, choice, number=33, previous_number=31)
     counts = {table.name: file_count(table) for table in hub.appended_tables()}
     assert {name for name, count in counts.items() if count > 1} == set()
     assert file_count(north.contents) == file_count(north.tombstone) == 1
@@ -91,5 +92,5 @@ def test_a_table_that_cannot_be_joined_is_logged_and_others_are_joined(
     engine = EngineNetwork(spark, replica_dir, Setting((Subscriber("north"),), "column"), {"k0": VALUES})
     hub = Replica(engine.path("hub"))
     (hub.tombstone / "_delta_log" / "00000000000000000000.json").write_text("{")
-    compaction.compact_when_due(spark, (hub,), number=16, previous_number=15)
+    compaction.compact_when_due(spark, (hub,), EngineChoice(uses_arrow=True), number=16, previous_number=15)
     assert "MSmerge_tombstone: its small files could not be joined" in caplog.text

@@ -5,7 +5,7 @@ import pytest
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 
-from mergerepl.spark.in_memory import collected, frame_of, keep_for_joins, let_go
+from mergerepl.spark.in_memory import collected, frame_of, keep_for_joins, release
 
 pytestmark = pytest.mark.spark
 
@@ -35,5 +35,5 @@ def test_rows_kept_for_joins_are_joined_as_they_are(
     assert both.where("one = other").count() == 100
     assert both.sparkSession is spark
     for frame in (one, other):
-        let_go(frame)
+        release(frame)
     assert spark.conf.get("spark.sql.adaptive.enabled") == "true"

@@ -1,20 +1,19 @@
 """The rows that Arrow makes of conflicts, batch by batch, are those that Spark makes, bit for bit."""
 
 import shutil
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from deltalake import DeltaTable as LogTable
 from pyspark.sql import SparkSession
 
+from mergerepl.delta.engine_choice import EngineChoice
 from mergerepl.merge.apply import conflict_log
 from mergerepl.merge.apply.conflict_log import Works, log_conflicts
 from mergerepl.merge.session import carry_out
 from mergerepl.model.article import PublishedArticle
 from mergerepl.replica import staged_rows
 from mergerepl.replica.replica import Replica
-from mergerepl.spark import confs
 from mergerepl.store.changeset import Changeset
 from mergerepl.systables import conflicts_info
 from tests.networks import Pair
@@ -31,12 +30,6 @@ WITH_ROWGUID = {
     )
 }
 WITH_CONFLICTS = ("by_row", "by_column", "days", "guids")
-
-
-@pytest.fixture(autouse=True)
-def _engine(spark: SparkSession) -> Iterator[None]:
-    yield
-    spark.conf.unset(confs.ENGINE)
 
 
 def test_arrow_logs_conflicts_as_spark_does(
@@ -56,12 +49,14 @@ def test_arrow_logs_conflicts_as_spark_does(
         replica: Replica,
         articles: dict[int, PublishedArticle],
         works: Works,
+        choice: EngineChoice,
     ) -> None:
         twin = Replica(tmp_path / changeset.manifest.session)
         shutil.copytree(replica.root, twin.root)
-        log_conflicts(spark, changeset, replica, articles, works)
+        assert choice.uses_arrow
+        log_conflicts(spark, changeset, replica, articles, works, choice)
         assert made_by_spark == []
-        log_conflicts(spark.newSession(), changeset, twin, articles, works)
+        log_conflicts(spark, changeset, twin, articles, works, EngineChoice(uses_arrow=False))
         chosen = [articles[n] for n, count in changeset.manifest.conflicts.items() if count]
         assert sorted(made_by_spark) == sorted(article.name for article in chosen)
         made_by_spark.clear()
@@ -76,7 +71,6 @@ def test_arrow_logs_conflicts_as_spark_does(
     monkeypatch.setattr(staged_rows, "_ROWS_OF_BATCH", 3)
     monkeypatch.setattr(conflict_log, "_info_rows", seen)
     monkeypatch.setattr(carry_out, "log_conflicts", logged_twice)
-    spark.conf.set(confs.ENGINE, "auto")
     pair = Pair(spark, replica_dir, ARTICLES | WITH_ROWGUID)
     edit(pair, 0)
     pair.edit("update hq.guids set a = 'h' where id < 6", "update north.guids set a = 'n' where id > 2")
@@ -89,7 +83,6 @@ def test_what_arrow_may_not_write_after_some_batches_spark_logs_as_a_whole(
 ) -> None:
     """Keys are texts of dates, the last of which Spark writes with a sign."""
     monkeypatch.setattr(staged_rows, "_ROWS_OF_BATCH", 1)
-    spark.conf.set(confs.ENGINE, "auto")
     days = "select date_add(if(id = 2, date'9999-12-31', date'2024-01-01'), cast(id as int)) id, 'x' a from range(3)"
     pair = Pair(spark, replica_dir, {"days": (days, {"key": ["id"]})})
     pair.edit("update hq.days set a = 'h' where a = 'x'", "update north.days set a = 'n' where a = 'x'")

@@ -1,18 +1,17 @@
 """What few changes of filtered articles come to by Arrow is what Spark makes of them, bit for bit (decision 0021)."""
 
 import logging
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from pyspark.sql import SparkSession
 
+from mergerepl.merge.capture.small_capture import choose_engine
 from mergerepl.merge.session.sides import captured_sides, open_sides, with_windows
 from mergerepl.merge.session.stage_session import staged_changeset
 from mergerepl.model.progress import NoProgress
 from mergerepl.replica.replica import Replica
 from mergerepl.replica.staged_rows import read_staged
-from mergerepl.spark import confs
 from mergerepl.systables import contents, partitions, tombstone
 from tests.interpreted import interpreted
 from tests.networks import Pair, copy_replicas
@@ -23,22 +22,16 @@ pytestmark = pytest.mark.spark
 RUNS = (contents.NAME, tombstone.NAME, *(table.name for table in partitions.MAPPINGS))
 
 
-@pytest.fixture(autouse=True)
-def _engine(spark: SparkSession) -> Iterator[None]:
-    yield
-    spark.conf.unset(confs.ENGINE)
-
-
 def staged(spark: SparkSession, pair: Pair, engine: str, to: Path) -> tuple[object, ...]:
     """Capture and stage a session in a copy as one engine does: counts, staged rows and events, and the runs captured."""
     copy_replicas(pair.folder, to)
-    spark.conf.set(confs.ENGINE, engine)
     hq, north = Replica(to / "hq"), Replica(to / "north")
     (subscription,) = hq.relations()
     sides, _ = with_windows(open_sides(hq, north, subscription))
-    sides, _ = captured_sides(spark, sides)
+    choice = choose_engine(engine, [window for side in sides.values() for window in side.windows])
+    sides, _ = captured_sides(spark, sides, choice)
     changeset, refused = staged_changeset(
-        spark, sides, "pair", upload=True, download=True, progress=NoProgress()
+        spark, sides, "pair", upload=True, download=True, progress=NoProgress(), choice=choice
     )
     for side in sides.values():
         for item in side.captured:
@@ -76,7 +69,6 @@ def test_few_rows_of_filtered_articles_are_staged_as_spark_stages_them(
     caplog.set_level(logging.INFO, logger="mergerepl")
     pair = Pair(spark, replica_dir / "pair", FILTERED, joins=JOINS, subscriptions=TO_ITS_OWN)
     edit_filtered(pair, 0)
-    spark.conf.set(confs.ENGINE, "auto")
     pair.sync()
     # Some rows are known from before, others are as they were published.
     edit_filtered(pair, 1)
@@ -85,7 +77,7 @@ def test_few_rows_of_filtered_articles_are_staged_as_spark_stages_them(
         move_rows(pair)
     with interpreted(spark):
         few = staged(spark, pair, "auto", replica_dir / "auto")
-        assert [each for each in caplog.messages if "by Spark" in each] == []
+        assert [each for each in caplog.messages if each.startswith("Spark: ")] == []
         by_spark = staged(spark, pair, "spark", replica_dir / "spark")
     for one, other in zip(few, by_spark, strict=True):
         assert one == other

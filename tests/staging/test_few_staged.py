@@ -1,13 +1,13 @@
 """What is staged of few rows by Arrow is what Spark stages, bit for bit and count for count (decision 0021)."""
 
 import tempfile
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from pyspark.sql import SparkSession
 
 from enumeration.plan import number_generations
+from mergerepl.merge.capture.small_capture import choose_engine
 from mergerepl.merge.session.session_plan import session_plan
 from mergerepl.merge.session.sides import captured_sides, open_sides, planned, with_windows
 from mergerepl.merge.session.stage_session import PlannedSession, stage_articles
@@ -15,28 +15,21 @@ from mergerepl.merge.stage.article import StagedArticle
 from mergerepl.model.progress import NoProgress
 from mergerepl.replica.replica import Replica
 from mergerepl.replica.staged_rows import read_staged
-from mergerepl.spark import confs
 from tests.networks import Pair
 from tests.staging.few_rows import ARTICLES, bits, edit
 
 pytestmark = pytest.mark.spark
 
 
-@pytest.fixture(autouse=True)
-def _engine(spark: SparkSession) -> Iterator[None]:
-    yield
-    spark.conf.unset(confs.ENGINE)
-
-
 def staged(
     spark: SparkSession, pair: Pair, engine: str
 ) -> tuple[dict[int, StagedArticle], dict[int, tuple[str, list[bytes]]]]:
     """Stage a session as one engine does: its counts, and the columns and rows of each article."""
-    spark.conf.set(confs.ENGINE, engine)
     hq, north = Replica(pair.folder / "hq"), Replica(pair.folder / "north")
     (subscription,) = hq.relations()
     sides, _ = with_windows(open_sides(hq, north, subscription))
-    sides, _ = captured_sides(spark, sides)
+    choice = choose_engine(engine, [window for side in sides.values() for window in side.windows])
+    sides, _ = captured_sides(spark, sides, choice)
     assert all(
         (item.few is not None) == (engine == "auto")
         for side in sides.values()
@@ -49,7 +42,7 @@ def staged(
         plan, {n: side.info.last_generation for n, side in sides.items()}, resolving_alone=[]
     )
     with tempfile.TemporaryDirectory() as name:
-        session = PlannedSession(spark, sides, plan, numbers, Path(name), NoProgress())
+        session = PlannedSession(spark, sides, plan, numbers, Path(name), NoProgress(), choice)
         found, refused = stage_articles(session)
         assert refused == {}
         rows = {n: read_staged(spark, Path(name) / str(n)) for n in found}
@@ -69,7 +62,6 @@ def test_few_rows_are_staged_as_spark_stages_them(
     pair = Pair(spark, replica_dir, ARTICLES)
     edit(pair, 0)
     if is_known:
-        spark.conf.set(confs.ENGINE, "auto")
         pair.sync()
         # Some of these rows have metadata, others are new.
         edit(pair, 1)

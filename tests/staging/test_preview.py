@@ -72,3 +72,21 @@ def test_a_change_of_a_row_that_everybody_has_is_an_update_wherever_it_comes_by(
     )
     assert planned.download == done.download
     assert (done.download.inserts, done.download.updates) == (0, 1)
+
+
+def test_a_table_that_spark_alone_writes_is_counted_and_shown(spark: SparkSession, replica_dir: Path) -> None:
+    hub = Hub(replica_dir)
+    hub.table("orders", {"id": [1], "note": ["a"]})
+    hub.articles(orders())
+    hub.subscribe("north")
+    hub.apply()
+    LogTable(str(hub.root("north") / "orders")).alter.add_constraint({"positive": "id > 0"})
+    LogTable(str(hub.root("hq") / "orders")).update(updates={"note": "'hq'"})
+    (session,) = api.sync(hub.publisher).sessions
+    assert session.download.updates == 1
+    assert session.fallbacks == ("table 'orders': CHECK constraints",)
+    (subscription,) = api.status(hub.root("north")).subscriptions
+    assert subscription.last_sync_summary.endswith("succeeded; by Spark: table 'orders': CHECK constraints")
+    LogTable(str(hub.root("north") / "orders")).update(updates={"note": "'north'"})
+    (session,) = api.sync(hub.publisher, engine="spark").sessions
+    assert (session.upload.updates, session.fallbacks) == (1, ())

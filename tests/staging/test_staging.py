@@ -10,6 +10,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 import mergerepl
+from mergerepl.delta.engine_choice import EngineChoice
 from mergerepl.errors import StoreError
 from mergerepl.failpoints import FailpointError
 from mergerepl.merge.session.sides import (
@@ -91,7 +92,7 @@ def test_what_is_staged_from_is_what_is_committed(engine: EngineNetwork, spark: 
     hub, north = (Replica(engine.path(name)) for name in ("hub", "north"))
     (subscription,) = (found for found in hub.subscriptions() if found.replid == north.info().replid)
     sides = open_sides(hub, north, subscription)
-    sides, _ = captured_sides(spark, with_windows(sides)[0])
+    sides, _ = captured_sides(spark, with_windows(sides)[0], EngineChoice(uses_arrow=False))
     expected = {name: read_of(planned(side)) for name, side in sides.items()}
     committed = committed_sides(spark, sides)
     assert {name: read_of(side) for name, side in committed.items()} == expected

@@ -10,7 +10,7 @@ from pyspark.sql import DataFrame, SparkSession
 
 from mergerepl.delta.feed.window import Segment
 from mergerepl.errors import MergeReplError
-from mergerepl.spark.in_memory import let_go
+from mergerepl.spark.in_memory import release
 from tests.publish.publishing import article
 from triggers.capture import TableReader, captured_net
 from triggers.errors import DuplicateKeyError, FeedGapError, NullKeyError
@@ -115,7 +115,7 @@ def outcome(spark: SparkSession, case: Case, **stated: object) -> tuple[dict[str
     for row in net.rows.collect():
         before = row["before"]["c1"] if row["existed"] else ""
         found[row["after"]["c0"]] = f"{before}>{row['after']['c1'] if row['exists'] else ''}"
-    let_go(net.kept)
+    release(net.kept)
     return found, (net.inserts, net.changes - net.inserts - net.deletes, net.deletes)
 
 
@@ -170,7 +170,7 @@ def test_only_keys_in_doubt_are_asked_of_the_version_before(spark: SparkSession)
         "a deleted key that still has a row": True,
     }.items():
         table = Table(spark, CASES[name])
-        let_go(captured_net(window(spark), table.reader()).kept)
+        release(captured_net(window(spark), table.reader()).kept)
         assert ("before" in table.asked) is is_asked, name
 
 

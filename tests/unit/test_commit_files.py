@@ -13,7 +13,8 @@ from deltalake import DeltaTable, write_deltalake
 from deltalake.transaction import AddAction
 
 from mergerepl.delta import commit_files
-from mergerepl.delta.commit_files import CHANGE_TYPE, OnlySparkReadsError, feed_of_files
+from mergerepl.delta.commit_files import CHANGE_TYPE, feed_of_files
+from mergerepl.delta.engine_choice import NeedsSparkError
 from mergerepl.delta.table import open_table
 
 COLUMNS = ["id", "price", "note"]
@@ -93,14 +94,14 @@ def test_files_that_spell_names_in_another_case_are_left_to_spark(
     action = AddAction(file.name, file.stat().st_size, {}, 0, True, '{"numRecords": 1}')
     log = DeltaTable(tmp_path)
     log.create_write_transaction([action], mode="append", schema=log.schema())
-    with pytest.raises(OnlySparkReadsError, match="in another case"):
+    with pytest.raises(NeedsSparkError, match="in another case"):
         feed_of_files(open_table(tmp_path, 1), COLUMNS, {1: True}, {})
 
 
 def test_more_changes_than_fit_are_left_to_spark(tmp_path: Path) -> None:
     before = rows(30_000)
     after = before.set_column(2, "note", pa.array(["new"] * before.num_rows))
-    with pytest.raises(OnlySparkReadsError, match="too many rows"):
+    with pytest.raises(NeedsSparkError, match="too many rows"):
         rewritten(tmp_path / "t", before, after)
 
 
@@ -113,6 +114,6 @@ def test_appends_of_many_rows_are_left_to_spark_before_they_are_read(
     read = []
     real = commit_files.read_rows
     monkeypatch.setattr(commit_files, "read_rows", lambda file, *rest: read.append(file) or real(file, *rest))
-    with pytest.raises(OnlySparkReadsError, match="too many rows"):
+    with pytest.raises(NeedsSparkError, match="too many rows"):
         feed_of_files(open_table(table, 2), COLUMNS, {1: True, 2: True}, {})
     assert len(read) == 1

@@ -13,6 +13,7 @@ from deltalake import write_deltalake
 
 from mergerepl import api
 from mergerepl.errors import ConfigurationError, PublicationError
+from mergerepl.merge.session.merge_session import SessionRequest
 from mergerepl.model.results import SessionResult
 from mergerepl.monitoring.quiet import (
     noted_subscriptions,
@@ -174,8 +175,8 @@ def test_one_publications_quiet_is_not_that_of_another_on_the_same_replicas(pair
 
 
 def test_a_session_that_waited_notes_the_articles_there_are_by_then(pair, monkeypatch):
-    def wait(publisher: Replica, *_: Any, **__: Any) -> SessionResult:
-        assert [row.name for row in publisher.publications] == ["sales"]
+    def wait(request: SessionRequest, **_: Any) -> SessionResult:
+        assert [row.name for row in request.publisher.publications] == ["sales"]
         with_second_publication(pair)
         return nothing_to_do(pair[1].root, "sales")
 

@@ -8,8 +8,9 @@ from typing import Any
 import pytest
 
 from enumeration.plan import Enumeration, SessionPlan
+from mergerepl.delta.engine_choice import EngineChoice
 from mergerepl.errors import CaptureError, EngineLostError, MergeReplError
-from mergerepl.merge.capture.capture import new_generation
+from mergerepl.merge.capture.capture import CaptureJob, new_generation
 from mergerepl.merge.session import sides
 from mergerepl.merge.session.session_plan import has_few_changes
 from mergerepl.merge.session.sides import SideState, captured_sides
@@ -43,7 +44,7 @@ def test_what_other_articles_keep_is_released_if_the_engine_is_lost(
     captured = let_fail(monkeypatch, broken, EngineLostError("no"))
     both = {name: side(name, ("orders", "lines", "items")) for name in ("publisher", "subscriber")}
     with pytest.raises(EngineLostError):
-        captured_sides(None, both)  # type: ignore[arg-type]
+        captured_sides(None, both, EngineChoice(uses_arrow=False))  # type: ignore[arg-type]
     assert captured
     assert all(each.is_released for each in captured)
 
@@ -54,7 +55,7 @@ def test_an_article_that_cannot_be_captured_is_left_out_at_both_sides(
 ) -> None:
     captured = let_fail(monkeypatch, broken, CaptureError("no"), at="subscriber")
     both = {name: side(name, ("orders", "lines", "items")) for name in ("publisher", "subscriber")}
-    found, refused = captured_sides(None, both)  # type: ignore[arg-type]
+    found, refused = captured_sides(None, both, EngineChoice(uses_arrow=False))  # type: ignore[arg-type]
     (nickname,) = refused
     assert both["publisher"].articles[nickname].name == broken
     for name, others in (("publisher", 3), ("subscriber", 2)):
@@ -74,8 +75,8 @@ def let_fail(
     captured: list[Captured] = []
     has_failed = threading.Event()
 
-    def read_changes(spark: Any, replica: Any, window: CaptureWindow, info: Any, **_: Any) -> Captured:
-        if window.article.name == broken and str(replica.root).endswith(at):
+    def read_changes(spark: Any, job: CaptureJob) -> Captured:
+        if job.article.name == broken and str(job.replica.root).endswith(at):
             has_failed.set()
             raise error
         if broken != "items" and not at:

@@ -12,6 +12,7 @@ from urllib.parse import unquote
 
 from mergerepl.delta.log import Commit, is_coded
 from mergerepl.delta.table import file_names
+from mergerepl.errors import StoreError
 
 log = logging.getLogger(__name__)
 
@@ -45,9 +46,11 @@ def unmatched_removals(table: Path, version: int, commits: Sequence[Commit]) -> 
     """
     if not any(commit.removes_by_own_names for commit in commits):
         return UnmatchedRemovals()
+    from deltalake.exceptions import DeltaError
+
     try:
         active = {name for name in file_names(table, version) if is_coded(name)}
-    except Exception as error:
+    except (StoreError, DeltaError, OSError) as error:
         log.info("%s: its files at version %s are not known: %s", table, version, error)
         return UnmatchedRemovals(
             gap=f"whether the files that were removed were in it is not known (version {version} is gone from its log)"

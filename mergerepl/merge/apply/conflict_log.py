@@ -5,7 +5,6 @@ full losing row in the article's conflict table, each once: the ids are made fro
 the row.
 """
 
-import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from functools import partial
@@ -19,26 +18,22 @@ from pyspark.sql import functions as F
 from mergerepl import changes
 from mergerepl.changes import PUBLISHER, SUBSCRIBER
 from mergerepl.delta import appended
-from mergerepl.delta.commit_files import OnlySparkReadsError
+from mergerepl.delta.engine_choice import EngineChoice, NeedsSparkError
 from mergerepl.delta.marks import CommitMark
 from mergerepl.delta.tables import Transaction
 from mergerepl.failpoints import failpoint
-from mergerepl.merge.apply import conflict_ids
-from mergerepl.merge.apply.conflicts_by_arrow import Conflicts, holds_rowguid
+from mergerepl.merge.apply.conflicts_by_arrow import Conflicts, article_hash, conflict_id, holds_rowguid
 from mergerepl.model.article import PublishedArticle
 from mergerepl.replica.replica import Replica
 from mergerepl.replica.staged_rows import read_staged
 from mergerepl.rows.images import image_type, readable
 from mergerepl.spark.passed import passed
-from mergerepl.spark.session import writes_small
 from mergerepl.store.changeset import Changeset, Manifest, SideWork
 from mergerepl.systables import conflicts_info
 from mergerepl.systables.conflicts_info import REASONS, ConflictType
 
 if TYPE_CHECKING:
     import pyarrow as pa
-
-log = logging.getLogger(__name__)
 
 Works = Mapping[str, SideWork]
 
@@ -62,15 +57,11 @@ def log_conflicts(
     replica: Replica,
     articles: dict[int, PublishedArticle],
     works: Works,
+    choice: EngineChoice,
 ) -> None:
-    """Append the changeset's conflicts to the tables of one replica.
+    """Append the changeset's conflicts to the tables of one replica, whose `articles` are given by nickname.
 
-    Args:
-        spark: Session.
-        changeset: The staged changeset.
-        replica: Where the conflicts are kept.
-        articles: The replica's articles by nickname.
-        works: `publisher` and `subscriber` -> the session's work there, to name who won and lost.
+    `works` is the session's work at `publisher` and `subscriber`, to name who won and lost.
     """
     chosen = [articles[nickname] for nickname, count in changeset.manifest.conflicts.items() if count]
     if not chosen:
@@ -79,7 +70,7 @@ def log_conflicts(
         # From the second late round on both changes are this replica's: the places say their order, not who held them.
         works = dict.fromkeys((PUBLISHER, SUBSCRIBER), works[_side_of(changeset.manifest)])
     found = [_conflicts(changeset, article, works) for article in chosen]
-    by_arrow = writes_small(spark) and all(conflicts.are_for_arrow() for conflicts in found)
+    by_arrow = choice.uses_arrow and all(conflicts.are_for_arrow() for conflicts in found)
     # The rows first: a conflict without its losing row says that the loser was a delete.
     for article, conflicts in zip(chosen, found, strict=True):
         failpoint("conflicts.before_rows")
@@ -88,6 +79,7 @@ def log_conflicts(
             partial(_losing_rows, spark, changeset, article, works),
             replica.folder / article.conflict_table,
             _transaction(changeset, article.name),
+            choice,
         )
         failpoint("conflicts.after_rows")
     failpoint("conflicts.before_info")
@@ -96,6 +88,7 @@ def log_conflicts(
         lambda: appended.union_all([_info_rows(spark, changeset, article, works) for article in chosen]),
         replica.folder / conflicts_info.NAME,
         _transaction(changeset, "info"),
+        choice,
     )
     failpoint("conflicts.after_info")
 
@@ -105,12 +98,13 @@ def _append(
     of_spark: Callable[[], DataFrame],
     table: Path,
     transaction: Transaction,
+    choice: EngineChoice,
 ) -> None:
     """Append rows of Arrow, or those of Spark where it may not be Arrow that makes them."""
     try:
         appended.append(of_spark() if of_arrow is None else of_arrow, table, transaction)
-    except OnlySparkReadsError as error:
-        log.info("conflicts of '%s' are made by Spark: %s", table, error)
+    except NeedsSparkError as error:
+        choice.fall_back(table, error)
         appended.append(of_spark(), table, transaction)
 
 
@@ -120,7 +114,7 @@ def _conflicts(changeset: Changeset, article: PublishedArticle, works: Works) ->
 
 
 def _article_hash(manifest: Manifest, article: PublishedArticle) -> int:
-    return conflict_ids.article_hash(manifest.session, _side_of(manifest), manifest.round, article.nickname)
+    return article_hash(manifest.session, _side_of(manifest), manifest.round, article.nickname)
 
 
 def _resolved_at_us(manifest: Manifest) -> int:
@@ -139,11 +133,11 @@ def _transaction(changeset: Changeset, what: str) -> Transaction:
 
 def _conflicting(spark: SparkSession, changeset: Changeset, article: PublishedArticle) -> DataFrame:
     staged = read_staged(spark, changeset.rows(article.nickname))
-    conflict_id = conflict_ids.of_hash(
+    of_row = conflict_id(
         F.col(changes.CONFLICT_HASH), passed(_article_hash(changeset.manifest, article), "bigint")
     )
     return staged.where(F.col(changes.CONFLICT_TYPE).isNotNull()).withColumn(
-        conflicts_info.CONFLICT_ID, conflict_id
+        conflicts_info.CONFLICT_ID, of_row
     )
 
 

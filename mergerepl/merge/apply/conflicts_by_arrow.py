@@ -1,16 +1,22 @@
 """The rows of conflicts, made of staged rows by Arrow, batch by batch: those that `conflict_log` lets Spark make.
 
 Conflicts of changes that a table or a rule refuses, and keys of other types than those below, are left to Spark.
+
+The id of a conflict is 16 hexadecimal digits of its row's hash in article and changeset (`changes.CONFLICT_HASH`), XOR the
+hash of these. Spark and Arrow make the same ids, so that one may finish what the other began.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from hashlib import sha256
 from typing import TYPE_CHECKING, Any
+
+from pyspark.sql import Column
+from pyspark.sql import functions as F
 
 from mergerepl import changes
 from mergerepl.changes import PUBLISHER, SUBSCRIBER
-from mergerepl.delta.commit_files import OnlySparkReadsError
-from mergerepl.merge.apply import conflict_ids
+from mergerepl.delta.engine_choice import NeedsSparkError
 from mergerepl.model.article import PublishedArticle
 from mergerepl.replica.staged_rows import are_for_arrow, conflicts_in_batches
 from mergerepl.store.changeset import Changeset, SideWork
@@ -46,13 +52,14 @@ _OF_INFO = (
 )
 
 _LENGTH_OF_DATE = len("yyyy-mm-dd")
+_BYTES = 8
 
 
 @dataclass(frozen=True)
 class Conflicts:
     """The conflicts of one article in a changeset, and who resolved them when.
 
-    `article_hash` is `conflict_ids.article_hash`. `works` are the session's work at both sides.
+    `works` are the session's work at both sides.
     """
 
     changeset: Changeset
@@ -134,11 +141,11 @@ class Conflicts:
 
         for rows in conflicts_in_batches(self.changeset.rows(self.article.nickname), columns):
             if pc.max(rows[changes.CONFLICT_TYPE]).as_py() > ConflictType.UPDATE_WINS_DELETE:
-                raise OnlySparkReadsError("changes that were refused")
+                raise NeedsSparkError("changes that were refused")
             yield rows
 
     def _ids(self, rows: "pa.Table") -> "pa.Array[Any]":
-        return conflict_ids.of_hashes(rows[changes.CONFLICT_HASH], self.article_hash)
+        return conflict_ids(rows[changes.CONFLICT_HASH], self.article_hash)
 
     def _resolved_at(self, count: int) -> "pa.Array[Any]":
         import pyarrow as pa
@@ -151,6 +158,28 @@ class Conflicts:
         return pc.if_else(publisher_wins, self.works[SUBSCRIBER].replid, self.works[PUBLISHER].replid)
 
 
+def article_hash(session: str, side: str, round_: int, tablenick: int) -> int:
+    """Return the hash (bigint) of one article in the changeset of a session, or of a late round of a side."""
+    text = f"{session}|{side}|{round_}|{tablenick}"
+    return int.from_bytes(sha256(text.encode()).digest()[:_BYTES], signed=True)
+
+
+def conflict_id(row: Column, article: Column) -> Column:
+    """Return the id of a row's conflict, of `changes.CONFLICT_HASH` and `article_hash`."""
+    return F.lower(F.lpad(F.hex(row.bitwiseXOR(article)), 2 * _BYTES, "0"))
+
+
+def conflict_ids(rows: "pa.ChunkedArray[Any]", article: int) -> "pa.StringArray":
+    """Return what `conflict_id` does, by row; no hash is NULL."""
+    import numpy as np
+    import pyarrow as pa
+
+    made = rows.to_numpy() ^ np.int64(article)
+    digits = made.astype(">i8").tobytes().hex().encode()
+    ends = np.arange(0, len(digits) + 1, 2 * _BYTES, dtype=np.int32)
+    return pa.StringArray.from_buffers(len(made), pa.py_buffer(ends), pa.py_buffer(digits))
+
+
 def holds_rowguid(article: PublishedArticle) -> bool:
     """Return whether the column `rowguid` of an article's conflict table is the article's own."""
     # As the conflict table was made, and as Delta compares names: `RowGuid` is the same column.
@@ -160,7 +189,7 @@ def holds_rowguid(article: PublishedArticle) -> bool:
 def _key_texts(rows: "pa.Table", article: PublishedArticle) -> "pa.MapArray[Any, Any, Any]":
     """Return by row the key columns with their values as text.
 
-    Raises: OnlySparkReadsError if Arrow might write one otherwise than Spark.
+    Raises: NeedsSparkError if Arrow might write one otherwise than Spark.
     """
     import numpy as np
     import pyarrow as pa
@@ -176,7 +205,7 @@ def _key_texts(rows: "pa.Table", article: PublishedArticle) -> "pa.MapArray[Any,
             and pc.any(pc.not_equal(pc.utf8_length(texts[-1]), _LENGTH_OF_DATE)).as_py()
         ):
             # Spark writes years above 9999 with a sign.
-            raise OnlySparkReadsError("a date above the year 9999")
+            raise NeedsSparkError("a date above the year 9999")
     width, count = len(texts), rows.num_rows
     # Row by row: the first key column of the first row, its second one, ...
     order = np.arange(width * count).reshape(width, count).T.ravel()

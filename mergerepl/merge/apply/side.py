@@ -4,7 +4,6 @@ Every step is marked and happens once; a repeated run finds it done. Nothing her
 staged.
 """
 
-import logging
 from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -16,7 +15,7 @@ from pyspark.sql import functions as F
 
 from mergerepl import changes
 from mergerepl.delta import appended
-from mergerepl.delta.commit_files import OnlySparkReadsError
+from mergerepl.delta.engine_choice import EngineChoice, NeedsSparkError
 from mergerepl.delta.marks import APPLY, CommitMark
 from mergerepl.delta.tables import (
     Commit,
@@ -40,7 +39,6 @@ from mergerepl.replica.staged_rows import (
     small_rows,
 )
 from mergerepl.rows.images import image_type
-from mergerepl.spark.session import writes_small
 from mergerepl.store.changeset import ArticleWork, Changeset, SideWork
 from mergerepl.systables import contents, partitions, tombstone
 from mergerepl.systables.table import FOLDER
@@ -49,8 +47,6 @@ from triggers.tracked_rows import contents_rows, tombstone_rows
 
 if TYPE_CHECKING:
     import pyarrow as pa
-
-log = logging.getLogger(__name__)
 
 _CONTENTS, _TOMBSTONE = contents.NAME, tombstone.NAME
 
@@ -111,6 +107,7 @@ def session_number_of(transaction_version: int) -> int:
 
 def merge_article(
     spark: SparkSession,
+    choice: EngineChoice,
     changeset: Changeset,
     side: Side,
     work: ArticleWork,
@@ -127,7 +124,7 @@ def merge_article(
     # A late round inserts what the MERGE before it deleted, and a late write lets live.
     left_out = left_out_columns if changeset.manifest.round else ()
     failpoint(f"{side.name}.before_merge")
-    by_arrow = writes_small(spark) and not left_out and are_small(rows)
+    by_arrow = choice.uses_arrow and not left_out and are_small(rows)
     commit = merge_rows(
         spark,
         lambda session: read_staged(session, rows),
@@ -137,6 +134,7 @@ def merge_article(
         generated_columns=generated_columns,
         left_out_columns=left_out,
         small_rows=(lambda: small_rows(rows, side.action)) if by_arrow else None,
+        choice=choice,
         actions=work.actions,
         bounds=work.bounds,
         transaction=data_transaction(changeset, side, work.nickname),
@@ -257,7 +255,7 @@ def _rows_of_run(
     return appended.union_all([rows_of(frame, article, **terms) for article, frame in rows])
 
 
-def append_side_run(spark: SparkSession, changeset: Changeset, side: Side) -> None:
+def append_side_run(spark: SparkSession, choice: EngineChoice, changeset: Changeset, side: Side) -> None:
     """Append the rows that one side records of the whole changeset."""
     works = [work for work in side.work.articles if work.live or work.deleted]
     if not works:
@@ -277,14 +275,14 @@ def append_side_run(spark: SparkSession, changeset: Changeset, side: Side) -> No
     nicknames = [work.nickname for work in works]
     batches = [_recorded(changeset, side, work) for work in works]
     try:
-        is_for_arrow = writes_small(spark) and all(are_for_arrow(changeset.rows(n)) for n in nicknames)
+        is_for_arrow = choice.uses_arrow and all(are_for_arrow(changeset.rows(n)) for n in nicknames)
         append_run(batches if is_for_arrow else frames(), side.replica, transaction, **terms)
-    except OnlySparkReadsError as error:
-        log.info("the run of '%s' is written by Spark: %s", side.replica.root, error)
+    except NeedsSparkError as error:
+        choice.fall_back(side.replica.contents, error)
         append_run(frames(), side.replica, transaction, **terms)
     folders = {work.nickname: changeset.events(work.nickname) for work in works if work.events}
     few = {n: rows for n, folder in folders.items() if (rows := few_rows(folder)) is not None}
-    if len(few) < len(folders) or not writes_small(spark):
+    if len(few) < len(folders) or not choice.uses_arrow:
         few = {}
     events = [
         Events(side.work.publication_number, nickname, few[nickname] if few else read_staged(spark, folder))

@@ -26,7 +26,7 @@ from mergerepl.model.article import PublishedArticle
 from mergerepl.replica.replica import Replica
 from mergerepl.replica.runs import RecentRows, delete_runs_after, latest_of, recent_rows
 from mergerepl.rows.sql import quote
-from mergerepl.spark.in_memory import Kept, in_one_task, let_go
+from mergerepl.spark.in_memory import Kept, in_one_task, release
 from mergerepl.spark.session import require_utc
 from mergerepl.systables.genhistory import Generation, GenStatus, new_guid
 from mergerepl.systables.replinfo import ReplicaInfo
@@ -76,23 +76,35 @@ class CapturedArticle:
     def release(self) -> None:
         """Let go of the memory."""
         for frame in self.in_memory:
-            let_go(frame)
+            release(frame)
+
+
+@dataclass(frozen=True)
+class CaptureJob:
+    """The window of one article, and the origin of its changes: an open generation, and the priority of who made them."""
+
+    replica: Replica
+    window: CaptureWindow
+    info: ReplicaInfo
+    priority: float
+    generation: Generation
+    with_images: bool = False
+
+    @property
+    def article(self) -> PublishedArticle:
+        """The article."""
+        return self.window.article
 
 
 def read_changes(
     spark: SparkSession,
-    replica: Replica,
-    window: CaptureWindow,
-    info: ReplicaInfo,
+    job: CaptureJob,
     *,
-    priority: float,
-    generation: Generation,
     through_seq_inclusive: int | None = None,
     writer: int | None = None,
     known_meanwhile: DataFrame | None = None,
-    with_images: bool = False,
 ) -> CapturedArticle:
-    """Compute the net changes of a window as CHANGES rows of the given open generation.
+    """Compute the net changes of a window as CHANGES rows of its open generation.
 
     `known_meanwhile` (KNOWN_COLUMNS) is newer than the runs' versions of its rows.
 
@@ -100,6 +112,7 @@ def read_changes(
     is there; CaptureError if a generated column has values that this session computes otherwise; EngineError if the
     session would read timestamp partition columns otherwise.
     """
+    window, info, folder = job.window, job.info, job.replica.folder
     if not window.has_changes:
         return CapturedArticle(window, None, None)
     require_utc(spark, window.article.name, window.table, window.timestamp_partitions)
@@ -111,7 +124,7 @@ def read_changes(
         if seq > 0:
             found = latest_of(
                 spark,
-                replica.folder,
+                folder,
                 window.article,
                 guids,
                 rows=rows,
@@ -131,7 +144,7 @@ def read_changes(
             return None
         return recent_rows(
             spark,
-            replica.folder,
+            folder,
             window.article,
             rows=rows,
             through_seq_inclusive=seq,
@@ -139,9 +152,11 @@ def read_changes(
             kept=lookup,
         )
 
-    origin = Origin(writer or info.nickname, priority, generation.generation)
+    origin = Origin(writer or info.nickname, job.priority, job.generation.generation)
     try:
-        found = capture(window, table_reader(spark, window, known, recent), origin, with_images=with_images)
+        found = capture(
+            window, table_reader(spark, window, known, recent), origin, with_images=job.with_images
+        )
     except BaseException:
         lookup.release()
         raise
@@ -152,7 +167,7 @@ def read_changes(
     return CapturedArticle(
         window,
         found.rows,
-        replace(generation, changecount=generation.changecount + changes),
+        replace(job.generation, changecount=job.generation.changecount + changes),
         found.inserts,
         found.updates,
         found.deletes,

@@ -11,6 +11,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from mergerepl.changes import ROW, ROWGUID
+from mergerepl.delta.engine_choice import EngineChoice
 from mergerepl.errors import CaptureError
 from mergerepl.merge.capture.capture import CapturedArticle, open_generation
 from mergerepl.merge.partitions.few_rows import Followed, followed_rows
@@ -24,10 +25,9 @@ from mergerepl.merge.partitions.membership import (
     group_rows,
 )
 from mergerepl.merge.partitions.runs import Events, collected_events
-from mergerepl.merge.partitions.touched import with_metadata
+from mergerepl.merge.partitions.versions import with_metadata
 from mergerepl.replica.replica import Replica
 from mergerepl.spark.in_memory import Kept, in_one_task
-from mergerepl.spark.session import writes_small
 from mergerepl.systables.genhistory import Generation
 from mergerepl.systables.replinfo import ReplicaInfo
 from triggers.partition_mappings import has_events, is_touched, partition_events
@@ -46,13 +46,14 @@ def with_memberships(
     captured: Sequence[CapturedArticle],
     genhistory: Sequence[Generation],
     info: ReplicaInfo,
+    choice: EngineChoice,
 ) -> tuple[CapturedArticle, ...]:
     """Return the captured rows with the unchanged rows that moved, and the mappings of all.
 
     Raises: CaptureError if an article that the filters name was not captured.
     """
     for publication in publications:
-        captured = _of_publication(spark, replica, publication, captured, genhistory, info)
+        captured = _of_publication(spark, replica, publication, captured, genhistory, info, choice)
     return tuple(captured)
 
 
@@ -63,6 +64,7 @@ def _of_publication(
     captured: Sequence[CapturedArticle],
     genhistory: Sequence[Generation],
     info: ReplicaInfo,
+    choice: EngineChoice,
 ) -> list[CapturedArticle]:
     items = {item.article.name: item for item in captured if item.article.pubid == publication.pubid}
     changed = {
@@ -83,7 +85,7 @@ def _of_publication(
     versions = {item.article.nickname: item.window.through_version_inclusive for item in items.values()}
     kept = Kept()
     try:
-        followed = _followed(spark, replica, publication, versions, [items[name] for name in changed])
+        followed = _followed(spark, replica, publication, versions, [items[name] for name in changed], choice)
         pass_ = MembershipPass(
             publication,
             group_rows(spark, publication.groups),
@@ -97,7 +99,7 @@ def _of_publication(
             counts = event_counts(found, pass_.counts)
         else:
             counts = {name: (0, changed[name].count) for name in found}
-        return _joined(spark, replica, publication, captured, genhistory, info, found, counts, kept)
+        return _joined(spark, replica, publication, captured, genhistory, info, found, counts, kept, choice)
     except BaseException:
         kept.release()
         raise
@@ -109,11 +111,12 @@ def _followed(
     publication: FilteredPublication,
     versions: Mapping[int, int],
     changed: Collection[CapturedArticle],
+    choice: EngineChoice,
 ) -> Followed | None:
     images = {item.article.name: item.few_images for item in changed if item.few_images is not None}
     if len(images) < len(changed):
         return None
-    return followed_rows(spark, replica, publication, versions, images)
+    return followed_rows(spark, replica, publication, versions, images, choice)
 
 
 def event_counts(found: Mapping[str, DataFrame], counts: Mapping[str, int]) -> dict[str, tuple[int, int]]:
@@ -147,6 +150,7 @@ def _joined(
     found: Mapping[str, DataFrame],
     counts: Mapping[str, tuple[int, int]],
     kept: Kept,
+    choice: EngineChoice,
 ) -> list[CapturedArticle]:
     last = max(
         [
@@ -192,7 +196,7 @@ def _joined(
                 ),
             )
         )
-    joined = _with_few_events(spark, publication, joined, counts)
+    joined = _with_few_events(publication, joined, counts, choice)
     # The last one that is released frees the rows that all of them read.
     if joined:
         joined[-1] = replace(joined[-1], in_memory=(*joined[-1].in_memory, *kept.frames))
@@ -200,10 +204,10 @@ def _joined(
 
 
 def _with_few_events(
-    spark: SparkSession,
     publication: FilteredPublication,
     items: list[CapturedArticle],
     counts: Mapping[str, tuple[int, int]],
+    choice: EngineChoice,
 ) -> list[CapturedArticle]:
     """Return the captured articles with their EVENTS in this process' memory, if they are few."""
     events = {
@@ -221,7 +225,7 @@ def _with_few_events(
             {article.nickname: counts[article.name][1] for article in events},
             partitions=len(publication.groups),
         )
-        if writes_small(spark)
+        if choice.uses_arrow
         else None
     )
     if few is None:

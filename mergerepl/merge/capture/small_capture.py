@@ -5,9 +5,8 @@ outcome names the rows of the feed by their numbers. Nothing is refused or settl
 whose table Arrow does not read as Spark does, is left to `read_changes`.
 """
 
-import logging
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import reduce
 from pathlib import Path
@@ -18,7 +17,13 @@ from pyspark.sql import functions as F
 from pyspark.sql import types as T
 
 from mergerepl.changes import CHANGE_COLUMNS, DELETED, ROW, ROWGUID, TABLENICK
-from mergerepl.delta.commit_files import as_images, feed_of_files, image_of, rows_with_keys
+from mergerepl.delta.commit_files import MOST_ROWS, as_images, feed_of_files, image_of, rows_with_keys
+from mergerepl.delta.engine_choice import (
+    ARROW_FOR_FEW,
+    EngineChoice,
+    NeedsSparkError,
+    TooLargeForArrowError,
+)
 from mergerepl.delta.feed.net_changes import (
     AFTER,
     BEFORE,
@@ -31,17 +36,14 @@ from mergerepl.delta.feed.net_changes import (
     of_event,
 )
 from mergerepl.delta.small_writer import article_problem
-from mergerepl.delta.tables import TableState, open_table
+from mergerepl.delta.tables import TableState
 from mergerepl.delta.update_keys import update_keys
-from mergerepl.merge.capture.capture import CapturedArticle
+from mergerepl.merge.capture.capture import CapturedArticle, CaptureJob
 from mergerepl.model.article import PublishedArticle
-from mergerepl.replica.replica import Replica
 from mergerepl.replica.runs import current_rows, few_known_rows
 from mergerepl.rows.encodings import encoded_fields
 from mergerepl.rows.images import rowguid_of_image
 from mergerepl.spark.in_memory import collected, frame_of, frame_of_images, in_one_task
-from mergerepl.systables.genhistory import Generation
-from mergerepl.systables.replinfo import ReplicaInfo
 from triggers.tracked_rows import (
     CHANGED_COLUMNS,
     FLOOR_OF_ARTICLE,
@@ -56,8 +58,6 @@ from triggers.window import CaptureWindow
 if TYPE_CHECKING:
     import pyarrow as pa
 
-log = logging.getLogger(__name__)
-
 JOB = "job"
 """Column: which of the articles that are captured a row belongs to."""
 
@@ -70,23 +70,6 @@ _DIFFERS, _IS_CHANGE, _IS_INSERT, _NAMES, _THERE = "differs", "is_change", "is_i
 
 
 @dataclass(frozen=True)
-class CaptureJob:
-    """The window of one article, and the origin of its changes, as `read_changes` takes them."""
-
-    replica: Replica
-    window: CaptureWindow
-    info: ReplicaInfo
-    priority: float
-    generation: Generation
-    with_images: bool = False
-
-    @property
-    def article(self) -> PublishedArticle:
-        """The article."""
-        return self.window.article
-
-
-@dataclass(frozen=True)
 class _Feed:
     """The feed of one article as Arrow has it: `row`, kind and version; and the table that it ends at."""
 
@@ -95,30 +78,28 @@ class _Feed:
     image: T.StructType
 
 
-def capture_small(spark: SparkSession, jobs: Sequence[CaptureJob]) -> dict[int, CapturedArticle]:
+def capture_small(
+    spark: SparkSession, jobs: Sequence[CaptureJob], choice: EngineChoice
+) -> dict[int, CapturedArticle]:
     """Return what is new, by the number of the job, in the articles that can be captured here."""
-    try:
-        return _captured(spark, jobs)
-    except Exception as error:
-        # Each article is captured by itself then, and says what fails.
-        log.info("articles are captured one by one: %s", error)
-        return {}
-
-
-def _captured(spark: SparkSession, jobs: Sequence[CaptureJob]) -> dict[int, CapturedArticle]:
     import pyarrow.compute as pc
 
-    feeds = {n: feed for n, job in enumerate(jobs) if (feed := _feed(job)) is not None}
+    feeds = {n: feed for n, job in enumerate(jobs) if (feed := _feed(job, choice)) is not None}
     if not feeds:
         return {}
     net = _net(spark, jobs, feeds)
     odd = {*_values(net.filter(net[DOUBTFUL]), JOB), *_unbalanced(net)}
     net = net.filter(pc.and_(net[_IS_CHANGE], pc.invert(pc.is_in(net[JOB], _array(odd)))))
     net = net.select([*_KEYS, EXISTED, BEFORE, EXISTS, AFTER, _DIFFERS])
-    tracked = _tracked(spark, jobs, feeds, net) if net.num_rows else None
+    keys, doubtful = _keys_there(spark, jobs, feeds, net, choice)
+    net = net.filter(pc.invert(pc.is_in(net[JOB], _array(doubtful))))
+    odd |= doubtful
+    tracked = _tracked(spark, jobs, net, keys) if net.num_rows else None
     if tracked is not None:
         several = pc.greater(tracked[_THERE], pc.if_else(tracked[DELETED], 0, 1))
         odd |= set(_values(tracked.filter(several), JOB))
+    for number in odd - doubtful:
+        choice.fall_back(jobs[number].window.table, NeedsSparkError("keys of changed rows are in doubt"))
     found = {}
     for number in feeds.keys() - odd:
         mine, images = (
@@ -147,31 +128,48 @@ def _unbalanced(net: "pa.Table") -> list[int]:
     return _values(sums.filter(pc.not_equal(sums[f"{HALF_UPDATES}_sum"], 0)), JOB)
 
 
-def _feed(job: CaptureJob) -> _Feed | None:
-    """Return the feed of an article if it has one that Arrow reads as Spark does."""
-    window, article = job.window, job.article
-    if window.gap is not None or window.generated_columns or article.needs_base or len(window.segments) != 1:
+def choose_engine(engine: str, windows: Iterable[CaptureWindow]) -> EngineChoice:
+    """Choose by the logs which tables Arrow reads; none with an `engine` other than `auto`."""
+    if engine != ARROW_FOR_FEW:
+        return EngineChoice(uses_arrow=False)
+    reasons = {window.table: _spark_reason(window) for window in windows if window.has_changes}
+    return EngineChoice(True, {table: reason for table, reason in reasons.items() if reason is not None})
+
+
+def _spark_reason(window: CaptureWindow) -> NeedsSparkError | None:
+    """Return why Spark captures a window of changes, by its log alone; None if Arrow may read its feed as Spark does."""
+    article, state = window.article, window.state
+    if window.gap is not None:
+        return NeedsSparkError(f"its feed has a gap: {window.gap}")
+    if window.generated_columns:
+        return NeedsSparkError("it has generated columns")
+    if article.needs_base:
+        return NeedsSparkError("its resolver reads the rows before the changes")
+    if state is None or len(window.segments) != 1 or not window.segments[0].is_one_metadata:
+        return NeedsSparkError("its metadata changed")
+    if (window.changed_rows or 0) > MOST_ROWS:
+        return TooLargeForArrowError("too many rows")
+    problem = article_problem(state, article)
+    return None if problem is None else NeedsSparkError(problem)
+
+
+def _feed(job: CaptureJob, choice: EngineChoice) -> _Feed | None:
+    """Return the feed of an article if it has changes, and Arrow reads them as Spark does."""
+    window, article, table = job.window, job.article, job.window.state
+    if not window.has_changes or window.table in choice.for_spark or table is None:
         return None
-    segment = window.segments[0]
+    (segment,) = window.segments
+    versions = {commit.version: commit.version in segment.by_files for commit in window.user_commits}
+    keys = {v: update_keys(window.table, v, article.identity) for v in segment.by_keys}
+    versions = {v: by_files or v in keys for v, by_files in versions.items()}
     try:
-        table = open_table(window.table, window.through_version_inclusive)
-        problem = article_problem(table, article)
-        if problem is None and not segment.is_one_metadata:
-            problem = "its metadata changed"
-        if problem is None:
-            versions = {commit.version: commit.version in segment.by_files for commit in window.user_commits}
-            keys = {v: update_keys(window.table, v, article.identity) for v in segment.by_keys}
-            versions = {v: by_files or v in keys for v, by_files in versions.items()}
-            rows = feed_of_files(table, article.columns, versions, keys)
-            if not any(
-                rows[ROW].combine_chunks().field(field).null_count for field in article.identity_fields
-            ):
-                return _Feed(rows, table, image_of(table, article.columns))
-            problem = "a key is NULL"
-    except Exception as error:
-        problem = str(error)
-    log.info("%s is captured by Spark: %s", window.table, problem)
-    return None
+        rows = feed_of_files(table, article.columns, versions, keys)
+        if any(rows[ROW].combine_chunks().field(field).null_count for field in article.identity_fields):
+            raise NeedsSparkError("a key is NULL")
+    except NeedsSparkError as error:
+        choice.fall_back(window.table, error)
+        return None
+    return _Feed(rows, table, image_of(table, article.columns))
 
 
 def _net(spark: SparkSession, jobs: Sequence[CaptureJob], feeds: Mapping[int, _Feed]) -> "pa.Table":
@@ -213,7 +211,7 @@ def _rowguid(article: PublishedArticle, image: T.StructType) -> Any:
 
 
 def _tracked(
-    spark: SparkSession, jobs: Sequence[CaptureJob], feeds: Mapping[int, _Feed], net: "pa.Table"
+    spark: SparkSession, jobs: Sequence[CaptureJob], net: "pa.Table", keys: DataFrame | None
 ) -> "pa.Table":
     """Return CAPTURED of net changes, with their job and how many rows of the table have the key of one that came or went.
 
@@ -244,7 +242,6 @@ def _tracked(
             current_rows(in_one_task(known, net.num_rows), KNOWN_COLUMNS, keys=_KEYS), net.num_rows
         )
     there = F.lit(0).cast("bigint")
-    keys = _keys_there(spark, jobs, feeds, net)
     if keys is not None:
         counted = in_one_task(keys, net.num_rows).groupBy(*_KEYS).agg(F.count(F.lit(1)).alias(_THERE))
         frame = in_one_task(
@@ -287,13 +284,21 @@ def _known(spark: SparkSession, jobs: Sequence[CaptureJob], net: "pa.Table") -> 
 
 
 def _keys_there(
-    spark: SparkSession, jobs: Sequence[CaptureJob], feeds: Mapping[int, _Feed], net: "pa.Table"
-) -> DataFrame | None:
-    """Return job and rowguid of the rows of the tables that may have the key of a row that came or went."""
+    spark: SparkSession,
+    jobs: Sequence[CaptureJob],
+    feeds: Mapping[int, _Feed],
+    net: "pa.Table",
+    choice: EngineChoice,
+) -> tuple[DataFrame | None, set[int]]:
+    """Return job and rowguid of the rows of the tables that may have the key of a row that came or went.
+
+    Last come the jobs whose tables Spark has to look into.
+    """
     import pyarrow.compute as pc
 
     net = net.filter(pc.not_equal(net[EXISTED], net[EXISTS]))
     found = []
+    refused = set()
     for number in _values(net, JOB):
         job, feed = jobs[number], feeds[number]
         article, is_guid = job.article, job.article.rowguid_column is not None
@@ -304,14 +309,19 @@ def _keys_there(
             .field(article.identity_fields[0])
             .take(rows[AFTER].combine_chunks())
         )
-        keys = rows_with_keys(
-            feed.table, article.identity, pc.utf8_lower(first) if is_guid else first, is_guid=is_guid
-        )
+        try:
+            keys = rows_with_keys(
+                feed.table, article.identity, pc.utf8_lower(first) if is_guid else first, is_guid=is_guid
+            )
+        except NeedsSparkError as error:
+            choice.fall_back(job.window.table, error)
+            refused.add(number)
+            continue
         image = image_of(feed.table, article.identity)
         frame = frame_of_images(spark, as_images(keys, article.identity), image)
         guid = rowguid_of_image(ROW, image, image.names, existing=is_guid)
         found.append(frame.select(F.lit(number).alias(JOB), guid.alias(ROWGUID)))
-    return reduce(DataFrame.unionByName, found) if found else None
+    return (reduce(DataFrame.unionByName, found) if found else None), refused
 
 
 def _article(

@@ -3,7 +3,6 @@
 Then nothing has to be counted or looked for while memberships are computed, which costs a job for each article and join.
 """
 
-import logging
 from collections import defaultdict
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -15,6 +14,7 @@ from pyspark.sql import functions as F
 
 from mergerepl.changes import ROW, ROWGUID
 from mergerepl.delta.commit_files import as_images, differing, image_of, rows_with_values
+from mergerepl.delta.engine_choice import EngineChoice, NeedsSparkError
 from mergerepl.delta.small_writer import article_problem
 from mergerepl.delta.tables import TableState, open_table
 from mergerepl.merge.partitions.filtered import FilteredPublication
@@ -25,8 +25,6 @@ from mergerepl.spark.in_memory import collected, frame_of_images, in_one_task, i
 
 if TYPE_CHECKING:
     import pyarrow as pa
-
-log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -47,27 +45,56 @@ def followed_rows(
     publication: FilteredPublication,
     versions: Mapping[int, int],
     images: Mapping[str, "pa.Table"],
+    choice: EngineChoice,
 ) -> Followed | None:
     """Return what few changed rows may follow, at these versions of the tables (by tablenick).
 
-    Args:
-        spark: Session.
-        replica: The publisher.
-        publication: Its filters.
-        versions: The versions of all its articles' tables at which unchanged rows are read.
-        images: `before` and `after` of the changed rows, by article name.
+    `images` are `before` and `after` of the changed rows, by article name.
 
     Returns: None if other rows may follow a changed one into another partition, or if Arrow is not to read the rows.
     """
-    filters = publication.filters
-    for name, rows in images.items():
-        if filters.joins_to(name) and _may_move(publication, name, rows):
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    for name, image in images.items():
+        if publication.filters.joins_to(name) and _may_move(publication, name, image):
             return None
-    try:
-        return _followed(spark, replica, publication, versions, images)
-    except Exception as error:
-        log.info("rows that others follow are read by Spark: %s", error)
+    rows: dict[str, list[pa.Array[Any]]] = defaultdict(list)
+    for name, changed in images.items():
+        rows[name] += [changed[each].combine_chunks() for each in (BEFORE, AFTER)]
+    found: dict[str, list[pa.Table]] = defaultdict(list)
+    tables: dict[str, TableState] = {}
+    # Children first: then all rows of an article are known before those that they follow are read.
+    for name in reversed(list(publication.articles)):
+        for join in publication.filters.joins_of(name) if rows[name] else ():
+            equal = equal_columns(join, name, publication.articles)
+            if not equal:
+                return None
+            field, column, _ = equal[0]
+            values = pa.concat_arrays([pc.struct_field(each, int(field[1:])) for each in rows[name]])
+            parent = publication.articles[join.parent]
+            table = open_table(replica.table(parent), versions[parent.nickname])
+            try:
+                if (problem := article_problem(table, parent)) is not None:
+                    raise NeedsSparkError(problem)
+                followed = rows_with_values(table, parent.columns, column, values.unique())
+            except NeedsSparkError as error:
+                choice.fall_back(table.path, error)
+                return None
+            read = as_images(followed, parent.columns)
+            rows[join.parent].append(read[ROW].combine_chunks())
+            found[join.parent].append(read)
+            tables[join.parent] = table
+    count = 2 * sum(len(each) for arrays in rows.values() for each in arrays)
+    if not is_for_one_task(count):
         return None
+    frames = {
+        name: frame_of_images(
+            spark, pa.concat_tables(read), image_of(tables[name], publication.articles[name].columns)
+        )
+        for name, read in found.items()
+    }
+    return Followed(frames, count)
 
 
 def _may_move(publication: FilteredPublication, name: str, rows: "pa.Table") -> bool:
@@ -87,58 +114,12 @@ def _may_move(publication: FilteredPublication, name: str, rows: "pa.Table") -> 
     return False
 
 
-def _followed(
-    spark: SparkSession,
-    replica: Replica,
-    publication: FilteredPublication,
-    versions: Mapping[int, int],
-    images: Mapping[str, "pa.Table"],
-) -> Followed | None:
-    import pyarrow as pa
-    import pyarrow.compute as pc
-
-    rows: dict[str, list[pa.Array[Any]]] = defaultdict(list)
-    for name, changed in images.items():
-        rows[name] += [changed[each].combine_chunks() for each in (BEFORE, AFTER)]
-    found: dict[str, list[pa.Table]] = defaultdict(list)
-    tables: dict[str, TableState] = {}
-    # Children first: then all rows of an article are known before those that they follow are read.
-    for name in reversed(list(publication.articles)):
-        for join in publication.filters.joins_of(name) if rows[name] else ():
-            equal = equal_columns(join, name, publication.articles)
-            if not equal:
-                return None
-            field, column, _ = equal[0]
-            values = pa.concat_arrays([pc.struct_field(each, int(field[1:])) for each in rows[name]])
-            parent = publication.articles[join.parent]
-            table = open_table(replica.table(parent), versions[parent.nickname])
-            if article_problem(table, parent) is not None:
-                return None
-            read = as_images(rows_with_values(table, parent.columns, column, values.unique()), parent.columns)
-            rows[join.parent].append(read[ROW].combine_chunks())
-            found[join.parent].append(read)
-            tables[join.parent] = table
-    count = 2 * sum(len(each) for arrays in rows.values() for each in arrays)
-    if not is_for_one_task(count):
-        return None
-    frames = {
-        name: frame_of_images(
-            spark, pa.concat_tables(read), image_of(tables[name], publication.articles[name].columns)
-        )
-        for name, read in found.items()
-    }
-    return Followed(frames, count)
-
-
 def collected_memberships(
     found: Mapping[str, DataFrame], changed: Mapping[str, "pa.Table"], most: int | None
 ) -> "dict[str, pa.Table]":
     """Return MEMBERSHIPS by article name in this process' memory, all computed in one job.
 
-    Args:
-        found: The same as frames.
-        changed: CHANGED of these articles.
-        most: At most so many rows are in any of them.
+    `found` are the same as frames, and `changed` CHANGED of these articles; at most `most` rows are in any of them.
     """
     import pyarrow.compute as pc
 

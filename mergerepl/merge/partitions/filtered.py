@@ -74,11 +74,7 @@ def sent_partition(
 ) -> Partition:
     """Return what a publisher sends a subscriber of its filtered articles. No engine is needed.
 
-    Args:
-        replica: The publisher.
-        number: The publication (publication_number).
-        tablenicks: Its filtered articles.
-        subscription: The publisher's row about the subscriber.
+    `number` is the publication's (publication_number), `subscription` the publisher's row about the subscriber.
     """
 
     def relevant(from_generation_exclusive: int) -> frozenset[int]:

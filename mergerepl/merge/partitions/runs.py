@@ -47,10 +47,7 @@ def collected_events(
 ) -> "dict[int, pa.Table] | None":
     """Return EVENTS by article in this process' memory, all computed in one job; None if they may be many.
 
-    Args:
-        events: EVENTS by tablenick.
-        counts: How many rows have some.
-        partitions: How many partitions there are.
+    `events` are EVENTS by tablenick, `counts` the numbers of rows that have some.
     """
     import pyarrow.compute as pc
 

@@ -1,19 +1,80 @@
 """The publisher's versions of rows of a filtered article: their metadata, or else the rows as published."""
 
-from pyspark.sql import DataFrame, SparkSession
+from collections.abc import Mapping
+
+from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 
-from mergerepl.changes import CHANGE_COLUMNS, ROW, ROWGUID
+from mergerepl.changes import (
+    BORN_GENERATION,
+    CHANGE_COLUMNS,
+    COLV1,
+    DELETED,
+    GENERATION,
+    LINEAGE,
+    PARTCHANGEGEN,
+    PRIORITY,
+    ROW,
+    ROWGUID,
+    TOMBSTONE_TYPE,
+)
 from mergerepl.delta.tables import read_version
 from mergerepl.merge.partitions.membership import with_rowguid
-from mergerepl.merge.partitions.touched import published_state
 from mergerepl.model.article import PublishedArticle
+from mergerepl.model.publication import PUBLISHER_PRIORITY
 from mergerepl.replica.replica import Replica
 from mergerepl.replica.runs import latest_of
+from mergerepl.rows import lineage_columns as lineage
 from mergerepl.rows.images import row_image
 from mergerepl.rows.key_bounds import KeyBounds, bound_measures, bounds_found, same_key
 from mergerepl.rows.sql import struct_type
 from mergerepl.spark.in_memory import Kept, broadcast_if_few, in_one_task
+
+
+def published_state(article: PublishedArticle) -> Mapping[str, Column]:
+    """Return the metadata of a row that is unchanged since it was published, by column of CHANGES."""
+    return {
+        DELETED: F.lit(False),
+        TOMBSTONE_TYPE: F.lit(None).cast("int"),
+        GENERATION: F.lit(0).cast("bigint"),
+        PARTCHANGEGEN: F.lit(None).cast("bigint"),
+        BORN_GENERATION: F.lit(None).cast("bigint"),
+        LINEAGE: lineage.published_lineage(),
+        COLV1: lineage.empty_colv() if article.column_tracking else lineage.no_colv(),
+        PRIORITY: F.lit(PUBLISHER_PRIORITY),
+    }
+
+
+def with_metadata(
+    spark: SparkSession,
+    replica: Replica,
+    article: PublishedArticle,
+    rows: DataFrame,
+    *,
+    count: int,
+    through_seq_inclusive: int,
+    kept: Kept,
+) -> DataFrame:
+    """Return CHANGES of live rows (rowguid, row): their known metadata, or else that of published rows."""
+    state = published_state(article)
+    if through_seq_inclusive == 0:
+        return rows.select(ROWGUID, *(value.alias(name) for name, value in state.items()), ROW)
+    known = latest_of(
+        spark,
+        replica.folder,
+        article,
+        rows.select(ROWGUID),
+        rows=count,
+        through_seq_inclusive=through_seq_inclusive,
+        columns=(ROWGUID, *state),
+        kept=kept,
+    )
+    known = known.select(ROWGUID, F.struct(*state).alias("known"))
+    metadata = [
+        F.when(F.col("known").isNotNull(), F.col(f"known.{name}")).otherwise(value).alias(name)
+        for name, value in state.items()
+    ]
+    return rows.join(known, on=ROWGUID, how="left").select(ROWGUID, *metadata, ROW).select(*CHANGE_COLUMNS)
 
 
 def versions_of(
@@ -32,15 +93,7 @@ def versions_of(
     A comparison with the enumerated rows is not enough: a newer version, or another row of the key, may lie outside of
     the subscriber's partition.
 
-    Args:
-        spark: Session.
-        replica: The publisher.
-        article: The article.
-        sent: What the subscriber sends (CHANGES).
-        rows: How many these are.
-        version: The captured version of the publisher's table.
-        through_seq_inclusive: The last run that counts.
-        kept: Holds what is read.
+    `sent` are the `rows` CHANGES of the subscriber; `version` is the captured one of the publisher's table.
     """
     wanted = kept.keep(broadcast_if_few(sent.select(ROWGUID, ROW), rows))
     table = read_version(spark, replica.table(article), version).alias("t")

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 
 from mergerepl.changes import SUBSCRIBER
 from mergerepl.compact.sweep import sweep_root
+from mergerepl.delta.engine_choice import EngineChoice
 from mergerepl.delta.tables import tables_kept_open
 from mergerepl.errors import CaptureError, LeaseError
 from mergerepl.merge.capture.windows import article_window, move_versions
@@ -202,6 +203,7 @@ def _captured(
     progress: Progress,
 ) -> tuple[ArticleCapture, ...]:
     from mergerepl.merge.capture.capture import (
+        CaptureJob,
         commit_changes,
         open_generations,
         read_changes,
@@ -222,18 +224,14 @@ def _captured(
         for window, generation in zip(windows, open_generations(genhistory, windows, info), strict=True):
             progress.step("capture", article=window.article.name)
             priority = priorities[window.article.pubid]
-            captured.append(
-                read_changes(
-                    spark,
-                    replica,
-                    window,
-                    info,
-                    priority=priority,
-                    generation=generation,
-                    with_images=window.article.pubid in images_of,
-                )
+            with_images = window.article.pubid in images_of
+            job = CaptureJob(replica, window, info, priority, generation, with_images=with_images)
+            captured.append(read_changes(spark, job))
+        captured = list(
+            with_memberships(
+                spark, replica, filtered, captured, genhistory, info, EngineChoice(uses_arrow=False)
             )
-        captured = list(with_memberships(spark, replica, filtered, captured, genhistory, info))
+        )
         commit_changes(replica, captured, genhistory, info)
     finally:
         for item in captured:

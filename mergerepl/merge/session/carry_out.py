@@ -17,6 +17,7 @@ from pydantic import TypeAdapter
 from pyspark.sql import SparkSession
 
 from mergerepl.changes import OTHER_SIDE, PUBLISHER, SUBSCRIBER
+from mergerepl.delta.engine_choice import EngineChoice
 from mergerepl.delta.tables import Commit, open_table
 from mergerepl.errors import CommitConflictError
 from mergerepl.failpoints import failpoint
@@ -24,7 +25,7 @@ from mergerepl.merge.apply.conflict_log import log_conflicts
 from mergerepl.merge.apply.side import Side, append_side_run, merge_article
 from mergerepl.merge.stage.late import late_windows, stage_late_round
 from mergerepl.model.publication import ConflictLogging
-from mergerepl.model.results import ArticleCounts, PhaseCounts
+from mergerepl.model.results import ArticleCounts, PhaseCounts, SessionResult
 from mergerepl.replica.pointers import drop_pointer
 from mergerepl.replica.replica import Replica
 from mergerepl.replica.subscription import own_priority
@@ -42,11 +43,12 @@ _WRITES_AT_ONCE = 3
 
 
 @dataclass(frozen=True)
-class Parties:
-    """The work of both sides by name, and the replicas whose lease is ours: no other may be written."""
+class SessionEnds:
+    """The work of both sides by name, the replicas whose lease is ours (no other may be written), and the engine."""
 
     works: dict[str, SideWork]
     held: dict[str, Replica]
+    choice: EngineChoice
 
 
 @dataclass(frozen=True)
@@ -68,12 +70,28 @@ class Outcome:
 
     articles: tuple[ArticleCounts, ...]
     late_changes: int
+    fallbacks: tuple[str, ...] = ()
+
+    def result(self, publication: str, subscriber: Replica, *, recovered: int) -> SessionResult:
+        """Return the outcome as `sync` returns it and the history keeps it, summed up over the articles."""
+        return SessionResult(
+            publication,
+            str(subscriber.root),
+            "succeeded",
+            upload=sum((article.upload for article in self.articles), PhaseCounts()),
+            download=sum((article.download for article in self.articles), PhaseCounts()),
+            articles=self.articles,
+            recovered=recovered,
+            late_changes=self.late_changes,
+            fallbacks=self.fallbacks,
+        )
 
 
 def carry_out(
     spark: SparkSession,
     changeset: Changeset,
     replicas: dict[str, Replica],
+    choice: EngineChoice,
     *,
     record: Callable[[Outcome], None],
 ) -> Outcome | None:
@@ -87,13 +105,13 @@ def carry_out(
     """
     manifest = changeset.manifest
     works = _works(changeset)
-    parties = Parties(works, replicas)
+    ends = SessionEnds(works, replicas, choice)
 
     def run(name: str) -> SideOutcome:
         if changeset.is_done(name):
             return _OUTCOME.validate_json(changeset.read_done(name))
         record_jvm(replicas[name].root, engine.jvm_pid())
-        outcome = _carry_out_side(spark, changeset, name, parties)
+        outcome = _carry_out_side(spark, changeset, name, ends)
         changeset.mark_done(name, _OUTCOME.dump_json(outcome).decode())
         failpoint(f"{name}.after_done")
         return outcome
@@ -103,9 +121,10 @@ def carry_out(
         outcomes = {name: future.result() for name, future in futures.items()}
     if len(outcomes) < len(works):
         return None
-    _log_all_late_conflicts(spark, changeset, parties)
-    _move_watermarks(changeset, replicas)
-    outcome = _outcome(changeset, replicas, outcomes)
+    _log_all_late_conflicts(spark, changeset, ends)
+    fallbacks = tuple(choice.fallbacks.values())
+    _move_watermarks(changeset, replicas, fallbacks)
+    outcome = replace(_outcome(changeset, replicas, outcomes), fallbacks=fallbacks)
     record(outcome)
     failpoint("session.before_drop")
     drop(changeset.folder)
@@ -124,9 +143,9 @@ def _carry_out_side(
     spark: SparkSession,
     changeset: Changeset,
     name: str,
-    parties: Parties,
+    ends: SessionEnds,
 ) -> SideOutcome:
-    replica, work = parties.held[name], parties.works[name]
+    replica, work = ends.held[name], ends.works[name]
     articles = {article.nickname: article for article in replica.articles}
     info = replica.info()
     subscription = _subscription_row(changeset, replica, name)
@@ -139,7 +158,7 @@ def _carry_out_side(
     current = changeset
     while True:
         side = Side(name, replica, articles, current.work_of(name))
-        commits = _write_all(spark, current, side, parties)
+        commits = _write_all(spark, current, side, ends)
         for nickname, commit in commits.items():
             counts[nickname] = counts.get(nickname, PhaseCounts()) + PhaseCounts(*commit.merged_rows)
             captured[nickname] = max(captured.get(nickname, -1), commit.version)
@@ -182,7 +201,7 @@ def _write_all(
     spark: SparkSession,
     changeset: Changeset,
     side: Side,
-    parties: Parties,
+    ends: SessionEnds,
 ) -> dict[int, Commit]:
     """MERGE the side's articles, append its run and log the conflicts. Returns tablenick -> our MERGE's commit.
 
@@ -198,6 +217,7 @@ def _write_all(
         engine.require_utc(spark, article.name, facts.path, facts.metadata.timestamp_partitions)
         return merge_article(
             spark,
+            ends.choice,
             changeset,
             side,
             work,
@@ -206,11 +226,11 @@ def _write_all(
         )
 
     def log() -> None:
-        _log_conflicts(spark, changeset, side, parties)
+        _log_conflicts(spark, changeset, side, ends)
 
     with ThreadPoolExecutor(_WRITES_AT_ONCE) as pool:
         merged = {work.nickname: pool.submit(merge, work) for work in merges}
-        others = [pool.submit(append_side_run, spark, changeset, side), pool.submit(log)]
+        others = [pool.submit(append_side_run, spark, ends.choice, changeset, side), pool.submit(log)]
         commits = {nickname: future.result() for nickname, future in merged.items()}
         for other in others:
             other.result()
@@ -221,24 +241,22 @@ def _log_conflicts(
     spark: SparkSession,
     changeset: Changeset,
     side: Side,
-    parties: Parties,
+    ends: SessionEnds,
 ) -> None:
     """Log a round's conflicts where the publication keeps them, but never at a replica that is not held.
 
     Each side logs the session's own conflicts for itself; the side of a late round logs the conflicts of that round.
     """
     is_session = changeset.manifest.round == 0
-    chosen = [
-        n for n in _logging_sides(changeset) if n in parties.held and (n == side.name or not is_session)
-    ]
-    _log_at(spark, changeset, chosen, parties)
+    chosen = [n for n in _logging_sides(changeset) if n in ends.held and (n == side.name or not is_session)]
+    _log_at(spark, changeset, chosen, ends)
 
 
-def _log_all_late_conflicts(spark: SparkSession, changeset: Changeset, parties: Parties) -> None:
+def _log_all_late_conflicts(spark: SparkSession, changeset: Changeset, ends: SessionEnds) -> None:
     """Log the conflicts of a late round at the replica that was not held when the round was carried out."""
     logging_at = _logging_sides(changeset)
     for late in _late_rounds(changeset):
-        _log_at(spark, late, logging_at, parties)
+        _log_at(spark, late, logging_at, ends)
 
 
 def _late_rounds(changeset: Changeset) -> list[Changeset]:
@@ -255,14 +273,14 @@ def log_given_up(spark_of: Callable[[], SparkSession], changeset: Changeset, pub
     The publisher has done its own side. A late round of the subscriber is logged by that side, also where the publisher
     keeps the conflicts.
     """
-    parties = Parties(_works(changeset), {PUBLISHER: publisher})
+    ends = SessionEnds(_works(changeset), {PUBLISHER: publisher}, EngineChoice(uses_arrow=False))
     rounds = [*([] if PUBLISHER in _logging_sides(changeset) else [changeset]), *_late_rounds(changeset)]
     if not any(_has_conflicts(each) for each in rounds):
         return
     spark = spark_of()
     record_jvm(publisher.root, engine.jvm_pid())
     for each in rounds:
-        _log_at(spark, each, [PUBLISHER], parties)
+        _log_at(spark, each, [PUBLISHER], ends)
 
 
 def log_everywhere(
@@ -272,7 +290,7 @@ def log_everywhere(
 
     If none of these is in reach, log them at the publisher: overwritten rows must be kept somewhere.
     """
-    parties = Parties(_works(changeset), replicas)
+    ends = SessionEnds(_works(changeset), replicas, EngineChoice(uses_arrow=False))
     chosen = [name for name in _logging_sides(changeset) if name in replicas] or [PUBLISHER]
     rounds = [each for each in (changeset, *_late_rounds(changeset)) if _has_conflicts(each)]
     if not rounds:
@@ -281,15 +299,15 @@ def log_everywhere(
     for name in chosen:
         record_jvm(replicas[name].root, engine.jvm_pid())
     for each in rounds:
-        _log_at(spark, each, chosen, parties)
+        _log_at(spark, each, chosen, ends)
 
 
-def _log_at(spark: SparkSession, changeset: Changeset, sides: Sequence[str], parties: Parties) -> None:
+def _log_at(spark: SparkSession, changeset: Changeset, sides: Sequence[str], ends: SessionEnds) -> None:
     if not _has_conflicts(changeset):
         return
     for name in sides:
-        articles = {article.nickname: article for article in parties.held[name].articles}
-        log_conflicts(spark, changeset, parties.held[name], articles, parties.works)
+        articles = {article.nickname: article for article in ends.held[name].articles}
+        log_conflicts(spark, changeset, ends.held[name], articles, ends.works, ends.choice)
 
 
 def _logging_sides(changeset: Changeset) -> list[str]:
@@ -334,13 +352,14 @@ def _subscription_row(changeset: Changeset, replica: Replica, name: str) -> Subs
     return row
 
 
-def _move_watermarks(changeset: Changeset, replicas: dict[str, Replica]) -> None:
+def _move_watermarks(changeset: Changeset, replicas: dict[str, Replica], fallbacks: Sequence[str]) -> None:
     """Record what was received, then what was sent, then that the session is complete. The last step of a session."""
     manifest = changeset.manifest
     assert manifest.publisher is not None
     assert manifest.subscriber is not None
     received = {PUBLISHER: manifest.upload_watermark, SUBSCRIBER: manifest.download_watermark}
     sent = {PUBLISHER: manifest.download_watermark, SUBSCRIBER: manifest.upload_watermark}
+    left = f"; by Spark: {'; '.join(fallbacks)}" if fallbacks else ""
     for name in (SUBSCRIBER, PUBLISHER):
         replica, other = replicas[name], OTHER_SIDE[name]
         other_work = changeset.work_of(other)
@@ -348,7 +367,7 @@ def _move_watermarks(changeset: Changeset, replicas: dict[str, Replica]) -> None
         changed: dict[str, Any] = {
             "last_sync_date": datetime.now(UTC),
             "last_sync_status": int(SyncStatus.SUCCEEDED),
-            "last_sync_summary": f"session {manifest.number} succeeded",
+            "last_sync_summary": f"session {manifest.number} succeeded{left}",
             "replicastate": manifest.replicastate,
             "session_number": manifest.number,
         }

@@ -34,14 +34,7 @@ def record_failure(
     Nothing is recorded at a copy of a replica, and at one whose system tables were edited. What cannot be recorded is in
     the log of the process: the error of the session is the one to report.
 
-    Args:
-        ends: The replicas in reach.
-        subid: The subscription.
-        publication: Its publication's name.
-        subscriber: The root of its subscriber.
-        reason: Why the session failed.
-        started: When it began.
-        is_in_history: The session is in `history` already.
+    `is_in_history`: the session is in `history` already.
     """
     summary = " ".join(reason.split())
     failed = {"last_sync_status": int(SyncStatus.FAILED), "last_sync_summary": summary}

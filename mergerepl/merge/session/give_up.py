@@ -14,6 +14,7 @@ from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
 from mergerepl.changes import ACTION_OF, PUBLISHER, SUBSCRIBER
+from mergerepl.delta.engine_choice import EngineChoice
 from mergerepl.delta.tables import find_own_commit, open_table
 from mergerepl.errors import ApplyError, MergeReplError
 from mergerepl.failpoints import failpoint
@@ -67,7 +68,9 @@ def is_refused_by(spark: SparkSession, changeset: Changeset, replica: Replica, n
         article, rows = articles[work.nickname], changeset.rows(work.nickname)
         try:
             facts = open_table(replica.table(article))
-            refuse_at_side(spark, rows, work, article, facts, action=ACTION_OF[name])
+            refuse_at_side(
+                spark, EngineChoice(uses_arrow=False), rows, work, article, facts, action=ACTION_OF[name]
+            )
         except ApplyError as error:
             log.warning("%s", error.message)
             return True

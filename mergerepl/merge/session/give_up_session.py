@@ -20,11 +20,7 @@ def give_up_session(
 ) -> SessionResult:
     """Finish a staged session if that is possible, else give it up, and say what to do next.
 
-    Args:
-        publisher: The publisher where it is staged.
-        session: Its id, or the beginning of it.
-        spark_of: Starts the engine.
-        lease_wait_s: Seconds to wait for another agent.
+    `session` is its id, or the beginning of it.
 
     Raises: ConfigurationError if no such session is staged there, or several begin so; PublicationError of a copy;
         LeaseError, CommitConflictError, EngineLostError (run again: it may be finished yet); EngineError.

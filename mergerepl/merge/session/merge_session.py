@@ -1,70 +1,151 @@
 """One merge session: one subscription, upload and download.
 
-Order: leases, roll forward what a dead session left, compare identities and watermarks, capture both sides,
-make_generation beside staging the changeset, carry it out. Before the manifest of the changeset only captured changes
-are written; after it the session will be finished, by this run or the next.
+Order: leases, roll forward what a dead session left, compare identities and watermarks, choose the engine, capture both
+sides, make_generation beside staging the changeset, carry it out. Before the manifest of the changeset only captured
+changes are written; after it the session will be finished, by this run or the next.
 """
 
-import tempfile
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
-from pathlib import Path
 
 from pyspark.sql import SparkSession
 
-from enumeration.plan import SessionPlan, number_generations
+from enumeration.plan import SessionPlan
 from mergerepl.changes import PUBLISHER, SUBSCRIBER
 from mergerepl.compact.sweep import sweep_root
 from mergerepl.conflict_tools.purge import purge_when_due
+from mergerepl.delta.engine_choice import SPARK_ALONE, EngineChoice
 from mergerepl.delta.tables import tables_kept_open
-from mergerepl.errors import MergeReplError, PublicationError
+from mergerepl.errors import MergeReplError, PublicationError, RefusedArticlesError
 from mergerepl.merge.apply import session_history
+from mergerepl.merge.capture.small_capture import choose_engine
 from mergerepl.merge.capture.windows import move_versions
 from mergerepl.merge.partitions.scratch import with_scratch_outside
 from mergerepl.merge.session.carry_out import Outcome, carry_out
 from mergerepl.merge.session.failed_session import record_failure, record_success
-from mergerepl.merge.session.recovery import named, recover, refuse_interrupted
-from mergerepl.merge.session.refused import Refused, refusal
+from mergerepl.merge.session.recovery import named, recover
 from mergerepl.merge.session.session_plan import has_few_changes, has_work, session_plan
-from mergerepl.merge.session.session_result import session_result, summed
-from mergerepl.merge.session.sides import SideState, captured_sides, open_sides, planned, with_windows
-from mergerepl.merge.session.stage_session import (
-    PlannedSession,
-    resolving_alone,
-    stage_articles,
-    staged_changeset,
-)
-from mergerepl.merge.stage.article import StagedArticle
+from mergerepl.merge.session.sides import Refused, SideState, captured_sides, open_sides, with_windows
+from mergerepl.merge.session.stage_session import staged_changeset
 from mergerepl.model import refused_pairs
 from mergerepl.model.progress import Progress
-from mergerepl.model.results import ArticleCounts, PhaseCounts, SessionResult, SessionStatus
+from mergerepl.model.results import SessionResult
 from mergerepl.replica.compaction import compact_when_due
 from mergerepl.replica.replica import Replica
 from mergerepl.replica.subscription import refuse_copies
-from mergerepl.spark import session as engine
 from mergerepl.spark.errors import plain_errors
-from mergerepl.store.changeset import drop_rows
+from mergerepl.spark.session import interpreting, jvm_pid
 from mergerepl.store.lease import leases, record_jvm
 from mergerepl.systables.catalog import SubscriptionRow
 
-SparkSource = Callable[[], SparkSession]
+
+@dataclass(frozen=True)
+class SessionRequest:
+    """One subscription to synchronize: its replicas, the engine (`auto` or `spark`) and the directions."""
+
+    publisher: Replica
+    subscriber: Replica
+    subscription: SubscriptionRow
+    publication: str
+    spark_of: Callable[[], SparkSession]
+    progress: Progress
+    engine: str = SPARK_ALONE
+    upload: bool = True
+    download: bool = True
+
+    @property
+    def ends(self) -> tuple[Replica, Replica]:
+        """Both replicas."""
+        return self.publisher, self.subscriber
+
+    @contextmanager
+    def held(self, doing: str, wait_s: float = 0.0) -> "Iterator[SessionRequest]":
+        """Hold both replicas, keep their tables open and yield the request with what they are by now.
+
+        They may have changed while their leases were waited for.
+        """
+        purpose = f"mergerepl sync {self.publisher.root} {self.subscriber.root}"
+        # Errors are translated inside of the leases too: leases end differently after an interrupt than after our errors.
+        with (
+            plain_errors(doing),
+            leases(self.publisher.root, self.subscriber.root, purpose=purpose, wait_s=wait_s),
+            tables_kept_open(self.publisher.root, self.subscriber.root),
+            plain_errors(doing),
+        ):
+            yield replace(self, publisher=self.publisher.reread(), subscriber=self.subscriber.reread())
+
+    def refuse_unfit_replicas(self) -> None:
+        """Refuse replicas that no session may change, not even to finish another one.
+
+        Raises: PublicationError of a copy; StoreError of an edited system table.
+        """
+        refuse_copies(*self.ends)
+        for replica in self.ends:
+            replica.require_unedited()
 
 
-def merge_session(
-    publisher: Replica,
-    subscriber: Replica,
-    subscription: SubscriptionRow,
-    publication: str,
-    *,
-    spark_of: SparkSource,
-    upload: bool = True,
-    download: bool = True,
-    lease_wait_s: float = 0.0,
-    progress: Progress,
-) -> SessionResult:
+@dataclass(frozen=True)
+class OpenSession:
+    """A session whose logs are read: both sides with their windows, what travels, and the articles that are left out.
+
+    `names` are those of all articles, by tablenick.
+    """
+
+    request: SessionRequest
+    sides: dict[str, SideState]
+    plan: SessionPlan
+    refused: Refused
+    names: dict[int, str]
+    started: float
+
+    @property
+    def has_work(self) -> bool:
+        """Whether there is anything to capture or to send in the directions that run."""
+        return has_work(self.sides, self.plan)
+
+    def engine(self) -> tuple[EngineChoice, SparkSession]:
+        """Choose the engine, then start Spark."""
+        windows = [window for side in self.sides.values() for window in side.windows]
+        choice = choose_engine(self.request.engine, windows)
+        spark = self.request.spark_of()
+        return choice, interpreting(spark) if has_few_changes(self.sides, self.plan) else spark
+
+    @property
+    def nothing_to_do(self) -> SessionResult:
+        """The result if nothing travels."""
+        root, waiting = str(self.request.subscriber.root), self.plan.waiting_changes
+        return SessionResult(self.request.publication, root, "nothing_to_do", waiting=waiting)
+
+    def finish(self, result: SessionResult, refused: Refused | None = None) -> SessionResult:
+        """Return a result with its duration and the articles that were left out, also these.
+
+        Raises: why they cannot go on, if these are all articles there are.
+        """
+        result = replace(result, duration_s=round(time.monotonic() - self.started, 3))
+        left_out = self.refused | (refused or {})
+        if not left_out:
+            return result
+        names = [self.names[nickname] for nickname in left_out]
+        errors = [*left_out.values()]
+        error = errors[0] if len(errors) == 1 else RefusedArticlesError(names, errors)
+        if len(left_out) == len(self.names):
+            raise error
+        refused_names = tuple(self.names[nickname] for nickname in sorted(left_out))
+        return replace(result, refused=refused_names, error=error.details())
+
+
+def open_session(request: SessionRequest, sides: dict[str, SideState], started: float) -> OpenSession:
+    """Read the logs of both sides' tables, and plan what travels."""
+    names = {nickname: article.name for nickname, article in sides[PUBLISHER].articles.items()}
+    sides, refused = with_windows(sides)
+    plan = session_plan(sides, upload=request.upload, download=request.download)
+    return OpenSession(request, sides, plan, refused, names, started)
+
+
+def merge_session(request: SessionRequest, *, lease_wait_s: float = 0.0) -> SessionResult:
     """Run one session and return what it did.
 
     An article that cannot be captured, or whose rows a table would not take, is left out: the result names it as `refused`,
@@ -75,241 +156,84 @@ def merge_session(
     ConflictError, StoreError, RefusedArticlesError if no article can go on (nothing was applied).
     """
     start_time = datetime.now(UTC)
-    doing = f"synchronizing '{publisher.root}' with '{subscriber.root}'"
-    # Errors are translated inside of the leases too: leases end differently after an interrupt than after our errors.
-    with plain_errors(doing), _leases(publisher, subscriber, lease_wait_s):
-        # What was read before the leases may have changed while they were waited for.
-        ends = publisher, subscriber = publisher.reread(), subscriber.reread()
-        about = subscription.subid, publication, subscriber.root
+    doing = f"synchronizing '{request.publisher.root}' with '{request.subscriber.root}'"
+    with request.held(doing, lease_wait_s) as held:
+        about = held.ends, held.subscription.subid, held.publication, held.subscriber.root
         try:
             with plain_errors(doing):
-                result, is_in_history = _held_session(
-                    publisher,
-                    subscriber,
-                    subscription,
-                    publication,
-                    start_time,
-                    spark_of=spark_of,
-                    upload=upload,
-                    download=download,
-                    progress=progress,
-                )
+                result, is_in_history = _held_session(held, start_time)
         except MergeReplError as error:
-            record_failure(ends, *about, error.message, start_time)
+            record_failure(*about, error.message, start_time)
             raise
         if result.error is not None:
-            record_failure(ends, *about, result.reason, start_time, is_in_history=is_in_history)
+            record_failure(*about, result.reason, start_time, is_in_history=is_in_history)
         elif result.status == "nothing_to_do":
-            record_success(ends, subscription.subid)
+            record_success(held.ends, held.subscription.subid)
         return result
 
 
-def _held_session(
-    publisher: Replica,
-    subscriber: Replica,
-    subscription: SubscriptionRow,
-    publication: str,
-    start_time: datetime,
-    *,
-    spark_of: SparkSource,
-    upload: bool,
-    download: bool,
-    progress: Progress,
-) -> tuple[SessionResult, bool]:
+def _held_session(request: SessionRequest, start_time: datetime) -> tuple[SessionResult, bool]:
     """Run one session of two replicas that are held; return what it did, and whether it is in their history."""
     started = time.monotonic()
-    for replica in (publisher, subscriber):
+    publisher, subscriber = request.ends
+    for replica in request.ends:
         sweep_root(replica.root)
-    _refuse(publisher, subscriber)
-    spark_of = with_scratch_outside(spark_of, publisher, subscription.pubid, subscriber.root)
-    progress.step("recover")
-    recovered = recover(publisher, subscriber, spark_of)
-    sides = open_sides(publisher, subscriber, subscription)
-    _refuse_one_way(sides, publication, upload=upload, download=download)
-    names = {nickname: article.name for nickname, article in sides[PUBLISHER].articles.items()}
-
-    progress.step("capture")
-    sides, refused = with_windows(sides)
-    status: SessionStatus = "succeeded" if recovered else "nothing_to_do"
-    plan = session_plan(sides, upload=upload, download=download)
-    nothing = SessionResult(
-        publication, str(subscriber.root), status, recovered=recovered, waiting=plan.waiting_changes
+    request.refuse_unfit_replicas()
+    spark_of = with_scratch_outside(request.spark_of, publisher, request.subscription.pubid, subscriber.root)
+    request = replace(request, spark_of=spark_of)
+    request.progress.step("recover")
+    recovered = recover(publisher, subscriber, spark_of, engine=request.engine)
+    sides = open_sides(publisher, subscriber, request.subscription)
+    if sides[PUBLISHER].filtered is not None and not (request.upload and request.download):
+        # Rows that an upload moves must be downloaded by the same session.
+        raise PublicationError(
+            refused_pairs.FILTERED_DIRECTION.says(publication=request.publication),
+            publication=request.publication,
+        )
+    request.progress.step("capture")
+    session = open_session(request, sides, started)
+    nothing = replace(
+        session.nothing_to_do, recovered=recovered, status="succeeded" if recovered else "nothing_to_do"
     )
-    if not has_work(sides, plan):
-        for side in sides.values():
+    if not session.has_work:
+        for side in session.sides.values():
             move_versions(side.replica, side.info, side.windows)
-        return _timed(_with_refused(nothing, refused, names), started), False
-    spark = _spark_for(sides, plan, spark_of)
-    for replica in (publisher, subscriber):
-        record_jvm(replica.root, engine.jvm_pid())
-    sides, not_captured = captured_sides(spark, sides)
+        return session.finish(nothing), False
+    choice, spark = session.engine()
+    for replica in request.ends:
+        record_jvm(replica.root, jvm_pid())
+    sides, not_captured = captured_sides(spark, session.sides, choice)
     try:
         changeset, not_staged = staged_changeset(
-            spark, sides, publication, upload=upload, download=download, progress=progress
+            spark,
+            sides,
+            request.publication,
+            upload=request.upload,
+            download=request.download,
+            progress=request.progress,
+            choice=choice,
         )
     finally:
         for side in sides.values():
             for item in side.captured:
                 item.release()
-    refused |= not_captured | not_staged
+    refused = not_captured | not_staged
     if changeset is None:
-        return _timed(_with_refused(nothing, refused, names), started), False
-    progress.step(
-        "apply",
-        rows=changeset.manifest.counts(PUBLISHER).total + changeset.manifest.counts(SUBSCRIBER).total,
-    )
+        return session.finish(nothing, refused), False
+    manifest = changeset.manifest
+    rows = manifest.counts(PUBLISHER).total + manifest.counts(SUBSCRIBER).total
+    request.progress.step("apply", rows=rows)
     results: list[SessionResult] = []
 
     def record(outcome: Outcome) -> None:
-        duration_s = time.monotonic() - started
-        result = session_result(publication, subscriber, outcome, duration_s, recovered)
-        waiting = sum(row.changecount for row in changeset.manifest.waiting_generations)
-        results.append(_with_refused(replace(result, waiting=waiting), refused, names))
-        session_history.record(publisher, subscriber, changeset.manifest, results[0], start_time)
+        waiting = sum(row.changecount for row in manifest.waiting_generations)
+        result = outcome.result(request.publication, subscriber, recovered=recovered)
+        results.append(session.finish(replace(result, waiting=waiting), refused))
+        session_history.record(publisher, subscriber, manifest, results[0], start_time)
 
     with named(changeset, publisher):
-        carry_out(spark, changeset, {PUBLISHER: publisher, SUBSCRIBER: subscriber}, record=record)
+        carry_out(spark, changeset, {PUBLISHER: publisher, SUBSCRIBER: subscriber}, choice, record=record)
     previous = sides[PUBLISHER].other.session_number
-    compact_when_due(
-        spark, (publisher, subscriber), number=changeset.manifest.number, previous_number=previous
-    )
-    purge_when_due((publisher, subscriber))
+    compact_when_due(spark, request.ends, choice, number=manifest.number, previous_number=previous)
+    purge_when_due(request.ends)
     return results[0], True
-
-
-def _spark_for(sides: dict[str, SideState], plan: SessionPlan, spark_of: SparkSource) -> SparkSession:
-    spark = spark_of()
-    return engine.interpreting(spark) if has_few_changes(sides, plan) else spark
-
-
-def _with_refused(result: SessionResult, refused: Refused, names: Mapping[int, str]) -> SessionResult:
-    """Return a session's result with the articles that were left out of it.
-
-    Raises: why they cannot go on, if these are all articles there are.
-    """
-    if not refused:
-        return result
-    error = refusal(refused, names)
-    if len(refused) == len(names):
-        raise error
-    return replace(result, refused=tuple(names[n] for n in sorted(refused)), error=error.details())
-
-
-def _refuse_one_way(
-    sides: Mapping[str, SideState], publication: str, *, upload: bool, download: bool
-) -> None:
-    """Refuse a session of one direction where rows are filtered: rows that it moves must be downloaded by it, too.
-
-    Raises: PublicationError.
-    """
-    if sides[PUBLISHER].filtered is not None and not (upload and download):
-        raise PublicationError(
-            refused_pairs.FILTERED_DIRECTION.says(publication=publication),
-            publication=publication,
-        )
-
-
-def _timed(result: SessionResult, started: float) -> SessionResult:
-    return replace(result, duration_s=round(time.monotonic() - started, 3))
-
-
-def _refuse(publisher: Replica, subscriber: Replica) -> None:
-    """Refuse replicas that no session may change, not even to finish another one.
-
-    Raises: PublicationError of a copy; StoreError of an edited system table.
-    """
-    refuse_copies(publisher, subscriber)
-    publisher.require_unedited()
-    subscriber.require_unedited()
-
-
-@contextmanager
-def _leases(publisher: Replica, subscriber: Replica, wait_s: float) -> Iterator[None]:
-    """Hold both replicas, and keep their tables open."""
-    roots = publisher.root, subscriber.root
-    purpose = f"mergerepl sync {publisher.root} {subscriber.root}"
-    with leases(*roots, purpose=purpose, wait_s=wait_s), tables_kept_open(*roots):
-        yield
-
-
-def preview_session(
-    publisher: Replica,
-    subscriber: Replica,
-    subscription: SubscriptionRow,
-    publication: str,
-    *,
-    spark_of: SparkSource,
-    upload: bool = True,
-    download: bool = True,
-    progress: Progress,
-) -> SessionResult:
-    """Return what a session would do, with its conflicts, and change nothing.
-
-    Raises: As `merge_session`; EnumerationError if a session is staged that the next one will finish first.
-    """
-    from mergerepl.merge.session.preview import conflict_previews
-
-    started = time.monotonic()
-    doing = f"previewing '{publisher.root}' with '{subscriber.root}'"
-    with plain_errors(doing), _leases(publisher, subscriber, 0.0):
-        _refuse(publisher, subscriber)
-        refuse_interrupted(publisher, subscriber)
-        sides = open_sides(publisher, subscriber, subscription)
-        if sides[PUBLISHER].filtered is not None:
-            raise PublicationError(
-                refused_pairs.FILTERED_DRY_RUN.says(publication=publication),
-                publication=publication,
-            )
-        names = {nickname: article.name for nickname, article in sides[PUBLISHER].articles.items()}
-        sides, refused = with_windows(sides)
-        plan = session_plan(sides, upload=upload, download=download)
-        waiting = plan.waiting_changes
-        result = SessionResult(publication, str(subscriber.root), "nothing_to_do", waiting=waiting)
-        if not has_work(sides, plan):
-            return _timed(_with_refused(result, refused, names), started)
-        spark = _spark_for(sides, plan, spark_of)
-        sides, not_captured = captured_sides(spark, sides)
-        folder = Path(tempfile.mkdtemp(prefix="mergerepl-preview-"))
-        try:
-            sides = {name: planned(side) for name, side in sides.items()}
-            plan = session_plan(sides, upload=upload, download=download)
-            numbers = number_generations(
-                plan,
-                {n: side.info.last_generation for n, side in sides.items()},
-                resolving_alone=resolving_alone(sides[PUBLISHER]),
-            )
-            staging = PlannedSession(spark, sides, plan, numbers, folder, progress)
-            staged, not_staged = stage_articles(staging)
-            previews = conflict_previews(spark, folder, staged, sides[PUBLISHER].articles)
-        finally:
-            drop_rows(folder)
-            for side in sides.values():
-                for item in side.captured:
-                    item.release()
-        counts = tuple(
-            _planned(sides[PUBLISHER].articles[n].name, article, upload=upload)
-            for n, article in staged.items()
-        )
-        result = replace(
-            result,
-            status="planned",
-            upload=summed(article.upload for article in counts),
-            download=summed(article.download for article in counts),
-            articles=counts,
-            conflicts=previews,
-            waiting=sum(sum(article.waiting.values()) for article in staged.values()),
-        )
-        return _timed(_with_refused(result, refused | not_captured | not_staged, names), started)
-
-
-def _planned(article: str, staged: StagedArticle, *, upload: bool) -> ArticleCounts:
-    def counts(actions: dict[str, int], conflicts: int) -> PhaseCounts:
-        return PhaseCounts(
-            actions.get("insert", 0), actions.get("update", 0), actions.get("delete", 0), conflicts
-        )
-
-    return ArticleCounts(
-        article,
-        counts(staged.publisher.actions, staged.conflicts if upload else 0),
-        counts(staged.subscriber.actions, 0 if upload else staged.conflicts),
-    )

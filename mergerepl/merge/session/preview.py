@@ -1,35 +1,113 @@
-"""What `sync --dry-run` shows of conflicts: who would win and lose, by which resolver, both rows as text."""
+"""What `sync --dry-run` shows: the counts of a session, and who would win and lose its conflicts, both rows as text."""
 
+import tempfile
+import time
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql import types as T
 
+from enumeration.plan import number_generations
 from mergerepl import changes
+from mergerepl.changes import PUBLISHER
+from mergerepl.errors import PublicationError
+from mergerepl.merge.session.merge_session import OpenSession, SessionRequest, open_session
+from mergerepl.merge.session.recovery import refuse_interrupted
+from mergerepl.merge.session.session_plan import session_plan
+from mergerepl.merge.session.sides import captured_sides, open_sides, planned
+from mergerepl.merge.session.stage_session import PlannedSession, resolving_alone, stage_articles
 from mergerepl.merge.stage.article import StagedArticle
+from mergerepl.model import refused_pairs
 from mergerepl.model.article import PublishedArticle
-from mergerepl.model.results import ConflictPreview
+from mergerepl.model.results import ArticleCounts, ConflictPreview, PhaseCounts, SessionResult
 from mergerepl.model.value_text import text_of
 from mergerepl.replica.staged_rows import read_staged
 from mergerepl.rows.arrow_values import python_values
 from mergerepl.rows.images import no_names, readable
+from mergerepl.store.changeset import drop_rows
 
 SHOWN = 100
 """Conflicts shown per article; the counts are of all."""
 
 
-def conflict_previews(
-    spark: SparkSession, folder: Path, staged: dict[int, StagedArticle], articles: dict[int, PublishedArticle]
-) -> tuple[ConflictPreview, ...]:
-    """Return the first conflicts of each staged article, by key."""
-    previews: list[ConflictPreview] = []
-    for nickname, result in staged.items():
-        if result.conflicts:
-            rows = read_staged(spark, folder / str(nickname))
-            previews += _of_article(rows.where(F.col(changes.CONFLICT_TYPE).isNotNull()), articles[nickname])
-    return tuple(previews)
+def preview_session(request: SessionRequest) -> SessionResult:
+    """Return what a session would do, with its conflicts, and change nothing.
+
+    Raises: As `merge_session`; EnumerationError if a session is staged that the next one will finish first.
+    """
+    started = time.monotonic()
+    doing = f"previewing '{request.publisher.root}' with '{request.subscriber.root}'"
+    with request.held(doing) as held:
+        held.refuse_unfit_replicas()
+        refuse_interrupted(*held.ends)
+        sides = open_sides(*held.ends, held.subscription)
+        if sides[PUBLISHER].filtered is not None:
+            raise PublicationError(
+                refused_pairs.FILTERED_DRY_RUN.says(publication=held.publication),
+                publication=held.publication,
+            )
+        session = open_session(held, sides, started)
+        return _preview(session) if session.has_work else session.finish(session.nothing_to_do)
+
+
+def _preview(session: OpenSession) -> SessionResult:
+    request = session.request
+    choice, spark = session.engine()
+    sides, not_captured = captured_sides(spark, session.sides, choice)
+    folder = Path(tempfile.mkdtemp(prefix="mergerepl-preview-"))
+    try:
+        sides = {name: planned(side) for name, side in sides.items()}
+        plan = session_plan(sides, upload=request.upload, download=request.download)
+        numbers = number_generations(
+            plan,
+            {n: side.info.last_generation for n, side in sides.items()},
+            resolving_alone=resolving_alone(sides[PUBLISHER]),
+        )
+        staging = PlannedSession(spark, sides, plan, numbers, folder, request.progress, choice)
+        staged, not_staged = stage_articles(staging)
+        articles = sides[PUBLISHER].articles
+        previews: list[ConflictPreview] = []
+        for nickname, each in staged.items():
+            if each.conflicts:
+                rows = read_staged(spark, folder / str(nickname))
+                conflicts = rows.where(F.col(changes.CONFLICT_TYPE).isNotNull())
+                previews += _of_article(conflicts, articles[nickname])
+    finally:
+        drop_rows(folder)
+        for side in sides.values():
+            for item in side.captured:
+                item.release()
+    counts = tuple(
+        _planned_counts(articles[nickname].name, each, upload=request.upload)
+        for nickname, each in staged.items()
+    )
+    result = replace(
+        session.nothing_to_do,
+        status="planned",
+        upload=sum((article.upload for article in counts), PhaseCounts()),
+        download=sum((article.download for article in counts), PhaseCounts()),
+        articles=counts,
+        conflicts=tuple(previews),
+        waiting=sum(sum(article.waiting.values()) for article in staged.values()),
+        fallbacks=tuple(choice.fallbacks.values()),
+    )
+    return session.finish(result, not_captured | not_staged)
+
+
+def _planned_counts(article: str, staged: StagedArticle, *, upload: bool) -> ArticleCounts:
+    def counts(actions: dict[str, int], conflicts: int) -> PhaseCounts:
+        return PhaseCounts(
+            actions.get("insert", 0), actions.get("update", 0), actions.get("delete", 0), conflicts
+        )
+
+    return ArticleCounts(
+        article,
+        counts(staged.publisher.actions, staged.conflicts if upload else 0),
+        counts(staged.subscriber.actions, 0 if upload else staged.conflicts),
+    )
 
 
 def _of_article(conflicts: DataFrame, article: PublishedArticle) -> list[ConflictPreview]:

@@ -8,6 +8,7 @@ from datetime import datetime
 from pyspark.sql import SparkSession
 
 from mergerepl.changes import PUBLISHER, SUBSCRIBER
+from mergerepl.delta.engine_choice import ARROW_FOR_FEW, SPARK_ALONE, EngineChoice
 from mergerepl.delta.tables import TruncatedLogError, head_version, is_another_commit, is_delta_table
 from mergerepl.errors import (
     INITIALISE_AGAIN,
@@ -21,9 +22,9 @@ from mergerepl.errors import (
 from mergerepl.merge.apply import session_history
 from mergerepl.merge.session.carry_out import Outcome, carry_out, log_given_up
 from mergerepl.merge.session.give_up import give_up, is_refused_by, settle
-from mergerepl.merge.session.session_result import session_result
 from mergerepl.replica.pointers import drop_half_written_pointers, drop_pointer, pointers
 from mergerepl.replica.replica import Replica
+from mergerepl.spark import session as spark_session
 from mergerepl.spark.errors import AGAIN, plain_errors
 from mergerepl.store.changeset import Changeset, drop, read_changeset, staged_folders
 from triggers.errors import FeedGapError
@@ -33,7 +34,9 @@ log = logging.getLogger(__name__)
 SparkSource = Callable[[], SparkSession]
 
 
-def recover(publisher: Replica, subscriber: Replica, spark_of: SparkSource) -> int:
+def recover(
+    publisher: Replica, subscriber: Replica, spark_of: SparkSource, *, engine: str = SPARK_ALONE
+) -> int:
     """Roll staged sessions of the publisher forward and drop incomplete ones. Returns how many were rolled
     forward.
 
@@ -58,7 +61,7 @@ def recover(publisher: Replica, subscriber: Replica, spark_of: SparkSource) -> i
         if is_ours or not changeset.is_done(PUBLISHER):
             log.info("rolling session %s forward", folder.name)
             try:
-                roll_forward(spark_of(), changeset, publisher, subscriber, is_ours=is_ours)
+                roll_forward(spark_of(), changeset, publisher, subscriber, is_ours=is_ours, engine=engine)
             except UnfinishedSessionError as error:
                 if is_ours or not is_refused_by(spark_of(), changeset, publisher, PUBLISHER):
                     raise
@@ -108,7 +111,13 @@ def _drop_stale_pointers(publisher: Replica, subscriber: Replica) -> None:
 
 
 def roll_forward(
-    spark: SparkSession, changeset: Changeset, publisher: Replica, subscriber: Replica, *, is_ours: bool
+    spark: SparkSession,
+    changeset: Changeset,
+    publisher: Replica,
+    subscriber: Replica,
+    *,
+    is_ours: bool,
+    engine: str = SPARK_ALONE,
 ) -> None:
     """Carry out a staged session, at the publisher only if the subscriber is not the session's (`is_ours`).
 
@@ -120,7 +129,7 @@ def roll_forward(
     sides = {PUBLISHER: publisher, **({SUBSCRIBER: subscriber} if is_ours else {})}
 
     def record(outcome: Outcome) -> None:
-        result = session_result(manifest.publication, subscriber, outcome, 0.0, 1)
+        result = outcome.result(manifest.publication, subscriber, recovered=1)
         session_history.record(
             publisher, subscriber, manifest, result, datetime.fromisoformat(manifest.started)
         )
@@ -138,7 +147,7 @@ def roll_forward(
         held = {name: replica for name, replica in sides.items() if name not in restored}
         try:
             with named(changeset, publisher):
-                carry_out(spark, changeset, held, record=record)
+                carry_out(spark, changeset, held, EngineChoice(engine == ARROW_FOR_FEW), record=record)
         except UnfinishedSessionError as error:
             cause = error.__cause__
             if not isinstance(cause, TruncatedLogError | FeedGapError):
@@ -233,3 +242,30 @@ def _later_session(changeset: Changeset, subscriber: Replica) -> int | None:
     row = subscriber.relation(manifest.subid, manifest.publisher.replid)
     number = row.session_number if row is not None else 0
     return number if number > manifest.number else None
+
+
+def finish_session(publisher: Replica, subscriber: Replica | None, session: str) -> None:
+    """Carry out a staged session, at the publisher only if the subscriber is None: out of reach.
+
+    The rest of it is dropped: no other session of that subscription will finish it.
+
+    Raises: as a session does. It stays staged; run again.
+    """
+    publisher.require_unedited()
+    if subscriber is not None:
+        subscriber.require_unedited()
+    try:
+        recover(publisher, subscriber or publisher, spark_session.session)
+    except EnumerationError:
+        # The subscriber cannot take its side any more, but it is about to leave; the publisher's side is done by now.
+        staged = read_changeset(publisher.staging / session)
+        if subscriber is None or staged is None or not staged.is_done(PUBLISHER):
+            raise
+        recover(publisher, publisher, spark_session.session)
+    changeset = read_changeset(publisher.staging / session)
+    if changeset is not None:
+        # With its subscriber it is finished by now.
+        log_given_up(spark_session.session, changeset, publisher)
+    drop(publisher.staging / session)
+    if subscriber is not None:
+        drop_pointer(subscriber, session)

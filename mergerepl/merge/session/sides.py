@@ -9,10 +9,20 @@ from pyspark.sql import SparkSession
 from enumeration.generations import make_generation
 from enumeration.plan import Destination, Source
 from mergerepl.changes import OTHER_SIDE, PUBLISHER, SUBSCRIBER
-from mergerepl.errors import MergeReplError
+from mergerepl.delta.engine_choice import EngineChoice
+from mergerepl.errors import (
+    ApplyError,
+    CaptureError,
+    ConflictError,
+    MergeReplError,
+    SchemaMismatchError,
+    StoreError,
+    Transient,
+)
 from mergerepl.failpoints import failpoint
 from mergerepl.merge.capture.capture import (
     CapturedArticle,
+    CaptureJob,
     after_commit,
     commit_changes,
     open_generations,
@@ -20,15 +30,13 @@ from mergerepl.merge.capture.capture import (
     remove_leftovers,
 )
 from mergerepl.merge.capture.partitions import with_memberships
-from mergerepl.merge.capture.small_capture import CaptureJob, capture_small
+from mergerepl.merge.capture.small_capture import capture_small
 from mergerepl.merge.capture.windows import article_window
 from mergerepl.merge.partitions.filtered import FilteredPublication, filtered_publication, sent_partition
-from mergerepl.merge.session.refused import ARTICLE_ERRORS, Refused, raised_if_transient, refuse
 from mergerepl.model.article import PublishedArticle
 from mergerepl.replica.replica import Replica, refuse_older_bookkeeping
 from mergerepl.replica.subscription import own_priority, require_same_articles, require_same_session
 from mergerepl.spark.errors import plain_errors
-from mergerepl.spark.session import writes_small
 from mergerepl.systables.catalog import SubscriptionRow
 from mergerepl.systables.genhistory import Generation
 from mergerepl.systables.replinfo import ReplicaInfo
@@ -36,6 +44,28 @@ from triggers.window import CaptureWindow
 
 AT_ONCE = 2
 """Spark actions run side by side: one keeps two cores busy only in part."""
+
+
+Refused = dict[int, MergeReplError]
+"""Tablenick -> why the article cannot go on."""
+
+ARTICLE_ERRORS = (ApplyError, CaptureError, ConflictError, SchemaMismatchError, StoreError)
+"""Errors about one article; any other error is about the session."""
+
+
+def raised_if_transient(error: MergeReplError) -> MergeReplError:
+    """Return an error about the article; raise a transient one, which a second run may not meet."""
+    if isinstance(error, Transient):
+        raise error
+    return error
+
+
+def refuse(refused: Refused, nickname: int, error: MergeReplError) -> None:
+    """Note why an article cannot go on; the first reason counts.
+
+    Raises: the error itself if it is transient.
+    """
+    refused.setdefault(nickname, raised_if_transient(error))
 
 
 @dataclass(frozen=True)
@@ -84,20 +114,6 @@ class SideState:
         return next((c for c in self.captured if c.article.nickname == nickname and c.rows is not None), None)
 
 
-def _since_watermarks(source: Replica, own: SubscriptionRow, its: SubscriptionRow) -> list[Generation]:
-    """Return a source's generations from the lower of both watermarks of the subscription on.
-
-    Args:
-        source: The replica.
-        own: What it notes of the subscription: the last generation it sent.
-        its: What the destination notes: the last generation it received.
-    """
-    return source.genhistory(from_generation_exclusive=min(own.sentgen, its.recgen) - 1)
-
-
-_Job = tuple[SideState, CaptureWindow, Generation]
-
-
 def open_sides(
     publisher: Replica, subscriber: Replica, subscription: SubscriptionRow
 ) -> dict[str, SideState]:
@@ -125,7 +141,10 @@ def open_sides(
             name,
             replica,
             infos[name],
-            _since_watermarks(replica, row_of[name], row_of[OTHER_SIDE[name]]),
+            # From the last generation that it sent, or that the other side received, whichever is lower.
+            replica.genhistory(
+                from_generation_exclusive=min(row_of[name].sentgen, row_of[OTHER_SIDE[name]].recgen) - 1
+            ),
             articles[name],
             row_of[name],
             filtered=filtered_publication(replica, pubid) if name == PUBLISHER else None,
@@ -167,53 +186,14 @@ def without(sides: dict[str, SideState], refused: Collection[int]) -> dict[str, 
     }
 
 
-def captured_sides(spark: SparkSession, sides: dict[str, SideState]) -> tuple[dict[str, SideState], Refused]:
+def captured_sides(
+    spark: SparkSession, sides: dict[str, SideState], choice: EngineChoice
+) -> tuple[dict[str, SideState], Refused]:
     """Compute what is new at both sides, side by side; nothing is written yet.
 
     An article that cannot be captured at one side is left out at both.
     """
     jobs = [
-        (side, *job)
-        for side in sides.values()
-        for job in zip(side.windows, open_generations(side.genhistory, side.windows, side.info), strict=True)
-    ]
-
-    def read(job: _Job) -> CapturedArticle | MergeReplError:
-        side, window, generation = job
-        try:
-            with plain_errors(f"capturing article '{window.article.name}' of '{side.replica.root}'"):
-                return read_changes(
-                    spark,
-                    side.replica,
-                    window,
-                    side.info,
-                    priority=own_priority(side.name, side.other),
-                    generation=generation,
-                    with_images=side.filtered is not None,
-                )
-        except ARTICLE_ERRORS as error:
-            return raised_if_transient(error)
-
-    small = _captured_together(spark, jobs)
-    results = _all_or_none(lambda number: small.get(number) or read(jobs[number]), range(len(jobs)))
-    refused: Refused = {}
-    by_side: dict[str, list[CapturedArticle]] = {name: [] for name in sides}
-    for (side, window, _), result in zip(jobs, results, strict=True):
-        if isinstance(result, MergeReplError):
-            refuse(refused, window.article.nickname, result)
-        else:
-            by_side[side.name].append(result)
-    captured = {name: replace(side, captured=tuple(by_side[name])) for name, side in sides.items()}
-    if sides[PUBLISHER].filtered is not None:
-        captured[PUBLISHER] = _with_memberships(spark, captured[PUBLISHER], refused)
-    return without(captured, refused), refused
-
-
-def _captured_together(spark: SparkSession, jobs: Sequence[_Job]) -> dict[int, CapturedArticle]:
-    """Return what is new, by the number of the job, in the articles that need no capture of their own."""
-    if not any(window.segments for _, window, _ in jobs) or not writes_small(spark):
-        return {}
-    asked = [
         CaptureJob(
             side.replica,
             window,
@@ -222,12 +202,38 @@ def _captured_together(spark: SparkSession, jobs: Sequence[_Job]) -> dict[int, C
             generation,
             with_images=side.filtered is not None,
         )
-        for side, window, generation in jobs
+        for side in sides.values()
+        for window, generation in zip(
+            side.windows, open_generations(side.genhistory, side.windows, side.info), strict=True
+        )
     ]
-    return capture_small(spark, asked)
+
+    def read(job: CaptureJob) -> CapturedArticle | MergeReplError:
+        try:
+            with plain_errors(f"capturing article '{job.article.name}' of '{job.replica.root}'"):
+                return read_changes(spark, job)
+        except ARTICLE_ERRORS as error:
+            return raised_if_transient(error)
+
+    small = capture_small(spark, jobs, choice) if choice.uses_arrow else {}
+    results = _all_or_none(lambda number: small.get(number) or read(jobs[number]), range(len(jobs)))
+    refused: Refused = {}
+    by_side: dict[str, list[CapturedArticle]] = {name: [] for name in sides}
+    names = [name for name, side in sides.items() for _ in side.windows]
+    for name, job, result in zip(names, jobs, results, strict=True):
+        if isinstance(result, MergeReplError):
+            refuse(refused, job.article.nickname, result)
+        else:
+            by_side[name].append(result)
+    captured = {name: replace(side, captured=tuple(by_side[name])) for name, side in sides.items()}
+    if sides[PUBLISHER].filtered is not None:
+        captured[PUBLISHER] = _with_memberships(spark, captured[PUBLISHER], refused, choice)
+    return without(captured, refused), refused
 
 
-def _with_memberships(spark: SparkSession, side: SideState, refused: Refused) -> SideState:
+def _with_memberships(
+    spark: SparkSession, side: SideState, refused: Refused, choice: EngineChoice
+) -> SideState:
     """Return a publisher with row filters, and what its captured changes move.
 
     Raises: why an article cannot be captured: rows of others may follow its rows.
@@ -237,7 +243,7 @@ def _with_memberships(spark: SparkSession, side: SideState, refused: Refused) ->
         for error in refused.values():
             raise error
         joined = with_memberships(
-            spark, side.replica, [side.filtered], side.captured, side.genhistory, side.info
+            spark, side.replica, [side.filtered], side.captured, side.genhistory, side.info, choice
         )
     except BaseException:
         for item in side.captured:

@@ -17,19 +17,27 @@ from conflict.out_of_partition import Uploaded, rejected
 from conflict.resolvers.registry import require_resolver
 from enumeration.plan import Enumeration, Numbers, SessionPlan, number_generations
 from mergerepl.changes import OTHER_SIDE, PUBLISHER, ROWGUID, SUBSCRIBER
+from mergerepl.delta.engine_choice import EngineChoice
 from mergerepl.delta.small_writer import MOST_ROWS, article_problem
 from mergerepl.delta.tables import merges_prepared, open_table
 from mergerepl.failpoints import failpoint
 from mergerepl.merge.resolvers.answers import answers_of_functions
 from mergerepl.merge.resolvers.functions import require_function
-from mergerepl.merge.session.refused import ARTICLE_ERRORS, Refused, refuse
 from mergerepl.merge.session.session_plan import session_manifest, session_plan
-from mergerepl.merge.session.sides import AT_ONCE, SideState, committed_sides, planned, without
+from mergerepl.merge.session.sides import (
+    ARTICLE_ERRORS,
+    AT_ONCE,
+    Refused,
+    SideState,
+    committed_sides,
+    planned,
+    refuse,
+    without,
+)
 from mergerepl.merge.stage.article import Enumerated, StagedArticle, side_changes, stage_article
 from mergerepl.merge.stage.constraints import refuse_violations
-from mergerepl.merge.stage.decision import Changed, decided, resolved, with_ancestors
+from mergerepl.merge.stage.decision import Changed, decided, resolved, with_ancestors, with_held
 from mergerepl.merge.stage.few import decided_few, few_sent, stage_few
-from mergerepl.merge.stage.one_way import with_held
 from mergerepl.merge.stage.stage_partitioned import PartitionedSession, stage_partitioned
 from mergerepl.merge.stage.withhold import Withholding, withhold_refused
 from mergerepl.model.article import PublishedArticle
@@ -39,7 +47,6 @@ from mergerepl.replica.pointers import write_pointer
 from mergerepl.rows.lineage_value import agent_nickname
 from mergerepl.spark.errors import plain_errors
 from mergerepl.spark.in_memory import Kept
-from mergerepl.spark.session import writes_small
 from mergerepl.store.changeset import Changeset, drop_rows, new_folder
 
 if TYPE_CHECKING:
@@ -83,6 +90,7 @@ class PlannedSession:
     numbers: Mapping[str, Numbers]
     folder: Path
     progress: Progress
+    choice: EngineChoice
 
     @cached_property
     def terms(self) -> SessionTerms:
@@ -161,7 +169,7 @@ def stage_articles(session: PlannedSession) -> tuple[dict[int, StagedArticle], R
                     rows,
                 )
                 sent = with_ancestors(spark, sent, (publisher, subscriber))
-                if writes_small(spark) and (in_memory := few_sent(sent, both)) is not None:
+                if session.choice.uses_arrow and (in_memory := few_sent(sent, both)) is not None:
                     few[nickname] = in_memory
                 changed[nickname] = with_held(
                     spark, sent, both, session.captured(nickname), kept, rejects=of_article.rejects
@@ -206,7 +214,7 @@ def _tables_of_spark(session: PlannedSession, changed: Changed) -> Iterator[Path
     if not changed.has_many:
         return
     nickname = changed.article.nickname
-    by_spark = not writes_small(session.spark)
+    by_spark = not session.choice.uses_arrow
     for name, sent in ((PUBLISHER, session.plan.up), (SUBSCRIBER, session.plan.down)):
         side = session.sides[name]
         rows = enumerated(session.sides[OTHER_SIDE[name]], nickname, sent).rows
@@ -267,6 +275,7 @@ def _withholding(session: PlannedSession, changed: Changed, kept: Kept) -> Withh
         as_wholes=as_wholes if changed.is_contested and changed.article.column_tracking else None,
         undo=undo if changed.article.compensates and can_undo else None,
         versions=session.captured(nickname),
+        choice=session.choice,
     )
 
 
@@ -287,7 +296,9 @@ def _partitioned(session: PlannedSession) -> dict[int, StagedArticle]:
             staged = session.written(nickname, outcome)
             replicas = publisher.replica, subscriber.replica
             articles = publisher.articles[nickname], subscriber.articles[nickname]
-            refuse_violations(session.spark, session.folder / str(nickname), staged, *replicas, *articles)
+            refuse_violations(
+                session.spark, session.choice, session.folder / str(nickname), staged, *replicas, *articles
+            )
             return staged
 
     return stage_partitioned(
@@ -304,6 +315,7 @@ def _partitioned(session: PlannedSession) -> dict[int, StagedArticle]:
             sent={n: enumerated(subscriber, n, session.plan.up) for n in publisher.filtered.tablenicks},
             staged=stage,
             progress=session.progress,
+            choice=session.choice,
         )
     )
 
@@ -316,6 +328,7 @@ def staged_changeset(
     upload: bool,
     download: bool,
     progress: Progress,
+    choice: EngineChoice,
 ) -> tuple[Changeset | None, Refused]:
     """Commit the captured changes, stage all articles and commit to the plan: the point of no return.
 
@@ -348,7 +361,7 @@ def staged_changeset(
             if filtered is None:
                 committing = pool.submit(committed_sides, spark, sides)
             others = [n for n in will_be[PUBLISHER].articles if n not in tablenicks]
-            staging = PlannedSession(spark, will_be, plan, numbers, folder, progress)
+            staging = PlannedSession(spark, will_be, plan, numbers, folder, progress, choice)
             staged, refused = stage_articles(replace(staging, plan=plan.of_articles(others)))
         if filtered is not None:
             staged |= _partitioned(staging)

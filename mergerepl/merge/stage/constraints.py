@@ -19,6 +19,7 @@ from pyspark.sql import functions as F
 from conflict.failed_changes import REFUSED_AT, REFUSED_COLUMNS
 from mergerepl import changes
 from mergerepl.delta.contract.table_rules import table_rules
+from mergerepl.delta.engine_choice import EngineChoice
 from mergerepl.delta.metadata import DEFAULT_EXPRESSION, GENERATION_EXPRESSION
 from mergerepl.delta.small_writer import reason_for_spark
 from mergerepl.delta.tables import TableState, open_table, read_version
@@ -32,7 +33,7 @@ from mergerepl.replica.replica import Replica
 from mergerepl.replica.staged_rows import read_staged
 from mergerepl.rows.images import identity_value
 from mergerepl.rows.sql import free_name, quote
-from mergerepl.spark.session import require_utc, writes_small
+from mergerepl.spark.session import require_utc
 from mergerepl.store.changeset import ArticleWork
 
 log = logging.getLogger(__name__)
@@ -45,6 +46,7 @@ def takes_any_row(facts: TableState, article: PublishedArticle) -> bool:
 
 def refuse_violations(
     spark: SparkSession,
+    choice: EngineChoice,
     staged_rows: Path,
     staged: StagedArticle,
     publisher: Replica,
@@ -68,7 +70,7 @@ def refuse_violations(
     )
     for facts, (work, article, action) in zip(tables, sides, strict=True):
         if work.touches_rows:
-            refuse_at_side(spark, staged_rows, work, article, facts, action=action)
+            refuse_at_side(spark, choice, staged_rows, work, article, facts, action=action)
 
 
 def refused_rows(
@@ -111,6 +113,7 @@ def _not_taken(
 
 def require_takers(
     spark: SparkSession,
+    choice: EngineChoice,
     staged_rows: Path,
     staged: StagedArticle,
     at: Mapping[str, PublishedArticle],
@@ -126,7 +129,9 @@ def require_takers(
 
     def check(side: str) -> None:
         action, facts = changes.ACTION_OF[side], tables[side]
-        refuse_table(spark, staged_rows, works[side], at[side], facts, action=action, takes_away=False)
+        refuse_table(
+            spark, choice, staged_rows, works[side], at[side], facts, action=action, takes_away=False
+        )
 
     # Spark analyses a MERGE on one core.
     with ThreadPoolExecutor(len(tables)) as pool:
@@ -136,6 +141,7 @@ def require_takers(
 
 def refuse_at_side(
     spark: SparkSession,
+    choice: EngineChoice,
     staged_rows: Path,
     work: ArticleWork,
     article: PublishedArticle,
@@ -149,7 +155,7 @@ def refuse_at_side(
     """
     table = facts.path
     takes_away = any(work.actions.get(each) for each in (changes.Action.UPDATE, changes.Action.DELETE))
-    refuse_table(spark, staged_rows, work, article, facts, action=action, takes_away=takes_away)
+    refuse_table(spark, choice, staged_rows, work, article, facts, action=action, takes_away=takes_away)
     rows = read_staged(spark, staged_rows).where(
         F.col(action).isin(changes.Action.INSERT.value, changes.Action.UPDATE.value)
     )
@@ -170,6 +176,7 @@ def refuse_at_side(
 
 def refuse_table(
     spark: SparkSession,
+    choice: EngineChoice,
     staged_rows: Path,
     work: ArticleWork,
     article: PublishedArticle,
@@ -192,7 +199,7 @@ def refuse_table(
             table=str(table),
         )
     require_utc(spark, article.name, table, facts.metadata.timestamp_partitions)
-    if not writes_small(spark) or reason_for_spark(facts, article, work.actions, work.bounds) is not None:
+    if not choice.uses_arrow or reason_for_spark(facts, article, work.actions, work.bounds) is not None:
         refuse_unmergeable(spark, staged_rows, work, article, facts, action=action)
 
 

@@ -21,23 +21,34 @@ from conflict.resolve import acted_on, resolve
 from conflict.resolvers.registry import resolver_of
 from enumeration.get_metadata import get_metadata, one_sided
 from mergerepl.changes import (
+    CHANGE_COLUMNS,
+    COLV1,
     DELETED,
     ENCODED_COLUMNS,
     FIELDS,
+    GENERATION,
+    LINEAGE,
+    OTHER_SIDE,
+    PUBLISHER,
     ROW,
     ROWGUID,
+    SUBSCRIBER,
     TABLENICK,
+    TOMBSTONE_TYPE,
     ancestor_column,
     values_column,
 )
+from mergerepl.merge.partitions.versions import versions_of
 from mergerepl.merge.stage.article import Enumerated, side_versions
 from mergerepl.model.article import PublishedArticle
 from mergerepl.model.resolvers import CUSTOM, resolver_info
 from mergerepl.model.session_terms import ArticleTerms, SessionTerms
+from mergerepl.rows import lineage_columns as lineage
 from mergerepl.rows.encodings import encoded_fields
 from mergerepl.rows.fields import INTERPRETED, Fields
 from mergerepl.rows.images import image_type
 from mergerepl.spark.in_memory import Kept, in_one_task, is_for_one_task
+from mergerepl.systables.tombstone import TombstoneType
 
 Answered = Callable[[DataFrame, Sequence[PublishedArticle]], DataFrame]
 """Gives detected rows with the answers to the conflicts of some articles (`conflict.resolvers.custom.with_answers`)."""
@@ -87,11 +98,7 @@ def decided(
 ) -> Decision:
     """Return the decision on the contested articles.
 
-    Args:
-        changed: The articles of the session.
-        terms: What the session has agreed on.
-        kept: Holds the decision, which each article reads.
-        answered: Adds the answers of the agent's own resolvers, which the articles with such a one need.
+    `kept` holds the decision, which each article reads. `answered` adds the answers of the agent's own resolvers.
 
     Raises: UnknownResolverError.
     """
@@ -239,3 +246,53 @@ def resolved(changed: Changed, decision: Decision, terms: SessionTerms) -> DataF
         typed = in_one_task(side.select(ROWGUID, F.col(ROW).alias(name)), rows)
         chosen = in_one_task(chosen.join(typed, on=ROWGUID, how="left"), rows)
     return resolved_rows(chosen, article)
+
+
+def with_held(
+    spark: SparkSession,
+    changed: Changed,
+    sides: Mapping[str, Enumerated],
+    versions: Mapping[str, int],
+    kept: Kept,
+    *,
+    rejects: str | None,
+) -> Changed:
+    """Return what both sides send, with the deciding side's version of each row that the other one sends.
+
+    It replaces a change. `rejects` is the side whose changes are not taken (None: neither); `versions` are the captured
+    versions of both sides' tables.
+    """
+    at = {PUBLISHER: changed.at_publisher, SUBSCRIBER: changed.at_subscriber}
+    sent = at.get(rejects) if rejects is not None else None
+    if rejects is None or sent is None:
+        return changed
+    side = OTHER_SIDE[rejects]
+    holder, own = sides[side], at[side]
+    known = versions_of(
+        spark,
+        holder.replica,
+        holder.article,
+        sent,
+        rows=sides[rejects].rows,
+        version=versions[side],
+        through_seq_inclusive=holder.through_seq_inclusive,
+        kept=kept,
+    )
+    if own is not None:
+        # What it sends is newer than its runs.
+        others = known.join(own.select(ROWGUID), on=ROWGUID, how="left_anti")
+        known = own.select(*CHANGE_COLUMNS).unionByName(others)
+    never_there = {
+        DELETED: F.lit(True),
+        TOMBSTONE_TYPE: F.lit(int(TombstoneType.USER_DELETE)),
+        GENERATION: F.lit(0).cast("bigint"),
+        LINEAGE: lineage.empty_lineage(),
+        COLV1: lineage.no_colv(),
+    }
+    absent = sent.join(known.select(ROWGUID), on=ROWGUID, how="left_anti").withColumns(never_there)
+    held = kept.keep(known.unionByName(absent.select(*CHANGE_COLUMNS)))
+    return replace(
+        changed,
+        at_publisher=held if side == PUBLISHER else sent,
+        at_subscriber=held if side == SUBSCRIBER else sent,
+    )

@@ -3,7 +3,6 @@
 The rules are those of `stage_partitioned`; the rows are in this process' memory, or are read by Arrow (decision 0021).
 """
 
-import logging
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -27,9 +26,11 @@ from mergerepl.changes import (
     VERDICT,
     WRITTEN_VERDICTS,
 )
-from mergerepl.delta.commit_files import OnlySparkReadsError, as_images, image_of, rows_with_values
+from mergerepl.delta.commit_files import as_images, image_of, rows_with_values
+from mergerepl.delta.engine_choice import EngineChoice, NeedsSparkError, require_texts
 from mergerepl.delta.small_writer import article_problem
-from mergerepl.delta.tables import TableState, open_table
+from mergerepl.delta.tables import TableState, is_of_odd_text, open_table
+from mergerepl.errors import StoreError
 from mergerepl.merge.partitions.membership import AFTER, BEFORE, WRITTEN
 from mergerepl.merge.partitions.runs import few_mappings
 from mergerepl.merge.stage.article import Enumerated
@@ -45,8 +46,6 @@ from mergerepl.systables.replinfo import ReplicaInfo
 
 if TYPE_CHECKING:
     import pyarrow as pa
-
-log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -74,25 +73,12 @@ def few_uploaded(
     info: ReplicaInfo,
     sent: Mapping[str, tuple[Enumerated, ArticleTerms]],
     terms: SessionTerms,
+    choice: EngineChoice,
 ) -> dict[str, FewUploaded] | None:
     """Decide the subscriber's changes of all articles (by name) in one query.
 
     Returns: None if these are not all few, or not to be read by Arrow.
     """
-    try:
-        return _uploaded(spark, replica, info, sent, terms)
-    except Exception as error:
-        log.info("what the subscriber sends is read by Spark: %s", error)
-        return None
-
-
-def _uploaded(
-    spark: SparkSession,
-    replica: Replica,
-    info: ReplicaInfo,
-    sent: Mapping[str, tuple[Enumerated, ArticleTerms]],
-    terms: SessionTerms,
-) -> dict[str, FewUploaded] | None:
     changed: dict[str, tuple[Changed, dict[str, pa.Table | None], StructType]] = {}
     for name, (side, of_article) in sent.items():
         article = side.article
@@ -103,7 +89,11 @@ def _uploaded(
         if mine is None:
             continue
         table = open_table(replica.table(article), info.captured[article.nickname])
-        theirs = few_published(replica, article, table, mine, through_seq_inclusive=info.last_seq)
+        try:
+            theirs = few_published(replica, article, table, mine, through_seq_inclusive=info.last_seq)
+        except NeedsSparkError as error:
+            choice.fall_back(table.path, error)
+            return None
         if _may_be_inserted(mine, theirs):
             return None
         image = image_of(table, article.columns)
@@ -143,10 +133,11 @@ def few_windows(
     info: ReplicaInfo,
     sent: Sequence[tuple[PublishedArticle, Collection[int], int]],
     partition_id: int,
-) -> list[FewOfPartition]:
+    choice: EngineChoice,
+) -> list[FewOfPartition] | None:
     """Return what a partition gained, kept and lost in these articles, generations of them, and from these runs on.
 
-    Raises: OnlySparkReadsError, StoreError, pyarrow's errors if Arrow does not read the rows as Spark does.
+    Returns: None if Arrow does not read the rows as Spark does.
     """
     import pyarrow as pa
     import pyarrow.compute as pc
@@ -165,7 +156,11 @@ def few_windows(
         mine = mine.filter(pc.is_in(mine[GENERATION], pa.array(sorted(generations), pa.int64())))
         table = open_table(replica.table(article), info.captured[article.nickname])
         guids = mine[ROWGUID].unique().to_pylist()
-        versions = few_latest(replica, article, table, guids, through_seq_inclusive=info.last_seq)
+        try:
+            versions = few_latest(replica, article, table, guids, through_seq_inclusive=info.last_seq)
+        except NeedsSparkError as error:
+            choice.fall_back(table.path, error)
+            return None
         image = image_of(table, article.columns)
         found.append(FewOfPartition(mine.drop_columns([TABLENICK]), versions, image))
     return found
@@ -181,7 +176,7 @@ def few_published(
 ) -> "pa.Table":
     """Return CHANGES of rows as `partitions.versions.versions_of` does, by the table at its captured version.
 
-    Raises: OnlySparkReadsError, and others, if Arrow does not read the rows as Spark does.
+    Raises: NeedsSparkError if Arrow does not read the rows as Spark does.
     """
     import pyarrow as pa
     import pyarrow.compute as pc
@@ -193,7 +188,7 @@ def few_published(
     if not others.num_rows:
         return known
     if article.rowguid_column is not None:
-        raise OnlySparkReadsError("rows by GUID that have no metadata yet")
+        raise NeedsSparkError("rows by GUID that have no metadata yet")
     places = [int(field[1:]) for field in article.identity_fields]
     keys = {f"k{i}": pc.struct_field(others[ROW], place) for i, place in enumerate(places)}
     there = as_images(
@@ -239,18 +234,24 @@ def few_latest(
 ) -> "pa.Table":
     """Return CHANGES of the latest recorded versions of some rows of an article; `table` is its table.
 
-    Raises: OnlySparkReadsError, StoreError if Arrow does not read the rows as Spark does.
+    Raises: NeedsSparkError if Arrow does not read the rows as Spark does.
     """
     import pyarrow as pa
 
     if (problem := article_problem(table, article)) is not None:
-        raise OnlySparkReadsError(f"'{table.path}': {problem}")
+        raise NeedsSparkError(problem)
     image = pa.struct(
         [(f"c{i}", table.arrow_schema.field(name).type) for i, name in enumerate(article.columns)]
     )
-    rows = few_versions(replica.folder, article, guids, image, through_seq_inclusive=through_seq_inclusive)
-    # Bytes that are no UTF-8 are a text to Spark.
-    rows.validate(full=True)
+    try:
+        rows = few_versions(
+            replica.folder, article, guids, image, through_seq_inclusive=through_seq_inclusive
+        )
+    except StoreError as error:
+        if is_of_odd_text(error.__cause__):
+            raise NeedsSparkError("its recorded rows hold text that is no UTF-8") from error
+        raise
+    require_texts(rows)
     return rows
 
 

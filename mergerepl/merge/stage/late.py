@@ -23,13 +23,13 @@ from mergerepl.changes import PUBLISHER, SUBSCRIBER, Action
 from mergerepl.delta.tables import open_table, read_version
 from mergerepl.failpoints import failpoint
 from mergerepl.merge.apply.side import Side, recorded_rows
-from mergerepl.merge.capture.capture import CapturedArticle, new_generation, read_changes
+from mergerepl.merge.capture.capture import CapturedArticle, CaptureJob, read_changes
 from mergerepl.merge.capture.windows import article_window
 from mergerepl.merge.partitions.filtered import filtered_publication
 from mergerepl.merge.stage.article import stage_article
 from mergerepl.merge.stage.constraints import broken_rules
 from mergerepl.merge.stage.decision import Changed, decided, resolved
-from mergerepl.merge.stage.late_partitioned import LateSession, stage_late_partitioned
+from mergerepl.merge.stage.late_partitioned import LateSession, StagedLate, stage_late_partitioned
 from mergerepl.model.article import PublishedArticle
 from mergerepl.model.resolvers import CUSTOM, PRIORITY, RESOLVERS
 from mergerepl.model.session_terms import SessionTerms, terms_of
@@ -38,8 +38,8 @@ from mergerepl.rows.images import image_type, same_image
 from mergerepl.rows.lineage_value import agent_nickname, late_nickname
 from mergerepl.spark.errors import cause_of
 from mergerepl.spark.in_memory import Kept
-from mergerepl.store.changeset import ArticleWork, Changeset, Manifest, SideWork, new_folder, read_changeset
-from mergerepl.systables.genhistory import Generation, GenStatus
+from mergerepl.store.changeset import ArticleWork, Changeset, Manifest, new_folder, read_changeset
+from mergerepl.systables.genhistory import Generation
 from mergerepl.systables.replinfo import ReplicaInfo
 from triggers.tracked_rows import KNOWN_COLUMNS
 from triggers.window import CaptureWindow
@@ -97,37 +97,25 @@ def stage_late_round(
     if staged is not None:
         return staged, sum(work.live + work.deleted for work in staged.work_of(side.name).articles)
     new_folder(folder)
-    generations: list[Generation] = []
-    works = []
-    conflicts = {}
+    late = StagedLate(last_generation)
     filtered = filtered_publication(side.replica, changeset.manifest.pubid)
+    capture = partial(_captured_late, spark, changeset, side, info, priority, number)
     if filtered is not None:
-        staged_late = stage_late_partitioned(
-            LateSession(
-                spark=spark,
-                changeset=changeset,
-                side=side,
-                publication=filtered,
-                folder=folder,
-                versions=versions,
-                last_generation=last_generation,
-            ),
-            windows=[window for window in windows if window.article.nickname in filtered.tablenicks],
-            capture=partial(_captured_late, spark, changeset, side, info, priority, number),
+        of_filtered = [window for window in windows if window.article.nickname in filtered.tablenicks]
+        windows = [window for window in windows if window not in of_filtered]
+        stage_late_partitioned(
+            LateSession(spark, changeset, side, filtered, folder, versions),
+            late,
+            windows=of_filtered,
+            capture=capture,
             rows=partial(_late_rows, spark, changeset, side, client_subscription=client_subscription),
         )
-        windows = [window for window in windows if window.article.nickname not in filtered.tablenicks]
-        works, generations, conflicts = staged_late.works, staged_late.generations, staged_late.conflicts
-        last_generation = staged_late.last_generation
     for window in windows:
         article = window.article
-        generation = new_generation(
-            article, number=last_generation + 1, nicknames=[side.work.nickname], status=GenStatus.CLOSED
-        )
-        captured = _captured_late(spark, changeset, side, info, priority, number, window, generation)
+        generation = late.next_generation(article, side)
+        captured = capture(window, generation)
         if captured.rows is None:
             continue
-        last_generation += 1
         kept = Kept()
         try:
             result = stage_article(
@@ -139,24 +127,24 @@ def stage_late_round(
         finally:
             kept.release()
             captured.release()
-        late_work = result.publisher if side.name == PUBLISHER else result.subscriber
+        work = result.publisher if side.name == PUBLISHER else result.subscriber
         is_filtered = _work_of(side, article).is_filtered
-        works.append(late_work.model_copy(update={"is_filtered": is_filtered}))
-        conflicts[article.nickname] = result.conflicts
-        generations.append(replace(generation, changecount=captured.changes))
-    work = SideWork(
-        root=side.work.root,
-        replid=side.work.replid,
-        peer=side.work.peer,
-        nickname=side.work.nickname,
-        base_seq=side.work.seq,
-        seq=run_seq,
-        last_generation=last_generation,
-        publication_number=side.work.publication_number,
-        generations=generations,
-        articles=works,
-    )
+        late.add(
+            work.model_copy(update={"is_filtered": is_filtered}),
+            replace(generation, changecount=captured.changes),
+            result.conflicts,
+        )
     before = changeset.manifest
+    own = side.work.model_copy(
+        update={
+            "base_seq": side.work.seq,
+            "seq": run_seq,
+            "last_generation": late.last_generation,
+            "generations": late.generations,
+            "articles": late.works,
+            "commits": {},
+        }
+    )
     manifest = Manifest(
         session=before.session,
         number=before.number,
@@ -168,16 +156,16 @@ def stage_late_round(
         download=before.download,
         started=datetime.now(UTC).isoformat(),
         conflict_logging=before.conflict_logging,
-        conflicts=conflicts,
-        publisher=work if side.name == PUBLISHER else None,
-        subscriber=work if side.name == SUBSCRIBER else None,
+        conflicts=late.conflicts,
+        publisher=own if side.name == PUBLISHER else None,
+        subscriber=own if side.name == SUBSCRIBER else None,
         replicastate=str(uuid4()),
     )
-    late = Changeset(folder, manifest)
+    staged = Changeset(folder, manifest)
     failpoint("late.before_manifest")
-    late.commit()
+    staged.commit()
     failpoint("late.after_manifest")
-    return late, sum(w.live + w.deleted for w in works)
+    return staged, sum(work.live + work.deleted for work in late.works)
 
 
 def _captured_late(
@@ -195,15 +183,10 @@ def _captured_late(
     """Capture what users committed late, with the lineage that the rows had before the session."""
     return read_changes(
         spark,
-        side.replica,
-        window,
-        info,
-        priority=priority,
-        generation=generation,
+        CaptureJob(side.replica, window, info, priority, generation, with_images=with_images),
         through_seq_inclusive=side.work.base_seq,
         writer=late_nickname(side.work.nickname, number),
         known_meanwhile=_left_alone(spark, changeset, side, window.article),
-        with_images=with_images,
     )
 
 

@@ -27,7 +27,7 @@ from mergerepl.merge.partitions.membership import (
     base_rows,
     group_rows,
 )
-from mergerepl.merge.partitions.touched import with_metadata
+from mergerepl.merge.partitions.versions import with_metadata
 from mergerepl.merge.stage.article import StagedArticle, stage_article
 from mergerepl.model.article import PublishedArticle
 from mergerepl.replica.staged_rows import read_staged
@@ -57,29 +57,48 @@ class LateSession:
     publication: FilteredPublication
     folder: Path
     versions: Mapping[int, int]
-    last_generation: int
     kept: Kept = field(default_factory=Kept)
 
 
 @dataclass
 class StagedLate:
-    """The outcome of a late round at a publisher with row filters."""
+    """The articles of a late round that are staged so far, and its last generation."""
 
     last_generation: int
     works: list[ArticleWork] = field(default_factory=list)
     generations: list[Generation] = field(default_factory=list)
     conflicts: dict[int, int] = field(default_factory=dict)
 
+    def next_generation(self, article: PublishedArticle, side: Side) -> Generation:
+        """Return the generation that the next changes of an article get; `add` or a capture takes it."""
+        return new_generation(
+            article,
+            number=self.last_generation + 1,
+            nicknames=[side.work.nickname],
+            status=GenStatus.CLOSED,
+        )
+
+    def add(self, work: ArticleWork, generation: Generation, conflicts: int) -> None:
+        """Add an article."""
+        self.last_generation = max(self.last_generation, generation.generation)
+        self.works.append(work)
+        self.generations.append(generation)
+        self.conflicts[work.nickname] = conflicts
+
 
 def stage_late_partitioned(
-    session: LateSession, *, windows: Sequence[CaptureWindow], capture: Capture, rows: LateRows
-) -> StagedLate:
+    session: LateSession,
+    late: StagedLate,
+    *,
+    windows: Sequence[CaptureWindow],
+    capture: Capture,
+    rows: LateRows,
+) -> None:
     """Stage the users' late writes to filtered articles, and the rows that they move."""
-    late = StagedLate(session.last_generation)
     captured: dict[str, tuple[CapturedArticle, DataFrame]] = {}
     try:
         for window in windows:
-            generation = _next_generation(session, late, window.article)
+            generation = late.next_generation(window.article, session.side)
             found = capture(window, generation, with_images=True)
             if found.rows is not None:
                 late.last_generation = generation.generation
@@ -90,16 +109,6 @@ def stage_late_partitioned(
         session.kept.release()
         for found, _ in captured.values():
             found.release()
-    return late
-
-
-def _next_generation(session: LateSession, late: StagedLate, article: PublishedArticle) -> Generation:
-    return new_generation(
-        article,
-        number=late.last_generation + 1,
-        nicknames=[session.side.work.nickname],
-        status=GenStatus.CLOSED,
-    )
 
 
 def _stage(
@@ -120,16 +129,14 @@ def _stage(
             continue
         generation = captured[name][0].generation if name in captured else None
         if generation is None:
-            generation = _next_generation(session, late, article)
-            late.last_generation = generation.generation
+            generation = late.next_generation(article, session.side)
         staged = _staged(session, article, frames)
         if events:
             mappings = partition_events(memberships[name], generation=generation.generation)
             write_files(mappings, events_folder(session.folder, article.nickname))
-        late.works.append(staged.publisher.model_copy(update={"events": events}))
-        late.conflicts[article.nickname] = staged.conflicts
         count = (captured[name][0].changes if name in captured else 0) + touched
-        late.generations.append(replace(generation, changecount=count))
+        work = staged.publisher.model_copy(update={"events": events})
+        late.add(work, replace(generation, changecount=count), staged.conflicts)
 
 
 def _staged(session: LateSession, article: PublishedArticle, frames: Sequence[DataFrame]) -> StagedArticle:

@@ -3,7 +3,6 @@
 All articles go through each step together: rows follow those of other articles. What was captured is committed before.
 """
 
-import logging
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import reduce
@@ -38,6 +37,7 @@ from mergerepl.changes import (
     WRITTEN_VERDICTS,
     Verdict,
 )
+from mergerepl.delta.engine_choice import EngineChoice
 from mergerepl.delta.tables import open_table, write_files
 from mergerepl.merge.capture.partitions import event_counts, touched_rows
 from mergerepl.merge.partitions.few_rows import collected_memberships, followed_rows
@@ -52,8 +52,7 @@ from mergerepl.merge.partitions.membership import (
 )
 from mergerepl.merge.partitions.membership import Changed as SentRows
 from mergerepl.merge.partitions.runs import collected_events, read_mappings
-from mergerepl.merge.partitions.touched import with_metadata
-from mergerepl.merge.partitions.versions import versions_of
+from mergerepl.merge.partitions.versions import versions_of, with_metadata
 from mergerepl.merge.stage.article import Enumerated, StagedArticle, side_changes
 from mergerepl.merge.stage.constraints import refused_rows
 from mergerepl.merge.stage.decision import Changed, decided, resolved, with_ancestors
@@ -73,7 +72,6 @@ from mergerepl.spark.in_memory import (
     in_one_task,
     is_for_one_task,
 )
-from mergerepl.spark.session import writes_small
 from mergerepl.store.changeset import events_folder
 from mergerepl.systables.catalog import SubscriptionRow
 from mergerepl.systables.replinfo import ReplicaInfo
@@ -82,8 +80,6 @@ from triggers.partition_mappings import data_events, partition_events
 
 if TYPE_CHECKING:
     import pyarrow as pa
-
-log = logging.getLogger(__name__)
 
 _NEVER_SENT = (int(TombstoneType.PARTIAL_DELETE), int(TombstoneType.SYSTEM_DELETE))
 
@@ -121,22 +117,10 @@ class _Wanted:
 
 @dataclass(frozen=True)
 class PartitionedSession:
-    """What all steps read.
+    """What all steps read of a session whose captured changes are committed.
 
-    Attributes:
-        spark: Session.
-        replica: The publisher, with what was captured committed.
-        info: Its bookkeeping.
-        subscription: Its row about the subscriber.
-        publication: Its filters.
-        plan: What travels.
-        terms: What classification and resolution need to know.
-        numbers: The generation numbers of both sides.
-        folder: Where the changesets are written.
-        sent: What the subscriber sends, by tablenick.
-        staged: Writes RESOLVED of one article (tablenick, its rows) and says what it amounts to.
-        progress: Shows each article that is staged.
-        kept: Holds what is read more than once.
+    `replica` is the publisher, `subscription` its row about the subscriber, `folder` the place of the changesets, `sent`
+    what the subscriber sends, by tablenick. `staged` writes RESOLVED of one article (its rows) and returns its counts.
     """
 
     spark: SparkSession
@@ -151,6 +135,7 @@ class PartitionedSession:
     sent: Mapping[int, Enumerated]
     staged: Callable[[int, DataFrame], StagedArticle]
     progress: Progress
+    choice: EngineChoice
     kept: Kept = field(default_factory=Kept)
 
     @property
@@ -260,7 +245,7 @@ def _terms(session: PartitionedSession, article: PublishedArticle) -> ArticleTer
 
 def _few_sent(session: PartitionedSession) -> dict[str, _Sent] | None:
     """Return what `_sent` does, of few rows; None if they are for Spark."""
-    if not writes_small(session.spark):
+    if not session.choice.uses_arrow:
         return None
     sides = {name: session.sent[article.nickname] for name, article in session.articles.items()}
     sides = {name: side for name, side in sides.items() if side.sent.generations}
@@ -270,7 +255,7 @@ def _few_sent(session: PartitionedSession) -> dict[str, _Sent] | None:
         article = session.articles[name]
         require_resolver(article)
         sent[name] = replace(side, article=article), _terms(session, article)
-    found = few_uploaded(session.spark, session.replica, session.info, sent, session.terms)
+    found = few_uploaded(session.spark, session.replica, session.info, sent, session.terms, session.choice)
     if found is None:
         return None
     return {
@@ -345,7 +330,7 @@ def _memberships(
     images = {name: each.few.changed for name, each in sent.items() if each.few is not None}
     followed = None
     if len(images) == len(sent):
-        followed = followed_rows(spark, replica, session.publication, versions, images)
+        followed = followed_rows(spark, replica, session.publication, versions, images, session.choice)
     pass_ = MembershipPass(
         session.publication,
         group_rows(spark, session.publication.groups),
@@ -405,11 +390,7 @@ def _windows(session: PartitionedSession) -> dict[str, _Window]:
                 sum(row.changecount for row in changed),
             )
     few = None
-    if (
-        wanted
-        and writes_small(session.spark)
-        and is_for_one_task(sum(each.count for each in wanted.values()))
-    ):
+    if wanted and session.choice.uses_arrow and is_for_one_task(sum(each.count for each in wanted.values())):
         few = _few_windows(session, wanted)
     return {name: _window(session, each) for name, each in wanted.items()} if few is None else few
 
@@ -438,15 +419,14 @@ def _window(session: PartitionedSession, wanted: _Wanted) -> _Window:
 
 def _few_windows(session: PartitionedSession, wanted: Mapping[str, _Wanted]) -> dict[str, _Window] | None:
     """Return what `_window` does of each article, of few rows; None if they are for Spark."""
-    try:
-        rows = few_windows(
-            session.replica,
-            session.info,
-            [(each.article, each.generations, each.first_seq) for each in wanted.values()],
-            _partition_id(session),
-        )
-    except Exception as error:
-        log.info("what a partition gained and lost is read by Spark: %s", error)
+    rows = few_windows(
+        session.replica,
+        session.info,
+        [(each.article, each.generations, each.first_seq) for each in wanted.values()],
+        _partition_id(session),
+        session.choice,
+    )
+    if rows is None:
         return None
     found = {}
     for (name, each), few in zip(wanted.items(), rows, strict=True):
@@ -544,7 +524,7 @@ def _few_events(
     counts: Mapping[str, tuple[int, int]],
 ) -> "dict[int, pa.Table] | None":
     """Return the EVENTS of all articles in this process' memory, by tablenick; None if they may be many."""
-    if not writes_small(session.spark):
+    if not session.choice.uses_arrow:
         return None
     articles = {name: a for name, a in session.articles.items() if counts.get(name, (0, 0))[1]}
     return collected_events(

@@ -10,6 +10,7 @@ from pyspark.sql import functions as F
 
 from conflict.failed_changes import REFUSED_AT, withheld
 from mergerepl.changes import OF_TWO, OTHER_SIDE, PUBLISHER, RESOLVED_COLUMNS, ROWGUID, SUBSCRIBER, VERDICT
+from mergerepl.delta.engine_choice import EngineChoice
 from mergerepl.delta.tables import row_constraints
 from mergerepl.merge.stage.article import StagedArticle, stage_article
 from mergerepl.merge.stage.constraints import refused_rows, require_takers, takes_any_row
@@ -36,6 +37,7 @@ class Withholding:
         undo: Undoes what the subscriber changed in rows of RESOLVED that the publisher's table refuses (REFUSED); None if
             these wait.
         versions: The captured versions of the tables.
+        choice: The engine of the session.
     """
 
     at: Mapping[str, PublishedArticle]
@@ -46,6 +48,7 @@ class Withholding:
     as_wholes: Callable[[DataFrame], DataFrame] | None
     undo: Callable[[DataFrame, DataFrame], DataFrame] | None
     versions: Mapping[str, int]
+    choice: EngineChoice
 
 
 def withhold_refused(
@@ -57,7 +60,7 @@ def withhold_refused(
 
     Raises: ApplyError, EngineError, as `require_takers`.
     """
-    tables = require_takers(spark, rows_folder, staged, of.at, of.replicas)
+    tables = require_takers(spark, of.choice, rows_folder, staged, of.at, of.replicas)
     works = {PUBLISHER: staged.publisher, SUBSCRIBER: staged.subscriber}
     written = {side: facts for side, facts in tables.items() if works[side].touches_rows}
     require_rows(rows_folder)
@@ -95,7 +98,7 @@ def withhold_refused(
     found = stage_article(outcome, rest, of.at[PUBLISHER], from_versions=of.versions)
     replace_rows(rows_folder, rest)
     if found.subscriber.touches_rows and SUBSCRIBER not in written:
-        require_takers(spark, rows_folder, found, of.at, of.replicas)
+        require_takers(spark, of.choice, rows_folder, found, of.at, of.replicas)
     return replace(found, refused_by=asked)
 
 

@@ -1,0 +1,90 @@
+"""The choice between the two engines that read and write rows: Arrow with delta-rs for few of them, and Spark.
+
+A session chooses once, when it has read the logs, before it reads a row or starts Java. Tables that Arrow or delta-rs
+refuse later, before they write, are left to Spark as well and counted; any other error fails the session.
+"""
+
+import logging
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from mergerepl.delta.table import reason_of
+from mergerepl.settings import Settings
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+ARROW_FOR_FEW, SPARK_ALONE = "auto", "spark"
+"""The `engine` of a publication or a command."""
+
+log = logging.getLogger(__name__)
+
+
+class NeedsSparkError(Exception):
+    """Only Spark reads or writes these rows as Delta means them; nothing was written. The message is a clause: why."""
+
+
+class TooLargeForArrowError(NeedsSparkError):
+    """There are more rows or bytes than are worked on in this process: Spark is the engine for them."""
+
+
+@contextmanager
+def arrow_refusals() -> Iterator[None]:
+    """Turn an error with which Arrow or delta-rs refuse to read or write into a NeedsSparkError.
+
+    `MERGEREPL_STRICT_ENGINE` leaves the errors of these libraries as they are, so that a test sees a refusal that this code
+    does not foresee. What cannot be read at all, Spark explains better.
+    """
+    from deltalake.exceptions import CommitFailedError, DeltaError
+    from pyarrow import ArrowException
+
+    try:
+        yield
+    except CommitFailedError:
+        # Another writer was first: that is no refusal.
+        raise
+    except OSError as error:
+        raise NeedsSparkError(f"a file cannot be read: {reason_of(error)}") from error
+    except (ArrowException, DeltaError) as error:
+        if Settings.from_environment().strict_engine:
+            raise
+        raise NeedsSparkError(reason_of(error)) from error
+
+
+def require_texts(rows: "pa.Table | pa.RecordBatch") -> None:
+    """Check that all texts are UTF-8: to Spark, other bytes are a text, too.
+
+    Raises: NeedsSparkError.
+    """
+    import pyarrow as pa
+
+    try:
+        rows.validate(full=True)
+    except pa.ArrowInvalid as error:
+        raise NeedsSparkError(reason_of(error)) from error
+
+
+@dataclass(frozen=True)
+class EngineChoice:
+    """Whether Arrow and delta-rs read and write few rows of a session (`uses_arrow`), and the tables they leave to Spark.
+
+    `for_spark` is the choice: table -> why. `fallbacks` also collects the tables that were refused later.
+    """
+
+    uses_arrow: bool
+    for_spark: Mapping[Path, NeedsSparkError] = field(default_factory=dict)
+    fallbacks: dict[Path, str] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        """Count the tables of the choice."""
+        for table, error in self.for_spark.items():
+            self.fall_back(table, error)
+
+    def fall_back(self, table: Path, error: NeedsSparkError) -> None:
+        """Note that Spark reads or writes a table; only a table that is not large counts, and its first reason."""
+        log.info("Spark: table '%s': %s", table, error)
+        if not isinstance(error, TooLargeForArrowError):
+            self.fallbacks.setdefault(table, f"table '{table.name}': {error}")

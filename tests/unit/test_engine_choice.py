@@ -1,0 +1,52 @@
+"""What Arrow and delta-rs refuse is left to Spark and counted; what no check foresees fails where the setting says so."""
+
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+from deltalake.exceptions import CommitFailedError, DeltaError
+
+from mergerepl.delta.engine_choice import (
+    EngineChoice,
+    NeedsSparkError,
+    TooLargeForArrowError,
+    arrow_refusals,
+    require_texts,
+)
+
+
+@pytest.mark.parametrize(
+    ("raised", "lax", "strict"),
+    [
+        (NeedsSparkError("a key is NULL"), NeedsSparkError, NeedsSparkError),
+        (FileNotFoundError("gone"), NeedsSparkError, NeedsSparkError),
+        (DeltaError("unsupported"), NeedsSparkError, DeltaError),
+        (pa.ArrowInvalid("overflow"), NeedsSparkError, pa.ArrowInvalid),
+        # Another writer was first.
+        (CommitFailedError("conflict"), CommitFailedError, CommitFailedError),
+        (AttributeError("a bug"), AttributeError, AttributeError),
+    ],
+    ids=lambda each: type(each).__name__ if isinstance(each, Exception) else "",
+)
+def test_only_refusals_become_a_need_of_spark(
+    monkeypatch: pytest.MonkeyPatch, raised: Exception, lax: type[Exception], strict: type[Exception]
+) -> None:
+    for setting, expected in (("0", lax), ("1", strict)):
+        monkeypatch.setenv("MERGEREPL_STRICT_ENGINE", setting)
+        with pytest.raises(expected) as caught, arrow_refusals():
+            raise raised
+        assert type(caught.value) is expected
+
+
+def test_text_that_is_no_utf_8_is_read_by_spark() -> None:
+    odd = pa.array([b"\xff"], pa.binary()).view(pa.string())
+    with pytest.raises(NeedsSparkError, match="UTF8"):
+        require_texts(pa.table({"a": odd}))
+
+
+def test_a_table_counts_once_and_a_large_one_not_at_all() -> None:
+    small, large = Path("hq/orders"), Path("hq/lines")
+    choice = EngineChoice(uses_arrow=True, for_spark={small: NeedsSparkError("CHECK constraints")})
+    choice.fall_back(small, NeedsSparkError("a key is NULL"))
+    choice.fall_back(large, TooLargeForArrowError("too many rows"))
+    assert [*choice.fallbacks.values()] == ["table 'orders': CHECK constraints"]
