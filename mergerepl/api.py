@@ -370,7 +370,7 @@ def partitions(replica: str | Path, *, publication: str | None = None) -> tuple[
 
     Raises: ConfigurationError if the folder is no replica, or publishes nothing of that name with row filters.
     """
-    from mergerepl.publish.partition_commands import list_partitions
+    from mergerepl.publish.partitions import list_partitions
 
     return list_partitions(root_of(replica), publication=publication)
 
@@ -388,7 +388,7 @@ def add_partition(
         again).
     """
     from mergerepl.filters.clause import SessionFunction
-    from mergerepl.publish.partition_commands import add
+    from mergerepl.publish.partitions import add
 
     values = {SessionFunction.HOST_NAME: host_name, SessionFunction.SUSER_SNAME: suser_sname}
     return add(root_of(replica), values, publication=publication)
@@ -399,7 +399,7 @@ def drop_partition(replica: str | Path, partition_id: int) -> PartitionInfo:
 
     Raises: ConfigurationError if there is none; PublicationError if it is in use; LeaseError (run again).
     """
-    from mergerepl.publish.partition_commands import drop
+    from mergerepl.publish.partitions import drop
 
     return drop(root_of(replica), partition_id)
 

@@ -34,6 +34,7 @@ class Project:
 
         Raises: ConfigurationError, PublicationError, CaptureError (nothing was changed), LeaseError (run again).
         """
+        from mergerepl.compact.sweep import sweep_root
         from mergerepl.publish.apply import apply_publication
 
         shown = progress or NoProgress()
@@ -51,7 +52,12 @@ class Project:
             finish_session(Replica(publisher), Replica(subscriber) if subscriber else None, session)
 
         return apply_publication(
-            self.publication, dry_run=dry_run, progress=shown, capture=capture_publisher, finish=finish
+            self.publication,
+            dry_run=dry_run,
+            progress=shown,
+            capture=capture_publisher,
+            finish=finish,
+            sweep=sweep_root,
         )
 
 

@@ -2,32 +2,33 @@
 
 The plan is made without a lock and without a change: reading is safe beside a running agent, a refused file
 leaves nothing behind, and a file that changes nothing costs a few reads of small tables. If there is
-something to do, the replicas are locked and looked at again before the first step.
+something to do, the replicas are locked and read again before the first step.
 """
 
 import os
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 
-from mergerepl.compact.sweep import sweep_root
-from mergerepl.errors import EngineLostError, LeaseError, PublicationError, StoreError
-from mergerepl.failpoints import failpoint
+from mergerepl.delta.metadata import CONSTRAINT_PREFIX
+from mergerepl.delta.tables import open_table
+from mergerepl.errors import LeaseError, PublicationError
 from mergerepl.model.progress import NoProgress, Progress
-from mergerepl.model.publication import Publication
+from mergerepl.model.publication import Publication, SyncType
 from mergerepl.model.results import ApplyResult
-from mergerepl.publish.plan import Plan, make_plan
-from mergerepl.publish.situation import look
-from mergerepl.publish.work import Agent
+from mergerepl.publish.check_paths import check_names, check_places
+from mergerepl.publish.check_subscriber import check_in_step, check_targets
+from mergerepl.publish.difference import difference
+from mergerepl.publish.run import Agent, ApplyRun, MergeStep
+from mergerepl.publish.stated import Stated, check_publisher, prepare
+from mergerepl.publish.steps import CHECKING, PURPOSE, carry_out, check_steps, engine_errors
+from mergerepl.publish.stored import ReplicaState, Stored, read_replicas, read_stored
 from mergerepl.roots import resolved
 from mergerepl.store.folders import made_folder
 from mergerepl.store.lease import lease
-
-PURPOSE = "mergerepl apply"
-
-_LIBRARIES = frozenset({"pyspark", "py4j", "delta", "deltalake", "_internal"})
 
 
 def apply_publication(
@@ -37,6 +38,7 @@ def apply_publication(
     progress: Progress | None = None,
     capture: Callable[[Path, str], None] | None = None,
     finish: Callable[[Path, Path | None, str], None] | None = None,
+    sweep: Callable[[Path], None] = lambda root: None,
 ) -> ApplyResult:
     """Make the replicas match the publication and return what was done (or, dry, would be done).
 
@@ -49,6 +51,7 @@ def apply_publication(
         finish: Finishes a session that was interrupted (the agent's part): root of the publisher, root of the
             subscriber (None: out of reach), name of the session. Both are leased. Without it, a subscription
             with such a session cannot end.
+        sweep: Finishes what was decided in a tracked folder that is leased (Compact change tracking's part).
 
     Raises: ConfigurationError, PublicationError, CaptureError, EnumerationError: refused, nothing was changed. LeaseError:
         one of the replicas is in use. EngineLostError; StoreError: a table cannot be read or written; run again, finished
@@ -57,11 +60,11 @@ def apply_publication(
     started = time.monotonic()
     publication = _resolved(publication)
     progress = progress or NoProgress()
-    agent = Agent(capture or _refuse_capture, finish or _refuse_finish)
-    with _engine_errors("Checking the publication"):
+    agent = Agent(capture or _refuse_capture, finish or _refuse_finish, sweep)
+    with engine_errors(CHECKING):
         plan = make_plan(publication, agent, progress)
     if plan.steps and not dry_run:
-        plan = _carry_out(publication, plan, progress, agent)
+        plan = _carry_out(publication, plan)
     steps = tuple(step.plan for step in plan.steps)
     return ApplyResult(publication.name, steps, dry_run=dry_run, duration_s=time.monotonic() - started)
 
@@ -79,51 +82,70 @@ def _real(root: str) -> str:
     return resolved(root) if os.path.isabs(root) else root
 
 
-def _carry_out(publication: Publication, plan: Plan, progress: Progress, agent: Agent) -> Plan:
+@dataclass(frozen=True)
+class Plan:
+    """The steps, the replicas to hold for them, and what these held when the plan was made."""
+
+    steps: Sequence[MergeStep]
+    roots: Sequence[Path]
+    replicas: Sequence[ReplicaState]
+    run: ApplyRun
+
+
+def make_plan(publication: Publication, agent: Agent, progress: Progress) -> Plan:
+    """Read what is stored, check everything and return the steps.
+
+    Raises: ConfigurationError, PublicationError, CaptureError, StoreError: one message, nothing was changed.
+    """
+    check_names(publication)
+    check_places(publication)
+    replicas = read_replicas(publication)
+    check_publisher(replicas[0])
+    stored = read_stored(publication, replicas)
+    stated = prepare(publication, stored)
+    check_targets(stated, stored)
+    check_in_step(stored)
+    run = ApplyRun(publication, stored.pubid, stored.publisher.root, agent, progress)
+    steps = difference(stated, replace(stored, unusable=_unusable_constraints(stated, stored, run)))
+    check_steps(steps, run)
+    named = {publication.publisher, *(each.subscriber for each in publication.subscriptions)}
+    first, *others = [replica.root for replica in replicas if replica.info or str(replica.root) in named]
+    return Plan(steps, [first, *sorted(set(others))], replicas, run)
+
+
+def _unusable_constraints(stated: Stated, stored: Stored, run: ApplyRun) -> dict[str, list[str]]:
+    """Return by article the CHECK constraints that a new copy cannot have, as a vertical filter leaves columns out."""
+    found = {}
+    copying = [each for each in stored.subscribers if each.subscription.sync_type is SyncType.AUTOMATIC]
+    for row in [*stored.articles, *stated.new_rows]:
+        if row.vertical_partition and any(each.missing([row]) for each in copying):
+            table = open_table(run.publisher / row.source_table)
+            if any(name.startswith(CONSTRAINT_PREFIX) for name in table.properties):
+                from mergerepl.publish.snapshot import is_computable, uncomputable
+
+                check = partial(is_computable, run.spark, table, row.published_columns)
+                found[row.name] = uncomputable(table, is_computable=check)
+    return found
+
+
+def _carry_out(publication: Publication, plan: Plan) -> Plan:
     with ExitStack() as leases:
         for root in plan.roots:
             leases.enter_context(_leased(root))
-        if look(publication) != plan.seen:
+            plan.run.agent.sweep(root)
+        if read_replicas(publication) != plan.replicas:
             held = plan.roots
-            with _engine_errors("Checking the publication"):
-                plan = make_plan(publication, agent, progress)
+            with engine_errors(CHECKING):
+                plan = make_plan(publication, plan.run.agent, plan.run.progress)
             if other := next((root for root in plan.roots if root not in held), None):
                 raise LeaseError(
                     f"Another `apply` changed the subscriptions meanwhile: '{other}' is one of them now. Nothing was "
                     "changed. Run `mergerepl apply` again.",
                     replica=str(other),
                 )
-        plan.work.hold(plan.roots)
-        for step in plan.steps:
-            action = step.plan.action
-            progress.step(f"{action} {step.plan.object}")
-            failpoint(f"apply.before_{action}")
-            with _engine_errors(f"Step '{action} {step.plan.object}'"):
-                step.run()
-            failpoint(f"apply.after_{action}")
+        plan.run.hold(plan.roots)
+        carry_out(plan.steps, plan.run, plan.run.progress)
     return plan
-
-
-@contextmanager
-def _engine_errors(doing: str) -> Iterator[None]:
-    """Turn what Spark, delta-rs or the file system raise into an error of ours."""
-    try:
-        yield
-    except Exception as error:
-        library = type(error).__module__.partition(".")[0]
-        if library not in _LIBRARIES and not isinstance(error, OSError):
-            raise
-        from mergerepl.spark.errors import cause_of, engine_answers
-
-        if not engine_answers():
-            raise EngineLostError(
-                f"{doing} was cut short: the Spark engine ended, for lack of memory, perhaps ($MERGEREPL_MEMORY gives the "
-                "embedded one more). What was done before stays done; run `mergerepl apply` again."
-            ) from error
-        raise StoreError(
-            f"{doing} failed: {cause_of(error)}. What was done before stays done; see to the cause and run `mergerepl "
-            "apply` again."
-        ) from error
 
 
 @contextmanager
@@ -138,7 +160,6 @@ def _leased(root: Path) -> Iterator[None]:
                 replica=str(root),
             ) from error
         folder.enter_context(lease(root, purpose=PURPOSE))
-        sweep_root(root)
         yield
 
 

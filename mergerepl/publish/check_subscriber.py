@@ -1,74 +1,78 @@
-"""Whether a replica root can be a subscriber, and whether an article can be put there."""
+"""Whether subscribers are in step, and whether articles can be put there: by files and logs of tables, without rows."""
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
+from mergerepl.delta.feed.window import feed_window
 from mergerepl.delta.metadata import CHAR_VARCHAR, GENERATION_EXPRESSION
 from mergerepl.delta.tables import TableState, is_delta_table, is_vacant, open_table
 from mergerepl.delta.types import Field, bare, ddl_of
-from mergerepl.errors import PublicationError, StoreError, give_up_advice
+from mergerepl.errors import (
+    PUBLISH_AGAIN,
+    CaptureError,
+    MergeReplError,
+    PublicationError,
+    SchemaMismatchError,
+    StoreError,
+    give_up_advice,
+)
 from mergerepl.model.publication import Subscription, SyncType
-from mergerepl.publish.changes import columns_changed
 from mergerepl.publish.check_article import column_problem, table_problem
-from mergerepl.publish.replica_state import ReplicaState
+from mergerepl.publish.stated import Stated
+from mergerepl.publish.stored import ReplicaState, Stored
 from mergerepl.publish.unfinished import article_table, check_unwritten, is_unfinished
-from mergerepl.publish.work import Work
+from mergerepl.replica.positions import captured_position
+from mergerepl.replica.replica import Replica, no_subscriptions, refuse_older_bookkeeping
 from mergerepl.roots import resolved
 from mergerepl.store.lease import check_not_held
-from mergerepl.systables.catalog import ArticleRow, SubscriptionRow, SubscriptionState, relations
-from mergerepl.systables.table import FOLDER
+from mergerepl.systables.catalog import ArticleRow, relations
+from triggers.schema_checks import ArticleTable, check_captured_table
 
 
-def check_was_ours(publisher: ReplicaState, subscriber: ReplicaState, row: SubscriptionRow | None) -> None:
-    """Check that a replica at the subscriber's root belongs to this publisher, and that a subscribed one still exists.
+def check_targets(stated: Stated, stored: Stored) -> None:
+    """Check that each subscriber can get the articles that it lacks.
 
-    Raises: PublicationError.
+    Raises: PublicationError; LeaseError while an agent holds the publisher.
     """
-    root = subscriber.root
-    if subscriber.info is None:
-        if row is not None and row.is_active:
-            raise PublicationError(
-                f"Subscriber '{root}' has lost its replica: there are no system tables below it. If the "
-                "folder is elsewhere or not mounted, bring it back. To initialise it again, take the "
-                "subscription out of the file, run `mergerepl apply`, move the old tables away and put the "
-                "subscription in again.",
-                replica=str(root),
-            )
-        return
-    # A subscription that was cut short before its replica was made has an id that no replica got: another
-    # publication's may have come there since.
-    is_known_by = row is not None and row.status != SubscriptionState.INACTIVE
-    if row is not None and is_known_by and row.replid != subscriber.repid:
-        raise PublicationError(
-            f"Subscriber '{root}' is another replica than the one subscribed from there (it is "
-            f"{subscriber.repid}, the subscription {row.subid} is of {row.replid}). Bring the right "
-            "folder back, or take the subscription out of the file, run `mergerepl apply`, and put it in "
-            "again.",
-            replica=str(root),
-        )
-    if any(row.is_published_by(subscriber.repid) for row in subscriber.publications):
-        raise PublicationError(
-            f"'{root}' is a publisher; this version of mergerepl cannot make a publisher a subscriber. Give "
-            "a folder of its own.",
-            replica=str(root),
-        )
-    publishers = {r.replid: r.subscriber_server for r in relations(subscriber.subscriptions)}
-    others = {replid: server for replid, server in publishers.items() if replid != publisher.repid}
-    is_known = any(r.replid == subscriber.repid for r in publisher.subscriptions)
-    if publisher.repid in publishers and not is_known:
-        # Rows of subscriptions that have ended stay. The nickname of this one may be another's by now.
-        raise PublicationError(
-            f"'{root}' is a subscriber of '{publisher.root}', which does not know of it: the publisher was put back to an "
-            "older copy. Nothing was changed. Bring the newer copy back; or move the subscriber's folder away, run "
-            "`mergerepl apply FILE`, and bring in by hand what was written there only.",
-            replica=str(root),
-        )
-    if others or not is_known:
-        other = next(iter(others.values()), "an unfinished initialisation")
-        raise PublicationError(
-            f"'{root}' is already a subscriber of '{other}'; a replica has one publisher. Give another "
-            f"folder, or, if that subscription has ended, remove '{root / FOLDER}'.",
-            replica=str(root),
-        )
+    for each in stored.subscribers:
+        missing = each.missing([*stated.new_rows, *stored.articles])
+        if missing:
+            check_no_session_open(stored.publisher, each.replica.root)
+        for row in missing:
+            subid = each.row.subid if each.row else None
+            check_target(stored.publisher.root, each.subscription, row, subid)
+
+
+def check_in_step(stored: Stored) -> None:
+    """Check, as a session does, that initialised replicas have their subscription and the tables that were captured.
+
+    A subscriber that is to be initialised again is checked too: rows that older bookkeeping does not know would be
+    removed with leftovers.
+
+    Raises: EnumerationError, StoreError, CaptureError, SchemaMismatchError; PublicationError if there are no subscribers.
+
+    If no subscriber ever had rows, the publisher's tables are taken as they are.
+    """
+    for state in (stored.publisher, *(each.replica for each in stored.subscribers)):
+        if state.info is not None:
+            refuse_older_bookkeeping(state.root, state.info, relations(state.subscriptions))
+    relies = stored.active or (stored.is_waited_for and not stored.is_idle)
+    for state in (stored.publisher, *stored.active) if relies else ():
+        assert state.info is not None
+        if not state.subscriptions:
+            raise no_subscriptions(state.root)
+        replica, info = Replica(state.root), state.info
+        is_publisher = state is stored.publisher
+        for row in state.articles_of(stored.pubid):
+            article = row.published(stored.name)
+            at = ArticleTable(article, replica.root, info.replid, is_publisher)
+            window = feed_window(at.path, captured_position(replica, article, info))
+            if stored.is_subscribed or window.head_version is None:
+                check_captured_table(at, window)
+            else:
+                with publish_again_otherwise(CaptureError, SchemaMismatchError):
+                    check_captured_table(at, window)
 
 
 def check_no_session_open(publisher: ReplicaState, subscriber: Path) -> None:
@@ -80,13 +84,11 @@ def check_no_session_open(publisher: ReplicaState, subscriber: Path) -> None:
     Raises: PublicationError; LeaseError while an agent holds the publisher.
     """
     from mergerepl.replica.pointers import pointers
-    from mergerepl.replica.replica import Replica
 
     named = {pointer.session for pointer in pointers(Replica(subscriber))}
     manifests = [changeset.manifest for changeset in publisher.sessions]
-    open_sessions = [
-        each.session for each in manifests if each.session in named and publisher.is_active(each.subid)
-    ]
+    active = {row.subid for row in publisher.subscriptions if row.is_active}
+    open_sessions = [each.session for each in manifests if each.session in named and each.subid in active]
     if open_sessions:
         check_not_held(publisher.root)
         raise PublicationError(
@@ -210,13 +212,26 @@ def _differ(article: ArticleRow, table: Path, how: str) -> None:
     )
 
 
-def check_same_rows_now(work: Work, article: ArticleRow, root: Path) -> None:
-    """Check that an adopted table holds the publisher's rows as they are now.
+def columns_changed(article: ArticleRow, table: TableState) -> PublicationError:
+    """Return the error that a published table no longer has its published columns."""
+    return PublicationError(
+        f"Article '{article.name}': the columns of table '{table.path}' changed since it was published. Undo that; or "
+        f"{PUBLISH_AGAIN}.",
+        article=article.name,
+        table=str(table.path),
+    )
 
-    Raises: As `adopt.check_same_rows`.
+
+@contextmanager
+def publish_again_otherwise(*errors: type[MergeReplError]) -> Iterator[None]:
+    """Add a way out to these errors, for a publication without subscribers that cannot be captured.
+
+    Raises: PublicationError instead of them.
     """
-    from mergerepl.publish.adopt import check_same_rows
-
-    source = open_table(work.publisher / article.source_table)
-    target = open_table(article_table(root, article))
-    check_same_rows(work, article, source, source.version, target, target.version)
+    try:
+        yield
+    except errors as error:
+        raise PublicationError(
+            f"{error.message} The publication has no subscribers, so you may also {PUBLISH_AGAIN}.",
+            **error.facts,
+        ) from error

@@ -17,24 +17,40 @@ from mergerepl.changes import ROWGUID
 from mergerepl.delta.layout import clustering_columns
 from mergerepl.delta.marks import SETUP, CommitMark
 from mergerepl.delta.metadata import CDF_PROPERTY
-from mergerepl.delta.properties import folder_properties, retention_properties
-from mergerepl.delta.tables import TableState, Transaction, create_table, open_table
+from mergerepl.delta.properties import (
+    folder_properties,
+    missing_properties,
+    retention_properties,
+    set_properties,
+)
+from mergerepl.delta.tables import (
+    TableState,
+    Transaction,
+    create_table,
+    foreign_file,
+    open_table,
+    read_version,
+)
 from mergerepl.delta.types import Field
+from mergerepl.errors import PublicationError
 from mergerepl.failpoints import failpoint
 from mergerepl.merge.partitions.filtered import filtered_publication
 from mergerepl.merge.partitions.membership import base_rows, group_rows, partition_rows, with_rowguid
 from mergerepl.merge.partitions.scratch import require_scratch_outside
 from mergerepl.model.publication import Subscription, SyncType
-from mergerepl.publish.adopt import adopt
-from mergerepl.publish.changes import columns_changed
+from mergerepl.publish.check_rows import check_generated
+from mergerepl.publish.check_subscriber import columns_changed
 from mergerepl.publish.metadata import forget_metadata, give_metadata, last_generation
-from mergerepl.publish.replica_state import (
-    ReplicaState,
+from mergerepl.publish.rows import (
+    definition,
     note_captured,
-    read_replica,
+    publication_row,
+    rows_at_subscriber,
+    update_rows,
 )
-from mergerepl.publish.rows import Columns, definition, publication_row, rows_at_subscriber
-from mergerepl.publish.snapshot import copy_rows, is_computable, replica_table
+from mergerepl.publish.run import ApplyRun
+from mergerepl.publish.snapshot import KEY_PREFIX, copy_rows, differing_rows, is_computable, replica_table
+from mergerepl.publish.stored import ReplicaState, read_replica
 from mergerepl.publish.system_tables import add_image_columns, create_conflict_table, create_replica
 from mergerepl.publish.unfinished import (
     article_table,
@@ -43,45 +59,47 @@ from mergerepl.publish.unfinished import (
     initialise_mark,
     subscriber_path,
 )
-from mergerepl.publish.work import Work
 from mergerepl.replica.replica import Replica
+from mergerepl.rows.images import with_readable
 from mergerepl.spark.in_memory import Kept
 from mergerepl.spark.session import require_utc
 from mergerepl.systables import catalog
 from mergerepl.systables.catalog import ArticleRow, SubscriptionRow, SubscriptionState, relations
 from mergerepl.systables.replinfo import ReplicaInfo
 
+MOST_NAMED = 5
+
 
 def initialise(
-    work: Work, subscription: Subscription, subid: str, artids: Sequence[str] | None = None
+    run: ApplyRun, subscription: Subscription, subid: str, artids: Sequence[str] | None = None
 ) -> None:
     """Initialise a new subscriber, or (given `artids`) new articles at one that is active already.
 
     Reads the publisher's rows again: steps before this one wrote them.
     """
-    publisher = read_replica(work.publisher)
-    row = _subscription(publisher, subid)
+    publisher = read_replica(run.publisher)
+    row = next(row for row in relations(publisher.subscriptions) if row.subid == subid)
     root = Path(subscription.subscriber)
-    articles = [a for a in publisher.articles_of(work.pubid) if artids is None or a.artid in artids]
+    articles = [a for a in publisher.articles_of(run.pubid) if artids is None or a.artid in artids]
     mark = initialise_mark(subid, "create", row.replid)
     failpoint("initialise.begin")
-    _prepare(work, publisher, row, articles, root, mark)
+    _prepare(run, publisher, row, articles, root, mark)
     failpoint("initialise.after_system_tables")
     tables = {}
     kept = Kept()
     try:
-        only = rows_of_partition(work, publisher, row, [article.nickname for article in articles], kept)
+        only = rows_of_partition(run, publisher, row, [article.nickname for article in articles], kept)
         for article in articles:
-            work.progress.step("copy", article=article.name)
+            run.progress.step("copy", article=article.name)
             version, table_id = _article(
-                work, subscription, publisher, article, root, mark, only.get(article.nickname)
+                run, subscription, publisher, article, root, mark, only.get(article.nickname)
             )
             tables[article.nickname] = article_table(root, article), version, table_id
             failpoint("initialise.after_article")
         nicknames = [article.nickname for article in articles]
-        published = Replica(work.publisher).articles
+        published = Replica(run.publisher).articles
         give_metadata(
-            work,
+            run,
             publisher,
             nicknames,
             root,
@@ -98,28 +116,28 @@ def initialise(
     note_captured(root, tables)
     failpoint("initialise.after_captured")
     if artids is None:
-        _enter_publication(work, publisher, root)
+        _enter_publication(run, publisher, root)
     _enter_articles(articles, root)
     failpoint("initialise.after_articles")
     if artids is None:
-        _enter_subscription(work, publisher, row, root)
+        _enter_subscription(run, publisher, row, root)
         failpoint("initialise.before_active")
-        _activate(work, root, subid)
+        _activate(run, root, subid)
         failpoint("initialise.after_active")
 
 
 def rows_of_partition(
-    work: Work, publisher: ReplicaState, row: SubscriptionRow, nicknames: Sequence[int], kept: Kept
+    run: ApplyRun, publisher: ReplicaState, row: SubscriptionRow, nicknames: Sequence[int], kept: Kept
 ) -> dict[int, DataFrame]:
     """Return the rows (`row`) that a subscriber gets of filtered articles, by tablenick, at their captured versions."""
-    replica = Replica(work.publisher)
-    publication = filtered_publication(replica, work.pubid)
+    replica = Replica(run.publisher)
+    publication = filtered_publication(replica, run.pubid)
     if publication is None:
         return {}
-    require_scratch_outside(work.spark, replica, work.pubid, Path(row.subscriber_server))
+    require_scratch_outside(run.spark, replica, run.pubid, Path(row.subscriber_server))
     mine = [group for group in publication.groups if group.partition_id == row.partition_id]
-    groups = group_rows(work.spark, mine)
-    base = base_rows(work.spark, replica, publication.articles, publisher.captured)
+    groups = group_rows(run.spark, mine)
+    base = base_rows(run.spark, replica, publication.articles, publisher.captured)
     nickname_of = {name: article.nickname for name, article in publication.articles.items()}
     wanted = [
         name
@@ -130,12 +148,8 @@ def rows_of_partition(
     return {nickname_of[name]: rows for name, rows in found.items()}
 
 
-def _subscription(publisher: ReplicaState, subid: str) -> SubscriptionRow:
-    return next(row for row in relations(publisher.subscriptions) if row.subid == subid)
-
-
 def _prepare(
-    work: Work,
+    run: ApplyRun,
     publisher: ReplicaState,
     row: SubscriptionRow,
     articles: Sequence[ArticleRow],
@@ -150,18 +164,21 @@ def _prepare(
     state = read_replica(root)
     if state.info is None:
         info = ReplicaInfo(repid=row.replid, replnickname=row.replnickname, root=str(root))
-        create_replica(root, info, images, retention=work.retention, mark=mark)
+        create_replica(root, info, images, retention=run.retention, mark=mark)
     else:
         Replica(root).require_unedited()
-        forget_metadata(work, state, [*(row.nickname for row in articles), *_gone(work, publisher, state)])
-        add_image_columns(lambda: work.spark, root, images)
+        # A former subscriber may have articles that the publication no longer has.
+        published = {article.artid for article in publisher.articles_of(run.pubid)}
+        gone = [article for article in state.articles_of(run.pubid) if article.artid not in published]
+        forget_metadata(run, state, [article.nickname for article in (*articles, *gone)])
+        add_image_columns(lambda: run.spark, root, images)
     for article in articles:
         create_conflict_table(
             root,
             article.conflict_table,
             images[article.nickname],
-            spark_of=lambda: work.spark,
-            retention=work.retention,
+            spark_of=lambda: run.spark,
+            retention=run.retention,
             mark=mark,
         )
 
@@ -179,31 +196,20 @@ def _is_shared(publisher: ReplicaState, subscriber: ReplicaState, row: Subscript
     )
 
 
-def _gone(work: Work, publisher: ReplicaState, subscriber: ReplicaState) -> list[int]:
-    """Return the nicknames of articles that a former subscriber still has and the publication no longer has."""
-    published = {row.artid for row in publisher.articles_of(work.pubid)}
-    rows = subscriber.articles_of(work.pubid)
-    return [row.nickname for row in rows if row.artid not in published]
-
-
 def _fields(publisher: ReplicaState, article: ArticleRow) -> list[Field]:
     """Return the columns in the order in which they were published, which identifies them in images.
 
     Raises: PublicationError.
     """
-    table = _publisher_table(publisher, article)
+    table = open_table(publisher.root / article.source_table)
     fields = {field["name"]: field for field in table.fields}
     if not fields.keys() >= set(article.published_columns):
         raise columns_changed(article, table)
     return [fields[name] for name in article.published_columns]
 
 
-def _publisher_table(publisher: ReplicaState, article: ArticleRow) -> TableState:
-    return open_table(publisher.root / article.source_table)
-
-
 def _article(
-    work: Work,
+    run: ApplyRun,
     subscription: Subscription,
     publisher: ReplicaState,
     article: ArticleRow,
@@ -212,29 +218,29 @@ def _article(
     only: DataFrame | None,
 ) -> tuple[int, str]:
     """Make or check one article's table; return its captured version and its id."""
-    source = _publisher_table(publisher, article)
-    require_utc(work.spark, article.name, source.path, source.metadata.timestamp_partitions)
+    source = open_table(publisher.root / article.source_table)
+    require_utc(run.spark, article.name, source.path, source.metadata.timestamp_partitions)
     captured = publisher.captured[article.nickname]
     if subscription.sync_type is SyncType.NONE:
-        return adopt(work, article, source, captured, root)
+        return _adopt(run, article, source, captured, root)
     target = article_table(root, article)
     columns = list(article.published_columns)
     properties = {
         CDF_PROPERTY: "true",
-        **retention_properties(source.properties, work.retention),
+        **retention_properties(source.properties, run.retention),
         **folder_properties(source),
     }
     new = replica_table(
         source,
         columns,
         properties,
-        clustering=clustering_columns(work.spark, source),
-        is_computable=partial(is_computable, work.spark, source, columns),
+        clustering=clustering_columns(run.spark, source),
+        is_computable=partial(is_computable, run.spark, source, columns),
     )
     table_id = create_table(target, new, mark)
     failpoint("initialise.after_create")
     version = copy_rows(
-        work.spark,
+        run.spark,
         source.path,
         captured,
         target,
@@ -247,52 +253,117 @@ def _article(
     return (version if version == 1 else 0), table_id
 
 
-def _enter_publication(work: Work, publisher: ReplicaState, root: Path) -> None:
+def _enter_publication(run: ApplyRun, publisher: ReplicaState, root: Path) -> None:
     """Write the publication's row at a new subscriber; a former subscriber has the row of that time."""
     control = Replica(root).control
     publications = control.rows(catalog.PUBLICATIONS)
-    former = next((row for row in publications if row.pubid == work.pubid), None)
+    former = next((row for row in publications if row.pubid == run.pubid), None)
     number = len(publications) + 1 if former is None else former.publication_number
-    row = publication_row(work.publication, work.pubid, number, publisher_replid=publisher.repid)
-    row = replace(row, status=1, definition=definition(work.publication, with_subscriptions=False))
+    row = publication_row(run.publication, run.pubid, number, publisher_replid=publisher.repid)
+    row = replace(row, status=1, definition=definition(run.publication, with_subscriptions=False))
     if row != former:
         control.replace(catalog.PUBLICATIONS, [*(each for each in publications if each is not former), row])
 
 
 def _enter_articles(articles: Sequence[ArticleRow], root: Path) -> None:
-    control = Replica(root).control
     entered = [replace(a, source_table=subscriber_path(a.name, a.source_table)) for a in articles]
-    known = {article.artid for article in entered}
-    others = [row for row in control.rows(catalog.ARTICLES) if row.artid not in known]
-    control.replace(catalog.ARTICLES, [*others, *entered])
+    artids = {article.artid for article in articles}
+    Replica(root).control.replace_where(catalog.ARTICLES, entered, artid=artids)
 
 
-def _enter_subscription(work: Work, publisher: ReplicaState, row: SubscriptionRow, root: Path) -> None:
+def _enter_subscription(run: ApplyRun, publisher: ReplicaState, row: SubscriptionRow, root: Path) -> None:
     """Write the subscriber's own rows of the subscription: one for itself, one for the publisher."""
     assert publisher.info is not None
-    control = Replica(root).control
-    at_publisher = last_generation(work.publisher, work.pubid)
-    here = last_generation(root, work.pubid)
+    at_publisher = last_generation(run.publisher, run.pubid)
+    here = last_generation(root, run.pubid)
     itself, other = rows_at_subscriber(publisher.info, row)
     other = replace(other, recgen=at_publisher[0], recguid=at_publisher[1], sentgen=here[0], sentguid=here[1])
-    kept = [r for r in control.rows(catalog.SUBSCRIPTIONS) if r.pubid != work.pubid]
-    control.replace(catalog.SUBSCRIPTIONS, [*kept, itself, other])
+    Replica(root).control.replace_where(catalog.SUBSCRIPTIONS, [itself, other], pubid=run.pubid)
 
 
-def _activate(work: Work, root: Path, subid: str) -> None:
+def _activate(run: ApplyRun, root: Path, subid: str) -> None:
     """Make the publisher's subscription row active: the commit point of an initialisation."""
-    publisher = read_replica(work.publisher)
-    at_publisher = last_generation(work.publisher, work.pubid)
-    at_subscriber = last_generation(root, work.pubid)
-    change: Columns = {
+    at_publisher = last_generation(run.publisher, run.pubid)
+    at_subscriber = last_generation(root, run.pubid)
+    change = {
         "status": SubscriptionState.ACTIVE,
         "sentgen": at_publisher[0],
         "sentguid": at_publisher[1],
         "recgen": at_subscriber[0],
         "recguid": at_subscriber[1],
     }
-    rows = [
-        replace(row, **change) if row.subid == subid and not row.is_ended else row
-        for row in publisher.subscriptions
+    update_rows(run.publisher, catalog.SUBSCRIPTIONS, change, subid=subid)
+
+
+def _adopt(
+    run: ApplyRun, article: ArticleRow, source: TableState, source_version: int, root: Path
+) -> tuple[int, str]:
+    """Turn the table's feed on, compare its rows, and return its captured version and its id.
+
+    Raises: As `check_same_rows`.
+    """
+    table = open_table(article_table(root, article))
+    _require_utc(run, article, table)
+    mark = run.mark(f"publish {article.name} at {root}")
+    version = set_properties(run.spark, table, missing_properties(table, run.retention), mark)
+    failpoint("initialise.after_adopt")
+    # Again: both tables may have been written to since the plan was made.
+    check_same_rows(run, article, source, source_version, table, version)
+    return version, table.metadata.table_id
+
+
+def check_same_rows(
+    run: ApplyRun,
+    article: ArticleRow,
+    source: TableState,
+    source_version: int,
+    target: TableState,
+    target_version: int,
+) -> None:
+    """Check that a subscriber's table holds the publisher's rows, in files of its own.
+
+    Raises: PublicationError naming up to five keys that differ; EngineError if the session would read timestamp partition
+        columns otherwise.
+    """
+    _require_utc(run, article, source, target)
+    table = target.path
+    rows = read_version(run.spark, table, target_version)
+    foreign = foreign_file(run.spark, table, target_version)
+    if foreign is not None:
+        raise PublicationError(
+            f"Article '{article.name}': table '{table}' has files outside its folder, such as '{foreign}' (a "
+            "shallow clone?), whose owner may remove them. Copy it with CREATE TABLE … AS SELECT and put the copy in "
+            "its place, or move it away and leave `sync_type` out: the rows are then copied from the publisher.",
+            article=article.name,
+            table=str(table),
+        )
+    check_generated(rows, target.generated_columns, article=article.name, table=table)
+    differing = differing_rows(
+        read_version(run.spark, source.path, source_version),
+        rows,
+        article.published_columns,
+        article.key_columns,
+    )
+    keys = [f"{KEY_PREFIX}{i}" for i, _ in enumerate(article.key_columns)]
+    found = with_readable(differing, keys).take(MOST_NAMED + 1)
+    if not found:
+        return
+    named = [
+        ", ".join(f"{name}={row[key]}" for name, key in zip(article.key_columns, keys, strict=True))
+        + f" ({row['kind']})"
+        for row in found[:MOST_NAMED]
     ]
-    publisher.control.replace(catalog.SUBSCRIPTIONS, rows)
+    more = " and more" if len(found) > MOST_NAMED else ""
+    raise PublicationError(
+        f"Article '{article.name}': table '{table}' does not hold the publisher's rows, as `sync_type: "
+        f"none` promises: {'; '.join(named)}{more}. Make the tables equal, or move this one away and leave "
+        "`sync_type` out: the rows are then copied from the publisher.",
+        article=article.name,
+        table=str(table),
+        keys="; ".join(named),
+    )
+
+
+def _require_utc(run: ApplyRun, article: ArticleRow, *tables: TableState) -> None:
+    for table in tables:
+        require_utc(run.spark, article.name, table.path, table.metadata.timestamp_partitions)

@@ -17,8 +17,9 @@ from mergerepl.delta.marks import CommitMark
 from mergerepl.delta.tables import Transaction, head_version
 from mergerepl.failpoints import failpoint
 from mergerepl.merge.apply.side import RUN_APP_ID, next_seq
-from mergerepl.publish.replica_state import ReplicaState, change_info
-from mergerepl.publish.work import Work
+from mergerepl.publish.rows import change_info
+from mergerepl.publish.run import ApplyRun
+from mergerepl.publish.stored import ReplicaState
 from mergerepl.replica.replica import Replica
 from mergerepl.replica.runs import delete_runs_after
 from mergerepl.systables import catalog, contents, tombstone
@@ -38,7 +39,7 @@ _TABLES = (contents.NAME, tombstone.NAME)
 
 
 def give_metadata(
-    work: Work,
+    run: ApplyRun,
     publisher: ReplicaState,
     nicknames: Sequence[int],
     root: Path,
@@ -60,7 +61,7 @@ def give_metadata(
     numbers = _numbers(theirs, subscriber.genhistory(), info.last_generation)
     seq = next_seq(root, info.last_seq)
     _copy_metadata(
-        work.spark,
+        run.spark,
         publisher.root,
         root,
         nicknames,
@@ -198,7 +199,7 @@ def last_generation(root: Path, pubid: str) -> tuple[int, str | None]:
     return (last.generation, last.guidsrc) if last is not None else (0, None)
 
 
-def forget_metadata(work: Work, replica: ReplicaState, nicknames: Sequence[int]) -> None:
+def forget_metadata(run: ApplyRun, replica: ReplicaState, nicknames: Sequence[int]) -> None:
     """Remove what an unfinished or a former subscription left of these articles at a subscriber.
 
     Closed generations stay, without changes: the watermarks of another publication may name them. An open
@@ -208,16 +209,13 @@ def forget_metadata(work: Work, replica: ReplicaState, nicknames: Sequence[int])
     for name in _TABLES:
         path = replica.root / FOLDER / name
         if head_version(path) > 0:
-            delete_runs_after(work.spark, path, through_seq_inclusive=replica.info.last_seq)
-            delete_where(work.spark, path, F.col(TABLENICK).isin(*nicknames))
+            delete_runs_after(run.spark, path, through_seq_inclusive=replica.info.last_seq)
+            delete_where(run.spark, path, F.col(TABLENICK).isin(*nicknames))
         failpoint("initialise.forgetting")
     there = Replica(replica.root)
     if nicknames:
         there.forget_generations(nicknames)
     failpoint("initialise.forgetting")
     # Last: by these rows a run that starts over knows which articles are gone from the publication.
-    articles = there.control.rows(catalog.ARTICLES)
-    others = [row for row in articles if row.nickname not in nicknames]
-    if others != articles:
-        there.control.replace(catalog.ARTICLES, others)
+    there.control.remove_where(catalog.ARTICLES, nickname={*nicknames})
     failpoint("initialise.forgetting")

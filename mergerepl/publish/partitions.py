@@ -1,160 +1,150 @@
-"""The partitions of a publication with row filters: what `apply` refuses, stores and adds."""
+"""The partitions of a publication with row filters: `mergerepl partition add|list|drop` (`sp_addmergepartition`), and
+those that `apply` adds.
 
-from collections.abc import Iterator, Sequence
+No engine is needed.
+"""
 
-from mergerepl.errors import PublicationError
-from mergerepl.failpoints import failpoint
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from mergerepl.errors import ConfigurationError, PublicationError
 from mergerepl.filters.clause import SessionFunction
 from mergerepl.filters.publication_filters import NO_FILTERS, PublicationFilters
-from mergerepl.filters.stated import value_of
 from mergerepl.merge.partitions.filtered import function_column, partition_groups
-from mergerepl.model import refused_pairs
-from mergerepl.model.publication import ConflictLogging, Publication, Subscription, SyncType
-from mergerepl.model.resolvers import CUSTOM, RESOLVERS
-from mergerepl.model.results import PlanStep
-from mergerepl.publish.changes import update_rows
-from mergerepl.publish.filters import PUBLISH_AGAIN, check_filters_unchanged
-from mergerepl.publish.rows import Columns, filter_columns
-from mergerepl.publish.situation import Pair, Situation
-from mergerepl.publish.work import Step, Work
+from mergerepl.model.publication import Subscription
+from mergerepl.model.results import PartitionInfo
+from mergerepl.publish.filters import Values, check_values, stored_filters, values_of
+from mergerepl.publish.rows import Columns
 from mergerepl.replica.replica import Replica
-from mergerepl.systables import catalog, partitions
-from mergerepl.systables.catalog import PublicationRow, SubscriptionRow
-from mergerepl.systables.partitions import PartitionGroup
-
-Values = dict[SessionFunction, str | None]
-
-
-def stored_filters(row: PublicationRow | None) -> PublicationFilters:
-    """Return the filters that a publisher has stored of a publication."""
-    return NO_FILTERS if row is None or row.filters is None else PublicationFilters.from_json(row.filters)
+from mergerepl.store.lease import lease
+from mergerepl.systables import partitions
+from mergerepl.systables.catalog import PublicationRow
+from mergerepl.systables.partitions import PartitionGroup, PartitionStatus
 
 
-def check_filtered(situation: Situation) -> None:
-    """Refuse settings of row filters that are not supported yet, and filters other than those in use.
+def list_partitions(root: Path, *, publication: str | None = None) -> tuple[PartitionInfo, ...]:
+    """Return the active partitions of a publisher's publications with row filters.
 
-    Raises: PublicationError.
+    Raises: ConfigurationError if the folder is no replica, or has no such publication.
     """
-    publication, filters = situation.work.publication, situation.filters
-    before = stored_filters(situation.row)
-    if situation.active:
-        kept = [row.name for row in situation.articles if row.name in {a.name for a in publication.articles}]
-        check_filters_unchanged(before, filters, kept)
-        if before == NO_FILTERS != filters:
-            raise PublicationError(
-                f"Publication '{publication.name}' has active subscriptions and no row filter, and is to get one: its "
-                f"subscribers have no partition yet. Take the filter out; or {PUBLISH_AGAIN}.",
-                publication=publication.name,
-            )
-        for pair in situation.pairs:
-            if pair.is_active and pair.row is not None:
-                _check_values_unchanged(pair.subscription, pair.row, filters.functions)
-    if filters != NO_FILTERS:
-        _check_supported(publication, filters)
+    publisher = Replica(root).require()
+    rows = [_named(publisher, publication)] if publication is not None else _filtered(publisher)
+    return tuple(
+        _info(publisher, row, group)
+        for row in rows
+        for group in partition_groups(publisher, row.publication_number or 0)
+        if group.is_active
+    )
 
 
-def _check_supported(publication: Publication, filters: PublicationFilters) -> None:
-    for join in filters.joins:
-        if not filters.is_filtered(join.parent):
-            raise PublicationError(
-                refused_pairs.FILTERED_PARENT.says(article=join.article, parent=join.parent),
-                article=join.article,
+def add(
+    root: Path, values: Mapping[SessionFunction, str | None], *, publication: str | None
+) -> PartitionInfo:
+    """Add the partition of these values; one that is there is marked as added explicitly.
+
+    Raises: ConfigurationError; PublicationError if the publication's filters need another value, or cannot use this one;
+        LeaseError (run again).
+    """
+    publisher = Replica(root).require()
+    row = _named(publisher, publication)
+    filters = stored_filters(row)
+    chosen = _values(row, filters, values)
+    check_values(filters, chosen, of="The partition")
+    with lease(publisher.root, purpose="mergerepl partition add"):
+        group = add_partition(publisher, row.pubid, chosen, is_explicit=True)
+    return _info(publisher, row, group)
+
+
+def drop(root: Path, partition_id: int) -> PartitionInfo:
+    """Drop a partition that no active subscription has: memberships are not computed for it any more.
+
+    Raises: ConfigurationError if there is no such partition; PublicationError if it is in use; LeaseError (run again).
+    """
+    publisher = Replica(root).require()
+    with lease(publisher.root, purpose="mergerepl partition drop"):
+        groups = publisher.control.rows(partitions.PARTITION_GROUPS)
+        found = next((g for g in groups if g.partition_id == partition_id and g.is_active), None)
+        if found is None:
+            raise ConfigurationError(
+                f"Publisher '{publisher.root}' has no partition {partition_id}. `mergerepl partition list "
+                f"{publisher.root}` shows those it has.",
+                replica=str(publisher.root),
             )
-    for article in publication.articles:
-        if RESOLVERS[article.resolver].rejects is not None:
+        row = next(r for r in publisher.published if r.publication_number == found.publication_number)
+        info = _info(publisher, row, found)
+        if info.subscribers:
             raise PublicationError(
-                refused_pairs.FILTERED_ONE_WAY.says(article=article.name, resolver=article.resolver),
-                article=article.name,
+                f"Partition {partition_id} has the subscriber '{info.subscribers[0]}'. Nothing was changed. Take its "
+                "subscription out of the file and run `mergerepl apply`, then drop the partition.",
+                replica=str(publisher.root),
             )
-        if article.resolver == CUSTOM:
-            raise PublicationError(
-                refused_pairs.FILTERED_CUSTOM.says(article=article.name),
-                article=article.name,
-            )
-    if publication.conflict_logging is not ConflictLogging.PUBLISHER:
-        raise PublicationError(
-            refused_pairs.FILTERED_LOGGING.says(
-                publication=publication.name, logging=publication.conflict_logging
-            ),
-            publication=publication.name,
+        dropped = {"status": PartitionStatus.DROPPED}
+        publisher.control.change_where(partitions.PARTITION_GROUPS, dropped, partition_id=partition_id)
+    return info
+
+
+def _filtered(publisher: Replica) -> list[PublicationRow]:
+    return [row for row in publisher.published if row.filters]
+
+
+def _named(publisher: Replica, publication: str | None) -> PublicationRow:
+    rows = [row for row in _filtered(publisher) if publication in (None, row.name)]
+    if len(rows) == 1:
+        return rows[0]
+    named = f" named '{publication}'" if publication is not None else ""
+    if not rows:
+        raise ConfigurationError(
+            f"'{publisher.root}' publishes nothing{named} with row filters: partitions belong to such a publication. Write "
+            "a `filter` in its file and run `mergerepl apply FILE`.",
+            replica=str(publisher.root),
         )
-    for subscription in publication.subscriptions:
-        if subscription.sync_type is SyncType.NONE:
+    raise ConfigurationError(
+        f"'{publisher.root}' has several publications with row filters ({', '.join(row.name for row in rows)}): name one "
+        "with --publication.",
+        replica=str(publisher.root),
+    )
+
+
+def _values(
+    row: PublicationRow, filters: PublicationFilters, values: Mapping[SessionFunction, str | None]
+) -> dict[SessionFunction, str | None]:
+    for function, value in values.items():
+        option = f"--{function.lower().replace('_', '-')}"
+        if function in filters.functions and value is None:
             raise PublicationError(
-                refused_pairs.FILTERED_SYNC_TYPE.says(subscriber=subscription.subscriber),
-                subscriber=subscription.subscriber,
+                f"The filters of publication '{row.name}' use {function}(): give its value with {option}.",
+                publication=row.name,
             )
-
-
-def _check_values_unchanged(
-    subscription: Subscription, row: SubscriptionRow, functions: Sequence[SessionFunction]
-) -> None:
-    before = {SessionFunction.HOST_NAME: row.host_name, SessionFunction.SUSER_SNAME: row.suser_sname}
-    for function in functions:
-        now = value_of(subscription, function)
-        if now != before[function]:
+        if function not in filters.functions and value is not None:
             raise PublicationError(
-                f"Subscriber '{subscription.subscriber}': its {function.lower()} was '{before[function]}' and is '{now}'; "
-                "it decides which rows the subscriber has. Put it back; or take the subscription out of the file, run "
-                "`mergerepl apply`, and subscribe it again.",
-                subscriber=subscription.subscriber,
+                f"The filters of publication '{row.name}' do not use {function}(): leave {option} out.",
+                publication=row.name,
             )
+    return {function: values.get(function) for function in filters.functions}
 
 
-def filter_step(situation: Situation) -> Iterator[Step]:
-    """Yield the step that stores changed filters: of new articles, or of articles without subscribers."""
-    work, filters, row = situation.work, situation.filters, situation.row
-    if row is None or stored_filters(row) == filters:
-        return
-    change = filter_columns(filters)
-
-    def run() -> None:
-        update_rows(work.publisher, catalog.PUBLICATIONS, change, pubid=work.pubid)
-
-    yield Step(PlanStep("change", work.publication.name, "row filters"), run)
-
-
-def values_of(subscription: Subscription, functions: Sequence[SessionFunction]) -> Values:
-    """Return the values of a publication's functions for a subscription."""
-    return {function: value_of(subscription, function) for function in functions}
-
-
-def partition_steps(situation: Situation) -> Iterator[Step]:
-    """Yield the steps that add missing partitions of subscriptions that are not initialised yet.
-
-    A partition is added before the capture that precedes its first snapshot: so a change is in the snapshot or has
-    mappings.
-    """
-    work, filters = situation.work, situation.filters
-    if filters == NO_FILTERS:
-        return
-    known = _known(situation)
-    for pair in situation.pairs:
-        values = values_of(pair.subscription, filters.functions)
-        if not pair.is_active and values not in known:
-            known.append(values)
-            yield _partition_step(work, pair, values)
+def _info(publisher: Replica, row: PublicationRow, group: PartitionGroup) -> PartitionInfo:
+    subscribers = [
+        each.subscriber_server
+        for each in publisher.relations(row.pubid)
+        if each.partition_id == group.partition_id and not each.is_ended
+    ]
+    return PartitionInfo(
+        publication=row.name,
+        partition_id=group.partition_id,
+        host_name=group.HOST_NAME_FN,
+        suser_sname=group.SUSER_SNAME_FN,
+        subscribers=tuple(subscribers),
+        added_at_generation=group.maxgen_whenadded,
+        is_explicit=bool(group.is_explicit),
+    )
 
 
-def _known(situation: Situation) -> list[Values]:
-    if situation.row is None:
-        return []
-    groups = partition_groups(Replica(situation.work.publisher), situation.row.publication_number or 0)
-    return [_values(group, situation.filters.functions) for group in groups if group.is_active]
-
-
-def _values(group: PartitionGroup, functions: Sequence[SessionFunction]) -> Values:
+def values_of_group(
+    group: PartitionGroup, functions: Sequence[SessionFunction]
+) -> dict[SessionFunction, str | None]:
+    """Return the values of a publication's functions for a partition."""
     return {function: getattr(group, function_column(function)) for function in functions}
-
-
-def _partition_step(work: Work, pair: Pair, values: Values) -> Step:
-    given = ", ".join(f"{function}() = '{value}'" for function, value in values.items()) or "everybody's rows"
-
-    def run() -> None:
-        add_partition(Replica(work.publisher), work.pubid, values)
-        failpoint("partition.after_group")
-
-    return Step(PlanStep("partition", pair.subscription.subscriber, f"add the partition with {given}"), run)
 
 
 def add_partition(
@@ -169,7 +159,11 @@ def add_partition(
     groups = publisher.control.rows(partitions.PARTITION_GROUPS)
     functions = list(values)
     for group in groups:
-        if group.publication_number == number and group.is_active and _values(group, functions) == values:
+        if (
+            group.publication_number == number
+            and group.is_active
+            and values_of_group(group, functions) == values
+        ):
             return group
     added = PartitionGroup(
         partition_id=max((group.partition_id for group in groups), default=0) + 1,
@@ -191,7 +185,7 @@ def partition_column(publisher: Replica, pubid: str, subscription: Subscription)
         return {"partition_id": None}
     values = values_of(subscription, filters.functions)
     for group in partition_groups(publisher, row.publication_number or 0):
-        if group.is_active and _values(group, filters.functions) == values:
+        if group.is_active and values_of_group(group, filters.functions) == values:
             return {"partition_id": group.partition_id}
     raise PublicationError(
         f"Publication '{row.name}' has no partition for the subscriber '{subscription.subscriber}'. Run `mergerepl apply` "

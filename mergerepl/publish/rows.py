@@ -1,12 +1,14 @@
-"""Rows of the sysmerge* catalog as `apply` writes them."""
+"""Rows of the sysmerge* catalog and of MSmerge_replinfo as `apply` writes them."""
 
 import json
 import os
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, replace
 from datetime import timedelta
+from pathlib import Path
 from typing import Any
 
-from mergerepl.delta.tables import TableState
+from mergerepl.delta.tables import TableState, commit_text
 from mergerepl.delta.types import ddl_of
 from mergerepl.filters.publication_filters import NO_FILTERS, PublicationFilters
 from mergerepl.model.publication import (
@@ -18,6 +20,8 @@ from mergerepl.model.publication import (
     Subscription,
 )
 from mergerepl.publish.check_article import published_fields
+from mergerepl.replica.replica import Replica
+from mergerepl.systables import replinfo
 from mergerepl.systables.catalog import (
     ArticleRow,
     ArticleState,
@@ -29,6 +33,7 @@ from mergerepl.systables.catalog import (
 )
 from mergerepl.systables.conflicts_info import conflict_table_name
 from mergerepl.systables.replinfo import ReplicaInfo
+from mergerepl.systables.table import RowT, TypedTable
 
 PUBLISHER_NICKNAME = 1
 
@@ -225,3 +230,44 @@ def subscription_settings(subscription: Subscription) -> Columns:
         "host_name": subscription.host_name,
         "suser_sname": subscription.suser_sname,
     }
+
+
+def find_changes(rows: Sequence[object], wanted: Columns) -> tuple[Columns, str]:
+    """Return the values that one of the rows lacks, and in words what changes.
+
+    A change that was cut short reached only some replicas.
+    """
+    change, said = {}, []
+    for name, value in wanted.items():
+        before = [former for row in rows if (former := getattr(row, name)) != value]
+        if before:
+            change[name] = value
+            said.append(f"{name} {before[0]} → {value}")
+    return change, ", ".join(said)
+
+
+def update_rows(root: Path, table: TypedTable[RowT], change: Columns, **where: object) -> None:
+    """Change columns of the rows with these values, in one commit."""
+    Replica(root).control.change_where(table, change, **where)
+
+
+def change_info(replica: Path, /, **values: Any) -> None:
+    """Change columns of MSmerge_replinfo, in one commit; maps (`captured`) are added to, not replaced."""
+    control = Replica(replica).control
+    (info,) = control.rows(replinfo.TABLE)
+    added = {n: {**getattr(info, n), **value} for n, value in values.items() if isinstance(value, dict)}
+    control.replace(replinfo.TABLE, [replace(info, **{**values, **added})])
+
+
+def note_captured(replica: Path, /, tables: Mapping[int, tuple[Path, int, str]]) -> None:
+    """Note tables as captured, in one commit: nickname -> the table, its version and its Delta table id.
+
+    The version's commit is noted too, so that another table in this place is detected at once.
+    """
+    commits = {nickname: commit_text(table, version) for nickname, (table, version, _) in tables.items()}
+    change_info(
+        replica,
+        captured={nickname: version for nickname, (_, version, _) in tables.items()},
+        table_ids={nickname: table_id for nickname, (_, _, table_id) in tables.items()},
+        captured_commits={nickname: text for nickname, text in commits.items() if text is not None},
+    )

@@ -3,7 +3,6 @@
 No engine is needed to make them; a column of a type that needs a table feature is added through Spark.
 """
 
-import itertools
 from collections.abc import Callable, Mapping, Sequence
 from datetime import timedelta
 from pathlib import Path
@@ -72,13 +71,13 @@ def image_fields(images: Mapping[int, Sequence[Field]]) -> list[Field]:
     An article may get a resolver that reads the latter at any time; empty, they cost nothing.
     """
     return [
-        field(name_of(nickname), _image_type(columns))
+        field(name_of(nickname), image_type(columns))
         for nickname, columns in images.items()
         for name_of in (row_column, base_column)
     ]
 
 
-def _image_type(columns: Sequence[Field]) -> Json:
+def image_type(columns: Sequence[Field]) -> Json:
     """Return the type of an article's images: a struct whose field i is its i-th published column."""
     fields = [field(f"c{i}", nullable(column["type"])) for i, column in enumerate(columns)]
     return {"type": "struct", "fields": fields}
@@ -89,17 +88,6 @@ def _properties(name: str, retention: timedelta) -> dict[str, str]:
     if name in _STATS_COLUMNS:
         properties[STATS_PROPERTY] = _STATS_COLUMNS[name]
     return properties
-
-
-def free_nickname(publisher: Path, columns: Sequence[Field], *, above: int) -> int:
-    """Return the first nickname above `above` whose image column is not there yet, or has this very type.
-
-    An `apply` that was cut short leaves image columns of articles that may never come to be; they are empty.
-    """
-    present = open_table(publisher / FOLDER / contents.NAME).fields
-    types = {column["name"]: ddl_of(column["type"]) for column in present}
-    wanted = ddl_of(_image_type(columns))
-    return next(n for n in itertools.count(above + 1) if types.get(row_column(n), wanted) == wanted)
 
 
 def add_image_columns(

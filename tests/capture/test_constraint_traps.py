@@ -13,7 +13,7 @@ from mergerepl.delta.log import head_version
 from mergerepl.delta.metadata import CHAR_VARCHAR
 from mergerepl.delta.table import open_table
 from mergerepl.errors import ApplyError, CaptureError, EngineError, SchemaMismatchError
-from mergerepl.publish.replica_state import note_captured
+from mergerepl.publish.rows import note_captured
 from tests.networks import Pair, commit
 
 

@@ -1,6 +1,5 @@
 """A publisher and its subscribers in a scratch folder, for the tests of `apply`."""
 
-import json
 from pathlib import Path
 from typing import Any
 
@@ -26,12 +25,6 @@ def orders(**settings: Any) -> Article:
 def column(name: str, data_type: Any, *, nullable: bool = True, **metadata: Any) -> dict[str, Any]:
     """Return a field of a Delta schema."""
     return {**field(name, data_type), "nullable": nullable, "metadata": metadata}
-
-
-def log_actions(table: Path) -> list[dict[str, Any]]:
-    """Return all actions in a table's log."""
-    files = sorted((table / "_delta_log").glob("*.json"))
-    return [json.loads(line) for file in files for line in file.read_text().splitlines()]
 
 
 def article(

@@ -5,7 +5,7 @@ import subprocess
 import sys
 import uuid
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -22,13 +22,12 @@ from mergerepl.model.progress import NoProgress
 from mergerepl.model.publication import Article, SubscriberType, SyncType, Tracking
 from mergerepl.model.results import ApplyResult
 from mergerepl.publish.apply import apply_publication
-from mergerepl.publish.replica_state import read_replica
 from mergerepl.replica.replica import Replica
 from mergerepl.store.lease import lease
-from mergerepl.systables import catalog, genhistory, registry, replinfo
+from mergerepl.systables import catalog, registry, replinfo
 from mergerepl.systables.catalog import ArticleRow
 from tests.networks import Hub
-from tests.publish.publishing import column, log_actions, orders
+from tests.publish.publishing import column, orders
 
 pytestmark = pytest.mark.spark
 
@@ -353,13 +352,6 @@ def test_a_tables_own_rows_are_kept_by_sync_type_none(spark: SparkSession, hub: 
 
 
 NONE_CASES = {
-    "no table": (None, "there is no Delta table"),
-    "a missing column": ({"id": [1, 2, 3], "region": ["n", "s", "n"]}, "no column 'note'"),
-    "an extra column": (
-        {"id": [1, 2, 3], "region": ["n", "s", "n"], "note": ["a", None, "c"], "x": [1, 2, 3]},
-        "column 'x', which is not published",
-    ),
-    "another type": ({"id": ["1"], "region": ["n"], "note": ["a"]}, "'id' is string instead of bigint"),
     "a different row, a missing one and another one": (
         {"id": [2, 3, 4], "region": ["s", "n", "n"], "note": ["", "c", "d"]},
         r"id=1 \(missing at the subscriber\).*id=2 \(different\).*id=4 \(missing at the publisher\).*sync_type",
@@ -402,25 +394,3 @@ def test_sync_type_none_does_not_ask_for_the_comments_of_nested_fields(spark: Sp
     hub.subscribe("north", sync_type=SyncType.NONE)
     hub.apply()
     assert hub.apply().steps == ()
-
-
-def test_a_table_in_the_way_is_refused(spark: SparkSession, hub: Hub) -> None:
-    hub.table("orders", {"id": [9]}, at="north")
-    before = hub.snapshot_of_files()
-    with pytest.raises(PublicationError, match=r"north/orders.*there is a table already.*sync_type: none"):
-        hub.apply()
-    assert hub.snapshot_of_files() == before
-
-
-def test_what_comes_after_the_last_capture_is_captured_before_a_new_subscriber(
-    spark: SparkSession, hub: Hub
-) -> None:
-    hub.unsubscribe("south")
-    hub.apply()
-    hub.subscribe("south")
-    assert [step.action for step in hub.apply().steps] == ["capture", "subscribe", "record"]
-    assert [root for root, _ in hub.captures] == [hub.publisher]
-    assert read_replica(hub.root("south")).info is not None
-    assert hub.rows("south", genhistory.TABLE) == []
-    assert len(log_actions(hub.root("south") / "orders")) > 3
-    assert replace(hub.publication) == hub.publication

@@ -2,7 +2,6 @@
 
 import shutil
 import uuid
-from collections.abc import Callable
 from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
@@ -28,7 +27,6 @@ from mergerepl.model.publication import (
 from mergerepl.publish.apply import apply_publication
 from mergerepl.replica.replica import Replica
 from mergerepl.systables import catalog, replinfo
-from mergerepl.systables.catalog import SubscriptionState, SyncKind
 from tests.networks import FILE, Hub, Network, commit
 from tests.publish.publishing import capture, metadata, notes, orders
 
@@ -178,15 +176,6 @@ def test_an_ended_subscription_leaves_the_subscribers_tables(spark: SparkSession
     assert hub.apply().steps == ()
 
 
-def test_an_unreachable_subscriber_can_be_removed(spark: SparkSession, hub: Hub) -> None:
-    shutil.rmtree(hub.root("north"))
-    hub.unsubscribe("north")
-    (step, _) = hub.apply().steps
-    assert "cannot be reached" in step.detail
-    assert not hub.root("north").exists()
-    assert hub.apply().steps == ()
-
-
 @pytest.mark.slow
 def test_a_former_subscriber_comes_back_with_its_tables(spark: SparkSession, hub: Hub) -> None:
     change_rows(hub)
@@ -234,15 +223,6 @@ def test_a_broken_table_of_another_publication_keeps_no_subscriber_away(
     assert notes(hub, "south") == {1: "changed", 3: "c", 4: "d"}
 
 
-@pytest.mark.slow
-def test_an_ended_subscription_comes_back_with_the_same_rows(spark: SparkSession, hub: Hub) -> None:
-    hub.unsubscribe("north")
-    hub.apply()
-    hub.subscribe("north", sync_type=SyncType.NONE)
-    hub.apply(capture=capture)
-    assert hub.apply().steps == ()
-
-
 def test_settings_change_at_every_replica(spark: SparkSession, hub: Hub) -> None:
     hub.articles(orders(tracking=Tracking.COLUMN, resolution=Resolution.COLUMNS))
     hub.subscribe("north", priority=10.0, host_name="N")
@@ -263,80 +243,19 @@ def test_settings_change_at_every_replica(spark: SparkSession, hub: Hub) -> None
     assert hub.apply().steps == ()
 
 
-def test_a_shorter_retention_lowers_no_table(spark: SparkSession, hub: Hub) -> None:
-    hub.change(retention=timedelta(days=2))
-    hub.apply()
-    assert hub.rows("hq", catalog.PUBLICATIONS)[0].retention == 2
-    properties = open_table(hub.publisher / "orders").properties
-    assert properties["delta.deletedFileRetentionDuration"] == "interval 14 days"
-
-
-@pytest.mark.parametrize("is_passed_over", [False, True])
-def test_a_feed_that_was_switched_off_is_switched_on_again(
-    spark: SparkSession, hub: Hub, is_passed_over: bool
-) -> None:
+def test_a_feed_that_was_switched_off_is_switched_on_again(spark: SparkSession, hub: Hub) -> None:
     path = hub.root("north") / "orders"
     LogTable(str(path)).alter.set_table_properties({"delta.enableChangeDataFeed": "false"})
-    if is_passed_over:
-        capture_replica(hub.root("north"), progress=NoProgress())
+    capture_replica(hub.root("north"), progress=NoProgress())
     (step,) = hub.apply().steps
     assert "turn Change Data Feed on" in step.detail
     assert open_table(path).metadata.change_data_feed
     assert hub.apply().steps == ()
 
 
-REFUSED: dict[str, tuple[Callable[[Hub], None], str]] = {
-    "the key": (
-        lambda hub: hub.articles(orders(key=("note",), tracking=Tracking.COLUMN)),
-        r"`key` was \[id\]",
-    ),
-    "the tracking": (lambda hub: hub.articles(orders()), "`tracking` was 'column' and is 'row'"),
-    "the columns": (
-        lambda hub: hub.articles(orders(tracking=Tracking.COLUMN, columns=("id",))),
-        r"`columns` was not given and is \[id\]",
-    ),
-    "the table": (
-        lambda hub: hub.articles(replace(orders(tracking=Tracking.COLUMN), table="lines")),
-        "`table` was 'orders'",
-    ),
-    "a subscriber's type": (
-        lambda hub: hub.subscribe("north", type=SubscriberType.CLIENT),
-        "`type` was server and is client",
-    ),
-    "an article that goes": (
-        lambda hub: hub.articles(LINES),
-        "'orders' is published and no longer in the file",
-    ),
-    "a table of another article": (
-        lambda hub: hub.articles(*hub.publication.articles, Article("again", "./orders/", ("id",))),
-        "are one table",
-    ),
-}
-
-
-@pytest.mark.parametrize("case", REFUSED)
-def test_what_cannot_change_is_refused(spark: SparkSession, hub: Hub, case: str) -> None:
-    prepare, message = REFUSED[case]
-    prepare(hub)
-    before = hub.snapshot_of_files()
-    with pytest.raises(Exception, match=message):
-        hub.apply()
-    assert hub.snapshot_of_files() == before
-
-
-def test_an_article_leaves_a_publication_without_subscriptions(spark: SparkSession, hub: Hub) -> None:
-    hub.unsubscribe("north")
-    hub.articles(LINES)
-    assert [step.action for step in hub.apply().steps] == ["unsubscribe", "unpublish", "publish", "record"]
-    articles = hub.rows("hq", catalog.ARTICLES)
-    assert [(row.name, row.nickname) for row in articles] == [("lines", 2)]
-
-
 def test_two_publications_share_replicas_but_no_table(spark: SparkSession, hub: Hub) -> None:
     first = hub.publication
     hub.publication = replace(first, name="stock")
-    with pytest.raises(PublicationError, match="is article 'orders' of publication 'sales' already"):
-        hub.apply()
     hub.articles(LINES)
     hub.apply()
     (info,) = hub.rows("north", replinfo.TABLE)
@@ -349,38 +268,6 @@ def test_two_publications_share_replicas_but_no_table(spark: SparkSession, hub: 
     hub.publication = replace(first, subscriptions=())
     hub.apply()
     assert sorted(row.status for row in hub.rows("north", catalog.SUBSCRIPTIONS)) == [1, 1, 2, 2]
-
-
-@pytest.mark.slow
-def test_conflict_tables_of_one_name_are_refused(spark: SparkSession, hub: Hub) -> None:
-    hub.publication = replace(hub.publication, name="sales_orders", articles=())
-    hub.articles(Article("x", "lines", ("order_id",)))
-    hub.apply()
-    hub.table("more", {"id": [1]})
-    hub.publication = replace(
-        hub.publication, name="sales", articles=(*_sales(hub), Article("orders_x", "more", ("id",)))
-    )
-    with pytest.raises(PublicationError, match="MSmerge_conflict_sales_orders_x"):
-        hub.apply()
-
-
-def _sales(hub: Hub) -> tuple[Article, ...]:
-    return (orders(tracking=Tracking.COLUMN),)
-
-
-def test_a_moved_replica_is_found_and_gets_its_new_place(spark: SparkSession, hub: Hub) -> None:
-    moved = hub.folder.with_name(hub.folder.name + "-moved")
-    hub.folder.rename(moved)
-    hub.folder, hub.publisher = moved, moved / "hq"
-    hub.publication = replace(hub.publication, publisher=str(hub.publisher), subscriptions=())
-    hub.subscribe("north")
-    assert [step.action for step in hub.apply().steps] == ["move", "move", "record"]
-    for name in ("hq", "north"):
-        assert hub.rows(name, replinfo.TABLE)[0].root == str(hub.root(name))
-        assert {row.publisher for row in hub.rows(name, catalog.PUBLICATIONS)} == {str(hub.publisher)}
-        servers = {row.subscriber_server for row in hub.rows(name, catalog.SUBSCRIPTIONS)}
-        assert servers == {str(hub.root("hq")), str(hub.root("north"))}
-    assert hub.apply().steps == ()
 
 
 def test_a_publisher_that_another_file_moved_is_recorded_at_its_subscribers(replica_dir: Path) -> None:
@@ -397,115 +284,3 @@ def test_a_publisher_that_another_file_moved_is_recorded_at_its_subscribers(repl
         servers = {row.subscriber_server for row in control.rows(catalog.SUBSCRIPTIONS)}
         assert servers == {str(moved), str(network.root(name))}
     assert apply_publication(publication).steps == ()
-
-
-@pytest.mark.parametrize(
-    ("sync_type", "outcome"), [(SyncKind.NONE, "stay"), (SyncKind.AUTOMATIC, "were not finished: removed")]
-)
-def test_ending_an_unfinished_subscription_reports_what_becomes_of_its_tables(
-    replica_dir: Path, sync_type: SyncKind, outcome: str
-) -> None:
-    network = Network(replica_dir)
-    control = Replica(network.root("hq")).control
-    unfinished = {"status": int(SubscriptionState.INACTIVE), "sync_type": int(sync_type)}
-    rows = control.rows(catalog.SUBSCRIPTIONS)
-    rows = [replace(row, **(unfinished if row.replnickname == 3 else {})) for row in rows]
-    control.replace(catalog.SUBSCRIPTIONS, rows)
-    network.write_file(subscriptions=[{"subscriber": "./north"}])
-    (step, _) = apply_publication(load(network.folder / FILE)).steps
-    assert step.detail == f"end the subscription; its tables {outcome}"
-
-
-@pytest.mark.parametrize("name", ["hq", "north"])
-def test_a_copy_is_refused(spark: SparkSession, hub: Hub, name: str) -> None:
-    shutil.copytree(hub.root(name), hub.root("copy"))
-    if name == "hq":
-        hub.publication = replace(hub.publication, publisher=str(hub.root("copy")))
-    else:
-        hub.publication = replace(hub.publication, subscriptions=())
-        hub.subscribe("copy")
-    with pytest.raises(PublicationError, match="is a copy of the replica at"):
-        hub.apply()
-
-
-def test_a_subscriber_of_another_publisher_is_refused(spark: SparkSession, hub: Hub) -> None:
-    other = hub.folder / "other"
-    shutil.copytree(hub.publisher / "orders", other / "orders")
-    hub.publication = replace(hub.publication, publisher=str(other))
-    with pytest.raises(PublicationError, match=r"is already a subscriber of .*/hq'"):
-        hub.apply()
-
-
-def test_a_publisher_is_no_subscriber_and_the_other_way_round(spark: SparkSession, hub: Hub) -> None:
-    other = hub.folder / "other"
-    hub.table("orders", {"id": [1]}, at="other")
-    first = hub.publication
-    hub.publication = replace(first, publisher=str(other), subscriptions=())
-    hub.articles(orders())
-    hub.subscribe("hq")
-    with pytest.raises(PublicationError, match="is a publisher"):
-        hub.apply()
-    hub.publication = replace(first, publisher=str(hub.root("north")), subscriptions=())
-    with pytest.raises(PublicationError, match="cannot publish from a subscriber"):
-        hub.apply()
-
-
-def test_a_lost_subscriber_is_named(spark: SparkSession, hub: Hub) -> None:
-    shutil.rmtree(hub.root("north"))
-    with pytest.raises(PublicationError, match=r"has lost its replica.*not mounted"):
-        hub.apply()
-
-
-@pytest.mark.parametrize("table", ["MSmerge_contents", "MSmerge_genhistory", "MSmerge_replinfo"])
-def test_a_dropped_system_table_is_named(spark: SparkSession, hub: Hub, table: str) -> None:
-    shutil.rmtree(hub.root("north") / "_mergerepl" / table)
-    with pytest.raises(PublicationError, match=f"has lost its system table.*{table}"):
-        hub.apply()
-
-
-def test_newer_system_tables_are_refused(spark: SparkSession, hub: Hub) -> None:
-    replica = Replica(hub.root("north"))
-    replica.save_info(replace(replica.info(), schema_version=99))
-    with pytest.raises(PublicationError, match="have version 99"):
-        hub.apply()
-
-
-def test_a_new_subscriber_where_a_moved_one_was_gets_an_identity_of_its_own(
-    spark: SparkSession, hub: Hub
-) -> None:
-    (before,) = hub.rows("north", replinfo.TABLE)
-    hub.root("north").rename(hub.root("moved"))
-    hub.publication = replace(hub.publication, subscriptions=())
-    hub.subscribe("moved")
-    hub.subscribe("north")
-    hub.apply()
-    (moved,), (new,) = hub.rows("moved", replinfo.TABLE), hub.rows("north", replinfo.TABLE)
-    assert (moved.repid, moved.replnickname) == (before.repid, before.replnickname)
-    assert (moved.repid, moved.replnickname) != (new.repid, new.replnickname)
-    places = {row.replid: row.subscriber_server for row in hub.rows("hq", catalog.SUBSCRIPTIONS)}
-    assert places[moved.repid] == str(hub.root("moved"))
-    assert places[new.repid] == str(hub.root("north"))
-    assert len({row.subid for row in hub.rows("hq", catalog.SUBSCRIPTIONS)}) == len(places)
-    assert hub.apply().steps == ()
-
-
-@pytest.mark.slow
-def test_a_subscriber_that_the_publisher_forgot_keeps_no_identity(
-    spark: SparkSession, replica_dir: Path
-) -> None:
-    """Its nickname may be given to another one by now: of two with the same, neither gets the other's changes."""
-    hub = Hub(replica_dir)
-    hub.table("orders", {"id": [1, 2, 3], "note": ["a", "b", "c"]})
-    hub.articles(orders())
-    hub.apply()
-    shutil.copytree(hub.publisher, hub.root("backup"))
-    hub.subscribe("north")
-    hub.apply()
-    shutil.rmtree(hub.publisher)
-    hub.root("backup").rename(hub.publisher)
-    shutil.rmtree(hub.root("north") / "orders")
-    with pytest.raises(PublicationError, match=r"north' is a subscriber of .*hq', which does not know of it"):
-        hub.apply()
-    shutil.rmtree(hub.root("north"))
-    hub.apply()
-    assert [row.replnickname for row in hub.rows("north", replinfo.TABLE)] == [2]

@@ -9,20 +9,15 @@ import subprocess
 import sys
 from collections.abc import Callable
 from dataclasses import replace
-from datetime import timedelta
-from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
-import pyarrow as pa
 import pytest
 from deltalake import DeltaTable as LogTable
 from pyspark.sql import SparkSession
 
 from mergerepl import failpoints
 from mergerepl.config.project_file import load
-from mergerepl.delta.table import open_table
-from mergerepl.delta.types import ddl_of
 from mergerepl.errors import PublicationError
 from mergerepl.model.publication import Article, SubscriberType, SyncType
 from mergerepl.publish import apply
@@ -136,11 +131,11 @@ def named_points() -> set[str]:
     trees = [ast.parse(file.read_text("utf-8")) for file in Path(apply.__file__).parent.glob("*.py")]
     calls = [node for tree in trees for node in ast.walk(tree) if isinstance(node, ast.Call)]
     first = {
-        name: [c.args[0] for c in calls if ast.unparse(c.func) == name] for name in ("failpoint", "PlanStep")
+        name: [c.args[0] for c in calls if ast.unparse(c.func) == name] for name in ("failpoint", "Step")
     }
-    actions = {str(ast.literal_eval(argument)) for argument in first["PlanStep"]}
+    actions = {str(ast.literal_eval(argument)) for argument in first["Step"]}
     points = {ast.unparse(argument).strip("f'") for argument in first["failpoint"]}
-    return {point.replace("{action}", action) for point in points for action in actions}
+    return {point.replace("{step.action}", action) for point in points for action in actions}
 
 
 def test_an_apply_is_cut_short_at_every_point() -> None:
@@ -204,24 +199,6 @@ def test_a_first_apply_that_is_cut_short_again_and_again_is_finished(
         cut_short(hub, point, monkeypatch)
     hub.apply()
     assert_first_apply_is_done(spark, hub)
-
-
-@pytest.mark.slow
-def test_no_article_gets_the_image_column_that_another_one_left(
-    spark: SparkSession, hub: Hub, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    hub.table("rates", {"id": [1], "rate": pa.array([Decimal("0.0001")], pa.decimal128(10, 4))})
-    rates = Article("rates", "rates", ("id",))
-    cut_short(hub, "publish.before_alter", monkeypatch)
-    hub.unsubscribe("north")
-    hub.articles(rates, orders())
-    hub.apply()
-    fields = open_table(hub.publisher / "_mergerepl" / "MSmerge_contents").fields
-    types = {field["name"]: ddl_of(field["type"]) for field in fields}
-    nicknames = {row.name: row.nickname for row in hub.rows("hq", catalog.ARTICLES)}
-    # the columns of `orders` and `lines` were there, and are alike
-    assert nicknames == {"rates": 3, "orders": 4}
-    assert types["row_3"] == "struct<c0:bigint,c1:decimal(10,4)>"
 
 
 def change_before(hub: Hub) -> None:
@@ -400,23 +377,6 @@ def test_an_end_that_was_cut_short_can_be_taken_back(
     apply_publication(load(replica_dir / FILE))
     assert apply_publication(load(replica_dir / FILE)).steps == ()
     assert {name: each.rows(catalog.SUBSCRIPTIONS) for name, each in control.items()} == before
-
-
-@pytest.mark.slow
-def test_a_longer_retention_that_was_cut_short_reaches_every_table(
-    spark: SparkSession, hub: Hub, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    hub.articles(orders())
-    hub.apply()
-    hub.change(retention=timedelta(days=40))
-    for point in ("apply.after_change", "apply.before_change", "change.after_replica"):
-        cut_short(hub, point, monkeypatch)
-    hub.apply()
-    for name in ("hq", "north"):
-        assert hub.rows(name, catalog.PUBLICATIONS)[0].retention == 40
-        properties = open_table(hub.root(name) / "orders").properties
-        assert properties["delta.deletedFileRetentionDuration"] == "interval 40 days"
-    assert hub.apply().steps == ()
 
 
 def test_rows_written_to_an_unfinished_table_are_not_dropped(

@@ -13,8 +13,8 @@ from mergerepl.delta.table import open_table
 from mergerepl.errors import ConfigurationError, MergeReplError, PublicationError, StoreError
 from mergerepl.model.progress import NoProgress
 from mergerepl.model.publication import Article, Subscription, SyncType, Tracking
-from mergerepl.publish.adopt import check_same_rows
-from mergerepl.publish.work import Agent, Work
+from mergerepl.publish.initialise import check_same_rows
+from mergerepl.publish.run import Agent, ApplyRun
 from mergerepl.rows.sql import literal
 from tests.networks import Hub, article_row
 from tests.publish.publishing import column, orders
@@ -370,12 +370,12 @@ def test_generated_values_of_another_time_zone_are_refused(spark: SparkSession, 
     hub.articles(orders())
     says = r"in 1 row of table '.*orders', generated column 'day' is not .*\(CAST\(ts AS DATE\)\).*time zone is UTC"
     refused(hub, says)
-    work = Work(hub.publication, "p", hub.publisher, Agent(print, print), NoProgress())
+    run = ApplyRun(hub.publication, "p", hub.publisher, Agent(print, print), NoProgress())
     table = open_table(path)
     published = ("id", "ts", "day", "x")
     article = article_row("orders", 1, published_columns=published, key_columns=("id",))
     with pytest.raises(PublicationError, match=says):
-        check_same_rows(work, article, table, 1, table, 1)
+        check_same_rows(run, article, table, 1, table, 1)
     spark.sql(f"UPDATE delta.`{path}` SET x = x WHERE id = 0")
     hub.subscribe("north")
     hub.apply()

@@ -13,7 +13,7 @@ from mergerepl.config.project_file import load
 from mergerepl.errors import CaptureError, MergeReplError, PublicationError
 from mergerepl.model.results import ApplyResult
 from mergerepl.publish.apply import apply_publication
-from mergerepl.publish.situation import look
+from mergerepl.publish.stored import read_replicas
 from mergerepl.replica.control import ControlPlane
 from mergerepl.replica.replica import Replica
 from mergerepl.systables import catalog, genhistory, replinfo
@@ -115,8 +115,8 @@ def test_nothing_is_recorded_at_another_replica_in_its_place(network: Network) -
     network.write_file(subscriptions=[SOUTH])
     apply(network)
     shutil.copytree(network.root("south"), network.root("north"))
-    looked_at = look(load(network.folder / FILE))
-    assert [replica.root.name for replica in looked_at] == ["hq", "south"]
+    replicas = read_replicas(load(network.folder / FILE))
+    assert [replica.root.name for replica in replicas] == ["hq", "south"]
     assert actions(apply(network)) == []
     assert statuses(network, "north") == {SubscriptionState.ACTIVE}
 
@@ -192,6 +192,33 @@ def test_a_subscriber_with_the_columns_that_its_publisher_had_is_no_bug(network:
     network.write_file(subscriptions=[NORTH, SOUTH, WEST | {"sync_type": "none"}])
     with pytest.raises(PublicationError, match="changed since it was published"):
         apply(network, dry_run=True)
+
+
+# ---- replicas that are not what they were
+
+
+@pytest.mark.parametrize("name", ["hq", "north"])
+def test_a_copy_is_refused(network: Network, name: str) -> None:
+    shutil.copytree(network.root(name), network.root("copy"))
+    if name == "hq":
+        network.write_file(publisher="./copy")
+    else:
+        network.write_file(subscriptions=[{"subscriber": "./copy"}, SOUTH])
+    with pytest.raises(PublicationError, match="is a copy of the replica at"):
+        apply(network)
+
+
+@pytest.mark.parametrize("table", ["MSmerge_contents", "MSmerge_genhistory", "MSmerge_replinfo"])
+def test_a_dropped_system_table_is_named(network: Network, table: str) -> None:
+    shutil.rmtree(network.root("north") / "_mergerepl" / table)
+    with pytest.raises(PublicationError, match=f"has lost its system table.*{table}"):
+        apply(network)
+
+
+def test_newer_system_tables_are_refused(network: Network) -> None:
+    network.edit("north", replinfo.TABLE, schema_version=99)
+    with pytest.raises(PublicationError, match="have version 99"):
+        apply(network)
 
 
 # ---- a session that ends between two reads

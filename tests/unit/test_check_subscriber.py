@@ -65,3 +65,20 @@ def test_other_partition_columns_are_the_tables_own_matter(
     tmp_path: Path, partitions: dict[str, list[str]]
 ) -> None:
     check(tmp_path, ID, NOTE, **partitions)
+
+
+@pytest.mark.parametrize(
+    ("sync_type", "is_there", "says"),
+    [
+        (SyncType.AUTOMATIC, True, "north/orders'.*there is a table already.*sync_type: none"),
+        (SyncType.NONE, False, "there is no Delta table"),
+    ],
+)
+def test_a_place_is_taken_or_empty_against_what_the_file_says(
+    tmp_path: Path, sync_type: SyncType, is_there: bool, says: str
+) -> None:
+    for name in ("hq", "north") if is_there else ("hq",):
+        write_deltalake(str(tmp_path / name / "orders"), pa.schema([ID, NOTE]).empty_table())
+    subscription = Subscription(str(tmp_path / "north"), sync_type=sync_type)
+    with pytest.raises(PublicationError, match=f"(?s){says}"):
+        check_target(tmp_path / "hq", subscription, ARTICLE, None)

@@ -133,13 +133,14 @@ MAY_IMPORT: dict[str, set[str]] = {
     | PHASES
     | {
         "mergerepl.merge.apply",
-        "mergerepl.compact.sweep",
         "mergerepl.config.wording",
         "mergerepl.monitoring",
         "mergerepl.merge.partitions",
         "mergerepl.publish.snapshot",
+        "mergerepl.publish.steps",
     },
-    # How a table and its rows are copied and compared: it knows no publication.
+    # The steps of every `apply`, and how a table and its rows are copied and compared: neither knows a publication.
+    "mergerepl.publish.steps": BASE,
     "mergerepl.publish.snapshot": BASE,
     # Resolvers of one's own: whose functions an agent knows, and how they are called.
     "mergerepl.merge.resolvers": BASE | PHASES,
@@ -181,12 +182,15 @@ MAY_IMPORT: dict[str, set[str]] = {
         "mergerepl.model",
         "mergerepl.spark",
     },
-    "mergerepl.transactional": BASE | {"mergerepl.logreader", "mergerepl.publish.snapshot"},
+    # Of publishing, the steps of `apply` and how tables are copied.
+    "mergerepl.transactional": BASE
+    | {"mergerepl.logreader", "mergerepl.publish.snapshot", "mergerepl.publish.steps"},
     # What a call is about: projects, files and roots.
     "mergerepl.targets": BASE
     | FEATURES
     | {
         "mergerepl.agents.agent_socket",
+        "mergerepl.compact.sweep",
         "mergerepl.merge.session",
         "mergerepl.config",
         "mergerepl.transactional",

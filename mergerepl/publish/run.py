@@ -1,4 +1,4 @@
-"""One run of `apply`: what its steps share."""
+"""One run of `apply` for a merge publication: what its steps share."""
 
 import uuid
 from collections.abc import Callable, Sequence
@@ -9,21 +9,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from mergerepl.delta.marks import SETUP, CommitMark
+from mergerepl.delta.tables import TableState
 from mergerepl.model.progress import Progress
-from mergerepl.model.publication import Publication
-from mergerepl.model.results import PlanStep
+from mergerepl.model.publication import Article, Publication
+from mergerepl.publish.steps import Step
 from mergerepl.store.lease import record_jvm
+from mergerepl.systables.catalog import ArticleRow
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
-
-
-@dataclass(frozen=True)
-class Step:
-    """One thing to do: its line in the plan, and the function that does it."""
-
-    plan: PlanStep
-    run: Callable[[], None]
 
 
 @dataclass(frozen=True)
@@ -31,16 +25,21 @@ class Agent:
     """What the agent does for `apply`, at replicas that are leased.
 
     `capture` captures the changes of the publisher at a root in the publication of a pubid. `finish` finishes a staged
-    session: root of the publisher, root of the subscriber (None: out of reach), name of the session.
+    session: root of the publisher, root of the subscriber (None: out of reach), name of the session. `sweep` finishes what
+    was decided in a tracked folder.
     """
 
     capture: Callable[[Path, str], None]
     finish: Callable[[Path, Path | None, str], None]
+    sweep: Callable[[Path], None] = lambda root: None
 
 
 @dataclass
-class Work:
-    """The publication being applied, its identity and its session."""
+class ApplyRun:
+    """The publication being applied, its identity and its session.
+
+    `uncaptured` are the tables of a publication that nobody subscribed to yet, by nickname, as they were checked.
+    """
 
     publication: Publication
     pubid: str
@@ -48,6 +47,7 @@ class Work:
     agent: Agent
     progress: Progress
     held: tuple[Path, ...] = ()
+    uncaptured: dict[int, TableState] | None = None
     id: str = field(default_factory=lambda: f"apply {uuid.uuid4()}")
 
     @cached_property
@@ -80,3 +80,10 @@ class Work:
     def mark(self, step: str) -> CommitMark:
         """Return the mark of a commit of this run."""
         return CommitMark(self.id, f"{SETUP}:{step}")
+
+    def article(self, row: ArticleRow) -> Article:
+        """Return a published article as the file states it."""
+        return next(article for article in self.publication.articles if article.name == row.name)
+
+
+MergeStep = Step[ApplyRun]

@@ -1,0 +1,364 @@
+"""What the steps of `apply` do to the replicas of a merge publication, and what they check of rows beforehand.
+
+Each function takes the run last. The row by which the next `apply` knows that a step was done is written last, and the
+publisher after its subscribers.
+"""
+
+import uuid
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+from mergerepl.delta.marks import SETUP
+from mergerepl.delta.properties import missing_properties, set_properties
+from mergerepl.delta.tables import TableState, open_table
+from mergerepl.delta.types import ddl_of
+from mergerepl.errors import PublicationError, SchemaMismatchError
+from mergerepl.failpoints import failpoint
+from mergerepl.filters.publication_filters import PublicationFilters
+from mergerepl.model.publication import Subscription, SyncType
+from mergerepl.publish.check_article import check_article, published_fields
+from mergerepl.publish.check_subscriber import columns_changed, publish_again_otherwise
+from mergerepl.publish.filters import Values
+from mergerepl.publish.partitions import add_partition, partition_column
+from mergerepl.publish.rows import (
+    PUBLISHER_NICKNAME,
+    Columns,
+    article_row,
+    change_info,
+    definition,
+    filter_columns,
+    note_captured,
+    publication_row,
+    publisher_row,
+    subscriber_row,
+    subscription_columns,
+    update_rows,
+)
+from mergerepl.publish.run import ApplyRun
+from mergerepl.publish.stated import NewArticle, Stated
+from mergerepl.publish.stored import ReplicaState, Stored, SubscriberState, read_replica
+from mergerepl.publish.system_tables import add_image_columns, create_conflict_table, create_replica
+from mergerepl.publish.unfinished import article_table, check_unwritten, drop_unfinished, is_unfinished
+from mergerepl.replica.replica import Replica
+from mergerepl.systables import catalog
+from mergerepl.systables.catalog import ArticleRow, SubscriptionRow, SubscriptionState
+from mergerepl.systables.conflicts_info import conflict_table_name
+from mergerepl.systables.replinfo import ReplicaInfo
+from mergerepl.systables.table import RowT, TypedTable
+from triggers.errors import FeedGapError
+
+# ---- places
+
+
+def move(replica: ReplicaState, others: Sequence[Path], run: ApplyRun) -> None:
+    """Record a replica's new place, at the replicas that know it and at itself."""
+    for root in others:
+        note_place(root, replica, run)
+    # Last: it says to the next `apply` that every replica has the new place.
+    change_info(replica.root, root=str(replica.root))
+
+
+def note_place(root: Path, replica: ReplicaState, run: ApplyRun) -> None:
+    """Note a replica's place in the tables of the replica at `root`; all publications there have one publisher."""
+    update_rows(root, catalog.PUBLICATIONS, {"publisher": str(run.publisher)})
+    failpoint("move.between_tables")
+    update_rows(root, catalog.SUBSCRIPTIONS, {"subscriber_server": str(replica.root)}, replid=replica.repid)
+    failpoint("move.after_replica")
+
+
+# ---- the publication
+
+
+def create(stated: Stated, stored: Stored, run: ApplyRun) -> None:
+    """Make the publication's rows; its system tables come first where the publisher has none."""
+    publisher = stored.publisher
+    info = publisher.info
+    if info is None:
+        info = ReplicaInfo(repid=str(uuid.uuid4()), replnickname=PUBLISHER_NICKNAME, root=str(publisher.root))
+        images = {new.nickname: new.fields for new in stated.new}
+        create_replica(publisher.root, info, images, retention=run.retention, mark=run.mark("system tables"))
+        failpoint("create.after_system_tables")
+    number = len(publisher.publications) + 1
+    row = publication_row(
+        run.publication, run.pubid, number, publisher_replid=info.replid, filters=stated.filters
+    )
+    control = Replica(publisher.root).control
+    # A run that was cut short here left a row of a publication that was never published.
+    known = {each.pubid for each in publisher.publications}
+    subscriptions = [each for each in control.rows(catalog.SUBSCRIPTIONS) if each.pubid in known]
+    control.replace(catalog.SUBSCRIPTIONS, [*subscriptions, publisher_row(info, run.pubid)])
+    failpoint("create.after_subscriptions")
+    control.edit(catalog.PUBLICATIONS, lambda rows: [*rows, row])
+
+
+def change_filters(filters: PublicationFilters, run: ApplyRun) -> None:
+    """Store changed filters: of new articles, or of articles without subscribers."""
+    update_rows(run.publisher, catalog.PUBLICATIONS, filter_columns(filters), pubid=run.pubid)
+
+
+def change_everywhere(
+    roots: Sequence[Path], table: TypedTable[RowT], change: Columns, where: Columns, run: ApplyRun
+) -> None:
+    """Change rows at all replicas, the publisher (the first) last: the next `apply` continues from its rows."""
+    del run
+    for root in reversed(roots):
+        update_rows(root, table, change, **where)
+        failpoint("change.after_replica")
+
+
+def change_subscription(row: SubscriptionRow, subscriber: Path, change: Columns, run: ApplyRun) -> None:
+    """Change a subscription at both sides. The subscriber has two rows: about itself and about the publisher."""
+    for subid in sorted({row.subid, row.pubid}):
+        update_rows(subscriber, catalog.SUBSCRIPTIONS, change, subid=subid)
+    failpoint("change.between_sides")
+    update_rows(run.publisher, catalog.SUBSCRIPTIONS, change, subid=row.subid)
+
+
+def change_properties(row: ArticleRow, root: Path, table: TableState, run: ApplyRun) -> None:
+    """Give a published table the properties that replication needs."""
+    mark = run.mark(f"properties of {row.name} at {root}")
+    set_properties(run.spark, table, missing_properties(table, run.retention), mark)
+
+
+def record(replicas: Sequence[Path], run: ApplyRun) -> None:
+    """Store the file as applied; a new publication becomes active."""
+    shared = definition(run.publication, with_subscriptions=False)
+    for root in replicas:
+        update_rows(root, catalog.PUBLICATIONS, {"definition": shared}, pubid=run.pubid)
+        failpoint("record.after_subscriber")
+    # The publisher last: by its row the next `apply` knows that the file was applied.
+    applied = {"definition": definition(run.publication), "status": 1}
+    update_rows(run.publisher, catalog.PUBLICATIONS, applied, pubid=run.pubid)
+
+
+def partition(values: Values, run: ApplyRun) -> None:
+    """Add a partition."""
+    add_partition(Replica(run.publisher), run.pubid, values)
+    failpoint("partition.after_group")
+
+
+# ---- articles
+
+
+def check_new_rows(new: NewArticle, run: ApplyRun) -> None:
+    """Check the rows of a table that is to be published."""
+    from mergerepl.publish.check_rows import check_rows
+
+    run.progress.step("check", article=new.article.name)
+    check_rows(run.spark, new.article, new.table)
+
+
+def publish(new: NewArticle, run: ApplyRun) -> None:
+    """Publish one table. Its row in sysmergearticles is the commit point: without it, a run starts over."""
+    root, table = run.publisher, new.table
+    name = new.article.name
+    failpoint("publish.before_alter")
+    captured = set_properties(
+        run.spark, table, missing_properties(table, run.retention), run.mark(f"publish {name}")
+    )
+    failpoint("publish.after_alter")
+    _check_again(new, captured, run)
+    create_conflict_table(
+        root,
+        conflict_table_name(run.publication.name, name),
+        new.fields,
+        spark_of=lambda: run.spark,
+        retention=run.retention,
+        mark=run.mark(f"system tables of {name}"),
+    )
+    add_image_columns(lambda: run.spark, root, {new.nickname: new.fields})
+    failpoint("publish.after_system_tables")
+    note_captured(root, {new.nickname: (table.path, captured, table.metadata.table_id)})
+    failpoint("publish.after_captured")
+    row = article_row(
+        run.publication, new.article, table, pubid=run.pubid, artid=str(uuid.uuid4()), nickname=new.nickname
+    )
+    Replica(root).control.edit(catalog.ARTICLES, lambda rows: [*rows, row])
+    failpoint("publish.after_article")
+
+
+def _check_again(new: NewArticle, captured: int, run: ApplyRun) -> None:
+    """Check what was written between the plan's check and the captured version: the feed has later writes."""
+    article, path = new.article, new.table.path
+    table = open_table(path, captured)
+    since = [commit for commit in table.commits_after(new.table.version) if commit.kind != SETUP]
+    if not since:
+        return
+    check_article(article, table)
+    if published_fields(article, table) != new.fields:
+        raise PublicationError(
+            f"Article '{article.name}': the columns of table '{path}' changed while it was being published. Run "
+            "`mergerepl apply` again.",
+            article=article.name,
+            table=str(path),
+        )
+    if any(commit.data_change for commit in since):
+        from mergerepl.publish.check_rows import check_rows
+
+        check_rows(run.spark, article, table)
+
+
+def unpublish(artid: str, run: ApplyRun) -> None:
+    """Take an article out of the publication. Its table keeps the feed; the nickname is not reused."""
+    Replica(run.publisher).control.remove_where(catalog.ARTICLES, artid=artid)
+
+
+# ---- capture
+
+
+def check_captured(stored: Stored, run: ApplyRun) -> None:
+    """Check the rows of published articles that a new subscriber gets.
+
+    Tables that nobody subscribed to yet are checked as a capture would: columns as published, real keys. Of others a copy
+    would have to take and keep the values, also those written since they were published.
+
+    Raises: PublicationError naming the columns or some of the offending keys.
+    """
+    if stored.is_idle:
+        run.uncaptured = {}
+        for article in stored.articles:
+            run.uncaptured[article.nickname] = table = open_table(run.publisher / article.source_table)
+            _check_columns(article, table)
+            _check_keys(article, table, run)
+        return
+    copying = [each for each in stored.subscribers if each.subscription.sync_type is SyncType.AUTOMATIC]
+    for article in stored.articles:
+        if not any(each.missing([article]) for each in copying):
+            continue
+        table = open_table(run.publisher / article.source_table)
+        if any(table.may_hold_uncopied(name) for name in article.published_columns):
+            from mergerepl.publish.check_rows import check_texts
+
+            run.progress.step("check", article=article.name)
+            check_texts(run.spark, run.article(article), table)
+
+
+def capture(stored: Stored, run: ApplyRun) -> None:
+    """Bring the publisher's metadata up to date."""
+    if run.uncaptured is not None:
+        _skip_to_head(stored.articles, run.uncaptured, run)
+    elif stored.is_subscribed:
+        run.agent.capture(run.publisher, run.pubid)
+    else:
+        with publish_again_otherwise(FeedGapError, SchemaMismatchError):
+            run.agent.capture(run.publisher, run.pubid)
+
+
+def _skip_to_head(articles: Sequence[ArticleRow], checked: Mapping[int, TableState], run: ApplyRun) -> None:
+    """Note the publisher's tables as captured at their present versions: no subscriber has rows of them yet.
+
+    What was written since the tables were `checked` is checked too.
+    """
+    tables = {}
+    for article in articles:
+        table = open_table(run.publisher / article.source_table)
+        _check_columns(article, table)
+        before = checked[article.nickname].version
+        if any(commit.data_change and commit.kind != SETUP for commit in table.commits_after(before)):
+            _check_keys(article, table, run)
+        tables[article.nickname] = table.path, table.version, table.metadata.table_id
+    note_captured(run.publisher, tables)
+
+
+def _check_columns(article: ArticleRow, table: TableState) -> None:
+    types = {field["name"]: ddl_of(field["type"]) for field in table.fields}
+    published = dict(zip(article.published_columns, article.published_types, strict=True))
+    generated = {name: text for name, text in table.generated_columns.items() if name in published}
+    if (
+        any(types.get(name) != type_ for name, type_ in published.items())
+        or (not article.vertical_partition and len(types) != len(published))
+        or generated != dict(article.generated_columns)
+    ):
+        raise columns_changed(article, table)
+
+
+def _check_keys(row: ArticleRow, table: TableState, run: ApplyRun) -> None:
+    from mergerepl.publish.check_rows import check_rows
+
+    run.progress.step("check", article=row.name)
+    check_rows(run.spark, run.article(row), table)
+
+
+# ---- subscriptions
+
+
+def finish(subscriber: Path | None, session: str, run: ApplyRun) -> None:
+    """Finish a session that was interrupted."""
+    run.agent.finish(run.publisher, subscriber, session)
+
+
+def check_unfinished(
+    row: SubscriptionRow, subscriber: Path, articles: Sequence[ArticleRow], run: ApplyRun
+) -> None:
+    """Check that ending an unfinished subscription drops only tables that `apply` made."""
+    del run
+    for article in articles:
+        table = article_table(subscriber, article)
+        if is_unfinished(table, row.subid):
+            check_unwritten(subscriber, table)
+
+
+def unsubscribe(
+    row: SubscriptionRow, subscriber: Path | None, unfinished: Sequence[ArticleRow], run: ApplyRun
+) -> None:
+    """End a subscription. The subscriber keeps its tables, unless they are `unfinished`."""
+    ended = {"status": int(SubscriptionState.DELETED)}
+    if subscriber is not None:
+        drop_unfinished([article_table(subscriber, each) for each in unfinished], row.subid)
+        update_rows(subscriber, catalog.SUBSCRIPTIONS, ended, pubid=run.pubid)
+        failpoint("unsubscribe.between_sides")
+    # The publisher last: no later `apply` finishes or cleans up a subscription that is ended there.
+    update_rows(run.publisher, catalog.SUBSCRIPTIONS, ended, subid=row.subid)
+
+
+def record_end(subscriber: Path, run: ApplyRun) -> None:
+    """Record at a subscriber that its subscription has ended."""
+    ended = {"status": int(SubscriptionState.DELETED)}
+    update_rows(subscriber, catalog.SUBSCRIPTIONS, ended, pubid=run.pubid)
+
+
+def check_rows_there(subscriber: Path, articles: Sequence[ArticleRow], run: ApplyRun) -> None:
+    """Check that a subscriber's own tables hold the publisher's rows as they are now."""
+    from mergerepl.publish.initialise import check_same_rows
+
+    for article in articles:
+        run.progress.step("compare", article=article.name)
+        source = open_table(run.publisher / article.source_table)
+        target = open_table(article_table(subscriber, article))
+        check_same_rows(run, article, source, source.version, target, target.version)
+
+
+def subscribe(subscriber: SubscriberState, nickname: int, run: ApplyRun) -> None:
+    """Initialise a new subscriber, or one whose initialisation was interrupted."""
+    from mergerepl.publish.initialise import initialise
+
+    subscription, row = subscriber.subscription, subscriber.row
+    publisher = Replica(run.publisher)
+    belongs_to = partition_column(publisher, run.pubid, subscription)
+    if row is None:
+        row = subscriber_row(
+            subscription,
+            run.pubid,
+            subid=str(uuid.uuid4()),
+            replid=subscriber.replica.repid or str(uuid.uuid4()),
+            nickname=nickname,
+            replicastate=str(uuid.uuid4()),
+        )
+        added = replace(row, **belongs_to)
+        publisher.control.edit(catalog.SUBSCRIPTIONS, lambda rows: [*rows, added])
+    else:
+        # The file may differ by now, and the replica may belong to another publication.
+        columns = subscription_columns(subscription) | belongs_to
+        columns |= {"replid": subscriber.replica.repid or row.replid, "replnickname": nickname}
+        update_rows(run.publisher, catalog.SUBSCRIPTIONS, columns, subid=row.subid)
+    failpoint("subscribe.after_row")
+    initialise(run, subscription, row.subid)
+
+
+def initialise_new(subscription: Subscription, subid: str, names: Sequence[str], run: ApplyRun) -> None:
+    """Initialise new articles at a subscriber that is active."""
+    from mergerepl.publish.initialise import initialise
+
+    articles = read_replica(run.publisher).articles_of(run.pubid)
+    initialise(run, subscription, subid, [row.artid for row in articles if row.name in names])

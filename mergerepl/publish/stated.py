@@ -1,0 +1,363 @@
+"""What the file states of a publication, held against what is stored: prepared for its tables, or refused.
+
+Nothing is read or written here.
+"""
+
+import itertools
+import json
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from mergerepl.config.wording import dotted
+from mergerepl.delta.tables import TableState, edited_table
+from mergerepl.delta.types import Field, ddl_of
+from mergerepl.errors import PUBLISH_AGAIN, ConfigurationError, PublicationError
+from mergerepl.filters.publication_filters import NO_FILTERS, PublicationFilters
+from mergerepl.filters.stated import first_problem
+from mergerepl.model.publication import Article, Publication
+from mergerepl.publish.check_article import check_article, published_fields
+from mergerepl.publish.check_resolver import check_resolver
+from mergerepl.publish.filters import PUBLISH_AGAIN as FILTER_AGAIN
+from mergerepl.publish.filters import (
+    Values,
+    check_filters_unchanged,
+    check_no_overlap,
+    check_supported,
+    check_values,
+    filters_of,
+    stored_filters,
+    values_of,
+)
+from mergerepl.publish.rows import article_row
+from mergerepl.publish.stored import ReplicaState, Stored, SubscriberState
+from mergerepl.publish.system_tables import image_type
+from mergerepl.replica.replica import no_subscriptions
+from mergerepl.roots import resolved
+from mergerepl.systables import catalog
+from mergerepl.systables.catalog import (
+    ArticleRow,
+    SubscriberKind,
+    SubscriptionRow,
+    SubscriptionState,
+    relations,
+)
+from mergerepl.systables.conflicts_info import conflict_table_name
+from mergerepl.systables.contents import row_column
+from mergerepl.systables.table import FOLDER
+
+
+@dataclass(frozen=True)
+class NewArticle:
+    """An article to be published, with the table it was checked against."""
+
+    article: Article
+    table: TableState
+    nickname: int
+
+    @property
+    def fields(self) -> list[Field]:
+        """The published columns."""
+        return published_fields(self.article, self.table)
+
+
+@dataclass(frozen=True)
+class Stated:
+    """A publication as the file states it, prepared for its tables: its new articles and its row filters.
+
+    `new_rows` are the rows that the new articles will have, without an identity yet; `values` are those of the filters'
+    functions for each subscription.
+    """
+
+    publication: Publication
+    new: Sequence[NewArticle] = ()
+    new_rows: Sequence[ArticleRow] = ()
+    filters: PublicationFilters = NO_FILTERS
+    values: Sequence[Values] = ()
+
+
+def prepare(publication: Publication, stored: Stored) -> Stated:
+    """Prepare the file for the tables that it names.
+
+    Raises: ConfigurationError, PublicationError for what cannot be published, or cannot change while it is published.
+    """
+    new = _new_articles(publication, stored)
+    filters = _filters(publication, stored, new)
+    values = [values_of(each, filters.functions) for each in publication.subscriptions]
+    _check_values(publication, stored, filters, values)
+    for each in stored.subscribers:
+        _check_subscriber(publication, stored, each)
+    rows = [
+        article_row(
+            publication, each.article, each.table, pubid=stored.pubid, artid="", nickname=each.nickname
+        )
+        for each in new
+    ]
+    return Stated(publication, new, rows, filters, values)
+
+
+def is_removed(publication: Publication, stored: Stored, row: ArticleRow) -> bool:
+    """Return whether the file no longer names an article of the publication."""
+    return row.pubid == stored.pubid and row.name not in {article.name for article in publication.articles}
+
+
+def check_publisher(publisher: ReplicaState) -> None:
+    """Check that a replica can publish.
+
+    Raises: PublicationError.
+    """
+    if not all(row.is_published_by(publisher.repid) for row in publisher.publications):
+        raise PublicationError(
+            f"'{publisher.root}' is a subscriber; this version of mergerepl cannot publish from a "
+            "subscriber. Publish from the publisher, or from a replica root of its own.",
+            replica=str(publisher.root),
+        )
+    if publisher.publications and not publisher.subscriptions:
+        raise no_subscriptions(publisher.root)
+
+
+# ---- articles
+
+
+def _new_articles(publication: Publication, stored: Stored) -> list[NewArticle]:
+    known = {row.name: row for row in stored.articles}
+    removed = [row.name for row in stored.articles if is_removed(publication, stored, row)]
+    if removed and publication.subscriptions:
+        raise PublicationError(
+            f"Article '{removed[0]}' is published and no longer in the file. An article can leave only a "
+            "publication without subscriptions, because changes of it may be on their way. Put it back; or "
+            "sync, take the subscriptions out of the file, run `mergerepl apply`, and then put them in "
+            "again.",
+            article=removed[0],
+        )
+    publisher = stored.publisher
+    staying = [row for row in publisher.articles if not is_removed(publication, stored, row)]
+    last = max([0, *(row.nickname for row in publisher.articles), *publisher.captured])
+    new = []
+    for article in publication.articles:
+        if article.name in known:
+            row = known[article.name]
+            _check_article_unchanged(article, row)
+            types = dict(zip(row.published_columns, row.published_types, strict=False))
+            check_resolver(article, types, row.generated_columns)
+            continue
+        path = publisher.root / article.table
+        _check_claims(publication, stored, article, path, staying)
+        table = stored.tables[path]
+        assert isinstance(table, TableState)
+        check_article(article, table)
+        last = _free_nickname(stored, published_fields(article, table), above=last)
+        new.append(NewArticle(article, table, last))
+    return new
+
+
+def _free_nickname(stored: Stored, columns: Sequence[Field], *, above: int) -> int:
+    """Return the first nickname above `above` whose image column is not there yet, or has this very type.
+
+    An `apply` that was cut short leaves image columns of articles that may never come to be; they are empty.
+    """
+    wanted = ddl_of(image_type(columns))
+    return next(
+        n for n in itertools.count(above + 1) if stored.image_types.get(row_column(n), wanted) == wanted
+    )
+
+
+def _check_claims(
+    publication: Publication, stored: Stored, article: Article, path: Path, others: Sequence[ArticleRow]
+) -> None:
+    """Refuse a table, or a conflict table, that another article has already."""
+    conflict_table = conflict_table_name(publication.name, article.name).casefold()
+    names = {row.pubid: row.name for row in stored.publisher.publications}
+    for row in others:
+        owner = f"article '{row.name}' of publication '{names.get(row.pubid)}'"
+        if resolved(stored.publisher.root / row.source_table) == resolved(path):
+            raise PublicationError(
+                f"Article '{article.name}': table '{path}' is {owner} already. A table belongs to one "
+                "article; add the subscriptions there, or take it out there first.",
+                article=article.name,
+                table=str(path),
+            )
+        if row.conflict_table.casefold() == conflict_table:
+            raise PublicationError(
+                f"Article '{article.name}': its conflict table would have the name of that of {owner} "
+                f"({row.conflict_table}). Choose another name for the article.",
+                article=article.name,
+            )
+
+
+def _check_article_unchanged(article: Article, row: ArticleRow) -> None:
+    """Refuse settings that cannot change because replicas hold metadata that depends on them."""
+    columns = None if article.columns is None else sorted({*article.columns, *article.identity})
+    wanted: dict[str, tuple[Any, Any]] = {
+        "table": (row.source_table, os.path.normpath(article.table)),
+        "key": (list(row.key_columns), list(article.identity)),
+        "rowguid": (row.rowguid_column, article.rowguid),
+        "tracking": ("column" if row.column_tracking else "row", article.tracking.value),
+        "columns": (sorted(row.published_columns) if row.vertical_partition else None, columns),
+    }
+    for name, (before, now) in wanted.items():
+        if before != now:
+            raise PublicationError(
+                f"Article '{article.name}': `{name}` was {_shown(before)} and is {_shown(now)} in the file. "
+                f"It cannot change while the article is published. Put it back; or {PUBLISH_AGAIN}.",
+                article=article.name,
+            )
+
+
+def _shown(value: object) -> str:
+    if value is None:
+        return "not given"
+    return f"[{', '.join(map(str, value))}]" if isinstance(value, list) else f"'{value}'"
+
+
+# ---- row filters
+
+
+def _filters(publication: Publication, stored: Stored, new: Sequence[NewArticle]) -> PublicationFilters:
+    if problem := first_problem(publication):
+        path, why = problem
+        raise ConfigurationError(f"{dotted(path)} {why}.", publication=publication.name)
+    filters = NO_FILTERS
+    names = {article.name for article in publication.articles}
+    known = {row.name: row for row in stored.articles if row.name in names}
+    if publication.joins or any(article.filter is not None for article in publication.articles):
+        tables = {each.article.name: each.table for each in new}
+        for name, row in known.items():
+            tables[name] = stored.table(stored.publisher, row)
+        filters = filters_of(publication, tables)
+    if stored.active:
+        before = stored_filters(stored.row)
+        check_filters_unchanged(before, filters, list(known))
+        if before == NO_FILTERS != filters:
+            raise PublicationError(
+                f"Publication '{publication.name}' has active subscriptions and no row filter, and is to get one: its "
+                f"subscribers have no partition yet. Take the filter out; or {FILTER_AGAIN}.",
+                publication=publication.name,
+            )
+    if filters != NO_FILTERS:
+        check_supported(publication, filters)
+    return filters
+
+
+def _check_values(
+    publication: Publication, stored: Stored, filters: PublicationFilters, values: Sequence[Values]
+) -> None:
+    for subscription, each in zip(publication.subscriptions, values, strict=True):
+        check_values(filters, each, of=f"Subscriber '{subscription.subscriber}'")
+    check_no_overlap(publication, filters, values)
+    for subscriber, each in zip(stored.subscribers, values, strict=True):
+        if subscriber.is_active and subscriber.row is not None:
+            _check_values_unchanged(subscriber.subscription.subscriber, subscriber.row, each)
+
+
+def _check_values_unchanged(subscriber: str, row: SubscriptionRow, values: Values) -> None:
+    for function, now in values.items():
+        before = getattr(row, function.lower())
+        if now != before:
+            raise PublicationError(
+                f"Subscriber '{subscriber}': its {function.lower()} was '{before}' and is '{now}'; "
+                "it decides which rows the subscriber has. Put it back; or take the subscription out of the file, run "
+                "`mergerepl apply`, and subscribe it again.",
+                subscriber=subscriber,
+            )
+
+
+# ---- subscribers
+
+
+def _check_subscriber(publication: Publication, stored: Stored, subscriber: SubscriberState) -> None:
+    _check_was_ours(stored, subscriber)
+    _check_not_moved(stored, subscriber)
+    subscription, row = subscriber.subscription, subscriber.row
+    if row is not None and subscriber.is_active:
+        if row.subscriber_type not in list(SubscriberKind):
+            path = stored.publisher.root / FOLDER / catalog.SUBSCRIPTIONS.name
+            raise edited_table(path, f"has {row.subscriber_type} in column 'subscriber_type'")
+        before = SubscriberKind(row.subscriber_type).name.lower()
+        if before != subscription.type.value:
+            # Earlier conflicts were decided by the old type.
+            raise PublicationError(
+                f"Subscriber '{subscription.subscriber}': `type` was {before} and is {subscription.type.value} "
+                "in the file. It cannot change while the subscription lasts. Put it back; or remove the "
+                "subscription, run `mergerepl apply`, and add it again.",
+                replica=subscription.subscriber,
+            )
+
+
+def _check_was_ours(stored: Stored, state: SubscriberState) -> None:
+    """Check that a replica at the subscriber's root belongs to this publisher, and that a subscribed one still exists."""
+    publisher, subscriber, row = stored.publisher, state.replica, state.row
+    root = subscriber.root
+    if subscriber.info is None:
+        if row is not None and row.is_active:
+            raise PublicationError(
+                f"Subscriber '{root}' has lost its replica: there are no system tables below it. If the "
+                "folder is elsewhere or not mounted, bring it back. To initialise it again, take the "
+                "subscription out of the file, run `mergerepl apply`, move the old tables away and put the "
+                "subscription in again.",
+                replica=str(root),
+            )
+        return
+    # A subscription that was cut short before its replica was made has an id that no replica got: another
+    # publication's may have come there since.
+    is_known_by = row is not None and row.status != SubscriptionState.INACTIVE
+    if row is not None and is_known_by and row.replid != subscriber.repid:
+        raise PublicationError(
+            f"Subscriber '{root}' is another replica than the one subscribed from there (it is "
+            f"{subscriber.repid}, the subscription {row.subid} is of {row.replid}). Bring the right "
+            "folder back, or take the subscription out of the file, run `mergerepl apply`, and put it in "
+            "again.",
+            replica=str(root),
+        )
+    if any(row.is_published_by(subscriber.repid) for row in subscriber.publications):
+        raise PublicationError(
+            f"'{root}' is a publisher; this version of mergerepl cannot make a publisher a subscriber. Give "
+            "a folder of its own.",
+            replica=str(root),
+        )
+    publishers = {r.replid: r.subscriber_server for r in relations(subscriber.subscriptions)}
+    others = {replid: server for replid, server in publishers.items() if replid != publisher.repid}
+    is_known = any(r.replid == subscriber.repid for r in publisher.subscriptions)
+    if publisher.repid in publishers and not is_known:
+        # Rows of subscriptions that have ended stay. The nickname of this one may be another's by now.
+        raise PublicationError(
+            f"'{root}' is a subscriber of '{publisher.root}', which does not know of it: the publisher was put back to an "
+            "older copy. Nothing was changed. Bring the newer copy back; or move the subscriber's folder away, run "
+            "`mergerepl apply FILE`, and bring in by hand what was written there only.",
+            replica=str(root),
+        )
+    if others or not is_known:
+        other = next(iter(others.values()), "an unfinished initialisation")
+        raise PublicationError(
+            f"'{root}' is already a subscriber of '{other}'; a replica has one publisher. Give another "
+            f"folder, or, if that subscription has ended, remove '{root / FOLDER}'.",
+            replica=str(root),
+        )
+
+
+def _check_not_moved(stored: Stored, subscriber: SubscriberState) -> None:
+    """Refuse the former folder of a subscriber whose move was recorded through another publication's file.
+
+    The subscriber is no longer known there. That neither ends its subscription nor asks for a second one.
+    """
+    root, row = str(subscriber.replica.root), stored.row
+    if subscriber.row is not None or row is None:
+        return
+    applied = {each["subscriber"] for each in json.loads(row.definition or "{}").get("subscriptions", [])}
+    active = [each for each in stored.publisher.subscriptions if each.is_active]
+    shared = {each.replid for each in active if each.pubid != row.pubid}
+    moved = [
+        each.subscriber_server
+        for each, _ in stored.left
+        if each.replid in shared and each in active and each.subscriber_server not in applied
+    ]
+    if root in applied and moved:
+        where = " or ".join(f"'{place}'" for place in moved)
+        raise PublicationError(
+            f"Subscriber '{root}' was moved, as the file of another publication said since this one was applied: to "
+            f"{where}. Write that folder in this file, too. To end its subscription instead, take it out and run "
+            "`mergerepl apply`.",
+            replica=root,
+        )

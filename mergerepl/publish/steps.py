@@ -1,0 +1,89 @@
+"""The steps of `apply`, of merge and transactional publications alike: all are checked, then each is carried out.
+
+Nothing records that a step was cut short. The next `apply` reads what is stored, and a step is whatever that still lacks.
+"""
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import dataclass
+from typing import Any, Generic, TypeVar
+
+from mergerepl.errors import EngineLostError, StoreError
+from mergerepl.failpoints import failpoint
+from mergerepl.model.progress import Progress
+from mergerepl.model.results import PlanStep
+
+PURPOSE = "mergerepl apply"
+CHECKING = "Checking the publication"
+
+_LIBRARIES = frozenset({"pyspark", "py4j", "delta", "deltalake", "_internal"})
+
+RunT = TypeVar("RunT")
+
+
+@dataclass(frozen=True)
+class Step(Generic[RunT]):
+    """One thing to do: its line in the plan, and the functions that do it in one run of `apply`.
+
+    `check` refuses what the rows of its tables say: all steps are checked before the first one runs.
+    """
+
+    action: str
+    object: str
+    detail: str
+    run: Callable[[RunT], Any]
+    check: Callable[[RunT], Any] | None = None
+
+    @property
+    def plan(self) -> PlanStep:
+        """The line in the plan."""
+        return PlanStep(self.action, self.object, self.detail)
+
+
+def check_steps(steps: Sequence[Step[RunT]], run: RunT) -> None:
+    """Check all steps, before one of them is carried out."""
+    for step in steps:
+        if step.check is not None:
+            step.check(run)
+
+
+@contextmanager
+def engine_errors(doing: str) -> Iterator[None]:
+    """Turn what Spark, delta-rs or the file system raise into an error of ours."""
+    try:
+        yield
+    except Exception as error:
+        library = type(error).__module__.partition(".")[0]
+        if library not in _LIBRARIES and not isinstance(error, OSError):
+            raise
+        from mergerepl.spark.errors import cause_of, engine_answers
+
+        if not engine_answers():
+            raise EngineLostError(
+                f"{doing} was cut short: the Spark engine ended, for lack of memory, perhaps ($MERGEREPL_MEMORY gives the "
+                "embedded one more). What was done before stays done; run `mergerepl apply` again."
+            ) from error
+        raise StoreError(
+            f"{doing} failed: {cause_of(error)}. What was done before stays done; see to the cause and run `mergerepl "
+            "apply` again."
+        ) from error
+
+
+def carry_out(
+    steps: Sequence[Step[RunT]],
+    run: RunT,
+    progress: Progress,
+    *,
+    errors: Callable[[str], AbstractContextManager[None]] = engine_errors,
+) -> None:
+    """Carry the steps out, in order; `errors` turns what a library raises in a named step into an error of ours.
+
+    Raises: EngineLostError, StoreError naming the step; what the step itself refuses.
+    """
+    for step in steps:
+        name = f"{step.action} {step.object}"
+        progress.step(name)
+        failpoint(f"apply.before_{step.action}")
+        with errors(f"Step '{name}'"):
+            step.run(run)
+        failpoint(f"apply.after_{step.action}")

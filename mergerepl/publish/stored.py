@@ -1,0 +1,424 @@
+"""What the replicas of a publication hold before `apply` changes anything, read once, as values."""
+
+import uuid
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from enumeration.plan import Destination
+from mergerepl.delta.tables import TableState, is_delta_table, open_table
+from mergerepl.delta.types import ddl_of
+from mergerepl.errors import PublicationError, StoreError
+from mergerepl.merge.partitions.filtered import partition_groups
+from mergerepl.model.publication import Publication, Subscription
+from mergerepl.publish.check_article import read_article_table
+from mergerepl.replica.control import ControlPlane
+from mergerepl.replica.replica import Replica, require_schema_version
+from mergerepl.store.folders import is_writable, same_place
+from mergerepl.store.notes import has_staged_session
+from mergerepl.systables import catalog, contents, registry, replinfo
+from mergerepl.systables.catalog import (
+    ArticleRow,
+    ArticleState,
+    PublicationRow,
+    SubscriptionRow,
+    SubscriptionState,
+    relations,
+)
+from mergerepl.systables.partitions import PartitionGroup
+from mergerepl.systables.replinfo import ReplicaInfo
+from mergerepl.systables.table import FOLDER, TypedTable
+from triggers.errors import table_gone
+
+if TYPE_CHECKING:
+    from mergerepl.store.changeset import Changeset
+
+
+@dataclass(frozen=True)
+class ReplicaState:
+    """One replica root and the rows of its publications; without `info` it is no replica yet.
+
+    `sessions` are interrupted sessions; they are staged at publishers.
+    """
+
+    root: Path
+    info: ReplicaInfo | None = None
+    publications: list[PublicationRow] = field(default_factory=list)
+    articles: list[ArticleRow] = field(default_factory=list)
+    subscriptions: list[SubscriptionRow] = field(default_factory=list)
+    sessions: tuple["Changeset", ...] = ()
+
+    @property
+    def repid(self) -> str:
+        """The identity of the replica, empty where there is none yet."""
+        return self.info.repid if self.info else ""
+
+    @property
+    def captured(self) -> Mapping[int, int]:
+        """Article nickname to captured version."""
+        return self.info.captured if self.info else {}
+
+    def publication(self, name: str) -> PublicationRow | None:
+        """Return the row of a publication."""
+        return next((row for row in self.publications if row.name == name), None)
+
+    def articles_of(self, pubid: str) -> list[ArticleRow]:
+        """Return the article rows of a publication."""
+        return [row for row in self.articles if row.pubid == pubid]
+
+    def is_active(self, subid: str) -> bool:
+        """Return whether a subscription is active here."""
+        return any(row.subid == subid and row.is_active for row in self.subscriptions)
+
+    def others_of(self, pubid: str, *, are_ended: bool = False) -> list[SubscriptionRow]:
+        """Return the subscription rows of a publication about the other side: those that last, or those that have ended."""
+        return [row for row in relations(self.subscriptions, pubid) if row.is_ended == are_ended]
+
+
+@dataclass(frozen=True)
+class SubscriberState:
+    """A subscription of the file, the subscriber's replica and the publisher's row, None while it is new."""
+
+    subscription: Subscription
+    replica: ReplicaState
+    row: SubscriptionRow | None = None
+
+    @property
+    def is_active(self) -> bool:
+        """True when the subscriber was initialised."""
+        return self.row is not None and self.row.is_active
+
+    def missing(self, articles: Sequence[ArticleRow]) -> list[ArticleRow]:
+        """Return the articles that the subscriber does not have yet."""
+        if not self.is_active:
+            return list(articles)
+        held = {row.artid for row in self.replica.articles if row.status == ArticleState.ACTIVE}
+        return [row for row in articles if row.artid not in held]
+
+
+@dataclass(frozen=True)
+class Stored:
+    """A publication at its replicas, as the file's subscriptions find it there.
+
+    Attributes:
+        pubid: A new one, if the publication is new.
+        subscribers: In the order of the file.
+        left: Subscriptions that the file no longer names, each with its replica if that can be reached.
+        back: Replicas that can be reached again, whose subscription ended in the meantime.
+        moved: The folders where replicas were before, by root.
+        groups: The active partitions.
+        has_generations: Whether changes of the publication were ever captured. Read only for one without subscribers.
+        image_types: The columns of MSmerge_contents with their types, if there are articles to publish.
+        tables: The articles' tables at the publisher and at initialised subscribers, by path; None: it is gone.
+        unsent: By subid of `left`, the changes that never reached the publisher, in words.
+        unusable: By article, the CHECK constraints that a subscriber cannot have.
+    """
+
+    name: str
+    pubid: str
+    publisher: ReplicaState
+    subscribers: list[SubscriberState] = field(default_factory=list)
+    left: list[tuple[SubscriptionRow, ReplicaState | None]] = field(default_factory=list)
+    back: list[ReplicaState] = field(default_factory=list)
+    moved: Mapping[Path, Path] = field(default_factory=dict)
+    groups: list[PartitionGroup] = field(default_factory=list)
+    has_generations: bool = False
+    image_types: Mapping[str, str] = field(default_factory=dict)
+    tables: Mapping[Path, TableState | StoreError | None] = field(default_factory=dict)
+    unsent: Mapping[str, str] = field(default_factory=dict)
+    unusable: Mapping[str, Sequence[str]] = field(default_factory=dict)
+
+    @property
+    def row(self) -> PublicationRow | None:
+        """The publication's row, None while it is new."""
+        return self.publisher.publication(self.name)
+
+    @property
+    def articles(self) -> list[ArticleRow]:
+        """The rows of the articles that are published already."""
+        return self.publisher.articles_of(self.pubid)
+
+    @property
+    def active(self) -> list[ReplicaState]:
+        """The subscribers that are initialised."""
+        return [each.replica for each in self.subscribers if each.is_active]
+
+    @property
+    def is_subscribed(self) -> bool:
+        """True when a subscriber is initialised, also one that the file no longer names and that has not ended yet."""
+        return bool(self.active) or any(row.is_active for row, _ in self.left)
+
+    @property
+    def is_waited_for(self) -> bool:
+        """True when a subscriber is to get articles that are published already."""
+        return any(each.missing(self.articles) for each in self.subscribers)
+
+    @property
+    def is_idle(self) -> bool:
+        """True when only the publisher has rows of the publication: its changes need not be sent."""
+        return not self.is_subscribed and not self.has_generations
+
+    @property
+    def interrupted(self) -> list[tuple["Changeset", ReplicaState | None]]:
+        """The sessions to finish, since their subscription ends or has ended; each with its subscriber if in reach."""
+        leaving = {row.subid: replica for row, replica in self.left}
+        return [
+            (session, leaving.get(subid))
+            for session in self.publisher.sessions
+            if (subid := session.manifest.subid) in leaving or not self.publisher.is_active(subid)
+        ]
+
+    def table(self, replica: ReplicaState, row: ArticleRow) -> TableState:
+        """Return the table of a published article.
+
+        Raises: CaptureError if it is gone; StoreError if it cannot be read.
+        """
+        path = replica.root / row.source_table
+        found = self.tables[path]
+        if found is None:
+            raise table_gone(row.name, path, replica.root, is_publisher=replica is self.publisher)
+        if isinstance(found, StoreError):
+            raise found
+        return found
+
+
+def read_replicas(publication: Publication) -> list[ReplicaState]:
+    """Return the replicas the file names, publisher first, and those of subscriptions it no longer names.
+
+    Replicas of ended subscriptions are among them only if the end is not recorded there yet.
+    """
+    publisher = read_replica(Path(publication.publisher))
+    seen = [publisher, *(read_replica(Path(s.subscriber)) for s in publication.subscriptions)]
+    row = publisher.publication(publication.name)
+    if row is not None:
+        known = {replica.repid for replica in seen}
+        gone = [Path(r.subscriber_server) for r in publisher.others_of(row.pubid) if r.replid not in known]
+        named = {str(replica.root) for replica in seen}
+        seen += [_if_readable(root) for root in gone if str(root) not in named]
+        for ended in publisher.others_of(row.pubid, are_ended=True):
+            if all(ended.replid != replica.repid for replica in seen):
+                replica = _if_readable(Path(ended.subscriber_server))
+                # A replica on a read-only disk is left alone: the publication goes on without it.
+                if replica.is_active(ended.subid) and is_writable(replica.root):
+                    seen.append(replica)
+    return seen
+
+
+def _if_readable(root: Path) -> ReplicaState:
+    try:
+        return read_replica(root)
+    except (PublicationError, StoreError, OSError):
+        # Not there, damaged, or on a mount that does not answer: nothing can be recorded there.
+        return ReplicaState(root)
+
+
+def read_stored(publication: Publication, replicas: Sequence[ReplicaState]) -> Stored:
+    """Read what a decision about the publication needs; `replicas` as `read_replicas` gives them.
+
+    Raises: PublicationError if a replica is a copy, or the table of a new article cannot be read.
+    """
+    stored = match(publication, replicas)
+    publisher, row = stored.publisher, stored.row
+    moved = {
+        replica.root: before
+        for replica in replicas[: 1 + len(publication.subscriptions)]
+        if (before := _former_place(replica)) is not None
+    }
+    is_filtered = publication.joins or any(article.filter is not None for article in publication.articles)
+    control = Replica(publisher.root)
+    groups = partition_groups(control, row.publication_number or 0) if row is not None and is_filtered else []
+    known = {each.name: each for each in stored.articles}
+    new = [article for article in publication.articles if article.name not in known]
+    tables: dict[Path, TableState | StoreError | None] = {}
+    for article in new:
+        path = publisher.root / article.table
+        tables[path] = read_article_table(article, path)
+    stated = {article.name for article in publication.articles}
+    for replica in (publisher, *stored.active):
+        for each in replica.articles_of(stored.pubid):
+            if each.name in stated:
+                path = replica.root / each.source_table
+                tables[path] = _table_at(path)
+    images = {}
+    if new and publisher.info is not None:
+        fields = open_table(publisher.root / FOLDER / contents.NAME).fields
+        images = {each["name"]: ddl_of(each["type"]) for each in fields}
+    is_unknown = stored.is_waited_for and not stored.is_subscribed
+    staged = [guid for session in publisher.sessions for guid in session.manifest.uploaded_guids]
+    return replace(
+        stored,
+        moved=moved,
+        groups=[group for group in groups if group.is_active],
+        has_generations=is_unknown and control.last_generation(stored.pubid) is not None,
+        image_types=images,
+        tables=tables,
+        unsent={
+            left.subid: _unsent(publisher.root, replica.root, stored.pubid, staged)
+            for left, replica in stored.left
+            if replica is not None and left.status != SubscriptionState.INACTIVE
+        },
+    )
+
+
+def match(publication: Publication, replicas: Sequence[ReplicaState]) -> Stored:
+    """Give each subscription of the file the publisher's row about it, and each row of the publisher its replica."""
+    publisher = replicas[0]
+    row = publisher.publication(publication.name)
+    pubid = row.pubid if row else str(uuid.uuid4())
+    rows = publisher.others_of(pubid)
+    named = replicas[1 : 1 + len(publication.subscriptions)]
+    # By their identity first: a new replica may be in the former folder of one that was moved.
+    by_id = [next((r for r in rows if r.replid == replica.repid), None) for replica in named]
+    taken = {id(found) for found in by_id}
+    subscribers = []
+    for subscription, replica, known in zip(publication.subscriptions, named, by_id, strict=True):
+        at_root = (r for r in rows if r.subscriber_server == str(replica.root) and id(r) not in taken)
+        subscribers.append(SubscriberState(subscription, replica, known or next(at_root, None)))
+    matched = {id(each.row) for each in subscribers}
+    at = {replica.repid: replica for replica in replicas if replica.info}
+    known_yet = {publisher.repid, *(replica.repid for replica in named), *(r.replid for r in rows)}
+    return Stored(
+        publication.name,
+        pubid,
+        publisher,
+        subscribers,
+        left=[(r, at.get(r.replid)) for r in rows if id(r) not in matched],
+        back=[replica for repid, replica in at.items() if repid not in known_yet],
+    )
+
+
+def _table_at(path: Path) -> TableState | StoreError | None:
+    try:
+        return open_table(path) if is_delta_table(path) else None
+    except StoreError as error:
+        return error
+
+
+def _unsent(publisher: Path, subscriber: Path, pubid: str, staged: Collection[str]) -> str:
+    """Return in words the subscriber's changes that never reached the publisher; empty if all did.
+
+    `staged` are guids of generations that an interrupted session uploads: it is finished first.
+    """
+    from mergerepl.monitoring.waiting import uncaptured, unsent_generations
+
+    def held(guids: Collection[str]) -> Collection[str]:
+        return {*Replica(publisher).held(guids), *staged}
+
+    try:
+        replica = Replica(subscriber)
+        info = replica.info()
+        # Also if the subscription is ended here already: a run was cut short before it ended at the publisher.
+        about_publisher = replica.relations(pubid)
+        if not about_publisher:
+            return ""
+        articles = replica.articles_of(pubid)
+        # The publisher's watermark is not read: the publisher may have been restored, and the subscription ends all
+        # the same.
+        destination = Destination(str(publisher), held)
+        generations = unsent_generations(replica, about_publisher[0], articles, destination=destination)
+        looks = [uncaptured(replica, article, info) for article in articles]
+    except StoreError as error:
+        # It is about to leave; damage there must not keep it.
+        return f"an unknown number of changes ({error.message})"
+    changes, commits = sum(row.changecount for row in generations), sum(look.commits for look in looks)
+    parts = [_count(changes, "change")] if changes else []
+    parts += [f"{_count(commits, 'commit')} not captured yet"] if commits else []
+    parts += [f"an unknown number of changes ({look.problem})" for look in looks if look.problem]
+    return " and ".join(parts)
+
+
+def _count(number: int, noun: str) -> str:
+    return f"{number} {noun}{'' if number == 1 else 's'}"
+
+
+def read_replica(root: Path) -> ReplicaState:
+    """Return the replica at `root`.
+
+    Raises: PublicationError if system tables are missing or of another version of mergerepl; StoreError if
+        one cannot be read.
+    """
+    control = Replica(root).control
+    if not control.exists(replinfo.TABLE):
+        _refuse_orphans(root)
+        return ReplicaState(root)
+    missing = [table.name for table in registry.ALL if not is_delta_table(control.path(table.name))]
+    if missing:
+        raise PublicationError(
+            f"Replica '{root}' has lost its system tables {', '.join(missing)}. Restore the folder "
+            f"'{root / FOLDER}' from a copy taken together with the tables, or initialise the replica again: "
+            f"remove '{root / FOLDER}', take the subscription out of the file, run `mergerepl apply`, and "
+            "put it in again.",
+            replica=str(root),
+            table=missing[0],
+        )
+    require_schema_version(root, _info(root, control).schema_version)
+    publications, articles = control.rows(catalog.PUBLICATIONS), control.rows(catalog.ARTICLES)
+    subscriptions = control.rows(catalog.SUBSCRIPTIONS)
+    sessions: tuple[Changeset, ...] = ()
+    if has_staged_session(root):
+        from mergerepl.store.changeset import staged_changesets
+
+        # By name; one without a manifest does not count.
+        sessions = tuple(staged_changesets(Replica(root).staging))
+    # Last, as no lease is held: a session writes it before the watermarks, and must not seem to have been put back.
+    return ReplicaState(root, _info(root, control), publications, articles, subscriptions, sessions)
+
+
+def _info(root: Path, control: ControlPlane) -> ReplicaInfo:
+    rows = control.rows(replinfo.TABLE)
+    if len(rows) != 1:
+        raise PublicationError(
+            f"Replica '{root}' does not know who it is: {replinfo.NAME} has {len(rows)} rows instead of one. "
+            f"Restore the folder '{root / FOLDER}' from a copy.",
+            replica=str(root),
+        )
+    return rows[0]
+
+
+def _refuse_orphans(root: Path) -> None:
+    """Refuse system tables that have rows but no MSmerge_replinfo, which identifies the replica.
+
+    MSmerge_replinfo is made last: if a first `apply` was cut short, all the others are still empty.
+    """
+    control = Replica(root).control
+    tables: tuple[TypedTable[Any], ...] = (catalog.ARTICLES, catalog.SUBSCRIPTIONS, catalog.PUBLICATIONS)
+    for table in tables:
+        if control.exists(table) and control.rows(table):
+            raise PublicationError(
+                f"Replica '{root}' has lost its system table {replinfo.NAME}. Restore the folder "
+                f"'{root / FOLDER}' from a copy.",
+                replica=str(root),
+                table=replinfo.NAME,
+            )
+
+
+def _former_place(replica: ReplicaState) -> Path | None:
+    """Return the folder a replica was moved from, or None if it is where it was.
+
+    Raises: PublicationError if it is still there too: one of the two is a copy, and changes made in both
+        under one identity would overwrite each other unnoticed.
+    """
+    if replica.info is None:
+        return None
+    before = Path(replica.info.root)
+    if same_place(before, replica.root):
+        return None
+    if _repid_at(before) == replica.repid:
+        raise PublicationError(
+            f"'{replica.root}' is a copy of the replica at '{before}' (both are {replica.repid}); a replica "
+            "may exist only once. Use the original, or make the copy an independent table folder by "
+            f"removing '{replica.root / FOLDER}', or remove the original if the copy is to take its place.",
+            replica=str(replica.root),
+            original=str(before),
+        )
+    return before
+
+
+def _repid_at(root: Path) -> str | None:
+    control = Replica(root).control
+    try:
+        rows = control.rows(replinfo.TABLE) if control.exists(replinfo.TABLE) else []
+    except (StoreError, OSError):
+        return None
+    return rows[0].repid if rows else None

@@ -1,0 +1,461 @@
+"""`apply` as a difference: what a file states against what is stored, as values. No table, no folder, no engine."""
+
+import json
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from mergerepl.delta.metadata import TableMetadata
+from mergerepl.delta.tables import TableState
+from mergerepl.errors import CaptureError, PublicationError
+from mergerepl.model.publication import (
+    Article,
+    ConflictLogging,
+    Publication,
+    Resolution,
+    SubscriberType,
+    Subscription,
+    SyncType,
+    Tracking,
+)
+from mergerepl.publish import rows
+from mergerepl.publish.difference import difference, nicknames
+from mergerepl.publish.stated import check_publisher, prepare
+from mergerepl.publish.stored import ReplicaState, Stored, match
+from mergerepl.systables.catalog import SubscriptionState, SyncKind
+from mergerepl.systables.partitions import PartitionGroup
+from mergerepl.systables.replinfo import ReplicaInfo
+from tests.publish.publishing import column, orders
+
+HQ, NORTH, SOUTH = (Path(f"/{name}") for name in ("hq", "north", "south"))
+PUBID = "pub"
+READY = {"delta.enableChangeDataFeed": "true", "delta.deletedFileRetentionDuration": "interval 14 days"}
+LINES = Article("lines", "lines", ("id",))
+
+
+def table(path: Path, *names: str, **properties: str) -> TableState:
+    """Return a table of integers as its log would state it."""
+    fields = [column(name, "integer") for name in ("id", *names)]
+    metadata = TableMetadata("t", json.dumps({"type": "struct", "fields": fields}), properties or READY, ())
+    return TableState(path, 3, metadata, 1, 4, frozenset(), frozenset(), None, None)  # type: ignore[arg-type]
+
+
+def publication(*articles: Article, to: tuple[Subscription, ...] = ()) -> Publication:
+    return Publication("sales", str(HQ), articles or (orders(),), subscriptions=to)
+
+
+def subscribed(name: str = "north", **settings: Any) -> Subscription:
+    return Subscription(f"/{name}", **settings)
+
+
+def info(repid: str, nickname: int, root: str) -> ReplicaInfo:
+    return ReplicaInfo(repid=repid, replnickname=nickname, root=root)
+
+
+class Replicas:
+    """The control planes of a publication that was applied: `hq`, and each subscriber with a nickname of its own."""
+
+    def __init__(self, stated: Publication) -> None:
+        self.names = ["hq", *(each.subscriber[1:] for each in stated.subscriptions)]
+        infos = [info(f"id-{n}", i + 1, f"/{n}") for i, n in enumerate(self.names)]
+        articles = [
+            rows.article_row(
+                stated, each, table(HQ / each.table), pubid=PUBID, artid=f"art-{i}", nickname=i + 1
+            )
+            for i, each in enumerate(stated.articles)
+        ]
+        row = rows.publication_row(stated, PUBID, 1, publisher_replid="id-hq")
+        abouts = [
+            replace(
+                rows.subscriber_row(
+                    each, PUBID, subid=f"sub-{n}", replid=f"id-{n}", nickname=i + 2, replicastate=None
+                ),
+                status=SubscriptionState.ACTIVE,
+            )
+            for i, (n, each) in enumerate(zip(self.names[1:], stated.subscriptions, strict=True))
+        ]
+        at_hq = replace(row, status=1, definition=rows.definition(stated))
+        own = rows.publisher_row(infos[0], PUBID)
+        self.states = {"hq": ReplicaState(HQ, infos[0], [at_hq], articles, [own, *abouts])}
+        for each, about in zip(infos[1:], abouts, strict=True):
+            copy = replace(at_hq, definition=rows.definition(stated, with_subscriptions=False))
+            both = list(rows.rows_at_subscriber(infos[0], about))
+            self.states[each.root[1:]] = ReplicaState(Path(each.root), each, [copy], articles, both)
+
+    def edit(self, name: str, kind: str, **values: Any) -> None:
+        """Change columns of all rows of a kind at a replica."""
+        state = self.states[name]
+        changed = [replace(row, **values) for row in getattr(state, kind)]
+        self.states[name] = replace(state, **{kind: changed})
+
+    def stored(self, stated: Publication, **facts: Any) -> Stored:
+        """Return what is stored, as the file finds it; its tables need nothing, unless `facts` say otherwise."""
+        roots = [HQ, *(Path(each.subscriber) for each in stated.subscriptions)]
+        seen = [self.states.get(root.name, ReplicaState(root)) for root in roots]
+        tables: dict[Path, Any] = {HQ / each.table: table(HQ / each.table) for each in stated.articles}
+        for state in self.states.values():
+            paths = [state.root / row.source_table for row in state.articles]
+            tables |= {path: table(path) for path in paths}
+        found = match(stated, [*seen, *(each for each in self.states.values() if each not in seen)])
+        return replace(found, tables=tables | facts.pop("tables", {}), **facts)
+
+
+def plan(stored: Stored, stated: Publication) -> list[str]:
+    """Return the lines of the plan."""
+    steps = difference(prepare(stated, stored), stored)
+    return [f"{step.action} {step.object}: {step.detail}" for step in steps]
+
+
+def actions(stored: Stored, stated: Publication) -> list[str]:
+    return [line.partition(":")[0] for line in plan(stored, stated)]
+
+
+RUNNING = publication(orders(tracking=Tracking.COLUMN), to=(subscribed(),))
+TURNED_ON = "turn Change Data Feed on, keep removed files for 14 days"
+
+
+def test_a_new_publication() -> None:
+    stated = publication(orders(), LINES, to=(subscribed(), subscribed("south", sync_type=SyncType.NONE)))
+    raw = {HQ / "orders": table(HQ / "orders", "qty", **{"delta.appendOnly": "false"})}
+    stored = replace(
+        match(stated, [ReplicaState(root) for root in (HQ, NORTH, SOUTH)]),
+        tables={
+            HQ / "lines": table(HQ / "lines"),
+            **raw,
+        },
+    )
+    assert plan(stored, stated) == [
+        "create sales: new publication, with the publisher's system tables",
+        f"publish orders: {TURNED_ON}",
+        "publish lines: Change Data Feed is on and files are kept long enough",
+        "subscribe /north: copy orders, lines from the publisher",
+        "subscribe /south: orders, lines are there already",
+        "record sales: make the publication active",
+    ]
+    assert [new.nickname for new in prepare(stated, stored).new] == [1, 2]
+
+
+def test_what_was_applied_has_no_step() -> None:
+    stated = publication(orders(), LINES, to=(subscribed(priority=80.0), subscribed("south")))
+    assert plan(Replicas(stated).stored(stated), stated) == []
+
+
+CHANGES: dict[str, tuple[Callable[[Publication], Publication], list[str]]] = {
+    "retention, tables first": (
+        lambda p: replace(p, retention=timedelta(days=40)),
+        [
+            "change /hq/orders: keep the log for 40 days, keep removed files for 40 days",
+            "change /north/orders: keep the log for 40 days, keep removed files for 40 days",
+            "change sales: retention 14 → 40",
+            "record sales: note the changes as applied",
+        ],
+    ),
+    "a shorter retention lowers no table": (
+        lambda p: replace(p, retention=timedelta(days=2)),
+        ["change sales: retention 14 → 2", "record sales: note the changes as applied"],
+    ),
+    "where conflicts are kept": (
+        lambda p: replace(p, conflict_logging=ConflictLogging.BOTH),
+        ["change sales: decentralized_conflicts 0 → 1", "record sales: note the changes as applied"],
+    ),
+    "how an article is resolved": (
+        lambda p: replace(p, articles=(replace(p.articles[0], resolution=Resolution.COLUMNS),)),
+        ["change orders: resolution row → columns", "record sales: note the changes as applied"],
+    ),
+    "what a subscription states": (
+        lambda p: replace(p, subscriptions=(subscribed(priority=10.0, host_name="N"),)),
+        [
+            "change /north: priority 75.0 → 10.0, host_name None → N",
+            "record sales: note the changes as applied",
+        ],
+    ),
+    "a new article": (
+        lambda p: replace(p, articles=(*p.articles, LINES)),
+        [
+            "publish lines: Change Data Feed is on and files are kept long enough",
+            "initialise /north: add lines",
+            "record sales: note the changes as applied",
+        ],
+    ),
+    "a new subscriber": (
+        lambda p: replace(p, subscriptions=(*p.subscriptions, subscribed("south"))),
+        [
+            "capture /hq: bring the publisher's metadata up to date",
+            "subscribe /south: copy orders from the publisher",
+            "record sales: note the changes as applied",
+        ],
+    ),
+    "an end": (
+        lambda p: replace(p, subscriptions=()),
+        [
+            "unsubscribe /north: end the subscription; its tables stay",
+            "record sales: note the changes as applied",
+        ],
+    ),
+    "an article that leaves": (
+        lambda p: replace(p, subscriptions=(), articles=(LINES,)),
+        [
+            "unsubscribe /north: end the subscription; its tables stay",
+            "unpublish orders: take it out of the publication; its table stays",
+            "publish lines: Change Data Feed is on and files are kept long enough",
+            "record sales: note the changes as applied",
+        ],
+    ),
+}
+
+
+@pytest.mark.parametrize("case", CHANGES)
+def test_what_a_changed_file_asks_for(case: str) -> None:
+    change, expected = CHANGES[case]
+    stated = change(RUNNING)
+    assert plan(Replicas(RUNNING).stored(stated), stated) == expected
+
+
+@pytest.mark.parametrize("name", ["hq", "north"])
+def test_a_change_that_reached_one_replica_goes_on_to_the_others(name: str) -> None:
+    replicas = Replicas(RUNNING)
+    replicas.edit(name, "publications", retention=40)
+    assert actions(replicas.stored(RUNNING), RUNNING) == ["change sales"]
+
+
+def test_a_table_without_the_feed_gets_it_again() -> None:
+    off = {NORTH / "orders": table(NORTH / "orders", **{"delta.enableChangeDataFeed": "false"})}
+    stored = Replicas(RUNNING).stored(RUNNING, tables=off)
+    assert plan(stored, RUNNING) == [f"change /north/orders: {TURNED_ON}"]
+    with pytest.raises(CaptureError, match="'/north/orders' is gone"):
+        plan(replace(stored, tables={**stored.tables, NORTH / "orders": None}), RUNNING)
+
+
+# ---- ends
+
+
+@pytest.mark.parametrize(
+    ("status", "sync_type", "outcome"),
+    [
+        (SubscriptionState.ACTIVE, SyncKind.AUTOMATIC, "stay; never uploaded: 3 changes. To send them first, run "
+         "`mergerepl sync /hq --subscriber /north`"),
+        (SubscriptionState.INACTIVE, SyncKind.AUTOMATIC, "were not finished: removed"),
+        (SubscriptionState.INACTIVE, SyncKind.NONE, "stay"),
+    ],
+)  # fmt: skip
+def test_an_end_says_what_the_tables_come_to(
+    status: SubscriptionState, sync_type: SyncKind, outcome: str
+) -> None:
+    replicas = Replicas(RUNNING)
+    replicas.edit("hq", "subscriptions", status=status, sync_type=sync_type)
+    stated = replace(RUNNING, subscriptions=())
+    unsent = {"sub-north": "3 changes"} if status == SubscriptionState.ACTIVE else {}
+    first, *_ = plan(replicas.stored(stated, unsent=unsent), stated)
+    assert first == f"unsubscribe /north: end the subscription; its tables {outcome}"
+
+
+def test_a_subscriber_out_of_reach_can_end_and_learns_of_it_later() -> None:
+    replicas = Replicas(RUNNING)
+    away = replicas.states.pop("north")
+    stated = replace(RUNNING, subscriptions=())
+    stored = replicas.stored(stated)
+    assert "(the replica cannot be reached: the end is not recorded there" in plan(stored, stated)[0]
+    replicas.edit("hq", "subscriptions", status=SubscriptionState.DELETED)
+    replicas.edit("hq", "publications", definition=rows.definition(stated))
+    replicas.states["north"] = away
+    assert plan(replicas.stored(stated), stated) == [
+        "unsubscribe /north: record there that its subscription ended while it was out of reach; its tables stay"
+    ]
+
+
+def test_an_end_that_was_cut_short_is_taken_back() -> None:
+    replicas = Replicas(RUNNING)
+    replicas.edit("north", "subscriptions", status=SubscriptionState.DELETED)
+    assert plan(replicas.stored(RUNNING), RUNNING) == ["change /north: status 2 → 1"]
+
+
+# ---- subscribers
+
+
+def test_an_interrupted_initialisation_starts_over() -> None:
+    stated = replace(RUNNING, subscriptions=(subscribed(type=SubscriberType.CLIENT),))
+    replicas = Replicas(RUNNING)
+    state = replicas.states["hq"]
+    unfinished = [replace(r, status=0) if r.subid == "sub-north" else r for r in state.subscriptions]
+    replicas.states = {"hq": replace(state, subscriptions=unfinished)}
+    assert plan(replicas.stored(stated), stated)[:2] == [
+        "capture /hq: bring the publisher's metadata up to date",
+        "subscribe /north: copy orders from the publisher, again: it was interrupted",
+    ]
+
+
+def test_new_subscribers_get_nicknames_that_no_other_ever_had() -> None:
+    replicas = Replicas(RUNNING)
+    replicas.edit("hq", "subscriptions", replnickname=8)
+    stated = replace(RUNNING, subscriptions=tuple(subscribed(name) for name in ("north", "a", "b")))
+    assert nicknames(replicas.stored(stated)) == {"/north": 2, "/a": 9, "/b": 10}
+
+
+def test_constraints_that_a_copy_cannot_have_are_named() -> None:
+    stated = replace(RUNNING, subscriptions=(*RUNNING.subscriptions, subscribed("south")))
+    stored = Replicas(RUNNING).stored(stated, unusable={"orders": ["on_a", "on_b"]})
+    assert plan(stored, stated)[1] == (
+        "subscribe /south: copy orders from the publisher, without CHECK on_a, on_b (not all of their columns are "
+        "published)"
+    )
+
+
+def test_an_article_takes_no_image_column_of_another_type() -> None:
+    stated = replace(RUNNING, articles=(*RUNNING.articles, LINES))
+    images = {"row_1": "struct<c0:int>", "row_2": "struct<c0:string>", "row_3": "struct<c0:int>"}
+    (new,) = prepare(stated, Replicas(RUNNING).stored(stated, image_types=images)).new
+    assert new.nickname == 3
+
+
+def test_a_replica_that_moved_keeps_its_subscription_and_a_new_one_may_take_its_folder() -> None:
+    replicas = Replicas(RUNNING)
+    moved = replicas.states.pop("north")
+    replicas.states["moved"] = replace(moved, root=Path("/moved"))
+    stated = replace(RUNNING, subscriptions=(subscribed("moved"), subscribed("north")))
+    stored = replicas.stored(stated, moved={Path("/moved"): NORTH})
+    assert [each.row and each.row.subid for each in stored.subscribers] == ["sub-north", None]
+    assert plan(stored, stated)[0] == "move /moved: was at '/north'"
+    assert actions(stored, stated)[1:] == ["capture /hq", "subscribe /north", "record sales"]
+
+
+def test_a_publisher_that_moved_is_recorded_at_each_subscriber() -> None:
+    stated = replace(RUNNING, publisher="/new")
+    replicas = Replicas(RUNNING)
+    replicas.states["hq"] = hq = replace(replicas.states["hq"], root=Path("/new"))
+    tables = {root / "orders": table(root / "orders") for root in (Path("/new"), NORTH)}
+    found = replace(match(stated, [hq, replicas.states["north"]]), tables=tables)
+    assert actions(replace(found, moved={Path("/new"): HQ}), stated) == ["move /new", "record sales"]
+    # Another file's `apply` moved it: this one's subscribers are told.
+    line, *_ = plan(found, stated)
+    assert line == "move /north: record there that its publisher is not at '/hq' any more"
+
+
+def test_a_partition_is_added_before_the_capture_and_once() -> None:
+    filtered = replace(orders(), filter="id = CAST(HOST_NAME() AS INT)")
+    to = tuple(subscribed(name, host_name=host) for name, host in (("a", "1"), ("b", "1"), ("c", "2")))
+    stated = publication(filtered, to=to)
+    group = PartitionGroup(partition_id=1, publication_number=1, maxgen_whenadded=0, HOST_NAME_FN="2")
+    replicas = Replicas(publication(filtered))
+    stored = replicas.stored(stated, groups=[group])
+    assert [line for line in plan(stored, stated) if line.startswith("partition")] == [
+        "partition /a: add the partition with HOST_NAME() = '1'"
+    ]
+    assert actions(stored, stated)[:2] == ["partition /a", "capture /hq"]
+
+
+# ---- refusals
+
+
+def edited(name: str, kind: str, **values: Any) -> Callable[[Replicas], None]:
+    return lambda replicas: replicas.edit(name, kind, **values)
+
+
+def article(**settings: Any) -> Publication:
+    return replace(RUNNING, articles=(orders(**{"tracking": Tracking.COLUMN, **settings}),))
+
+
+def another(replicas: Replicas) -> None:
+    """Let the subscriber be one of another publisher, which this one does not know."""
+    replicas.edit("north", "subscriptions", replid="other", subscriber_server="/other")
+    forget(replicas)
+
+
+def forget(replicas: Replicas) -> None:
+    """Put the publisher back to a copy from before the subscription."""
+    hq = replicas.states["hq"]
+    replicas.states["hq"] = replace(hq, subscriptions=hq.subscriptions[:1])
+
+
+def published_elsewhere(name: str, table_of: str) -> Callable[[Replicas], None]:
+    def prepare_(replicas: Replicas) -> None:
+        hq = replicas.states["hq"]
+        others = {"pubid": "p2", "artid": "a2", "nickname": 2, "source_table": table_of, "name": name}
+        more = replace(hq.articles[0], **others, conflict_table="MSmerge_conflict_sales_lines")
+        stock = replace(hq.publications[0], name="stock", pubid="p2")
+        replicas.states["hq"] = replace(
+            hq, articles=[*hq.articles, more], publications=[*hq.publications, stock]
+        )
+
+    return prepare_
+
+
+def nothing(replicas: Replicas) -> None:
+    pass
+
+
+def lose(replicas: Replicas) -> None:
+    del replicas.states["north"]
+
+
+REFUSED: Mapping[str, tuple[Publication, Callable[[Replicas], None], str]] = {
+    "the key": (article(key=("qty",)), nothing, r"`key` was \[id\] and is \[qty\]"),
+    "the tracking": (article(tracking=Tracking.ROW), nothing, "`tracking` was 'column' and is 'row'"),
+    "the columns": (article(columns=("id",)), nothing, r"`columns` was not given and is \[id\]"),
+    "the table": (
+        replace(RUNNING, articles=(replace(RUNNING.articles[0], table="lines"),)),
+        nothing,
+        "`table` was 'orders'",
+    ),
+    "a subscriber's type": (
+        replace(RUNNING, subscriptions=(subscribed(type=SubscriberType.CLIENT),)),
+        nothing,
+        "`type` was server and is client",
+    ),
+    "an article that goes": (
+        replace(RUNNING, articles=(LINES,)),
+        nothing,
+        "'orders' is published and no longer in the file",
+    ),
+    "a filter for subscribers without a partition": (
+        article(filter="id = 1"),
+        nothing,
+        "'orders' was published without a filter and is with the filter",
+    ),
+    "a table of another publication": (
+        replace(RUNNING, articles=(*RUNNING.articles, LINES)),
+        published_elsewhere("theirs", "lines"),
+        "'/hq/lines' is article 'theirs' of publication 'stock' already",
+    ),
+    "a conflict table of another publication": (
+        replace(RUNNING, articles=(*RUNNING.articles, LINES)),
+        published_elsewhere("theirs", "more"),
+        r"name of that of article 'theirs' .*\(MSmerge_conflict_sales_lines\)",
+    ),
+    "a subscriber that is gone": (RUNNING, lose, "has lost its replica.*not mounted"),
+    "a subscriber of another publisher": (RUNNING, another, "is already a subscriber of '/other'"),
+    "a subscriber that the publisher forgot": (
+        RUNNING,
+        forget,
+        "'/north' is a subscriber of '/hq', which does not know of it",
+    ),
+    "a publisher as a subscriber": (
+        RUNNING,
+        edited("north", "publications", publisher_replid="id-north"),
+        "is a publisher",
+    ),
+    "another replica in a subscriber's place": (
+        RUNNING,
+        lambda replicas: replicas.states.update(
+            north=replace(replicas.states["north"], info=info("other", 7, "/north"))
+        ),
+        "is another replica than the one subscribed",
+    ),
+}
+
+
+@pytest.mark.parametrize("case", REFUSED)
+def test_what_is_refused(case: str) -> None:
+    stated, change, message = REFUSED[case]
+    replicas = Replicas(RUNNING)
+    change(replicas)
+    with pytest.raises(PublicationError, match=message):
+        prepare(stated, replicas.stored(stated))
+
+
+def test_a_subscriber_cannot_publish() -> None:
+    with pytest.raises(PublicationError, match="cannot publish from a subscriber"):
+        check_publisher(Replicas(RUNNING).states["north"])
