@@ -1,6 +1,7 @@
 """The control plane reads a table again when, and only when, another commit is its last one."""
 
 import shutil
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -156,3 +157,31 @@ def test_a_folder_of_another_product_has_tables_of_its_own(tmp_path: Path) -> No
     assert plane.rows(POSITIONS, where="version > 1") == [second]
     assert plane.rows(POSITIONS, order_limit="order by version desc limit 1") == [second]
     assert sorted(path.name for path in tmp_path.iterdir()) == ["_tracking"]
+
+
+def test_rows_with_given_values_are_replaced_removed_and_changed_and_a_commit_is_made_only_for_a_change(
+    tmp_path: Path,
+) -> None:
+    plane = ControlPlane(tmp_path)
+    assert plane.rows_if_any(POSITIONS) == []
+    plane.create([POSITIONS])
+    a, b, b2 = (
+        Position(reader=reader, version=version) for reader, version in (("a", 1), ("b", 1), ("b", 2))
+    )
+    edits: list[tuple[Callable[[], object], list[Position], bool]] = [
+        (lambda: plane.create([POSITIONS]), [], False),
+        (lambda: plane.replace_where(POSITIONS, [a], reader="a"), [a], True),
+        (lambda: plane.replace_where(POSITIONS, [b], reader="b"), [a, b], True),
+        (lambda: plane.replace_where(POSITIONS, [b2], reader="b", version=2), [a, b, b2], True),
+        (lambda: plane.change_where(POSITIONS, {"keys": ()}, reader="a"), [a, b, b2], False),
+        (lambda: plane.change_where(POSITIONS, {"version": 9}, reader={"b", "c"}, version=2),
+         [a, b, replace(b, version=9)], True),
+        (lambda: plane.remove_where(POSITIONS, reader="c"), [a, b, replace(b, version=9)], False),
+        (lambda: plane.remove_where(POSITIONS, reader="b"), [a], True),
+        (lambda: plane.edit(POSITIONS, lambda rows: [*rows, b]), [a, b], True),
+    ]  # fmt: skip
+    for number, (edit, expected, has_commit) in enumerate(edits):
+        before = DeltaTable(str(plane.path(POSITIONS.name))).version()
+        edit()
+        assert plane.rows(POSITIONS) == ControlPlane(tmp_path).rows(POSITIONS) == expected, number
+        assert DeltaTable(str(plane.path(POSITIONS.name))).version() - before == has_commit, number
