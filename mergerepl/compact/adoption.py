@@ -133,7 +133,12 @@ def stage(
         raise ForeignCommitError.unreadable(table.name, found[0].version, why) from error
     bad = staged_files.problems_of(at, keys)
     if bad is not None:
-        raise ForeignCommitError.bad_keys(table.name, *bad)
+        what, listed = bad
+        raise ForeignCommitError(
+            f"Table '{table.name}': foreign commits cannot be adopted, because rows {what}: {', '.join(listed)}. Nothing "
+            "was changed. Correct these rows in the table, then run again.",
+            table=table.name,
+        )
     _refuse_shared_keys(session.spark, path, table, at, *bounds)
     counted = _changes(at)
     planned = tuple(

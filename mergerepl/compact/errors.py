@@ -44,11 +44,6 @@ class TrackingError(MergeReplError):
         return cls(f"Table '{table}' cannot be tracked: {why}. Nothing was changed. {remedy}", table=table)
 
     @classmethod
-    def cannot_write(cls, table: str, why: str, remedy: str) -> Self:
-        """A tracked table was altered so that no transaction can write it."""
-        return cls(f"Table '{table}' cannot be written: {why}. Nothing was changed. {remedy}", table=table)
-
-    @classmethod
     def other_key(cls, table: str, key: Sequence[str]) -> Self:
         """A tracked table is enabled again, with another key."""
         return cls(
@@ -69,11 +64,6 @@ class TrackingError(MergeReplError):
         return cls(
             f"Table '{table}': {what}{named}. The transaction was aborted; nothing was changed.", table=table
         )
-
-    @classmethod
-    def ended(cls, bsn: int, how: str) -> Self:
-        """A transaction is used after its end."""
-        return cls(f"Transaction {bsn} {how} already. Begin another one.", bsn=bsn)
 
     @classmethod
     def cannot_abort(cls, bsn: int, why: str) -> Self:
@@ -170,15 +160,6 @@ class ForeignCommitError(TrackingError):
             table=table,
             column=column,
             version=commit.version,
-        )
-
-    @classmethod
-    def bad_keys(cls, table: str, what: str, keys: Sequence[str]) -> Self:
-        """Foreign rows have no key, or share one."""
-        return cls(
-            f"Table '{table}': foreign commits cannot be adopted, because rows {what}: {', '.join(keys)}. Nothing was "
-            "changed. Correct these rows in the table, then run again.",
-            table=table,
         )
 
 

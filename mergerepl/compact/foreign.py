@@ -107,7 +107,10 @@ def writable_facts(database: Database, table: TrackedTable) -> TableState:
     facts = facts_of(database, table)
     problem = unwritable(facts)
     if problem is not None:
-        raise TrackingError.cannot_write(table.name, *problem)
+        why, remedy = problem
+        raise TrackingError(
+            f"Table '{table.name}' cannot be written: {why}. Nothing was changed. {remedy}", table=table.name
+        )
     return facts
 
 

@@ -221,7 +221,8 @@ class Transaction:
 
     def _require_open(self) -> None:
         if self._ended is not None:
-            raise TrackingError.ended(self.current_transaction_bsn, f"was {self._ended}")
+            bsn = self.current_transaction_bsn
+            raise TrackingError(f"Transaction {bsn} was {self._ended} already. Begin another one.", bsn=bsn)
         if counters.is_aborted(self._begun.folder) or not counters.is_begun(self._begun.folder):
             self._end("aborted")
             raise TransactionConflictError.was_aborted(self.current_transaction_bsn)

@@ -30,16 +30,6 @@ class LogReaderError(StoreError):
         )
 
     @classmethod
-    def serves_too_few(cls, root: Path, missing: str) -> Self:
-        """The tables of a consumer are gone: it would never get the changes that are read now."""
-        return cls(
-            f"The log of '{root}' is read for {missing}, too, whose tables are gone. Nothing was changed. Put the folder "
-            f"'_{missing}' back. Or end it: `mergerepl cdc disable-db {root}` for cdc; for transactional, put the folder "
-            "back, then take the articles out of the file and run `mergerepl apply FILE`.",
-            root=str(root),
-        )
-
-    @classmethod
     def other_key(cls, source: str, one: str, other: str) -> Self:
         """Two consumers identify the rows of a source by different keys."""
         return cls(

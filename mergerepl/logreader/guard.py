@@ -31,7 +31,13 @@ def refuse_other_consumers(root: Path, state: LogState, consumers: Sequence[Cons
     served = {consumer.name for consumer in consumers}
     missing = {name for row in state.sources.values() for name in row.consumers} - served
     if missing:
-        raise LogReaderError.serves_too_few(root, ", ".join(sorted(missing)))
+        named = ", ".join(sorted(missing))
+        raise LogReaderError(
+            f"The log of '{root}' is read for {named}, too, whose tables are gone. Nothing was changed. Put the folder "
+            f"'_{named}' back. Or end it: `mergerepl cdc disable-db {root}` for cdc; for transactional, put the folder "
+            "back, then take the articles out of the file and run `mergerepl apply FILE`.",
+            root=str(root),
+        )
 
 
 def refuse_restored(root: Path, state: LogState, consumers: Sequence[Consumer]) -> None:

@@ -170,16 +170,6 @@ class TransactionalError(MergeReplError):
         )
 
     @classmethod
-    def not_repaired(cls, subscriber: Path, article: str, why: str) -> Self:
-        """21074: rows alone do not bring an article back."""
-        return cls(
-            EXPIRED,
-            f"Article '{article}' at '{subscriber}' cannot be repaired. {why} Nothing was changed.",
-            subscriber=str(subscriber),
-            article=article,
-        )
-
-    @classmethod
     def restored(cls, publisher: Path, subscriber: Path, root: Path, what: str) -> Self:
         """21074: positions do not fit together."""
         return cls(

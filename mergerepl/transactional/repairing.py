@@ -224,8 +224,12 @@ def _repaired(
     wanted = chosen.articles(expected_of(distributor, row, position))
     for each in wanted:
         if not each.can_be_compared:
-            raise TransactionalError.not_repaired(
-                Path(row.subscriber), each.article.article, str(each.refused)
+            name, root = each.article.article, str(Path(row.subscriber))
+            raise TransactionalError(
+                EXPIRED,
+                f"Article '{name}' at '{root}' cannot be repaired. {each.refused} Nothing was changed.",
+                subscriber=root,
+                article=name,
             )
     if not is_dry:
         position = _finished(distributor, publication, row, position, spark)
