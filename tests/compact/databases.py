@@ -1,6 +1,6 @@
 """Tracked folders for tests: tables made by Spark or deltalake, a consumer's copy, what a window holds as plain values."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -63,8 +63,3 @@ def held(window: Window, table: str = "orders") -> dict[str, Any]:
         "updates": notes_of(window.updates(table)),
         "deletes": sorted(row["id"] for row in window.deletes(table).select("id").collect()),
     }
-
-
-def keys_where(keys: Iterable[int]) -> str:
-    """Return a condition that names keys."""
-    return f"id in ({', '.join(map(str, keys))})"

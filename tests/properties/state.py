@@ -179,7 +179,6 @@ class Step:
     to_hub: Version | None
     to_sub: Version | None
     conflict: Conflict | None = None
-    nothing_new: bool = False
 
 
 @dataclass

@@ -40,7 +40,6 @@ def table_of(
     fields: list[Any] = COLUMNS,
     partitions: tuple[str, ...] = (),
     protocol: tuple[int, int] = (1, 2),
-    features: tuple[str, ...] = (),
 ) -> TableState:
     """A table of these files, of which only the log is there."""
     (path / "_delta_log").mkdir(parents=True, exist_ok=True)
@@ -53,8 +52,7 @@ def table_of(
         "createdTime": 1,
     }
     versions = dict(zip(("minReaderVersion", "minWriterVersion"), protocol, strict=True))
-    named = {"writerFeatures": list(features)} if features else {}
-    actions = [{"protocol": versions | named}, {"metaData": metadata}, *files]
+    actions = [{"protocol": versions}, {"metaData": metadata}, *files]
     (path / "_delta_log" / f"{0:020d}.json").write_text("\n".join(map(json.dumps, actions)))
     return open_table(path)
 
