@@ -6,18 +6,15 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from pyspark.sql import SparkSession
-from pyspark.sql import functions as F
 
 from mergerepl.cdc.change_rows import MAX_COLUMNS
 from mergerepl.cdc.database import Database
 from mergerepl.cdc.refusals import CdcError, CdcUsageError
+from mergerepl.delta.contract.keys import NULL, bad_keys
+from mergerepl.delta.contract.problems import Code, TableContract
 from mergerepl.delta.tables import TableState, is_delta_table, open_table, read_columns
-from mergerepl.delta.types import ddl_of
 from mergerepl.logreader.positions import LogState
 from mergerepl.replica.replica import Replica
-from mergerepl.rows.images import with_readable
-from mergerepl.rows.rowguid import base_type
-from mergerepl.rows.sql import quote
 from mergerepl.systables.catalog import ARTICLES
 from mergerepl.systables.cdc import RESERVED_PREFIX, ChangeTable
 
@@ -26,10 +23,6 @@ DBO = "dbo"
 SYSTEM_FOLDERS = ("_mergerepl", "_tracking", "_logreader", "_cdc", "_transactional", "_delta_log")
 _SYSTEM_COLUMNS = "__sys"
 _NAME = re.compile(r"[^\W\d][\w@$#]*")
-_KEY_TYPES = (
-    *("tinyint", "smallint", "int", "bigint", "string", "date", "timestamp", "timestamp_ntz"),
-    *("decimal", "boolean", "binary"),
-)
 _NAMED_KEYS = 3
 
 
@@ -112,7 +105,8 @@ def checked(
                 "instances must have the same key",
             )
         key = before
-    _check_key_types(table, path, key)
+    if bad := TableContract(table, key=key).find(Code.KEY_TYPE):
+        raise CdcUsageError.key_type(path, bad.column, bad.detail)
     everything = (name for name in by_lower.values() if not name.lower().startswith(_SYSTEM_COLUMNS))
     columns = tuple(everything) if captured is None else _columns(path, captured, by_lower)
     _check_columns(path, columns, key)
@@ -173,30 +167,14 @@ def _check_columns(path: str, columns: Sequence[str], key: Sequence[str]) -> Non
         )
 
 
-def _check_key_types(table: TableState, path: str, key: Sequence[str]) -> None:
-    for name in key:
-        type_ = ddl_of((table.field(name) or {})["type"])
-        if base_type(type_) not in _KEY_TYPES or "collate" in type_:
-            raise CdcUsageError.key_type(path, name, type_)
-
-
 def check_key(spark: SparkSession, wanted: NewInstance) -> None:
     """Check that the key has neither NULLs nor duplicates.
 
     Raises: CdcError 22838.
     """
     rows = read_columns(spark, wanted.state.path, wanted.state.version, wanted.key)
-    keys = [F.col(quote(name)).alias(f"k{i}") for i, name in enumerate(wanted.key)]
-    names = [f"k{i}" for i in range(len(keys))]
-    has_null = F.lit(False)
-    for name in names:
-        has_null = has_null | F.col(name).isNull()
-    counted = rows.select(*keys).groupBy(*names).agg(F.count(F.lit(1)).alias("rows"))
-    bad = counted.where(has_null | (F.col("rows") > 1)).limit(_NAMED_KEYS)
-    found = with_readable(bad, names).collect()
+    found = bad_keys(rows, wanted.key, most=_NAMED_KEYS)
     if found:
-        has_nulls = any(row[name] is None for row in found for name in names)
+        has_nulls = any(each.reason == NULL for each in found)
         why = "rows have a key that is NULL" if has_nulls else "rows share a key"
-        raise CdcError.bad_key(
-            wanted.path, wanted.key, why, [", ".join(str(row[name]) for name in names) for row in found]
-        )
+        raise CdcError.bad_key(wanted.path, wanted.key, why, [", ".join(each.values) for each in found])

@@ -222,7 +222,7 @@ def _refuse_shared_keys(
     if shared:
         raise ForeignCommitError(
             f"Table '{table.name}': foreign commits cannot be adopted, because two rows share a key, or did: "
-            f"{', '.join(staged_files.key_texts(shared, keys))}. Nothing was changed. Restore the table to the "
+            f"{', '.join(staged_files.key_texts(shared))}. Nothing was changed. Restore the table to the "
             "version before these commits (RESTORE TABLE); or correct the rows, disable tracking and enable it "
             "again, and let consumers take a copy.",
             table=table.name,

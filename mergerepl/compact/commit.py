@@ -163,7 +163,7 @@ def _refuse_conflict(session: Session, bsn: int, change: Change) -> None:
     ours = session.spark.read.schema(change.schema).parquet(str(change.folder)).select(*touched.keys)
     met = keys.join(ours, on=touched.keys, how="left_semi").distinct().limit(4).collect()
     if met:
-        named = staged_files.key_texts(met, touched.keys)
+        named = staged_files.key_texts(met)
         raise TransactionConflictError(
             f"Transaction {bsn} was aborted: rows of '{touched.table.name}' that it changed were changed by a "
             f"transaction that committed first: {', '.join(named)}. Nothing of it was written. Run it again.",

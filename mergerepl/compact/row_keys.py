@@ -21,9 +21,6 @@ LONGEST = 8000
 GUID = "guid"
 """The type of a GUID key's column here: a string elsewhere."""
 
-GUID_PATTERN = "^[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}$"
-"""What a GUID key matches, in lower case."""
-
 _WIDTHS = {"boolean": 1, "tinyint": 1, "smallint": 2, "int": 4, "bigint": 8, "date": 4, "timestamp": 8}
 _WIDTHS |= {"timestamp_ntz": 8, "decimal": 16, GUID: 16}
 _FREE = ("string", "binary")

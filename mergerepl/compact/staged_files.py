@@ -61,16 +61,14 @@ def problems_of(folder: Path, keys: Sequence[str]) -> tuple[str, list[str]] | No
     if not broken:
         return None
     text = broken[0][PROBLEM]
-    return text, key_texts([each for each in broken if each[PROBLEM] == text], keys)
+    return text, key_texts([[each[name] for name in keys] for each in broken if each[PROBLEM] == text])
 
 
-def key_texts(rows: Sequence[Any], keys: Sequence[str]) -> list[str]:
-    """Return the keys of some rows, by name, for people; an ellipsis stands for those after the first three."""
-    found = []
-    for row in rows[:_EXAMPLES]:
-        values = [str(row[name]) for name in keys]
-        found.append(values[0] if len(values) == 1 else f"({', '.join(values)})")
-    return [*found, "…"] if len(rows) > _EXAMPLES else found
+def key_texts(keys: Sequence[Sequence[object]]) -> list[str]:
+    """Return some keys for people; an ellipsis stands for those after the first three."""
+    shown = [[str(value) for value in key] for key in keys[:_EXAMPLES]]
+    found = [key[0] if len(key) == 1 else f"({', '.join(key)})" for key in shown]
+    return [*found, "…"] if len(keys) > _EXAMPLES else found
 
 
 def context_of(folders: Sequence[Path]) -> str | None:

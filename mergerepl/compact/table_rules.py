@@ -3,67 +3,46 @@
 Delta checks the same when it writes; a transaction that it refused then would block all others.
 """
 
-import re
 from collections.abc import Mapping, Sequence
 
 from pyspark.sql import Column
 from pyspark.sql import functions as F
 
 from mergerepl.compact.row_keys import LONGEST
-from mergerepl.delta.metadata import CHAR_VARCHAR, CONSTRAINT_PREFIX, DEFAULT_EXPRESSION
+from mergerepl.delta.contract.problems import Code, Problem, TableContract, Texts
+from mergerepl.delta.contract.rules import partition_rules, value_rules
+from mergerepl.delta.metadata import DEFAULT_EXPRESSION
 from mergerepl.delta.tables import TableState
-from mergerepl.delta.types import Field, ddl_of, has_not_null_parts, invariants
-from mergerepl.rows.sql import quote
+from mergerepl.delta.types import Field, ddl_of
 
-_LENGTH = re.compile(r"(?:var)?char\((\d+)\)\Z")
+_NO_RULES = "Lift these, or track another table."
+
+_UNWRITABLE: Texts = {
+    Code.APPEND_ONLY: ("it takes no updates and deletes (delta.appendOnly)", "Unset the property first."),
+    Code.BACKTICK: (
+        "Delta's MERGE cannot write column '{column}': its name has a backtick",
+        "Rename the column.",
+    ),
+    **dict.fromkeys(
+        (Code.GENERATED, Code.IDENTITY),
+        ("Delta computes column '{column}' itself", "Make it an ordinary column."),
+    ),
+    Code.INNER_RULE: ("column '{column}' has NOT NULL parts or an invariant", _NO_RULES),
+    Code.INNER_LENGTH: ("column '{column}' has char or varchar inside", _NO_RULES),
+}
 
 
 def broken_rules(facts: TableState, key: Sequence[str], is_there: Column) -> dict[str, Column]:
     """Return the broken rules of a table: text to condition, on columns by their own names, for rows that exist."""
-    found: dict[str, Column] = {}
-    for field in facts.fields:
-        value = F.col(quote(field["name"]))
-        if not field["nullable"]:
-            found[f"column '{field['name']}' is NOT NULL, and rows have no value"] = value.isNull()
-        length = _LENGTH.match(str(field["metadata"].get(CHAR_VARCHAR, "")))
-        if length:
-            found[f"texts are longer than the {length[0]} of column '{field['name']}'"] = F.char_length(
-                value
-            ) > int(length[1])
-        if field["name"] in key and facts.keeps_empty_as_null(field["name"]):
-            found[f"keys are empty in partition column '{field['name']}', where Delta stores NULL"] = (
-                F.octet_length(value) == 0
-            )
-    for name, text in facts.properties.items():
-        if name.startswith(CONSTRAINT_PREFIX):
-            # Delta takes a row only if the condition is true. In SQL NULL passes, here it breaks the rule.
-            found[
-                f"rows break the CHECK constraint {name.removeprefix(CONSTRAINT_PREFIX)} ({text})"
-            ] = ~F.coalesce(F.expr(text), F.lit(False))
-    return {text: is_there & condition for text, condition in found.items()}
+    names = [field["name"] for field in facts.fields]
+    # A value of another partition column that Delta stores as NULL is NULL from then on.
+    rules = value_rules(facts, names) | partition_rules(facts, key)
+    return {f"rows break the {name}": is_there & ~rule for name, rule in rules.items()}
 
 
-def unwritable(facts: TableState) -> tuple[str, str] | None:
+def unwritable(facts: TableState) -> Problem | None:
     """Return why transactions cannot write a table and what to do about it, None if they can."""
-    if facts.properties.get("delta.appendOnly", "").lower() == "true":
-        return "it takes no updates and deletes (delta.appendOnly)", "Unset the property first."
-    for field in facts.fields:
-        name, metadata = field["name"], field["metadata"]
-        if "`" in name:
-            return (
-                f"Delta's MERGE cannot write column '{name}': its name has a backtick",
-                "Rename the column.",
-            )
-        if name in facts.generated_columns or any(key.startswith("delta.identity.") for key in metadata):
-            return f"Delta computes column '{name}' itself", "Make it an ordinary column."
-        if has_not_null_parts(field["type"]) or invariants([field]):
-            return (
-                f"column '{name}' has NOT NULL parts or an invariant",
-                "Lift these, or track another table.",
-            )
-        if CHAR_VARCHAR in metadata and not _LENGTH.match(str(metadata[CHAR_VARCHAR])):
-            return f"column '{name}' has char or varchar inside", "Lift these, or track another table."
-    return None
+    return TableContract(facts).explain(_UNWRITABLE)
 
 
 def default_of(field: Field) -> Column:

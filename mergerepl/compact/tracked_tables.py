@@ -22,14 +22,14 @@ from mergerepl.compact.database import (
     tracked_tables,
 )
 from mergerepl.compact.errors import TrackingError
-from mergerepl.compact.overlay import key_columns
 from mergerepl.compact.predicates import packed_literal
-from mergerepl.compact.row_keys import GUID_PATTERN, unsupported
+from mergerepl.compact.row_keys import unsupported
 from mergerepl.compact.staged_files import key_texts
 from mergerepl.compact.sweep import sweep
 from mergerepl.compact.table_rules import unwritable
+from mergerepl.delta.contract.keys import NO_GUID, NULL, SHARED, bad_keys
+from mergerepl.delta.contract.problems import Code, TableContract
 from mergerepl.delta.marks import CommitMark
-from mergerepl.delta.metadata import CHAR_VARCHAR
 from mergerepl.delta.properties import missing_properties, set_properties
 from mergerepl.delta.sql_text import quoted, text_literal
 from mergerepl.delta.tables import (
@@ -56,6 +56,9 @@ from mergerepl.systables.compact import (
 )
 
 LONGEST_NAME = 128
+_NAMED_KEYS = 4
+_BAD_KEYS = {NULL: "rows have a key that is NULL", SHARED: "rows share a key", NO_GUID: "keys are no GUIDs"}
+_OTHER_STAMPS = "rows carry stamps of another database"
 _MAPPING = "delta.columnMapping.mode"
 
 
@@ -167,7 +170,7 @@ def _check_key_column(facts: TableState, name: str, column: str, key_type: Track
             name, f"GUID column '{column}' has the type {type_}", f"Use a string column of GUIDs.{later}"
         )
     why = unsupported(type_)
-    if str(found["metadata"].get(CHAR_VARCHAR, "")).startswith("char"):
+    if TableContract(facts, key=(column,)).find(Code.KEY_PADDED):
         why = "Delta stores char(n) padded or not, and pads it when it is read"
     if why is not None:
         raise TrackingError.cannot_enable(name, f"key column '{column}': {why}", "Choose another key.")
@@ -182,29 +185,25 @@ def _check_rows(spark: SparkSession, wanted: TrackedTable, facts: TableState, la
             f"it is a shallow clone: its file '{away}' lies elsewhere",
             "Make a copy of its rows.",
         )
-    rows = read_version(spark, facts.path, facts.version)
-    columns = key_columns(wanted)
-    keys = [column.alias(f"k{i}") for i, column in enumerate(columns)]
-    has_stamps = facts.field(CHANGE_BSN) is not None
-    stamp = F.col(CHANGE_BSN) if has_stamps else F.lit(None).cast("binary")
-    grouped = rows.select(*keys, stamp.alias("stamp")).groupBy(*(f"k{i}" for i in range(len(keys))))
-    counted = grouped.agg(F.count(F.lit(1)).alias("rows"), F.max("stamp").alias("stamp"))
-    has_null = F.lit(False)
-    for i in range(len(keys)):
-        has_null = has_null | F.col(f"k{i}").isNull()
-    is_guid = wanted.key_type is TrackingKeyType.GUID
-    bad = F.when(has_null, "rows have a key that is NULL").when(F.col("rows") > 1, "rows share a key")
-    if is_guid:
-        bad = bad.when(~F.col("k0").rlike(GUID_PATTERN), "keys are no GUIDs")
-    if has_stamps:
-        bad = bad.when(F.col("stamp") > packed_literal(last_bsn), "rows carry stamps of another database")
-    found = counted.withColumn("bad", bad).where(F.col("bad").isNotNull()).limit(4).collect()
+    stamps = {}
+    if facts.field(CHANGE_BSN) is not None:
+        stamps = {_OTHER_STAMPS: F.max(CHANGE_BSN) > packed_literal(last_bsn)}
+    found = bad_keys(
+        read_version(spark, facts.path, facts.version),
+        wanted.key,
+        most=_NAMED_KEYS,
+        is_guid=wanted.key_type is TrackingKeyType.GUID,
+        also=stamps,
+    )
     if found:
-        named = ", ".join(key_texts(found, [f"k{i}" for i in range(len(keys))]))
         remedy = "Correct these rows first."
-        if "stamps" in found[0]["bad"]:
+        if found[0].reason == _OTHER_STAMPS:
             remedy = "Drop the three columns whose names begin with __sys first."
-        raise TrackingError.cannot_enable(wanted.name, f"{found[0]['bad']}: {named}", remedy)
+        raise TrackingError.cannot_enable(
+            wanted.name,
+            f"{_BAD_KEYS.get(found[0].reason, found[0].reason)}: {', '.join(key_texts([each.values for each in found]))}",
+            remedy,
+        )
 
 
 def _add_columns(spark: SparkSession, facts: TableState, mark: CommitMark) -> None:

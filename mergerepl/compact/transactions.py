@@ -43,8 +43,9 @@ from mergerepl.compact.overlay import (
     view,
 )
 from mergerepl.compact.predicates import packed_literal
-from mergerepl.compact.row_keys import GUID_PATTERN, packed_key
+from mergerepl.compact.row_keys import packed_key
 from mergerepl.compact.table_rules import broken_rules, default_of, fitted, too_long_key
+from mergerepl.delta.contract.keys import GUID_PATTERN
 from mergerepl.delta.tables import open_table, write_files
 from mergerepl.model.tracking import TrackingKeyType, TransactionResult
 from mergerepl.rows.images import all_true, same_value

@@ -3,17 +3,16 @@
 The files must lie in the table's folder, a copy must compute the same generated columns, and it must keep the texts.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import reduce
 from operator import or_
 from pathlib import Path
 
-from pyspark.sql import Column, DataFrame, SparkSession
+from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
-from mergerepl.delta.contract.declared_rules import declared_rules
-from mergerepl.delta.contract.partition_texts import text_rules
-from mergerepl.delta.contract.text_lengths import length_rules
+from mergerepl.delta.contract.keys import NO_GUID, NULL, SHARED, bad_keys
+from mergerepl.delta.contract.rules import copy_rules
 from mergerepl.delta.tables import TableState, foreign_file, read_columns, read_version
 from mergerepl.errors import PublicationError
 from mergerepl.model.publication import Article, Tracking
@@ -25,11 +24,10 @@ from mergerepl.spark.session import require_utc
 
 MOST_NAMED = 5
 MOST_TEXTS_NAMED = 3
-GUID_PATTERN = "^[0-9a-fA-F]{8}(-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}$"
 
-_ROWS = "__mr_rows"
 _RULE = "__mr_rule"
-_DIFFERS = "__mr_differs"
+_DIFFERS = "differs"
+_REASONS = {NULL: "NULL values", SHARED: "duplicate values", NO_GUID: "values that are no GUIDs"}
 
 
 def check_rows(spark: SparkSession, article: Article, table: TableState) -> None:
@@ -58,16 +56,23 @@ def check_rows(spark: SparkSession, article: Article, table: TableState) -> None
         rows = read_version(spark, table.path, table.version)
     else:
         rows = read_columns(spark, table.path, table.version, article.identity)
-    found = with_readable(bad_identities(rows, article, generated), article.identity).take(MOST_NAMED + 1)
-    bad = [row for row in found if row["__mr_reason"] is not None]
+    differs = reduce(or_, differs_from_expression(generated).values(), F.lit(False))
+    found = bad_keys(
+        rows,
+        article.identity,
+        most=MOST_NAMED + 1,
+        is_guid=bool(article.rowguid),
+        also={_DIFFERS: F.bool_or(differs)} if generated else {},
+    )
+    bad = [each for each in found if each.reason != _DIFFERS]
     if found and not bad:
         check_generated(rows, generated, article=article.name, table=table.path)
     if not bad:
         return
-    named = [", ".join(f"{name}={_text(row[name])}" for name in article.identity) for row in bad[:MOST_NAMED]]
+    named = [_named(article, each.values) for each in bad[:MOST_NAMED]]
     what = "rowguid column" if article.rowguid else "key"
     more = " and more" if len(bad) > MOST_NAMED else ""
-    reasons = sorted({str(row["__mr_reason"]) for row in bad})
+    reasons = sorted({_REASONS[each.reason] for each in bad})
     raise PublicationError(
         f"Article '{article.name}' cannot be published: its {what} ({', '.join(article.identity)}) has "
         f"{' and '.join(reasons)} in table '{table.path}': {'; '.join(named)}{more}. "
@@ -84,7 +89,7 @@ def check_texts(spark: SparkSession, article: Article, table: TableState) -> Non
     Raises: PublicationError naming the column and up to three keys.
     """
     names = [field["name"] for field in published_fields(article, table)]
-    rules = text_rules(table, names, of_copy=True) | length_rules(table, names) | declared_rules(table, names)
+    rules = copy_rules(table, names)
     if not rules:
         return
     rule = F.coalesce(*(F.when(~is_kept, F.lit(name)) for name, is_kept in rules.items()))
@@ -99,7 +104,7 @@ def check_texts(spark: SparkSession, article: Article, table: TableState) -> Non
     alike = with_readable(broken.where(F.col(_RULE) == first[_RULE]), article.identity).take(
         MOST_TEXTS_NAMED + 1
     )
-    keys = [", ".join(f"{name}={_text(row[name])}" for name in article.identity) for row in alike]
+    keys = [_named(article, [row[name] for name in article.identity]) for row in alike]
     named = "; ".join(keys[:MOST_TEXTS_NAMED])
     raise PublicationError(
         f"Article '{article.name}' cannot be published: table '{table.path}' breaks the {first[_RULE]}, so that a copy "
@@ -170,26 +175,6 @@ def _check_computable(spark: SparkSession, article: Article, table: TableState) 
             )
 
 
-def _text(value: object) -> str:
-    return "NULL" if value is None else str(value)
-
-
-def bad_identities(rows: DataFrame, article: Article, generated: Mapping[str, str]) -> DataFrame:
-    """Return the identities that are not valid: the columns, the number of rows that have it, and the reason.
-
-    Identities of rows whose generated columns (name -> expression) hold something else come with them, without a
-    reason: one scan finds both.
-    """
-    columns = [F.col(quote(name)) for name in article.identity]
-    # a GUID is the same in either case
-    identity: list[Column] = [F.lower(columns[0]).alias(article.identity[0])] if article.rowguid else columns
-    differs = reduce(or_, differs_from_expression(generated).values(), F.lit(False))
-    counted = rows.groupBy(*identity).agg(F.count(F.lit(1)).alias(_ROWS), F.bool_or(differs).alias(_DIFFERS))
-    has_null = F.lit(False)
-    for column in columns:
-        has_null = has_null | column.isNull()
-    reason = F.when(has_null, F.lit("NULL values")).when(F.col(_ROWS) > 1, F.lit("duplicate values"))
-    if article.rowguid:
-        reason = reason.when(~columns[0].rlike(GUID_PATTERN), F.lit("values that are no GUIDs"))
-    judged = counted.select("*", reason.alias("__mr_reason"))
-    return judged.where(F.col("__mr_reason").isNotNull() | F.col(_DIFFERS))
+def _named(article: Article, values: Sequence[object]) -> str:
+    pairs = zip(article.identity, values, strict=True)
+    return ", ".join(f"{name}={'NULL' if value is None else value}" for name, value in pairs)

@@ -4,6 +4,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from mergerepl.delta.contract.problems import OF_REPLICAS, OF_REPLICATED_COLUMNS, TableContract
 from mergerepl.delta.feed.window import feed_window
 from mergerepl.delta.metadata import CHAR_VARCHAR, GENERATION_EXPRESSION
 from mergerepl.delta.tables import TableState, is_delta_table, is_vacant, open_table
@@ -18,7 +19,6 @@ from mergerepl.errors import (
     give_up_advice,
 )
 from mergerepl.model.publication import Subscription, SyncType
-from mergerepl.publish.check_article import column_problem, table_problem
 from mergerepl.publish.stated import Stated
 from mergerepl.publish.stored import ReplicaState, Stored
 from mergerepl.publish.unfinished import article_table, check_unwritten, is_unfinished
@@ -181,7 +181,7 @@ def _check_schema(article: ArticleRow, source: TableState, table: TableState) ->
     if extra:
         _differ(article, table.path, f"it has the column '{extra[0]}', which is not published")
 
-    problem = table_problem(table) or column_problem(table.fields)
+    problem = TableContract(table).explain({**OF_REPLICAS, **OF_REPLICATED_COLUMNS})
     if problem is not None:
         why, next_step = problem
         raise PublicationError(

@@ -12,7 +12,7 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql.window import Window
 
-from mergerepl.delta.contract.table_rules import table_rules
+from mergerepl.delta.contract.rules import table_rules
 from mergerepl.delta.metadata import DEFAULT_EXPRESSION
 from mergerepl.delta.tables import TableState
 from mergerepl.delta.types import ddl_of

@@ -5,32 +5,20 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from pyspark.sql import SparkSession
-from pyspark.sql import functions as F
 
+from mergerepl.delta.contract.keys import bad_keys
+from mergerepl.delta.contract.problems import Code, TableContract
 from mergerepl.delta.tables import TableState, head_version, is_delta_table, open_table, read_columns
 from mergerepl.delta.types import ddl_of
 from mergerepl.filters.clause import Clause, ClauseError, functions_of, text
 from mergerepl.filters.parse import parse_filter
 from mergerepl.filters.prepare import prepared
 from mergerepl.model.transactional import TransactionalArticle, TransactionalSubscription
-from mergerepl.rows.images import with_readable
-from mergerepl.rows.sql import quote
 from mergerepl.systables.transactional import ArticleRow, SubscriptionRow
 from mergerepl.transactional.refusals import TransactionalError, TransactionalUsageError
 from mergerepl.transactional.snapshot import is_ours
 
-_KEY_TYPES = (
-    "tinyint",
-    "smallint",
-    "int",
-    "bigint",
-    "string",
-    "date",
-    "timestamp",
-    "timestamp_ntz",
-    "boolean",
-    "binary",
-)
+_NAMED_KEYS = 3
 
 
 @dataclass(frozen=True)
@@ -89,10 +77,11 @@ def checked_article(root: Path, stated: TransactionalArticle) -> Wanted:
             raise TransactionalError.bad_table(
                 stated.name, f"key column '{name}' is generated", "Name it in `columns`."
             )
-        if types[name].partition("(")[0] not in (*_KEY_TYPES, "decimal"):
-            raise TransactionalError.no_key(
-                stated.name, f"column '{name}' is {types[name].upper()}, which identifies no row"
-            )
+    contract = TableContract(state, columns, stated.key)
+    if bad := contract.find(Code.KEY_TYPE):
+        raise TransactionalError.no_key(
+            stated.name, f"column '{bad.column}' is {bad.detail.upper()}, which identifies no row"
+        )
     for name in stated.text_columns:
         if name in stated.key:
             raise TransactionalError.bad_table(
@@ -111,11 +100,11 @@ def checked_article(root: Path, stated: TransactionalArticle) -> Wanted:
             raise TransactionalError.bad_table(
                 stated.name, f"column '{name}' belongs to change tracking", "Leave it out."
             )
-        if "`" in types[name] or "collate" in types[name].lower() or "variant" in types[name]:
-            raise TransactionalUsageError.later(
-                f"Column '{name}' of type {types[name]} in article '{stated.name}'",
-                "Leave it out: state `columns:`.",
-            )
+    if bad := contract.find(Code.BACKTICK_PART, Code.COLLATED, Code.TYPE):
+        raise TransactionalUsageError.later(
+            f"Column '{bad.column}' of type {types[bad.column]} in article '{stated.name}'",
+            "Leave it out: state `columns:`.",
+        )
     return Wanted(
         stated, state, tuple(columns), tuple(types[name] for name in columns), _clause(stated, types)
     )
@@ -229,15 +218,9 @@ def check_key(spark: SparkSession, wanted: Wanted) -> None:
     """
     key = wanted.stated.key
     rows = read_columns(spark, wanted.state.path, head_version(wanted.state.path), list(key))
-    names = [f"k{i}" for i in range(len(key))]
-    keys = rows.select(*(F.col(quote(name)).alias(alias) for name, alias in zip(key, names, strict=True)))
-    is_null = F.lit(False)
-    for name in names:
-        is_null = is_null | F.col(name).isNull()
-    bad = keys.groupBy(*names).agg(F.count(F.lit(1)).alias("rows")).where(is_null | (F.col("rows") > 1))
-    found = with_readable(bad, names).limit(3).collect()
+    found = bad_keys(rows, key, most=_NAMED_KEYS)
     if found:
-        shown = "; ".join(", ".join(str(row[name]) for name in names) for row in found)
+        shown = "; ".join(", ".join(each.values) for each in found)
         raise TransactionalError.no_key(
             wanted.stated.name,
             f"rows of '{wanted.state.path}' share ({', '.join(key)}) or have NULL there: {shown}",

@@ -126,9 +126,12 @@ def test_what_fails_aborts_and_changes_nothing(spark: SparkSession, replica_dir:
         ("keys are there already: 1", lambda tx: tx.insert("orders", [{"id": 1, "n": 1}])),
         ("keys are given twice: 2", lambda tx: tx.insert("orders", [{"id": 2, "n": 1}] * 2)),
         ("a key that is NULL", lambda tx: tx.insert("orders", [{"id": None, "n": 1}])),
-        ("longer than the varchar\\(5\\)", lambda tx: tx.upsert("orders", [{"id": 1, "note": "abcdef"}])),
-        ("CHECK constraint positive", lambda tx: tx.update("orders", {"n": "-1"})),
-        ("is NOT NULL", lambda tx: tx.update("orders", {"n": "null"})),
+        (
+            "rows break the type varchar\\(5\\) of column 'note'",
+            lambda tx: tx.upsert("orders", [{"id": 1, "note": "abcdef"}]),
+        ),
+        ("CHECK constraint 'positive'", lambda tx: tx.update("orders", {"n": "-1"})),
+        ("NOT NULL of column 'n'", lambda tx: tx.update("orders", {"n": "null"})),
         ("do not fit the type of column 'n'", lambda tx: tx.update("orders", {"n": "'x'"})),
         ("no column 'x'", lambda tx: tx.insert("orders", [{"id": 3, "x": 1}])),
         ("DataFrame or a list of dictionaries", lambda tx: tx.insert("orders", {"id": 3})),
@@ -156,7 +159,9 @@ def test_a_key_that_delta_stores_as_null_is_refused(spark: SparkSession, replica
     write_deltalake(str(replica_dir / "orders"), table, partition_by=["region"])
     tracking = mergerepl.ChangeTracking(replica_dir)
     tracking.enable_tracking("orders", key=["region", "id"])
-    with pytest.raises(TrackingError, match="keys are empty in partition column 'region'"):
+    with pytest.raises(
+        TrackingError, match="rows break the rule of partition column 'region' that no value is empty"
+    ):
         tracking.insert("orders", [{"region": "", "id": 2}])
 
 

@@ -13,7 +13,7 @@ from pyspark.sql import functions as F
 from pyspark.sql import types as T
 
 from mergerepl.delta import merge
-from mergerepl.delta.contract.declared_rules import declared_rules
+from mergerepl.delta.contract.rules import declared_rules
 from mergerepl.delta.log import head_version
 from mergerepl.delta.table import open_table
 from mergerepl.delta.types import has_not_null_parts, invariants

@@ -145,10 +145,10 @@ MAY_IMPORT: dict[str, set[str]] = {
     # Resolvers of one's own: whose functions an agent knows, and how they are called.
     "mergerepl.merge.resolvers": BASE | PHASES,
     "mergerepl.merge.capture": BASE | PHASES | {"mergerepl.merge.apply", "mergerepl.merge.partitions"},
-    # Staged rows are checked by the rules of tables that publishing knows; a late round begins with a capture.
+    # A late round begins with a capture.
     "mergerepl.merge.stage": BASE
     | PHASES
-    | {"mergerepl.merge.apply", "mergerepl.merge.partitions", "mergerepl.publish", "mergerepl.merge.capture"},
+    | {"mergerepl.merge.apply", "mergerepl.merge.partitions", "mergerepl.merge.capture"},
     # The agent first finishes decided transactions of a tracked folder: that module of `compact` alone.
     "mergerepl.merge.session": BASE | PHASES | FEATURES | {"mergerepl.compact.sweep"},
     # Other replication products stand on the base alone.

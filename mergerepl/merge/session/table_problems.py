@@ -1,9 +1,9 @@
 """Problems of an article's table as it is now, for `status`: what the next session refuses or must bridge."""
 
+from mergerepl.delta.contract.problems import write_problem
 from mergerepl.delta.feed.window import FeedWindow
 from mergerepl.errors import StoreError
 from mergerepl.model.article import PublishedArticle
-from mergerepl.publish.check_article import write_problem
 from triggers.errors import another_column
 from triggers.schema_checks import replaced_column, schema_problem
 

@@ -18,7 +18,8 @@ from pyspark.sql import functions as F
 
 from conflict.failed_changes import REFUSED_AT, REFUSED_COLUMNS
 from mergerepl import changes
-from mergerepl.delta.contract.table_rules import table_rules
+from mergerepl.delta.contract.problems import write_problem
+from mergerepl.delta.contract.rules import table_rules
 from mergerepl.delta.engine_choice import EngineChoice
 from mergerepl.delta.metadata import DEFAULT_EXPRESSION, GENERATION_EXPRESSION
 from mergerepl.delta.small_writer import reason_for_spark
@@ -28,7 +29,6 @@ from mergerepl.errors import ApplyError
 from mergerepl.merge.stage.article import StagedArticle
 from mergerepl.merge.stage.merge_analysis import refuse_unmergeable
 from mergerepl.model.article import PublishedArticle
-from mergerepl.publish.check_article import write_problem
 from mergerepl.replica.replica import Replica
 from mergerepl.replica.staged_rows import read_staged
 from mergerepl.rows.images import identity_value
