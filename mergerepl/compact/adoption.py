@@ -202,7 +202,7 @@ def _refuse_shared_keys(
     Raises: ForeignCommitError.
     """
     keys = key_names(table)
-    bounded = staged_files.within(table, staged_files.bounds_of(at, table))
+    bounded = staged_files.within_keys(table, staged_files.bounds_of(at, table))
 
     def keys_at(version: int, *, now: int) -> DataFrame:
         rows = snapshot_rows(spark, path, version)

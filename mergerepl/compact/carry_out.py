@@ -40,7 +40,7 @@ from mergerepl.compact.overlay import (
 )
 from mergerepl.compact.predicates import packed, unpacked, unpacked_column
 from mergerepl.compact.row_keys import packed_key
-from mergerepl.compact.staged_files import within
+from mergerepl.compact.staged_files import within_keys
 from mergerepl.delta import appended
 from mergerepl.delta.sql_text import quoted, timestamp_literal
 from mergerepl.delta.tables import (
@@ -186,7 +186,7 @@ def _write(session: Session, folder: Path, intent: Intent, write: Write) -> int:
 def _merge(spark: SparkSession, session: Session, folder: Path, write: Write, table: TrackedTable) -> None:
     source = _staged(spark, folder, write)
     columns = [name for name in source.columns if name not in _state_names(table)]
-    bounded = within(table, write.bounds, of="t.")
+    bounded = within_keys(table, write.bounds, of="t.")
     on = same_key(table, target="t.", source="s.")
     path = session.database.path(table.name)
     merge, _ = merge_into(spark, source, path, on if bounded is None else bounded & on)

@@ -8,8 +8,8 @@ from typing import Any
 
 from mergerepl.store.redo import RedoLog
 
-Bounds = Mapping[str, tuple[int | str, int | str]]
-"""Staged key column to its lowest and highest value, in JSON's types: days for dates."""
+Bounds = Mapping[str, tuple[str, str]]
+"""Staged key column to its lowest and highest value, as text."""
 
 
 @dataclass(frozen=True)

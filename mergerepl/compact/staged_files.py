@@ -1,8 +1,6 @@
 """The contents of staged Parquet files, read without Spark: rows of each kind, broken rules, bounds of their keys."""
 
-import re
 from collections.abc import Sequence
-from datetime import date
 from functools import reduce
 from pathlib import Path
 from typing import Any
@@ -16,11 +14,9 @@ from mergerepl.compact.overlay import CHANGE_CONTEXT, EXISTED, PRESENT, PROBLEM,
 from mergerepl.delta.footers import read_footer, statistics_of
 from mergerepl.model.article import BOUNDED_TYPES
 from mergerepl.model.tracking import TrackedTable
-from mergerepl.rows.key_bounds import FIRST_BOUNDED_DAY
+from mergerepl.rows.key_bounds import within
 from mergerepl.rows.sql import quote
 
-_PRINTABLE = re.compile("[ -~]*")
-_FIRST_BOUNDED_DAY = (date.fromisoformat(FIRST_BOUNDED_DAY) - date(1970, 1, 1)).days
 _EXAMPLES = 3
 
 
@@ -81,17 +77,17 @@ def context_of(folders: Sequence[Path]) -> str | None:
     return found.pop() if len(found) == 1 else None
 
 
-def bounds_of(folder: Path, table: TrackedTable) -> dict[str, tuple[int | str, int | str]]:
-    """Return the bounds of the key columns that have some, from the files' footers."""
-    found = {}
-    for name, type_ in zip(key_names(table), table.key_types, strict=True):
-        ends = _ends(folder, name) if type_ in BOUNDED_TYPES else None
-        if ends is not None and not (type_ == "date" and int(ends[0]) < _FIRST_BOUNDED_DAY):
-            found[name] = ends
-    return found
+def bounds_of(folder: Path, table: TrackedTable) -> dict[str, tuple[str, str]]:
+    """Return the bounds of the staged key columns that have some, from the files' footers."""
+    ends = {
+        name: _ends(folder, name)
+        for name, type_ in zip(key_names(table), table.key_types, strict=True)
+        if type_ in BOUNDED_TYPES
+    }
+    return {name: found for name, found in ends.items() if found is not None}
 
 
-def _ends(folder: Path, name: str) -> tuple[int | str, int | str] | None:
+def _ends(folder: Path, name: str) -> tuple[str, str] | None:
     lows, highs = [], []
     for footer in _footers(folder):
         for i, bounds in enumerate(statistics_of(footer, name)):
@@ -99,31 +95,19 @@ def _ends(folder: Path, name: str) -> tuple[int | str, int | str] | None:
                 continue
             if bounds is None or not bounds.has_min_max:
                 return None
-            lows.append(_plain(bounds.min))
-            highs.append(_plain(bounds.max))
-    ends = (min(lows), max(highs)) if lows else None
-    is_odd = ends is not None and any(isinstance(end, str) and not _PRINTABLE.fullmatch(end) for end in ends)
-    return None if is_odd else ends
+            lows.append(bounds.min)
+            highs.append(bounds.max)
+    return (str(min(lows)), str(max(highs))) if lows else None
 
 
-def _plain(value: Any) -> Any:
-    return (value - date(1970, 1, 1)).days if isinstance(value, date) else value
-
-
-def within(table: TrackedTable, bounds: Bounds, *, of: str = "") -> Column | None:
+def within_keys(table: TrackedTable, bounds: Bounds, *, of: str = "") -> Column | None:
     """Return a condition that rows with keys inside the bounds meet, and by the bounds of their files, too."""
     ends = [
-        F.col(f"{of}{quote(column)}").between(
-            _literal(bounds[name][0], type_), _literal(bounds[name][1], type_)
-        )
+        within(F.col(f"{of}{quote(column)}"), *bounds[name], type_)
         for column, name, type_ in zip(table.key, key_names(table), table.key_types, strict=True)
         if name in bounds
     ]
     return reduce(Column.__and__, ends) if ends else None
-
-
-def _literal(value: int | str, type_: str) -> Column:
-    return F.date_from_unix_date(F.lit(value)) if type_ == "date" else F.lit(value).cast(type_)
 
 
 def _footers(folder: Path) -> list[Any]:

@@ -354,7 +354,7 @@ class Transaction:
 
     def _put_given(self, touched: Touched, given: _Given, missing: Sequence[str], *, replaces: bool) -> None:
         """Stage given rows: new keys as inserts; known ones as updates where a value differs, or as refused rows."""
-        bounded = staged_files.within(touched.table, given.bounds)
+        bounded = staged_files.within_keys(touched.table, given.bounds)
         seen = view(self._spark, touched, bounded)
         old = {name: f"__sysOld{i}" for i, name in enumerate(touched.columns)} if replaces else {}
         seen = seen.select(

@@ -24,7 +24,7 @@ from mergerepl.rows.images import (
     rowguid_of_image,
     same_value,
 )
-from mergerepl.rows.key_bounds import bound_measures, bounds_found, within_bounds
+from mergerepl.rows.key_bounds import bounds_of, within_bounds
 from mergerepl.rows.sql import struct_type
 from mergerepl.spark.in_memory import Kept, frame_of
 from mergerepl.systables import conflicts_info, contents, tombstone
@@ -236,11 +236,7 @@ def _held(
     spark: SparkSession, replica: Replica, article: PublishedArticle, known: DataFrame, head: int
 ) -> DataFrame:
     """Return the rows as the table has them: rowguid, held_row. Files whose keys lie outside are not read."""
-    measures = bound_measures(article, lambda field: F.col(f"{_KNOWN}.{ROW}.{field}"))
-    bounds = {}
-    if measures:
-        found = known.agg(*(measure.alias(name) for name, measure in measures.items())).collect()[0].asDict()
-        bounds = bounds_found(article, found)
+    bounds = bounds_of(known, article, lambda field: F.col(f"{_KNOWN}.{ROW}.{field}"))
     rows = read_version(spark, replica.table(article), head).where(within_bounds(article, bounds))
     images = rows.select(row_image(article.columns).cast(struct_type(article.types)).alias(_HELD))
     rowguid = rowguid_of_image(

@@ -48,7 +48,7 @@ from mergerepl.replica.positions import captured_position
 from mergerepl.replica.replica import Replica
 from mergerepl.replica.staged_rows import read_staged
 from mergerepl.rows.images import image_type
-from mergerepl.rows.key_bounds import bound_measures, bounds_found
+from mergerepl.rows.key_bounds import bounds_of
 from mergerepl.spark.errors import cause_of, engine_answers, plain_errors
 from mergerepl.spark.in_memory import Kept
 from mergerepl.store.changeset import ArticleWork, drop
@@ -270,7 +270,7 @@ def _plan(
             nickname=article.nickname,
             from_version=head,
             actions={each: actions.count(each) for each in set(actions)},
-            bounds=_bounds(wanted, article),
+            bounds=bounds_of(wanted, article, lambda field: F.col(f"{NEW}.{field}")),
         )
         _stage_checked(
             spark,
@@ -423,14 +423,6 @@ def _overwritten(
     finally:
         kept.release()
     return _named(found, plan.article) if found else ""
-
-
-def _bounds(rows: DataFrame, article: PublishedArticle) -> dict[str, tuple[str, str]]:
-    measures = bound_measures(article, lambda field: F.col(f"{NEW}.{field}"))
-    if not measures:
-        return {}
-    found = rows.agg(*(measure.alias(name) for name, measure in measures.items())).collect()[0].asDict()
-    return bounds_found(article, found)
 
 
 def _note(

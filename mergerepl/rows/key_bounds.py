@@ -4,7 +4,7 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from functools import reduce
 
-from pyspark.sql import Column
+from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
 from mergerepl.model.article import BOUNDED_TYPES, PublishedArticle
@@ -14,7 +14,7 @@ from mergerepl.rows.sql import quote
 KeyBounds = Mapping[str, tuple[str, str]]
 """The lowest and the highest value of identity fields, as text."""
 
-FIRST_BOUNDED_DAY = "1582-10-25"
+_FIRST_BOUNDED_DAY = "1582-10-25"
 """Delta reads the bounds of files from 1582-10-05 to 1582-10-14 as ten days later: it would leave such rows out."""
 
 _PRINTABLE = re.compile("[ -~]*")
@@ -56,6 +56,17 @@ def bounds_found(
     """Return the bounds of the identity fields that have some, from the values of `bound_measures`."""
     between = {field: found_between(field, found, prefix=prefix) for field in _bounded(article)}
     return {field: bounds for field, bounds in between.items() if bounds is not None}
+
+
+def bounds_of(
+    rows: DataFrame, article: PublishedArticle, value: Callable[[str], Column]
+) -> dict[str, tuple[str, str]]:
+    """Return the bounds of the identity fields in rows, in one job; `value` as for `bound_measures`."""
+    measures = bound_measures(article, value)
+    if not measures:
+        return {}
+    found = rows.agg(*(measure.alias(name) for name, measure in measures.items())).collect()[0]
+    return bounds_found(article, found.asDict())
 
 
 def within_bounds(article: PublishedArticle, bounds: KeyBounds, *, of: str = "") -> Column:
@@ -105,9 +116,14 @@ def _bounded(article: PublishedArticle) -> dict[str, str]:
     return {field: types[field] for field in article.identity_fields if types[field] in BOUNDED_TYPES}
 
 
+def is_unbounded(lowest: str, type_: str) -> bool:
+    """Return whether bounds from this value on would leave out rows that have such keys."""
+    return type_ == "date" and lowest < _FIRST_BOUNDED_DAY
+
+
 def within(key: Column, lowest: str, highest: str, type_: str) -> Column:
     """Return a condition that the values between two bounds meet, and by the bounds of their files, too."""
-    if type_ == "date" and lowest < FIRST_BOUNDED_DAY:
+    if is_unbounded(lowest, type_):
         return F.lit(True)
     if type_ != "string":
         return (key >= F.lit(lowest).cast(type_)) & (key <= F.lit(highest).cast(type_))

@@ -16,7 +16,7 @@ from pyspark.sql.window import Window
 
 from mergerepl.delta.tables import Bounds
 from mergerepl.rows.images import key_hash, readable
-from mergerepl.rows.key_bounds import FIRST_BOUNDED_DAY
+from mergerepl.rows.key_bounds import is_unbounded
 from mergerepl.rows.sql import literal, quote
 from mergerepl.spark.in_memory import Kept, broadcast_if_few, broadcast_if_small, frame_of, in_one_task
 from mergerepl.transactional.article_procedures import Shape, error_text
@@ -185,8 +185,7 @@ def bounds_text(shape: Shape, measured: Mapping[str, object]) -> str:
     found = ""
     for i in _bounded(shape):
         low, high = measured[f"lowest{i}"], measured[f"highest{i}"]
-        is_early = shape.key_types[i - 1] == "date" and str(low) < FIRST_BOUNDED_DAY
-        if low is not None and high is not None and not is_early:
+        if low is not None and high is not None and not is_unbounded(str(low), shape.key_types[i - 1]):
             column, type_ = f"t.{quote(shape.key[i - 1])}", shape.key_types[i - 1].upper()
             found += f"{column} BETWEEN CAST({literal(str(low))} AS {type_}) AND CAST({literal(str(high))} AS {type_}) AND "
     return found

@@ -26,7 +26,7 @@ from mergerepl.replica.replica import Replica
 from mergerepl.replica.runs import latest_of
 from mergerepl.rows import lineage_columns as lineage
 from mergerepl.rows.images import row_image
-from mergerepl.rows.key_bounds import KeyBounds, bound_measures, bounds_found, same_key
+from mergerepl.rows.key_bounds import bounds_of, same_key
 from mergerepl.rows.sql import struct_type
 from mergerepl.spark.in_memory import Kept, broadcast_if_few, in_one_task
 
@@ -98,7 +98,8 @@ def versions_of(
     wanted = kept.keep(broadcast_if_few(sent.select(ROWGUID, ROW), rows))
     table = read_version(spark, replica.table(article), version).alias("t")
     keys = wanted.select(*(F.col(f"{ROW}.{name}").alias(name) for name in article.identity_fields)).alias("s")
-    of_keys = same_key(article, _bounds(article, in_one_task(wanted, rows)))
+    bounds = bounds_of(in_one_task(wanted, rows), article, lambda name: F.col(f"{ROW}.{name}"))
+    of_keys = same_key(article, bounds)
     there = table.join(broadcast_if_few(keys, rows), on=of_keys, how="left_semi")
     image = row_image(article.columns).cast(struct_type(article.types)).alias(ROW)
     state = published_state(article)
@@ -120,13 +121,3 @@ def versions_of(
     known = kept.keep(known)
     others = published.join(known.select(ROWGUID), on=ROWGUID, how="left_anti")
     return kept.keep(known.unionByName(others.select(*CHANGE_COLUMNS)))
-
-
-def _bounds(article: PublishedArticle, rows: DataFrame) -> KeyBounds:
-    """Return between which keys rows (`row`) lie."""
-    measures = bound_measures(article, lambda name: F.col(f"{ROW}.{name}"))
-    if not measures:
-        return {}
-    found = rows.agg(*(each.alias(name) for name, each in measures.items())).first()
-    assert found is not None
-    return bounds_found(article, found.asDict())
