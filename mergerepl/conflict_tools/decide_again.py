@@ -1,7 +1,6 @@
 """The new rows of conflicts that are decided again, with the conflicts' outcomes and the rows that the table has."""
 
 from collections.abc import Sequence
-from functools import reduce
 from typing import TYPE_CHECKING
 
 from pyspark.errors import AnalysisException
@@ -16,6 +15,7 @@ from mergerepl.model.article import PublishedArticle
 from mergerepl.model.conflicts import Choice, Wish
 from mergerepl.monitoring.waiting import is_all_captured
 from mergerepl.replica.replica import Replica
+from mergerepl.replica.runs import SEQ, newest, read_runs
 from mergerepl.rows.images import (
     all_true,
     differing_columns,
@@ -27,9 +27,8 @@ from mergerepl.rows.images import (
 from mergerepl.rows.key_bounds import bounds_of, within_bounds
 from mergerepl.rows.sql import struct_type
 from mergerepl.spark.in_memory import Kept, frame_of
-from mergerepl.systables import conflicts_info, contents, tombstone
+from mergerepl.systables import conflicts_info, contents
 from mergerepl.systables.conflicts_info import ConflictRow, ConflictType
-from mergerepl.systables.contents import row_column
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -205,30 +204,15 @@ def _known(
 
     `outcome` (NULL: not recorded) is the version in which the session left the row.
     """
-    image = row_column(article.nickname)
-    through = replica.info().last_seq
-    of_row = conflicts.select(ROWGUID, "session_id", "winning")
+    runs = read_runs(
+        spark, replica.folder, article, through_seq_inclusive=replica.info().last_seq, with_marker=True
+    ).join(conflicts.select(ROWGUID, "session_id", "winning"), on=ROWGUID)
     is_outcome = (F.col(contents.MARKER) == F.col("session_id")) | (
         _entries(F.col(LINEAGE)) == _entries(F.col("winning"))
     )
-    frames = []
-    for table in (contents.NAME, tombstone.NAME):
-        rows = appended.read(spark, replica.folder / table).where(
-            (F.col(contents.TABLENICK) == article.nickname) & (F.col(contents.SEQ) <= through)
-        )
-        version = F.struct(F.lit(table == tombstone.NAME).alias(DELETED), LINEAGE, F.col(image).alias(ROW))
-        frames.append(
-            rows.join(of_row, on=ROWGUID).select(
-                ROWGUID,
-                contents.SEQ,
-                F.when(is_outcome, F.col(contents.SEQ)).alias(_OUTCOME),
-                version.alias(_KNOWN),
-            )
-        )
-    runs = reduce(DataFrame.unionByName, frames)
     return runs.groupBy(ROWGUID).agg(
-        F.max_by(_KNOWN, contents.SEQ).alias(_KNOWN),
-        F.max_by(F.struct(f"{_KNOWN}.{DELETED}", f"{_KNOWN}.{ROW}"), _OUTCOME).alias(_OUTCOME),
+        newest(DELETED, LINEAGE, ROW).alias(_KNOWN),
+        newest(DELETED, ROW, by=F.when(is_outcome, F.col(SEQ))).alias(_OUTCOME),
     )
 
 

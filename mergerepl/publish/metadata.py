@@ -21,7 +21,7 @@ from mergerepl.publish.rows import change_info
 from mergerepl.publish.run import ApplyRun
 from mergerepl.publish.stored import ReplicaState
 from mergerepl.replica.replica import Replica
-from mergerepl.replica.runs import delete_runs_after
+from mergerepl.replica.runs import current_rows, delete_runs_after
 from mergerepl.systables import catalog, contents, tombstone
 from mergerepl.systables.contents import (
     BORN_GENERATION,
@@ -154,7 +154,7 @@ def _latest(spark: SparkSession, root: Path, tablenicks: Sequence[int], through_
         _runs(spark, root, table, tablenicks, through_seq).select(TABLENICK, ROWGUID, SEQ)
         for table in (contents.NAME, tombstone.NAME)
     ]
-    return runs[0].unionByName(runs[1]).groupBy(TABLENICK, ROWGUID).agg(F.max(SEQ).alias(SEQ))
+    return current_rows(runs[0].unionByName(runs[1]), [SEQ], keys=[TABLENICK, ROWGUID])
 
 
 def _renumbered(generation: Column, numbers: Mapping[int, int]) -> Column:

@@ -10,7 +10,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING
 
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from mergerepl.changes import (
@@ -72,10 +72,11 @@ def read_runs(
     from_seq_exclusive: int | None = None,
     from_generation_exclusive: int | None = None,
     with_base: bool = False,
+    with_marker: bool = False,
 ) -> DataFrame:
     """Return the appended runs of one article's contents and tombstones: CHANGES columns and seq, not netted.
 
-    `with_base` adds `base`, as CAPTURED has it.
+    `with_base` adds `base`, as CAPTURED has it, `with_marker` the session that wrote the run.
 
     Generations rise with runs, so a lower bound on the generation prunes files and still leaves the latest
     version of every row it admits.
@@ -104,11 +105,17 @@ def read_runs(
             F.col(row_column(article.nickname)).alias(ROW),
             SEQ,
             *([F.col(base_column(article.nickname)).alias(BASE)] if with_base else ()),
+            *([contents.MARKER] if with_marker else ()),
         )
 
     if appended.file_count(folder / tombstone.NAME) == 0:
         return of(contents.NAME)
     return of(contents.NAME).unionByName(of(tombstone.NAME))
+
+
+def newest(*columns: str, by: Column | str = SEQ) -> Column:
+    """Return the aggregate that gives these columns of a row's newest run, as a struct; of runs whose `by` is not NULL."""
+    return F.max_by(F.struct(*columns), by)
 
 
 def current_rows(
@@ -119,7 +126,7 @@ def current_rows(
     `columns` are those wanted besides the keys: Spark by itself reads unused fields of a struct, too.
     """
     wanted = [name for name in columns if name not in keys]
-    latest = runs.groupBy(*keys).agg(F.max_by(F.struct(*wanted), SEQ).alias("latest"))
+    latest = runs.groupBy(*keys).agg(newest(*wanted).alias("latest"))
     return latest.select(*keys, "latest.*")
 
 
