@@ -95,7 +95,7 @@ SUBSCRIBER: Final = "subscriber"
 """The two struct columns of PAIRS: each side's change (NULL: none)."""
 
 ARTICLE: Final = "article"
-"""Struct column of PAIRS: the terms of the row's article (`rows.article_terms`)."""
+"""Struct column of PAIRS: the terms of the row's article (`enumeration.get_metadata`)."""
 
 VERDICT: Final = "verdict"
 

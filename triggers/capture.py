@@ -31,6 +31,7 @@ from mergerepl.delta.feed.net_changes import (
     has_null_key,
     net_changes,
 )
+from mergerepl.errors import CaptureError
 from mergerepl.model.article import PublishedArticle
 from mergerepl.rows.images import (
     differs_from_expression,
@@ -57,8 +58,6 @@ from triggers.errors import (
     FeedGapError,
     NullKeyError,
     duplicate_keys,
-    generated_values,
-    other_values,
 )
 from triggers.tracked_rows import IS_KNOWN, Origin, tracked_rows
 from triggers.window import CaptureWindow
@@ -441,17 +440,22 @@ def _check_generated(window: CaptureWindow, net: NetRows) -> None:
     name = next((name for name, count in others.items() if count), None)
     if name is None:
         return
-    found = other_values(
-        article.name,
-        window.table,
-        rows=others[name],
-        column=name,
-        expression=window.generated_columns[name],
-        zone=str(rows.sparkSession.conf.get("spark.sql.session.timeZone")),
+    zone = rows.sparkSession.conf.get("spark.sql.session.timeZone")
+    found = (
+        f"Article '{article.name}': {others[name]} changed rows of '{window.table}' have values of the generated column "
+        f"'{name}' ({window.generated_columns[name]}) that a session with time zone {zone} computes differently, as the "
+        "other replicas would."
     )
     if window.is_late:
         log.warning(
             "%s They came in during the session. Delete and insert them again in such a session.", found
         )
         return
-    raise generated_values(article.name, window.table, name, found)
+    raise CaptureError(
+        f"{found} Nothing was captured. Delete these rows and insert them again in a session with that time zone "
+        "(spark.sql.session.timeZone), then run again. A Python program whose own session has the writers' time zone may "
+        "synchronize them as they are.",
+        article=article.name,
+        table=str(window.table),
+        column=name,
+    )

@@ -3,8 +3,7 @@
 from collections.abc import Sequence
 from pathlib import Path
 
-from mergerepl.errors import CaptureError, SchemaMismatchError, begin_again
-from mergerepl.rows.sql import quote
+from mergerepl.errors import CaptureError, begin_again
 
 
 class DuplicateKeyError(CaptureError):
@@ -92,105 +91,9 @@ def older_copy(article: str, table: Path, root: Path, what: str) -> CaptureError
     )
 
 
-def foreign_files(
-    article: str, table: Path, root: Path, *, file: str, version: int, operation: str
-) -> CaptureError:
-    """Return the error about a table with files outside its folder since a version."""
-    return CaptureError(
-        f"Article '{article}': since version {version} ({operation}), table '{table}' has files outside its folder, such "
-        f"as '{file}' (a shallow clone?). Their owner may remove them. Nothing was changed. Take that commit back with "
-        "RESTORE TABLE, and write its rows into the table's own folder.",
-        replica=str(root),
-        article=article,
-    )
-
-
-def removed_nothing(
-    article: str,
-    table: Path,
-    root: Path,
-    *,
-    removed: str,
-    meant: str,
-    version: int,
-    operation: str,
-    engine: str,
-) -> CaptureError:
-    """Return the error about a commit that removed a file by another name than the log knows it by."""
-    return CaptureError(
-        f"Article '{article}': version {version} of table '{table}' ({operation}, by {engine or 'an unknown writer'}) "
-        f"removes the file '{removed}', which its log names '{meant}'. So the file is still in the table: rows that were "
-        "updated are there twice, and rows that were deleted are still there. Nothing was changed. Go back with RESTORE "
-        f"TABLE delta.{quote(str(table))} TO VERSION AS OF {version - 1} (it takes back all later changes of the table, "
-        f"too), run `mergerepl doctor {root} --mend`, then write again.",
-        replica=str(root),
-        article=article,
-        table=str(table),
-        version=version,
-    )
-
-
-def columns_changed(article: str, root: Path, problem: str, where: str) -> SchemaMismatchError:
-    """Return the error about a table whose columns are not the published ones any more."""
-    return SchemaMismatchError(
-        f"Article '{article}' at '{root}': {problem} ({where}). Schema changes do not travel in this version. Nothing was "
-        "changed. Undo it: ADD, RENAME and NOT NULL with ALTER TABLE; all else with RESTORE TABLE, which takes back all "
-        "later changes of the table too.",
-        replica=str(root),
-        article=article,
-    )
-
-
-def column_replaced(
-    article: str, table: Path, root: Path, column: str, *, version: int, operation: str, is_publisher: bool
-) -> SchemaMismatchError:
-    """Return the error about a published column that was dropped, and whose name another column has now."""
-    return SchemaMismatchError(
-        f"Article '{article}' at '{root}': {another_column(column, version, operation)} Schema changes do not travel in "
-        "this version: its values would replace the published ones at every replica. Nothing was changed. Go back with "
-        f"RESTORE TABLE delta.{quote(str(table))} TO VERSION AS OF {version - 1} (it takes back all later changes of the "
-        f"table, too); or {begin_again(is_publisher=is_publisher)}.",
-        replica=str(root),
-        article=article,
-        table=str(table),
-        column=column,
-        version=version,
-    )
-
-
 def another_column(column: str, version: int, operation: str) -> str:
     """Return the sentence that a column only has the name of a published one."""
     return (
         f"published column '{column}' is not the column any more that it was before version {version} ({operation}): it "
         "was dropped and added again, or another column has its name now."
-    )
-
-
-def column_lost(article: str, table: Path, column: str) -> SchemaMismatchError:
-    """Return the error about a table that lacks a published column, for commands that would read it."""
-    return SchemaMismatchError(
-        f"Article '{article}': published column '{column}' was dropped or renamed in '{table}'. Schema changes do not "
-        "travel in this version; until it is undone, no session captures this table.",
-        article=article,
-        table=str(table),
-    )
-
-
-def generated_values(article: str, table: Path, column: str, found: str) -> CaptureError:
-    """Return the error about generated values that this session computes otherwise; `found` is `other_values`."""
-    return CaptureError(
-        f"{found} Nothing was captured. Delete these rows and insert them again in a session with that time zone "
-        "(spark.sql.session.timeZone), then run again. A Python program whose own session has the writers' time zone may "
-        "synchronize them as they are.",
-        article=article,
-        table=str(table),
-        column=column,
-    )
-
-
-def other_values(article: str, table: Path, *, rows: int, column: str, expression: str, zone: str) -> str:
-    """Return the sentence that rows have other values of a generated column than this session computes."""
-    return (
-        f"Article '{article}': {rows} changed rows of '{table}' have values of the generated column '{column}' "
-        f"({expression}) that a session with time zone {zone} computes differently, as the other replicas would."
     )

@@ -1,6 +1,6 @@
 """Checks of a published table: merge replication refuses another table at its path, an older copy, other columns.
 
-Pure on the facts of a feed window; the texts are in `triggers.errors`.
+Pure on the facts of a feed window.
 """
 
 from collections.abc import Collection, Mapping
@@ -9,18 +9,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from mergerepl.delta.types import Field, bare, ddl_of, padded_types
+from mergerepl.errors import CaptureError, SchemaMismatchError, begin_again
 from mergerepl.model.article import PublishedArticle
+from mergerepl.rows.sql import quote
 from mergerepl.systables.compact import SYSTEM_PREFIX
-from triggers.errors import (
-    column_lost,
-    column_replaced,
-    columns_changed,
-    foreign_files,
-    older_copy,
-    removed_nothing,
-    replaced_table,
-    table_gone,
-)
+from triggers.errors import another_column, older_copy, replaced_table, table_gone
 
 if TYPE_CHECKING:
     from mergerepl.delta.feed.window import FeedWindow
@@ -72,18 +65,36 @@ def check_columns(at: ArticleTable, window: "FeedWindow") -> None:
     """
     stated = [] if window.is_truncated else window.metadata_commits
     problem = schema_problem(at.article, window.table.metadata, window.before if stated else None)
+    of_article = f"Article '{at.article.name}' at '{at.root}'"
     if problem is not None:
         where = f"version {stated[-1].version}, {stated[-1].operation}" if stated else "an earlier version"
-        raise columns_changed(at.article.name, at.root, problem, where)
+        raise SchemaMismatchError(
+            f"{of_article}: {problem} ({where}). Schema changes do not travel in this version. Nothing was changed. Undo "
+            "it: ADD, RENAME and NOT NULL with ALTER TABLE; all else with RESTORE TABLE, which takes back all later "
+            "changes of the table too.",
+            replica=str(at.root),
+            article=at.article.name,
+        )
     replaced = replaced_column(at.article, window)
     if replaced is not None:
         name, commit = replaced
-        raise column_replaced(
-            *(at.article.name, at.path, at.root, name),
+        raise SchemaMismatchError(
+            f"{of_article}: {another_column(name, commit.version, commit.operation)} Schema changes do not travel in this "
+            "version: its values would replace the published ones at every replica. Nothing was changed. Go back with "
+            f"{_restore(at.path, commit.version)}; or {begin_again(is_publisher=at.is_publisher)}.",
+            replica=str(at.root),
+            article=at.article.name,
+            table=str(at.path),
+            column=name,
             version=commit.version,
-            operation=commit.operation,
-            is_publisher=at.is_publisher,
         )
+
+
+def _restore(table: Path, version: int) -> str:
+    return (
+        f"RESTORE TABLE delta.{quote(str(table))} TO VERSION AS OF {version - 1} (it takes back all later changes of the "
+        "table, too)"
+    )
 
 
 def replaced_column(article: PublishedArticle, window: "FeedWindow") -> "tuple[str, Commit] | None":
@@ -123,8 +134,12 @@ def check_files(at: ArticleTable, window: "FeedWindow") -> None:
     foreign = next(iter(window.standing_foreign_files.items()), None)
     if foreign is not None:
         file, commit = foreign
-        raise foreign_files(
-            at.article.name, at.path, at.root, file=file, version=commit.version, operation=commit.operation
+        raise CaptureError(
+            f"Article '{at.article.name}': since version {commit.version} ({commit.operation}), table '{at.path}' has "
+            f"files outside its folder, such as '{file}' (a shallow clone?). Their owner may remove them. Nothing was "
+            "changed. Take that commit back with RESTORE TABLE, and write its rows into the table's own folder.",
+            replica=str(at.root),
+            article=at.article.name,
         )
 
 
@@ -136,15 +151,16 @@ def check_removals(at: ArticleTable, window: "FeedWindow") -> None:
     standing = next(iter(window.unmatched_removals.standing), None)
     if standing is not None:
         commit = standing.commit
-        raise removed_nothing(
-            at.article.name,
-            at.path,
-            at.root,
-            removed=standing.removed,
-            meant=standing.meant,
+        raise CaptureError(
+            f"Article '{at.article.name}': version {commit.version} of table '{at.path}' ({commit.operation}, by "
+            f"{commit.engine or 'an unknown writer'}) removes the file '{standing.removed}', which its log names "
+            f"'{standing.meant}'. So the file is still in the table: rows that were updated are there twice, and rows that "
+            f"were deleted are still there. Nothing was changed. Go back with {_restore(at.path, commit.version)}, run "
+            f"`mergerepl doctor {at.root} --mend`, then write again.",
+            replica=str(at.root),
+            article=at.article.name,
+            table=str(at.path),
             version=commit.version,
-            operation=commit.operation,
-            engine=commit.engine,
         )
 
 
@@ -161,7 +177,12 @@ def require_columns(article: PublishedArticle, table: Path, present: Collection[
     """
     lost = next((name for name in article.columns if name not in present), None)
     if lost is not None:
-        raise column_lost(article.name, table, lost)
+        raise SchemaMismatchError(
+            f"Article '{article.name}': published column '{lost}' was dropped or renamed in '{table}'. Schema changes do "
+            "not travel in this version; until it is undone, no session captures this table.",
+            article=article.name,
+            table=str(table),
+        )
 
 
 def schema_problem(

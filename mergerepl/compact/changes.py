@@ -12,9 +12,8 @@ from mergerepl.compact.errors import ForeignCommitError
 from mergerepl.compact.overlay import key_columns, key_names
 from mergerepl.delta.appended import union_all
 from mergerepl.delta.feed.column_identity import identities
-from mergerepl.delta.feed.position import FeedPosition
 from mergerepl.delta.feed.read import read_segment
-from mergerepl.delta.feed.window import FeedWindow, feed_window
+from mergerepl.delta.feed.window import FeedPosition, FeedWindow, feed_window
 from mergerepl.delta.metadata import FEED_COLUMNS
 from mergerepl.delta.tables import Commit, open_table
 from mergerepl.errors import StoreError

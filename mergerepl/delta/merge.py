@@ -34,7 +34,7 @@ from mergerepl.delta.transactions import (
 from mergerepl.model.article import PublishedArticle
 from mergerepl.rows.images import all_true, same_value
 from mergerepl.rows.key_bounds import KeyBounds, same_key
-from mergerepl.rows.not_null import as_declared
+from mergerepl.rows.nested import as_declared
 from mergerepl.rows.sql import quote
 from mergerepl.spark.errors import gone_reason
 from mergerepl.spark.in_memory import keep_in_memory, release

@@ -5,8 +5,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from mergerepl.delta.feed.removals import unmatched_removals
-from mergerepl.delta.feed.window import untrue_versions
+from mergerepl.delta.feed.window import unmatched_removals, untrue_versions
 from mergerepl.delta.metadata import TableMetadata
 from mergerepl.delta.tables import (
     Commit,

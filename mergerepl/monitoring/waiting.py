@@ -7,8 +7,7 @@ from functools import partial
 from pathlib import Path
 
 from enumeration.plan import Destination, Source, enumeration
-from mergerepl.delta.feed.position import FeedPosition
-from mergerepl.delta.feed.window import FeedWindow, feed_window
+from mergerepl.delta.feed.window import FeedPosition, FeedWindow, feed_window
 from mergerepl.delta.marks import is_own_of_merge
 from mergerepl.delta.tables import head_version, is_delta_table
 from mergerepl.errors import MergeReplError, begin_again

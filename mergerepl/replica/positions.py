@@ -1,6 +1,6 @@
 """How far each article's table was captured, as MSmerge_replinfo says it."""
 
-from mergerepl.delta.feed.position import FeedPosition
+from mergerepl.delta.feed.window import FeedPosition
 from mergerepl.errors import CaptureError, begin_again
 from mergerepl.model.article import PublishedArticle
 from mergerepl.replica.replica import Replica

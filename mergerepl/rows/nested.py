@@ -1,6 +1,14 @@
-"""Nested values in another shape: fields go by their names, as Delta reads them. A cast goes by their places."""
+"""Nested values: in another shape, and with NOT NULL inside of columns.
 
-from pyspark.sql import Column
+Rows travel as images whose parts may all be NULL. Delta's MERGE takes a value only under the type that its table states,
+and no cast of Spark's makes a part NOT NULL.
+"""
+
+from functools import reduce
+from operator import and_
+from typing import Any
+
+from pyspark.sql import Column, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql import types as T
 
@@ -11,9 +19,10 @@ def is_nested(data_type: T.DataType) -> bool:
 
 
 def in_shape(value: Column, have: T.DataType, want: T.DataType) -> Column:
-    """Return a value with the fields that another type has: what it has more is left out, what it lacks is NULL.
+    """Return a value with the fields that another type has, by their names, as Delta reads them: a cast goes by places.
 
-    The keys of maps stay as they are; other values are cast, and NULL where that cannot be.
+    Fields that the other type lacks are left out; those that the value lacks are NULL. The keys of maps
+    stay as they are; other values are cast, and NULL where that cannot be.
     """
     if have.simpleString() == want.simpleString():
         return value
@@ -34,3 +43,92 @@ def in_shape(value: Column, have: T.DataType, want: T.DataType) -> Column:
         case T.MapType(), T.MapType() if have.keyType.simpleString() == want.keyType.simpleString():
             return F.transform_values(value, lambda _, item: in_shape(item, have.valueType, want.valueType))
     return value.try_cast(want)
+
+
+def is_declared_inside(data_type: T.DataType) -> bool:
+    """Return whether a part of a type is NOT NULL. Keys of maps always are; of what is inside of them it is not asked."""
+    match data_type:
+        case T.ArrayType():
+            return not data_type.containsNull or is_declared_inside(data_type.elementType)
+        case T.MapType():
+            return not data_type.valueContainsNull or is_declared_inside(data_type.valueType)
+        case T.StructType():
+            return any(not each.nullable or is_declared_inside(each.dataType) for each in data_type)
+        case _:
+            return False
+
+
+def as_declared(spark: SparkSession, value: Column, data_type: T.DataType) -> Column:
+    """Return a value of this very type, from one whose parts may be NULL; a NULL where there is to be none fails."""
+
+    def part(value: Column, data_type: T.DataType, *, nullable: bool) -> Column:
+        typed = as_declared(spark, value, data_type)
+        return typed if nullable else _asserted(spark, typed)
+
+    if not is_declared_inside(data_type):
+        return value
+    match data_type:
+        case T.ArrayType():
+            return F.transform(
+                value, lambda item: part(item, data_type.elementType, nullable=data_type.containsNull)
+            )
+        case T.MapType():
+            return F.transform_values(
+                value, lambda _, item: part(item, data_type.valueType, nullable=data_type.valueContainsNull)
+            )
+        case T.StructType():
+            parts = [
+                part(value.getField(each.name), each.dataType, nullable=each.nullable).alias(each.name)
+                for each in data_type
+            ]
+            return F.when(value.isNotNull(), F.struct(*parts))
+        case _:
+            return value
+
+
+def _asserted(spark: SparkSession, value: Column) -> Column:
+    """Return a value that is never NULL. Of Spark's SQL functions none says so of any value without changing it."""
+    jvm: Any = spark._jvm
+    utils = getattr(jvm, "org.apache.spark.sql.classic.ExpressionUtils")
+    asserting = getattr(jvm, "org.apache.spark.sql.catalyst.expressions.objects.AssertNotNull")
+    no_path = getattr(jvm, "scala.collection.immutable.List").newBuilder().result()
+    return Column(utils.column(asserting(utils.expression(value._jc), no_path)))
+
+
+def holds_inside(value: Column, data_type: T.DataType, *, of_row: bool = True) -> Column | None:
+    """Return whether no part of a value is NULL that is declared not to be; None if there is no such part.
+
+    For structs of the row itself (`of_row`) Delta is stricter than for those in arrays and maps: if such a struct is
+    NULL, all its parts count as NULL.
+    """
+    if not is_declared_inside(data_type):
+        return None
+    match data_type:
+        case T.ArrayType():
+            return _all_hold(value, data_type.elementType, nullable=data_type.containsNull)
+        case T.MapType():
+            return _all_hold(F.map_values(value), data_type.valueType, nullable=data_type.valueContainsNull)
+        case T.StructType():
+            rules = [
+                _holds(value.getField(each.name), each.dataType, nullable=each.nullable, of_row=of_row)
+                for each in data_type
+            ]
+            all_hold = reduce(and_, [each for each in rules if each is not None])
+            return all_hold if of_row else value.isNull() | all_hold
+        case _:
+            return None
+
+
+def _holds(value: Column, data_type: T.DataType, *, nullable: bool, of_row: bool) -> Column | None:
+    inside = holds_inside(value, data_type, of_row=of_row)
+    if nullable:
+        return inside
+    return value.isNotNull() if inside is None else value.isNotNull() & inside
+
+
+def _all_hold(values: Column, data_type: T.DataType, *, nullable: bool) -> Column:
+    def holds(value: Column) -> Column:
+        rule = _holds(value, data_type, nullable=nullable, of_row=False)
+        return F.lit(True) if rule is None else rule
+
+    return F.coalesce(F.forall(values, holds), F.lit(True))

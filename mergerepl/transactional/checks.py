@@ -20,8 +20,7 @@ from mergerepl.systables.transactional import (
     SubscriptionRow,
 )
 from mergerepl.transactional.catalog import Distributor, Root, Subscriber, required
-from mergerepl.transactional.monitoring import position_of
-from mergerepl.transactional.position import since_last_batch
+from mergerepl.transactional.position import delivered_through, since_last_batch
 from mergerepl.transactional.refusals import to_run
 
 EXPIRATION = 0.8
@@ -94,7 +93,7 @@ def _of_subscription(
             f"Its snapshot is not done. Run {reinit if row.snapshot_seqno else '`mergerepl apply FILE`'}.",
         )
         return
-    position = position_of(row)
+    position = delivered_through(row)
     waiting = distributor.meant_for(row.publication_id, distributor.transactions_after(position))
     if waiting:
         oldest = waiting[0].commit_time

@@ -27,7 +27,7 @@ from mergerepl.systables.transactional import (
 )
 from mergerepl.transactional.catalog import Distributor, Root, Subscriber, required
 from mergerepl.transactional.log_reader import held, log_reader
-from mergerepl.transactional.monitoring import position_of
+from mergerepl.transactional.position import delivered_through
 
 log = logging.getLogger(__name__)
 
@@ -57,7 +57,7 @@ def cleanup(root: Root) -> Mapping[str, int]:
             served = []
             for row in distributor.subscriptions(publication.publication_id):
                 if row.status == ACTIVE:
-                    position = position_of(row)
+                    position = delivered_through(row)
                     if any(position < each.xact_seqno <= forced for each in of_publication):
                         distributor.change_subscription(row.subscription_guid, status=INACTIVE)
                         inactive += 1

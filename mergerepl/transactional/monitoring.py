@@ -2,14 +2,12 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 from mergerepl.delta.tables import is_delta_table
 from mergerepl.errors import StoreError
 from mergerepl.logreader.lsn import Lsn
 from mergerepl.logreader.positions import read_state
-from mergerepl.store.folders import is_folder
 from mergerepl.systables.transactional import (
     ACTIVE,
     ERRORS,
@@ -18,11 +16,10 @@ from mergerepl.systables.transactional import (
     INACTIVE,
     LOG_READER_AGENT,
     STOPS,
-    PositionRow,
     SubscriptionRow,
 )
-from mergerepl.transactional.catalog import Distributor, Root, Subscriber, required, subscriptions_of
-from mergerepl.transactional.position import since_last_batch
+from mergerepl.transactional.catalog import Distributor, Root, required, subscriptions_of
+from mergerepl.transactional.position import delivered_through, since_last_batch, stored_position
 
 LOG_READER = "log reader"
 """The log reader among the subscribers, as lists name it."""
@@ -59,7 +56,7 @@ def _pending(distributor: Distributor) -> dict[str, tuple[bytes, Pending]]:
     for name, row in subscriptions_of(distributor):
         articles = distributor.articles(row.publication_id)
         mine = {each.article_id for each in articles}
-        position = position_of(row)
+        position = delivered_through(row)
         waiting = distributor.meant_for(row.publication_id, distributor.transactions_after(position))
         commands = sum(n for each in waiting for article, n in each.commands.items() if article in mine)
         rate = _rate(distributor, row)
@@ -77,20 +74,9 @@ def _pending(distributor: Distributor) -> dict[str, tuple[bytes, Pending]]:
     return found
 
 
-def position_of(row: SubscriptionRow) -> bytes:
-    """Return the position of a subscription: from the subscriber itself, else from the distributor."""
-    found = _position_there(row)
-    return found.transaction_timestamp if found else row.last_xact_seqno or bytes(10)
-
-
-def _position_there(row: SubscriptionRow) -> PositionRow | None:
-    subscriber = Subscriber(Path(row.subscriber))
-    return subscriber.position(row.subscription_guid) if is_folder(subscriber.root) else None
-
-
 def has_foreign_commits(distributor: Distributor, row: SubscriptionRow) -> bool:
     """True if others changed rows of a subscriber's tables since its last batch, or a table's log cannot be read."""
-    at = _position_there(row)
+    at = stored_position(row)
     try:
         found = since_last_batch(distributor, row, at).values() if at is not None else ()
     except StoreError:

@@ -8,6 +8,7 @@ from mergerepl.delta.batch_end import REPLACED, LeftAt, Since, changes_since, le
 from mergerepl.delta.marks import CommitMark
 from mergerepl.delta.tables import Commit, commits, head_version, is_delta_table
 from mergerepl.logreader.lsn import Lsn
+from mergerepl.store.folders import is_folder
 from mergerepl.systables.transactional import (
     INACTIVE,
     SUBSCRIBED,
@@ -93,6 +94,18 @@ def with_tables_at(position: PositionRow, left: Mapping[str, LeftAt]) -> Positio
     )
 
 
+def stored_position(row: SubscriptionRow) -> PositionRow | None:
+    """Return the position that a subscriber has; None if it has none, or its folder is gone."""
+    subscriber = Subscriber(Path(row.subscriber))
+    return subscriber.position(row.subscription_guid) if is_folder(subscriber.root) else None
+
+
+def delivered_through(row: SubscriptionRow) -> bytes:
+    """Return the last transaction that a subscriber has: from the subscriber itself, else from the distributor."""
+    found = stored_position(row)
+    return found.transaction_timestamp if found else row.last_xact_seqno or bytes(10)
+
+
 def position_of(
     distributor: Distributor, subscription: SubscriptionRow, *, has_to_go_on: bool = True
 ) -> PositionRow:
@@ -102,9 +115,8 @@ def position_of(
 
     Raises: TransactionalError 21074 if the subscription cannot go on from there.
     """
-    subscriber = Subscriber(Path(subscription.subscriber))
-    root = subscriber.root
-    position = subscriber.position(subscription.subscription_guid)
+    root = Path(subscription.subscriber)
+    position = stored_position(subscription)
     if position is None or subscription.status == SUBSCRIBED:
         raise TransactionalError.expired(distributor.root, root, "its snapshot is not done")
     if subscription.status == INACTIVE:

@@ -33,7 +33,7 @@ from mergerepl.filters.parse import parse_filter
 from mergerepl.filters.prepare import prepared
 from mergerepl.publish.snapshot import KEY_PREFIX
 from mergerepl.rows.images import all_true
-from mergerepl.rows.not_null import as_declared
+from mergerepl.rows.nested import as_declared
 from mergerepl.rows.rowguid import key_value
 from mergerepl.rows.sql import quote
 from mergerepl.spark.errors import cause_of, plain_errors

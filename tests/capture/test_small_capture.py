@@ -12,8 +12,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from mergerepl.delta import appended
-from mergerepl.delta.feed.position import FeedPosition
-from mergerepl.delta.feed.window import feed_window
+from mergerepl.delta.feed.window import FeedPosition, feed_window
 from mergerepl.delta.marks import CommitMark
 from mergerepl.delta.reads import write_files
 from mergerepl.delta.transactions import Transaction

@@ -18,7 +18,7 @@ from mergerepl.delta.log import head_version
 from mergerepl.delta.table import open_table
 from mergerepl.delta.types import has_not_null_parts, invariants
 from mergerepl.replica.staged_rows import read_staged
-from mergerepl.rows.not_null import as_declared, holds_inside, is_declared_inside
+from mergerepl.rows.nested import as_declared, holds_inside, is_declared_inside
 from tests.networks import commit
 from tests.publish.publishing import article
 

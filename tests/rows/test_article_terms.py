@@ -5,8 +5,8 @@ from dataclasses import asdict
 import pytest
 from pyspark.sql import SparkSession
 
+from enumeration.get_metadata import article_terms
 from mergerepl.model.session_terms import ArticleTerms
-from mergerepl.rows.article_terms import article_terms
 
 pytestmark = pytest.mark.spark
 

@@ -6,8 +6,7 @@ from typing import Any
 
 import pytest
 
-from mergerepl.delta.feed.position import FeedPosition
-from mergerepl.delta.feed.window import FeedWindow, feed_window
+from mergerepl.delta.feed.window import FeedPosition, FeedWindow, feed_window
 from mergerepl.delta.log import Commit, commit_text, log_path
 from mergerepl.delta.marks import CommitMark, CommitUnit, is_own_of_merge
 

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from deltalake import DeltaTable
 
-from mergerepl.delta.feed import removals
+from mergerepl.delta.feed import window as feed
 from mergerepl.delta.log import head_version, log_path
 from mergerepl.delta.marks import CommitMark
 from mergerepl.delta.metadata import TableMetadata
@@ -410,7 +410,7 @@ def test_the_files_of_a_table_are_listed_only_for_names_that_have_two_spellings(
     files_commit(orders, add=RAW, by=SPARK)
     captured(orders)
     listed: list[int] = []
-    monkeypatch.setattr(removals, "file_names", lambda _, version: listed.append(version) or [RAW])
+    monkeypatch.setattr(feed, "file_names", lambda _, version: listed.append(version) or [RAW])
     files_commit(orders, remove=RAW, add="region=N/a.parquet", by=SPARK)
     files_commit(orders, remove="region=N/a.parquet", add="region=%25C3%258Ele/b.parquet")
     assert (window(orders).gap, listed) == (None, [])
@@ -432,6 +432,6 @@ def test_removals_from_a_version_that_is_gone_are_a_gap(
     def gone(table: Path, version: int) -> list[str]:
         raise OSError
 
-    monkeypatch.setattr(removals, "file_names", gone)
+    monkeypatch.setattr(feed, "file_names", gone)
     files_commit(orders, remove=CODED)
     assert "is not known (version 0 is gone from its log)" in str(window(orders).gap)

@@ -15,7 +15,7 @@ from pyspark.sql import types as T
 
 from mergerepl.delta.metadata import CONSTRAINT_PREFIX
 from mergerepl.delta.table import TableState
-from mergerepl.rows.not_null import holds_inside
+from mergerepl.rows.nested import holds_inside
 from mergerepl.rows.sql import quote
 
 _NULL_NAME = "__HIVE_DEFAULT_PARTITION__"

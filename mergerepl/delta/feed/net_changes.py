@@ -3,7 +3,7 @@
 All changes of a row in a window, also within one commit, become one before and one after.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from pyspark.sql import Column, DataFrame
@@ -144,7 +144,8 @@ def decided(net: DataFrame, before: DataFrame, after: DataFrame, shape: RowShape
     Reads: `net_changes`, the table before the feed's versions and after them.
     """
     doubtful = net.where(DOUBTFUL).select(F.col(AFTER).alias(ROW)).select(*_aliased_keys(shape))
-    has_key = _same_keys(_keys(shape))
+    # NULL is the same key as NULL.
+    has_key = all_true([key.eqNullSafe(F.col(f"k{i}")) for i, key in enumerate(_keys(shape))])
     old, new = (_images(rows, shape).join(doubtful, on=has_key, how="left_semi") for rows in (before, after))
     settled = _compared(old, new, shape)
     others = net.where(~F.col(DOUBTFUL)).withColumn(HALF_UPDATES, F.lit(0).cast("bigint"))
@@ -157,29 +158,27 @@ def _images(rows: DataFrame, shape: RowShape) -> DataFrame:
 
 def _compared(before: DataFrame, after: DataFrame, shape: RowShape) -> DataFrame:
     """Return the net changes between two sets of images (column row)."""
-    old, new = _one_per_key(before, BEFORE, shape), _one_per_key(after, AFTER, shape)
-    keys = [F.col(f"{BEFORE}_k{i}") for i, _ in enumerate(shape.identity)]
-    spans = old.join(new, on=_same_keys(keys, prefix=f"{AFTER}_"), how="full_outer").select(
-        (F.col(BEFORE).isNotNull() & (F.col(AFTER).isNull() | (F.col(f"{BEFORE}_rows") == 1))).alias(EXISTED),
+    is_before, is_after = F.col("is_before"), ~F.col("is_before")
+    images = before.withColumn("is_before", F.lit(True)).unionByName(
+        after.withColumn("is_before", F.lit(False))
+    )
+    by_key = images.groupBy(*_aliased_keys(shape)).agg(
+        F.first(F.when(is_before, F.col(ROW)), ignorenulls=True).alias(BEFORE),
+        F.first(F.when(is_after, F.col(ROW)), ignorenulls=True).alias(AFTER),
+        F.count_if(is_before).alias("rows_before"),
+        F.count_if(is_after).alias("rows_after"),
+    )
+    exists = F.col("rows_after") > 0
+    spans = by_key.select(
+        ((F.col("rows_before") > 0) & (~exists | (F.col("rows_before") == 1))).alias(EXISTED),
         F.coalesce(BEFORE, AFTER).alias(BEFORE),
-        F.col(AFTER).isNotNull().alias(EXISTS),
+        exists.alias(EXISTS),
         F.coalesce(AFTER, BEFORE).alias(AFTER),
         F.lit(False).alias(DOUBTFUL),
-        F.coalesce(F.col(f"{AFTER}_rows") > 1, F.lit(False)).alias(DUPLICATED),
+        (F.col("rows_after") > 1).alias(DUPLICATED),
         F.lit(0).cast("bigint").alias(HALF_UPDATES),
     )
-    return differing(spans)
-
-
-def _one_per_key(images: DataFrame, name: str, shape: RowShape) -> DataFrame:
-    """Return one image (`name`) of each key (`<name>_k0`, …), and how many rows have the key (`<name>_rows`)."""
-    by_key = images.groupBy(*_aliased_keys(shape, prefix=f"{name}_"))
-    return by_key.agg(F.first(ROW).alias(name), F.count(F.lit(1)).alias(f"{name}_rows"))
-
-
-def differing(spans: DataFrame) -> DataFrame:
-    """Leave out rows without a net difference. Keys to be decided or refused stay in."""
-    return spans.where(counts(image_type(spans, BEFORE)) | (F.col(HALF_UPDATES) != 0))
+    return spans.where(counts(image_type(spans, BEFORE)))
 
 
 @made_once
@@ -210,10 +209,5 @@ def _keys(shape: RowShape) -> list[Column]:
     return [identity_value(F.col(f"{ROW}.{field}"), existing=existing) for field in shape.identity_fields]
 
 
-def _aliased_keys(shape: RowShape, *, prefix: str = "") -> list[Column]:
-    return [key.alias(f"{prefix}k{i}") for i, key in enumerate(_keys(shape))]
-
-
-def _same_keys(keys: Iterable[Column], *, prefix: str = "") -> Column:
-    """Return whether keys are those of a frame's columns `<prefix>k0`, …; NULL is the same as NULL."""
-    return all_true([key.eqNullSafe(F.col(f"{prefix}k{i}")) for i, key in enumerate(keys)])
+def _aliased_keys(shape: RowShape) -> list[Column]:
+    return [key.alias(f"k{i}") for i, key in enumerate(_keys(shape))]

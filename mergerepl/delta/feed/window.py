@@ -9,21 +9,21 @@ from dataclasses import dataclass
 from functools import cached_property
 from itertools import pairwise
 from pathlib import Path
+from urllib.parse import unquote
 
 from mergerepl.delta.feed.column_identity import PHYSICAL_NAME, replaced_columns, retyped_column
-from mergerepl.delta.feed.position import FeedPosition
-from mergerepl.delta.feed.removals import UnmatchedRemovals, unmatched_removals
 from mergerepl.delta.log import (
     Commit,
     TruncatedLogError,
     commits,
     head_version,
     is_another_commit,
+    is_coded,
     is_delta_table,
 )
 from mergerepl.delta.marks import CommitMark
 from mergerepl.delta.metadata import TableMetadata
-from mergerepl.delta.table import TableState, open_table
+from mergerepl.delta.table import TableState, file_names, open_table
 from mergerepl.delta.types import ddl_of
 from mergerepl.errors import StoreError
 
@@ -31,6 +31,19 @@ log = logging.getLogger(__name__)
 
 IsOwn = Callable[[CommitMark | None], bool]
 """Whether a reader wrote the commit with this mark itself, so that it is no change to it."""
+
+
+@dataclass(frozen=True)
+class FeedPosition:
+    """The last version of a table whose changes were read.
+
+    `commit` is `delta.log.commit_text` of that version, None if it is not known. A folder that was restored may have
+    another commit with the same number.
+    """
+
+    table_id: str
+    version: int
+    commit: str | None = None
 
 
 @dataclass(frozen=True)
@@ -49,6 +62,31 @@ class Segment:
     is_one_metadata: bool = True
     by_keys: tuple[int, ...] = ()
     key: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class UnmatchedRemoval:
+    """A removal that removed nothing: the path that the commit states, and the path by which the log knows the file.
+
+    Delta compares the paths of a log letter by letter. Spark writes `region=Île/…` where a file lies so; deltalake reads it
+    as that file and removes `region=%C3%8Ele/…`. Rows that it updated are then there twice, and deleted rows still there.
+    """
+
+    commit: Commit
+    removed: str
+    meant: str
+
+
+@dataclass(frozen=True)
+class UnmatchedRemovals:
+    """The removals of a window that removed nothing.
+
+    `standing` are removals whose file is still in the table. `gap` is why the feed cannot be used, even if `standing` is
+    empty; None if every removal of the window removed its file.
+    """
+
+    standing: tuple[UnmatchedRemoval, ...] = ()
+    gap: str | None = None
 
 
 @dataclass(frozen=True)
@@ -219,6 +257,42 @@ class FeedWindow:
                 found.append(commit.version)
             shape = stated
         return found
+
+
+def unmatched_removals(table: Path, version: int, commits: Sequence[Commit]) -> UnmatchedRemovals:
+    """Return the removals of commits after a version that removed nothing.
+
+    The version's files are listed only where a library other than Spark removed a file whose name a log may spell in
+    two ways.
+    """
+    if not any(commit.removes_by_own_names for commit in commits):
+        return UnmatchedRemovals()
+    from deltalake.exceptions import DeltaError
+
+    try:
+        active = {name for name in file_names(table, version) if is_coded(name)}
+    except (StoreError, DeltaError, OSError) as error:
+        log.info("%s: its files at version %s are not known: %s", table, version, error)
+        return UnmatchedRemovals(
+            gap=f"whether the files that were removed were in it is not known (version {version} is gone from its log)"
+        )
+    found: dict[str, Commit] = {}
+    has_some = False
+    for commit in commits:
+        if (restored := commit.restored_version) is not None:
+            found = {name: each for name, each in found.items() if each.version <= restored}
+        unmatched = set(commit.coded_removed) - active
+        has_some = has_some or bool(unmatched)
+        found |= dict.fromkeys(sorted(unmatched), commit)
+        active = (active - set(commit.coded_removed)) | set(commit.coded_added)
+    name_of = {unquote(name): name for name in active}
+    standing = (
+        UnmatchedRemoval(commit, removed, name_of[unquote(removed)])
+        for removed, commit in found.items()
+        if unquote(removed) in name_of
+    )
+    gap = "files were removed that were not in it, and that was undone" if has_some else None
+    return UnmatchedRemovals(tuple(standing), gap)
 
 
 def untrue_versions(
