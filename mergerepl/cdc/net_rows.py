@@ -10,11 +10,14 @@
 
 from collections.abc import Sequence
 
-from pyspark.sql import Column, DataFrame, Window
+from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
+from pyspark.sql.types import StructType
 
 from mergerepl.cdc.change_rows import full_mask, mask_length
-from mergerepl.rows.images import all_true, image_hash, image_type
+from mergerepl.changes import ROW
+from mergerepl.delta.feed.net_changes import AFTER, DOUBTFUL, EXISTED, EXISTS, spans_of_events
+from mergerepl.rows.images import all_true, image_type
 from mergerepl.rows.sql import quote
 from mergerepl.systables.cdc import (
     DELETE,
@@ -37,43 +40,51 @@ MERGE = 5
 _CHUNK = 7
 """So many bytes of a mask are one number, without its sign."""
 
-_VALUES, _IMAGE, _BEFORE, _LAST, _DOUBTFUL, _THERE, _KEY = (
-    f"{RESERVED_PREFIX}{name}" for name in ("values", "image", "before", "last", "doubtful", "there", "key")
+IS_DOUBTFUL, _LAST, _THERE, _KEY = (
+    f"{RESERVED_PREFIX}{name}" for name in ("doubtful", "last", "there", "key")
 )
 """Columns next to captured ones, whose names never begin with this prefix."""
 
-_ORDER = (START_LSN, SEQVAL, OPERATION)
 
+def net_rows(
+    rows: DataFrame, key: Sequence[str], captured: Sequence[str], option: str, *, compared: Sequence[str]
+) -> DataFrame:
+    """Return the net changes of rows of a change table, and doubtful keys.
 
-def net_rows(rows: DataFrame, key: Sequence[str], captured: Sequence[str], option: str) -> DataFrame:
-    """Return the net changes of rows of a change table.
+    A key is doubtful whose events are not those of one row: it had two rows at once, or may have had. Its net change is
+    what the source has at the window's end, not its last event.
+
+    `compared` are the columns by which that shows: those that the source has at the window's end.
 
     Returns: __$start_lsn (of the last change), __$operation, __$update_mask (NULL but with `all with mask` for 4), the
-    captured columns with their last values, and last __$seqval of the last change, to sort by.
+    captured columns with their last values, __$seqval of the last change, to sort by, and DOUBTFUL.
     """
-    events = rows.where(F.col(quote(OPERATION)) != UPDATE_BEFORE)
-    order = F.struct(*(F.col(quote(name)) for name in _ORDER))
-    values = F.struct(*(F.col(quote(name)).alias(f"c{i}") for i, name in enumerate(captured)))
-    last = F.struct(*(F.col(quote(name)) for name in _ORDER), values.alias("values"))
+    operation = F.col(quote(OPERATION))
     parts = _parts(len(captured)) if option == ALL_WITH_MASK else {}
-    keys = [F.col(quote(name)).alias(f"k{i}") for i, name in enumerate(key)]
-    net = events.groupBy(*keys).agg(
-        F.min_by(quote(OPERATION), order).alias("first"),
-        F.max_by(last, order).alias("last"),
-        *(part.alias(name) for name, part in parts.items()),
+    events = rows.select(
+        *(F.col(quote(name)).alias(f"k{i}") for i, name in enumerate(key)),
+        F.struct(*(F.col(quote(name)).alias(f"c{i}") for i, name in enumerate(captured))).alias(ROW),
+        F.struct(F.col(quote(START_LSN)).alias("lsn"), F.col(quote(SEQVAL)).alias("seqval")).alias("version"),
+        operation.isin(DELETE, UPDATE_BEFORE).alias("is_before"),
+        F.lit(None).cast("string").alias("type"),
+        quote(UPDATE_MASK),
     )
-    was = F.col("first") != INSERT
-    is_there = F.col(f"last.{quote(OPERATION)}") != DELETE
+    image = image_type(events, ROW)
+    image = StructType([field for field, name in zip(image, captured, strict=True) if name in compared])
+    keys = [F.col(f"k{i}") for i in range(len(key))]
+    net = spans_of_events(events, keys, image, also={_LAST: F.max("version"), **parts})
+    was, is_there = F.col(EXISTED), F.col(EXISTS)
     there = F.lit(MERGE) if option == ALL_WITH_MERGE else F.when(was, UPDATE_AFTER).otherwise(INSERT)
     mask = F.lit(None).cast("binary")
     if parts:
         mask = F.when(was & is_there, F.unhex(F.concat(*map(F.col, parts))))
-    return net.where(was | is_there).select(
-        F.col(f"last.{quote(START_LSN)}").alias(START_LSN),
+    return net.where(was | is_there | F.col(DOUBTFUL)).select(
+        F.col(f"{_LAST}.lsn").alias(START_LSN),
         F.when(~is_there, DELETE).otherwise(there).cast("int").alias(OPERATION),
         mask.alias(UPDATE_MASK),
-        *(F.col(f"last.values.c{i}").alias(name) for i, name in enumerate(captured)),
-        F.col(f"last.{quote(SEQVAL)}").alias(SEQVAL),
+        *(F.col(f"{AFTER}.c{i}").alias(name) for i, name in enumerate(captured)),
+        F.col(f"{_LAST}.seqval").alias(SEQVAL),
+        F.col(DOUBTFUL).alias(IS_DOUBTFUL),
     )
 
 
@@ -88,50 +99,13 @@ def _parts(columns: int) -> dict[str, Column]:
     return parts
 
 
-def doubtful_keys(rows: DataFrame, key: Sequence[str], captured: Sequence[str]) -> DataFrame:
-    """Return the keys with an event that does not follow from the one before: they had two rows at once, or may have had.
-
-    A row that was there is inserted again, one that was gone is changed, or the values before a change are not those that
-    the last event left. The net change of such a key is what the source has at the window's end, not its last event.
-
-    Args:
-        rows: Rows of a change table.
-        key: The columns that identify a row.
-        captured: The columns whose values are compared: those that the source has at the window's end.
-
-    Returns: The key, and the __$start_lsn and __$seqval of the last event.
-    """
-    lsn, seqval, operation = (F.col(quote(name)) for name in _ORDER)
-    keys = [F.col(quote(name)) for name in key]
-    values = F.struct(*(F.col(quote(name)).alias(f"c{i}") for i, name in enumerate(captured)))
-    imaged = rows.select(*keys, lsn, seqval, operation, values.alias(_VALUES))
-    hashed = imaged.withColumn(_IMAGE, image_hash(_VALUES, image_type(imaged, _VALUES)))
-    in_order = Window.partitionBy(*keys).orderBy(lsn, seqval, operation)
-    event = F.struct(
-        lsn.alias("lsn"), seqval.alias("seqval"), operation.alias("operation"), F.col(_IMAGE).alias("image")
-    )
-    chained = hashed.withColumn(_BEFORE, F.lag(event).over(in_order))
-    was_there = F.col(f"{_BEFORE}.operation").isin(INSERT, UPDATE_AFTER)
-    is_same = (F.col(f"{_BEFORE}.lsn") == lsn) & (F.col(f"{_BEFORE}.seqval") == seqval)
-    follows = (
-        F.when(operation == INSERT, F.col(f"{_BEFORE}.operation") == DELETE)
-        .when(operation == UPDATE_AFTER, (F.col(f"{_BEFORE}.operation") == UPDATE_BEFORE) & is_same)
-        .otherwise(was_there & (F.col(f"{_BEFORE}.image") == F.col(_IMAGE)))
-    )
-    found = chained.groupBy(*keys).agg(
-        F.bool_or(F.col(_BEFORE).isNotNull() & ~follows).alias(_DOUBTFUL),
-        F.max(F.struct(lsn, seqval)).alias(_LAST),
-    )
-    return found.where(F.col(_DOUBTFUL)).select(*keys, f"{_LAST}.*")
-
-
 def net_of_table(
     doubtful: DataFrame, at_end: DataFrame, key: Sequence[str], captured: Sequence[str], option: str
 ) -> DataFrame:
     """Return the net changes of doubtful keys from the source's rows at the window's end, as `net_rows` does.
 
     Args:
-        doubtful: The result of `doubtful_keys`.
+        doubtful: The keys, and the __$start_lsn and __$seqval of the last event.
         at_end: The captured columns of the source's rows of these keys: at most one of each.
         key: The columns that identify a row.
         captured: The captured columns.

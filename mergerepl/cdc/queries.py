@@ -17,8 +17,8 @@ from mergerepl.cdc.change_rows import has_bit
 from mergerepl.cdc.database import Database, database_at
 from mergerepl.cdc.lsn_times import check_range, checked_lsn, lsn_of_text, version_through
 from mergerepl.cdc.net_rows import (
+    IS_DOUBTFUL,
     NET_OPTIONS,
-    doubtful_keys,
     is_bit_set_column,
     net_of_table,
     net_rows,
@@ -217,8 +217,9 @@ def net_of(database: Database, window: Window, key: tuple[str, ...], option: str
 
     Raises: as `with_rows_at_end`.
     """
-    rows = net_rows(window.rows, key, window.captured, option)
-    doubtful = doubtful_keys(window.rows, key, window.present)
+    found = net_rows(window.rows, key, window.captured, option, compared=window.present)
+    doubtful = found.where(quote(IS_DOUBTFUL)).select(*map(quote, (*key, START_LSN, SEQVAL)))
+    rows = found.where(~F.col(quote(IS_DOUBTFUL))).drop(IS_DOUBTFUL)
     return rows if doubtful.isEmpty() else with_rows_at_end(database, window, rows, doubtful, key, option)
 
 

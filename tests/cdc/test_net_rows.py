@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
-from mergerepl.cdc.net_rows import NET_OPTIONS, doubtful_keys, net_rows
+from mergerepl.cdc.net_rows import IS_DOUBTFUL, NET_OPTIONS, net_rows
 from mergerepl.cdc.queries import is_bit_set
 from mergerepl.logreader.lsn import Lsn
 from tests.properties import cdc_model as model
@@ -61,6 +61,14 @@ RULES: dict[str, tuple[Events, tuple[int, int | None, str | None, int] | None]] 
         [(1, DELETE, ALL, "x", 1), (1, INSERT, ALL, "y", 1)],
         (4, ALL, "y", 1),
     ),
+    # Both rows of the key came and went.
+    "two rows, and none is left": (
+        [
+            *((1, INSERT, ALL, "x", 1), (2, INSERT, ALL, "y", 1)),
+            *((3, DELETE, ALL, "x", 1), (4, DELETE, ALL, "y", 1)),
+        ],
+        None,
+    ),
     "delete, insert, delete": (
         [(1, DELETE, ALL, "x", 1), (2, INSERT, ALL, "y", 2), (3, DELETE, ALL, "y", 2)],
         (1, None, "y", 2),
@@ -71,9 +79,9 @@ TWICE: dict[str, Events] = {
     "two inserts in one commit": [(1, INSERT, ALL, "x", 1), (1, INSERT, ALL, "y", 1)],
     "two deletes": [(1, DELETE, ALL, "x", 1), (1, DELETE, ALL, "y", 1)],
     "update of a deleted row": [(1, DELETE, ALL, "x", 1), (2, BEFORE, A, "x", 1), (2, AFTER, A, "y", 1)],
-    "both ends look whole": [
+    "two rows, and one is left": [
         *((1, INSERT, ALL, "x", 1), (2, INSERT, ALL, "y", 1)),
-        *((3, DELETE, ALL, "x", 1), (4, DELETE, ALL, "y", 1)),
+        *((3, DELETE, ALL, "y", 1), (4, DELETE, ALL, "z", 1)),
     ],
     "two rows updated in one commit": [(1, AFTER, A, "x", 1), (1, AFTER, A, "y", 1)],
     "another row than the last is deleted": [(1, INSERT, ALL, "two", 1), (2, DELETE, ALL, "one", 1)],
@@ -95,7 +103,8 @@ def frame(spark: SparkSession, cases: dict[str, Events]) -> DataFrame:
 def each_option(rows: DataFrame, key: list[str], captured: list[str]) -> dict[str, list[Any]]:
     """Return what each option gives, in one job."""
     nets = [
-        net_rows(rows, key, captured, option).withColumn("option", F.lit(option)) for option in NET_OPTIONS
+        net_rows(rows, key, captured, option, compared=captured).withColumn("option", F.lit(option))
+        for option in NET_OPTIONS
     ]
     found: dict[str, list[Any]] = {option: [] for option in NET_OPTIONS}
     for row in reduce(DataFrame.union, nets).collect():
@@ -150,9 +159,9 @@ def drawn_keys(number: int) -> tuple[dict[str, Events], dict[str, tuple[list[str
 def test_keys_with_two_rows_at_once_are_doubtful_and_no_others(spark: SparkSession) -> None:
     drawn, ends = drawn_keys(400)
     rows = frame(spark, {**{name: events for name, (events, _) in RULES.items()}, **TWICE, **drawn})
-    doubtful = {row[0] for row in doubtful_keys(rows, ["case"], CAPTURED).collect()}
+    net = {row["case"]: row for row in net_rows(rows, ["case"], CAPTURED, "all", compared=CAPTURED).collect()}
+    doubtful = {name for name, row in net.items() if row[IS_DOUBTFUL]}
     assert doubtful - drawn.keys() == TWICE.keys()
-    net = {row["case"]: row for row in net_rows(rows, ["case"], CAPTURED, "all").collect()}
     unseen = 0
     for name, (start, end) in ends.items():
         found = net.get(name)
@@ -218,7 +227,7 @@ def check_against_the_model(spark: SparkSession, drawn: list[list[dict[int, tupl
                 if row["history"] == at
             )
             assert seen == expected
-    assert doubtful_keys(rows, ["history", "id"], ["history", "id", *names]).isEmpty()
+    assert not any(row[IS_DOUBTFUL] for rows in found.values() for row in rows)
 
 
 def change_table(databases: list[model.Database]) -> Iterator[tuple[Any, ...]]:
@@ -242,10 +251,11 @@ def test_masks_of_many_columns_and_their_bits(spark: SparkSession) -> None:
         + ", ".join(f"{name} int" for name in names)
     )
     rows = [
-        (bytes(Lsn.of(1, slot)), bytes(10), 4, model.mask_bytes(mask, columns), *range(columns))
+        (bytes(Lsn.of(1, slot)), bytes(10), operation, model.mask_bytes(mask, columns), *range(columns))
         for slot, mask in ((1, one), (2, other))
+        for operation in (3, 4)
     ]
-    net = net_rows(spark.createDataFrame(rows, schema), ["id"], names, "all with mask")
+    net = net_rows(spark.createDataFrame(rows, schema), ["id"], names, "all with mask", compared=names)
     mask = F.col("`__$update_mask`")
     asked = [0, 1, 2, 9, 60, 61, 62, 200, 201, 1000]
     found = net.select(mask, *(is_bit_set(place, mask).alias(f"b{place}") for place in asked)).collect()

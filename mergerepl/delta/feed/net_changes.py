@@ -3,7 +3,7 @@
 All changes of a row in a window, also within one commit, become one before and one after.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from pyspark.sql import Column, DataFrame
@@ -77,8 +77,25 @@ def net_of_events(
         image: The fields of `row` that are compared; it may have others.
         kept: The names of these keys.
     """
-    spans = events.groupBy(*keys).agg(*_of_key(image)).select(*kept, *_of_span(image))
+    spans = spans_of_events(events, keys, image, kept=kept)
     return where_computed(spans, counts(image) | (F.col(HALF_UPDATES) != 0))
+
+
+def spans_of_events(
+    events: DataFrame,
+    keys: Sequence[Column],
+    image: StructType,
+    *,
+    kept: Sequence[str] = (),
+    also: Mapping[str, Column] | None = None,
+) -> DataFrame:
+    """Return the first and the last row of each key, as `net_of_events`, also of keys without a change.
+
+    `also` are further aggregates of a key's events.
+    """
+    others = [value.alias(name) for name, value in (also or {}).items()]
+    by_key = events.groupBy(*keys).agg(*_of_key(image), *others)
+    return by_key.select(*kept, *_of_span(image), *(also or ()))
 
 
 @made_once
