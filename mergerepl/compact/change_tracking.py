@@ -29,7 +29,7 @@ from mergerepl.compact.database import (
 )
 from mergerepl.compact.errors import TrackingError
 from mergerepl.compact.overlay import snapshot_rows
-from mergerepl.compact.row_keys import GUID, KeyValue, pack, unpack
+from mergerepl.compact.row_keys import GUID, pack, unpack
 from mergerepl.compact.sweep import sweep
 from mergerepl.compact.transactions import Rows, Transaction, Where
 from mergerepl.delta.properties import interval_of
@@ -45,7 +45,7 @@ from mergerepl.model.tracking import (
     TrackingStatus,
     TransactionResult,
 )
-from mergerepl.rows.rowguid import key_value
+from mergerepl.rows.rowguid import KeyValue, key_value
 from mergerepl.rows.sql import literal, quote
 from mergerepl.spark.callers import methods_keep_callers_session
 from mergerepl.spark.errors import plain_errors

@@ -13,7 +13,7 @@ from functools import reduce
 from pyspark.sql import Column
 from pyspark.sql import functions as F
 
-KeyValue = int | str | bool | bytes | date | datetime | Decimal
+from mergerepl.rows.rowguid import KeyValue, base_type
 
 LONGEST = 8000
 """Bytes of a packed key at most."""
@@ -33,7 +33,7 @@ _DAY_MICROS = 86_400_000_000
 
 def unsupported(type_: str) -> str | None:
     """Return why columns of a type (Spark DDL) are no part of a key, None if they may be."""
-    name = _base(type_)
+    name = base_type(type_)
     if name not in (*_WIDTHS, *_FREE) or "collate" in type_.lower():
         return f"values of type {type_} have no packed form"
     if name == "decimal" and _scale_of(type_)[0] > _DIGITS_AT_MOST:
@@ -75,7 +75,7 @@ def unpack(packed: bytes, types: Sequence[str]) -> tuple[KeyValue, ...]:
     values: list[KeyValue] = []
     for type_ in types:
         length, rest = int.from_bytes(rest[:4], "little"), rest[4:]
-        wanted = _WIDTHS.get(_base(type_), length)
+        wanted = _WIDTHS.get(base_type(type_), length)
         if length > len(rest) or length != wanted:
             raise ValueError(f"the packed key has {min(length, len(rest))} bytes for a value of type {type_}")
         try:
@@ -90,7 +90,7 @@ def unpack(packed: bytes, types: Sequence[str]) -> tuple[KeyValue, ...]:
 
 
 def _bytes_of(value: KeyValue, type_: str) -> bytes:
-    match _base(type_), value:
+    match base_type(type_), value:
         case "boolean", bool():
             return bytes([value])
         case "tinyint" | "smallint" | "int" | "bigint" as name, int() if not isinstance(value, bool):
@@ -114,7 +114,7 @@ def _bytes_of(value: KeyValue, type_: str) -> bytes:
 
 def _value_of(part: bytes, type_: str) -> KeyValue:
     number = int.from_bytes(part, "little", signed=True)
-    match _base(type_):
+    match base_type(type_):
         case "boolean":
             return bool(part[0])
         case "string":
@@ -154,7 +154,7 @@ def packed_key(keys: Sequence[Column], types: Sequence[str]) -> Column:
     texts = [F.lit(_little(len(types), 4))]
     for key, type_ in zip(keys, types, strict=True):
         text = _hex_of(key, type_)
-        width = _WIDTHS.get(_base(type_))
+        width = _WIDTHS.get(base_type(type_))
         length = (
             F.lit(_little(width, 4))
             if width
@@ -172,7 +172,7 @@ def unpacked_keys(packed: Column, types: Sequence[str]) -> list[Column]:
     start, lengths = 9, list[Column]()
     values = []
     for type_ in types:
-        width = _WIDTHS.get(_base(type_))
+        width = _WIDTHS.get(base_type(type_))
         at = reduce(Column.__add__, lengths, F.lit(start + 8))
         length = F.lit(2 * width) if width else _length(text, at - 8)
         values.append(_column_of(F.substr(text, at, length), type_))
@@ -188,7 +188,7 @@ def _length(text: Column, at: Column) -> Column:
 
 
 def _hex_of(key: Column, type_: str) -> Column:
-    name = _base(type_)
+    name = base_type(type_)
     match name:
         case "boolean":
             return F.when(key, "01").otherwise(F.when(~key, "00"))
@@ -212,7 +212,7 @@ def _hex_of(key: Column, type_: str) -> Column:
 
 
 def _column_of(text: Column, type_: str) -> Column:
-    name = _base(type_)
+    name = base_type(type_)
     match name:
         case "boolean":
             return text == "01"
@@ -278,10 +278,6 @@ def _local_micros(moment: Column) -> Column:
 
 def _little(number: int, width: int) -> str:
     return number.to_bytes(width, "little").hex().upper()
-
-
-def _base(type_: str) -> str:
-    return type_.partition("(")[0].partition(" ")[0].strip().lower()
 
 
 def _scale_of(type_: str) -> tuple[int, int]:
