@@ -6,12 +6,14 @@ from pathlib import Path
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
+from mergerepl.changes import ROW
 from mergerepl.compact import adopted
 from mergerepl.compact.database import Database, columns_problem, facts_of, snapshot_version
 from mergerepl.compact.errors import ForeignCommitError
 from mergerepl.compact.overlay import key_columns, key_names
 from mergerepl.delta.appended import union_all
 from mergerepl.delta.feed.column_identity import identities
+from mergerepl.delta.feed.net_changes import AFTER, BEFORE, COMMIT_VERSION, is_before, sides_of
 from mergerepl.delta.feed.read import read_segment
 from mergerepl.delta.feed.window import FeedPosition, FeedWindow, feed_window
 from mergerepl.delta.metadata import FEED_COLUMNS
@@ -21,9 +23,6 @@ from mergerepl.model.tracking import TrackedTable
 from mergerepl.rows.images import all_true, same_value
 from mergerepl.rows.sql import quote
 from mergerepl.systables.compact import CHANGE_BSN, CONTEXT, INSERT_BSN, ROW_COLUMNS
-
-_BEFORE = ("delete", "update_preimage")
-_AFTER = ("insert", "update_postimage")
 
 
 def readable_window(
@@ -110,27 +109,17 @@ def _events(feed: DataFrame, table: TrackedTable) -> DataFrame:
         *(F.col(quote(name)).alias(f"c{i}") for i, name in enumerate(columns)),
     )
     keys = [key.alias(name) for key, name in zip(key_columns(table), key_names(table), strict=True)]
-    kind = F.col("_change_type")
-    images = feed.select(
-        *keys,
-        F.col("_commit_version").alias(adopted.VERSION),
-        F.when(kind.isin(*_BEFORE), image).alias("b"),
-        F.when(kind.isin(*_AFTER), image).alias("a"),
-    )
-    netted = images.groupBy(*key_names(table), adopted.VERSION).agg(
-        F.first("b", ignorenulls=True).alias("b"),
-        F.first("a", ignorenulls=True).alias("a"),
-        (F.greatest(F.count("b"), F.count("a")) > 1).alias(adopted.SHARED),
-    )
+    images = feed.select(*keys, F.col(COMMIT_VERSION).alias(adopted.VERSION), image.alias(ROW), is_before())
+    sides = sides_of(images, [F.col(name) for name in (*key_names(table), adopted.VERSION)])
     same = [
-        same_value(F.col(f"b.c{i}"), F.col(f"a.c{i}"), feed.schema[name].dataType)
+        same_value(F.col(f"{BEFORE}.c{i}"), F.col(f"{AFTER}.c{i}"), feed.schema[name].dataType)
         for i, name in enumerate(columns)
     ]
-    return netted.select(
+    return sides.select(
         *key_names(table),
         adopted.VERSION,
-        F.when(F.col("b").isNotNull(), F.col("b.stamps")).alias(adopted.BEFORE),
-        F.when(F.col("a").isNotNull(), F.col("a.stamps")).alias(adopted.AFTER),
+        F.when(F.col(BEFORE).isNotNull(), F.col(f"{BEFORE}.stamps")).alias(adopted.BEFORE),
+        F.when(F.col(AFTER).isNotNull(), F.col(f"{AFTER}.stamps")).alias(adopted.AFTER),
         (~all_true(same)).alias(adopted.DIFFERS),
-        adopted.SHARED,
+        (F.greatest("rows_before", "rows_after") > 1).alias(adopted.SHARED),
     )

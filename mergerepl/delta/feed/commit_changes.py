@@ -11,7 +11,7 @@ from pyspark.sql import functions as F
 from pyspark.sql.types import StructType
 
 from mergerepl.changes import ROW
-from mergerepl.delta.feed.net_changes import AFTER, BEFORE, CHANGE_TYPE, COMMIT_VERSION, RowShape
+from mergerepl.delta.feed.net_changes import AFTER, BEFORE, CHANGE_TYPE, COMMIT_VERSION, RowShape, is_before
 from mergerepl.rows.encodings import encoded
 from mergerepl.rows.images import image_type, key_hash, row_image, same_image
 from mergerepl.spark.in_memory import in_one_task, keep_in_memory
@@ -83,7 +83,7 @@ def _of_event(shape: RowShape) -> tuple[Column, ...]:
     half = F.when(kind == "update_postimage", 1).when(kind == "update_preimage", -1).otherwise(0)
     return (
         F.col(COMMIT_VERSION).cast("bigint").alias(VERSION),
-        kind.isin("update_preimage", "delete").alias(_IS_BEFORE),
+        is_before(),
         row_image(shape.columns).alias(ROW),
         half.alias(_HALF),
     )

@@ -99,10 +99,16 @@ def spans_of_events(
 
 
 @made_once
+def is_before() -> Column:
+    """Return whether a row of a feed is the one before its commit, whatever the writer calls it, and not the one after."""
+    return F.col(CHANGE_TYPE).isin("update_preimage", "delete").alias("is_before")
+
+
+@made_once
 def of_event() -> tuple[Column, ...]:
     """Return what an event says beside its row, from the columns of a feed."""
     return (
-        F.col(CHANGE_TYPE).isin("update_preimage", "delete").alias("is_before"),
+        is_before(),
         F.col(CHANGE_TYPE).alias("type"),
         F.col(COMMIT_VERSION).alias("version"),
     )
@@ -175,16 +181,10 @@ def _images(rows: DataFrame, shape: RowShape) -> DataFrame:
 
 def _compared(before: DataFrame, after: DataFrame, shape: RowShape) -> DataFrame:
     """Return the net changes between two sets of images (column row)."""
-    is_before, is_after = F.col("is_before"), ~F.col("is_before")
-    images = before.withColumn("is_before", F.lit(True)).unionByName(
-        after.withColumn("is_before", F.lit(False))
+    old, new = (
+        rows.withColumn("is_before", F.lit(is_old)) for rows, is_old in ((before, True), (after, False))
     )
-    by_key = images.groupBy(*_aliased_keys(shape)).agg(
-        F.first(F.when(is_before, F.col(ROW)), ignorenulls=True).alias(BEFORE),
-        F.first(F.when(is_after, F.col(ROW)), ignorenulls=True).alias(AFTER),
-        F.count_if(is_before).alias("rows_before"),
-        F.count_if(is_after).alias("rows_after"),
-    )
+    by_key = sides_of(old.unionByName(new), _aliased_keys(shape))
     exists = F.col("rows_after") > 0
     spans = by_key.select(
         ((F.col("rows_before") > 0) & (~exists | (F.col("rows_before") == 1))).alias(EXISTED),
@@ -196,6 +196,20 @@ def _compared(before: DataFrame, after: DataFrame, shape: RowShape) -> DataFrame
         F.lit(0).cast("bigint").alias(HALF_UPDATES),
     )
     return spans.where(counts(image_type(spans, BEFORE)))
+
+
+def sides_of(images: DataFrame, keys: Sequence[Column]) -> DataFrame:
+    """Return an image before and one after of each key (NULL: none), and how many of each there are.
+
+    Reads: `row`, `is_before`. Returns: the keys, before, after, rows_before, rows_after.
+    """
+    is_old, is_new = F.col("is_before"), ~F.col("is_before")
+    return images.groupBy(*keys).agg(
+        F.first(F.when(is_old, F.col(ROW)), ignorenulls=True).alias(BEFORE),
+        F.first(F.when(is_new, F.col(ROW)), ignorenulls=True).alias(AFTER),
+        F.count_if(is_old).alias("rows_before"),
+        F.count_if(is_new).alias("rows_after"),
+    )
 
 
 @made_once
