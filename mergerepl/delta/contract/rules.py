@@ -42,15 +42,17 @@ def copy_rules(table: TableState, columns: Collection[str]) -> dict[str, Column]
 
 def value_rules(table: TableState, columns: Collection[str]) -> dict[str, Column]:
     """Return the rules of a table but those of its partition columns' folders."""
+    # NOT NULL comes first: a NULL breaks most CHECKs, too.
     rules = {
+        f"NOT NULL of column '{name}'": F.col(quote(name)).isNotNull()
+        for name in columns
+        if (field := table.field(name)) is not None and not field["nullable"]
+    }
+    rules |= {
         f"CHECK constraint '{key.removeprefix(CONSTRAINT_PREFIX)}' ({text})": _is_true(text)
         for key, text in table.properties.items()
         if key.startswith(CONSTRAINT_PREFIX)
     }
-    for name in columns:
-        field = table.field(name)
-        if field is not None and not field["nullable"]:
-            rules[f"NOT NULL of column '{name}'"] = F.col(quote(name)).isNotNull()
     return rules | declared_rules(table, columns) | _length_rules(table, columns)
 
 
