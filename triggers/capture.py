@@ -31,7 +31,7 @@ from mergerepl.delta.feed.net_changes import (
     has_null_key,
     net_changes,
 )
-from mergerepl.errors import CaptureError
+from mergerepl.errors import CaptureError, begin_again
 from mergerepl.model.article import PublishedArticle
 from mergerepl.rows.images import (
     differs_from_expression,
@@ -57,7 +57,6 @@ from triggers.errors import (
     DuplicateKeyError,
     FeedGapError,
     NullKeyError,
-    duplicate_keys,
 )
 from triggers.tracked_rows import IS_KNOWN, Origin, tracked_rows
 from triggers.window import CaptureWindow
@@ -266,8 +265,14 @@ def _gap_if_gone(window: CaptureWindow, gap: str | None = None) -> Iterator[None
         if reason is None:
             # A full disk or memory, say: the version is there, and the next run may read it.
             raise
-        since = window.from_version_exclusive
-        raise FeedGapError.of(window.article.name, window.table, since, gap or reason) from error
+        since, name = window.from_version_exclusive, window.article.name
+        raise FeedGapError(
+            f"Article '{name}': the changes of '{window.table}' since version {since} cannot be computed any more: "
+            f"{gap or reason}, and that version cannot be read either. Nothing was changed. Restore the table from a copy "
+            f"that still has these versions, or {begin_again()}.",
+            article=name,
+            table=str(window.table),
+        ) from error
 
 
 def shape_of(article: PublishedArticle) -> RowShape:
@@ -391,20 +396,36 @@ def _check_keys(window: CaptureWindow, net: NetRows, duplicates: Sequence[str]) 
     """
     article = window.article
     if net.nulls and not window.is_late:
-        raise NullKeyError.of(article.name, window.table, article.identity, net.nulls)
+        raise NullKeyError(
+            f"Article '{article.name}': {net.nulls} new rows of '{window.table}' have NULL in their key "
+            f"({', '.join(article.identity)}). A row without a key cannot be replicated. Nothing was captured. Give them "
+            "keys or delete them, then run again.",
+            article=article.name,
+            table=str(window.table),
+        )
     if net.nulls:
         log.warning("%s: rows with NULL in their key are not replicated", window.table)
     named = list(duplicates)
     if net.duplicates:
         named += _keys_of(net.rows.where(DUPLICATED), article)
     named = list(dict.fromkeys(named))[:_NAMED_KEYS]
-    if named and window.is_late:
+    if not named:
+        return
+    found = (
+        f"Article '{article.name}': several rows of '{window.table}' have one key ({', '.join(article.identity)}): "
+        f"{'; '.join(named)}."
+    )
+    if window.is_late:
         log.warning(
-            "%s They came in during the session; one of them is replicated. Remove the others.",
-            duplicate_keys(article.name, window.table, article.identity, named),
+            "%s They came in during the session; one of them is replicated. Remove the others.", found
         )
-    elif named:
-        raise DuplicateKeyError.of(article.name, window.table, article.identity, named)
+        return
+    raise DuplicateKeyError(
+        f"{found} Nothing was captured. Remove the duplicates, then run again.",
+        article=article.name,
+        table=str(window.table),
+        keys=", ".join(named),
+    )
 
 
 def _keys_of(rows: DataFrame, article: PublishedArticle) -> list[str]:

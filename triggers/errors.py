@@ -1,6 +1,5 @@
 """Errors of change tracking, with their texts."""
 
-from collections.abc import Sequence
 from pathlib import Path
 
 from mergerepl.errors import CaptureError, begin_again
@@ -9,52 +8,13 @@ from mergerepl.errors import CaptureError, begin_again
 class DuplicateKeyError(CaptureError):
     """Two rows of an article have one key."""
 
-    @classmethod
-    def of(
-        cls, article: str, table: Path, identity: Sequence[str], keys: Sequence[str]
-    ) -> "DuplicateKeyError":
-        """Return the error that names some of the keys."""
-        return cls(
-            f"{duplicate_keys(article, table, identity, keys)} Nothing was captured. Remove the duplicates, then run "
-            "again.",
-            article=article,
-            table=str(table),
-            keys=", ".join(keys),
-        )
-
-
-def duplicate_keys(article: str, table: Path, identity: Sequence[str], keys: Sequence[str]) -> str:
-    """Return the sentence that several rows of a table have one key."""
-    return f"Article '{article}': several rows of '{table}' have one key ({', '.join(identity)}): {'; '.join(keys)}."
-
 
 class NullKeyError(CaptureError):
     """A row of an article has a NULL in its key."""
 
-    @classmethod
-    def of(cls, article: str, table: Path, identity: Sequence[str], rows: int) -> "NullKeyError":
-        """Return the error that says how many rows there are."""
-        return cls(
-            f"Article '{article}': {rows} new rows of '{table}' have NULL in their key ({', '.join(identity)}). A row "
-            "without a key cannot be replicated. Nothing was captured. Give them keys or delete them, then run again.",
-            article=article,
-            table=str(table),
-        )
-
 
 class FeedGapError(CaptureError):
     """The change feed lacks versions and the old version is gone too."""
-
-    @classmethod
-    def of(cls, article: str, table: Path, version: int, gap: str) -> "FeedGapError":
-        """Return the error that says since which version changes are lost, and what the feed lacks."""
-        return cls(
-            f"Article '{article}': the changes of '{table}' since version {version} cannot be computed any more: {gap}, "
-            "and that version cannot be read either. Nothing was changed. Restore the table from a copy that still has "
-            f"these versions, or {begin_again()}.",
-            article=article,
-            table=str(table),
-        )
 
 
 def table_gone(article: str, table: Path, root: Path, *, is_publisher: bool) -> CaptureError:

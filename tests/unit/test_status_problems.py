@@ -16,7 +16,6 @@ from mergerepl.replica.replica import Replica
 from mergerepl.systables import replinfo
 from tests.networks import make_replica, subscription_row
 from triggers import errors
-from triggers.errors import FeedGapError
 
 FEED = "delta.enableChangeDataFeed"
 
@@ -61,7 +60,6 @@ def test_pending_names_the_end_that_is_out_of_reach(hq: Replica) -> None:
 def test_what_is_lost_names_a_way_on_that_each_end_has() -> None:
     table = Path("/hq/orders")
     for error in (
-        FeedGapError.of("orders", table, 3, "the feed was off"),
         errors.replaced_table("orders", table, table.parent),
         errors.older_copy("orders", table, table.parent, "is at version 2"),
     ):
