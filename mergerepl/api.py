@@ -117,27 +117,18 @@ def sync(
     give_up: str | None = None,
     progress: Progress | None = None,
 ) -> SyncResult:
-    """Synchronise subscriptions, one session each.
+    """Synchronise subscriptions, one session each: of a project, a file, publishers (all their subscriptions), subscribers.
 
-    Args:
-        target: A project, a publication file, or replica roots: a publisher (all its subscriptions) or
-            a subscriber.
-        subscriber: Only this subscriber.
-        direction: Both, or one of them; the other one is taken up by a later session.
-        dry_run: Say what would change and who would win; change nothing. Does not go with `validate`.
-        validate: Compare the replicas after the session, by `rowcount` or by `checksum`; None does not.
-        long_running: An agent's session: the embedded engine is tuned for many sessions rather than for one.
-        engine: Who writes users' tables: `spark` alone; or, with `auto`, delta-rs where up to 100,000 rows changed and the
-            table has nothing that only Spark writes. The tables become the same. Default: `engine` of the file, else
-            `auto`.
-        lease_wait_s: Seconds to wait for another agent to let go of a replica.
-        give_up: Id of a session that is staged at the publisher and cannot be finished, or the beginning of it: end that
-            session instead, and run none. One that can be finished is finished. Goes with none of the other settings.
-        progress: Receives each step.
+    `dry_run` says what would change and who would win; `validate` compares the replicas after the session. With
+    `long_running` the embedded engine is tuned for many sessions rather than for one. `engine` `spark` lets Spark write all
+    tables; with `auto` delta-rs writes where up to 100,000 rows changed and the table has nothing that only Spark writes.
+    The tables become the same; the default is the file's `engine`, else `auto`. `lease_wait_s` are seconds to wait for
+    another agent to release a replica. `give_up`, the id (or its beginning) of a staged session that cannot be finished,
+    ends that session and runs none; one that can be finished is finished.
 
-    Returns: One result per session. A session that fails for a reason of its own is `failed` in the result
-    when there are several; the only one raises. An article that cannot go on while others can is named in `refused` of
-    its session, which has an `error` then: look at `ok`.
+    Returns: One result per session. If there are several, a session that fails has the status `failed`; the only one
+    raises. An article that cannot go on while others can is named in `refused` of its session, which has an `error`
+    then: look at `ok`.
 
     Raises: ConfigurationError if an argument is wrong, a root is no replica or there is no such subscription
         (no session has begun). If there is one session only: PublicationError, CaptureError,
@@ -214,7 +205,6 @@ def sync(
 def _given_up(
     target: Project | str | Path | Sequence[Project | str | Path], session: str, lease_wait_s: float
 ) -> SyncResult:
-    """End one staged session of the publisher that the target names."""
     from mergerepl.merge.session.give_up_session import give_up_session
     from mergerepl.model.results import SyncResult
     from mergerepl.replica.replica import Replica
@@ -341,12 +331,8 @@ def tune(
 ) -> TuneResult:
     """Write tables of a replica again whose files make few changes take long. No row changes.
 
-    Args:
-        replica: Its folder.
-        articles: Names of articles; none are all of the replica.
-        file_bytes: The size of the new files, about; files of up to twice that are left alone.
-        dry_run: Only say what would be written again. Starts no JVM.
-        progress: Receives each table that is written.
+    Without `articles` all tables. `file_bytes` is the size of the new files, about; files of up to twice that are left
+    alone. With `dry_run` nothing is written, and no JVM starts.
 
     Raises: ConfigurationError; StoreError if a session is staged or a table cannot be written; PublicationError if Delta
         refuses a property; EngineError; LeaseError, CommitConflictError (run again: each table is written whole or not
@@ -464,14 +450,9 @@ def conflict_records(
 ) -> tuple[ConflictRecord, ...]:
     """Return logged conflicts, newest first. Starts no JVM.
 
-    Args:
-        replica: The replica that logs them (the publisher, unless the configuration says otherwise).
-        publication: Only this publication's.
-        article: Only this article's.
-        conflict_id: Only this one, by its id or the beginning of it; with its rows.
-        limit: At most so many; None is all of them, which takes as much memory as there are.
-        with_rows: Also `losing_row` and `winning_row`: column to value, None for a delete.
-        chosen: Instead of publication, article and id: which conflicts, by all that a `ConflictFilter` has.
+    The publisher logs them, unless the file says otherwise. `conflict_id`, an id or its beginning, means one, with rows;
+    `with_rows` adds `losing_row` and `winning_row`: column to value, None for a delete. `chosen` stands in place of
+    publication, article and id. Without a `limit` all are returned, which takes as much memory as there are.
 
     Raises: As `status`; ConfigurationError if a name or a chosen id is unknown, several ids begin so, or the limit is out
         of range.
@@ -500,9 +481,7 @@ def conflict_count(
     article: str | None = None,
     chosen: ConflictFilter | None = None,
 ) -> int:
-    """Return how many conflicts are logged. Starts no JVM.
-
-    `chosen` stands in the place of publication and article: which conflicts, by all that a `ConflictFilter` has.
+    """Return how many conflicts are logged; `chosen` in place of publication and article. Starts no JVM.
 
     Raises: As `conflict_records`.
     """
@@ -543,16 +522,9 @@ def resolve_conflicts(
 ) -> ResolveResult:
     """Decide conflicts again: what is written is an ordinary change of this replica, which goes everywhere.
 
-    Args:
-        replica: The replica that logs them; the change is made there.
-        chosen: Which conflicts.
-        accept: `winner` (nothing is written, the conflict is settled) or `loser`.
-        values: Instead: column to value as text (None: NULL), to be set in each row.
-        whole_rows: Of a loser by columns write the whole row, not just the columns in conflict.
-        force: Write rows, too, that were changed since the conflict.
-        dry_run: Say what would be done and change nothing.
-        message: Why, for the record.
-        progress: Receives each article.
+    `accept` is `winner` (nothing is written, the conflict is settled) or `loser`; in its place `values` are set in each
+    row: column to value as text (None: NULL). `whole_rows` writes the whole losing row, not just the columns in conflict;
+    `force` writes rows, too, that were changed since the conflict. `message` says why, for the record.
 
     Raises: ConfigurationError if no conflict is meant, or a column or value cannot be set; ConflictError if there are too
         many, a session is interrupted, or the article is not published any more; LeaseError, StoreError,
@@ -576,10 +548,7 @@ def retry_failed(
 ) -> RetryResult:
     """Let the next sessions send again what a table refused, though neither row nor table has changed. Starts no JVM.
 
-    Args:
-        replica: Meant are the refused changes that wait there, and those that wait for it at the replicas in reach.
-        publication: Only those of this publication.
-        article: Only those of this article.
+    Meant are the refused changes that wait at the replica, and those that wait for it at the replicas in reach.
 
     Raises: ConfigurationError if the folder is no replica or a name is unknown; ConflictError if a session is
         interrupted; LeaseError, StoreError.
@@ -676,11 +645,8 @@ def row(
 
     Starts a JVM only for tables that delta-rs cannot read, such as those with deletion vectors.
 
-    Args:
-        replica: Any replica of the publication; those out of reach are named in the result.
-        article: Its article.
-        key: Column -> value as text, one for each column that identifies a row.
-        publication: Its publication, if several have such an article.
+    `key` is column to value as text, one for each column that identifies a row. Replicas out of reach are named in the
+    result.
 
     Raises: As `status`; ConfigurationError if a name is unknown or the key does not fit.
     """
@@ -695,7 +661,7 @@ def validate(
     subscriber: str | Path | None = None,
     level: Level = "checksum",
 ) -> dict[str, tuple[ArticleValidation, ...]]:
-    """Compare subscribers with their publisher. Returns subscriber root -> one result per article, keys named.
+    """Compare subscribers with their publisher. Return subscriber root to one result per article, which names keys.
 
     Level `rowcount` starts a JVM only for tables whose log does not give it, such as those with deletion vectors. A
     subscriber that cannot be compared has the `error` at its articles when there are several; the only one raises.

@@ -16,7 +16,7 @@ from mergerepl.errors import ConfigurationError
 
 LONGEST_SHOWN = 200
 
-_SCHEME = re.compile(r"^([A-Za-z][A-Za-z0-9+.-]+):/")
+SCHEME = re.compile(r"^([A-Za-z][A-Za-z0-9+.-]+):/")
 _CREDENTIALS = re.compile(r"(?<=:/)[^\s'\"]*@")
 _QUERY = re.compile(r"(://[^\s'\"?]*)\?[^\s'\"]*")
 _UNOPENABLE = re.compile(r"%[0-9A-Fa-f]{2}|[\[\]^|{}\\*?]")
@@ -211,7 +211,7 @@ def _local_path(text: str) -> str:
         return unquote(
             after_scheme.removeprefix("//localhost") if uri.netloc else "/" + after_scheme.lstrip("/")
         )
-    if scheme := _SCHEME.match(text):
+    if scheme := SCHEME.match(text):
         raise ConfigurationError(
             f"Replica root {masked(text)!r}: object-store roots ({scheme.group(1)}://) are not supported "
             "yet. Use a local or mounted folder."

@@ -45,7 +45,6 @@ class Settings:
 
 
 def _flag(name: str, text: str) -> bool:
-    """Return a switch."""
     value = text.strip().lower()
     if value not in _TRUE + _FALSE:
         raise ConfigurationError(f"{name} is {text!r}: set it to 1 or 0.")
@@ -53,7 +52,6 @@ def _flag(name: str, text: str) -> bool:
 
 
 def _log_level(text: str) -> str:
-    """Return a log level."""
     if text.upper() not in LOG_LEVELS:
         raise ConfigurationError(
             f"MERGEREPL_LOG_LEVEL is {text!r}: set it to one of {', '.join(LOG_LEVELS)}."

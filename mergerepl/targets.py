@@ -91,16 +91,20 @@ def load(path: str | Path) -> Project:
 
 
 def transactional_target(item: object) -> tuple[Path, str | None] | None:
-    """Return the transactional publisher that a target means, and its publication (None: all); None for other targets."""
+    """Return the transactional publisher that a target means, and its publication; None for other targets.
+
+    A file with `type: transactional` means its publication; the folder of a publisher that is no merge replica means all of
+    them (None).
+
+    Raises: ConfigurationError if a file is wrong, or there is no such folder.
+    """
     if isinstance(item, TransactionalProject):
         return Path(item.publication.publisher), item.publication.name
     if not isinstance(item, str | Path):
         return None
     if roots.names_file(os.fspath(item)):
         # What checks files takes as long to load as a session without changes.
-        from mergerepl.config import project_file as config
-
-        return config.transactional_target(os.fspath(item))
+        return transactional_target(load(item))
     root = roots.transactional_publisher(os.fspath(item))
     return None if root is None else (root, None)
 

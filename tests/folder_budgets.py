@@ -22,6 +22,7 @@ MINUTES = {
     "spark": 1.0,
     "enumeration": 1.5,
     "faults": 8.0,
+    "golden": 1.5,
     "monitoring": 2.5,
     "partitions": 2.0,
     "properties": 4.0,

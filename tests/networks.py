@@ -104,13 +104,15 @@ def publish(
     *,
     publisher: str = "hq",
     joins: Sequence[Mapping[str, Any]] = (),
+    is_applied: bool = True,
 ) -> Path:
     """Write the file `<name>.yml` of a publication, apply it and return it."""
     stated = {"publication": name, "publisher": f"./{publisher}", "articles": [*articles]}
     stated |= {"joins": [*joins]} if joins else {}
     file = folder / f"{name}.yml"
     file.write_text(yaml.safe_dump({**stated, "subscriptions": [*subscriptions]}))
-    mergerepl.load(file).apply()
+    if is_applied:
+        mergerepl.load(file).apply()
     return file
 
 

@@ -112,14 +112,14 @@ def status(targets: tuple[str, ...], output: Output) -> None:
     """
     from mergerepl.agents.control import agent_status, jobs_of, replication_jobs
     from mergerepl.cdc.database import database_at
-    from mergerepl.cli.report import cdc as shown
+    from mergerepl.cli.cdc_reading import agent_parts
 
     found = [agent_status(root) for root in _roots(targets)]
     jobs = {
         each.root: [*jobs_of(database_at(each.root)), *replication_jobs(Path(each.root))] for each in found
     }
     value = [{"agent": each, "jobs": jobs[each.root]} for each in found]
-    output.reported({"roots": value}, [part for each in found for part in shown.agent(each, jobs[each.root])])
+    output.reported({"roots": value}, [part for each in found for part in agent_parts(each, jobs[each.root])])
 
 
 @agent.command()

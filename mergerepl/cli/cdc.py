@@ -11,6 +11,8 @@ from mergerepl.cli.cdc_reading import LsnType
 from mergerepl.cli.help import Group
 from mergerepl.cli.options import limit_option, reporting
 from mergerepl.cli.report.output import Output
+from mergerepl.cli.report.table import Columns, Part, cell, listing
+from mergerepl.model.words import counted, moment_text
 
 if TYPE_CHECKING:
     from mergerepl.logreader.lsn import Lsn
@@ -19,6 +21,56 @@ if TYPE_CHECKING:
 root_argument = click.argument("root", metavar="ROOT")
 source_argument = click.argument("source", metavar="TABLE")
 instance_argument = click.argument("instance", metavar="INSTANCE")
+
+_INSTANCES: Columns = {
+    "instance": "capture_instance",
+    "table": lambda each: f"{each.source_schema}.{each.source_table}",
+    "key": "index_column_list",
+    "net changes": "supports_net_changes",
+    "start_lsn": "start_lsn",
+    "end_lsn": "end_lsn",
+    "columns": "captured_column_list",
+}
+_CAPTURED_COLUMNS: Columns = {
+    ">ordinal": "column_ordinal",
+    "column": "column_name",
+    "type": "column_type",
+    "in the table": lambda each: each.source_name or "dropped",
+}
+_DDL_HISTORY: Columns = {
+    "lsn": "ddl_lsn",
+    "time": "ddl_time",
+    "change table rewritten": "required_column_update",
+    "statement": "ddl_command",
+}
+_SOURCES: Columns = {
+    "table": "source",
+    "status": "status",
+    ">read": "position",
+    ">head": "head",
+    ">unread": "unread_commits",
+    "VACUUM is safe until": lambda each: each.vacuum_safe_until or "any time",
+    "log_reuse_wait": "log_reuse_wait",
+    "instances": "capture_instances",
+}
+_ERRORS: Columns = {
+    "time": "entry_time",
+    ">number": "error_number",
+    ">severity": "error_severity",
+    "message": "error_message",
+}
+
+
+def database_parts(found: DatabaseStatus) -> list[Part]:
+    """Return the sources with their positions, and the validity interval."""
+    low, high = cell(found.min_lsn) or "none", cell(found.max_lsn) or "none"
+    parts: list[Part] = [
+        listing(found.sources, _SOURCES),
+        f"LSNs: {low} to {high} ({moment_text(found.max_time) or 'no time'}).",
+    ]
+    if found.has_plan:
+        parts.append("A scan cycle was begun and not finished: the next scan goes on with it.")
+    return parts + [f"{each.source}: {each.reason}" for each in found.sources if each.reason]
 
 
 @click.group(cls=Group)
@@ -109,7 +161,6 @@ def enable_table(
       mergerepl cdc enable-table ./shop bronze/eu/items --columns id,price --index id
     """
     from mergerepl import cdc as api
-    from mergerepl.cli.report import cdc as shown
 
     found = api.enable_table(
         root,
@@ -125,7 +176,7 @@ def enable_table(
     output.reported(
         found,
         [
-            f"Capture instance {found.capture_instance} begins at {shown.lsn_text(found.start_lsn)}. "
+            f"Capture instance {found.capture_instance} begins at {cell(found.start_lsn)}. "
             "Run `mergerepl cdc capture`, or the agent, to capture what comes."
         ],
     )
@@ -162,10 +213,9 @@ def help_(root: str, source: str | None, output: Output) -> None:
       mergerepl cdc help ./shop orders
     """
     from mergerepl import cdc as api
-    from mergerepl.cli.report import cdc as shown
 
     found = api.help_change_data_capture(root, source)
-    output.reported({"capture_instances": found}, [shown.instances(found)])
+    output.reported({"capture_instances": found}, [listing(found, _INSTANCES)])
 
 
 @cdc.command()
@@ -179,10 +229,9 @@ def columns(root: str, instance: str, output: Output) -> None:
       mergerepl cdc columns ./shop dbo_orders
     """
     from mergerepl import cdc as api
-    from mergerepl.cli.report import cdc as shown
 
     found = api.get_captured_columns(root, instance)
-    output.reported({"columns": found}, [shown.columns(found)])
+    output.reported({"columns": found}, [listing(found, _CAPTURED_COLUMNS)])
 
 
 @cdc.command("ddl-history")
@@ -196,10 +245,9 @@ def ddl_history(root: str, instance: str, output: Output) -> None:
       mergerepl cdc ddl-history ./shop dbo_orders
     """
     from mergerepl import cdc as api
-    from mergerepl.cli.report import cdc as shown
 
     found = api.get_ddl_history(root, instance)
-    output.reported({"ddl_history": found}, [shown.ddl_history(found)])
+    output.reported({"ddl_history": found}, [listing(found, _DDL_HISTORY)])
 
 
 @cdc.command()
@@ -222,10 +270,17 @@ def capture(ctx: click.Context, root: str, maxtrans: int, maxscans: int, output:
       mergerepl cdc capture ./shop
     """
     from mergerepl import cdc as api
-    from mergerepl.cli.report import cdc as shown
 
     result = api.scan(root, maxtrans=maxtrans, maxscans=maxscans)
-    output.reported(result, shown.captured(result))
+    parts = ["Nothing is new."]
+    if result.cycles:
+        rows, cycles = counted(result.rows, "row"), counted(result.cycles, "cycle")
+        parts = [
+            f"{counted(result.transactions, 'transaction')}, {rows} in {cycles}. "
+            f"Highest LSN: {cell(result.last_lsn) or 'as before'}.",
+            *(f"Paused: {reason}" for reason in result.paused.values()),
+        ]
+    output.reported(result, parts)
     if result.paused:
         ctx.exit(1)
 
@@ -252,8 +307,7 @@ def status(root: str, check: bool, output: Output) -> int:
     from datetime import UTC, datetime
 
     from mergerepl import cdc as api
-    from mergerepl.cli.checking import report_check
-    from mergerepl.cli.report import cdc as shown
+    from mergerepl.cli.look import report_check
 
     def find() -> tuple[DatabaseStatus, list[StatusWarning]]:
         found = api.status(root)
@@ -262,7 +316,7 @@ def status(root: str, check: bool, output: Output) -> int:
     if check:
         return report_check(find, output)
     found = api.status(root)
-    output.reported(found, shown.status(found))
+    output.reported(found, database_parts(found))
     return 0
 
 
@@ -277,10 +331,9 @@ def errors(root: str, limit: int, output: Output) -> None:
       mergerepl cdc errors ./shop
     """
     from mergerepl import cdc as api
-    from mergerepl.cli.report import cdc as shown
 
     found = api.errors(root, limit=limit)
-    output.reported({"errors": found}, shown.errors(found))
+    output.reported({"errors": found}, [listing(found, _ERRORS) if found else "No errors."])
 
 
 @cdc.command()
@@ -331,7 +384,6 @@ def lsn(root: str, lsn: Lsn | None, output: Output) -> None:
       mergerepl cdc lsn ./shop --show 0x003757F80000002A0003
     """
     from mergerepl import cdc as api
-    from mergerepl.cli.report import cdc as shown
 
     if lsn is not None:
         epoch, cycle = divmod(lsn.scan_cycle, 1 << 32)
@@ -339,7 +391,7 @@ def lsn(root: str, lsn: Lsn | None, output: Output) -> None:
         output.reported(parts, [f"{lsn} is {epoch}:{cycle}:{lsn.slot} (epoch:cycle:slot)."])
         return
     found = api.status(root)
-    low, high = shown.lsn_text(found.min_lsn), shown.lsn_text(found.max_lsn)
+    low, high = cell(found.min_lsn), cell(found.max_lsn)
     output.reported(
         {"min_lsn": low, "max_lsn": high, "max_time": found.max_time},
         [f"{low or 'none'} to {high or 'none'}"],

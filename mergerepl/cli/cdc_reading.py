@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from functools import wraps
@@ -13,6 +13,9 @@ import click
 from mergerepl.cli.help import Command, Group
 from mergerepl.cli.options import limit_option, reporting
 from mergerepl.cli.report.output import Output
+from mergerepl.cli.report.table import Columns, Part, Table, cell, listing
+from mergerepl.model.cdc import AgentStatus, AppliedChanges, CleanupResult, Job
+from mergerepl.model.words import counted, moment_text, typed, value_text
 
 if TYPE_CHECKING:
     from mergerepl.logreader.lsn import Lsn
@@ -22,6 +25,27 @@ instance_argument = click.argument("instance", metavar="INSTANCE")
 job_types = click.Choice(["capture", "cleanup", "logreader"])
 job_argument = click.argument("job_type", metavar="JOB", type=job_types)
 
+_SESSIONS: Columns = {
+    ">session": "session_id",
+    "began": "start_time",
+    ">seconds": "duration",
+    "last LSN": "end_lsn",
+    ">transactions": "tran_count",
+    ">rows": "command_count",
+    ">latency": "latency",
+    ">errors": "error_count",
+}
+_PARAMETERS = ["maxtrans", "maxscans", "continuous", "pollinginterval", "retention", "threshold", "schedule"]
+
+
+def _parameters_of(job: Job) -> str:
+    given = {name: getattr(job, name) for name in _PARAMETERS} | {
+        "last run": moment_text(job.last_run) or None
+    }
+    return ", ".join(f"{name} {value}" for name, value in given.items() if value is not None)
+
+
+_JOBS: Columns = {"job": "job_type", "asked to be": "requested", "parameters": _parameters_of}
 chosen_job_argument = click.argument("job_type", metavar="[JOB]", type=job_types, default="capture")
 
 
@@ -124,12 +148,7 @@ def _window(command: Callable[..., Any]) -> Callable[..., Any]:
 @limit_option("At most so many rows.")
 @reporting
 def changes(
-    root: str,
-    instance: str,
-    window: _Window,
-    row_filter_option: str,
-    limit: int,
-    output: Output,
+    root: str, instance: str, window: _Window, row_filter_option: str, limit: int, output: Output
 ) -> None:
     """Show all changes of an instance in a window, both ends included. Operations: 1 delete, 2 insert, 3 and 4 update.
 
@@ -157,12 +176,7 @@ def changes(
 @limit_option("At most so many rows.")
 @reporting
 def net(
-    root: str,
-    instance: str,
-    window: _Window,
-    row_filter_option: str,
-    limit: int,
-    output: Output,
+    root: str, instance: str, window: _Window, row_filter_option: str, limit: int, output: Output
 ) -> None:
     """Show the net change of each row of an instance in a window, both ends included.
 
@@ -184,13 +198,26 @@ def _show(
     output: Output,
 ) -> None:
     from mergerepl.cdc.envelopes import first_rows
-    from mergerepl.cli.report import cdc as shown
 
     first, last = window.ends(root, instance)
     frame = query(root, instance, first, last, row_filter_option.replace("-", " "))
     rows, has_more = first_rows(frame, limit)
     value = {"from_lsn": str(first), "to_lsn": str(last), "rows": rows, "has_more": has_more}
-    output.reported(value, shown.changes(rows, frame.columns, has_more=has_more))
+    output.reported(value, _change_parts(rows, frame.columns, has_more=has_more))
+
+
+def _change_parts(
+    rows: Sequence[Mapping[str, object]], names: Sequence[str], *, has_more: bool
+) -> list[Part]:
+    """Return changes: LSN, operation, mask where there is one, the captured columns."""
+    if not rows:
+        return ["No changes."]
+    shown = [name for name in names if name != "__$seqval"]
+    shown = [name for name in shown if name != "__$update_mask" or any(row[name] for row in rows)]
+    table = Table([name.removeprefix("__$") for name in shown])
+    for row in rows:
+        table.add(*(value_text(row[name]) for name in shown))
+    return [table, "There are more: see them with --limit."] if has_more else [table]
 
 
 @click.command(cls=Command)
@@ -234,13 +261,38 @@ def apply(
       mergerepl cdc apply ./shop dbo_orders ./lake/orders --consumer lake --restart
     """
     from mergerepl import cdc as api
-    from mergerepl.cli.report import cdc as shown
 
     names = None if keys is None else [name.strip() for name in keys.split(",")]
     done = api.apply_changes(root, instance, target, consumer, keys=names, initial=initial, restart=restart)
-    output.reported(done, shown.applied(done))
+    output.reported(done, _applied(done))
     if done.paused is not None:
         ctx.exit(1)
+
+
+def _applied(done: AppliedChanges) -> list[str]:
+    """Return what `apply` did, and what keeps the target from the newest state."""
+    if done.to_lsn is None:
+        lines = [f"{done.target}: nothing is new."]
+    elif done.is_snapshot:
+        lines = [f"{done.target} is filled with {counted(done.upserted, 'row')} as of {cell(done.to_lsn)}."]
+    else:
+        lines = [
+            f"{done.target}: {counted(done.upserted, 'row')} inserted or updated, {done.deleted:,} deleted, up to "
+            f"{cell(done.to_lsn)}."
+        ]
+    if done.foreign_commits:
+        lines.append(
+            f"Other writers changed rows of it since the last run ({counted(done.foreign_commits, 'commit')}): the rows of "
+            "this run are right, others were not compared."
+        )
+    if done.paused is not None:
+        lines.append(f"Its source is paused, and later changes are not captured: {done.paused}")
+    elif done.unread_commits:
+        lines.append(
+            "Not captured yet: "
+            f"{counted(done.unread_commits, 'commit')} of its source. Run `mergerepl cdc capture` or the agent."
+        )
+    return lines
 
 
 @click.command(cls=Command)
@@ -274,7 +326,6 @@ def cleanup(
       mergerepl cdc cleanup ./shop --instance dbo_orders --low-water-mark 0x003757F80000002A0003
     """
     from mergerepl import cdc as api
-    from mergerepl.cli.report import cdc as shown
 
     if instance is None:
         if low_water_mark is not None:
@@ -283,9 +334,19 @@ def cleanup(
     else:
         more = {} if threshold is None else {"threshold": threshold}
         done = api.cleanup_change_table(root, instance, low_water_mark, **more)
-    output.reported(done, shown.cleaned(done))
+    output.reported(done, _cleaned(done))
     if done.failed:
         ctx.exit(1)
+
+
+def _cleaned(done: CleanupResult) -> list[Part]:
+    if done.low_water_mark is None:
+        return ["Nothing is old enough."]
+    removed = ", ".join(f"{name} {rows:,}" for name, rows in done.rows.items()) or "none"
+    parts: list[Part] = [
+        f"Change rows removed: {removed}. The low end is {cell(done.low_water_mark)} or higher."
+    ]
+    return [*parts, *(f"{name} could not be cleaned up: {why}" for name, why in done.failed.items())]
 
 
 @click.command(cls=Command)
@@ -317,10 +378,11 @@ def sessions(root: str, limit: int, output: Output) -> None:
       mergerepl cdc sessions ./shop
     """
     from mergerepl import cdc as api
-    from mergerepl.cli.report import cdc as shown
 
     found = api.scan_sessions(root, limit=limit)
-    output.reported({"scan_sessions": found}, shown.sessions(found))
+    output.reported(
+        {"scan_sessions": found}, [listing(found, _SESSIONS) if found else "No scan has found anything yet."]
+    )
 
 
 # -- jobs --------------------------------------------------------------------------------------------------------------
@@ -340,7 +402,6 @@ def jobs() -> None:
 
 
 def _parameters(command: Callable[..., Any]) -> Callable[..., Any]:
-    """Add the parameters of jobs."""
     for option in (
         click.option("--schedule", metavar="HH:MM", help="cleanup: local time of day (02:00)."),
         click.option(
@@ -364,13 +425,22 @@ def _parameters(command: Callable[..., Any]) -> Callable[..., Any]:
 
 def _report_job(root: str, job: Any, output: Output, *, is_started: bool = False) -> None:
     from mergerepl.agents.control import agent_status
-    from mergerepl.cli.report import cdc as shown
 
-    parts: list[Any] = [shown.jobs([job])]
+    parts: list[Part] = [listing([job], _JOBS)]
     runs = agent_status(root).pid is not None
     if is_started and not runs:
         parts.append(f"No agent runs: start one with `mergerepl agent run {root}`.")
     output.reported({"job": job, "agent_runs": runs}, parts)
+
+
+def agent_parts(who: AgentStatus, found: Sequence[Job]) -> list[Part]:
+    """Return who runs the jobs of a root, and the jobs."""
+    runs = (
+        f"{who.root}: no agent runs. Start one with `mergerepl agent run {typed(who.root)}`."
+        if who.pid is None
+        else f"{who.root}: process {who.pid} on {who.host} runs the jobs, since {who.since}."
+    )
+    return [runs, listing(found, _JOBS)] if found else [runs, "There are no jobs."]
 
 
 @jobs.command("list")
@@ -384,10 +454,9 @@ def list_(root: str, output: Output) -> None:
     """
     from mergerepl import cdc as api
     from mergerepl.agents.control import agent_status
-    from mergerepl.cli.report import cdc as shown
 
     agent, found = agent_status(root), api.help_jobs(root)
-    output.reported({"jobs": found, "agent_runs": agent.pid is not None}, shown.agent(agent, found))
+    output.reported({"jobs": found, "agent_runs": agent.pid is not None}, agent_parts(agent, found))
 
 
 @jobs.command()

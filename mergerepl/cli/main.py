@@ -13,9 +13,8 @@ from typing import Any
 
 import click
 
-from mergerepl.cli.failures import say_error
 from mergerepl.cli.help import Group
-from mergerepl.cli.standard_output import StandardOutput, standard_output
+from mergerepl.cli.standard_output import StandardOutput, say_error, standard_output
 from mergerepl.errors import EngineLostError, MergeReplError, Transient
 from mergerepl.model.progress import Progress
 from mergerepl.settings import Settings
@@ -26,6 +25,12 @@ COMMANDS = {
     "Track": ("tracking", "cdc", "agent"),
     "Look": ("status", "pending", "history", "conflicts", "row", "partition"),
 }
+_MODULES: dict[str, tuple[str, ...]] = {
+    "setup": ("apply", "doctor", "tune"),
+    "sync": ("sync", "capture", "validate"),
+}
+_MODULES |= {"look": ("status", "pending", "history", "row", "partition")}
+"""Where commands are that have no module of their own."""
 FAILED, USAGE, TRANSIENT, INTERRUPTED = 1, 2, 3, 130
 
 
@@ -57,7 +62,8 @@ class CommandGroup(Group):
         """Return a command, importing its module."""
         if cmd_name not in self.list_commands(ctx):
             return None
-        module = importlib.import_module(f"mergerepl.cli.{cmd_name}")
+        found = next((name for name, commands in _MODULES.items() if cmd_name in commands), cmd_name)
+        module = importlib.import_module(f"mergerepl.cli.{found}")
         command: click.Command = getattr(module, cmd_name)
         return command
 
@@ -151,7 +157,6 @@ def _is_no_echo(record: logging.LogRecord) -> bool:
 
 
 def _report(error: Exception, *, as_json: bool, verbose: bool) -> int:
-    """Report an error once, in the form that was asked for; return the exit code."""
     if verbose and not isinstance(error, click.ClickException):
         logging.getLogger(__name__).error("the command failed", exc_info=error)
     if as_json:
@@ -215,7 +220,6 @@ def _unwritten(error: OSError, out: StandardOutput) -> int:
 
 
 def _version(ctx: click.Context, _: click.Parameter, wanted: bool) -> None:
-    """Print the installed version."""
     if not wanted or ctx.resilient_parsing:
         return
     from importlib import metadata

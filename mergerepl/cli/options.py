@@ -12,7 +12,7 @@ import click
 
 from mergerepl import roots
 from mergerepl.cli.main import Invocation
-from mergerepl.cli.report.output import open_output
+from mergerepl.cli.report.output import Output
 
 _DURATION = re.compile(r"(\d{1,9})\s*(s|m|h)?")
 _UNITS = {"s": 1, "m": 60, "h": 3600}
@@ -25,7 +25,7 @@ def reporting(command: Callable[..., Any]) -> Callable[..., Any]:
     @click.option("--verbose", is_flag=True, help="Log more, and show the traceback of an error.")
     @wraps(command)
     def with_output(*args: Any, as_json: bool, verbose: bool, **options: Any) -> Any:
-        return command(*args, output=open_output(sys.stdout, as_json=as_json), **options)
+        return command(*args, output=Output(sys.stdout, is_for_programs=as_json), **options)
 
     return with_output
 

@@ -8,6 +8,8 @@ import sys
 from collections.abc import Iterator
 from typing import Any, TextIO, cast
 
+import click
+
 
 class StandardOutput:
     """A stream that remembers why it could not be written: an `OSError` by itself does not say of what it is."""
@@ -59,3 +61,11 @@ def standard_output() -> Iterator[StandardOutput]:
 
 def _nowhere() -> TextIO:
     return open(os.devnull, "w", encoding="utf-8")
+
+
+def say_error(message: str) -> None:
+    """Write one message, its control characters shown as escapes."""
+    from mergerepl.cli.report.table import printable
+
+    lines = message.splitlines() or [""]
+    click.echo("\n".join(["Error: " + printable(lines[0]), *map(printable, lines[1:])]), err=True)

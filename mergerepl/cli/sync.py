@@ -1,24 +1,28 @@
-"""`mergerepl sync`: once, or at an interval in one warm process."""
+"""`mergerepl sync` (once, or at an interval in one warm process), `capture` and `validate`."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import click
 
-from mergerepl.cli.failures import say_error
 from mergerepl.cli.help import Command
 from mergerepl.cli.main import FAILED, TRANSIENT, Invocation, run_command
 from mergerepl.cli.options import (
     duration,
     procedures_option,
+    replica_argument,
+    replica_root,
+    reporting,
     subscriber_option,
     subscriber_root,
     sync_target,
     targets_argument,
     working,
 )
+from mergerepl.cli.report import merge
 from mergerepl.cli.report.output import Output
+from mergerepl.cli.standard_output import say_error
 from mergerepl.model.progress import NoProgress, Progress
 from mergerepl.settings import agent_file
 from mergerepl.targets import agent_roots
@@ -134,7 +138,9 @@ def sync(
         with CommandServer(
             [] if no_agent or procedures else agent_roots(targets), run_command, warm_up
         ) as server:
-            return 0 if repeat(once, output, interval_s=interval, pause=server.serve) else FAILED
+            return (
+                0 if repeat(once, merge.Rounds(output), interval_s=interval, pause=server.serve) else FAILED
+            )
     # Functions of users, which may be other ones in the agent, stay here.
     is_for_agent = not (no_agent or procedures or is_handed_over or agent_file()[0].exists())
     if is_for_agent and invocation is not None:
@@ -144,7 +150,7 @@ def sync(
         if code is not None:
             return code
     result = once()
-    output.synced(result)
+    output.reported(*merge.synced(result))
     if not output.is_for_programs:
         for message in _errors(result):
             say_error(message)
@@ -165,3 +171,61 @@ def exit_code(result: SyncResult) -> int:
     is_different = any(not article.ok for session in result.sessions for article in session.validation or ())
     is_transient = all(session.is_transient for session in failed)
     return TRANSIENT if failed and not is_different and is_transient else FAILED
+
+
+@click.command(cls=Command)
+@replica_argument
+@working
+def capture(replica: str, output: Output, progress: Progress) -> None:
+    """Record the changes made at a replica, as a sync does first.
+
+    Worth running by itself before the change feed's files are vacuumed.
+
+    Example:
+      mergerepl capture ./north
+    """
+    from mergerepl import api
+
+    root = replica_root(replica)
+    with progress:
+        result = api.capture(root, progress=progress)
+    output.reported(*merge.captured(result))
+
+
+@click.command(cls=Command)
+@targets_argument
+@subscriber_option
+@click.option(
+    "--level",
+    type=click.Choice(["rowcount", "checksum"]),
+    default="checksum",
+    show_default=True,
+    help="Compare numbers of rows, or row by row.",
+)
+@reporting
+def validate(
+    targets: tuple[str, ...], subscriber: str | None, level: Literal["rowcount", "checksum"], output: Output
+) -> int:
+    """Compare each subscriber with the publisher; differing keys are named.
+
+    Changes nothing. Exit code 1 if they differ: changes that have not been synchronized yet do that too. Of several
+    subscribers, one that cannot be compared is reported beside the others; 3 if that is all, and may be gone next time.
+
+    Example:
+      mergerepl validate sales.yml --level checksum
+    """
+    from mergerepl import api
+    from mergerepl.targets import transactional_target
+
+    if len(targets) == 1 and transactional_target(targets[0]) is not None:
+        from mergerepl.cli.transactional import validated
+
+        return validated(targets[0], subscriber_root(subscriber), output)
+    validations = dict(
+        api.validate(sync_target(targets), subscriber=subscriber_root(subscriber), level=level)
+    )
+    output.reported(*merge.validated(validations))
+    bad = [article for articles in validations.values() for article in articles if not article.ok]
+    if not bad:
+        return 0
+    return TRANSIENT if all(article.is_transient for article in bad) else FAILED

@@ -12,8 +12,10 @@ from mergerepl import roots
 from mergerepl.cli.help import Group
 from mergerepl.cli.options import limit_option, reporting
 from mergerepl.cli.report.output import Output
+from mergerepl.cli.report.table import Columns, Part, listing
 from mergerepl.errors import ConfigurationError
-from mergerepl.model.tracking import PurgeType, TrackingKeyType, TrackingOptions
+from mergerepl.model.tracking import PurgeType, TrackingKeyType, TrackingOptions, TrackingStatus
+from mergerepl.model.words import counted
 
 if TYPE_CHECKING:
     from mergerepl import ChangeTracking
@@ -27,6 +29,52 @@ _OPTIONS = {
     "delete": TrackingOptions.DELETE,
 }
 
+_TABLES: Columns = {
+    "table": "name",
+    "tracked": lambda each: [option.name.lower() for option in each.options if option.name],
+    "key": "key",
+    "foreign commits": lambda each: each.foreign.value,
+    ">enabled at CSN": "enabled_csn",
+}
+_OPEN: Columns = {">open BSN": "bsn", "state": "state", "since": "since", "owner": "owner"}
+_CONSUMERS: Columns = {
+    "consumer": "name",
+    ">LBSN": "lbsn",
+    ">LCSN": "lcsn",
+    "last window": lambda each: each.last_time or "never",
+}
+_FOREIGN: Columns = {
+    "foreign commit to": "table",
+    ">version": "version",
+    "operation": "operation",
+    "by": "writer",
+}
+_COMMITTED: Columns = {
+    ">CSN": "csn",
+    ">BSN": "bsn",
+    "committed": "commit_time",
+    "changed rows": lambda each: dict(sorted(each.changes.items())) or "none",
+    "context": "tracking_context",
+    ">foreign version": "foreign_version",
+}
+_WINDOW: Columns = {"table": "table", ">deletes": "deletes", ">inserts": "inserts", ">updates": "updates"}
+
+
+def status_parts(found: TrackingStatus) -> list[Part]:
+    """Return tables, open transactions, consumers, foreign commits, and the numbers."""
+    return [
+        listing(found.tables, _TABLES),
+        listing(found.open_transactions, _OPEN),
+        listing(found.consumers, _CONSUMERS),
+        listing(found.foreign_commits, _FOREIGN),
+        *found.problems.values(),
+        *(
+            f"{name}: purged; consumers below CSN {mark} must be initialised again."
+            for name, mark in sorted(found.purged_through.items())
+        ),
+        f"Last BSN {found.last_bsn}, last CSN {found.last_csn}, last committed CSN {found.last_committed_csn}.",
+    ]
+
 
 def _database(path: str, *, foreign: Literal["adopt", "refuse"] = "adopt") -> ChangeTracking:
     import mergerepl
@@ -35,7 +83,6 @@ def _database(path: str, *, foreign: Literal["adopt", "refuse"] = "adopt") -> Ch
 
 
 def _options(_: click.Context, __: click.Parameter, text: str) -> TrackingOptions:
-    """Return the options that a list of words means."""
     found = TrackingOptions(0)
     for word in text.split(","):
         if word.strip().lower() not in _OPTIONS:
@@ -124,10 +171,8 @@ def status(path: str, output: Output) -> None:
     Example:
       mergerepl tracking status ./branch
     """
-    from mergerepl.cli.report import tracking as shown
-
     found = _database(path).status()
-    output.reported(found, shown.status(found))
+    output.reported(found, status_parts(found))
 
 
 @tracking.command()
@@ -141,15 +186,13 @@ def transactions(path: str, only_open: bool, limit: int, output: Output) -> None
     Example:
       mergerepl tracking transactions ./branch --open
     """
-    from mergerepl.cli.report import tracking as shown
-
     database = _database(path)
     if only_open:
         found = database.status().open_transactions
-        output.reported({"open": found}, [shown.open_transactions(found) if found else "None is open."])
+        output.reported({"open": found}, [listing(found, _OPEN) if found else "None is open."])
     else:
         done = database.transactions(limit)
-        output.reported({"transactions": done}, [shown.committed(done)])
+        output.reported({"transactions": done}, [listing(done, _COMMITTED)])
 
 
 @tracking.command()
@@ -209,18 +252,18 @@ def enumerate_changes(
     Example:
       mergerepl tracking enumerate ./branch --consumer hq --output ./changes
     """
-    from mergerepl.cli.report import tracking as shown
-
     if folder is not None and folder.exists() and any(folder.iterdir()):
         raise ConfigurationError(f"'{folder}' is not empty: name a new folder for the window.")
     reader = _database(path).consumer(consumer, start=start)
     window = reader.enumerate(tables or None, exclude_context, enumeration=enumeration)
-    counts = window.counts() if folder is None else window.write_to(folder)
+    counts = window.counts() if folder is None else window.write_to(folder.absolute())
     stated = {**window.state.to_json(), "tables": counts}
     if folder is not None:
         folder.mkdir(parents=True, exist_ok=True)
         (folder / "window.json").write_text(json.dumps(stated, indent=2), encoding="utf-8")
-    output.reported(stated, shown.window(window.id, counts, window.initial))
+    rows = [{"table": name, **each} for name, each in counts.items() if name not in window.initial]
+    copies = [f"{name}: the consumer has no copy yet; take all its rows." for name in window.initial]
+    output.reported(stated, [listing(rows, _WINDOW), *copies, f"Window {window.id}."])
 
 
 @tracking.command()
@@ -311,13 +354,7 @@ def recover(path: str, output: Output) -> None:
 @click.option("--dry-run", is_flag=True, help="Only count.")
 @reporting
 def purge(
-    path: str,
-    what: str,
-    table: str | None,
-    days: int | None,
-    csn: int | None,
-    dry_run: bool,
-    output: Output,
+    path: str, what: str, table: str | None, days: int | None, csn: int | None, dry_run: bool, output: Output
 ) -> None:
     """Remove tombstones, or rows of the commit sequence, that no registered consumer needs.
 
@@ -329,8 +366,6 @@ def purge(
         raise click.UsageError("Give --days or --csn.")
     if (what == "tombstones") != (table is not None):
         raise click.UsageError("Name the --table of tombstones; the sequence has none.")
-    from mergerepl.cli.report import tracking as shown
-
     kind, value = (PurgeType.CSN_BASED, csn) if csn is not None else (PurgeType.TIME_BASED, days)
     assert value is not None
     database = _database(path)
@@ -338,7 +373,9 @@ def purge(
         done = database.purge_tombstone_table_data(table, kind, value, dry_run=dry_run)
     else:
         done = database.purge_transaction_sequence_data(kind, value, dry_run=dry_run)
-    output.reported(done, [shown.purged(done)])
+    removed = "to be removed" if done.dry_run else "removed"
+    kept = f"; {counted(done.held_back, 'row')} kept for consumers" if done.held_back else ""
+    output.reported(done, [f"{done.target}: {counted(done.removed, 'row')} {removed}{kept}."])
 
 
 @tracking.command(context_settings={"ignore_unknown_options": True})

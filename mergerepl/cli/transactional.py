@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import textwrap
 from dataclasses import asdict
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import click
 
@@ -20,20 +19,27 @@ from mergerepl.cli.options import (
     subscriber_root,
 )
 from mergerepl.cli.report.output import Output
+from mergerepl.cli.report.table import Columns, Part, listing, listing_or
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
     from pathlib import Path
 
 root_argument = click.argument("root", metavar="ROOT|FILE")
+_COUNTED = ("subscriber", "transactions", "commands", "inserts", "updates", "deletes", "skipped")
+_DISTRIBUTED: Columns = {
+    **{name: name for name in _COUNTED},
+    "latency": lambda each: None if each.latency_s is None else f"{each.latency_s:.1f} s",
+}
 
 
 def _target(text: str) -> tuple[Path, str | None]:
     """Return the publisher that an argument means, and its publication if it is a file."""
     from pathlib import Path
 
-    from mergerepl.config import project_file as config
+    from mergerepl.targets import transactional_target
 
-    return config.transactional_target(text) or (Path(replica_root(text)), None)
+    return transactional_target(text) or (Path(replica_root(text)), None)
 
 
 @click.group(cls=Group)
@@ -59,11 +65,12 @@ def logreader(root: str, output: Output) -> None:
       mergerepl transactional logreader ./hq
     """
     from mergerepl import transactional as agents
-    from mergerepl.cli.report.transactional import read_parts
 
     publisher, _ = _target(root)
     done = agents.logreader(publisher)
-    output.reported(done, read_parts(done))
+    paused = [f"{path}: {reason}" for path, reason in done.paused.items()]
+    read = f"{done.transactions} transactions were read, with {done.commands} commands; last LSN {done.last_lsn}."
+    output.reported(done, [read if done.cycles else "Nothing new in the log.", *paused])
 
 
 @transactional.command()
@@ -92,7 +99,6 @@ def distribute(
       mergerepl transactional distribute ./hq --procedures feed_procedures
     """
     from mergerepl import transactional as agents
-    from mergerepl.cli.report.transactional import distributed
 
     publisher, publication = _target(root)
     skip = None if skip_errors is None else _numbers(skip_errors)
@@ -104,7 +110,7 @@ def distribute(
         skip_errors=skip,
         procedures=procedures,
     )
-    output.reported([asdict(each) for each in done], [distributed(done)])
+    output.reported([asdict(each) for each in done], [listing(done, _DISTRIBUTED)])
 
 
 def _numbers(text: str) -> list[int]:
@@ -175,7 +181,6 @@ def browse(
       mergerepl transactional browse ./hq --article orders --limit 5
     """
     from mergerepl import transactional as agents
-    from mergerepl.cli.report.transactional import listed
 
     publisher, _ = _target(root)
     try:
@@ -186,16 +191,15 @@ def browse(
         raise click.UsageError(str(error)) from error
     rows = [asdict(each) for each in found[:limit]]
     more = [f"There are more: these are the first {limit} (--limit)."] if len(found) > limit else []
-    output.reported(rows, [listed(rows) if rows else "No commands.", *more])
+    output.reported(rows, [*listing_or("No commands.", rows), *more])
 
 
 def pending_of(root: str, output: Output) -> None:
     """Report the commands that wait."""
     from mergerepl import transactional as agents
-    from mergerepl.cli.report.transactional import listed
 
     rows = [asdict(each) for each in agents.pending(_target(root)[0])]
-    output.reported(rows, [listed(rows) if rows else "No subscriptions."])
+    output.reported(rows, listing_or("No subscriptions.", rows))
 
 
 @transactional.command()
@@ -213,12 +217,9 @@ def pending(root: str, output: Output) -> None:
 def history_of(root: str, limit: int, output: Output) -> None:
     """Report the last batches."""
     from mergerepl import transactional as agents
-    from mergerepl.cli.report.transactional import listed
 
     rows = agents.history(_target(root)[0], limit=limit)
-    # Why an agent stopped may take many lines: `errors` has it whole.
-    shown = [{**row, "comments": textwrap.shorten(row["comments"], 60, placeholder=" …")} for row in rows]
-    output.reported(rows, [listed(shown) if rows else "No batches."])
+    output.reported(rows, listing_or("No batches.", rows, wrapped="comments"))
 
 
 @transactional.command()
@@ -245,10 +246,9 @@ def errors(root: str, limit: int, output: Output) -> None:
       mergerepl transactional errors ./hq
     """
     from mergerepl import transactional as agents
-    from mergerepl.cli.report.transactional import listed
 
     rows = agents.errors(_target(root)[0], limit=limit)
-    output.reported(rows, [listed(rows) if rows else "No errors."])
+    output.reported(rows, listing_or("No errors.", rows, wrapped="text"))
 
 
 @transactional.command()
@@ -292,11 +292,7 @@ def reinit(root: str, subscriber: str | None, output: Output) -> None:
     from mergerepl import transactional as agents
 
     publisher, publication = _target(root)
-    done = agents.reinit(
-        publisher,
-        subscriber=subscriber_root(subscriber),
-        publication=publication,
-    )
+    done = agents.reinit(publisher, subscriber=subscriber_root(subscriber), publication=publication)
     output.reported({"subscribers": done}, [f"{each} begins again." for each in done])
 
 
@@ -347,13 +343,36 @@ def cleanup(root: str, output: Output) -> None:
 def validated(root: str, subscriber: str | None, output: Output) -> int:
     """Report whether subscribers equal the publisher; return the exit code."""
     from mergerepl import transactional as agents
-    from mergerepl.cli.report.transactional import compared_parts
 
     publisher, publication = _target(root)
     found = agents.validate(publisher, subscriber=subscriber, publication=publication)
     rows = [asdict(each) for each in found]
-    output.reported(rows, compared_parts(rows, "No subscriptions."))
+    output.reported(rows, _compared(rows))
     return 0 if all(each.is_equal for each in found) else FAILED
+
+
+def _compared(rows: Sequence[Mapping[str, Any]]) -> list[Part]:
+    """Return the results of a validation or a repair: a table, and what is not compared as sentences."""
+    shown = [
+        {name: value for name, value in row.items() if name not in ("kinds", "not_compared", "error")}
+        | {"keys": [f"{key} ({kind})" for key, kind in zip(row["keys"], row["kinds"], strict=True)]}
+        for row in rows
+    ]
+    parts = listing_or("No subscriptions.", shown)
+    for row in rows:
+        at = f"{row['article']} at {row['subscriber']}"
+        parts += [f"{at}: not compared: {each}." for each in row.get("not_compared", ())]
+        parts += [f"{at}: {row['error']}"] if row.get("error") else []
+    return parts
+
+
+def publisher_parts(found: Mapping[str, Any]) -> list[Part]:
+    """Return a publisher's state."""
+    parts: list[Part] = []
+    for each in found["publications"]:
+        parts.append(f"Publication {each['publication']} at {found['root']} (transactional)")
+        parts += [*listing_or("", each["articles"]), *listing_or("", each["subscriptions"])]
+    return parts or [f"{found['root']} publishes nothing."]
 
 
 @transactional.command()
@@ -410,7 +429,6 @@ def repair(
       mergerepl transactional repair ./hq --article orders --where "region='N'"
     """
     from mergerepl import transactional as agents
-    from mergerepl.cli.report.transactional import compared_parts
 
     if len(dict(key)) < len(key):
         raise click.UsageError("A key column is given twice.")
@@ -426,7 +444,7 @@ def repair(
         procedures=procedures,
     )
     rows = [asdict(each) for each in done]
-    output.reported(rows, compared_parts(rows, "No subscriptions."))
+    output.reported(rows, _compared(rows))
 
 
 @transactional.command()
@@ -441,7 +459,6 @@ def read(root: str, article: str, limit: int, output: Output) -> None:
       mergerepl transactional read ./north orders --limit 5
     """
     from mergerepl import transactional as agents
-    from mergerepl.cli.report.transactional import listed
 
     rows = agents.shown(root, article, limit=limit)
-    output.reported(rows, [listed(rows) if rows else "No rows."])
+    output.reported(rows, listing_or("No rows.", rows))

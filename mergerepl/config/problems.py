@@ -106,7 +106,6 @@ MODELS: dict[str, type[BaseModel]] = {
 
 
 def _keys_at(location: tuple[int | str, ...], models: Mapping[str, type[BaseModel]]) -> tuple[str, ...]:
-    """Return the keys that the file may have at a place."""
     model = models[""]
     for step in location:
         model = models.get(str(step), model)

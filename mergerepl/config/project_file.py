@@ -104,23 +104,7 @@ def _require_type(document: strict_yaml.Document, name: str) -> None:
     raise ConfigurationError(f"{place(name, document.line(('type',)))}type {problem}", file=name, key="type")
 
 
-def transactional_target(text: str) -> tuple[Path, str | None] | None:
-    """Return the transactional publisher that a text means, and its publication.
-
-    A file with `type: transactional` means its publication; the folder of a publisher that is no merge replica means all of
-    them (None). Returns None for others.
-
-    Raises: ConfigurationError as `load`, or there is no such folder.
-    """
-    if roots.names_file(text):
-        found = load_any(text)
-        return (Path(found.publisher), found.name) if isinstance(found, TransactionalPublication) else None
-    root = roots.transactional_publisher(text)
-    return None if root is None else (root, None)
-
-
 def _transactional(document: strict_yaml.Document, name: str, *, folder: Path) -> TransactionalPublication:
-    """Return a transactional publication, after the checks that need more than one value."""
     from mergerepl.config.transactional import MODELS, TransactionalKeys
 
     try:
@@ -184,7 +168,6 @@ def _transactional(document: strict_yaml.Document, name: str, *, folder: Path) -
 
 
 def _publisher(text: str, check: "_Check", folder: Path) -> str:
-    """Return the publisher's root, which must be there."""
     publisher = _root(text, check, ("publisher",), folder)
     if not os.path.isdir(publisher):
         raise check.refuse(
@@ -250,7 +233,6 @@ class _Check:
 
 
 def _publication(stated: PublicationKeys, check: _Check, *, folder: Path) -> Publication:
-    """Return the publication, after the checks that need more than one value."""
     publisher = _publisher(stated.publisher, check, folder)
     articles = tuple(
         _article(article, check, ("articles", index), publisher)
@@ -291,7 +273,6 @@ def _publication(stated: PublicationKeys, check: _Check, *, folder: Path) -> Pub
 
 
 def _article(stated: ArticleKeys, check: _Check, path: strict_yaml.KeyPath, publisher: str) -> Article:
-    """Return one article."""
     if stated.key is not None and stated.rowguid is not None:
         raise check.refuse(
             (*path, "rowguid"), "and `key` exclude each other: keep the one that identifies a row"
@@ -388,7 +369,6 @@ def _check_roots(
     subscriptions: Sequence[Subscription | TransactionalSubscription],
     check: _Check,
 ) -> None:
-    """Refuse replicas that are one folder, or lie one inside another."""
     replicas = [("the publisher", publisher)]
     for index, subscription in enumerate(subscriptions):
         path = ("subscriptions", index, "subscriber")

@@ -102,7 +102,6 @@ def first_twice(names: Iterable[str]) -> str | None:
 
 
 def _resolver(name: str) -> str:
-    """Return a known resolver's name, also of its name in the original."""
     if instead := instead_of("merge", "name", name.lower()):
         raise ValueError(f"is {shown(name)}, a resolver of a later version. {instead.rstrip('.')}")
     chosen = ALIASES.get(name.lower(), name)

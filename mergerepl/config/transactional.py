@@ -18,7 +18,6 @@ _HOURS = re.compile(r"(\d{1,6})\s*(hour|day)s?", re.IGNORECASE)
 
 
 def _hours(stated: object) -> timedelta:
-    """Return a time such as `72 hours` or `3 days`."""
     found = _HOURS.fullmatch(stated.strip()) if isinstance(stated, str) else None
     if found is None:
         raise ValueError(f"is {shown(stated)}; write it as `72 hours` or `3 days`")
@@ -29,8 +28,6 @@ def _hours(stated: object) -> timedelta:
 
 
 def _command(operation: Operation) -> Any:
-    """Return a validator of a command type."""
-
     def check(text: str) -> str:
         return CommandType.parse(text, operation).text
 
@@ -38,7 +35,6 @@ def _command(operation: Operation) -> Any:
 
 
 def _skip(numbers: list[int]) -> list[int]:
-    """Return the numbers of errors that can be skipped."""
     wrong = [number for number in numbers if number not in (20598, 2627, 2601)]
     if wrong:
         instead = instead_of("transactional", "skip_errors", wrong[0])

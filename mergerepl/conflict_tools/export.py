@@ -10,7 +10,7 @@ from mergerepl.conflict_tools.listing import read_conflicts
 from mergerepl.errors import ConfigurationError
 from mergerepl.model.conflicts import ConflictFilter
 from mergerepl.model.results import ConflictRecord
-from mergerepl.model.value_text import text_of
+from mergerepl.model.words import text_of
 
 _FORMULA = tuple("=+-@\t\r")
 """Characters with which a formula begins in a spreadsheet."""

@@ -11,9 +11,8 @@ from collections.abc import Sequence
 from datetime import UTC, datetime
 from html import escape
 
-from mergerepl.model.conflict_names import conflict_name, how_settled, stays_at_source
 from mergerepl.model.results import ConflictRecord
-from mergerepl.model.value_text import text_of
+from mergerepl.model.words import conflict_name, how_settled, stays_at_source, text_of
 
 LONGEST_VALUE = 2000
 """Characters of a value that are shown."""

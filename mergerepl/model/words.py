@@ -1,15 +1,17 @@
-"""Numbers, times, keys and folders in words, for people."""
+"""Values, numbers, times, keys, folders and conflicts in words, the same in all reports."""
 
 from __future__ import annotations
 
 import os
 import shlex
-from collections.abc import Mapping
-from datetime import UTC, datetime
+from collections.abc import Iterable, Mapping
+from datetime import UTC, date, datetime
+from decimal import Decimal
 
-from mergerepl.model.results import PhaseCounts
-from mergerepl.model.value_text import NULL, text_of
+from mergerepl.model.conflicts import Choice, ConflictStatus
+from mergerepl.model.results import ConflictPreview, ConflictRecord, PhaseCounts
 
+NULL = "NULL"
 LONGEST_SHOWN = 1000
 """Characters of a value that people are shown."""
 
@@ -23,6 +25,42 @@ def changes(counts: PhaseCounts) -> str:
 def key_text(key: Mapping[str, object]) -> str:
     """Return a row's key: `order_id=7, line=1`."""
     return ", ".join(f"{column}={value_text(value)}" for column, value in key.items())
+
+
+def text_of(value: object) -> str | None:
+    """Return a value as docs/cli-json.md writes it, the same for every library that read it; NULL stays None.
+
+    A struct or map is a mapping; a map whose keys a mapping cannot hold is a list of pairs, as Arrow has it.
+    """
+    match value:
+        case None | str():
+            return value
+        case bool():
+            return str(value).lower()
+        case bytes() | bytearray():
+            return f"0x{value.hex().upper()}"
+        case datetime():
+            return (value.astimezone(UTC) if value.tzinfo is not None else value).isoformat()
+        case date():
+            return value.isoformat()
+        case Decimal():
+            return f"{value:f}"
+        case dict():
+            return _pairs(value.items())
+        case list() if value and isinstance(value[0], tuple):
+            return _pairs(value)
+        case list():
+            return f"[{', '.join(map(_part, value))}]"
+    return str(value)
+
+
+def _pairs(pairs: Iterable[tuple[object, object]]) -> str:
+    return f"{{{', '.join(f'{_part(name)}: {_part(part)}' for name, part in pairs)}}}"
+
+
+def _part(value: object) -> str:
+    text = text_of(value)
+    return NULL if text is None else text
 
 
 def value_text(value: object) -> str:
@@ -64,3 +102,51 @@ def moment_text(moment: datetime | None) -> str:
         return ""
     in_utc = moment.astimezone(UTC) if moment.tzinfo else moment
     return in_utc.strftime("%Y-%m-%d %H:%M:%SZ")
+
+
+CONFLICT_NAMES = {
+    1: "update against update, row",
+    2: "update against update, column",
+    3: "update against delete, delete won",
+    4: "update against delete, update won",
+    5: "insert refused at the publisher",
+    6: "insert refused at the subscriber",
+    7: "delete refused at the publisher",
+    8: "delete refused at the subscriber",
+    9: "update refused at the publisher",
+    10: "update refused at the subscriber",
+    11: "rejected by a one-way article",
+}
+"""conflict_type of MSmerge_conflicts_info in a few words."""
+REJECTED = 11
+REFUSED = range(5, 11)
+"""The types of changes that a table refuses: no other row has won over them, unless a rule decided (`resolver`)."""
+
+
+def stays_at_source(conflict: ConflictRecord | ConflictPreview) -> bool:
+    """Return whether the logged row stands where it was written, and no other has won over it there."""
+    if conflict.conflict_type in REFUSED:
+        return conflict.resolver is None
+    return conflict.conflict_type == REJECTED and conflict.resolver == "upload_only"
+
+
+_SETTLED = {
+    Choice.WINNER: "the outcome stands",
+    Choice.LOSER: "what lost was written",
+    Choice.EDITED: "other values were written",
+}
+
+
+def how_settled(conflict: ConflictRecord) -> str:
+    """Return how a conflict was settled, by whom, when and why; nothing if it is open."""
+    if conflict.status != ConflictStatus.SETTLED.value:
+        return ""
+    if (done := conflict.resolution) is None:
+        return "settled: the refused change waits no more"
+    why = f": {done.message}" if done.message else ""
+    return f"settled: {_SETTLED[Choice(done.choice)]}, by {done.by}, {moment_text(done.resolved_at)}{why}"
+
+
+def conflict_name(conflict_type: int) -> str:
+    """Return the words for a type; a number that is not known stays a number."""
+    return CONFLICT_NAMES.get(conflict_type, f"type {conflict_type}")

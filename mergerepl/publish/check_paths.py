@@ -9,13 +9,12 @@ from pathlib import Path
 from mergerepl.errors import ConfigurationError, PublicationError
 from mergerepl.model.publication import Article, Publication
 from mergerepl.publish.unfinished import subscriber_path
-from mergerepl.roots import masked, require_openable, resolved
+from mergerepl.roots import SCHEME, masked, require_openable, resolved
 from mergerepl.store.folders import MISSING, folder_problem, has_system_tables, replica_above
 from mergerepl.systables.conflicts_info import LONGEST_FOLDER_NAME, conflict_table_name
 from mergerepl.systables.table import FOLDER
 
 _UNUSABLE = re.compile(r"[/\\\x00-\x1f\x7f]")
-_SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+:/")
 
 
 def check_names(publication: Publication) -> None:
@@ -81,7 +80,7 @@ def check_places(publication: Publication) -> None:
 
 
 def _root(text: str, kind: str) -> Path:
-    if _SCHEME.match(text):
+    if SCHEME.match(text):
         raise ConfigurationError(
             f"The {kind} '{masked(text)}' is a URI; this version of mergerepl works on file "
             "systems only. Mount the store, or give a path.",
@@ -139,7 +138,7 @@ def _check_apart(root: Path, what: str, other: Path) -> None:
 def _check_tables(publication: Publication, publisher: Path) -> None:
     seen: dict[str, str] = {}
     for article in publication.articles:
-        if _SCHEME.match(article.table):
+        if SCHEME.match(article.table):
             raise ConfigurationError(
                 f"Article '{article.name}': table '{masked(article.table)}' is a URI; this "
                 "version of mergerepl works on file systems only. Give a path.",

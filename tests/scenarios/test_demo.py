@@ -9,10 +9,8 @@ from deltalake import DeltaTable
 
 import mergerepl
 from mergerepl.cli.demo import flights_data, story
-from mergerepl.cli.demo.edits import choose_cast
+from mergerepl.cli.demo.edits import SITES, Sites, choose_cast
 from mergerepl.cli.demo.flights_data import TABLES, read_sample
-from mergerepl.cli.demo.shown import Shown
-from mergerepl.cli.demo.sites import SITES, Sites
 from mergerepl.cli.main import main
 from mergerepl.errors import ConfigurationError, DemoError
 from mergerepl.model.results import ArticleValidation, SessionResult, SyncResult
@@ -36,7 +34,7 @@ class Demo:
         return [
             dict(zip((name.lstrip(">") for name in item.headings), row, strict=True))
             for item in self.items
-            if isinstance(item, Shown)
+            if isinstance(item, story.Shown)
             and [name.lstrip(">") for name in item.headings][: len(headings)] == [*headings]
             for row in item.rows
         ]

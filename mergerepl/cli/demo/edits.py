@@ -1,18 +1,59 @@
-"""What the people at the three sites do before they meet: with Spark SQL, DataFrames, MERGE, and without Spark."""
+"""The three sites, and what people do there before they meet: with Spark SQL, DataFrames, MERGE, and without Spark."""
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
-from typing import Final
+from pathlib import Path
+from typing import Any, Final
 
 import pyarrow as pa
 from delta.tables import DeltaTable as SparkTable
-from deltalake import write_deltalake
+from deltalake import DeltaTable, write_deltalake
 from pyspark.sql import SparkSession
 
 from mergerepl.cli.demo.flights_data import TABLES
-from mergerepl.cli.demo.sites import HQ, NORTH, SOUTH, Row, Sites, condition
+from mergerepl.rows.sql import quote
 from mergerepl.spark.session import new_session
+
+HQ: Final = "hq"
+NORTH: Final = "north"
+SOUTH: Final = "south"
+SITES: Final = (HQ, NORTH, SOUTH)
+
+Row = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Sites:
+    """The folder of the demo: one folder a replica, one folder a table in it."""
+
+    folder: Path
+
+    def root(self, site: str) -> Path:
+        """Return a replica's root."""
+        return self.folder / site
+
+    def table(self, site: str, name: str) -> DeltaTable:
+        """Return a table for deltalake."""
+        return DeltaTable(str(self.root(site) / name))
+
+    def in_sql(self, site: str, name: str) -> str:
+        """Return a table's name in Spark SQL."""
+        return f"delta.{quote(str(self.root(site) / name))}"
+
+    def row(self, site: str, name: str, key: Mapping[str, Any]) -> Row | None:
+        """Return one row as it is now, None if there is none."""
+        rows: list[Row] = self.table(site, name).to_pyarrow_table().to_pylist()
+        return next((row for row in rows if all(row[column] == value for column, value in key.items())), None)
+
+
+def condition(key: Mapping[str, Any]) -> str:
+    """Return what picks a row, in words that Spark's SQL and deltalake's share; the demo's keys hold no quotes."""
+    return " AND ".join(
+        f"{column} = '{value}'" if isinstance(value, str) else f"{column} = {value}"
+        for column, value in key.items()
+    )
+
 
 FLIGHT_KEY: Final = next(table.key for table in TABLES if table.name == "flights")
 EVENING: Final = 2100
@@ -153,8 +194,6 @@ def _dataframe_update(sites: Sites, cast: Cast, spark: SparkSession) -> Edit:
 
 
 def _deltalake_edits(sites: Sites, cast: Cast) -> Iterator[Edit]:
-    """Yield the work of those who have no Spark."""
-
     def update(site: str, article: str, key: Row, changes: dict[str, str]) -> Edit:
         where = condition(key)
         shown = ", ".join(f'"{name}": "{value}"' for name, value in changes.items())

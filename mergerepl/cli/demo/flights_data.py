@@ -83,14 +83,12 @@ def _read(folder: Path, name: str) -> pa.Table:
 
 
 def _type(field: pa.Field) -> pa.DataType:
-    """Return the type a Delta table keeps a column in."""
     if pa.types.is_timestamp(field.type):
         return pa.timestamp("us", tz="UTC")
     return pa.int32() if pa.types.is_integer(field.type) else field.type
 
 
 def _is_of(table: pa.Table, days: Collection[tuple[int, int]]) -> pa.ChunkedArray:
-    """Return which rows are of these days."""
     numbers = pc.add(pc.multiply(table["month"], 100), table["day"])
     wanted = pa.array([month * 100 + day for month, day in sorted(days)], type=numbers.type)
     return pc.is_in(numbers, value_set=wanted)

@@ -2,19 +2,21 @@
 
 import shlex
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
 import yaml
 from deltalake import DeltaTable, write_deltalake
+from rich import box
+from rich.console import Console
+from rich.table import Table
 from rich.text import Text
 
 from mergerepl import api
-from mergerepl.cli.demo.edits import Cast, choose_cast, edits
+from mergerepl.cli.demo.edits import HQ, NORTH, SITES, SOUTH, Cast, Row, Sites, choose_cast, edits
 from mergerepl.cli.demo.flights_data import TABLES, read_sample
-from mergerepl.cli.demo.shown import Shown
-from mergerepl.cli.demo.sites import HQ, NORTH, SITES, SOUTH, Row, Sites
 from mergerepl.errors import ConfigurationError, DemoError
 from mergerepl.model.results import ConflictRecord, SyncResult
 from mergerepl.rows.lineage_value import replica_nickname
@@ -26,6 +28,39 @@ Emit = Callable[[Any], None]
 DAYS: Final = ((2, 8), (2, 9), (2, 10))
 """The blizzard of February 2013."""
 FILE: Final = "flights.yml"
+_WIDEST = 72
+"""A cell wider than this is folded, so that a page has no long lines."""
+
+
+@dataclass
+class Shown:
+    """Rows under headings. A heading that begins with `>` has its column set flush right."""
+
+    headings: Sequence[str]
+    rows: list[tuple[str, ...]] = field(default_factory=list)
+
+    def add(self, *cells: Any) -> None:
+        """Add a row; None is what SQL calls it."""
+        self.rows.append(tuple("NULL" if cell is None else str(cell) for cell in cells))
+
+    def __rich__(self) -> Table:
+        drawn = Table(box=box.SIMPLE_HEAD, pad_edge=False)
+        for heading in self.headings:
+            drawn.add_column(
+                Text(heading.lstrip(">")),
+                justify="right" if heading.startswith(">") else "left",
+                overflow="fold",
+                max_width=_WIDEST,
+            )
+        for row in self.rows:
+            drawn.add_row(*(Text(cell) for cell in row))
+        return drawn
+
+    def __str__(self) -> str:
+        console = Console(width=200, color_system=None)
+        with console.capture() as captured:
+            console.print(self)
+        return "\n".join(line.rstrip() for line in captured.get().splitlines()).strip("\n")
 
 
 def run(directory: Path, emit: Emit) -> None:
@@ -74,7 +109,6 @@ def _heading(emit: Emit, number: int, text: str) -> None:
 
 
 def _publish(sites: Sites, tables: Mapping[str, Any], emit: Emit) -> api.Project:
-    """Write the tables at the publisher, and the publication's file; make the replicas match it."""
     _heading(emit, 1, "Publish: five tables at hq, two subscribers that get a copy each")
     for name, table in tables.items():
         write_deltalake(str(sites.root(HQ) / name), table)
@@ -103,7 +137,6 @@ def _publish(sites: Sites, tables: Mapping[str, Any], emit: Emit) -> api.Project
 
 
 def _edit(sites: Sites, cast: Cast, emit: Emit) -> None:
-    """Change rows at every site, without knowing of the others."""
     from mergerepl.spark import session as engine
 
     _heading(emit, 2, "Work apart: every site changes its own copy, with whatever writes Delta tables")
@@ -115,7 +148,6 @@ def _edit(sites: Sites, cast: Cast, emit: Emit) -> None:
 
 
 def _sync(project: api.Project, emit: Emit) -> SyncResult:
-    """Synchronize all subscriptions and show what moved."""
     started = time.monotonic()
     result = api.sync(project)
     took = time.monotonic() - started
@@ -144,7 +176,6 @@ def _sync(project: api.Project, emit: Emit) -> SyncResult:
 
 
 def _show_merged(sites: Sites, cast: Cast, before: Mapping[str, Row | None], emit: Emit) -> None:
-    """Show the columns in which the sites differed, before and after."""
     after = {site: sites.row(site, "flights", cast.merged) for site in SITES}
     rows = [row for row in before.values() if row is not None]
     changed = [name for name in rows[0] if any(row[name] != rows[0][name] for row in rows)]
@@ -158,7 +189,6 @@ def _show_merged(sites: Sites, cast: Cast, before: Mapping[str, Row | None], emi
 
 
 def _show_conflicts(sites: Sites, emit: Emit) -> None:
-    """Show each conflict logged at the publisher, the oldest first."""
     hq = sites.root(HQ)
     info = DeltaTable(str(hq / FOLDER / conflicts_info.NAME)).to_pyarrow_table().to_pylist()
     logged = {row[conflicts_info.CONFLICT_ID]: row for row in info}
@@ -197,8 +227,6 @@ def _conflict_table(conflict: ConflictRecord) -> Shown:
 
 
 def _relay(sites: Sites, cast: Cast, project: api.Project, emit: Emit) -> None:
-    """Show the client's insert at every site before and after the second sync."""
-
     def where_it_is() -> list[str]:
         return ["yes" if sites.row(site, "flights", cast.extra_key) else "no" for site in SITES]
 
@@ -214,7 +242,6 @@ def _flight_name(flight: Row) -> str:
 
 
 def _validate(sites: Sites, emit: Emit) -> None:
-    """Compare both subscribers with the publisher."""
     shown = Shown(("subscriber", "article", ">rows at hq", ">rows there", ">different", "checksum"))
     compared = api.validate(sites.root(HQ), level="checksum")
     for subscriber, articles in compared.items():
@@ -233,7 +260,6 @@ def _validate(sites: Sites, emit: Emit) -> None:
 
 
 def _look_next(directory: Path, sites: Sites, emit: Emit) -> None:
-    """Name commands that run as they stand."""
     folder = shlex.quote(str(directory))
     newest = api.conflict_records(sites.root(HQ), limit=1)
     commands = {

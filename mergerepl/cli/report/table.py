@@ -1,11 +1,75 @@
-"""A table for people: drawn by rich on a terminal, plain aligned columns, nothing cut, anywhere else."""
+"""The listing of every command: any rows under the columns that the command declares.
+
+On a terminal rich draws the table. Anywhere else columns are aligned, and nothing is cut. rich is loaded only to draw.
+"""
 
 from __future__ import annotations
 
+import textwrap
 import unicodedata
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TextIO
+from datetime import datetime
+from itertools import zip_longest
+from typing import Any, TextIO
+
+from mergerepl.model.words import moment_text
+
+Columns = Mapping[str, str | Callable[[Any], object]]
+"""Heading to source: the name of an attribute or key of a row, or what computes the cell. `>` sets a column flush right."""
+LONGEST_LINE = 60
+"""Characters of a text that is wrapped."""
+
+
+def listing(rows: Iterable[Any], columns: Columns, *, title: str = "") -> Table:
+    """Return rows (dataclasses, named tuples or mappings) as a table."""
+    table = Table(tuple(columns), title=title)
+    for row in rows:
+        table.add(*(cell(_value(row, source)) for source in columns.values()))
+    return table
+
+
+def listing_or(none: str, rows: Sequence[Mapping[str, Any]], *, wrapped: str = "") -> list[Part]:
+    """Return rows with one column for each key, or a sentence if there are none; the column `wrapped` has long texts."""
+    if not rows:
+        return [none] if none else []
+    columns: dict[str, str | Callable[[Any], object]] = {name: name for name in rows[0]}
+    if wrapped:
+        columns[wrapped] = lambda row: wrap(row[wrapped])
+    return [listing(rows, columns)]
+
+
+def wrap(text: str) -> list[str]:
+    """Return the lines of a long text; together they are one cell."""
+    return _Lines(textwrap.wrap(text, LONGEST_LINE, break_long_words=False, break_on_hyphens=False))
+
+
+class _Lines(list[str]):
+    """A cell of several lines."""
+
+
+def cell(value: object) -> object:
+    """Return a value as listings show it: yes and no, times in UTC, LSNs as they are typed, lists with commas."""
+    match value:
+        case bool():
+            return "yes" if value else "no"
+        case datetime():
+            return moment_text(value)
+        case bytes():
+            return f"0x{value.hex().upper()}"
+        case _Lines():
+            return value
+        case list() | tuple():
+            return ", ".join(map(str, value))
+        case Mapping():
+            return ", ".join(f"{name} {part}" for name, part in value.items())
+    return value
+
+
+def _value(row: Any, source: str | Callable[[Any], object]) -> object:
+    if not isinstance(source, str):
+        return source(row)
+    return row[source] if isinstance(row, Mapping) else getattr(row, source)
 
 
 @dataclass
@@ -20,7 +84,7 @@ class Table:
 
     def add(self, *cells: object) -> None:
         """Add a row; None is an empty cell."""
-        self.rows.append(tuple(printable(cell) for cell in cells))
+        self.rows.append(tuple(_text(each) for each in cells))
 
     def write(self, out: TextIO) -> None:
         """Write the table as suits `out`."""
@@ -35,11 +99,10 @@ class Table:
     def plain(self) -> str:
         """Return aligned columns, two spaces apart, without trailing blanks."""
         headings = tuple(heading.lstrip(">") for heading in self.headings)
-        widths = [
-            max(_width(row[column]) for row in (headings, *self.rows)) for column in range(len(headings))
-        ]
+        stored = [row for cells in (headings, *self.rows) for row in _lines_of(cells)]
+        widths = [max(_width(row[column]) for row in stored) for column in range(len(headings))]
         lines = [printable(self.title)] if self.title else []
-        for row in (headings, *self.rows):
+        for row in stored:
             cells = [
                 _pad(cell, width, right=heading.startswith(">"))
                 for cell, width, heading in zip(row, widths, self.headings, strict=True)
@@ -71,6 +134,22 @@ class Table:
         Console(file=out).print(drawn)
 
 
+Part = Table | str
+"""What a command shows is tables and sentences."""
+
+
+def _text(value: object) -> str:
+    return "\n".join(map(printable, value)) if isinstance(value, _Lines) else printable(value)
+
+
+def _lines_of(cells: Sequence[str]) -> list[tuple[str, ...]]:
+    """Return a row as lines of the screen: a line break stands only where a cell was wrapped."""
+    if not any("\n" in each for each in cells):
+        return [tuple(cells)]
+    parts = [each.split("\n") for each in cells]
+    return [tuple(row) for row in zip_longest(*parts, fillvalue="")]
+
+
 def printable(value: object) -> str:
     """Return a value as text on one line; a control character in the data must not reach the terminal."""
     if value is None:
@@ -85,7 +164,6 @@ def printable(value: object) -> str:
 
 
 def _pad(cell: str, width: int, *, right: bool) -> str:
-    """Return a cell filled to a width on the screen."""
     blanks = " " * (width - _width(cell))
     return blanks + cell if right else cell + blanks
 

@@ -23,7 +23,7 @@ from mergerepl.merge.stage.article import StagedArticle
 from mergerepl.model import refused_pairs
 from mergerepl.model.article import PublishedArticle
 from mergerepl.model.results import ArticleCounts, ConflictPreview, PhaseCounts, SessionResult
-from mergerepl.model.value_text import text_of
+from mergerepl.model.words import text_of
 from mergerepl.replica.staged_rows import read_staged
 from mergerepl.rows.arrow_values import python_values
 from mergerepl.rows.images import no_names, readable

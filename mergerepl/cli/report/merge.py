@@ -1,0 +1,554 @@
+"""What the commands of merge replication report: for each kind of result the value for programs, and tables and sentences.
+
+The keys of the values are described in docs/cli-json.md.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Any
+
+from mergerepl.cli.report.output import Output
+from mergerepl.cli.report.table import Columns, Part, Table, listing, printable
+from mergerepl.errors import MergeReplError
+from mergerepl.model.results import (
+    ApplyResult,
+    ArticleValidation,
+    CaptureResult,
+    ConflictPreview,
+    ConflictRecord,
+    PendingSubscription,
+    PhaseCounts,
+    ReplicaStatus,
+    RowInfo,
+    SessionRecord,
+    SessionResult,
+    SyncResult,
+)
+from mergerepl.model.words import (
+    REFUSED,
+    changes,
+    conflict_name,
+    counted,
+    how_settled,
+    key_text,
+    moment_text,
+    seconds,
+    short,
+    stays_at_source,
+    text_of,
+    typed,
+    value_text,
+)
+
+if TYPE_CHECKING:
+    from mergerepl.monitoring.doctor import Check
+
+Report = tuple[object, list[Part]]
+
+_NO_CONFLICTS = (
+    "{}: no conflicts to show. They are logged at the publisher, unless `conflict_logging` says otherwise."
+)
+_CLASHES, _DIFFERS, _MADE = "*", "~", "+"
+_STYLES = {_CLASHES: "red", _DIFFERS: "yellow", _MADE: "green"}
+
+
+def applied(result: ApplyResult) -> Report:
+    """Report what `apply` did, or would do."""
+    who = f"Publication {result.publication}"
+    if not result.steps:
+        return result, [f"{who}: the replicas match the file, nothing to do."]
+    count = counted(len(result.steps), "step")
+    end = (
+        f"{who}: {count} to do; nothing was changed (--dry-run)."
+        if result.dry_run
+        else f"{who}: {count} done in {seconds(result.duration_s)}."
+    )
+    return result, [listing(result.steps, {"action": "action", "object": "object", "detail": "detail"}), end]
+
+
+def captured(result: CaptureResult) -> Report:
+    """Report the counts of `capture` by article."""
+    columns: Columns = {
+        "article": "article",
+        ">inserts": "inserts",
+        ">updates": "updates",
+        ">deletes": "deletes",
+        "versions": lambda each: (
+            f"{each.from_version_exclusive + 1} to {each.through_version_inclusive}"
+            if each.from_version_exclusive < each.through_version_inclusive
+            else "none new"
+        ),
+    }
+    return result, [listing(result.articles, columns, title=f"Captured at {printable(result.replica)}")]
+
+
+# -- sync ------------------------------------------------------------------------------------------------------------
+
+
+def synced(result: SyncResult) -> Report:
+    """Report what travelled by subscriber and direction, then how each session ended, conflicts to come, validation."""
+    moved = [each for each in result.sessions if _counts(each).total or _counts(each).conflicts]
+    table = Table(("subscriber", "direction", "article", ">inserts", ">updates", ">deletes", ">conflicts"))
+    for row in (row for session in moved for row in _travelled(session)):
+        table.add(*row)
+    parts: list[Part] = [table]
+    for session in result.sessions:
+        parts.append(_session_line(session, in_full=session not in moved))
+        if session.given_up is not None:
+            parts += [
+                f"It could not be finished: {session.given_up.reason}",
+                f"What it had staged is kept in '{session.given_up.kept}'.",
+                session.given_up.next_step,
+            ]
+        parts += _previews(session)
+        if session.validation is not None:
+            parts += _validation(session.subscriber, session.validation)
+    return sync_object(result), parts
+
+
+class Rounds:
+    """Reports the rounds of `sync --interval`, one line each; `time` is when a round ended."""
+
+    def __init__(self, output: Output) -> None:
+        self._output = output
+
+    def synced_round(self, result: SyncResult, *, time: str) -> None:
+        """Report a round."""
+        sessions = "; ".join(
+            _session_line(session, in_full=True).rstrip(".")
+            + (f": {session.reason.rstrip('.')}" if session.is_failed else "")
+            for session in result.sessions
+        )
+        different = [
+            f"{article.article} is not at the {article.missing_at}"
+            if article.missing_at is not None
+            else f"{article.article} differs in {counted(article.differing_rows, 'row')}"
+            for session in result.sessions
+            for article in session.validation or ()
+            if not article.ok
+        ]
+        self._output.noted(
+            {"time": time, **sync_object(result)}, "; ".join([f"{time}  {sessions}", *different])
+        )
+
+    def round_failed(self, error: MergeReplError, *, time: str) -> None:
+        """Report a round that failed and is tried again."""
+        value = {"time": time, "error": error.details()}
+        self._output.noted(value, f"{time}  {error.message} Trying again.", is_failure=True)
+
+
+def sync_object(result: SyncResult) -> dict[str, Any]:
+    """Return the object that `sync --json` promises; the keys of the contract stand first."""
+    promised = ("subscriber", "status", "upload", "download", "duration_s")
+    sessions = []
+    for session in result.sessions:
+        fields = asdict(session)
+        sessions.append(
+            {
+                **{name: fields.pop(name) for name in promised},
+                **fields,
+                "validation": None if session.validation is None else _validation_object(session.validation),
+                "conflicts": [_named(preview) for preview in session.conflicts],
+            }
+        )
+    return {"publication": result.publication, "ok": result.ok, "sessions": sessions}
+
+
+def _travelled(session: SessionResult) -> Iterator[tuple[object, ...]]:
+    """Yield what travelled: by direction, and by article where there are several."""
+    for direction in ("upload", "download"):
+        articles = [(each.article, getattr(each, direction)) for each in session.articles]
+        moved = [(name, counts) for name, counts in articles if counts.total or counts.conflicts]
+        total = ("(all)", getattr(session, direction))
+        for name, counts in moved if len(moved) == 1 else [*moved, total]:
+            numbers = counts.inserts, counts.updates, counts.deletes, counts.conflicts
+            yield short(session.subscriber), direction, name, *numbers
+
+
+def _session_line(session: SessionResult, *, in_full: bool) -> str:
+    """Return how a session ended; `in_full` with its counts, where no table shows them."""
+    who = short(session.subscriber)
+    took = seconds(session.duration_s)
+    if session.status == "failed":
+        return f"{who}: failed after {took}."
+    if session.given_up is not None:
+        return f"Session {session.given_up.session} is given up."
+    if session.refused:
+        problem = f", but for {', '.join(session.refused)}"
+    else:
+        problem = ", not validated" if session.is_failed else ""
+    waits = f", {counted(session.waiting, 'refused change')} waiting" if session.waiting else ""
+    if session.status == "nothing_to_do":
+        return f"{who}: nothing to do{problem}{waits} ({took})."
+    words = {"planned": "planned, nothing was changed (--dry-run)", "succeeded": "synchronized"}
+    parts = [f"{who}: {words.get(session.status, session.status)}"]
+    if in_full:
+        conflicts = _counts(session).conflicts
+        parts.append(f"uploaded {changes(session.upload)}, downloaded {changes(session.download)}")
+        parts += [counted(conflicts, "conflict")] if conflicts else []
+    if session.recovered:
+        parts.append(f"finished {counted(session.recovered, 'interrupted session')} first")
+    parts[-1] += problem
+    if session.late_changes:
+        parts.append(f"{counted(session.late_changes, 'change')} made meanwhile will travel next time")
+    return f"{', '.join(parts)}{waits} ({took})."
+
+
+def _counts(session: SessionResult) -> PhaseCounts:
+    return session.upload + session.download
+
+
+def _previews(session: SessionResult) -> list[Part]:
+    """Return who would lose each conflict (`sync --dry-run`), and how many more of an article there are."""
+    parts: list[Part] = []
+    for each in session.conflicts:
+        stays = stays_at_source(each)
+        ends = f"it stays at the {each.loser}" if stays else f"{each.winner} wins, {each.loser} loses"
+        why = ", ".join(part for part in (each.resolver, each.note) if part)
+        reason = f" ({why})" if why else ""
+        name = conflict_name(each.conflict_type)
+        parts.append(f"Conflict in {each.article} {key_text(each.key)}: {name}; {ends}{reason}")
+        parts += [_alone(each.losing_row, "row")] if stays else _two_rows(each)
+    shown = Counter(each.article for each in session.conflicts)
+    for article in session.articles if session.status == "planned" else ():
+        if more := (article.upload + article.download).conflicts - shown[article.article]:
+            parts.append(f"{article.article}: {counted(more, 'more conflict')} not shown")
+    return parts
+
+
+# -- validation and doctor -------------------------------------------------------------------------------------------
+
+
+def validated(validations: Mapping[str, Sequence[ArticleValidation]]) -> Report:
+    """Report how the articles of each subscriber compare with the publisher's."""
+    objects = [{"subscriber": name, **_validation_object(found)} for name, found in validations.items()]
+    parts = [part for name, found in validations.items() for part in _validation(name, found)]
+    return {"ok": all(each["ok"] for each in objects), "subscribers": objects}, parts
+
+
+def _validation_object(articles: Sequence[ArticleValidation]) -> dict[str, Any]:
+    return {
+        "ok": all(article.ok for article in articles),
+        "articles": [{**asdict(article), "ok": article.ok} for article in articles],
+    }
+
+
+def _validation(subscriber: str, articles: Sequence[ArticleValidation]) -> list[Part]:
+    """Return the comparison of one subscriber with the publisher, differing keys by name."""
+    ids = {each.partition_id for each in articles if each.partition_id is not None}
+    compared_with = "".join(f", partition {number}" for number in sorted(ids))
+    several = len({article.publication for article in articles}) > 1
+    table = Table(
+        ("article", "level", ">publisher rows", ">subscriber rows", ">differing", "result"),
+        title=f"Validation of {short(subscriber)}{compared_with}",
+    )
+    parts: list[Part] = [table]
+    parts += [
+        f"Problem: {problem}"
+        for problem in dict.fromkeys(each.error["message"] for each in articles if each.error is not None)
+    ]
+    for article in articles:
+        name = f"{article.publication}.{article.article}" if several else article.article
+        counts = article.publisher_rows, article.subscriber_rows, article.differing_rows
+        if article.error is not None:
+            table.add(name, article.level, None, None, None, "NOT COMPARED")
+        elif article.ok:
+            result = "not compared (upload only)" if article.may_differ else "equal"
+            table.add(name, article.level, *counts, result)
+        else:
+            table.add(name, article.level, *counts, "DIFFERENT")
+        if article.missing_at is not None:
+            parts.append(
+                f"  {name}: the {article.missing_at} does not have this article; run `mergerepl apply FILE`"
+            )
+        for example in article.examples:
+            parts.append(f"  {name} {key_text(example.key)}: {example.kind.replace('_', ' ')}")
+        more = article.differing_rows - len(article.examples)
+        if more and article.examples:
+            parts.append(f"  {name}: {more} more differing")
+    return parts
+
+
+def checked(checks: Sequence[Check]) -> Report:
+    """Report each check of `doctor` and what to do about it."""
+    columns = {"status": "status", "check": "name", "found": "detail"}
+    remedies = [f"{each.name}: {each.remedy}" for each in checks if each.remedy]
+    return {"checks": checks}, [listing(checks, columns), *remedies]
+
+
+# -- status, pending, history ----------------------------------------------------------------------------------------
+
+_ARTICLES: Columns = {
+    "article": "article",
+    "publication": "publication",
+    "tracking": "tracking",
+    ">version": "version",
+    ">captured": "captured_version",
+    ">not captured": "uncaptured_commits",
+}
+_TRIGGERS: Columns = {
+    "article": "article",
+    "insert trigger": lambda each: each.triggers[0],
+    "update trigger": lambda each: each.triggers[1],
+    "delete trigger": lambda each: each.triggers[2],
+}
+_SUBSCRIPTIONS: Columns = {
+    "subscription": lambda each: short(each.subscriber),
+    "publication": "publication",
+    "type": "subscriber_type",
+    ">partition": "partition_id",
+    ">priority": lambda each: f"{each.priority:.2f}",
+    "status": "status",
+    ">unsent": "unsent_generations",
+    "last sync": lambda each: each.last_sync_date or "never",
+    # Why it failed is among the problems.
+    "result": lambda each: (
+        each.last_sync_status
+        if each.last_sync_status == "failed"
+        else each.last_sync_summary or each.last_sync_status
+    ),
+}
+_SESSIONS: Columns = {
+    "started": "start_time",
+    "subscription": lambda each: short(each.subscriber),
+    "publication": "publication",
+    "result": "runstatus",
+    ">seconds": lambda each: f"{each.duration_s:.1f}",
+    "uploaded": lambda each: changes(each.upload),
+    "downloaded": lambda each: changes(each.download),
+    ">conflicts": lambda each: (each.upload + each.download).conflicts,
+    "session": "session_id",
+}
+
+
+def status(found: ReplicaStatus) -> Report:
+    """Report who the replica is, its articles and how far each subscription is."""
+    # Only a subscriber of filtered rows has a partition.
+    is_filtered = any(each.partition_id is not None for each in found.subscriptions)
+    subscriptions = {
+        heading: source
+        for heading, source in _SUBSCRIPTIONS.items()
+        if is_filtered or heading != ">partition"
+    }
+    where = f" List them with `mergerepl conflicts list {typed(found.replica)}`." if found.conflicts else ""
+    return found, [
+        f"{found.role} {found.replica}  (replid {found.replid}, nickname {found.nickname})",
+        listing(found.articles, _ARTICLES),
+        listing(found.articles, _TRIGGERS),
+        *(f"Cost of {article.article}: {article.cost}" for article in found.articles if article.cost),
+        listing(found.subscriptions, subscriptions),
+        f"{counted(found.conflicts, 'conflict')} logged.{where}",
+        *(f"Problem: {problem}" for problem in found.problems),
+        *(
+            f"Session {session} was interrupted: the next sync finishes it before anything else. If it fails for good, "
+            f"`mergerepl sync {typed(found.replica)} --give-up {session}` ends it."
+            for session in found.open_sessions
+        ),
+    ]
+
+
+def pending(replica: str, subscriptions: Sequence[PendingSubscription]) -> Report:
+    """Report the changes that wait to travel, by subscription, article and direction."""
+    names = ("subscription", "publication", "article", "direction")
+    table = Table((*names, ">generations", ">changes", ">not captured"))
+    for each in subscriptions:
+        for article in each.articles:
+            numbers = article.generations, article.changes, article.uncaptured_commits
+            if any(numbers):
+                table.add(
+                    short(each.subscriber), each.publication, article.article, article.direction, *numbers
+                )
+    parts: list[Part] = [table]
+    if table.rows:
+        parts.append(
+            "`not captured` counts commits to the table that the next sync or `mergerepl capture` reads."
+        )
+    # Several subscriptions report the same table.
+    found = [
+        problem for each in subscriptions for problem in (each.problem, *(a.problem for a in each.articles))
+    ]
+    problems = list(filter(None, dict.fromkeys(found)))
+    parts += [f"Problem: {problem}" for problem in problems]
+    if not table.rows and not problems:
+        parts.append(f"{replica}: nothing is pending.")
+    return {"replica": replica, "subscriptions": subscriptions}, parts
+
+
+def history(replica: str, sessions: Sequence[SessionRecord], *, subscriber: str | None = None) -> Report:
+    """Report past sessions, newest first; of all subscribers or of one."""
+    value = {"replica": replica, "sessions": sessions}
+    if not sessions:
+        whose = f" of subscriber {subscriber}" if subscriber is not None else ""
+        return value, [f"{replica}: no session{whose} has run yet."]
+    messages = [
+        f"{moment_text(each.start_time)} {short(each.subscriber)}: {message}"
+        for each in sessions
+        for message in each.messages
+    ]
+    return value, [listing(sessions, _SESSIONS), *messages]
+
+
+# -- conflicts -------------------------------------------------------------------------------------------------------
+
+_CONFLICTS: Columns = {
+    "id": "conflict_id",
+    "article": "article",
+    "key": lambda each: key_text(each.key),
+    ">type": "conflict_type",
+    "meaning": lambda each: conflict_name(each.conflict_type),
+    "winner": lambda each: short(each.winner),
+    "time": "created",
+    "status": "status",
+}
+
+
+def conflict_list(replica: str, conflicts: Sequence[ConflictRecord], *, total: int) -> Report:
+    """Report conflicts, one line each: the newest of `total`."""
+    value = {"replica": replica, "total": total, "conflicts": list(map(_named, conflicts))}
+    if not conflicts:
+        return value, [_NO_CONFLICTS.format(replica)]
+    newest = f"{typed(replica)} {conflicts[0].conflict_id}"
+    return value, [
+        listing(conflicts, _CONFLICTS),
+        f"{counted(total, 'conflict')}. See the rows of one with `mergerepl conflicts show {newest}`.",
+        *_older(len(conflicts), total),
+    ]
+
+
+def conflict_rows(replica: str, conflicts: Sequence[ConflictRecord], *, total: int) -> Report:
+    """Report the losing row beside the winning row, columns in conflict marked with `*`, others that differ with `~`."""
+    value, parts = conflict_list(replica, conflicts, total=total)
+    parts = [] if conflicts else parts
+    for each in conflicts:
+        name = conflict_name(each.conflict_type)
+        parts += [
+            f"Conflict {each.conflict_id}: {each.article} {key_text(each.key)}",
+            f"  {name} (type {each.conflict_type}, reason {each.reason_code})",
+            f"  {each.reason_text}",
+        ]
+        if each.resolver is not None:
+            parts.append(f"  resolver: {each.resolver}" + (f" ({each.note})" if each.note else ""))
+        if settled := how_settled(each):
+            parts.append(f"  {settled}")
+        when = moment_text(each.created)
+        if stays_at_source(each):
+            refused = each.conflict_type in REFUSED
+            there, here = ("refused at", "waits at") if refused else ("not taken by", "stays at")
+            parts.append(f"  {there} {each.winner}, {here} {each.origin_datasource}; {when}")
+            parts.append(_alone(each.losing_row, "refused row" if refused else "rejected row"))
+            continue
+        parts.append(f"  lost: what {each.origin_datasource} held; won: what {each.winner} held; {when}")
+        if each.is_published:
+            parts += _two_rows(each)
+        else:
+            parts.append(_alone(each.losing_row, "losing row"))
+            parts.append("  The article is not published any more, so only the losing row is shown.")
+    return value, [*parts, *_older(len(conflicts), total)]
+
+
+def _named(conflict: ConflictRecord | ConflictPreview) -> dict[str, Any]:
+    return {**asdict(conflict), "conflict_name": conflict_name(conflict.conflict_type)}
+
+
+def _older(shown: int, total: int) -> list[str]:
+    more = total - shown
+    return [f"{more:,} older not shown: see all with `--limit {total}`."] if more > 0 else []
+
+
+def _two_rows(each: ConflictRecord | ConflictPreview) -> list[Part]:
+    """Return two rows column by column, and what the marks mean.
+
+    A missing row was a delete. Where no column is known to clash, all that differ do.
+    """
+    losing, winning = each.losing_row, each.winning_row
+    table = Table(("", "column", "losing row", "winning row"), styles=_STYLES)
+    for column in [*(winning or {}), *(name for name in losing or {} if name not in (winning or {}))]:
+        differs = losing is not None and winning is not None and _differs((losing, winning), column)
+        is_clash = column in each.conflict_columns if each.conflict_columns else differs
+        is_made = column in each.made_columns
+        mark = _MADE if is_made else _CLASHES if is_clash else _DIFFERS if differs else ""
+        table.add(mark, column, _shown(losing, column), _shown(winning, column))
+    if losing is None or winning is None:
+        table.add("", "", "(deleted)" if losing is None else "", "(deleted)" if winning is None else "")
+    parts: list[Part] = [table]
+    if each.made_columns:
+        parts.append(f"  {_MADE} made of both sides' values by `{each.resolver}`")
+    if any(mark == _DIFFERS for mark, *_ in table.rows):
+        parts.append(f"  {_CLASHES} in conflict; {_DIFFERS} differs too, but was not in conflict")
+    return parts
+
+
+def _alone(losing: Mapping[str, object] | None, title: str) -> Table:
+    """Return the losing row alone; a missing row was a delete."""
+    table = Table(("column", title))
+    for column in losing or {}:
+        table.add(column, _shown(losing, column))
+    if losing is None:
+        table.add("", "(deleted)")
+    return table
+
+
+# -- row -------------------------------------------------------------------------------------------------------------
+
+_REPLICAS: Columns = {
+    "replica": lambda each: short(each.replica),
+    ">nickname": "nickname",
+    "source": "source",
+    ">generation": "generation",
+    "lineage": lambda each: ", ".join(f"{nick}:{n}" for nick, n in sorted(each.lineage.items())) or "{}",
+    "up to date": lambda each: "outside" if each.outside else each.current,
+}
+_LEFT = {
+    "deleted": "it was deleted",
+    "own_columns": "its own columns changed",
+    "parent": "a row that it follows changed",
+}
+_PARTITIONS: Columns = {
+    ">partition": lambda each: "everybody" if each.partition_id == -1 else each.partition_id,
+    "HOST_NAME()": "host_name",
+    "SUSER_SNAME()": "suser_sname",
+    "the row": lambda each: (
+        "is in it" if each.reason is None else f"left it: {_LEFT.get(each.reason, each.reason)}"
+    ),
+    ">generation": "generation",
+}
+
+
+def row(found: RowInfo) -> Report:
+    """Report one row's lineage, colv and values at every replica, and whether one of them knows it."""
+    parts: list[Part] = [
+        f"{found.publication}.{found.article} {key_text(found.key)}  (rowguid {found.rowguid})"
+    ]
+    if found.is_known:
+        parts.append(listing(found.replicas, _REPLICAS))
+    else:
+        asked = ", ".join(each.replica for each in found.replicas if each.problem is None) or "none"
+        parts.append(
+            f"No replica has this row, nor knows of one that was deleted (asked: {asked}). Check the key."
+        )
+    rows = [each.row for each in found.replicas]
+    values = Table(("", "column", *(short(each.replica) for each in found.replicas)))
+    for column in dict.fromkeys(column for each in rows for column in each or {}):
+        mark = _CLASHES if _differs(rows, column) else ""
+        values.add(mark, column, *(_shown(each, column) for each in rows))
+    parts += [values, listing(found.partitions, _PARTITIONS)]
+    parts += [f"Replica {root} is out of reach: its row is unknown." for root in found.out_of_reach]
+    parts += [f"Problem: {each.problem}" for each in found.replicas if each.problem is not None]
+    for each in found.replicas:
+        if each.columns:
+            colv = ", ".join(f"{part.column} {part.nickname}:{part.version}" for part in each.columns)
+            parts.append(f"colv at {short(each.replica)}: {colv}")
+    return {**asdict(found), "is_known": found.is_known}, parts
+
+
+def _differs(rows: Iterable[Mapping[str, object] | None], column: str) -> bool:
+    """Whether rows have several values in a column, also where what is shown of them is the same."""
+    return len({(row is None, text_of(row.get(column)) if row is not None else None) for row in rows}) > 1
+
+
+def _shown(row: Mapping[str, object] | None, column: str) -> str:
+    """Return one value. NULL, empty text and a missing row look different."""
+    return "" if row is None else value_text(row.get(column))
