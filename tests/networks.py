@@ -30,8 +30,8 @@ from mergerepl.delta.create import NewTable, create_table
 from mergerepl.delta.log import commit_text, head_version
 from mergerepl.delta.marks import CommitMark
 from mergerepl.delta.metadata import CDF_PROPERTY
-from mergerepl.delta.small_tables import join_small_files
 from mergerepl.delta.table import open_table
+from mergerepl.delta.writes import compact
 from mergerepl.merge.session import merge_session
 from mergerepl.model.publication import (
     Article,
@@ -43,7 +43,7 @@ from mergerepl.model.results import ApplyResult
 from mergerepl.publish import rows
 from mergerepl.publish.apply import apply_publication
 from mergerepl.publish.system_tables import create_conflict_table, create_replica
-from mergerepl.replica.compaction import LARGE_BYTES_OF_HISTORY
+from mergerepl.replica.compaction import LARGE_BYTES_OF_HISTORY, ROWS_READ_TOGETHER
 from mergerepl.replica.replica import Replica
 from mergerepl.store.lease import LOCK_FILE
 from mergerepl.systables import catalog, genhistory, registry, replinfo
@@ -598,7 +598,11 @@ def add_history(publisher: Replica, subscriber: Replica, count: int, *, pubid: s
         chunk = max(count // 20, 1)
         for start in range(0, count, chunk):
             replica.control.append(genhistory.TABLE, rows[start : start + chunk])
-        join_small_files(replica.control.path(genhistory.NAME), large_bytes=LARGE_BYTES_OF_HISTORY)
+        compact(
+            replica.control.path(genhistory.NAME),
+            target_bytes=LARGE_BYTES_OF_HISTORY,
+            rows_of_group=ROWS_READ_TOGETHER,
+        )
         replica.control.replace(replinfo.TABLE, [replace(info, last_generation=numbers[replica.root])])
     for here, there in ((publisher, subscriber), (subscriber, publisher)):
         marks = {"sentgen": numbers[here.root], "recgen": numbers[there.root]}

@@ -13,7 +13,7 @@ from mergerepl.cdc.consumer import NAME, is_shared
 from mergerepl.cdc.database import Database, database_at
 from mergerepl.cdc.job_rows import check_parameters
 from mergerepl.cdc.refusals import CdcError, ScanInProgressError
-from mergerepl.delta import appended
+from mergerepl.delta.tables import compact
 from mergerepl.errors import LeaseError
 from mergerepl.logreader.log_reader import LogReader
 from mergerepl.logreader.positions import LogState, read_state
@@ -104,7 +104,7 @@ def join_small_files(database: Database, *, most: int = SMALL_FILES) -> None:
     tables = [database.change_table(each) for each in database.instances()]
     for table in (*tables, *(database.control.path(each.name) for each in (LSN_TIME_MAPPING, DDL_HISTORY))):
         try:
-            appended.join_appended_files(table, most=most, target_bytes=JOINED_BYTES)
+            compact(table, most_files=most, target_bytes=JOINED_BYTES)
         except Exception as error:
             # The cycle is done; many small files only make reading slower.
             log.warning("%s: its small files were not joined: %s", table, error)

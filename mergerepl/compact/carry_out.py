@@ -46,9 +46,9 @@ from mergerepl.delta.sql_text import quoted, timestamp_literal
 from mergerepl.delta.tables import (
     append,
     commit_once,
+    compact,
     find_own_commit,
     head_version,
-    join_small_files,
     lost_commits,
     marked_session,
     merge_into,
@@ -77,6 +77,7 @@ from mergerepl.systables.compact import (
 _COMMITS_PER_COMPACTION = 100
 """Each commit adds a file to the history; this many are joined."""
 _LARGE_BYTES = 16 * 1024 * 1024
+_ROWS_READ_TOGETHER = 1024
 
 
 def carry_out(session: Session, folder: Path) -> Intent:
@@ -110,7 +111,7 @@ def carry_out(session: Session, folder: Path) -> Intent:
             *map(database.control.path, (COMMITS.name, COMMIT_SEQUENCE.name)),
             database.deleted_rows,
         ):
-            join_small_files(path, large_bytes=_LARGE_BYTES)
+            compact(path, target_bytes=_LARGE_BYTES, rows_of_group=_ROWS_READ_TOGETHER)
     drop(folder)
     return intent
 

@@ -284,16 +284,3 @@ def join_small_files(spark: SparkSession, table: Path, *, large_bytes: int) -> N
     session.conf.set("spark.databricks.delta.optimize.minFileSize", str(large_bytes))
     session.conf.set("spark.databricks.delta.optimize.maxFileSize", str(2 * large_bytes))
     DeltaTable.forPath(session, str(table)).optimize().executeCompaction()
-
-
-def join_appended_files(table: Path, *, most: int, target_bytes: int) -> bool:
-    """Rewrite files below a size as few of about that size, if a table has more than `most`. Returns whether it did.
-
-    The same rows, in a commit that changes no data, without Spark. Files stay in the order of their appends, so that bounds
-    of a column that rises with every append do not overlap.
-    """
-    state = open_table(table)
-    if state.files(with_bounds=False).num_rows <= most:
-        return False
-    with state.writing() as opened:
-        return bool(opened.optimize.compact(target_size=target_bytes)["numFilesRemoved"])

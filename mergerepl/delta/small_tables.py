@@ -23,9 +23,6 @@ log = logging.getLogger(__name__)
 
 Row = dict[str, Any]
 
-_ROWS_READ_TOGETHER = 1024
-"""The rows of a joined file: a reading with bounds reads a whole file."""
-
 
 def read_rows(
     path: Path,
@@ -222,13 +219,6 @@ def write_rows(
         return table.version()
 
 
-def holds_transaction(path: Path, once: tuple[str, int]) -> bool:
-    """Return whether a table records a Delta transaction of an application, of this version or a later one."""
-    with _at_head(path) as table:
-        done = table.transaction_version(once[0])
-    return done is not None and done >= once[1]
-
-
 def update_rows(path: Path, values: Mapping[str, str], *, where: str) -> None:
     """Set columns (to expressions) in the rows that fulfil a condition, in one commit if there are any."""
     if count_rows(path, where=where):
@@ -252,19 +242,6 @@ def remove_unused_files(tables: Iterable[Path]) -> None:
         except Exception as error:
             # Nothing depends on it; the next cleanup tries again.
             log.warning("unused files of %s were not removed: %s", table, error)
-
-
-def join_small_files(table: Path, *, large_bytes: int) -> None:
-    """Rewrite a table's files that are not large as few that are: the same rows, in a commit that changes no data."""
-    from deltalake import ColumnProperties, WriterProperties
-
-    properties = WriterProperties(
-        compression="ZSTD",
-        max_row_group_size=_ROWS_READ_TOGETHER,
-        default_column_properties=ColumnProperties(statistics_enabled="CHUNK"),
-    )
-    with _writing(table) as opened:
-        opened.optimize.compact(target_size=large_bytes, writer_properties=properties)
 
 
 def _lacking(path: Path, column: str, how: str) -> StoreError:

@@ -151,3 +151,26 @@ def state_features(spark_of: "Callable[[], SparkSession]", table: TableState, ty
 
 def _missing_features(table: TableState, columns: Sequence[Field]) -> list[str]:
     return sorted({*features_of(NewTable(columns))} - table.features)
+
+
+def compact(table: Path, *, target_bytes: int, most_files: int = 0, rows_of_group: int | None = None) -> bool:
+    """Rewrite files below a size as few of about that size, if a table has more than `most_files`; return whether it did.
+
+    The same rows, in a commit that changes no data, without Spark. Files stay in the order of their appends, so that bounds
+    of a column that rises with every append do not overlap. `rows_of_group`: the most rows of a row group, where readers
+    look rows up by bounds.
+    """
+    from deltalake import ColumnProperties, WriterProperties
+
+    state = open_table(table)
+    if state.files(with_bounds=False).num_rows <= most_files:
+        return False
+    bounded = WriterProperties(
+        compression="ZSTD",
+        max_row_group_size=rows_of_group,
+        default_column_properties=ColumnProperties(statistics_enabled="CHUNK"),
+    )
+    properties = None if rows_of_group is None else bounded
+    with state.writing() as opened:
+        done = opened.optimize.compact(target_size=target_bytes, writer_properties=properties)
+    return bool(done["numFilesRemoved"])

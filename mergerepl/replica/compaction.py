@@ -14,7 +14,7 @@ from pyspark.sql import SparkSession
 
 from mergerepl.delta import appended
 from mergerepl.delta.engine_choice import EngineChoice, NeedsSparkError, arrow_refusals
-from mergerepl.delta.tables import join_small_files
+from mergerepl.delta.tables import compact
 from mergerepl.errors import MergeReplError
 from mergerepl.replica.replica import Replica
 from mergerepl.systables.table import Plane
@@ -43,6 +43,9 @@ LARGE_BYTES = 16 * 1024 * 1024
 LARGE_BYTES_OF_HISTORY = 256 * 1024
 """The same for tables that are read without an engine, some thousand rows: every reading reads each file's footer."""
 
+ROWS_READ_TOGETHER = 1024
+"""The rows of a row group of such a table: a reading with bounds reads whole groups."""
+
 
 def compact_when_due(
     spark: SparkSession,
@@ -65,7 +68,7 @@ def compact_when_due(
                 files = appended.file_count(table)
                 if files > FILES_AT_MOST:
                     if plane is Plane.HISTORY:
-                        join_small_files(table, large_bytes=LARGE_BYTES_OF_HISTORY)
+                        compact(table, target_bytes=LARGE_BYTES_OF_HISTORY, rows_of_group=ROWS_READ_TOGETHER)
                     else:
                         _join(spark, table, choice)
                     log.info("%s: joined %s files", table, files)
@@ -78,7 +81,7 @@ def _join(spark: SparkSession, table: Path, choice: EngineChoice) -> None:
     if choice.uses_arrow:
         try:
             with arrow_refusals():
-                appended.join_appended_files(table, most=FILES_AT_MOST, target_bytes=LARGE_BYTES)
+                compact(table, target_bytes=LARGE_BYTES, most_files=FILES_AT_MOST)
         except NeedsSparkError as error:
             choice.fall_back(table, error)
         else:

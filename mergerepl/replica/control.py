@@ -17,11 +17,11 @@ from mergerepl.delta.tables import (
     arrow_value,
     as_seen,
     delete_rows,
-    holds_transaction,
     is_as_seen,
     is_delta_table,
     python_rows,
     read_rows,
+    transaction_version,
     update_rows,
     version_and_rows,
     write_rows,
@@ -119,7 +119,7 @@ class ControlPlane:
 
         `once` is a Delta transaction (application and version): nothing is added if the table holds it, or a later one.
         """
-        if rows and not (once and holds_transaction(self.path(table.name), once)):
+        if rows and not (once and transaction_version(self.path(table.name), once[0]) >= once[1]):
             self._write(table, rows, mode="append", once=once)
 
     def update(self, table: SystemTable, values: Mapping[str, str], *, where: str) -> None:

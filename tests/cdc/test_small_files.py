@@ -15,9 +15,9 @@ from pyspark.sql import SparkSession
 from mergerepl import cdc
 from mergerepl.cdc.capture import JOIN_EVERY, JOINED_BYTES, SMALL_FILES
 from mergerepl.cdc.database import Database
-from mergerepl.delta.appended import join_appended_files
 from mergerepl.delta.reads import may_hold, plain_files
 from mergerepl.delta.table import open_table
+from mergerepl.delta.writes import compact
 from mergerepl.logreader.lsn import Lsn
 from mergerepl.systables.cdc import APP_ID, LSN_TIME_MAPPING, SCAN_CYCLE, LsnTime
 from tests.cdc.databases import enabled, new_table
@@ -57,7 +57,7 @@ def filled(
             log.create_write_transaction(files[::-1], mode="append", schema=log.schema())
             files.clear()
         if number % join_every == 0:
-            joined += join_appended_files(table, most=most, target_bytes=target_bytes)
+            joined += compact(table, most_files=most, target_bytes=target_bytes)
     assert joined > 3
     now = datetime.now(UTC)
     entries = [

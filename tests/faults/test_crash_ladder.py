@@ -43,7 +43,7 @@ DURABLE = {
         "drop",
         "unlink",
     ),
-    *("rmtree", "write_text", "write_files", "join_small_files"),
+    *("rmtree", "write_text", "write_files", "join_small_files", "compact"),
     *("drop_pointer", "write_pointer", "drop_rows", "new_folder", "set_aside", "mark_done"),
     "drop_half_written_pointers",
 }

@@ -7,16 +7,17 @@ from typing import Any
 
 import deltalake
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from deltalake import write_deltalake
 
-from mergerepl.delta.log import log_path
+from mergerepl.delta.log import log_path, read_commit
 from mergerepl.delta.marks import CommitMark
 from mergerepl.delta.opened import tables_kept_open
 from mergerepl.delta.small_tables import count_rows, delete_rows, read_rows, write_rows
 from mergerepl.delta.table import open_table
 from mergerepl.delta.transactions import Transaction, transaction_version
-from mergerepl.delta.writes import commit_transaction
+from mergerepl.delta.writes import commit_transaction, compact
 from tests.openings import Openings, counted_openings
 
 ROWS = pa.table({"id": pa.array([1, 2], pa.int64())})
@@ -138,3 +139,16 @@ def test_a_write_that_failed_is_followed_by_a_new_reading(table: Path, openings:
         raise RuntimeError("the answer was lost")
     assert files(table) == 3
     assert openings.of(table) == 2
+
+
+@pytest.mark.usefixtures("kept")
+def test_small_files_become_one_in_a_commit_that_changes_no_data(table: Path) -> None:
+    assert not compact(table, target_bytes=1 << 20, most_files=3)
+    assert compact(table, target_bytes=1 << 20, most_files=2)
+    assert [files(table), count_rows(table)] == [1, 6]
+    write_deltalake(str(table), ROWS, mode="append")
+    assert compact(table, target_bytes=1 << 20, rows_of_group=2)
+    (file,) = (table / name for name in open_table(table).files()["path"].to_pylist())
+    assert pq.ParquetFile(file).num_row_groups == 4
+    assert not read_commit(table, open_table(table).version).data_change
+    assert not compact(table, target_bytes=1 << 20)
