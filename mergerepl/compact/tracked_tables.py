@@ -33,19 +33,18 @@ from mergerepl.delta.marks import CommitMark
 from mergerepl.delta.properties import missing_properties, set_properties
 from mergerepl.delta.sql_text import quoted, text_literal
 from mergerepl.delta.tables import (
-    USER_METADATA,
     TableState,
     foreign_file,
     head_version,
     is_delta_table,
     open_table,
     read_version,
+    session_with_mark,
 )
 from mergerepl.delta.types import ddl_of
 from mergerepl.errors import MergeReplError
 from mergerepl.model.tracking import Foreign, TrackedTable, TrackingKeyType, TrackingOptions
 from mergerepl.rows.sql import quote
-from mergerepl.spark.session import new_session
 from mergerepl.systables.compact import (
     CHANGE_BSN,
     CONSUMERS,
@@ -209,8 +208,7 @@ def _check_rows(spark: SparkSession, wanted: TrackedTable, facts: TableState, la
 def _add_columns(spark: SparkSession, facts: TableState, mark: CommitMark) -> None:
     missing = [f"{name} {type_}" for name, type_ in ROW_COLUMNS if facts.field(name) is None]
     if missing:
-        marked = new_session(spark)
-        marked.conf.set(USER_METADATA, mark.to_user_metadata())
+        marked = session_with_mark(spark, mark)
         marked.sql(f"ALTER TABLE delta.{quote(str(facts.path))} ADD COLUMNS ({', '.join(missing)})")
 
 
@@ -291,7 +289,5 @@ def _drop_columns(session: Session, facts: TableState) -> None:
             "Keep the columns (`columns='keep'`, `--keep-columns`), or enable column mapping first "
             "(delta.columnMapping.mode = name).",
         )
-    marked = new_session(session.spark)
-    mark = session.database.setup_mark("disable")
-    marked.conf.set(USER_METADATA, mark.to_user_metadata())
+    marked = session_with_mark(session.spark, session.database.setup_mark("disable"))
     marked.sql(f"ALTER TABLE delta.{quote(str(facts.path))} DROP COLUMNS ({', '.join(map(quote, present))})")

@@ -25,7 +25,7 @@ from mergerepl.delta.marks import CommitMark
 from mergerepl.delta.metadata import STATS_PROPERTY
 from mergerepl.delta.reads import Bounds, may_hold, plain_files, read_files, read_version, write_files
 from mergerepl.delta.table import TableState, open_table, reason_of
-from mergerepl.delta.transactions import USER_METADATA, Transaction, commit_properties, is_done
+from mergerepl.delta.transactions import Transaction, commit_properties, is_done, session_with_mark
 from mergerepl.delta.writes import add_files
 from mergerepl.errors import CommitConflictError, StoreError
 from mergerepl.rows.sql import quote
@@ -253,8 +253,7 @@ def delete_where(spark: SparkSession, table: Path, condition: Column) -> bool:
     """Delete rows, in a commit that is marked as ours; none if there are none. Returns whether there were any."""
     if read(spark, table).where(condition).isEmpty():
         return False
-    session = new_session(spark)
-    session.conf.set(USER_METADATA, CommitMark("cleanup", "delete").to_user_metadata())
+    session = session_with_mark(spark, CommitMark("cleanup", "delete"))
     DeltaTable.forPath(session, str(table)).delete(condition)
     return True
 

@@ -29,10 +29,9 @@ from mergerepl.delta.log import head_version, is_foreign
 from mergerepl.delta.marks import CommitMark
 from mergerepl.delta.reads import write_files
 from mergerepl.delta.table import file_names
-from mergerepl.delta.transactions import USER_METADATA
+from mergerepl.delta.transactions import session_with_mark
 from mergerepl.errors import StoreError
 from mergerepl.spark.callers import active_session
-from mergerepl.spark.session import new_session
 
 _AS_ONE = {
     # One task reads a file from its begin to its end: deletion vectors and row ids count rows.
@@ -84,8 +83,8 @@ def mend_files(spark: SparkSession, faults: FaultyFiles, mark: CommitMark) -> in
     Raises: StoreError with another Delta (Databricks), or if a new file differs from the old one; Delta's error if another
         writer's commit came first.
     """
-    session = new_session(spark)
-    for name, value in {**_AS_ONE, USER_METADATA: mark.to_user_metadata()}.items():
+    session = session_with_mark(spark, mark)
+    for name, value in _AS_ONE.items():
         session.conf.set(name, value)
     jvm: Any = session._jvm
     logs = getattr(jvm, "org.apache.spark.sql.delta.DeltaLog")

@@ -151,12 +151,10 @@ def write_in_key_order(
     Raises: CommitConflictError if another process overwrote the commit; StoreError if it changed data or rows; Delta's
         error if another writer's commit came first.
     """
-    from mergerepl.delta.transactions import USER_METADATA
-    from mergerepl.spark.session import new_session
+    from mergerepl.delta.transactions import session_with_mark
 
-    session = new_session(spark)
+    session = session_with_mark(spark, mark)
     session.conf.set("spark.databricks.delta.optimize.maxFileSize", str(file_bytes))
-    session.conf.set(USER_METADATA, mark.to_user_metadata())
     # Values of partition columns are texts, which it reads and writes again.
     session.conf.set("spark.sql.session.timeZone", "UTC")
     # A boolean or binary key has no bounds, and its order is as good.

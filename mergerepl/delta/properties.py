@@ -10,7 +10,7 @@ from mergerepl.delta.log import find_own_commit, head_version
 from mergerepl.delta.marks import CommitMark
 from mergerepl.delta.metadata import CDF_PROPERTY, FEED_COLUMNS
 from mergerepl.delta.table import RANDOM_PREFIXES, TableState, open_table, reason_of
-from mergerepl.delta.transactions import commit_properties
+from mergerepl.delta.transactions import commit_properties, session_with_mark
 from mergerepl.errors import PublicationError
 from mergerepl.rows.sql import literal, quote
 
@@ -138,10 +138,8 @@ def _set_by_spark(
     spark: "SparkSession", table: TableState, properties: Mapping[str, str], mark: CommitMark
 ) -> None:
     from mergerepl.spark.errors import cause_of, engine_answers
-    from mergerepl.spark.session import new_session
 
-    marked = new_session(spark)
-    marked.conf.set("spark.databricks.delta.commitInfo.userMetadata", mark.to_user_metadata())
+    marked = session_with_mark(spark, mark)
     pairs = ", ".join(f"{literal(name)} = {literal(value)}" for name, value in properties.items())
     try:
         marked.sql(f"ALTER TABLE delta.{quote(str(table.path))} SET TBLPROPERTIES ({pairs})")

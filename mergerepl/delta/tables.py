@@ -45,13 +45,13 @@ from mergerepl.delta.small_tables import (
 )
 from mergerepl.delta.table import TableState, file_names, open_table, reason_of, row_constraints
 from mergerepl.delta.transactions import (
-    USER_METADATA,
     Transaction,
     commit_once,
     lost_commits,
     marked_session,
     read_back,
     retry_conflicts,
+    session_with_mark,
     transaction_version,
 )
 from mergerepl.delta.writes import (
@@ -92,7 +92,6 @@ def __getattr__(name: str) -> Any:
 
 
 __all__ = [
-    "USER_METADATA",
     "Bounds",
     "Commit",
     "NewTable",
@@ -148,6 +147,7 @@ __all__ = [
     "retry_conflicts",
     "retype_columns",
     "row_constraints",
+    "session_with_mark",
     "state_features",
     "table_place_problem",
     "tables_kept_open",

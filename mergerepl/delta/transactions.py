@@ -29,8 +29,8 @@ COMMIT_ATTEMPTS = 8
 RETRY_WAIT_S = 0.1
 """The wait after the first lost commit; after each further one it is longer by as much."""
 
-USER_METADATA = "spark.databricks.delta.commitInfo.userMetadata"
-"""The conf with the metadata that a session's commits carry. Only in a session of its own: it stays set."""
+_USER_METADATA = "spark.databricks.delta.commitInfo.userMetadata"
+"""The conf with the metadata that a session's commits carry."""
 
 _TXN_APP_ID = "spark.databricks.delta.write.txnAppId"
 _TXN_VERSION = "spark.databricks.delta.write.txnVersion"
@@ -106,18 +106,24 @@ def lost_commits(target: str, writer: str, again: str, **facts: str) -> CommitCo
     )
 
 
+def session_with_mark(spark: "SparkSession", mark: CommitMark) -> "SparkSession":
+    """Return a new session whose commits carry a mark, for statements that Delta does not count as transactions."""
+    # What deltalake commits is stated without Spark being loaded.
+    from mergerepl.spark.session import new_session
+
+    session = new_session(spark)
+    session.conf.set(_USER_METADATA, mark.to_user_metadata())
+    return session
+
+
 @contextmanager
 def marked_session(spark: "SparkSession", transaction: Transaction) -> Iterator["SparkSession"]:
     """Give a new session whose one write is marked and happens once. Use it for one write only.
 
     A later write to which its confs still applied would be skipped silently (reliability.md 0.3): they end with the block.
     """
-    # What deltalake commits is stated without Spark being loaded.
-    from mergerepl.spark.session import new_session
-
-    session = new_session(spark)
+    session = session_with_mark(spark, transaction.mark)
     confs = {
-        USER_METADATA: transaction.mark.to_user_metadata(),
         _TXN_APP_ID: transaction.app_id,
         _TXN_VERSION: str(transaction.version),
         # The staged source never changes, so Delta need not copy it before reading it twice.
@@ -133,7 +139,7 @@ def marked_session(spark: "SparkSession", transaction: Transaction) -> Iterator[
     try:
         yield session
     finally:
-        for key in (USER_METADATA, _TXN_APP_ID, _TXN_VERSION):
+        for key in (_USER_METADATA, _TXN_APP_ID, _TXN_VERSION):
             session.conf.unset(key)
 
 

@@ -6,10 +6,9 @@ from pathlib import Path
 from pyspark.sql import SparkSession
 
 from mergerepl.delta.marks import CommitMark
-from mergerepl.delta.tables import USER_METADATA, open_table, state_features
+from mergerepl.delta.tables import open_table, session_with_mark, state_features
 from mergerepl.delta.types import ddl_of
 from mergerepl.rows.sql import quote
-from mergerepl.spark.session import new_session
 from mergerepl.systables.transactional import ArticleRow
 from mergerepl.transactional.refusals import TransactionalError
 
@@ -38,7 +37,6 @@ def add_columns(
         elif name.lower() not in plain:
             raise refusal(f"column {name} is computed there and sent from here")
     if missing:
-        session = new_session(spark())
-        session.conf.set(USER_METADATA, mark.to_user_metadata())
+        session = session_with_mark(spark(), mark)
         state_features(lambda: session, state, types)
         session.sql(f"ALTER TABLE delta.{quote(str(table))} ADD COLUMNS ({', '.join(missing)})")
