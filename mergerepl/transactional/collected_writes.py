@@ -13,13 +13,13 @@ from mergerepl.delta.tables import (
     NewTable,
     Transaction,
     append,
+    commit_once,
     create_table,
     head_version,
     is_delta_table,
     lost_commits,
     marked_session,
     open_table,
-    retry_conflicts,
 )
 from mergerepl.delta.types import field, json_of
 from mergerepl.failpoints import failpoint
@@ -115,11 +115,12 @@ def carry_out(
         if not is_delta_table(write.table):
             _create(write, replace(transaction.mark, step=f"{transaction.mark.step}:new"))
         failpoint("distribute.before_write")
-        if not is_written(write.table, transaction.mark, heads.get(str(write.table), -1)):
+        head = heads.get(str(write.table), -1)
+        if not is_written(write.table, transaction.mark, head):
             if write.kind == "append":
                 append(write.rows, write.table, transaction)
             else:
-                _merge(write, spark(), transaction)
+                _merge(write, spark(), transaction, head)
         failpoint("distribute.after_write")
 
 
@@ -128,7 +129,7 @@ def _create(write: Write, mark: CommitMark) -> None:
     create_table(write.table, NewTable(fields), mark)
 
 
-def _merge(write: Write, spark: SparkSession, transaction: Transaction) -> None:
+def _merge(write: Write, spark: SparkSession, transaction: Transaction, head: int) -> None:
     names = [quote(name) for name in write.rows.columns]
     on = " AND ".join(f"t.{quote(name)} = s.{quote(name)}" for name in write.on)
     others = [quote(name) for name in write.rows.columns if name not in write.on]
@@ -152,4 +153,4 @@ def _merge(write: Write, spark: SparkSession, transaction: Transaction) -> None:
         "Run again: the same batch is finished.",
         table=str(write.table),
     )
-    retry_conflicts(merge, write.table, lost)
+    commit_once(merge, write.table, transaction, from_version_exclusive=head, lost=lost)
