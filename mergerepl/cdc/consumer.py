@@ -26,6 +26,7 @@ from mergerepl.delta.tables import (
     NewTable,
     Transaction,
     create_table,
+    delete_rows,
     is_delta_table,
     read_commit,
     read_version,
@@ -134,7 +135,7 @@ class Capture:
         for instance in self.database.instances():
             table = self.database.change_table(instance)
             if is_delta_table(table) and transaction_version(table, APP_ID) > scan_cycle:
-                appended.remove_rows(table, f"{quoted(SCAN_CYCLE)} > {scan_cycle}")
+                delete_rows(table, where=f"{quoted(SCAN_CYCLE)} > {scan_cycle}")
 
     def remove_of(self, scan_cycle: int, object_ids: frozenset[int]) -> None:
         """Remove the rows of one scan cycle of some sources."""
@@ -142,7 +143,7 @@ class Capture:
             table = self.database.change_table(instance)
             is_meant = instance.source_object_id in object_ids and is_delta_table(table)
             if is_meant and transaction_version(table, APP_ID) >= scan_cycle:
-                appended.remove_rows(table, f"{quoted(SCAN_CYCLE)} = {scan_cycle}")
+                delete_rows(table, where=f"{quoted(SCAN_CYCLE)} = {scan_cycle}")
 
     # -- before it is decided ------------------------------------------------------------------------------------------
 

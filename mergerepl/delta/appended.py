@@ -25,7 +25,7 @@ from mergerepl.delta.marks import CommitMark
 from mergerepl.delta.metadata import STATS_PROPERTY
 from mergerepl.delta.reads import Bounds, may_hold, plain_files, read_files, read_version, write_files
 from mergerepl.delta.table import TableState, open_table, reason_of
-from mergerepl.delta.transactions import Transaction, commit_properties, is_done, session_with_mark
+from mergerepl.delta.transactions import Transaction, is_done, session_with_mark
 from mergerepl.delta.writes import add_files
 from mergerepl.errors import CommitConflictError, StoreError
 from mergerepl.rows.sql import quote
@@ -256,12 +256,6 @@ def delete_where(spark: SparkSession, table: Path, condition: Column) -> bool:
     session = session_with_mark(spark, CommitMark("cleanup", "delete"))
     DeltaTable.forPath(session, str(table)).delete(condition)
     return True
-
-
-def remove_rows(table: Path, where: str) -> None:
-    """Delete rows by a condition in delta-rs' SQL, in a marked commit: files with only such rows are not rewritten."""
-    with open_table(table).writing() as opened:
-        opened.delete(where, commit_properties=commit_properties(CommitMark("cleanup", "delete")))
 
 
 def file_count(table: Path) -> int:

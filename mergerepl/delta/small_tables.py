@@ -8,9 +8,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from mergerepl.delta.log import is_delta_table
+from mergerepl.delta.marks import CommitMark
 from mergerepl.delta.opened import opened_table
 from mergerepl.delta.sql_text import quoted
 from mergerepl.delta.table import open_table, reason_of, refuse_empty_commit
+from mergerepl.delta.transactions import commit_properties
 from mergerepl.delta.types import field, json_of
 from mergerepl.errors import StoreError
 from mergerepl.rows.arrow_values import python_values
@@ -87,7 +89,8 @@ def _at_head(path: Path) -> Iterator["DeltaTable"]:
 
 @contextmanager
 def _writing(path: Path) -> Iterator["DeltaTable"]:
-    opened = opened_table(path)
+    with _as_store_error(path):
+        opened = opened_table(path)
     with opened.writing(opened.version) as table:
         yield table
 
@@ -221,16 +224,17 @@ def write_rows(
 
 def update_rows(path: Path, values: Mapping[str, str], *, where: str) -> None:
     """Set columns (to expressions) in the rows that fulfil a condition, in one commit if there are any."""
-    if count_rows(path, where=where):
-        with _writing(path) as table:
-            table.update(updates=dict(values), predicate=where)
+    with _writing(path) as table:
+        table.update(updates=dict(values), predicate=where)
 
 
 def delete_rows(path: Path, *, where: str) -> None:
-    """Remove the rows that fulfil a condition, in one commit if there are any."""
-    if count_rows(path, where=where):
-        with _writing(path) as table:
-            table.delete(where)
+    """Remove the rows that fulfil a condition, in one marked commit if there are any.
+
+    Files with only such rows are not rewritten.
+    """
+    with _writing(path) as table:
+        table.delete(where, commit_properties=commit_properties(CommitMark("cleanup", "delete")))
 
 
 def remove_unused_files(tables: Iterable[Path]) -> None:

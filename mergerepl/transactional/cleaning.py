@@ -7,9 +7,8 @@ from dataclasses import replace
 from datetime import datetime, timedelta
 from pathlib import Path
 
-from mergerepl.delta import appended
 from mergerepl.delta.sql_text import timestamp_literal
-from mergerepl.delta.tables import count_rows, is_delta_table, remove_unused_files
+from mergerepl.delta.tables import count_rows, delete_rows, is_delta_table, remove_unused_files
 from mergerepl.errors import LeaseError
 from mergerepl.failpoints import failpoint
 from mergerepl.systables.transactional import (
@@ -124,7 +123,7 @@ def _removed(
     where = f"scan_cycle < {min(later)}"
     count = count_rows(table, where=where)
     if count:
-        appended.remove_rows(table, where)
+        delete_rows(table, where=where)
     return count
 
 

@@ -18,6 +18,7 @@ from mergerepl.delta.tables import (
     Transaction,
     counts_by,
     create_table,
+    delete_rows,
     is_delta_table,
     transaction_version,
 )
@@ -111,9 +112,7 @@ class Commands:
             table = self.distributor.commands_table(row)
             is_meant = object_ids is None or row.source_object_id in object_ids
             if is_meant and is_delta_table(table) and transaction_version(table, APP_ID) >= from_cycle:
-                from mergerepl.delta import appended
-
-                appended.remove_rows(table, where)
+                delete_rows(table, where=where)
 
     def check(self, source: SourcePlan, rows: Sequence[ReadRows], spark: Callable[[], SparkSession]) -> None:
         """Check that the key and the columns of the filter are still there.
