@@ -195,7 +195,7 @@ def _not_aborted(folder: Path) -> Iterator[None]:
 
 def drop(folder: Path) -> None:
     """Remove a transaction's folder, if it is there."""
-    redo_log(folder).drop_folder()
+    redo_log(folder).finish()
 
 
 def mark_aborted(folder: Path) -> bool:

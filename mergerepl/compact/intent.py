@@ -93,7 +93,7 @@ class Intent:
 
 def redo_log(folder: Path) -> RedoLog[Intent]:
     """Return the redo log of a transaction, in its folder."""
-    return RedoLog(folder, Intent, "tracking", "intent")
+    return RedoLog(folder, Intent, "tracking", "intent", "The transaction", owns_folder=True)
 
 
 def read_intent(folder: Path) -> Intent:

@@ -51,7 +51,8 @@ from mergerepl.rows.images import image_type
 from mergerepl.rows.key_bounds import bounds_of
 from mergerepl.spark.errors import cause_of, engine_answers, plain_errors
 from mergerepl.spark.in_memory import Kept
-from mergerepl.store.changeset import ArticleWork, drop
+from mergerepl.store.changeset import ArticleWork
+from mergerepl.store.folders import remove_leftover
 from mergerepl.store.lease import lease
 from mergerepl.systables import conflict_resolutions, conflicts_info
 from mergerepl.systables.conflict_resolutions import ResolutionRow
@@ -113,7 +114,7 @@ def resolve_conflicts(
                         plan = _carry_out(spark_of(), replica, plan, wish, resolution)
                 done.append(plan)
         finally:
-            drop(replica.folder / _FOLDER)
+            remove_leftover(replica.folder / _FOLDER)
         return ResolveResult(
             resolution,
             wish.choice.value,
@@ -310,7 +311,7 @@ def _stage_checked(
 
     Raises: ConflictError naming the conflict, its row and the rule, or why the table takes no rows.
     """
-    drop(folder)
+    remove_leftover(folder)
     rows = wanted.select("conflict_id", ROWGUID, ACTION, F.col(NEW).alias(ROW))
     if article.generated:
         rows = with_generated(rows, article, image_type(rows, ROW), F.lit(True))

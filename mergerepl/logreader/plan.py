@@ -208,5 +208,6 @@ def redo_log(root: Path) -> RedoLog[Plan]:
         root / FOLDER,
         Plan,
         "logreader",
+        what="The scan cycle",
         otherwise="Or remove it: what its cycle wrote is removed then, and the commits are read again under higher LSNs.",
     )

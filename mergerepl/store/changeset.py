@@ -7,36 +7,32 @@ here: versions to look from, run numbers, generation numbers and guids, watermar
 """
 
 import shutil
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
-from pydantic import BaseModel, ConfigDict
-
 from mergerepl.changes import DATA_ACTIONS, PUBLISHER, SUBSCRIBER
-from mergerepl.errors import StoreError, give_up_advice
+from mergerepl.errors import give_up_advice
 from mergerepl.model.results import PhaseCounts
 from mergerepl.store.location import Location
-from mergerepl.store.storage import put_text, storage
+from mergerepl.store.redo import RedoLog
+from mergerepl.store.storage import storage
 from mergerepl.systables.genhistory import Generation
 
-MANIFEST = "manifest.json"
 STAGING = "staging"
 UNSENT = "unsent"
 """The folder, beside that of staged sessions, of rows of sessions that did not finish."""
 
 
-class _Frozen(BaseModel):
-    model_config = ConfigDict(frozen=True, extra="forbid")
-
-
-class Mark(_Frozen):
+@dataclass(frozen=True, kw_only=True)
+class Mark:
     """A generation watermark: number and guid."""
 
     generation: int
     guid: str | None
 
 
-class ArticleWork(_Frozen):
+@dataclass(frozen=True, kw_only=True)
+class ArticleWork:
     """What one side does with one article.
 
     `from_version` is the side's captured version: our MERGE and user commits that slip in before it come
@@ -46,10 +42,10 @@ class ArticleWork(_Frozen):
 
     nickname: int
     from_version: int
-    actions: dict[str, int] = {}
+    actions: dict[str, int] = field(default_factory=dict)
     live: int = 0
     deleted: int = 0
-    bounds: dict[str, tuple[str, str]] = {}
+    bounds: dict[str, tuple[str, str]] = field(default_factory=dict)
     is_filtered: bool = False
     events: int = 0
 
@@ -59,7 +55,8 @@ class ArticleWork(_Frozen):
         return any(self.actions.get(action.value) for action in DATA_ACTIONS)
 
 
-class SideWork(_Frozen):
+@dataclass(frozen=True, kw_only=True)
+class SideWork:
     """What one replica does.
 
     `peer` is the replid of the session's other replica. `base_seq` is its last committed run before, `seq` the run
@@ -75,12 +72,13 @@ class SideWork(_Frozen):
     seq: int
     last_generation: int
     publication_number: int = 0
-    generations: list[Generation] = []
-    articles: list[ArticleWork] = []
-    commits: dict[int, str] = {}
+    generations: list[Generation] = field(default_factory=list)
+    articles: list[ArticleWork] = field(default_factory=list)
+    commits: dict[int, str] = field(default_factory=dict)
 
 
-class Manifest(_Frozen):
+@dataclass(frozen=True, kw_only=True)
+class Manifest:
     """The plan of a changeset. A late round (user commits that slipped in) has one side only and no watermarks."""
 
     session: str
@@ -93,12 +91,12 @@ class Manifest(_Frozen):
     download: bool
     started: str
     conflict_logging: str
-    conflicts: dict[int, int] = {}
+    conflicts: dict[int, int] = field(default_factory=dict)
     publisher: SideWork | None = None
     subscriber: SideWork | None = None
     upload_watermark: Mark | None = None
     download_watermark: Mark | None = None
-    uploaded_guids: list[str] = []
+    uploaded_guids: list[str] = field(default_factory=list)
     replicastate: str
 
     def side(self, name: str) -> SideWork | None:
@@ -142,20 +140,14 @@ class Changeset:
         """Return the folder of an article's staged EVENTS, which the publisher appends with its run."""
         return events_folder(self.folder, nickname)
 
+    @property
+    def redo(self) -> RedoLog[Manifest]:
+        """The redo log that keeps the plan."""
+        return redo_log(self.folder)
+
     def is_done(self, side: str) -> bool:
         """Return whether one side has been carried out completely."""
-        return self._done_file(side).exists()
-
-    def read_done(self, side: str) -> str:
-        """Return the recorded outcome of a side that is done."""
-        return self._done_file(side).read_text(encoding="utf-8")
-
-    def mark_done(self, side: str, outcome: str) -> None:
-        """Record that one side has been carried out completely, with its outcome."""
-        put_text(Location.of(self._done_file(side)), outcome)
-
-    def _done_file(self, side: str) -> Path:
-        return self.folder / f"{side}.done"
+        return self.redo.is_done(side)
 
     def late_folder(self, side: str, round_number: int) -> Path:
         """Return the folder of a late round; all of them lie in the session's folder."""
@@ -163,13 +155,24 @@ class Changeset:
         return session_folder / f"late-{side}-{round_number}"
 
     def commit(self) -> None:
-        """Write the manifest: from here on the changeset will be carried out, whatever happens.
+        """Stage the manifest: from here on the changeset will be carried out, whatever happens."""
+        self.redo.stage(self.manifest)
 
-        The rows are forced to disk first: a manifest that outlived them in a power loss could not be carried out.
-        """
-        folder = Location.of(self.folder)
-        storage(folder).force_tree_to_disk(folder)
-        put_text(folder / MANIFEST, self.manifest.model_dump_json(indent=1))
+
+def redo_log(folder: Path) -> RedoLog[Manifest]:
+    """Return the redo log of a session, or of a late round, which lies in its session's folder."""
+    is_late = folder.parent.name != STAGING
+    session = folder.parent if is_late else folder
+    return RedoLog(
+        folder,
+        Manifest,
+        "late" if is_late else "stage",
+        "manifest",
+        f"The staged session '{session.name}'",
+        otherwise="Its session must be finished before another one. "
+        + give_up_advice(session.parents[2], session.name),
+        owns_folder=True,
+    )
 
 
 def events_folder(folder: Path, nickname: int) -> Path:
@@ -179,7 +182,7 @@ def events_folder(folder: Path, nickname: int) -> Path:
 
 def is_staged(folder: Path) -> bool:
     """Return whether a folder holds a changeset that was completed."""
-    return (folder / MANIFEST).exists()
+    return redo_log(folder).is_pending
 
 
 def staged_folders(staging: Path) -> list[Path]:
@@ -207,21 +210,8 @@ def read_changeset(folder: Path) -> Changeset | None:
 
     Raises: StoreError if its manifest is damaged.
     """
-    path = folder / MANIFEST
-    if not path.exists():
-        return None
-    try:
-        return Changeset(folder, Manifest.model_validate_json(path.read_text(encoding="utf-8")))
-    except ValueError as error:
-        # A late round lies in its session's folder.
-        session = folder if folder.parent.name == STAGING else folder.parent
-        raise StoreError(
-            f"The staged session '{session.name}' cannot be read: {path} is damaged. Restore the file from a "
-            "copy; the session must be finished before another one. "
-            f"{give_up_advice(session.parents[2], session.name)}",
-            path=str(path),
-            session=session.name,
-        ) from error
+    manifest = redo_log(folder).pending()
+    return None if manifest is None else Changeset(folder, manifest)
 
 
 def new_folder(folder: Path) -> Path:
@@ -254,6 +244,5 @@ def replace_rows(folder: Path, by: Path) -> None:
 
 
 def drop(folder: Path) -> None:
-    """Remove a staged folder; the manifest goes first, so that a half-removed one is not taken for complete."""
-    (folder / MANIFEST).unlink(missing_ok=True)
-    drop_rows(folder)
+    """Remove a staged folder."""
+    redo_log(folder).finish()

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from pydantic import TypeAdapter
 
 P = TypeVar("P")
+T = TypeVar("T")
 
 FORMAT = 1
 """The format of stored plans. One of another format is refused, never guessed at."""
@@ -33,14 +34,17 @@ class RedoLog(Generic[P]):
     """The plan of one piece of work, in the file `<name>.json` of a folder.
 
     Staging passes the failpoints `<engine>.before_<name>` and `<engine>.after_<name>`, with the name up to its first dash.
-    `otherwise` ends the error about a damaged plan: the way on without a copy of the file.
+    `what` begins the error about a damaged plan, and `otherwise` ends it: the way on without a copy of the file. If it
+    `owns_folder`, rows are staged there: the folder reaches the disk before the plan, and is removed after it.
     """
 
     folder: Path
     plan_type: type[P]
     engine: str
     name: str = "plan"
+    what: str = "What was decided"
     otherwise: str = ""
+    owns_folder: bool = False
 
     @property
     def file(self) -> Location:
@@ -57,7 +61,12 @@ class RedoLog(Generic[P]):
         noun = self.name.partition("-")[0]
         failpoint(f"{self.engine}.before_{noun}")
         with under or nullcontext():
-            storage(self.file).put(self.file, self._adapter.dump_json(_Stored(FORMAT, plan), indent=1))
+            if self.owns_folder:
+                # A plan that outlived its rows in a power loss could not be carried out.
+                storage(self.file).force_tree_to_disk(self.file.parent)
+            self._put(self.file, plan)
+            if self.owns_folder:
+                storage(self.file).force_to_disk(self.file.parent.parent)
         failpoint(f"{self.engine}.after_{noun}")
 
     def pending(self) -> P | None:
@@ -65,37 +74,58 @@ class RedoLog(Generic[P]):
 
         Raises: StoreError if it is damaged or has another format.
         """
-        text = storage(self.file).read(self.file)
+        plan: P | None = self._read(self.file, self.plan_type)
+        return plan
+
+    def mark_done(self, step: str, outcome: object) -> None:
+        """Record that a step was taken, with its outcome: after the step's last commit, never before."""
+        self._put(self._done_file(step), outcome)
+
+    def is_done(self, step: str) -> bool:
+        """True if a step is recorded as taken."""
+        return storage(at := self._done_file(step)).exists(at)
+
+    def outcome(self, step: str, kind: type[T]) -> T | None:
+        """Return the outcome of a step, None if it is not recorded as taken."""
+        found: T | None = self._read(self._done_file(step), kind)
+        return found
+
+    def finish(self) -> None:
+        """Remove the plan: all its steps were taken, or it is given up.
+
+        It goes before what is staged: half a folder is not taken for a staged one.
+        """
+        storage(self.file).delete(self.file)
+        if self.owns_folder:
+            storage(self.file).delete_tree(self.file.parent)
+
+    def _done_file(self, step: str) -> Location:
+        return self.file.with_name(f"{step}.done")
+
+    def _put(self, at: Location, value: object) -> None:
+        kind: Any = type(value)
+        # A value of another type than its field would be written, and not be read again.
+        text = _adapter_of(kind).dump_json(_Stored(FORMAT, value), indent=1, warnings="error")
+        storage(at).put(at, text)
+
+    def _read(self, at: Location, kind: Any) -> Any:
+        text = storage(at).read(at)
         if text is None:
             return None
         try:
-            return self._adapter.validate_json(text).plan
+            return _adapter_of(kind).validate_json(text).plan
         except ValueError as error:
             if (found := _format_of(text)) not in (None, FORMAT):
                 raise StoreError(
-                    f"'{self.file}' has the format {found}; this mergerepl reads {FORMAT}. Nothing was changed. Finish "
-                    "its work with the mergerepl that wrote it.",
-                    path=str(self.file),
+                    f"'{at}' has the format {found}; this mergerepl reads {FORMAT}. Nothing was changed. Finish its work "
+                    "with the mergerepl that wrote it.",
+                    path=str(at),
                 ) from error
-            raise self._damaged(_first_problem(error)) from error
-
-    def finish(self) -> None:
-        """Remove the plan: all its steps were taken, or it is given up."""
-        storage(self.file).delete(self.file)
-
-    def drop_folder(self) -> None:
-        """Remove the folder with all that is staged. The plan goes first: half a folder is not taken for a staged one."""
-        self.finish()
-        storage(self.file).delete_tree(self.file.parent)
-
-    @property
-    def _adapter(self) -> "TypeAdapter[_Stored[P]]":
-        plan_type: Any = self.plan_type
-        return _adapter_of(plan_type)
-
-    def _damaged(self, why: str) -> StoreError:
-        advice = f"Nothing was changed. Restore the file from a copy. {self.otherwise}".strip()
-        return StoreError(f"'{self.file}' is damaged ({why}). {advice}", path=str(self.file))
+            advice = f"Nothing was changed. Restore the file from a copy. {self.otherwise}".strip()
+            why = _first_problem(error)
+            raise StoreError(
+                f"{self.what} cannot be read: '{at}' is damaged ({why}). {advice}", path=str(at)
+            ) from error
 
 
 @dataclass(frozen=True)
@@ -108,10 +138,10 @@ class _Stored(Generic[P]):
 
 
 @cache
-def _adapter_of(plan_type: Any) -> "TypeAdapter[_Stored[Any]]":
+def _adapter_of(kind: Any) -> "TypeAdapter[_Stored[Any]]":
     from pydantic import TypeAdapter
 
-    return TypeAdapter(_Stored[plan_type])
+    return TypeAdapter(_Stored[kind])
 
 
 def _format_of(text: bytes) -> Any:

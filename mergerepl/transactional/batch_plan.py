@@ -32,7 +32,7 @@ class BatchPlan:
 
 def redo_log(subscriber: Path, guid: str) -> RedoLog[BatchPlan]:
     """Return the redo log of a subscription, at its subscriber."""
-    return RedoLog(subscriber / FOLDER, BatchPlan, "distribute", f"plan-{guid}")
+    return RedoLog(subscriber / FOLDER, BatchPlan, "distribute", f"plan-{guid}", "The batch")
 
 
 def begun_plan(subscriber: Subscriber, position: PositionRow, tables: Mapping[int, Path]) -> BatchPlan | None:

@@ -341,5 +341,5 @@ def test_a_damaged_staged_session(network: Network, refused: Refused) -> None:
     manifest.parent.mkdir(parents=True)
     manifest.write_text("{x")
     refused(
-        *SYNC, code=1, says=("session 's1' cannot be read", "manifest.json is damaged", "Restore the file")
+        *SYNC, code=1, says=("session 's1' cannot be read", "manifest.json' is damaged", "Restore the file")
     )

@@ -14,7 +14,7 @@ def points_in(*folders: str, named: Sequence[str] = ()) -> set[str]:
 
 def calls_in(folder: str) -> Iterator[ast.Call]:
     """Yield the calls in the modules of a folder."""
-    for path in sorted((ROOT / folder).glob("*.py")):
+    for path in sorted({*(ROOT / folder).glob("*.py")} - {ROOT / "store/redo.py"}):
         for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
             if isinstance(node, ast.Call):
                 yield node
@@ -26,14 +26,20 @@ def _points_of(call: ast.Call, named: Sequence[str]) -> set[str]:
         return _names_of(call.args[0], named)
     if called != "RedoLog":
         return set()
-    (engine,) = _names_of(call.args[2], [""])
-    (file,) = _names_of(call.args[3], [""]) if len(call.args) > 3 else {"plan"}
-    return {f"{engine}.{when}_{file.partition('-')[0]}" for when in ("before", "after")}
+    files = _names_of(call.args[3], [""]) if len(call.args) > 3 else {"plan"}
+    return {
+        f"{engine}.{when}_{file.partition('-')[0]}"
+        for engine in _names_of(call.args[2], [""])
+        for file in files
+        for when in ("before", "after")
+    }
 
 
 def _names_of(argument: ast.expr, named: Sequence[str]) -> set[str]:
     if isinstance(argument, ast.Constant):
         return {str(argument.value)}
+    if isinstance(argument, ast.IfExp):
+        return _names_of(argument.body, named) | _names_of(argument.orelse, named)
     assert isinstance(argument, ast.JoinedStr)
     parts = [part.value if isinstance(part, ast.Constant) else None for part in argument.values]
     return {"".join(name if part is None else str(part) for part in parts) for name in named}

@@ -29,7 +29,7 @@ ROOMS = ("merge/session", "merge/apply", "merge/partitions", "merge/stage", "mer
 def named_points() -> set[str]:
     """Return every failpoint a session passes."""
     rooms = [room for room in ROOMS if room != "merge/partitions"]
-    return points_in(*rooms, named=SIDES) | points_in("merge/partitions", named=TABLES)
+    return points_in(*rooms, "store", named=SIDES) | points_in("merge/partitions", named=TABLES)
 
 
 DURABLE = {
@@ -134,7 +134,12 @@ def steps_of(function: ast.FunctionDef) -> list[str]:
             name, owner = called(call.func)
             if name in {*DURABLE, "failpoint"} or owner in DURABLE_OF.get(name, ()):
                 found.append((call.lineno, call.col_offset, name))
-    return [name for _, _, name in sorted(found)]
+    # A plan is staged between failpoints of its own.
+    return [
+        step
+        for _, _, name in sorted(found)
+        for step in (("failpoint", name, "failpoint") if name == "commit" else (name,))
+    ]
 
 
 def called(function: ast.expr) -> tuple[str, str]:

@@ -16,12 +16,14 @@ from mergerepl.errors import StoreError
 from mergerepl.failpoints import FailpointError
 from mergerepl.logreader import plan as log_reader
 from mergerepl.logreader.plan import Reading
+from mergerepl.store import changeset
 from mergerepl.store.redo import RedoLog
 from mergerepl.transactional import batch_plan
 
 LOGS: dict[str, Callable[[Path], RedoLog]] = {
     "log reader": log_reader.redo_log,
     "Compact": intent.redo_log,
+    "session": lambda folder: changeset.redo_log(folder / "staging" / "a"),
     "distribution": lambda folder: batch_plan.redo_log(folder, "guid"),
 }
 JSON = st.recursive(st.none() | st.booleans() | st.integers() | st.text(), st.lists, max_leaves=3)
@@ -37,7 +39,9 @@ def drawn(kind: Any) -> st.SearchStrategy:
         return st.builds(kind, **{each.name: drawn(hints[each.name]) for each in fields(kind)})
     if get_origin(kind) is tuple:
         return st.lists(inner[0], max_size=2).map(tuple) if ... in get_args(kind) else st.tuples(*inner)
-    if get_origin(kind) is Mapping:
+    if get_origin(kind) is list:
+        return st.lists(inner[0], max_size=2)
+    if get_origin(kind) in (Mapping, dict):
         return st.dictionaries(*inner, max_size=2)
     return st.one_of(inner) if inner else st.from_type(kind)
 

@@ -13,7 +13,6 @@ from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import Any
 
-from pydantic import TypeAdapter
 from pyspark.sql import SparkSession
 
 from mergerepl.changes import OTHER_SIDE, PUBLISHER, SUBSCRIBER
@@ -60,10 +59,6 @@ class SideOutcome:
     late_changes: int = 0
 
 
-_OUTCOME = TypeAdapter(SideOutcome)
-"""The form in which `<side>.done` keeps a side's outcome, for the run that finishes the session."""
-
-
 @dataclass(frozen=True)
 class Outcome:
     """The outcome of a carried-out changeset."""
@@ -108,11 +103,11 @@ def carry_out(
     ends = SessionEnds(works, replicas, choice)
 
     def run(name: str) -> SideOutcome:
-        if changeset.is_done(name):
-            return _OUTCOME.validate_json(changeset.read_done(name))
+        if (done := changeset.redo.outcome(name, SideOutcome)) is not None:
+            return done
         record_jvm(replicas[name].root, engine.jvm_pid())
         outcome = _carry_out_side(spark, changeset, name, ends)
-        changeset.mark_done(name, _OUTCOME.dump_json(outcome).decode())
+        changeset.redo.mark_done(name, outcome)
         failpoint(f"{name}.after_done")
         return outcome
 

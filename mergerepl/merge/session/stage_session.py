@@ -380,7 +380,5 @@ def staged_changeset(
     changeset = Changeset(folder, manifest)
     failpoint("stage.before_pointer")
     write_pointer(sides[PUBLISHER].replica, sides[SUBSCRIBER].replica, session)
-    failpoint("stage.before_manifest")
     changeset.commit()
-    failpoint("stage.after_manifest")
     return changeset, refused

@@ -21,7 +21,6 @@ from pyspark.sql import functions as F
 from mergerepl import changes
 from mergerepl.changes import PUBLISHER, SUBSCRIBER, Action
 from mergerepl.delta.tables import open_table, read_version
-from mergerepl.failpoints import failpoint
 from mergerepl.merge.apply.side import Side, recorded_rows
 from mergerepl.merge.capture.capture import CapturedArticle, CaptureJob, read_changes
 from mergerepl.merge.capture.windows import article_window
@@ -130,20 +129,19 @@ def stage_late_round(
         work = result.publisher if side.name == PUBLISHER else result.subscriber
         is_filtered = _work_of(side, article).is_filtered
         late.add(
-            work.model_copy(update={"is_filtered": is_filtered}),
+            replace(work, is_filtered=is_filtered),
             replace(generation, changecount=captured.changes),
             result.conflicts,
         )
     before = changeset.manifest
-    own = side.work.model_copy(
-        update={
-            "base_seq": side.work.seq,
-            "seq": run_seq,
-            "last_generation": late.last_generation,
-            "generations": late.generations,
-            "articles": late.works,
-            "commits": {},
-        }
+    own = replace(
+        side.work,
+        base_seq=side.work.seq,
+        seq=run_seq,
+        last_generation=late.last_generation,
+        generations=late.generations,
+        articles=late.works,
+        commits={},
     )
     manifest = Manifest(
         session=before.session,
@@ -162,9 +160,7 @@ def stage_late_round(
         replicastate=str(uuid4()),
     )
     staged = Changeset(folder, manifest)
-    failpoint("late.before_manifest")
     staged.commit()
-    failpoint("late.after_manifest")
     return staged, sum(work.live + work.deleted for work in late.works)
 
 

@@ -135,7 +135,7 @@ def _stage(
             mappings = partition_events(memberships[name], generation=generation.generation)
             write_files(mappings, events_folder(session.folder, article.nickname))
         count = (captured[name][0].changes if name in captured else 0) + touched
-        work = staged.publisher.model_copy(update={"events": events})
+        work = replace(staged.publisher, events=events)
         late.add(work, replace(generation, changecount=count), staged.conflicts)
 
 

@@ -174,8 +174,8 @@ def stage_partitioned(session: PartitionedSession) -> dict[int, StagedArticle]:
                 _write_events(session, article, memberships[name], sent.get(name))
             found[article.nickname] = replace(
                 staged,
-                publisher=staged.publisher.model_copy(update={"events": events}),
-                subscriber=staged.subscriber.model_copy(update={"is_filtered": True}),
+                publisher=replace(staged.publisher, events=events),
+                subscriber=replace(staged.subscriber, is_filtered=True),
                 resolved=max(staged.resolved, events, int(name in sent)),
             )
             works = staged.publisher, staged.subscriber
