@@ -112,15 +112,15 @@ class RedoLog(Generic[P]):
         text = storage(at).read(at)
         if text is None:
             return None
+        if (found := _format_of(text)) not in (None, FORMAT):
+            raise StoreError(
+                f"{self.what} cannot be read: '{at}' has the format {found}; this mergerepl reads {FORMAT}. Nothing was "
+                "changed. Finish its work with the mergerepl that wrote it.",
+                path=str(at),
+            )
         try:
             return _adapter_of(kind).validate_json(text).plan
         except ValueError as error:
-            if (found := _format_of(text)) not in (None, FORMAT):
-                raise StoreError(
-                    f"'{at}' has the format {found}; this mergerepl reads {FORMAT}. Nothing was changed. Finish its work "
-                    "with the mergerepl that wrote it.",
-                    path=str(at),
-                ) from error
             advice = f"Nothing was changed. Restore the file from a copy. {self.otherwise}".strip()
             why = _first_problem(error)
             raise StoreError(

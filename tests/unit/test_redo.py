@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any, get_args, get_origin, get_type_hints
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
 from mergerepl import failpoints
@@ -17,6 +17,7 @@ from mergerepl.failpoints import FailpointError
 from mergerepl.logreader import plan as log_reader
 from mergerepl.logreader.plan import Reading
 from mergerepl.store import changeset
+from mergerepl.store.changeset import Mark
 from mergerepl.store.redo import RedoLog
 from mergerepl.transactional import batch_plan
 
@@ -47,7 +48,7 @@ def drawn(kind: Any) -> st.SearchStrategy:
 
 
 @pytest.mark.parametrize("of", LOGS.values(), ids=LOGS)
-@settings(max_examples=15, suppress_health_check=list(HealthCheck), deadline=None)
+@settings(max_examples=15, phases=[Phase.generate], suppress_health_check=list(HealthCheck), deadline=None)
 @given(data=st.data())
 def test_a_plan_of_any_values_comes_back(
     of: Callable[[Path], RedoLog], data: st.DataObject, tmp_path: Path
@@ -89,6 +90,34 @@ def test_a_plan_that_cannot_be_read_is_refused_by_name(tmp_path: Path) -> None:
         with pytest.raises(StoreError, match=why) as refused:
             redo.pending()
         assert refused.value.facts["path"] == str(redo.file)
+        assert redo.is_pending
+
+
+def test_a_plan_of_another_format_is_not_read_even_if_its_fields_are_known(tmp_path: Path) -> None:
+    redo = batch_plan.redo_log(tmp_path, "guid")
+    redo.stage(batch_plan.BatchPlan(1, b"", b"\xff", {}))
+    file = redo.file.local_path()
+    file.write_text(file.read_text().replace('"format": 1', '"format": 2'))
+    with pytest.raises(StoreError, match="has the format 2"):
+        redo.pending()
+
+
+def test_a_step_is_done_with_its_outcome_until_the_plan_is_finished(tmp_path: Path) -> None:
+    redo = changeset.redo_log(tmp_path / "staging" / "a")
+    assert (redo.is_done("publisher"), redo.outcome("publisher", Mark)) == (False, None)
+    redo.mark_done("publisher", Mark(generation=3, guid=None))
+    assert (redo.is_done("publisher"), redo.is_done("subscriber")) == (True, False)
+    assert redo.outcome("publisher", Mark) == Mark(generation=3, guid=None)
+    redo.finish()
+    assert not redo.is_done("publisher")
+    assert not redo.folder.exists()
+
+
+def test_a_plan_with_a_value_of_another_type_is_not_staged(tmp_path: Path) -> None:
+    redo = batch_plan.redo_log(tmp_path, "guid")
+    with pytest.raises(ValueError, match="number"):
+        redo.stage(batch_plan.BatchPlan("1", b"", b"", {}))  # type: ignore[arg-type]
+    assert not redo.is_pending
 
 
 def test_a_plan_keeps_what_a_log_states(tmp_path: Path) -> None:
