@@ -1,18 +1,13 @@
 """A scan cycle that dies at any step is whole or not there, and the next one gives the same commits the same LSNs."""
 
-import os
-import signal
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 from pyspark.sql import SparkSession
 
-from mergerepl import cdc, failpoints
+from mergerepl import cdc
 from mergerepl.cdc.database import database_at
 from mergerepl.errors import MergeReplError
-from mergerepl.failpoints import FailpointError
 from mergerepl.logreader.plan import redo_log
 from tests.cdc.databases import (
     add,
@@ -25,6 +20,7 @@ from tests.cdc.databases import (
     rows_seen,
     update,
 )
+from tests.faults.deaths import dies, killed, script
 from tests.faults.ladder import points_in
 
 pytestmark = pytest.mark.spark
@@ -93,28 +89,15 @@ def two(spark: SparkSession, worker_folder: Path) -> Two:
     return two
 
 
-@pytest.fixture
-def dies(monkeypatch: pytest.MonkeyPatch):
-    """Let this process die, as far as a test can, at a failpoint."""
-
-    def at(point: str, action, *arguments, **options) -> None:
-        monkeypatch.setattr(failpoints, "_passed", {})
-        monkeypatch.setenv("MERGEREPL_FAILPOINT", f"{point}=raise")
-        with pytest.raises(FailpointError):
-            action(*arguments, **options)
-        monkeypatch.delenv("MERGEREPL_FAILPOINT")
-
-    return at
-
-
 @pytest.mark.parametrize(
     "point",
     [pytest.param(each, marks=() if each in ALWAYS else pytest.mark.slow) for each in (*UNDECIDED, *DECIDED)],
 )
-def test_a_death_at_any_step_is_made_up_for(two: Two, dies, point: str) -> None:
+def test_a_death_at_any_step_is_made_up_for(two: Two, point: str) -> None:
     before, lsns_before = two.seen(), lsns(two.database)
     two.change()
-    dies(point, cdc.scan, two.root)
+    with dies(point):
+        cdc.scan(two.root)
     plan = redo_log(two.root).pending()
     assert (plan is not None) == (point in DECIDED and point != "logreader.after_plan_removed")
     planned = [plan.lsn(entry) for entry in plan.entries] if plan else []
@@ -122,11 +105,8 @@ def test_a_death_at_any_step_is_made_up_for(two: Two, dies, point: str) -> None:
         assert (two.seen(), lsns(two.database)) == (before, lsns_before)
     if plan is not None:
         # It dies once more while it is finished.
-        dies(
-            "logreader.before_gates" if point not in SHOWN else "logreader.after_positions",
-            cdc.scan,
-            two.root,
-        )
+        with dies("logreader.before_gates" if point not in SHOWN else "logreader.after_positions"):
+            cdc.scan(two.root)
     cdc.scan(two.root)
     assert cdc.scan(two.root).cycles == 0
     check_replay(two.database)
@@ -140,10 +120,11 @@ def test_a_death_at_any_step_is_made_up_for(two: Two, dies, point: str) -> None:
     assert [len(each) for each in numbers] == [4, 4]
 
 
-def test_a_plan_that_was_removed_leaves_nothing(two: Two, dies) -> None:
+def test_a_plan_that_was_removed_leaves_nothing(two: Two) -> None:
     before, lsns_before = two.seen(), lsns(two.database)
     two.change()
-    dies("cdc.after_change_table:2", cdc.scan, two.root)
+    with dies("cdc.after_change_table:2"):
+        cdc.scan(two.root)
     redo_log(two.root).finish()
     cdc.scan(two.root)
     check_replay(two.database)
@@ -161,29 +142,33 @@ def test_a_plan_that_was_removed_leaves_nothing(two: Two, dies) -> None:
         pytest.param("cdc.after_change_tables", marks=pytest.mark.slow),
     ],
 )
-def test_an_instance_begins_or_it_does_not(two: Two, dies, point: str) -> None:
+def test_an_instance_begins_or_it_does_not(two: Two, point: str) -> None:
     two.change()
-    dies(point, cdc.enable_table, two.root, "orders", capture_instance="other")
+    with dies(point):
+        cdc.enable_table(two.root, "orders", capture_instance="other")
     cdc.scan(two.root)
     names = [each.capture_instance for each in cdc.help_change_data_capture(two.root)]
     assert ("other" in names) == (point != "logreader.before_plan")
     check_replay(two.database)
     if "other" in names:
-        dies("cdc.after_disable_table", cdc.disable_table, two.root, "orders", capture_instance="other")
+        with dies("cdc.after_disable_table"):
+            cdc.disable_table(two.root, "orders", capture_instance="other")
         assert "other" not in [i.capture_instance for i in cdc.help_change_data_capture(two.root)]
         with pytest.raises(cdc.CdcUsageError, match="no capture instance"):
             cdc.disable_table(two.root, "orders", capture_instance="other")
         assert not (two.root / "_cdc" / "other_CT").exists()
 
 
-def test_a_database_is_enabled_or_it_is_not(replica_dir: Path, dies) -> None:
+def test_a_database_is_enabled_or_it_is_not(replica_dir: Path) -> None:
     new_table(replica_dir, "orders", {1: ("a", 1)})
     for point in ("cdc.after_log_reader", "cdc.after_enable_db"):
-        dies(point, cdc.enable_db, replica_dir)
+        with dies(point):
+            cdc.enable_db(replica_dir)
         cdc.enable_db(replica_dir)
         assert cdc.is_cdc_enabled(replica_dir)
         epoch = cdc.status(replica_dir).epoch
-        dies("cdc.after_disable", cdc.disable_db, replica_dir)
+        with dies("cdc.after_disable"):
+            cdc.disable_db(replica_dir)
         assert not cdc.is_cdc_enabled(replica_dir)
         with pytest.raises(cdc.CdcUsageError, match="not enabled"):
             cdc.scan(replica_dir)
@@ -201,26 +186,12 @@ CAPTURE = "import sys; from mergerepl import cdc; cdc.scan(sys.argv[1])"
 def test_kill_9_between_two_change_tables(two: Two) -> None:
     before, lsns_before = two.seen(), lsns(two.database)
     two.change()
-    kill(two.root, "cdc.after_change_table", "killgroup")
+    killed(script(CAPTURE, two.root), "cdc.after_change_table")
     assert two.seen() == before
     assert redo_log(two.root).is_pending
     cdc.scan(two.root)
     check_replay(two.database)
     assert len(lsns(two.database)) == len(lsns_before) + 6
-
-
-def kill(root: Path, point: str, kind: str) -> None:
-    """Scan in a process that is killed, alone or with its JVM, at a failpoint."""
-    done = subprocess.run(
-        [sys.executable, "-c", CAPTURE, str(root)],
-        env={**os.environ, "MERGEREPL_FAILPOINT": f"{point}={kind}", "MERGEREPL_MEMORY": "1g"},
-        capture_output=True,
-        text=True,
-        start_new_session=True,
-        timeout=600,
-        check=False,
-    )
-    assert done.returncode == -signal.SIGKILL, done.stderr
 
 
 def test_another_scan_holds_the_log(two: Two) -> None:

@@ -1,10 +1,6 @@
 """A transaction that dies at any durable step is whole or not there, and the next holder of the lease finishes it."""
 
-import os
 import shutil
-import signal
-import subprocess
-import sys
 import textwrap
 from pathlib import Path
 
@@ -14,13 +10,13 @@ from deltalake import DeltaTable, write_deltalake
 from pyspark.sql import SparkSession
 
 import mergerepl
-from mergerepl import failpoints
 from mergerepl.compact import counters
 from mergerepl.compact.errors import TrackingError
 from mergerepl.compact.sweep import sweep_root
 from mergerepl.failpoints import FailpointError
 from mergerepl.store.lease import lease
 from tests.compact.databases import ORDERS, commit_sequence, held, notes_of, rows, tracked
+from tests.faults.deaths import dies, killed, script
 from tests.faults.ladder import points_in
 
 pytestmark = pytest.mark.spark
@@ -110,41 +106,24 @@ def two(spark: SparkSession, worker_folder: Path) -> Two:
     return Two(folder)
 
 
-@pytest.fixture
-def dies(monkeypatch: pytest.MonkeyPatch):
-    """Let this process die, as far as a test can, at a failpoint."""
-
-    def at(point: str) -> None:
-        monkeypatch.setattr(failpoints, "_passed", {})
-        monkeypatch.setenv("MERGEREPL_FAILPOINT", f"{point}=raise")
-
-    return at
-
-
 POINTS = [*DECIDED, *UNDECIDED]
 
 
 @pytest.mark.parametrize(
     "point", [pytest.param(point, marks=() if point in ALWAYS else pytest.mark.slow) for point in POINTS]
 )
-def test_a_death_at_any_step_is_made_up_for(
-    two: Two, dies, monkeypatch: pytest.MonkeyPatch, point: str
-) -> None:
+def test_a_death_at_any_step_is_made_up_for(two: Two, point: str) -> None:
     first, tx = two.tracking.begin(), two.tracking.begin()  # out of sequence: CSN < BSN
     after = two.change(tx, point)
-    dies(point)
     # From the decision on the error says not to repeat the transaction.
-    with pytest.raises((FailpointError, TrackingError), match="failpoint"):
+    with dies(point, error=(FailpointError, TrackingError), match="failpoint"):
         tx.commit()
-    monkeypatch.delenv("MERGEREPL_FAILPOINT")
     is_published = point == "tracking.after_publish"
     assert two.seen() == (after if is_published else two.expected)
     if point in DECIDED and point != "tracking.after_publish":
         # It dies once more in the same place, or a later one, of finishing it.
-        dies(point if ":" not in point and "intent" not in point else "tracking.after_sequence")
-        with pytest.raises(FailpointError):
+        with dies(point if ":" not in point and "intent" not in point else "tracking.after_sequence"):
             two.tracking.recover()
-        monkeypatch.delenv("MERGEREPL_FAILPOINT")
     two.tracking.recover()
     first.abort()
     two.tracking.recover()
@@ -154,41 +133,31 @@ def test_a_death_at_any_step_is_made_up_for(
     )
 
 
-def test_a_death_in_a_sweep_takes_no_number_twice(two: Two, dies, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_death_in_a_sweep_takes_no_number_twice(two: Two) -> None:
     two.tracking.begin().abort()
-    dies("tracking.after_aborts")
-    with pytest.raises(FailpointError):
+    with dies("tracking.after_aborts"):
         two.tracking.recover()
-    monkeypatch.delenv("MERGEREPL_FAILPOINT")
     two.tracking.recover()
     found = counters.read_counters(two.folder)
     assert found.last_bsn == found.last_csn
 
 
-def test_a_death_before_an_acknowledge_leaves_the_window(
-    two: Two, dies, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_death_before_an_acknowledge_leaves_the_window(two: Two) -> None:
     with two.tracking.transaction():
         pass
     window = two.reader.enumerate()
-    dies("tracking.before_acknowledge")
-    with pytest.raises(FailpointError):
+    with dies("tracking.before_acknowledge"):
         two.reader.acknowledge(window)
-    monkeypatch.delenv("MERGEREPL_FAILPOINT")
     assert two.reader.enumerate().id == window.id
 
 
 @pytest.mark.slow
-def test_what_a_table_can_never_take_ends_with_its_tracking(
-    spark: SparkSession, replica_dir: Path, dies, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_a_table_can_never_take_ends_with_its_tracking(spark: SparkSession, replica_dir: Path) -> None:
     two = Two(replica_dir)
     tx = two.tracking.begin()
     after = two.change(tx, "new")
-    dies("tracking.before_write:2")
-    with pytest.raises(TrackingError, match="Do not repeat"):
+    with dies("tracking.before_write:2", error=TrackingError, match="Do not repeat"):
         tx.commit()
-    monkeypatch.delenv("MERGEREPL_FAILPOINT")
     shutil.rmtree(replica_dir / "stock")
     for refused in (two.tracking.recover, two.reader.enumerate):
         with pytest.raises(TrackingError, match="'stock' is gone"):
@@ -205,16 +174,12 @@ def test_what_a_table_can_never_take_ends_with_its_tracking(
 
 
 @pytest.mark.slow
-def test_a_decided_insert_replaces_a_row_that_came_in_between(
-    spark: SparkSession, replica_dir: Path, dies, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_decided_insert_replaces_a_row_that_came_in_between(spark: SparkSession, replica_dir: Path) -> None:
     tracking = tracked(replica_dir, {1: "old"})
     reader, tx = tracking.consumer("hq"), tracking.begin()
     tx.insert("orders", rows((2, "ours"), (3, "ours")))
-    dies("tracking.before_write")
-    with pytest.raises(TrackingError, match="Do not repeat"):
+    with dies("tracking.before_write", error=TrackingError, match="Do not repeat"):
         tx.commit()
-    monkeypatch.delenv("MERGEREPL_FAILPOINT")
     theirs = pa.Table.from_pylist(rows((2, "theirs"), (4, "theirs")), schema=ORDERS)
     write_deltalake(str(replica_dir / "orders"), theirs, mode="append", schema_mode="merge")
     tracking.recover()
@@ -238,20 +203,6 @@ COMMIT = textwrap.dedent(
 RECOVER = "import sys, mergerepl; mergerepl.ChangeTracking(sys.argv[1]).adopt()"
 
 
-def kill(folder: Path, point: str, kind: str, script: str = COMMIT) -> None:
-    """Commit, or recover and adopt, in a process that is killed, alone or with its JVM, at a failpoint."""
-    done = subprocess.run(
-        [sys.executable, "-c", script, str(folder)],
-        env={**os.environ, "MERGEREPL_FAILPOINT": f"{point}={kind}", "MERGEREPL_MEMORY": "1g"},
-        capture_output=True,
-        text=True,
-        start_new_session=True,
-        timeout=600,
-        check=False,
-    )
-    assert done.returncode == -signal.SIGKILL, done.stderr
-
-
 @pytest.mark.slow
 @pytest.mark.timeout(900)
 def test_kill_9_between_two_tables(two: Two) -> None:
@@ -259,7 +210,7 @@ def test_kill_9_between_two_tables(two: Two) -> None:
     two.tracking.recover()
     expected = {**two.expected, 38: "killed"}
     del expected[39]
-    kill(two.folder, "tracking.after_write", "killgroup")
+    killed(script(COMMIT, two.folder), "tracking.after_write")
     assert two.seen() == two.expected
     # The next one to write here is another product: it sweeps first.
     with lease(two.folder, purpose="test", wait_s=60):
@@ -275,7 +226,7 @@ def test_kill_9_at_every_step(spark: SparkSession, worker_folder: Path, kind: st
         folder = worker_folder / f"{kind}-{point}"
         folder.mkdir()
         two = Two(folder)
-        kill(folder, point, kind)
+        killed(script(COMMIT, folder), point, kind)
         two.tracking.recover()
         expected = dict(two.expected)
         if point in DECIDED:
@@ -286,19 +237,15 @@ def test_kill_9_at_every_step(spark: SparkSession, worker_folder: Path, kind: st
 
 @pytest.mark.slow
 @pytest.mark.timeout(3600)
-def test_kill_9_at_every_step_of_recovery_and_adoption(
-    spark: SparkSession, replica_dir: Path, dies, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_kill_9_at_every_step_of_recovery_and_adoption(spark: SparkSession, replica_dir: Path) -> None:
     two = Two(replica_dir)
     for number, point in enumerate(DECIDED[1:]):
         one, other = ("kill", "killgroup") if number % 2 else ("killgroup", "kill")
         tx = two.tracking.begin()
         after = two.change(tx, f"{one} {point}")
-        dies("tracking.after_intent")
-        with pytest.raises(TrackingError, match="Do not repeat"):
+        with dies("tracking.after_intent", error=TrackingError, match="Do not repeat"):
             tx.commit()
-        monkeypatch.delenv("MERGEREPL_FAILPOINT")
-        kill(two.folder, point, one, RECOVER)
+        killed(script(RECOVER, two.folder), point, one)
         two.tracking.recover()
         two.check(after)
         for name in NAMES:
@@ -306,7 +253,7 @@ def test_kill_9_at_every_step_of_recovery_and_adoption(
             DeltaTable(str(two.folder / name)).delete(f"id = {100 + 2 * number}")
         after = {**two.expected, 36: f"foreign {number}"}
         del after[100 + 2 * number]
-        kill(two.folder, point, other, RECOVER)
+        killed(script(RECOVER, two.folder), point, other)
         # All of these are after the decision.
         assert two.tracking.adopt() == 0
         two.check(after)

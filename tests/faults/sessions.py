@@ -11,6 +11,7 @@ import yaml
 import mergerepl
 from mergerepl import failpoints
 from mergerepl.failpoints import FailpointError
+from tests.faults.deaths import armed, dies
 from tests.properties.engine_network import EngineNetwork
 from tests.properties.reference import Subscriber
 
@@ -52,15 +53,10 @@ def edit(engine: EngineNetwork) -> None:
 NORTH = Subscriber("north", "server", 75.0)
 
 
-def die(
-    engine: EngineNetwork, monkeypatch: pytest.MonkeyPatch, point: str, *, direction: str = "both"
-) -> None:
+def die(engine: EngineNetwork, point: str, *, direction: str = "both") -> None:
     """Let a session die at a failpoint."""
-    failpoints._passed.clear()
-    with monkeypatch.context() as context:
-        context.setenv("MERGEREPL_FAILPOINT", f"{point}=raise")
-        with pytest.raises(FailpointError):
-            engine.sync("north", direction)
+    with dies(point):
+        engine.sync("north", direction)
 
 
 def edit_file(engine: EngineNetwork, **stated: object) -> None:
@@ -77,20 +73,14 @@ def apply_without_north(engine: EngineNetwork) -> None:
     (engine.folder / "network.yml").write_text(stated)
 
 
-def stop_at(
-    point: str, engine: EngineNetwork, monkeypatch: pytest.MonkeyPatch, *, action: str = "stop"
-) -> None:
+def stop_at(point: str, engine: EngineNetwork, *, action: str = "stop") -> None:
     """Run a session that dies at a failpoint."""
-    assert stopped_at(point, engine, monkeypatch, action=action), point
+    assert stopped_at(point, engine, action=action), point
 
 
-def stopped_at(
-    point: str, engine: EngineNetwork, monkeypatch: pytest.MonkeyPatch, *, action: str = "stop"
-) -> bool:
+def stopped_at(point: str, engine: EngineNetwork, *, action: str = "stop") -> bool:
     """Run a session that stops at a failpoint with all that it does at once; return whether it came there."""
-    failpoints._passed.clear()
-    with monkeypatch.context() as context:
-        context.setenv("MERGEREPL_FAILPOINT", f"{point}={action}")
+    with armed(point, action):
         try:
             engine.sync("north")
         except FailpointError:

@@ -166,7 +166,6 @@ def called(function: ast.expr) -> tuple[str, str]:
 def test_inv_27_28_29_a_session_that_dies_at_every_step_in_turn_ends_as_if_it_had_not(
     spark: SparkSession,
     replica_dir: Path,
-    monkeypatch: pytest.MonkeyPatch,
     ladder: tuple[str, ...],
     captured_before: tuple[str, ...],
 ) -> None:
@@ -194,7 +193,7 @@ def test_inv_27_28_29_a_session_that_dies_at_every_step_in_turn_ends_as_if_it_ha
         states = [read()]
         # The sides run beside each other: while one dies the other may get past points of its own. Then the session
         # ends, and new changes start at the first point that is left.
-        while remaining and stopped_at(remaining[0], engine, monkeypatch):
+        while remaining and stopped_at(remaining[0], engine):
             remaining.pop(0)
             states.append(read())
         together.sync("north")
@@ -212,9 +211,9 @@ def test_inv_27_28_29_a_session_that_dies_at_every_step_in_turn_ends_as_if_it_ha
     for name in engine.names:
         mergerepl.capture(engine.path(name))
     for point in captured_before:
-        stop_at(point, engine, monkeypatch)
+        stop_at(point, engine)
     # One side comes to its end, the other one has done nothing.
-    stop_at("publisher.before_merge", engine, monkeypatch, action="raise")
+    stop_at("publisher.before_merge", engine, action="raise")
     together.sync("north")
     assert together.differing() == {}
     assert engine.rows("hub") == engine.rows("north")
@@ -244,7 +243,7 @@ ALL_LATE = (
     "points", [pytest.param(SOME_LATE, id="some"), pytest.param(ALL_LATE, id="all", marks=pytest.mark.slow)]
 )
 def test_inv_31_stopped_while_late_commits_are_taken_in(
-    spark: SparkSession, replica_dir: Path, monkeypatch: pytest.MonkeyPatch, points: tuple[str, ...]
+    spark: SparkSession, replica_dir: Path, points: tuple[str, ...]
 ) -> None:
     snapshot = {key: row("a", "b") for key in ("k00", "k01", "k10")}
     setting = Setting((Subscriber("north", "server", 75.0),), "column")
@@ -252,13 +251,13 @@ def test_inv_31_stopped_while_late_commits_are_taken_in(
     engine.write("hub", {"k00": row("h1", "b"), "k01": row("h1", "h1")})
     engine.write("north", {"k01": row("n1", "n1")})
     # The publisher's side comes to its end, so that what follows is the subscriber's alone.
-    stop_at("subscriber.before_merge", engine, monkeypatch, action="raise")
+    stop_at("subscriber.before_merge", engine, action="raise")
     # One row that nobody else changed, one that merges with the session's change, one that loses to it.
     engine.write("north", {"k10": row("late", "late"), "k00": row("a", "late"), "k01": row("late", "n1")})
     staging = engine.path("north") / "_mergerepl" / "staging"
     (staging / "cut short.json.tmp").write_text("{")
     for point in points:
-        stop_at(point, engine, monkeypatch)
+        stop_at(point, engine)
     for _ in range(2):
         engine.sync("north")
     rows = engine.rows("hub")

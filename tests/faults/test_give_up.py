@@ -17,6 +17,7 @@ from mergerepl.errors import (
     StoreError,
     UnfinishedSessionError,
 )
+from tests.faults.deaths import dies
 from tests.faults.ladder import GIVEN_UP
 from tests.faults.sessions import NORTH, die, edit, row
 from tests.networks import commit
@@ -55,10 +56,10 @@ def restate(table: Path, check: str | None) -> None:
     )
 
 
-def stick(engine: EngineNetwork, monkeypatch: pytest.MonkeyPatch, replica: str) -> str:
+def stick(engine: EngineNetwork, replica: str) -> str:
     """Stage a session that one side's table takes no more. Returns its id; the other side has done its part after a try."""
     edit(engine)
-    die(engine, monkeypatch, "stage.after_manifest")
+    die(engine, "stage.after_manifest")
     restate(engine.path(replica) / "t", "a <> 'north'" if replica == "hub" else "a <> 'hub'")
     (staged,) = (engine.path("hub") / "_mergerepl" / "staging").iterdir()
     with pytest.raises(UnfinishedSessionError, match=rf"--give-up {staged.name}") as refused:
@@ -112,13 +113,12 @@ def check_all_there(engine: EngineNetwork) -> None:
 def test_inv_06_a_session_that_one_side_does_not_take_is_given_up_and_the_next_one_brings_all(
     spark: SparkSession,
     replica_dir: Path,
-    monkeypatch: pytest.MonkeyPatch,
     replica: str,
     subscribers: tuple[Subscriber, ...],
 ) -> None:
     """The other side has carried it out: where that is the subscriber, it holds resolutions that are the publisher's."""
     engine = network(spark, replica_dir, *subscribers)
-    session = stick(engine, monkeypatch, replica)
+    session = stick(engine, replica)
     done = give_up(engine, session[:8])
     assert (done.status, done.is_failed) == ("given_up", False)
     assert done.given_up is not None
@@ -136,9 +136,9 @@ def test_inv_06_a_session_that_one_side_does_not_take_is_given_up_and_the_next_o
 @pytest.mark.slow
 @pytest.mark.parametrize("away", [False, True])
 def test_a_session_that_the_publisher_does_not_take_keeps_nobody_else_from_it(
-    engine: EngineNetwork, monkeypatch: pytest.MonkeyPatch, away: bool
+    engine: EngineNetwork, away: bool
 ) -> None:
-    session = stick(engine, monkeypatch, "hub")
+    session = stick(engine, "hub")
     if away:
         shutil.move(engine.path("north"), engine.folder / "away")
     engine.write("south", {"k5": row("south", "b")})
@@ -154,9 +154,9 @@ def test_a_session_that_the_publisher_does_not_take_keeps_nobody_else_from_it(
 
 @pytest.mark.slow
 def test_a_session_that_its_subscriber_does_not_take_keeps_nobody_else_from_the_publisher(
-    engine: EngineNetwork, monkeypatch: pytest.MonkeyPatch
+    engine: EngineNetwork,
 ) -> None:
-    stick(engine, monkeypatch, "north")
+    stick(engine, "north")
     engine.write("south", {"k5": row("south", "b")})
     result = mergerepl.sync(engine.path("hub"))
     assert {Path(each.subscriber).name: each.status for each in result.sessions} == {
@@ -195,12 +195,11 @@ def lost_rows(engine: EngineNetwork, session: str) -> None:
 )
 def test_a_session_that_lost_what_it_needs_is_given_up(
     engine: EngineNetwork,
-    monkeypatch: pytest.MonkeyPatch,
     lose: Callable[[EngineNetwork, str], None],
     error: type[mergerepl.MergeReplError],
 ) -> None:
     edit(engine)
-    die(engine, monkeypatch, "stage.after_manifest")
+    die(engine, "stage.after_manifest")
     (staged,) = (engine.path("hub") / "_mergerepl" / "staging").iterdir()
     lose(engine, staged.name)
     with pytest.raises(error, match=rf"--give-up {staged.name}"):
@@ -210,11 +209,9 @@ def test_a_session_that_lost_what_it_needs_is_given_up(
 
 
 @pytest.mark.slow
-def test_a_session_that_can_be_finished_is_finished(
-    engine: EngineNetwork, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_session_that_can_be_finished_is_finished(engine: EngineNetwork) -> None:
     edit(engine)
-    die(engine, monkeypatch, "publisher.after_merge")
+    die(engine, "publisher.after_merge")
     (staged,) = (engine.path("hub") / "_mergerepl" / "staging").iterdir()
     with pytest.raises(ConfigurationError, match=f"Sessions staged there: {staged.name}"):
         give_up(engine, "0-0")
@@ -226,14 +223,10 @@ def test_a_session_that_can_be_finished_is_finished(
 
 @pytest.mark.slow
 @pytest.mark.parametrize("point", GIVEN_UP)
-def test_a_give_up_that_dies_is_done_by_the_next(
-    engine: EngineNetwork, monkeypatch: pytest.MonkeyPatch, point: str
-) -> None:
-    session = stick(engine, monkeypatch, "hub")
-    with monkeypatch.context() as context:
-        context.setenv("MERGEREPL_FAILPOINT", f"{point}=raise")
-        with pytest.raises(Exception, match=point):
-            give_up(engine, session)
+def test_a_give_up_that_dies_is_done_by_the_next(engine: EngineNetwork, point: str) -> None:
+    session = stick(engine, "hub")
+    with dies(point, error=Exception, match=point):
+        give_up(engine, session)
     if point == "give_up.before_move":
         give_up(engine, session)
     restate(engine.path("hub") / "t", None)

@@ -19,6 +19,7 @@ from mergerepl.failpoints import FailpointError
 from mergerepl.merge.session import carry_out
 from mergerepl.replica.replica import Replica
 from mergerepl.systables.replinfo import ReplicaInfo
+from tests.faults.deaths import dies
 from tests.faults.sessions import NORTH, apply_without_north, die, edit, edit_file, row
 from tests.properties.engine_network import EngineNetwork, Setting
 from tests.properties.reference import Subscriber
@@ -56,7 +57,7 @@ def no_bookkeeping(*_: object) -> None:
 
 
 def at(point: str) -> Callable[[EngineNetwork, pytest.MonkeyPatch], None]:
-    return lambda engine, monkeypatch: die(engine, monkeypatch, point)
+    return lambda engine, monkeypatch: die(engine, point)
 
 
 def without_replinfo(*names: str) -> Callable[[EngineNetwork, pytest.MonkeyPatch], None]:
@@ -150,13 +151,13 @@ def test_inv_06_what_a_lost_subscriber_had_uploaded_reaches_the_others(
 
 @pytest.mark.slow
 def test_inv_21_a_publisher_put_back_to_before_a_session_that_its_subscriber_did_is_refused(
-    engine: EngineNetwork, monkeypatch: pytest.MonkeyPatch
+    engine: EngineNetwork,
 ) -> None:
     engine.write("north", {"k5": row("first", "b")})
     engine.sync("north")
     shutil.copytree(engine.path("hub"), engine.folder / "copy")
     edit(engine)
-    die(engine, monkeypatch, "watermarks.before_subscriber")
+    die(engine, "watermarks.before_subscriber")
     shutil.rmtree(engine.path("hub"))
     shutil.move(engine.folder / "copy", engine.path("hub"))
     before = engine.rows("north")
@@ -181,15 +182,11 @@ def test_inv_21_only_the_subscriber_has_carried_out_a_session(
 
 
 @pytest.mark.slow
-def test_inv_21_what_a_capture_entered_that_died_is_not_taken_for_a_generation(
-    engine: EngineNetwork, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_inv_21_what_a_capture_entered_that_died_is_not_taken_for_a_generation(engine: EngineNetwork) -> None:
     """The change was taken back before anybody captured it: a generation without changes would have travelled."""
     engine.write("hub", {"k0": row("hub", "b")})
-    with monkeypatch.context() as context:
-        context.setenv("MERGEREPL_FAILPOINT", "capture.before_replinfo=raise")
-        with pytest.raises(FailpointError):
-            mergerepl.capture(engine.path("hub"))
+    with dies("capture.before_replinfo"):
+        mergerepl.capture(engine.path("hub"))
     engine.write("hub", {"k0": row("a", "b")})
     engine.sync("north", "download")
     engine.write("north", {"k1": row("north", "b")})
@@ -199,11 +196,9 @@ def test_inv_21_what_a_capture_entered_that_died_is_not_taken_for_a_generation(
 
 
 @pytest.mark.slow
-def test_inv_20_a_staged_session_that_outlives_the_log_says_so(
-    engine: EngineNetwork, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_inv_20_a_staged_session_that_outlives_the_log_says_so(engine: EngineNetwork) -> None:
     edit(engine)
-    die(engine, monkeypatch, "stage.after_manifest")
+    die(engine, "stage.after_manifest")
     for text in ("later", "last"):
         engine.write("hub", {"k5": row(text, "b")})
     table = engine.path("hub") / "t"
@@ -223,7 +218,7 @@ def test_inv_06_a_late_loser_of_a_subscriber_that_left_is_logged(
     engine.write("hub", {"k0": row("hub", "b")})
     with monkeypatch.context() as context:
         write_before_merge(context, engine, "north", {"k0": row("late", "b")})
-        die(engine, context, "late.after_manifest")
+        die(engine, "late.after_manifest")
     shutil.move(engine.path("north"), engine.folder / "away")
     apply_without_north(engine)
     assert [(key, lost) for key, *_, lost in engine.conflicts()] == [("k0", ("late", "b", None))]

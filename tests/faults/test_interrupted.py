@@ -23,13 +23,13 @@ def engine(spark: SparkSession, replica_dir: Path) -> EngineNetwork:
 
 
 @pytest.fixture
-def stop(engine: EngineNetwork, monkeypatch: pytest.MonkeyPatch) -> object:
+def stop(engine: EngineNetwork) -> object:
     """Edit both sides, with one conflict, and let the session die at a failpoint."""
 
     def stopped(point: str) -> None:
         engine.write("hub", {"k0": row("hub", "b"), "k1": row("hub", "b")})
         engine.write("north", {"k1": row("north", "b"), "k2": row("north", "b")})
-        die(engine, monkeypatch, point)
+        die(engine, point)
 
     return stopped
 
@@ -127,10 +127,10 @@ def test_inv_20_a_restored_subscriber_that_went_on_by_itself_is_no_part_of_the_s
 
 @pytest.mark.slow
 def test_inv_20_a_run_that_a_restored_subscriber_captured_by_itself_is_not_taken_for_the_sessions(
-    engine: EngineNetwork, monkeypatch: pytest.MonkeyPatch
+    engine: EngineNetwork,
 ) -> None:
     engine.write("hub", {"k0": row("hub", "b")})
-    stop_and_restore_north(engine, lambda point: die(engine, monkeypatch, point))
+    stop_and_restore_north(engine, lambda point: die(engine, point))
     engine.write("north", {"k0": row("mine", "b")})
     mergerepl.capture(engine.path("north"))
     with pytest.raises(EnumerationError, match="captured changes by itself, in run 1"):
@@ -147,14 +147,14 @@ def test_inv_20_a_run_that_a_restored_subscriber_captured_by_itself_is_not_taken
     ],
 )
 def test_inv_20_21_a_subscriber_restored_after_its_side_was_done_is_refused(
-    engine: EngineNetwork, monkeypatch: pytest.MonkeyPatch, point: str, captures: bool
+    engine: EngineNetwork, point: str, captures: bool
 ) -> None:
     """The file that says so is the publisher's. The rows that came are gone, and would never be sent again."""
     engine.write("north", {"k2": row("north", "b")})
     engine.sync("north")
     shutil.copytree(engine.path("north"), engine.path("backup"))
     engine.write("hub", {"k0": row("hub", "b")})
-    die(engine, monkeypatch, point, direction="download")
+    die(engine, point, direction="download")
     shutil.rmtree(engine.path("north"))
     shutil.move(engine.path("backup"), engine.path("north"))
     if captures:
@@ -234,13 +234,13 @@ def test_a_subscriber_that_lost_a_table_can_leave_and_its_publisher_goes_on(
 
 @pytest.mark.slow
 def test_inv_10_a_dry_run_says_that_a_session_was_interrupted_and_all_that_it_did_is_counted(
-    engine: EngineNetwork, stop: object, monkeypatch: pytest.MonkeyPatch
+    engine: EngineNetwork, stop: object
 ) -> None:
     stop("watermarks.before_publisher")  # type: ignore[operator]
     with pytest.raises(EnumerationError, match="Run `mergerepl sync`, which finishes it first"):
         mergerepl.sync(engine.path("hub"), dry_run=True)
     # The history has it now; the run that finishes it has nothing more to do than to drop it.
-    die(engine, monkeypatch, "session.before_drop")
+    die(engine, "session.before_drop")
     engine.sync("north")
     check(engine)
     assert mergerepl.sync(engine.path("hub"), dry_run=True).sessions[0].status == "nothing_to_do"

@@ -5,9 +5,6 @@ while subscribers edit them. Then the models have had one session, and the engin
 """
 
 import itertools
-import os
-import signal
-import subprocess
 import sys
 from pathlib import Path
 
@@ -15,6 +12,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 import mergerepl
+from tests.faults.deaths import killed
 from tests.faults.ladder import CAPTURED_BEFORE, LADDER, MAPPED
 from tests.faults.sessions import stop_at, stopped_at
 from tests.interpreted import interpreted
@@ -34,12 +32,12 @@ KILLED_AT = (
 )
 
 
-def climb(played: Played, monkeypatch: pytest.MonkeyPatch, points: tuple[str, ...]) -> None:
+def climb(played: Played, points: tuple[str, ...]) -> None:
     """Let sessions of north die at each point in turn; new changes are made where one comes to its end in between."""
     remaining = list(points)
     for _ in range(8):
         played.write()
-        while remaining and stopped_at(remaining[0], played.engine, monkeypatch):
+        while remaining and stopped_at(remaining[0], played.engine):
             remaining.pop(0)
         played.sync("north")
         if not remaining:
@@ -58,21 +56,20 @@ def climb(played: Played, monkeypatch: pytest.MonkeyPatch, points: tuple[str, ..
 def test_inv_27_28_32_35_a_session_that_dies_at_every_step_leaves_each_its_partition(
     spark: SparkSession,
     replica_dir: Path,
-    monkeypatch: pytest.MonkeyPatch,
     points: tuple[str, ...],
     captured_before: tuple[str, ...],
 ) -> None:
     played = Played(replica_dir, "or", 27, WORLDS)
     with interpreted(spark):
-        climb(played, monkeypatch, points)
+        climb(played, points)
     if captured_before:
         played.write()
         for name in ("hub", "north"):
             mergerepl.capture(replica_dir / name)
         for point in captured_before:
-            stop_at(point, played.engine, monkeypatch)
+            stop_at(point, played.engine)
         # One side comes to its end, the other one has done nothing.
-        stop_at("publisher.before_merge", played.engine, monkeypatch, action="raise")
+        stop_at("publisher.before_merge", played.engine, action="raise")
         played.sync("north")
         played.finish()
     assert played.engine.sync("north").status == "nothing_to_do"
@@ -109,14 +106,8 @@ def test_inv_26_28_35_a_killed_sync_of_filtered_articles_is_finished_by_the_next
     played = Played(tmp_path, "or", 26, WORLDS)
     for point in KILLED_AT:
         played.write()
-        process = subprocess.run(
-            [str(Path(sys.executable).with_name("mergerepl")), "sync", "hub", "--subscriber", "north"],
-            cwd=tmp_path,
-            env={**os.environ, "MERGEREPL_FAILPOINT": f"{point}={kind}", "MERGEREPL_MEMORY": "1g"},
-            capture_output=True,
-            start_new_session=True,
-        )
-        assert process.returncode == -signal.SIGKILL, process.stderr
+        command = [Path(sys.executable).with_name("mergerepl"), "sync", "hub", "--subscriber", "north"]
+        killed(command, point, kind, cwd=tmp_path)
         played.sync("north")
         played.no_leaks()
         played.sync("south")

@@ -16,12 +16,11 @@ import pytest
 from deltalake import DeltaTable
 
 import mergerepl
-from mergerepl import failpoints
 from mergerepl.changes import PUBLISHER, SUBSCRIBER
 from mergerepl.delta.log import Commit, commit_text, commits, find_own_commit, head_version
 from mergerepl.delta.transactions import transaction_version
 from mergerepl.errors import CaptureError, EnumerationError
-from mergerepl.failpoints import FailpointError, failpoint
+from mergerepl.failpoints import failpoint
 from mergerepl.merge.apply.side import RUN_APP_ID, Side, data_transaction
 from mergerepl.merge.session import carry_out
 from mergerepl.merge.session.recovery import recover
@@ -33,6 +32,7 @@ from mergerepl.systables import catalog, conflicts_info, genhistory, replinfo, s
 from mergerepl.systables.catalog import SubscriptionState
 from mergerepl.systables.genhistory import Generation, GenStatus
 from mergerepl.systables.replinfo import ReplicaInfo
+from tests.faults.deaths import dies
 from tests.faults.ladder import LADDER
 from tests.networks import FILE, Network, commit
 
@@ -155,12 +155,9 @@ class Staged:
         hq, north = (self.network.root(name) for name in ("hq", "north"))
         return mergerepl.sync(hq, subscriber=north, **settings).sessions[0]  # type: ignore[arg-type]
 
-    def stopped_at(self, monkeypatch: pytest.MonkeyPatch, point: str) -> None:
-        failpoints._passed.clear()
-        with monkeypatch.context() as context:
-            context.setenv("MERGEREPL_FAILPOINT", f"{point}=stop")
-            with pytest.raises(FailpointError):
-                self.recover()
+    def stopped_at(self, point: str) -> None:
+        with dies(point, action="stop"):
+            self.recover()
 
     def check_side(self, side: str, replica: Replica, *, is_over: bool = True) -> None:
         """Check that one side was carried out once, whatever was done twice."""
@@ -213,14 +210,14 @@ def staged(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Staged:
 
 
 def test_inv_26_27_28_29_a_session_that_dies_at_every_step_and_again_is_carried_out_once(
-    staged: Staged, monkeypatch: pytest.MonkeyPatch
+    staged: Staged,
 ) -> None:
     for number, point in enumerate(CARRIED_OUT):
         staged.stage()
-        staged.stopped_at(monkeypatch, point)
+        staged.stopped_at(point)
         if number % 2 and point < "session":
             # The run that finishes it dies as well.
-            staged.stopped_at(monkeypatch, "watermarks.after_subscriber")
+            staged.stopped_at("watermarks.after_subscriber")
         staged.recover()
         staged.check()
         assert staged.recover() == 0
@@ -235,11 +232,9 @@ def test_a_session_without_a_manifest_has_not_happened(staged: Staged) -> None:
     assert [*staged.replica("hq").staging.iterdir(), *staged.replica("north").staging.iterdir()] == []
 
 
-def test_a_subscriber_that_was_moved_is_known_by_its_id(
-    staged: Staged, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_subscriber_that_was_moved_is_known_by_its_id(staged: Staged) -> None:
     staged.stage()
-    staged.stopped_at(monkeypatch, "subscriber.after_merge")
+    staged.stopped_at("subscriber.after_merge")
     moved = staged.network.folder / "elsewhere" / "north"
     moved.parent.mkdir()
     shutil.move(staged.network.root("north"), moved)
@@ -319,7 +314,6 @@ PUT_BACK: list[Any] = [
 @pytest.mark.parametrize(("point", "put_back", "says"), PUT_BACK)
 def test_inv_20_21_a_replica_that_was_put_back_is_refused(
     staged: Staged,
-    monkeypatch: pytest.MonkeyPatch,
     point: str,
     put_back: Callable[[Staged], None],
     says: str,
@@ -329,7 +323,7 @@ def test_inv_20_21_a_replica_that_was_put_back_is_refused(
     staged.stage()
     for name in ("hq", "north"):
         shutil.copytree(staged.network.root(name), staged.network.folder / f"copy of {name}")
-    staged.stopped_at(monkeypatch, point)
+    staged.stopped_at(point)
     put_back(staged)
     before = staged.replica("north").info(), staged.replica("north").subscriptions()
     for _ in range(2):
@@ -369,14 +363,14 @@ def test_inv_21_older_bookkeeping_beside_newer_tables_is_refused_by_every_comman
 
 
 def test_inv_10_a_dry_run_says_that_a_session_was_interrupted_and_all_that_it_did_is_recorded_once(
-    staged: Staged, monkeypatch: pytest.MonkeyPatch
+    staged: Staged,
 ) -> None:
     staged.stage()
-    staged.stopped_at(monkeypatch, "watermarks.before_publisher")
+    staged.stopped_at("watermarks.before_publisher")
     with pytest.raises(EnumerationError, match="Run `mergerepl sync`, which finishes it first"):
         staged.sync(dry_run=True)
     # The history has it now; the run that finishes it has nothing more to do than to drop it.
-    staged.stopped_at(monkeypatch, "session.before_drop")
+    staged.stopped_at("session.before_drop")
     assert staged.sync().recovered == 1
     staged.check()
     assert staged.sync(dry_run=True).status == "nothing_to_do"

@@ -82,12 +82,12 @@ def test_inv_06_07_08_09_25_users_write_at_every_step_of_a_session(
 @pytest.mark.timeout(3000)
 @pytest.mark.parametrize("tracking", ["row", "column"])
 def test_inv_06_07_09_26_users_write_between_every_crash_and_the_next_run(
-    spark: SparkSession, replica_dir: Path, monkeypatch: pytest.MonkeyPatch, tracking: str
+    spark: SparkSession, replica_dir: Path, tracking: str
 ) -> None:
     users = users_of(spark, replica_dir, tracking)
     for number, point in enumerate(LADDER):
         users.edit(*BOTH)
-        stop_at(point, users.engine, monkeypatch)
+        stop_at(point, users.engine)
         users.edit(*BOTH, by_overwriting=number % 3 == 0)
         for _ in range(2):
             users.engine.sync("north")

@@ -13,6 +13,7 @@ from mergerepl import failpoints
 from mergerepl import transactional as tr
 from mergerepl.cli.main import main
 from tests.cdc.databases import add, delete, update
+from tests.faults.deaths import armed
 from tests.transactional.publications import CliRunner, new_table, publication_file, rows, run
 
 pytestmark = pytest.mark.spark
@@ -87,14 +88,12 @@ def feed(spark: SparkSession, worker_folder: Path) -> Feed:
     return Feed(folder)
 
 
-def dies(point: str, monkeypatch: pytest.MonkeyPatch, *words: object) -> None:
+def dies(point: str, *words: object) -> None:
     """Let a command die at a point."""
-    monkeypatch.setattr(failpoints, "_passed", {})
-    monkeypatch.setenv("MERGEREPL_FAILPOINT", f"{point}=raise")
-    died = CliRunner().invoke(main, list(map(str, words)))
-    assert failpoints._passed.get(point.partition(":")[0]), died.output
+    with armed(point):
+        died = CliRunner().invoke(main, list(map(str, words)))
+        assert failpoints._passed.get(point.partition(":")[0]), died.output
     assert died.exit_code != 0, died.output
-    monkeypatch.delenv("MERGEREPL_FAILPOINT")
 
 
 @pytest.mark.parametrize(
@@ -102,12 +101,10 @@ def dies(point: str, monkeypatch: pytest.MonkeyPatch, *words: object) -> None:
     [ALWAYS, *(pytest.param((each,), marks=pytest.mark.slow) for each in POINTS)],
     ids=lambda points: "+".join(points),
 )
-def test_a_death_at_any_step_is_made_up_for(
-    feed: Feed, points: Sequence[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_death_at_any_step_is_made_up_for(feed: Feed, points: Sequence[str]) -> None:
     feed.change()
     for point in points:
-        dies(point, monkeypatch, "sync", feed.file)
+        dies(point, "sync", feed.file)
     run("sync", feed.file)
     assert feed.differs() == []
     assert sorted(row[:2] for row in rows(feed.folder / "north" / "quantities")) == [
@@ -118,14 +115,14 @@ def test_a_death_at_any_step_is_made_up_for(
 
 @pytest.mark.slow
 def test_a_subscription_that_dies_while_it_begins_again_waits_for_its_snapshot(
-    feed: Feed, monkeypatch: pytest.MonkeyPatch
+    feed: Feed,
 ) -> None:
     """Tables of another moment than the position: no command is applied to them."""
     hq, north = feed.folder / "hq", feed.folder / "north"
     for place, point in enumerate(REINIT_POINTS):
         feed.change()
         run("transactional", "logreader", hq)
-        dies(point, monkeypatch, "transactional", "reinit", hq)
+        dies(point, "transactional", "reinit", hq)
         left = [rows(north / name) for name in NAMES]
         feed.change()
         refused = run("sync", feed.file, code=1)
