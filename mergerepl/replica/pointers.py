@@ -11,7 +11,7 @@ from typing import NamedTuple
 from mergerepl.replica.replica import Replica
 from mergerepl.store.changeset import is_staged
 from mergerepl.store.location import Location
-from mergerepl.store.storage import put_text
+from mergerepl.store.storage import leftovers, put_text, read_text, storage
 
 
 class Pointer(NamedTuple):
@@ -36,32 +36,34 @@ class Pointer(NamedTuple):
 
 def pointers(subscriber: Replica) -> Iterator[Pointer]:
     """Yield the pointers of a subscriber, by session."""
-    for path in sorted(subscriber.staging.glob("*.json")):
+    staging = Location.of(subscriber.staging)
+    for file in (staging / name for name in storage(staging).list_from(staging) if name.endswith(".json")):
         try:
-            stated = json.loads(path.read_text(encoding="utf-8"))
-            yield Pointer(path.stem, path, Replica(Path(stated["publisher"])), str(stated["replid"]))
-        except FileNotFoundError:
-            continue
+            text = read_text(file)
+            if text is not None:
+                stated = json.loads(text)
+                publisher = Replica(Path(stated["publisher"]))
+                yield Pointer(file.stem, file.local_path(), publisher, str(stated["replid"]))
         except (ValueError, KeyError, TypeError):
-            yield Pointer(path.stem, path, None, "")
+            yield Pointer(file.stem, file.local_path(), None, "")
 
 
 def write_pointer(publisher: Replica, subscriber: Replica, session: str) -> None:
     """Write the pointer of a session that is about to be staged."""
     stated = json.dumps({"publisher": str(publisher.root), "replid": publisher.info().replid})
-    put_text(Location.of(_path(subscriber, session)), stated)
+    put_text(_file(subscriber, session), stated)
 
 
 def drop_pointer(subscriber: Replica, session: str) -> None:
     """Remove the pointer of a session that is over."""
-    _path(subscriber, session).unlink(missing_ok=True)
+    storage(at := _file(subscriber, session)).delete(at)
 
 
 def drop_half_written_pointers(subscriber: Replica) -> None:
     """Remove half-written pointers that a killed process left."""
-    for path in subscriber.staging.glob("*.json.tmp"):
-        path.unlink(missing_ok=True)
+    staging = Location.of(subscriber.staging)
+    storage(staging).delete(*leftovers(staging))
 
 
-def _path(subscriber: Replica, session: str) -> Path:
-    return subscriber.staging / f"{session}.json"
+def _file(subscriber: Replica, session: str) -> Location:
+    return Location.of(subscriber.staging) / f"{session}.json"

@@ -86,8 +86,6 @@ NOT_A_STEP = {
 UNDONE_TOGETHER = {
     # What is half there is made again: empty system tables of a replica without a name.
     "system_tables.create_replica",
-    # Spark merges where delta-rs wrote nothing.
-    "side.merge_article",
     # It removes its folder at one of two ends: nothing is left to send, or an error.
     "stage_session.staged_changeset",
 }
