@@ -60,7 +60,7 @@ NOT_A_STEP = {
     "recovery._drop_stale_pointers",
     "capture.remove_leftovers",
     # Is `recover`, then takes away what is left; `apply` repeats it as long as the session is staged.
-    "finish_session.finish_session",
+    "recovery.finish_session",
     # One step: a folder whose plan cannot be read is moved.
     "give_up_session.give_up_session",
     # Their callers stop before and after them.
