@@ -2,8 +2,8 @@
 
 import time
 import uuid
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import ExitStack
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack, nullcontext
 from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from functools import partial
@@ -22,11 +22,12 @@ from mergerepl.logreader.log_reader import LogReader, make_log_reader
 from mergerepl.logreader.positions import has_log_reader, read_state
 from mergerepl.logreader.scan import Begin, begin, leave
 from mergerepl.model.progress import NoProgress, Progress
-from mergerepl.model.results import ApplyResult, PlanStep
+from mergerepl.model.results import ApplyResult
 from mergerepl.model.transactional import (
     TransactionalPublication,
     TransactionalSubscription,
 )
+from mergerepl.publish.steps import Step, carry_out, check_steps
 from mergerepl.spark.errors import plain_errors
 from mergerepl.store.folders import is_folder, make_folder, remove_table
 from mergerepl.store.lease import lease
@@ -50,7 +51,7 @@ from mergerepl.transactional.log_reader import held, log_reader
 from mergerepl.transactional.refusals import TransactionalUsageError, skipped_numbers
 from mergerepl.transactional.snapshot import check_equal, initialise
 from mergerepl.transactional.stated_articles import (
-    Wanted,
+    CheckedArticle,
     changed_key,
     check_destinations,
     check_key,
@@ -61,20 +62,32 @@ from mergerepl.transactional.stops import forget_stop
 FILES_KEPT = timedelta(days=7)
 
 
+@dataclass
+class ApplyRun:
+    """One run of `apply` for a transactional publication: what its steps share.
+
+    `equal` are, by subscriber and article, the versions of source and table whose rows were compared.
+    """
+
+    publication: TransactionalPublication
+    distributor: Distributor
+    reader: LogReader
+    progress: Progress
+    equal: dict[str, dict[str, tuple[int, int]]] = field(default_factory=dict)
+
+
 @dataclass(frozen=True)
-class Step:
-    """A step of `apply`: its line in the plan, its function, and what that checks of the rows before any step runs."""
+class Stored:
+    """What the distribution store holds: all publications, and one's articles and subscriptions by name."""
 
-    action: str
-    object: str
-    detail: str
-    run: Callable[[], Any]
-    check: Callable[[], Any] | None = None
+    publications: Sequence[PublicationRow] = ()
+    articles: Mapping[str, ArticleRow] = field(default_factory=dict)
+    subscriptions: Mapping[str, SubscriptionRow] = field(default_factory=dict)
 
-    @property
-    def plan(self) -> PlanStep:
-        """The line in the plan."""
-        return PlanStep(self.action, self.object, self.detail)
+    def is_new(self, stated: TransactionalSubscription) -> bool:
+        """Return whether a subscription of the file has to begin, also since its first snapshot failed."""
+        row = self.subscriptions.get(stated.subscriber)
+        return row is None or row.status == SUBSCRIBED
 
 
 def apply_transactional(
@@ -89,254 +102,135 @@ def apply_transactional(
     Raises: TransactionalError 14088 for a table that cannot be published, TransactionalUsageError for a change under active
         subscriptions or a table that is there; LogReaderBusyError, LeaseError (run again).
     """
-    began = time.monotonic()
+    started = time.monotonic()
     root = Path(publication.publisher)
     shown = progress or NoProgress()
     distributor = Distributor(root)
-    work = Publishing(publication, distributor, log_reader(distributor, spark=spark, wait_s=60.0))
+    run = ApplyRun(publication, distributor, log_reader(distributor, spark=spark, wait_s=60.0), shown)
     with plain_errors("a publication was applied"), ExitStack() as stack:
         if not dry_run:
             stack.enter_context(lease(root, purpose="apply"))
-        steps = work.steps()
-        for step in steps:
-            if step.check is not None:
-                shown.step(f"check {step.object}")
-                step.check()
+        stored = _read_stored(distributor, publication.name)
+        articles = [checked_article(root, each) for each in publication.articles]
+        steps = difference(publication, articles, stored)
+        for each in publication.subscriptions:
+            if stored.is_new(each):
+                check_destinations(each, stored.subscriptions.get(each.subscriber), articles)
+        check_steps(steps, run)
         if not dry_run:
-            for step in steps:
-                shown.step(f"{step.action} {step.object}")
-                step.run()
+            carry_out(steps, run, shown, errors=lambda _: nullcontext())
     return ApplyResult(
-        publication.name, tuple(step.plan for step in steps), dry_run, round(time.monotonic() - began, 3)
+        publication.name,
+        tuple(step.plan for step in steps),
+        dry_run,
+        round(time.monotonic() - started, 3),
     )
 
 
-@dataclass
-class Publishing:
-    """The work of one `apply`."""
+def _read_stored(distributor: Distributor, name: str) -> Stored:
+    publications = distributor.publications()
+    number = next((row.publication_id for row in publications if row.publication == name), None)
+    if number is None:
+        return Stored(publications)
+    return Stored(
+        publications,
+        {row.article: row for row in distributor.articles(number)},
+        {row.subscriber: row for row in distributor.subscriptions(number)},
+    )
 
-    publication: TransactionalPublication
-    distributor: Distributor
-    reader: LogReader
-    equal: dict[str, dict[str, tuple[int, int]]] = field(default_factory=dict)
-    """Subscriber and article to the versions of source and table whose rows were compared."""
 
-    def steps(self) -> list[Step]:
-        """Return the steps, after all checks that need no rows. Each step has the others."""
-        known = self.distributor.publication(self.publication.name)
-        rows = self.distributor.articles(known.publication_id) if known else []
-        subscribed = self.distributor.subscriptions(known.publication_id) if known else []
-        stated = {each.subscriber for each in self.publication.subscriptions}
-        if stated and not self.publication.articles:
-            raise TransactionalUsageError.without_articles(self.publication.name)
-        staying = {row.subscriber: row for row in subscribed if row.subscriber in stated}
-        wanted = [checked_article(self.distributor.root, each) for each in self.publication.articles]
-        steps = [
-            Step("unsubscribe", row.subscriber, "its tables stay", partial(self._unsubscribe, row))
-            for row in subscribed
-            if row.subscriber not in stated
-        ]
-        steps += self._article_steps(wanted, {row.article: row for row in rows}, is_subscribed=bool(staying))
-        if known and self._publication_row() != known:
-            steps.append(Step("change", known.publication, "distribution_retention", self._change_retention))
-        if known and not wanted:
-            steps.append(Step("unpublish", known.publication, "it has no article", self._unpublish))
-        for each in self.publication.subscriptions:
-            at = staying.get(each.subscriber)
-            skipped_numbers(each.skip_errors)
-            if at is not None and at.status != SUBSCRIBED and dict(at.destination) != dict(each.destination):
-                raise TransactionalUsageError.later(
-                    f"Another `destination` of subscriber '{each.subscriber}'",
-                    "Take the subscription out of the file and apply; put it back and apply.",
-                )
-            if at is None or at.status == SUBSCRIBED:
-                check_destinations(each, at, wanted)
-                what = "initialise" if each.sync_type == "automatic" else "subscribe"
-                check = (
-                    partial(self._check_rows, each, wanted)
-                    if each.sync_type == "none" and each.verify
-                    else None
-                )
-                steps.append(
-                    Step(what, each.subscriber, each.sync_type, partial(self._subscribe, each), check)
-                )
-            elif changed := [name for name, value in _options(each).items() if getattr(at, name) != value]:
-                change = partial(self._change, each, at)
-                steps.append(Step("change", each.subscriber, ", ".join(changed), change))
-        return steps
+# ---- the difference: nothing is read here
 
-    def _article_steps(
-        self, wanted: Sequence[Wanted], known: Mapping[str, ArticleRow], *, is_subscribed: bool
-    ) -> list[Step]:
-        """Return the steps for articles.
 
-        Raises: TransactionalUsageError for a change under active subscriptions.
-        """
-        named = {each.stated.name: each for each in wanted}
-        leaving = {name: "place: it is not" for name in known if name not in named}
-        for name, row in known.items():
-            if name in named and (what := changed_key(named[name], row)):
-                leaving[name] = what
-        new = [each for name, each in named.items() if name not in known or name in leaving]
-        if is_subscribed and leaving:
-            name, what = next(iter(leaving.items()))
-            raise TransactionalUsageError.changed_article(name, what)
-        if is_subscribed and new:
+def difference(
+    stated: TransactionalPublication, articles: Sequence[CheckedArticle], stored: Stored
+) -> list[Step[ApplyRun]]:
+    """Return the steps, in order: ends, articles, the publication, new and changed subscriptions.
+
+    Raises: TransactionalUsageError for a change under active subscriptions.
+    """
+    named = {each.subscriber for each in stated.subscriptions}
+    if named and not articles:
+        raise TransactionalUsageError.without_articles(stated.name)
+    steps = [
+        Step("unsubscribe", row.subscriber, "its tables stay", partial(_unsubscribe, row))
+        for row in stored.subscriptions.values()
+        if row.subscriber not in named
+    ]
+    steps += _article_steps(stated, articles, stored)
+    known = next((row for row in stored.publications if row.publication == stated.name), None)
+    if known is not None and _publication_row(stated, stored.publications) != known:
+        steps.append(Step("change", stated.name, "distribution_retention", _change_retention))
+    if known is not None and not articles:
+        steps.append(Step("unpublish", stated.name, "it has no article", _unpublish))
+    for each in stated.subscriptions:
+        steps += _subscription_steps(each, articles, stored)
+    return steps
+
+
+def _article_steps(
+    stated: TransactionalPublication, articles: Sequence[CheckedArticle], stored: Stored
+) -> list[Step[ApplyRun]]:
+    named = {each.stated.name: each for each in articles}
+    leaving = {name: "place: it is not" for name in stored.articles if name not in named}
+    for name, row in stored.articles.items():
+        if name in named and (key := changed_key(named[name], row)):
+            leaving[name] = key
+    new = [each for name, each in named.items() if name not in stored.articles or name in leaving]
+    if any(each.subscriber in stored.subscriptions for each in stated.subscriptions):
+        if leaving:
+            raise TransactionalUsageError.changed_article(*next(iter(leaving.items())))
+        if new:
             raise TransactionalUsageError.later(
                 f"An article that is added ({new[0].stated.name}) while subscriptions are active",
                 "Take the subscriptions out of the file and apply; put them back with the article and apply.",
             )
-        steps = [
-            Step("drop", name, "its commands go, its table stays", partial(self._drop, known[name]))
-            for name in leaving
-        ]
-        if new:
-            shown = "; ".join(
-                f"{e.stated.name}: {e.stated.ins_cmd}, {e.stated.upd_cmd}, {e.stated.del_cmd}" for e in new
-            )
-            check = partial(self._check_keys, new)
-            steps.append(Step("publish", self.publication.name, shown, partial(self._publish, new), check))
-        return steps
-
-    def _check_keys(self, new: Sequence[Wanted]) -> None:
-        if has_log_reader(self.reader.control):
-            state = read_state(self.reader.control)
-            refuse_copy(self.reader.root, state)
-            for each in new:
-                refuse_other_key(state, self.reader.consumers, each.stated.table, each.stated.key)
-        for each in new:
-            check_key(self.reader.spark(), each)
-
-    def _check_rows(self, stated: TransactionalSubscription, wanted: Sequence[Wanted]) -> None:
-        compared = self.equal.setdefault(stated.subscriber, {})
-        for each in wanted:
-            article = each.row(0, 0, 0, bytes(10))
-            table = Path(stated.subscriber) / stated.destination.get(
-                article.article, article.destination_object
-            )
-            versions = head_version(each.state.path), head_version(table)
-            check_equal(self.reader.spark(), each.state.path, versions[0], table, versions[1], article)
-            compared[article.article] = versions
-
-    # -- steps ---------------------------------------------------------------------------------------------------------
-
-    def _publish(self, new: Sequence[Wanted]) -> None:
-        """Let the articles begin: a cycle of its own gives each source an LSN; MSpublications is written last."""
-        with held(self.reader, "apply"):
-            make_log_reader(self.reader, FILES_KEPT)
-            state = read_state(self.reader.control)
-            for each in new:
-                refuse_other_key(state, self.reader.consumers, each.stated.table, each.stated.key)
-            for each in new:
-                self._set_properties(each, state.database.database_id)
-            with self.distributor.writing():
-                self.distributor.create()
-                row = self._save_publication()
-            failpoint("transactional.after_publication")
-            first = max((each.article_id for each in self.distributor.shapes()), default=0) + 1
-
-            def rows(plan: Any, sources: Sequence[Any], numbers: range) -> dict[str, Any]:
-                del numbers
-                stated = [
-                    each.row(row.publication_id, first + i, source.source_object_id, bytes(plan.lsn(entry)))
-                    for i, (each, source, entry) in enumerate(zip(new, sources, plan.entries, strict=True))
-                ]
-                return {"begin": [as_stated(one) for one in stated]}
-
-            begin(self.reader, NAME, [_begin(each.stated.table) for each in new], rows)
-
-    def _publication_row(self) -> PublicationRow:
-        known = self.distributor.publication(self.publication.name)
-        number = max((row.publication_id for row in self.distributor.publications()), default=0) + 1
-        return PublicationRow(
-            publication_id=known.publication_id if known else number,
-            publication=self.publication.name,
-            publisher_root=str(self.distributor.root),
-            min_distretention=int(self.publication.min_retention.total_seconds() // 3600),
-            max_distretention=int(self.publication.max_retention.total_seconds() // 3600),
-            removed_through=known.removed_through if known else bytes(10),
+    steps = [
+        Step("drop", name, "its commands go, its table stays", partial(_drop, stored.articles[name]))
+        for name in leaving
+    ]
+    if new:
+        shown = "; ".join(
+            f"{e.stated.name}: {e.stated.ins_cmd}, {e.stated.upd_cmd}, {e.stated.del_cmd}" for e in new
         )
+        steps.append(Step("publish", stated.name, shown, partial(_publish, new), partial(_check_keys, new)))
+    return steps
 
-    def _save_publication(self) -> PublicationRow:
-        row = self._publication_row()
-        self.distributor.control.replace_where(PUBLICATIONS, [row], publication=row.publication)
-        return row
 
-    def _change_retention(self) -> None:
-        with held(self.reader, "apply"), self.distributor.writing():
-            self._save_publication()
-
-    def _set_properties(self, wanted: Wanted, database_id: str) -> None:
-        table = open_table(wanted.state.path)
-        missing = {} if table.metadata.change_data_feed else {CDF_PROPERTY: "true"}
-        missing |= retention_properties(table.properties, FILES_KEPT)
-        set_properties(self.reader.spark(), table, missing, CommitMark(database_id, "setup:publish"))
-
-    def _drop(self, row: ArticleRow) -> None:
-        """Take an article out: its source is no longer read for it; its commands go."""
-        with held(self.reader, "apply"):
-            rows = [each for each in self.distributor.shapes() if each.article_id != row.article_id]
-            is_last = all(each.source_object_id != row.source_object_id for each in rows)
-            with self.distributor.writing():
-                self.distributor.control.replace(ARTICLES, rows)
-            if is_last and has_log_reader(self.reader.control):
-                leave(self.reader, NAME, frozenset({row.source_object_id}))
-            for version in range(1, row.schema_version + 1):
-                remove_table(self.distributor.commands_table(replace(row, schema_version=version)))
-
-    def _unpublish(self) -> None:
-        with held(self.reader, "apply"), self.distributor.writing():
-            self.distributor.control.remove_where(PUBLICATIONS, publication=self.publication.name)
-
-    def _unsubscribe(self, row: SubscriptionRow) -> None:
-        if is_folder(Path(row.subscriber)):
-            with lease(Path(row.subscriber), purpose="apply"):
-                Subscriber(Path(row.subscriber)).remove(row.subscription_guid)
-        # Its number may be given to another agent.
-        forget_stop(self.distributor, row)
-        with self.distributor.writing():
-            self.distributor.control.remove_where(SUBSCRIPTIONS, subscription_guid=row.subscription_guid)
-
-    def _change(self, stated: TransactionalSubscription, row: SubscriptionRow) -> None:
-        self.distributor.change_subscription(row.subscription_guid, **_options(stated))
-
-    def _subscribe(self, stated: TransactionalSubscription) -> None:
-        known = self.distributor.publication(self.publication.name)
-        assert known is not None
-        rows = self.distributor.subscriptions()
-        row = next(
-            (
-                r
-                for r in rows
-                if r.subscriber == stated.subscriber and r.publication_id == known.publication_id
-            ),
-            None,
+def _subscription_steps(
+    stated: TransactionalSubscription, articles: Sequence[CheckedArticle], stored: Stored
+) -> list[Step[ApplyRun]]:
+    row = stored.subscriptions.get(stated.subscriber)
+    skipped_numbers(stated.skip_errors)
+    if row is None or stored.is_new(stated):
+        is_copied = stated.sync_type == "automatic"
+        check = None if is_copied or not stated.verify else partial(_check_rows, stated, articles)
+        action = "initialise" if is_copied else "subscribe"
+        return [Step(action, stated.subscriber, stated.sync_type, partial(_subscribe, stated), check)]
+    if dict(row.destination) != dict(stated.destination):
+        raise TransactionalUsageError.later(
+            f"Another `destination` of subscriber '{stated.subscriber}'",
+            "Take the subscription out of the file and apply; put it back and apply.",
         )
-        # A subscription that has not begun, since its snapshot failed, takes what the file says now.
-        options = {**_options(stated), "destination": dict(stated.destination)}
-        if row is None:
-            row = SubscriptionRow(
-                publication_id=known.publication_id,
-                agent_id=max((each.agent_id for each in rows), default=0) + 1,
-                subscriber=stated.subscriber,
-                subscription_guid=str(uuid.uuid4()),
-                **options,
-            )
-            self.distributor.add_subscription(row)
-        else:
-            self.distributor.change_subscription(row.subscription_guid, **options)
-            row = replace(row, **options)
-        failpoint("transactional.after_subscription")
-        make_folder(Path(stated.subscriber))
-        with lease(Path(stated.subscriber), purpose="apply"):
-            initialise(
-                self.distributor,
-                self.reader,
-                row,
-                self.publication.name,
-                verify=stated.verify,
-                equal=self.equal.get(stated.subscriber, {}),
-            )
+    changed = [name for name, value in _options(stated).items() if getattr(row, name) != value]
+    if not changed:
+        return []
+    return [Step("change", stated.subscriber, ", ".join(changed), partial(_change, stated, row))]
+
+
+def _publication_row(
+    stated: TransactionalPublication, publications: Sequence[PublicationRow]
+) -> PublicationRow:
+    known = next((row for row in publications if row.publication == stated.name), None)
+    number = max((row.publication_id for row in publications), default=0) + 1
+    return PublicationRow(
+        publication_id=known.publication_id if known else number,
+        publication=stated.name,
+        publisher_root=str(Path(stated.publisher)),
+        min_distretention=int(stated.min_retention.total_seconds() // 3600),
+        max_distretention=int(stated.max_retention.total_seconds() // 3600),
+        removed_through=known.removed_through if known else bytes(10),
+    )
 
 
 def _options(stated: TransactionalSubscription) -> dict[str, Any]:
@@ -348,6 +242,145 @@ def _options(stated: TransactionalSubscription) -> dict[str, Any]:
     }
 
 
+# ---- what the steps check and do
+
+
+def _check_keys(new: Sequence[CheckedArticle], run: ApplyRun) -> None:
+    run.progress.step(f"check {run.publication.name}")
+    if has_log_reader(run.reader.control):
+        state = read_state(run.reader.control)
+        refuse_copy(run.reader.root, state)
+        for each in new:
+            refuse_other_key(state, run.reader.consumers, each.stated.table, each.stated.key)
+    for each in new:
+        check_key(run.reader.spark(), each)
+
+
+def _check_rows(stated: TransactionalSubscription, articles: Sequence[CheckedArticle], run: ApplyRun) -> None:
+    run.progress.step(f"check {stated.subscriber}")
+    compared = run.equal.setdefault(stated.subscriber, {})
+    for each in articles:
+        article = each.row(0, 0, 0, bytes(10))
+        destination = stated.destination.get(article.article, article.destination_object)
+        source, table = each.state.path, Path(stated.subscriber) / destination
+        versions = head_version(source), head_version(table)
+        check_equal(run.reader.spark(), source, versions[0], table, versions[1], article)
+        compared[article.article] = versions
+
+
+def _publish(new: Sequence[CheckedArticle], run: ApplyRun) -> None:
+    """Let the articles begin: a cycle of its own gives each source an LSN; MSpublications is written last."""
+    reader, distributor = run.reader, run.distributor
+    with held(reader, "apply"):
+        make_log_reader(reader, FILES_KEPT)
+        state = read_state(reader.control)
+        for each in new:
+            refuse_other_key(state, reader.consumers, each.stated.table, each.stated.key)
+        for each in new:
+            _set_properties(each, state.database.database_id, run)
+        with distributor.writing():
+            distributor.create()
+            row = _save_publication(run)
+        failpoint("transactional.after_publication")
+        first = max((each.article_id for each in distributor.shapes()), default=0) + 1
+
+        def rows(plan: Any, sources: Sequence[Any], numbers: range) -> dict[str, Any]:
+            del numbers
+            stated = [
+                each.row(row.publication_id, first + i, source.source_object_id, bytes(plan.lsn(entry)))
+                for i, (each, source, entry) in enumerate(zip(new, sources, plan.entries, strict=True))
+            ]
+            return {"begin": [as_stated(one) for one in stated]}
+
+        begin(reader, NAME, [_begin(each.stated.table) for each in new], rows)
+
+
 def _begin(path: str) -> Begin:
     schema, _, name = path.rpartition("/")
     return Begin(path, schema or "dbo", name)
+
+
+def _set_properties(article: CheckedArticle, database_id: str, run: ApplyRun) -> None:
+    table = open_table(article.state.path)
+    missing = {} if table.metadata.change_data_feed else {CDF_PROPERTY: "true"}
+    missing |= retention_properties(table.properties, FILES_KEPT)
+    set_properties(run.reader.spark(), table, missing, CommitMark(database_id, "setup:publish"))
+
+
+def _save_publication(run: ApplyRun) -> PublicationRow:
+    row = _publication_row(run.publication, run.distributor.publications())
+    run.distributor.control.replace_where(PUBLICATIONS, [row], publication=row.publication)
+    return row
+
+
+def _change_retention(run: ApplyRun) -> None:
+    with held(run.reader, "apply"), run.distributor.writing():
+        _save_publication(run)
+
+
+def _drop(row: ArticleRow, run: ApplyRun) -> None:
+    """Take an article out: its source is no longer read for it; its commands go."""
+    distributor = run.distributor
+    with held(run.reader, "apply"):
+        rows = [each for each in distributor.shapes() if each.article_id != row.article_id]
+        is_last = all(each.source_object_id != row.source_object_id for each in rows)
+        with distributor.writing():
+            distributor.control.replace(ARTICLES, rows)
+        if is_last and has_log_reader(run.reader.control):
+            leave(run.reader, NAME, frozenset({row.source_object_id}))
+        for version in range(1, row.schema_version + 1):
+            remove_table(distributor.commands_table(replace(row, schema_version=version)))
+
+
+def _unpublish(run: ApplyRun) -> None:
+    with held(run.reader, "apply"), run.distributor.writing():
+        run.distributor.control.remove_where(PUBLICATIONS, publication=run.publication.name)
+
+
+def _unsubscribe(row: SubscriptionRow, run: ApplyRun) -> None:
+    if is_folder(Path(row.subscriber)):
+        with lease(Path(row.subscriber), purpose="apply"):
+            Subscriber(Path(row.subscriber)).remove(row.subscription_guid)
+    # Its number may be given to another agent.
+    forget_stop(run.distributor, row)
+    with run.distributor.writing():
+        run.distributor.control.remove_where(SUBSCRIPTIONS, subscription_guid=row.subscription_guid)
+
+
+def _change(stated: TransactionalSubscription, row: SubscriptionRow, run: ApplyRun) -> None:
+    run.distributor.change_subscription(row.subscription_guid, **_options(stated))
+
+
+def _subscribe(stated: TransactionalSubscription, run: ApplyRun) -> None:
+    distributor = run.distributor
+    # Read again: steps before this one wrote the publication's row.
+    known = distributor.publication(run.publication.name)
+    assert known is not None
+    rows = distributor.subscriptions()
+    mine = (each for each in rows if each.publication_id == known.publication_id)
+    row = next((each for each in mine if each.subscriber == stated.subscriber), None)
+    # A subscription that has not begun, since its snapshot failed, takes what the file says now.
+    options = {**_options(stated), "destination": dict(stated.destination)}
+    if row is None:
+        row = SubscriptionRow(
+            publication_id=known.publication_id,
+            agent_id=max((each.agent_id for each in rows), default=0) + 1,
+            subscriber=stated.subscriber,
+            subscription_guid=str(uuid.uuid4()),
+            **options,
+        )
+        distributor.add_subscription(row)
+    else:
+        distributor.change_subscription(row.subscription_guid, **options)
+        row = replace(row, **options)
+    failpoint("transactional.after_subscription")
+    make_folder(Path(stated.subscriber))
+    with lease(Path(stated.subscriber), purpose="apply"):
+        initialise(
+            distributor,
+            run.reader,
+            row,
+            run.publication.name,
+            verify=stated.verify,
+            equal=run.equal.get(stated.subscriber, {}),
+        )

@@ -22,7 +22,7 @@ _NAMED_KEYS = 3
 
 
 @dataclass(frozen=True)
-class Wanted:
+class CheckedArticle:
     """An article of the file, checked against its table."""
 
     stated: TransactionalArticle
@@ -54,7 +54,7 @@ class Wanted:
         )
 
 
-def checked_article(root: Path, stated: TransactionalArticle) -> Wanted:
+def checked_article(root: Path, stated: TransactionalArticle) -> CheckedArticle:
     """Check an article against its table.
 
     Raises: TransactionalError 14088.
@@ -105,12 +105,12 @@ def checked_article(root: Path, stated: TransactionalArticle) -> Wanted:
             f"Column '{bad.column}' of type {types[bad.column]} in article '{stated.name}'",
             "Leave it out: state `columns:`.",
         )
-    return Wanted(
+    return CheckedArticle(
         stated, state, tuple(columns), tuple(types[name] for name in columns), _clause(stated, types)
     )
 
 
-def changed_key(wanted: Wanted, row: ArticleRow) -> str | None:
+def changed_key(wanted: CheckedArticle, row: ArticleRow) -> str | None:
     """Return the first key of the file that differs from the published article; None if none does."""
     new = wanted.row(row.publication_id, row.article_id, row.source_object_id, row.first_seqno)
     keys = {
@@ -133,7 +133,7 @@ def changed_key(wanted: Wanted, row: ArticleRow) -> str | None:
 
 
 def check_destinations(
-    stated: TransactionalSubscription, row: SubscriptionRow | None, wanted: Sequence[Wanted]
+    stated: TransactionalSubscription, row: SubscriptionRow | None, wanted: Sequence[CheckedArticle]
 ) -> None:
     """Check that a new subscription meets the tables that it expects.
 
@@ -158,7 +158,7 @@ def check_destinations(
             _check_columns(table, each)
 
 
-def _check_columns(table: Path, wanted: Wanted) -> None:
+def _check_columns(table: Path, wanted: CheckedArticle) -> None:
     if not is_delta_table(table):
         raise TransactionalUsageError(
             f"'{table}' is no Delta table, and `sync_type: none` says that the rows are there. Nothing was changed. "
@@ -211,7 +211,7 @@ def _clause(stated: TransactionalArticle, types: dict[str, str]) -> str | None:
     return text(clause)
 
 
-def check_key(spark: SparkSession, wanted: Wanted) -> None:
+def check_key(spark: SparkSession, wanted: CheckedArticle) -> None:
     """Check that the key has neither NULLs nor duplicates.
 
     Raises: TransactionalError 14088.
