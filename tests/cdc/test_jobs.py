@@ -114,7 +114,7 @@ def test_the_agent_does_what_is_asked_at_each_look(spark: SparkSession, replica_
     assert [event.job for event in events[before:]] == ["agent"]
     newest.write_text(whole)
     add(root / "orders", {4: ("d", 4)})
-    jobs.capture = jobs.capture.failed(-1000.0)
+    jobs.capture = jobs.capture.after_run(-1000.0, is_done=False)
     jobs.look()
     assert not events[-1].is_failed
     assert len(entries(database)) == 4
