@@ -1,7 +1,7 @@
 """Errors of conflict resolution."""
 
 from collections.abc import Iterable
-from pathlib import Path
+from os import PathLike
 
 from mergerepl.errors import ConflictError
 
@@ -34,7 +34,9 @@ class UnknownResolverError(ConflictError):
 class UnknownFunctionError(UnknownResolverError):
     """An article names a function that this agent does not have."""
 
-    def __init__(self, article: str, function: str, *, known: Iterable[str], agent_file: Path) -> None:
+    def __init__(
+        self, article: str, function: str, *, known: Iterable[str], agent_file: PathLike[str]
+    ) -> None:
         """Name the article, its function, those there are, and where functions come from."""
         ConflictError.__init__(
             self,

@@ -24,6 +24,7 @@ from mergerepl.model.conflicts import (
     Wish,
 )
 from mergerepl.model.progress import NoProgress, Progress
+from mergerepl.store.location import Location
 from mergerepl.targets import Project as Project
 from mergerepl.targets import Target, items_of, publishers_of, root_of, targets_of, transactional_target
 from mergerepl.targets import load as load
@@ -69,7 +70,7 @@ def _saying_who_works(work: Callable[[float], T], progress: Progress) -> T:
 
 
 def _distributed(
-    root: Path, publication: str | None, subscriber: str | Path | None, progress: Progress
+    root: Location, publication: str | None, subscriber: str | Path | None, progress: Progress
 ) -> Iterator[SessionResult]:
     """Read the log of a publisher, then run its distribution agents; each is reported as a session that downloads."""
     from mergerepl.model.results import PhaseCounts, SessionResult
@@ -701,7 +702,7 @@ def lock(*paths: str | Path, wait_s: float = 60.0) -> Iterator[None]:
     """
     from mergerepl.store.lease import lease, replica_root
 
-    held = sorted({replica_root(Path(roots.parse(os.fspath(path)))) for path in paths})
+    held = sorted({replica_root(Location.of(roots.parse(os.fspath(path)))) for path in paths})
     with ExitStack() as stack:
         for root in held:
             stack.enter_context(lease(root, purpose="a user job", wait_s=wait_s))

@@ -173,10 +173,10 @@ def masked(text: str) -> str:
     return _QUERY.sub(r"\1?***", _CREDENTIALS.sub("/***@", text))
 
 
-def is_absent(root: Path) -> bool:
+def is_absent(root: str | os.PathLike[str]) -> bool:
     """Return whether nothing is at a root, or an empty folder, as a store that is not mounted leaves it."""
     try:
-        return not any(root.iterdir())
+        return not os.listdir(root)
     except PermissionError:
         return False
     except OSError:

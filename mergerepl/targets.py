@@ -15,6 +15,7 @@ from mergerepl.errors import ConfigurationError, MergeReplError
 from mergerepl.model.progress import NoProgress, Progress
 from mergerepl.spark.callers import methods_keep_callers_session
 from mergerepl.store.folders import has_system_tables
+from mergerepl.store.location import Location
 
 if TYPE_CHECKING:
     from mergerepl.model.publication import Publication
@@ -39,13 +40,13 @@ class Project:
 
         shown = progress or NoProgress()
 
-        def capture_publisher(root: Path, pubid: str) -> None:
+        def capture_publisher(root: Location, pubid: str) -> None:
             from mergerepl.merge.session.capture_replica import capture_held
             from mergerepl.replica.replica import Replica
 
             capture_held(Replica(root), pubid, progress=shown)
 
-        def finish(publisher: Path, subscriber: Path | None, session: str) -> None:
+        def finish(publisher: Location, subscriber: Location | None, session: str) -> None:
             from mergerepl.merge.session.recovery import finish_session
             from mergerepl.replica.replica import Replica
 
@@ -90,7 +91,7 @@ def load(path: str | Path) -> Project:
     return TransactionalProject(stated) if isinstance(stated, TransactionalPublication) else Project(stated)
 
 
-def transactional_target(item: object) -> tuple[Path, str | None] | None:
+def transactional_target(item: object) -> tuple[Location, str | None] | None:
     """Return the transactional publisher that a target means, and its publication; None for other targets.
 
     A file with `type: transactional` means its publication; the folder of a publisher that is no merge replica means all of
@@ -99,45 +100,45 @@ def transactional_target(item: object) -> tuple[Path, str | None] | None:
     Raises: ConfigurationError if a file is wrong, or there is no such folder.
     """
     if isinstance(item, TransactionalProject):
-        return Path(item.publication.publisher), item.publication.name
+        return Location.of(item.publication.publisher), item.publication.name
     if not isinstance(item, str | Path):
         return None
     if roots.names_file(os.fspath(item)):
         # What checks files takes as long to load as a session without changes.
         return transactional_target(load(item))
     root = roots.transactional_publisher(os.fspath(item))
-    return None if root is None else (root, None)
+    return None if root is None else (Location.of(root), None)
 
 
 @dataclass(frozen=True)
 class Target:
     """One subscription: both replica roots and the publication."""
 
-    publisher: Path
-    subscriber: Path
+    publisher: Location
+    subscriber: Location
     publication: str
     engine: str = "auto"
 
 
-def agent_roots(texts: Sequence[str]) -> list[Path]:
+def agent_roots(texts: Sequence[str]) -> list[Location]:
     """Return the publishers that files and roots mean, where an agent may listen. What is wrong with one is left to others.
 
     Little is loaded for it: a file is read, and not checked.
     """
-    found: list[Path] = []
+    found: list[Location] = []
     for text in texts:
         with contextlib.suppress(MergeReplError, OSError, ValueError, LookupError, TypeError):
             found += _publishers(text)
     return list(dict.fromkeys(found))
 
 
-def _publishers(text: str) -> list[Path]:
+def _publishers(text: str) -> list[Location]:
     if roots.names_file(text):
         from mergerepl.config import strict_yaml
 
         file = Path(text)
         stated = strict_yaml.parse(file.read_text(encoding="utf-8"), name=file.name).value
-        return [Path(roots.parse(stated["publisher"], base=file.absolute().parent))]
+        return [Location.of(roots.parse(stated["publisher"], base=file.absolute().parent))]
     root = root_of(text)
     if is_there(root) or not has_system_tables(root):
         return [root]
@@ -159,7 +160,7 @@ def targets_of(
     found = [resolved for item in items_of(target) for resolved in _of_item(item)]
     unique = list({(t.publisher, t.subscriber, t.publication): t for t in found}.values())
     if subscriber is not None:
-        wanted = Path(roots.parse(os.fspath(subscriber)))
+        wanted = Location.of(roots.parse(os.fspath(subscriber)))
         # The folder it is known by may have become a link to where it is; what was asked for has no links.
         chosen = [item for item in unique if os.path.realpath(item.subscriber) == str(wanted)]
         if not chosen:
@@ -177,7 +178,7 @@ def targets_of(
     return unique
 
 
-def _read(item: Project | str | Path) -> Project | str | Path:
+def _read(item: Project | str | os.PathLike[str]) -> Project | str | os.PathLike[str]:
     """Return the project of a merge publication's file; another item as it is."""
     if isinstance(item, Project) or not roots.names_file(os.fspath(item)):
         return item
@@ -186,13 +187,13 @@ def _read(item: Project | str | Path) -> Project | str | Path:
     return Project(config.load(item))
 
 
-def _of_item(item: Project | str | Path) -> list[Target]:
+def _of_item(item: Project | str | os.PathLike[str]) -> list[Target]:
     item = _read(item)
     if isinstance(item, Project):
         publication = item.publication
-        publisher = Path(roots.parse(publication.publisher))
+        publisher = Location.of(roots.parse(publication.publisher))
         return [
-            Target(publisher, Path(roots.parse(sub.subscriber)), publication.name, publication.engine)
+            Target(publisher, Location.of(roots.parse(sub.subscriber)), publication.name, publication.engine)
             for sub in publication.subscriptions
         ]
     from mergerepl.monitoring.quiet import noted_subscriptions
@@ -206,16 +207,16 @@ def _of_item(item: Project | str | Path) -> list[Target]:
     return [Target(*found) for found in noted]
 
 
-def root_of(replica: str | Path) -> Path:
+def root_of(replica: str | os.PathLike[str]) -> Location:
     """Return the folder of a replica; what is said of another text shows no credentials."""
-    return Path(roots.existing(os.fspath(replica)))
+    return Location.of(roots.existing(os.fspath(replica)))
 
 
-def publishers_of(item: Project | str | Path) -> set[Path]:
+def publishers_of(item: Project | str | os.PathLike[str]) -> set[Location]:
     """Return the publisher of a file, a publisher's folder itself, or the publishers of a subscriber's."""
     item = _read(item)
     if isinstance(item, Project):
-        return {Path(roots.parse(item.publication.publisher))}
+        return {Location.of(roots.parse(item.publication.publisher))}
     from mergerepl.replica.replica import Replica
 
     root = root_of(item)

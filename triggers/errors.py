@@ -1,8 +1,7 @@
 """Errors of change tracking, with their texts."""
 
-from pathlib import Path
-
 from mergerepl.errors import CaptureError, begin_again
+from mergerepl.store.location import Location
 
 
 class DuplicateKeyError(CaptureError):
@@ -17,7 +16,7 @@ class FeedGapError(CaptureError):
     """The change feed lacks versions and the old version is gone too."""
 
 
-def table_gone(article: str, table: Path, root: Path, *, is_publisher: bool) -> CaptureError:
+def table_gone(article: str, table: Location, root: Location, *, is_publisher: bool) -> CaptureError:
     """Return the error about an article's table that is not there any more."""
     leave = "all subscriptions and the article" if is_publisher else "the subscription of this replica"
     return CaptureError(
@@ -28,7 +27,7 @@ def table_gone(article: str, table: Path, root: Path, *, is_publisher: bool) -> 
     )
 
 
-def replaced_table(article: str, table: Path, root: Path) -> CaptureError:
+def replaced_table(article: str, table: Location, root: Location) -> CaptureError:
     """Return the error about a table whose id is another one than was captured."""
     return CaptureError(
         f"Article '{article}': table '{table}' was dropped and created again, or replaced, or given columns by a MERGE of "
@@ -40,7 +39,7 @@ def replaced_table(article: str, table: Path, root: Path) -> CaptureError:
     )
 
 
-def older_copy(article: str, table: Path, root: Path, what: str) -> CaptureError:
+def older_copy(article: str, table: Location, root: Location, what: str) -> CaptureError:
     """Return the error about a table whose folder was put back; `what` says by which version that shows."""
     return CaptureError(
         f"Article '{article}': table '{table}' {what}. Its folder was replaced by an older copy. Nothing was changed. Put "

@@ -5,13 +5,13 @@ Pure on the facts of a feed window.
 
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from mergerepl.delta.types import Field, bare, ddl_of, padded_types
 from mergerepl.errors import CaptureError, SchemaMismatchError, begin_again
 from mergerepl.model.article import PublishedArticle
 from mergerepl.rows.sql import quote
+from mergerepl.store.location import Location
 from mergerepl.systables.compact import SYSTEM_PREFIX
 from triggers.errors import another_column, older_copy, replaced_table, table_gone
 
@@ -26,12 +26,12 @@ class ArticleTable:
     """An article's table at one replica."""
 
     article: PublishedArticle
-    root: Path
+    root: Location
     replid: str
     is_publisher: bool
 
     @property
-    def path(self) -> Path:
+    def path(self) -> Location:
         """Where the table is."""
         return self.root / self.article.table
 
@@ -90,7 +90,7 @@ def check_columns(at: ArticleTable, window: "FeedWindow") -> None:
         )
 
 
-def _restore(table: Path, version: int) -> str:
+def _restore(table: Location, version: int) -> str:
     return (
         f"RESTORE TABLE delta.{quote(str(table))} TO VERSION AS OF {version - 1} (it takes back all later changes of the "
         "table, too)"
@@ -170,7 +170,7 @@ def files_gap(window: "FeedWindow") -> str | None:
     return "files outside the table's folder were part of it for a while" if has_passed else None
 
 
-def require_columns(article: PublishedArticle, table: Path, present: Collection[str]) -> None:
+def require_columns(article: PublishedArticle, table: Location, present: Collection[str]) -> None:
     """Check that a table has the published columns, for commands that would read them.
 
     Raises: SchemaMismatchError naming one that it lacks.

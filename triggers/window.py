@@ -6,11 +6,11 @@ Merge session step: before capture. It reads no table.
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import partial
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from mergerepl.delta.marks import APPLY, is_own_of_merge
 from mergerepl.model.article import PublishedArticle
+from mergerepl.store.location import Location
 from triggers.schema_checks import (
     ArticleTable,
     check_captured_table,
@@ -40,7 +40,7 @@ class CaptureWindow:
     """
 
     article: PublishedArticle
-    table: Path
+    table: Location
     from_version_exclusive: int
     through_version_inclusive: int
     user_commits: "tuple[Commit, ...]" = ()

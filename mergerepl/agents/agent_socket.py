@@ -15,9 +15,9 @@ import struct
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
-from pathlib import Path
 
 from mergerepl.roots import is_absent
+from mergerepl.store.location import Location
 
 SOCKET = ".mergerepl.agent.sock"
 LOG = ".mergerepl.agent.log"
@@ -47,7 +47,7 @@ class AgentSocket:
         os.close(self.folder)
 
 
-def listen(root: Path) -> AgentSocket | None:
+def listen(root: Location) -> AgentSocket | None:
     """Return a socket that listens in a root, which only this user may open; None if another agent listens there.
 
     It sets this process's umask for a moment: call it before there are threads.
@@ -86,7 +86,7 @@ def listen(root: Path) -> AgentSocket | None:
     return AgentSocket(listener, folder, inode)
 
 
-def connect(root: Path, *, timeout_s: float) -> socket.socket | None:
+def connect(root: Location, *, timeout_s: float) -> socket.socket | None:
     """Return a connection to the agent that listens in a root; None if there is none of this user."""
     with suppress(OSError), _opened(root) as folder:
         if not _is_ours(folder):
@@ -103,7 +103,7 @@ def connect(root: Path, *, timeout_s: float) -> socket.socket | None:
     return None
 
 
-def is_there(root: Path) -> bool:
+def is_there(root: Location) -> bool:
     """Return whether a root has the socket of an agent of this user, be it one that has ended."""
     with suppress(OSError), _opened(root) as folder:
         return _is_ours(folder)
@@ -116,7 +116,7 @@ def is_same_user(connection: socket.socket) -> bool:
     return bool(_CREDENTIALS.unpack(given)[1] == os.geteuid())
 
 
-def open_log(root: Path) -> int:
+def open_log(root: Location) -> int:
     """Return the file, open for writing, that takes what an agent in the background says.
 
     Raises: OSError.
@@ -124,14 +124,15 @@ def open_log(root: Path) -> int:
     return os.open(root / LOG, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW, 0o600)
 
 
-def last_line(root: Path) -> str:
+def last_line(root: Location) -> str:
     """Return the last line of that file."""
-    lines = (root / LOG).read_text(encoding="utf-8", errors="replace").splitlines()
+    with open(root / LOG, encoding="utf-8", errors="replace") as log:
+        lines = log.read().splitlines()
     return lines[-1] if lines else ""
 
 
 @contextmanager
-def _opened(root: Path) -> Iterator[int]:
+def _opened(root: Location) -> Iterator[int]:
     folder = os.open(root, os.O_RDONLY | os.O_DIRECTORY)
     try:
         yield folder

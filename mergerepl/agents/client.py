@@ -6,13 +6,13 @@ import logging
 import os
 import sys
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
 
 from mergerepl.agents.agent_socket import connect
 from mergerepl.agents.messages import Messages, identity
 from mergerepl.errors import AgentLostError
 from mergerepl.model.progress import Progress
+from mergerepl.store.location import Location
 
 log = logging.getLogger(__name__)
 
@@ -20,7 +20,7 @@ _ANSWER_S = 5.0
 _PATIENCE_S = 0.5
 
 
-def hand_over(roots: Sequence[Path], arguments: Sequence[str], progress: Progress) -> int | None:
+def hand_over(roots: Sequence[Location], arguments: Sequence[str], progress: Progress) -> int | None:
     """Let the agent of one of these roots run a command; return the exit code, or None if no agent does.
 
     Raises: AgentLostError if the agent ended in the middle of it.
@@ -67,7 +67,7 @@ def _let_begin(messages: Messages, arguments: Sequence[str], progress: Progress)
     messages.send(go=True)
 
 
-def _shown(root: Path, messages: Messages, progress: Progress) -> int:
+def _shown(root: Location, messages: Messages, progress: Progress) -> int:
     """Show what the agent sends until the command has ended."""
     while True:
         try:

@@ -9,7 +9,6 @@ import time
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import replace
-from pathlib import Path
 
 from mergerepl import roots
 from mergerepl.agents.agent_socket import LOG, last_line, open_log
@@ -22,6 +21,7 @@ from mergerepl.model.cdc import AgentStatus, Job
 from mergerepl.replica.subscription import subscriptions_of_root
 from mergerepl.store.folders import has_system_tables
 from mergerepl.store.lease import AGENT_LOCK, holder
+from mergerepl.store.location import Location
 from mergerepl.systables.cdc import CDC_JOBS
 from mergerepl.transactional.catalog import Distributor, subscriptions_of
 
@@ -48,20 +48,20 @@ def jobs_of(database: Database) -> list[Job]:
     return found
 
 
-def distributes(root: Path) -> bool:
+def distributes(root: Location) -> bool:
     """Whether a folder publishes transactionally to a subscriber. No Spark."""
     distributor = Distributor(root)
     return distributor.is_there and bool(subscriptions_of(distributor))
 
 
-def syncs(root: Path) -> bool:
+def syncs(root: Location) -> bool:
     """Whether a folder publishes a merge publication that has a subscriber. No Spark."""
     if not has_system_tables(root):
         return False
     return any(publisher == root for publisher, *_ in subscriptions_of_root(root))
 
 
-def replication_jobs(root: Path) -> list[Job]:
+def replication_jobs(root: Location) -> list[Job]:
     """Return the jobs of what a folder publishes: they run as long as the agent does, and no table has them."""
     stated = ((DISTRIBUTE, distributes), (SYNC, syncs))
     return [
@@ -77,7 +77,7 @@ def agent_status(root: str | os.PathLike[str]) -> AgentStatus:
     Raises: ConfigurationError if there is no such folder.
     """
     path = roots.existing(os.fspath(root))
-    who = holder(Path(path), file=AGENT_LOCK)
+    who = holder(Location.of(path), file=AGENT_LOCK)
     if who is None:
         return AgentStatus(path)
     return AgentStatus(path, int(str(who["pid"])), str(who.get("host")), str(who.get("since")))
@@ -105,7 +105,7 @@ def start_agent(
             replica=taken.root,
             holder=taken.pid,
         )
-    first = Path(before[0].root)
+    first = Location.of(before[0].root)
     try:
         log = open_log(first)
     except OSError as error:

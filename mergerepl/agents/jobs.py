@@ -10,7 +10,6 @@ from contextlib import ExitStack
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from functools import cached_property
-from pathlib import Path
 
 from mergerepl.agents.control import DISTRIBUTE, SYNC, distributes, jobs_of, syncs
 from mergerepl.agents.loop import Repeated, run_until_stopped
@@ -26,6 +25,7 @@ from mergerepl.model.cdc import Job, JobEvent
 from mergerepl.model.results import SessionResult
 from mergerepl.model.words import changes
 from mergerepl.store.lease import AGENT_LOCK, lease
+from mergerepl.store.location import Location
 
 log = logging.getLogger(__name__)
 
@@ -43,7 +43,7 @@ class Intervals:
     distribute_s: float = 5.0
 
 
-def run_reported(root: Path, job: str, work: Callable[[], tuple[str, bool]], report: Report) -> bool:
+def run_reported(root: Location, job: str, work: Callable[[], tuple[str, bool]], report: Report) -> bool:
     """Run a job once and report its text, if it has one. Returns whether it succeeded; a job that failed runs again.
 
     `work` returns a text and whether something failed.
@@ -137,13 +137,13 @@ class DatabaseJobs:
         return "" if is_silent else f"change rows removed {sum(done.rows.values()):,}.{failed}", False
 
 
-def sync_merge(root: Path) -> tuple[str, bool]:
+def sync_merge(root: Location) -> tuple[str, bool]:
     """Run the merge sessions of what a root publishes. Returns what they did; sessions without changes are not named."""
     from mergerepl import api
 
     if not syncs(root):
         return "", False
-    result = api.sync(root, long_running=True)
+    result = api.sync(str(root), long_running=True)
     texts = [_session_text(each) for each in result.sessions]
     return "; ".join(text for text in texts if text), not result.ok
 
@@ -158,7 +158,7 @@ def _session_text(session: SessionResult) -> str:
     return f"{name}: up {changes(session.upload)}, down {changes(session.download)}, conflicts {conflicts:,}"
 
 
-def distribute_all(root: Path) -> tuple[str, bool]:
+def distribute_all(root: Location) -> tuple[str, bool]:
     """Run the distribution agents of a root. Returns what they did; agents without commands are not named."""
     if not distributes(root):
         return "", False
@@ -215,14 +215,16 @@ def run(
             engine.stop()
 
 
-def _repeated_jobs(root: Path, intervals: Intervals, report: Report) -> list[Callable[[], None]]:
+def _repeated_jobs(root: Location, intervals: Intervals, report: Report) -> list[Callable[[], None]]:
     works = ((DISTRIBUTE, distribute_all, intervals.distribute_s), (SYNC, sync_merge, intervals.sync_s))
 
-    def repeated(job: str, work: Callable[[Path], tuple[str, bool]], interval_s: float) -> Callable[[], None]:
+    def repeated(
+        job: str, work: Callable[[Location], tuple[str, bool]], interval_s: float
+    ) -> Callable[[], None]:
         return Repeated(lambda: run_reported(root, job, lambda: work(root), report), Timer(interval_s)).look
 
     return [repeated(*each) for each in works]
 
 
-def _has_more(root: Path) -> bool:
+def _has_more(root: Location) -> bool:
     return distributes(root) or syncs(root)

@@ -12,12 +12,12 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict
 from importlib import import_module
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self, TextIO, cast
 
 from mergerepl.agents.agent_socket import AgentSocket, is_same_user, listen
 from mergerepl.agents.messages import LONGEST_REQUEST, Messages, identity
 from mergerepl.model.progress import NoProgress, Progress
+from mergerepl.store.location import Location
 
 if TYPE_CHECKING:
     from mergerepl.cli.report.table import Table
@@ -39,7 +39,9 @@ class CommandServer:
     If anybody is listened to, `warm_up` runs meanwhile in a thread of its own.
     """
 
-    def __init__(self, roots: Sequence[Path], run: Run, warm_up: Callable[[], None] | None = None) -> None:
+    def __init__(
+        self, roots: Sequence[Location], run: Run, warm_up: Callable[[], None] | None = None
+    ) -> None:
         self._roots, self._run, self._warm_up = roots, run, warm_up
         self._identity: dict[str, object] = {}
         self._sockets: list[AgentSocket] = []

@@ -4,7 +4,6 @@ import os
 import shlex
 from collections.abc import Sequence
 from dataclasses import replace
-from pathlib import Path
 
 from py4j.protocol import Py4JJavaError
 from pyspark.errors import PySparkException
@@ -58,6 +57,7 @@ from mergerepl.spark.errors import plain_errors
 from mergerepl.spark.in_memory import keep_in_memory, release
 from mergerepl.store.folders import make_folder
 from mergerepl.store.lease import lease, replica_root
+from mergerepl.store.location import Location
 from mergerepl.systables.cdc import DELETE, INSERT, OPERATION, SEQVAL, START_LSN, ChangeTable
 
 _TWICE = "mergerepl: a row that is new is there"
@@ -108,7 +108,7 @@ def apply_changes(
         raise CdcUsageError.bad_parameter(22990, "restart and initial=False", True, "choose one of them")
     found = database_at(database)
     chosen = found.instance(instance)
-    path = Path(roots.parse(os.fspath(target)))
+    path = Location.of(roots.parse(os.fspath(target)))
     _check_place(found, path)
     key = _key(found, chosen, keys)
     own = f" --keys {shlex.quote(','.join(keys))}" if keys and not found.key(chosen.object_id) else ""
@@ -190,7 +190,7 @@ def _from_lsn(database: Database, instance: ChangeTable, stored: Lsn) -> Lsn:
     return stored if instance.source_object_id in begun else low
 
 
-def _check_place(database: Database, path: Path) -> None:
+def _check_place(database: Database, path: Location) -> None:
     """Check that a target is a table of its own.
 
     Raises: CdcUsageError.
@@ -360,7 +360,7 @@ def _same_key(key: Sequence[str], one: str, other: str) -> Column:
 def _merge(
     session: SparkSession,
     rows: DataFrame,
-    target: Path,
+    target: Location,
     key: Sequence[str],
     captured: Sequence[str],
     *,

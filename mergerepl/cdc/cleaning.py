@@ -9,7 +9,6 @@ import os
 from collections.abc import Iterator
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
-from pathlib import Path
 
 from mergerepl.cdc.capture import held, log_reader
 from mergerepl.cdc.database import Database, database_at
@@ -24,6 +23,7 @@ from mergerepl.logreader.lsn import Lsn
 from mergerepl.logreader.scan import checked_state
 from mergerepl.model.cdc import CleanupResult, ScanError
 from mergerepl.spark.errors import plain_errors
+from mergerepl.store.location import Location
 from mergerepl.systables import cdc, logreader
 from mergerepl.systables.cdc import (
     CDC_JOBS,
@@ -233,7 +233,7 @@ def _note(database: Database, failed: dict[str, str]) -> None:
     )
 
 
-def _remove_below(table: Path, mark: Lsn, threshold: int) -> int:
+def _remove_below(table: Location, mark: Lsn, threshold: int) -> int:
     """Remove the rows of a change table below an LSN, a statement after the other. Returns how many went."""
     removed = 0
     for statement in list(_statements(table, mark, threshold)):
@@ -243,7 +243,7 @@ def _remove_below(table: Path, mark: Lsn, threshold: int) -> int:
     return removed
 
 
-def _statements(table: Path, mark: Lsn, threshold: int) -> Iterator[str]:
+def _statements(table: Location, mark: Lsn, threshold: int) -> Iterator[str]:
     """Yield conditions of rows below an LSN: whole files first, oldest first, at most `threshold` rows at a time.
 
     A larger file goes alone. Last comes what shares a file, or a scan cycle, with rows that stay.

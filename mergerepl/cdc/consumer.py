@@ -5,7 +5,6 @@ from contextlib import AbstractContextManager, nullcontext
 from dataclasses import asdict, replace
 from datetime import datetime
 from functools import partial, reduce
-from pathlib import Path
 from typing import Any
 
 from pyspark.errors import AnalysisException
@@ -45,6 +44,7 @@ from mergerepl.replica.control import CHECKPOINT_INTERVAL
 from mergerepl.rows.images import same_value
 from mergerepl.rows.sql import quote
 from mergerepl.store.folders import remove_table
+from mergerepl.store.location import Location
 from mergerepl.systables.cdc import (
     APP_ID,
     CAPTURED_COLUMNS,
@@ -69,7 +69,7 @@ def is_shared(state: LogState) -> bool:
     return any(set(row.consumers) - {NAME} for row in state.sources.values())
 
 
-def consumer_at(root: Path) -> "Capture":
+def consumer_at(root: Location) -> "Capture":
     """Return the consumer of a folder."""
     return Capture(Database(root))
 
@@ -383,7 +383,7 @@ def _instance(stated: Mapping[str, Any]) -> ChangeTable:
 
 
 def _create(
-    table: Path, captured: Sequence[CapturedColumn], types: Mapping[str, Any], mark: CommitMark
+    table: Location, captured: Sequence[CapturedColumn], types: Mapping[str, Any], mark: CommitMark
 ) -> None:
     """Create an empty change table; what is at its place is removed."""
     remove_table(table)

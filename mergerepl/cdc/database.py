@@ -3,7 +3,6 @@
 import os
 from dataclasses import dataclass
 from functools import cached_property
-from pathlib import Path
 
 from mergerepl import roots
 from mergerepl.cdc.refusals import CdcUsageError
@@ -13,6 +12,7 @@ from mergerepl.logreader.positions import control_of
 from mergerepl.model.cdc import CapturedColumn
 from mergerepl.replica.control import ControlDatabase, ControlPlane
 from mergerepl.roots import uses
+from mergerepl.store.location import Location
 from mergerepl.systables.cdc import (
     APP_ID,
     CAPTURED_COLUMNS,
@@ -57,7 +57,7 @@ class Database(ControlDatabase):
                 database=str(self.root),
             )
 
-    def change_table(self, instance: ChangeTable) -> Path:
+    def change_table(self, instance: ChangeTable) -> Location:
         """Return the folder of an instance's change table."""
         return self.root / FOLDER / instance.folder
 
@@ -116,4 +116,4 @@ def database_at(database: str | os.PathLike[str]) -> Database:
 
     Raises: ConfigurationError if there is no such folder.
     """
-    return Database(Path(roots.existing(os.fspath(database))))
+    return Database(Location.of(roots.existing(os.fspath(database))))

@@ -4,7 +4,6 @@ import os
 import uuid
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
-from pathlib import Path
 
 from mergerepl.cdc.capture import held, log_reader
 from mergerepl.cdc.consumer import NAME
@@ -19,6 +18,7 @@ from mergerepl.logreader.positions import has_log_reader, read_state, save_state
 from mergerepl.logreader.recover import recover
 from mergerepl.logreader.scan import leave
 from mergerepl.store.folders import is_there, remove_leftover, remove_table
+from mergerepl.store.location import Location
 from mergerepl.systables import logreader
 from mergerepl.systables.cdc import CHANGE_TABLES, FOLDER
 
@@ -89,7 +89,7 @@ def adopt(database: str | os.PathLike[str]) -> bool:
     reader = log_reader(found)
     with held(reader, "cdc adopt"):
         state = read_state(reader.control)
-        stored = Path(state.database.root)
+        stored = Location.of(state.database.root)
         if stored == found.root:
             return False
         is_copy = is_there(stored / logreader.FOLDER)

@@ -7,7 +7,6 @@ log, `logreader` stands in place of `capture` and reads for both. The two change
 import os
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from pathlib import Path
 from typing import TypedDict, Unpack
 
 from mergerepl.cdc.capture import held, log_reader
@@ -27,6 +26,7 @@ from mergerepl.cdc.refusals import CdcError, CdcUsageError
 from mergerepl.logreader.positions import read_state
 from mergerepl.model.cdc import Job
 from mergerepl.model.later import answers_later
+from mergerepl.store.location import Location
 from mergerepl.systables.cdc import CDC_JOBS
 
 WAIT_S = 60.0
@@ -174,7 +174,7 @@ def stop_job(
     )
 
 
-def _not_here(root: Path, job_type: str) -> CdcError:
+def _not_here(root: Location, job_type: str) -> CdcError:
     if job_type == CAPTURE:
         return CdcError.log_is_shared(root)
     return CdcUsageError.bad_parameter(

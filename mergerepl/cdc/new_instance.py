@@ -3,7 +3,6 @@
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 
 from pyspark.sql import SparkSession
 
@@ -15,6 +14,7 @@ from mergerepl.delta.contract.problems import Code, TableContract
 from mergerepl.delta.tables import TableState, is_delta_table, open_table, read_columns
 from mergerepl.logreader.positions import LogState
 from mergerepl.replica.replica import Replica
+from mergerepl.store.location import Location
 from mergerepl.systables.catalog import ARTICLES
 from mergerepl.systables.cdc import RESERVED_PREFIX, ChangeTable
 
@@ -116,7 +116,7 @@ def checked(
     return NewInstance(path, schema, name, instance, table, columns, key, net)
 
 
-def article_key(root: Path, path: str) -> tuple[str, ...]:
+def article_key(root: Location, path: str) -> tuple[str, ...]:
     """Return the key of the merge article that a table is; none if it is none."""
     replica = Replica(root)
     if not replica.control.exists(ARTICLES):

@@ -6,7 +6,6 @@
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import NamedTuple, overload
 
 from pyspark.sql import Column, DataFrame, SparkSession
@@ -42,6 +41,7 @@ from mergerepl.rows.nested import in_shape
 from mergerepl.rows.sql import quote
 from mergerepl.spark.errors import gone_reason, plain_errors
 from mergerepl.spark.in_memory import frame_of_tuples, keep_in_memory
+from mergerepl.store.location import Location
 from mergerepl.systables.cdc import (
     OPERATION,
     SCAN_CYCLE,
@@ -112,7 +112,7 @@ def open_window(
     )
 
 
-def _opened(spark: SparkSession, table: Path, first: Lsn, last: Lsn) -> DataFrame:
+def _opened(spark: SparkSession, table: Location, first: Lsn, last: Lsn) -> DataFrame:
     """Return rows of a change table at its present version; files of other scan cycles are not opened."""
     state = open_table(table)
     files = plain_files(state, bounded=(SCAN_CYCLE,))

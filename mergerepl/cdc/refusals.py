@@ -9,10 +9,10 @@
 """
 
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any, Self
 
 from mergerepl.errors import MergeReplError, Transient
+from mergerepl.store.location import Location
 
 _NOTHING = "Nothing was changed."
 
@@ -25,7 +25,7 @@ class CdcError(MergeReplError):
         self.number = number
 
     @classmethod
-    def not_captured(cls, database: Path | str, source: str, why: str, remedy: str) -> Self:
+    def not_captured(cls, database: Location | str, source: str, why: str, remedy: str) -> Self:
         """22851/22853-like: the data of Change Data Capture do not fit together."""
         return cls(22851, f"Change Data Capture of '{database}': {why}. {remedy}", source=source)
 
@@ -56,7 +56,7 @@ class CdcError(MergeReplError):
         )
 
     @classmethod
-    def target_replaced(cls, target: Path, consumer: str, why: str, command: str) -> Self:
+    def target_replaced(cls, target: Location, consumer: str, why: str, command: str) -> Self:
         """22859: the rows of a target are not those that the consumer's last batch left."""
         return cls(
             22859,
@@ -68,7 +68,7 @@ class CdcError(MergeReplError):
         )
 
     @classmethod
-    def log_is_shared(cls, database: Path | str) -> Self:
+    def log_is_shared(cls, database: Location | str) -> Self:
         """22911: publications are served from the same log: the log reader reads it for both."""
         return cls(
             22911,
@@ -170,7 +170,7 @@ class CdcUsageError(CdcError):
 
     @classmethod
     def narrow_columns(
-        cls, target: Path, instance: str, columns: Sequence[str], statements: Sequence[str], command: str
+        cls, target: Location, instance: str, columns: Sequence[str], statements: Sequence[str], command: str
     ) -> Self:
         """22990: a target cannot hold every value of the captured columns."""
         then = " and ".join(f"`{each}`" for each in statements)

@@ -3,7 +3,6 @@
 import math
 import os
 from datetime import UTC, datetime, timedelta
-from pathlib import Path
 
 from pyspark.sql import SparkSession
 
@@ -23,6 +22,7 @@ from mergerepl.spark.errors import plain_errors
 from mergerepl.spark.session import copy_if_possible
 from mergerepl.store.folders import is_there
 from mergerepl.store.lease import lease
+from mergerepl.store.location import Location
 from mergerepl.systables import compact
 from mergerepl.systables.compact import TRACKED_OBJECTS
 from mergerepl.systables.table import FOLDER as REPLICA_FOLDER
@@ -84,7 +84,7 @@ def vacuum(
     return Vacuumed(row.source_path, hours, unread)
 
 
-def _merge_positions(database: Database, path: Path) -> list[int]:
+def _merge_positions(database: Database, path: Location) -> list[int]:
     """Return the versions through which merge capture has read a table."""
     if not is_there(database.root / REPLICA_FOLDER):
         return []

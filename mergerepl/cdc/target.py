@@ -8,7 +8,6 @@ import json
 import uuid
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
-from pathlib import Path
 
 from pyspark.sql import SparkSession
 
@@ -24,6 +23,7 @@ from mergerepl.logreader.positions import read_state
 from mergerepl.logreader.sources import metadata_of
 from mergerepl.rows.sql import quote
 from mergerepl.store.consumer_files import read_position, write_position
+from mergerepl.store.location import Location
 from mergerepl.systables.cdc import CONSUMERS_FOLDER, ChangeTable
 
 _END_OF_CYCLE = (1 << 16) - 1
@@ -48,7 +48,7 @@ def after_cycle(scan_cycle: int) -> Lsn:
 class Target:
     """A table that changes of one source are applied to, by one consumer; `command` runs it again."""
 
-    path: Path
+    path: Location
     database_id: str
     consumer: str
     command: str
@@ -163,7 +163,7 @@ class Misfit:
 def fit_columns(
     database: Database,
     instance: ChangeTable,
-    target: Path,
+    target: Location,
     spark: Callable[[], SparkSession],
     command: str,
 ) -> None:
@@ -188,7 +188,7 @@ def fit_columns(
         spark().sql(statement)
 
 
-def misfits_of(database: Database, instance: ChangeTable, target: Path) -> bool:
+def misfits_of(database: Database, instance: ChangeTable, target: Location) -> bool:
     """Return whether a target has a column that cannot hold every value of a captured one.
 
     Raises: CdcUsageError 22930 if it lacks a column.

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -13,6 +12,7 @@ from mergerepl.cli.main import run_command
 from mergerepl.cli.options import duration, reporting
 from mergerepl.cli.report.output import Output
 from mergerepl.roots import existing, names_file
+from mergerepl.store.location import Location
 
 if TYPE_CHECKING:
     from mergerepl.model.cdc import JobEvent
@@ -74,7 +74,10 @@ def run(targets: tuple[str, ...], interval: int, no_sync: bool, output: Output) 
         output.noted(event, text)
 
     roots = _roots(targets)
-    with signals() as stop, CommandServer([Path(root) for root in roots], run_command, warm_up) as server:
+    with (
+        signals() as stop,
+        CommandServer([Location.of(root) for root in roots], run_command, warm_up) as server,
+    ):
         terms: dict[str, Any] = {
             "report": report,
             "is_asked_to_stop": lambda: stop.asked,
@@ -116,7 +119,8 @@ def status(targets: tuple[str, ...], output: Output) -> None:
 
     found = [agent_status(root) for root in _roots(targets)]
     jobs = {
-        each.root: [*jobs_of(database_at(each.root)), *replication_jobs(Path(each.root))] for each in found
+        each.root: [*jobs_of(database_at(each.root)), *replication_jobs(Location.of(each.root))]
+        for each in found
     }
     value = [{"agent": each, "jobs": jobs[each.root]} for each in found]
     output.reported({"roots": value}, [part for each in found for part in agent_parts(each, jobs[each.root])])

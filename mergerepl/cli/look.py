@@ -22,10 +22,10 @@ from mergerepl.cli.report import merge
 from mergerepl.cli.report.output import Output
 from mergerepl.cli.report.table import Columns, listing
 from mergerepl.errors import MergeReplError
+from mergerepl.store.location import Location
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
-    from pathlib import Path
 
     from mergerepl.model.cdc import StatusWarning
     from mergerepl.model.results import PartitionInfo
@@ -121,7 +121,7 @@ def status(replica: str, check: bool, output: Output) -> int:
     return 0
 
 
-def _checked(root: Path, output: Output) -> int:
+def _checked(root: Location, output: Output) -> int:
     """Report what is wrong with a publisher, and with tables that are captured there, too; return the exit code."""
     from datetime import UTC, datetime
 

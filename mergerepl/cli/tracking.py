@@ -16,6 +16,7 @@ from mergerepl.cli.report.table import Columns, Part, listing
 from mergerepl.errors import ConfigurationError
 from mergerepl.model.tracking import PurgeType, TrackingKeyType, TrackingOptions, TrackingStatus
 from mergerepl.model.words import counted
+from mergerepl.store.location import Location
 
 if TYPE_CHECKING:
     from mergerepl import ChangeTracking
@@ -256,7 +257,7 @@ def enumerate_changes(
         raise ConfigurationError(f"'{folder}' is not empty: name a new folder for the window.")
     reader = _database(path).consumer(consumer, start=start)
     window = reader.enumerate(tables or None, exclude_context, enumeration=enumeration)
-    counts = window.counts() if folder is None else window.write_to(folder.absolute())
+    counts = window.counts() if folder is None else window.write_to(Location.of(folder.absolute()))
     stated = {**window.state.to_json(), "tables": counts}
     if folder is not None:
         folder.mkdir(parents=True, exist_ok=True)

@@ -23,7 +23,8 @@ from mergerepl.cli.report.table import Columns, Part, listing, listing_or
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
-    from pathlib import Path
+
+    from mergerepl.store.location import Location
 
 root_argument = click.argument("root", metavar="ROOT|FILE")
 _COUNTED = ("subscriber", "transactions", "commands", "inserts", "updates", "deletes", "skipped")
@@ -33,13 +34,12 @@ _DISTRIBUTED: Columns = {
 }
 
 
-def _target(text: str) -> tuple[Path, str | None]:
+def _target(text: str) -> tuple[Location, str | None]:
     """Return the publisher that an argument means, and its publication if it is a file."""
-    from pathlib import Path
-
+    from mergerepl.store.location import Location
     from mergerepl.targets import transactional_target
 
-    return transactional_target(text) or (Path(replica_root(text)), None)
+    return transactional_target(text) or (Location.of(replica_root(text)), None)
 
 
 @click.group(cls=Group)

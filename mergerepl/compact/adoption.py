@@ -4,7 +4,6 @@ import uuid
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
-from pathlib import Path
 
 import pyarrow as pa
 from py4j.protocol import Py4JJavaError
@@ -28,6 +27,7 @@ from mergerepl.model.tracking import TrackedTable
 from mergerepl.rows.images import all_true
 from mergerepl.spark.errors import gone_reason
 from mergerepl.spark.in_memory import frame_of
+from mergerepl.store.location import Location
 
 _COMMITS = pa.schema(
     {
@@ -41,7 +41,7 @@ _COMMITS = pa.schema(
 )
 
 
-def adopt_between(session: Session, folder: Path, intent: Intent, write: Write, version: int) -> Intent:
+def adopt_between(session: Session, folder: Location, intent: Intent, write: Write, version: int) -> Intent:
     """Return the intent with the foreign commits that landed between the look at a table and our commit to it.
 
     They are published together with it, under the next numbers: their rows are in the snapshot already.
@@ -97,8 +97,8 @@ def _context(commit: Commit) -> str | None:
 
 def stage(
     session: Session,
-    folder: Path,
-    at: Path,
+    folder: Location,
+    at: Location,
     table: TrackedTable,
     planned: Sequence[Planned],
     found: Sequence[Commit],
@@ -191,9 +191,9 @@ def _numbers(planned: Sequence[Planned], found: Sequence[Commit], own: set[int])
 
 def _refuse_shared_keys(
     spark: SparkSession,
-    path: Path,
+    path: Location,
     table: TrackedTable,
-    at: Path,
+    at: Location,
     from_version_exclusive: int,
     through_version_inclusive: int,
 ) -> None:
@@ -229,14 +229,14 @@ def _refuse_shared_keys(
         )
 
 
-def _changes(at: Path) -> Counter[int]:
+def _changes(at: Location) -> Counter[int]:
     import pyarrow.compute as pc
 
     versions = pc.list_flatten(staged_files.read(at, [adopted.CHANGED])[adopted.CHANGED])
     return Counter({each["values"]: each["counts"] for each in pc.value_counts(versions).to_pylist()})
 
 
-def _overwritten(at: Path) -> int:
+def _overwritten(at: Location) -> int:
     """Return how many keys a foreign commit changed before ours came last."""
     import pyarrow.compute as pc
 

@@ -6,8 +6,6 @@
 A table whose tracking has ended since is left out: this ends writes that a table can no longer take.
 """
 
-from pathlib import Path
-
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.types import StructType
@@ -56,6 +54,7 @@ from mergerepl.delta.tables import (
 from mergerepl.failpoints import failpoint
 from mergerepl.model.tracking import CommittedTransaction, TrackedTable, TrackingOptions
 from mergerepl.rows.sql import quote
+from mergerepl.store.location import Location
 from mergerepl.systables.compact import (
     COMMIT_SEQUENCE,
     COMMIT_TIME,
@@ -80,7 +79,7 @@ _LARGE_BYTES = 16 * 1024 * 1024
 _ROWS_READ_TOGETHER = 1024
 
 
-def carry_out(session: Session, folder: Path) -> Intent:
+def carry_out(session: Session, folder: Location) -> Intent:
     """Carry out the decision in a transaction's folder; return it as it was published.
 
     Raises: CommitConflictError (run again) if other writers win a table's commit again and again.
@@ -148,7 +147,7 @@ def _append_sequence(database: Database, intent: Intent) -> None:
     database.control.append(COMMIT_SEQUENCE, rows)
 
 
-def _write(session: Session, folder: Path, intent: Intent, write: Write) -> int:
+def _write(session: Session, folder: Location, intent: Intent, write: Write) -> int:
     """Bring a table to what was staged, in one marked commit; returns its version."""
     database = session.database
     table = tracked_table(database, write.table)
@@ -184,7 +183,9 @@ def _write(session: Session, folder: Path, intent: Intent, write: Write) -> int:
     return commit.version
 
 
-def _merge(spark: SparkSession, session: Session, folder: Path, write: Write, table: TrackedTable) -> None:
+def _merge(
+    spark: SparkSession, session: Session, folder: Location, write: Write, table: TrackedTable
+) -> None:
     source = _staged(spark, folder, write)
     columns = [name for name in source.columns if name not in _state_names(table)]
     bounded = within_keys(table, write.bounds, of="t.")
@@ -206,7 +207,7 @@ def _merge(spark: SparkSession, session: Session, folder: Path, write: Write, ta
     merge.execute()
 
 
-def _staged(spark: SparkSession, folder: Path, write: Write) -> DataFrame:
+def _staged(spark: SparkSession, folder: Location, write: Write) -> DataFrame:
     """Return the staged rows, without keys that were inserted and deleted within the transaction."""
     rows = spark.read.schema(StructType.fromJson(write.schema)).parquet(str(folder / write.folder))
     if write.adopts:
@@ -220,7 +221,7 @@ def _state_names(table: TrackedTable) -> set[str]:
     return {*key_names(table), *STATE, CHANGE_CONTEXT, PROBLEM}
 
 
-def _append_tombstones(session: Session, folder: Path, intent: Intent) -> None:
+def _append_tombstones(session: Session, folder: Location, intent: Intent) -> None:
     """Append the tombstones of all writes, in one commit."""
     frames = []
     known = tracked_tables(session.database)
@@ -235,7 +236,7 @@ def _append_tombstones(session: Session, folder: Path, intent: Intent) -> None:
     appended.append(rows, session.database.deleted_rows, session.database.transaction(intent.last_csn, ()))
 
 
-def _tombstones(session: Session, folder: Path, intent: Intent, write: Write) -> DataFrame | None:
+def _tombstones(session: Session, folder: Location, intent: Intent, write: Write) -> DataFrame | None:
     table = tracked_table(session.database, write.table)
     if write.adopts:
         return _adopted_tombstones(session, folder, write, table)
@@ -260,7 +261,7 @@ def _tombstones(session: Session, folder: Path, intent: Intent, write: Write) ->
     )
 
 
-def _adopted_tombstones(session: Session, folder: Path, write: Write, table: TrackedTable) -> DataFrame:
+def _adopted_tombstones(session: Session, folder: Location, write: Write, table: TrackedTable) -> DataFrame:
     schema = StructType.fromJson(write.schema)
     rows = session.spark.read.schema(schema).parquet(str(folder / write.folder))
     each = rows.select(*key_names(table), F.explode(adopted.TOMBSTONES).alias("left"))

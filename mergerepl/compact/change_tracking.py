@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Mapping, Sequence
 from datetime import timedelta
-from pathlib import Path
 from types import TracebackType
 from typing import Literal, Self
 
@@ -49,6 +48,7 @@ from mergerepl.rows.rowguid import KeyValue, key_value
 from mergerepl.rows.sql import literal, quote
 from mergerepl.spark.callers import methods_keep_callers_session
 from mergerepl.spark.errors import plain_errors
+from mergerepl.store.location import Location
 from mergerepl.systables.compact import COMMIT_SEQUENCE
 
 
@@ -84,7 +84,7 @@ class ChangeTracking:
         if kept is None or kept <= timedelta():
             raise TrackingError.reserved("retention (an interval, such as '14 days')", retention)
         self._retention = kept
-        self.session = Session(Database(Path(roots.existing(os.fspath(path)))), lock_wait_s, spark)
+        self.session = Session(Database(Location.of(roots.existing(os.fspath(path)))), lock_wait_s, spark)
         """The database, the Spark session and the lease that all parts of tracking use."""
 
     def enable_tracking(
@@ -380,7 +380,7 @@ class ChangeTracking:
 
         Raises: TrackingError if they are of a version that is not known.
         """
-        return status.upgrade(Database(Path(roots.existing(os.fspath(path)))))
+        return status.upgrade(Database(Location.of(roots.existing(os.fspath(path)))))
 
     upgrade = upgrade_public_tracking
 

@@ -1,7 +1,6 @@
 """The effect of commits on the rows of a tracked table, read from its change feed."""
 
 from collections.abc import Mapping
-from pathlib import Path
 
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
@@ -22,11 +21,12 @@ from mergerepl.errors import StoreError
 from mergerepl.model.tracking import TrackedTable
 from mergerepl.rows.images import all_true, same_value
 from mergerepl.rows.sql import quote
+from mergerepl.store.location import Location
 from mergerepl.systables.compact import CHANGE_BSN, CONTEXT, INSERT_BSN, ROW_COLUMNS
 
 
 def readable_window(
-    path: Path, table: TrackedTable, *, from_version_exclusive: int, through_version_inclusive: int
+    path: Location, table: TrackedTable, *, from_version_exclusive: int, through_version_inclusive: int
 ) -> FeedWindow:
     """Return a window of commits whose changes can be read. No Spark.
 

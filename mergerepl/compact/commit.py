@@ -4,7 +4,6 @@ import uuid
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
-from pathlib import Path
 
 from pyspark.sql import functions as F
 from pyspark.sql.types import StructType
@@ -23,6 +22,7 @@ from mergerepl.compact.sweep import sweep
 from mergerepl.delta.tables import head_version, transaction_version
 from mergerepl.model.tracking import TransactionResult
 from mergerepl.spark.errors import plain_errors
+from mergerepl.store.location import Location
 
 
 @dataclass(frozen=True)
@@ -30,7 +30,7 @@ class Change:
     """The net change of one table: where it is staged."""
 
     touched: Touched
-    folder: Path
+    folder: Location
     schema: StructType
 
     @property

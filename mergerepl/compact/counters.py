@@ -11,7 +11,6 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, field, replace
 from datetime import UTC, datetime
-from pathlib import Path
 
 from mergerepl.compact.errors import TrackingError, TransactionConflictError
 from mergerepl.compact.intent import Intent, redo_log
@@ -43,12 +42,12 @@ class Counters:
     schema_version: int = SCHEMA_VERSION
 
 
-def is_database(root: Path) -> bool:
+def is_database(root: Location) -> bool:
     """Return whether tables of a folder are, or were, tracked."""
     return storage(at := _file(root)).exists(at)
 
 
-def create_database(root: Path) -> None:
+def create_database(root: Location) -> None:
     """Make the folder and its counters, if they are not there yet."""
     make_folder(root / FOLDER / _TRANSACTIONS)
     with _locked(root):
@@ -56,7 +55,7 @@ def create_database(root: Path) -> None:
             _write(root, Counters(str(uuid.uuid4())))
 
 
-def read_counters(root: Path) -> Counters:
+def read_counters(root: Location) -> Counters:
     """Return the counters of a database.
 
     Raises: TrackingError if there is no database, its counters are damaged, or another version wrote them.
@@ -75,7 +74,7 @@ def read_counters(root: Path) -> Counters:
     return counters
 
 
-def change_counters(root: Path, change: Callable[[Counters], Counters]) -> Counters:
+def change_counters(root: Location, change: Callable[[Counters], Counters]) -> Counters:
     """Change the counters under their lock; nothing is written where nothing changes. Returns what they are then."""
     with _locked(root):
         before = read_counters(root)
@@ -86,18 +85,18 @@ def change_counters(root: Path, change: Callable[[Counters], Counters]) -> Count
 
 
 @contextmanager
-def _locked(root: Path) -> Iterator[None]:
+def _locked(root: Location) -> Iterator[None]:
     if not is_folder(root / FOLDER):
         raise TrackingError.no_database(root)
     with brief_lock(root / FOLDER / _LOCK):
         yield
 
 
-def _write(root: Path, counters: Counters) -> None:
+def _write(root: Location, counters: Counters) -> None:
     put_text(_file(root), json.dumps(asdict(counters), sort_keys=True))
 
 
-def _file(root: Path) -> Location:
+def _file(root: Location) -> Location:
     return Location.of(root / FOLDER / _COUNTERS)
 
 
@@ -106,7 +105,7 @@ class Begun:
     """A transaction of this process: its number, its folder and the descriptor that says it is alive."""
 
     bsn: int
-    folder: Path
+    folder: Location
     owner: int
 
     def let_go(self) -> None:
@@ -114,7 +113,7 @@ class Begun:
         os.close(self.owner)
 
 
-def begin(root: Path, *, count: int = 1) -> Begun:
+def begin(root: Location, *, count: int = 1) -> Begun:
     """Take the next BSN, or several that are published together, and make the folder of the first."""
     with _locked(root):
         counters = read_counters(root)
@@ -128,55 +127,55 @@ def begin(root: Path, *, count: int = 1) -> Begun:
     return Begun(bsn, folder, owner)
 
 
-def take_bsns(root: Path, count: int) -> list[int]:
+def take_bsns(root: Location, count: int) -> list[int]:
     """Take BSNs that a decided transaction publishes beside its own."""
     last = change_counters(root, lambda each: replace(each, last_bsn=each.last_bsn + count)).last_bsn
     return list(range(last - count + 1, last + 1))
 
 
-def raise_last_csn(root: Path, csn: int) -> None:
+def raise_last_csn(root: Location, csn: int) -> None:
     """Note that a CSN is taken."""
     change_counters(root, lambda each: replace(each, last_csn=max(csn, each.last_csn)))
 
 
-def transaction_folder(root: Path, bsn: int) -> Path:
+def transaction_folder(root: Location, bsn: int) -> Location:
     """Return the folder of a transaction."""
     return root / FOLDER / _TRANSACTIONS / f"{bsn:020d}"
 
 
-def transaction_folders(root: Path) -> list[Path]:
+def transaction_folders(root: Location) -> list[Location]:
     """Return the folders that are there, in BSN order."""
     folder = root / FOLDER / _TRANSACTIONS
     return [folder / name for name in folders_in(folder) if name.isdecimal()]
 
 
-def bsn_of(folder: Path) -> int:
+def bsn_of(folder: Location) -> int:
     """Return the BSN of a transaction's folder."""
     return int(folder.name)
 
 
-def is_begun(folder: Path) -> bool:
+def is_begun(folder: Location) -> bool:
     """Return whether a transaction's folder is there still."""
     return is_folder(folder)
 
 
-def staging_folder(folder: Path, table: str) -> Path:
+def staging_folder(folder: Location, table: str) -> Location:
     """Return where a transaction stages rows of a table: apart from its own files, whose names a table may have."""
     return folder / _STAGED / table
 
 
-def has_staged(folder: Path, table: str) -> bool:
+def has_staged(folder: Location, table: str) -> bool:
     """Return whether a transaction has staged rows of a table."""
     return is_folder(staging_folder(folder, table))
 
 
-def parquet_files(folder: Path) -> list[Path]:
+def parquet_files(folder: Location) -> list[Location]:
     """Return the files of a staged folder."""
     names = storage(at := Location.of(folder)).list_from(at)
     return [folder / name for name in names if name.endswith(".parquet")]
 
 
-def decide(folder: Path, intent: Intent) -> None:
+def decide(folder: Location, intent: Intent) -> None:
     """Make an intent durable, in place of an earlier one of the same folder.
 
     Raises: TransactionConflictError if the transaction was aborted.
@@ -185,7 +184,7 @@ def decide(folder: Path, intent: Intent) -> None:
 
 
 @contextmanager
-def _not_aborted(folder: Path) -> Iterator[None]:
+def _not_aborted(folder: Location) -> Iterator[None]:
     # The lock of `mark_aborted`: a transaction ends in one way only.
     with _locked(folder.parents[2]):
         if is_aborted(folder) or not is_begun(folder):
@@ -193,12 +192,12 @@ def _not_aborted(folder: Path) -> Iterator[None]:
         yield
 
 
-def drop(folder: Path) -> None:
+def drop(folder: Location) -> None:
     """Remove a transaction's folder, if it is there."""
     redo_log(folder).finish()
 
 
-def mark_aborted(folder: Path) -> bool:
+def mark_aborted(folder: Location) -> bool:
     """Note that a transaction is over without effect; it takes its CSN at the next sweep.
 
     Returns: False if it was decided before, and is carried out.
@@ -212,22 +211,22 @@ def mark_aborted(folder: Path) -> bool:
     return True
 
 
-def is_aborted(folder: Path) -> bool:
+def is_aborted(folder: Location) -> bool:
     """Return whether a transaction's folder holds the mark."""
     return storage(at := Location.of(folder) / _ABORTED).exists(at)
 
 
-def has_intent(folder: Path) -> bool:
+def has_intent(folder: Location) -> bool:
     """Return whether a transaction is decided: it will always be carried out."""
     return redo_log(folder).is_pending
 
 
-def is_dead(folder: Path) -> bool:
+def is_dead(folder: Location) -> bool:
     """Return whether a transaction has no living owner."""
     return not is_locked(folder / _OWNER)
 
 
-def open_transactions(root: Path) -> list[OpenTransaction]:
+def open_transactions(root: Location) -> list[OpenTransaction]:
     """Return the transactions that have a folder, with their state."""
     found = []
     for folder in transaction_folders(root):
@@ -238,7 +237,7 @@ def open_transactions(root: Path) -> list[OpenTransaction]:
     return found
 
 
-def _state(folder: Path) -> str:
+def _state(folder: Location) -> str:
     if has_intent(folder):
         return "committing"
     if is_aborted(folder):
@@ -246,7 +245,7 @@ def _state(folder: Path) -> str:
     return "dead" if is_dead(folder) else "open"
 
 
-def lowest_open_bsn(root: Path) -> int:
+def lowest_open_bsn(root: Location) -> int:
     """Return the lowest BSN that may still commit, or else the next one: no later commit has a lower one."""
     with _locked(root):
         counters = read_counters(root)

@@ -9,7 +9,6 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import timedelta
 from functools import cached_property
-from pathlib import Path
 from typing import ClassVar
 
 from pyspark.sql import SparkSession
@@ -33,6 +32,7 @@ from mergerepl.replica.control import CHECKPOINT_INTERVAL, ControlDatabase
 from mergerepl.spark import session as engine
 from mergerepl.store.folders import remove_leftover
 from mergerepl.store.lease import lease, record_jvm
+from mergerepl.store.location import Location
 from mergerepl.systables.compact import (
     COMMIT_SEQUENCE,
     COMMITS,
@@ -73,11 +73,11 @@ class Database(ControlDatabase):
         return f"mergerepl-tracking-{self.database_id}"
 
     @property
-    def deleted_rows(self) -> Path:
+    def deleted_rows(self) -> Location:
         """The folder of the tombstones."""
         return self.control.path(DELETED_ROWS.name)
 
-    def path(self, table: str) -> Path:
+    def path(self, table: str) -> Location:
         """Return the folder of a user's table."""
         return self.root / table
 

@@ -1,12 +1,12 @@
 """Refusals of tracking, each with its text: what failed, on which object, why, and what to do next."""
 
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Self
 
 from mergerepl.delta.tables import Commit
 from mergerepl.errors import MergeReplError, Transient
 from mergerepl.roots import uses
+from mergerepl.store.location import Location
 
 
 def _end_tracking(table: str) -> str:
@@ -20,7 +20,7 @@ class TrackingError(MergeReplError):
     """A table, a transaction, a key or a consumer cannot be tracked as asked; nothing was changed."""
 
     @classmethod
-    def no_database(cls, root: Path) -> Self:
+    def no_database(cls, root: Location) -> Self:
         """No table was ever tracked here."""
         return cls(
             f"'{root}' has no tracked tables: there is no folder '_tracking'. Enable tracking of a table first: "
@@ -71,7 +71,7 @@ class TrackingError(MergeReplError):
         return cls(f"Transaction {bsn} cannot be aborted: {why}. Nothing was changed.", bsn=bsn)
 
     @classmethod
-    def counters(cls, path: Path, why: str) -> Self:
+    def counters(cls, path: Location, why: str) -> Self:
         """counters.json is missing or damaged."""
         return cls(
             f"'{path}' cannot be used: {why}. No number may be given twice, so nothing goes on without it. Restore it from "
@@ -80,7 +80,7 @@ class TrackingError(MergeReplError):
         )
 
     @classmethod
-    def older_schema(cls, root: Path, stored: int, known: int) -> Self:
+    def older_schema(cls, root: Location, stored: int, known: int) -> Self:
         """The database was written by another version of mergerepl."""
         return cls(
             f"The tracking data of '{root}' have the schema version {stored}; this mergerepl reads {known}. "

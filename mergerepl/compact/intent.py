@@ -3,9 +3,9 @@
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from datetime import datetime
-from pathlib import Path
 from typing import Any
 
+from mergerepl.store.location import Location
 from mergerepl.store.redo import RedoLog
 
 Bounds = Mapping[str, tuple[str, str]]
@@ -91,12 +91,12 @@ class Intent:
         )
 
 
-def redo_log(folder: Path) -> RedoLog[Intent]:
+def redo_log(folder: Location) -> RedoLog[Intent]:
     """Return the redo log of a transaction, in its folder."""
     return RedoLog(folder, Intent, "tracking", "intent", "The transaction", owns_folder=True)
 
 
-def read_intent(folder: Path) -> Intent:
+def read_intent(folder: Location) -> Intent:
     """Return the intent of a folder that has one."""
     intent = redo_log(folder).pending()
     assert intent is not None

@@ -8,7 +8,6 @@ The last of several operations on one key counts.
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import reduce
-from pathlib import Path
 
 from pyspark.sql import Column, DataFrame, SparkSession, Window
 from pyspark.sql import functions as F
@@ -17,6 +16,7 @@ from pyspark.sql.types import StructType
 from mergerepl.delta.tables import TableState, read_columns
 from mergerepl.model.tracking import TrackedTable, TrackingKeyType, TrackingOptions
 from mergerepl.rows.sql import quote
+from mergerepl.store.location import Location
 from mergerepl.systables.compact import CHANGE_BSN, CONTEXT, INSERT_BSN, ROW_COLUMNS
 
 EXISTED = "__sysExisted"
@@ -118,7 +118,7 @@ class Touched:
     table: TrackedTable
     facts: TableState
     version: int
-    folder: Path
+    folder: Location
     operations: list[StructType] = field(default_factory=list)
     """The schemas of the operations so far."""
 
@@ -133,7 +133,7 @@ class Touched:
         """The names of the staged key columns."""
         return key_names(self.table)
 
-    def operation_folder(self, number: int) -> Path:
+    def operation_folder(self, number: int) -> Location:
         """Return where the rows of an operation are staged."""
         return self.folder / f"{number:06d}"
 
@@ -155,7 +155,7 @@ def same_key(table: TrackedTable, *, target: str, source: str) -> Column:
     return reduce(Column.__and__, (key == F.col(f"{source}{name}") for key, name in pairs))
 
 
-def snapshot_rows(spark: SparkSession, path: Path, version: int) -> DataFrame:
+def snapshot_rows(spark: SparkSession, path: Location, version: int) -> DataFrame:
     """Return the rows of a table at a version; without Delta's own snapshot where its files are few and plain."""
     return read_columns(spark, path, version, files_at_most=_PLAIN_FILES_AT_MOST)
 

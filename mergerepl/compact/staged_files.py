@@ -2,7 +2,6 @@
 
 from collections.abc import Sequence
 from functools import reduce
-from pathlib import Path
 from typing import Any
 
 from pyspark.sql import Column
@@ -16,23 +15,24 @@ from mergerepl.model.article import BOUNDED_TYPES
 from mergerepl.model.tracking import TrackedTable
 from mergerepl.rows.key_bounds import within
 from mergerepl.rows.sql import quote
+from mergerepl.store.location import Location
 
 _EXAMPLES = 3
 
 
-def count_rows(folder: Path) -> int:
+def count_rows(folder: Location) -> int:
     """Return the number of staged rows, from the files' footers."""
     return sum(footer.num_rows for footer in _footers(folder))
 
 
-def count_where(folder: Path, name: str) -> int:
+def count_where(folder: Location, name: str) -> int:
     """Return the number of rows in which a boolean column is true."""
     import pyarrow.compute as pc
 
     return int(pc.sum(read(folder, [name])[name]).as_py() or 0)
 
 
-def counts_of(folder: Path) -> Counts:
+def counts_of(folder: Location) -> Counts:
     """Return how many rows are inserted, updated and deleted."""
     import pyarrow as pa
 
@@ -48,7 +48,7 @@ def counts_of(folder: Path) -> Counts:
     return Counts(inserts, updates, deletes, reborn)
 
 
-def problems_of(folder: Path, keys: Sequence[str]) -> tuple[str, list[str]] | None:
+def problems_of(folder: Location, keys: Sequence[str]) -> tuple[str, list[str]] | None:
     """Return the first rule that staged rows break, with the keys of some; None if they break none."""
     import pyarrow.compute as pc
 
@@ -67,7 +67,7 @@ def key_texts(keys: Sequence[Sequence[object]]) -> list[str]:
     return [*found, "…"] if len(keys) > _EXAMPLES else found
 
 
-def context_of(folders: Sequence[Path]) -> str | None:
+def context_of(folders: Sequence[Location]) -> str | None:
     """Return the context of all staged changes; None if they have none, or several."""
     import pyarrow.compute as pc
 
@@ -77,7 +77,7 @@ def context_of(folders: Sequence[Path]) -> str | None:
     return found.pop() if len(found) == 1 else None
 
 
-def bounds_of(folder: Path, table: TrackedTable) -> dict[str, tuple[str, str]]:
+def bounds_of(folder: Location, table: TrackedTable) -> dict[str, tuple[str, str]]:
     """Return the bounds of the staged key columns that have some, from the files' footers."""
     ends = {
         name: _ends(folder, name)
@@ -87,7 +87,7 @@ def bounds_of(folder: Path, table: TrackedTable) -> dict[str, tuple[str, str]]:
     return {name: found for name, found in ends.items() if found is not None}
 
 
-def _ends(folder: Path, name: str) -> tuple[str, str] | None:
+def _ends(folder: Location, name: str) -> tuple[str, str] | None:
     lows, highs = [], []
     for footer in _footers(folder):
         for i, bounds in enumerate(statistics_of(footer, name)):
@@ -110,11 +110,11 @@ def within_keys(table: TrackedTable, bounds: Bounds, *, of: str = "") -> Column 
     return reduce(Column.__and__, ends) if ends else None
 
 
-def _footers(folder: Path) -> list[Any]:
+def _footers(folder: Location) -> list[Any]:
     return [read_footer(file) for file in parquet_files(folder)]
 
 
-def read(folder: Path, names: Sequence[str]) -> Any:
+def read(folder: Location, names: Sequence[str]) -> Any:
     """Return columns of staged rows as an Arrow table."""
     import pyarrow.dataset as ds
 

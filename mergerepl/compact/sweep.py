@@ -5,18 +5,18 @@ CSN: after a sweep the difference of the last BSN and the last CSN is the number
 """
 
 from dataclasses import replace
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from mergerepl.compact import counters
 from mergerepl.compact.counters import Counters
 from mergerepl.failpoints import failpoint
+from mergerepl.store.location import Location
 
 if TYPE_CHECKING:
     from mergerepl.compact.database import Session
 
 
-def has_work(root: Path) -> bool:
+def has_work(root: Location) -> bool:
     """Return whether a transaction waits to be finished whose owner does not finish it."""
     if not counters.is_database(root):
         return False
@@ -26,7 +26,7 @@ def has_work(root: Path) -> bool:
     )
 
 
-def sweep_root(root: Path, *, lock_wait_s: float = 60.0) -> None:
+def sweep_root(root: Location, *, lock_wait_s: float = 60.0) -> None:
     """Finish the transactions that a dead process left decided below a root. The caller holds its lease.
 
     For the commands of other products, which must not read half a transaction. Without tracking it costs one look at a
@@ -51,9 +51,9 @@ def sweep(session: "Session") -> None:
     _end_aborted(root)
 
 
-def _end_aborted(root: Path) -> None:
+def _end_aborted(root: Location) -> None:
     """Let aborted transactions take their CSNs, in one write of the counters. Their folders go afterwards."""
-    gone: list[Path] = []
+    gone: list[Location] = []
 
     def ended(before: Counters) -> Counters:
         folders = counters.transaction_folders(root)

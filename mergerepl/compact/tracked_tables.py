@@ -3,7 +3,6 @@
 from collections.abc import Sequence
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
-from pathlib import Path
 
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
@@ -44,7 +43,9 @@ from mergerepl.delta.tables import (
 from mergerepl.delta.types import ddl_of
 from mergerepl.errors import MergeReplError
 from mergerepl.model.tracking import Foreign, TrackedTable, TrackingKeyType, TrackingOptions
+from mergerepl.roots import resolved
 from mergerepl.rows.sql import quote
+from mergerepl.store.location import Location
 from mergerepl.systables.compact import (
     CHANGE_BSN,
     CONSUMERS,
@@ -119,7 +120,7 @@ def _checked_facts(
     Raises: TrackingError.
     """
     path = database.path(name)
-    if not name or Path(name).name != name or name.startswith(("_", ".")):
+    if not name or Location.of(name).name != name or name.startswith(("_", ".")):
         raise TrackingError.cannot_enable(
             name, "it is no name of a table's folder", "Give the folder's name below PATH."
         )
@@ -127,7 +128,7 @@ def _checked_facts(
         raise TrackingError.cannot_enable(
             name, f"its name is longer than {LONGEST_NAME} characters", "Rename it."
         )
-    if path.resolve() != database.root.resolve() / name:
+    if Location.of(resolved(path)) != Location.of(resolved(database.root)) / name:
         raise TrackingError.cannot_enable(
             name, "it is a link to another folder", "Track it in the folder it lies in."
         )
@@ -263,7 +264,7 @@ def disable(session: Session, name: str, *, columns: str) -> None:
             sweep(session)
         except MergeReplError as error:
             # A decided transaction that this table cannot take blocks all others until its tracking ends.
-            if Path(error.facts.get("table", "")).name != name:
+            if Location.of(error.facts.get("table", "")).name != name:
                 raise
         touching = [
             counters.bsn_of(folder)

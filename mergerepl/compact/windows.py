@@ -9,7 +9,6 @@ import json
 import logging
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
-from pathlib import Path
 from typing import Any
 
 from py4j.protocol import Py4JError
@@ -39,6 +38,7 @@ from mergerepl.rows.sql import literal, quote
 from mergerepl.spark.callers import methods_keep_callers_session
 from mergerepl.spark.in_memory import frame_of_tuples
 from mergerepl.spark.session import in_session, new_session
+from mergerepl.store.location import Location
 from mergerepl.systables.compact import (
     CHANGE_BSN,
     COMMIT_SEQUENCE,
@@ -169,7 +169,7 @@ class Window:
         """Return how many rows there are: table to deletes, inserts, updates."""
         return {name: {kind: rows.count() for kind, rows in self._kinds(name)} for name in self.tables}
 
-    def write_to(self, folder: Path) -> dict[str, dict[str, int]]:
+    def write_to(self, folder: Location) -> dict[str, dict[str, int]]:
         """Write the rows as Parquet files, in folders `table/deletes`, `inserts` and `updates`; returns how many."""
         counts: dict[str, dict[str, int]] = {}
         for name in self.tables:
@@ -310,12 +310,12 @@ def documented(session: Session, table: TrackedTable, query: str, anchors: Ancho
     return in_session(spark.sql(text), session.spark)
 
 
-def _live(spark: SparkSession, path: Path) -> DataFrame:
+def _live(spark: SparkSession, path: Location) -> DataFrame:
     return read_version(spark, path, head_version(path))
 
 
 def changed_rows(
-    spark: SparkSession, path: Path, *, from_version_exclusive: int, through_version_inclusive: int
+    spark: SparkSession, path: Location, *, from_version_exclusive: int, through_version_inclusive: int
 ) -> DataFrame:
     """Return the rows of the later version in files that the earlier one does not have, with some unchanged rows.
 
@@ -347,7 +347,7 @@ def changed_rows(
     return whole if picked is None else picked
 
 
-def _picked(spark: SparkSession, path: Path, version: int, names: set[str]) -> DataFrame | None:
+def _picked(spark: SparkSession, path: Location, version: int, names: set[str]) -> DataFrame | None:
     """Return the rows of some files of a table with deletion vectors, mapped or partition columns; None if that fails."""
     jvm: Any = spark._jvm
     try:

@@ -11,13 +11,14 @@ from mergerepl.errors import ConfigurationError
 from mergerepl.model.conflicts import ConflictFilter
 from mergerepl.model.results import ConflictRecord
 from mergerepl.model.words import text_of
+from mergerepl.store.location import Location
 
 _FORMULA = tuple("=+-@\t\r")
 """Characters with which a formula begins in a spreadsheet."""
 
 
 def export_conflicts(
-    root: Path, folder: Path, chosen: ConflictFilter, *, form: str = "csv"
+    root: Location, folder: Path, chosen: ConflictFilter, *, form: str = "csv"
 ) -> dict[str, int]:
     """Write the chosen conflicts into a folder, and return the number in each file.
 

@@ -9,7 +9,6 @@ import shlex
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from mergerepl.changes import PUBLISHER
@@ -22,6 +21,7 @@ from mergerepl.model.results import ConflictRecord, ConflictResolution
 from mergerepl.monitoring.parties import article_named, in_reach, publication_name
 from mergerepl.replica.replica import Replica
 from mergerepl.rows.lineage_value import covers
+from mergerepl.store.location import Location
 from mergerepl.systables import conflict_resolutions, conflicts_info, contents
 from mergerepl.systables.conflicts_info import (
     CONFLICT_COLUMNS,
@@ -40,7 +40,7 @@ _MOST_NAMED = 10_000
 
 
 def read_conflicts(
-    root: Path,
+    root: Location,
     *,
     publication: str | None = None,
     article: str | None = None,
@@ -153,7 +153,7 @@ def refused_and_gone(sources: Iterable[Replica]) -> str:
     return f"(conflict_type in ({refused}) and resolver is null and ({' or '.join(places)}))"
 
 
-def no_conflict(root: Path, ids: Sequence[str] = ()) -> str:
+def no_conflict(root: Location, ids: Sequence[str] = ()) -> str:
     """Return what to say where no logged conflict has one of these ids, or none is chosen."""
     named = ", ".join(map(repr, ids))
     what = f"There is no conflict {named}" if named else "No conflict meets these conditions"
@@ -163,7 +163,7 @@ def no_conflict(root: Path, ids: Sequence[str] = ()) -> str:
     )
 
 
-def require_ids(root: Path, chosen: ConflictFilter) -> None:
+def require_ids(root: Location, chosen: ConflictFilter) -> None:
     """Check that each id, or beginning of one, names a logged conflict.
 
     Raises: ConfigurationError.
@@ -190,7 +190,7 @@ def settled_ids(*replicas: Replica) -> set[str]:
     }
 
 
-def count_conflicts(root: Path, chosen: ConflictFilter) -> int:
+def count_conflicts(root: Location, chosen: ConflictFilter) -> int:
     """Return how many conflicts are logged at a replica.
 
     Raises: ConfigurationError if the folder is no replica or a name is unknown; StoreError.
@@ -313,7 +313,7 @@ def _kept_rows(replica: Replica, ids: Sequence[str]) -> dict[str, dict[str, obje
     return found
 
 
-def _kept_in(table: Path, columns: Sequence[str], ids: Iterable[str]) -> dict[str, dict[str, object]]:
+def _kept_in(table: Location, columns: Sequence[str], ids: Iterable[str]) -> dict[str, dict[str, object]]:
     lost = read_rows(table, (CONFLICT_ID, *columns), where=f"{CONFLICT_ID} in ({text_literals(ids)})")
     return {row[CONFLICT_ID]: {name: row[name] for name in columns} for row in lost}
 
@@ -374,7 +374,7 @@ def _versions(
 
 
 def conflict_frame(
-    spark: "SparkSession", root: Path, *, publication: str | None = None, article: str
+    spark: "SparkSession", root: Location, *, publication: str | None = None, article: str
 ) -> "DataFrame":
     """Return one article's conflicts: the losing row's columns, then those of MSmerge_conflicts_info.
 

@@ -8,7 +8,6 @@ import logging
 from collections.abc import Callable, Collection, Iterable, Sequence
 from datetime import UTC, datetime, timedelta
 from functools import cache
-from pathlib import Path
 
 from mergerepl.conflict_tools.listing import conditions_of, refused_and_gone, settled_ids
 from mergerepl.delta.sql_text import text_literal, text_literals, time_before, timestamp_literal
@@ -18,6 +17,7 @@ from mergerepl.model.conflicts import ConflictFilter, PurgeResult
 from mergerepl.monitoring.parties import in_reach
 from mergerepl.replica.replica import Replica
 from mergerepl.store.lease import lease
+from mergerepl.store.location import Location
 from mergerepl.store.notes import read_note, write_note
 from mergerepl.systables import conflict_resolutions, conflicts_info
 from mergerepl.systables.conflicts_info import CONFLICT_ID, MODIFIED_DATE
@@ -30,7 +30,7 @@ _NOTE = "conflicts-purged"
 
 
 def purge_conflicts(
-    root: Path, chosen: ConflictFilter, *, older_than: timedelta | None = None, dry_run: bool = False
+    root: Location, chosen: ConflictFilter, *, older_than: timedelta | None = None, dry_run: bool = False
 ) -> PurgeResult:
     """Remove the chosen conflicts that are older than a time; without one, than the retention of their publication.
 

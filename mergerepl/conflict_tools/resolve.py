@@ -13,7 +13,6 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import partial
-from pathlib import Path
 from uuid import uuid4
 
 from py4j.protocol import Py4JJavaError
@@ -54,6 +53,7 @@ from mergerepl.spark.in_memory import Kept
 from mergerepl.store.changeset import ArticleWork
 from mergerepl.store.folders import remove_leftover
 from mergerepl.store.lease import lease
+from mergerepl.store.location import Location
 from mergerepl.systables import conflict_resolutions, conflicts_info
 from mergerepl.systables.conflict_resolutions import ResolutionRow
 from mergerepl.systables.conflicts_info import ConflictRow
@@ -70,7 +70,7 @@ _AGAIN = "Correct the cause, then run the command again."
 
 def resolve_conflicts(
     spark_of: Callable[[], SparkSession],
-    root: Path,
+    root: Location,
     chosen: ConflictFilter,
     wish: Wish,
     *,
@@ -294,13 +294,13 @@ def _plan(
         kept.release()
 
 
-def _staged_at(replica: Replica, resolution: str, article: PublishedArticle) -> Path:
+def _staged_at(replica: Replica, resolution: str, article: PublishedArticle) -> Location:
     return replica.folder / _FOLDER / resolution / str(article.nickname)
 
 
 def _stage_checked(
     spark: SparkSession,
-    folder: Path,
+    folder: Location,
     wanted: DataFrame,
     work: ArticleWork,
     article: PublishedArticle,

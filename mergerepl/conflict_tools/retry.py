@@ -1,15 +1,16 @@
 """Let the next sessions send again what a table refused: a rule may read more than the row, such as the day."""
 
-from pathlib import Path
-
 from mergerepl.conflict_tools.interrupted import refuse_interrupted
 from mergerepl.model.conflicts import RetryResult
 from mergerepl.monitoring.parties import article_named, in_reach
 from mergerepl.replica.replica import Replica
 from mergerepl.store.lease import lease
+from mergerepl.store.location import Location
 
 
-def retry_failed(root: Path, *, publication: str | None = None, article: str | None = None) -> RetryResult:
+def retry_failed(
+    root: Location, *, publication: str | None = None, article: str | None = None
+) -> RetryResult:
     """Mark the refused changes that wait at a replica, and those that wait for it at the replicas in reach.
 
     Starts no engine. Raises: ConfigurationError if the folder is no replica or a name is unknown; ConflictError if a

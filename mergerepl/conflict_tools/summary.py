@@ -2,18 +2,18 @@
 
 from collections import Counter, defaultdict
 from datetime import UTC
-from pathlib import Path
 
 from mergerepl.conflict_tools.listing import conditions_of
 from mergerepl.delta.tables import read_rows
 from mergerepl.model.conflicts import ConflictCount, ConflictFilter
 from mergerepl.replica.replica import Replica
+from mergerepl.store.location import Location
 from mergerepl.systables import conflicts_info
 
 _COLUMNS = ("tablenick", "conflict_type", "resolver", "MSrepl_create_time", "columns")
 
 
-def conflict_summary(root: Path, chosen: ConflictFilter) -> tuple[ConflictCount, ...]:
+def conflict_summary(root: Location, chosen: ConflictFilter) -> tuple[ConflictCount, ...]:
     """Return the counts, the newest day first. Starts no engine.
 
     Raises: ConfigurationError if the folder is no replica or a name is unknown; StoreError.

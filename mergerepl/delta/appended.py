@@ -4,12 +4,10 @@ A commit through Spark rebuilds the table's state before and after it: 0.7 s for
 (docs/decisions/0006). Both kinds of writers keep to Delta's protocol, so OPTIMIZE or a DELETE may come from Spark.
 """
 
-import shutil
 from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
 from functools import reduce
-from pathlib import Path
 from typing import TYPE_CHECKING
 from uuid import uuid4
 
@@ -30,6 +28,9 @@ from mergerepl.delta.writes import add_files
 from mergerepl.errors import CommitConflictError, StoreError
 from mergerepl.rows.sql import quote
 from mergerepl.spark.session import new_session
+from mergerepl.store.folders import files_in, make_folder, remove_leftover, rename
+from mergerepl.store.location import Location
+from mergerepl.store.storage import storage
 from mergerepl.systables.contents import SEQ
 
 if TYPE_CHECKING:
@@ -42,13 +43,13 @@ _DICTIONARY_BYTES = 1 << 15
 default, a megabyte, writing took up to twice as long (measured), and the files were larger.
 """
 
-_being_written: set[Path] = set()
+_being_written: set[Location] = set()
 """Folders of this process' writers: the two sides of a session append beside each other."""
 
 
 def append(
     rows: "DataFrame | pa.Table | Iterator[pa.Table]",
-    table: Path,
+    table: Location,
     transaction: Transaction,
     *,
     even_if_empty: bool = True,
@@ -77,7 +78,7 @@ def append(
     if not even_if_empty:
         # Spark writes a file also where a task has no rows.
         for file in [file for file in files if not stats[file]["numRecords"]]:
-            file.unlink()
+            storage(file).delete(file)
             del stats[file]
         if not stats:
             return 0
@@ -98,7 +99,7 @@ def append(
     return count
 
 
-def _written(rows: DataFrame, table: Path, schema: StructType) -> list[Path]:
+def _written(rows: DataFrame, table: Location, schema: StructType) -> list[Location]:
     """Write rows as the table's columns to Parquet files in its folder; no reader sees them before they are committed."""
     type_of = {field.name.lower(): field for field in schema}
     _require_columns(rows.columns, table, type_of)
@@ -109,7 +110,7 @@ def _written(rows: DataFrame, table: Path, schema: StructType) -> list[Path]:
     with _folder_of_run(table) as folder:
         write_files(rows, folder)
         # Spark's names hold a UUID of each write.
-        files = [file.rename(table / file.name) for file in sorted(folder.glob("*.parquet"))]
+        files = [rename(file, table / file.name) for file in files_in(folder, ".parquet")]
     if not files:
         # No rows make a file too, so Spark wrote to another place: its default file system is not this machine's.
         raise StoreError(
@@ -120,7 +121,7 @@ def _written(rows: DataFrame, table: Path, schema: StructType) -> list[Path]:
     return files
 
 
-def _written_here(batches: "Iterator[pa.Table]", table: Path, state: TableState) -> Path:
+def _written_here(batches: "Iterator[pa.Table]", table: Location, state: TableState) -> Location:
     """Write rows of Arrow as the table's columns to a file in its folder; a column that they lack is NULL."""
     import pyarrow as pa
     import pyarrow.parquet as pq
@@ -128,7 +129,7 @@ def _written_here(batches: "Iterator[pa.Table]", table: Path, state: TableState)
     stored = {field.name.lower() for field in state.schema}
     schema = state.arrow_schema
     with _folder_of_run(table) as folder:
-        folder.mkdir()
+        make_folder(folder)
         file = folder / f"part-00000-{uuid4()}-c000.snappy.parquet"
         with pq.ParquetWriter(file, schema, dictionary_pagesize_limit=_DICTIONARY_BYTES) as writer:
             # Batches share row groups: each group states all columns again, and one without rows has no bounds.
@@ -147,25 +148,26 @@ def _written_here(batches: "Iterator[pa.Table]", table: Path, state: TableState)
                     waiting = []
             if any(each.num_rows for each in waiting):
                 writer.write_table(pa.concat_tables(waiting))
-        return file.rename(table / file.name)
+        return rename(file, table / file.name)
 
 
 @contextmanager
-def _folder_of_run(table: Path) -> Iterator[Path]:
+def _folder_of_run(table: Location) -> Iterator[Location]:
     """Give a folder for the files of one append, which their readers do not see; it is removed at the end."""
     folder = table / f"run-{uuid4()}"
     _being_written.add(folder)
     # The caller holds the replica: all other files here were left by a writer that died.
-    for left in set(table.glob("run-*")) - _being_written:
-        shutil.rmtree(left, ignore_errors=True)
+    runs = {each for each in files_in(table) if each.name.startswith("run-")}
+    for left in runs - _being_written:
+        remove_leftover(left)
     try:
         yield folder
     finally:
-        shutil.rmtree(folder, ignore_errors=True)
+        remove_leftover(folder)
         _being_written.discard(folder)
 
 
-def _require_columns(names: Sequence[str], table: Path, stored: Collection[str]) -> None:
+def _require_columns(names: Sequence[str], table: Location, stored: Collection[str]) -> None:
     """Check that a table has these columns; `stored` are its own in lower case.
 
     Raises: StoreError.
@@ -187,7 +189,7 @@ def _as_stored(field: StructField, stored: StructField) -> str | Column:
 
 
 def read(
-    spark: SparkSession, table: Path, bounds: Bounds | None = None, *, version: int | None = None
+    spark: SparkSession, table: Location, bounds: Bounds | None = None, *, version: int | None = None
 ) -> DataFrame:
     """Return a table's rows as it is now, or was at a version, without files that hold none within the bounds.
 
@@ -216,7 +218,7 @@ def within(rows: DataFrame, bounds: Bounds, constant: Callable[[int], Column]) -
     return rows
 
 
-def newest_runs(table: Path, *, rows: int) -> tuple[int, int] | None:
+def newest_runs(table: Location, *, rows: int) -> tuple[int, int] | None:
     """Return a run after which the table has at least about so many rows, and at most half of all; and how many.
 
     None if there is no such run, or if the log does not say how many rows there are.
@@ -237,7 +239,7 @@ def newest_runs(table: Path, *, rows: int) -> tuple[int, int] | None:
     return None
 
 
-def row_count(table: Path, *, from_run_exclusive: int | None = None) -> int | None:
+def row_count(table: Location, *, from_run_exclusive: int | None = None) -> int | None:
     """Return how many rows a table has, by its log: at most, in runs after one; None if that does not say it."""
     bounded = () if from_run_exclusive is None else (SEQ,)
     files = plain_files(open_table(table), bounded=bounded)
@@ -249,7 +251,7 @@ def row_count(table: Path, *, from_run_exclusive: int | None = None) -> int | No
     return sum(counts) if len(counts) == len(files) else None
 
 
-def delete_where(spark: SparkSession, table: Path, condition: Column) -> bool:
+def delete_where(spark: SparkSession, table: Location, condition: Column) -> bool:
     """Delete rows, in a commit that is marked as ours; none if there are none. Returns whether there were any."""
     if read(spark, table).where(condition).isEmpty():
         return False
@@ -258,7 +260,7 @@ def delete_where(spark: SparkSession, table: Path, condition: Column) -> bool:
     return True
 
 
-def file_count(table: Path) -> int:
+def file_count(table: Location) -> int:
     """Return the number of a table's data files."""
     return int(open_table(table).files(with_bounds=False).num_rows)
 
@@ -268,7 +270,7 @@ def union_all(frames: Sequence[DataFrame]) -> DataFrame:
     return reduce(lambda one, other: one.unionByName(other, allowMissingColumns=True), frames)
 
 
-def join_small_files(spark: SparkSession, table: Path, *, large_bytes: int) -> None:
+def join_small_files(spark: SparkSession, table: Location, *, large_bytes: int) -> None:
     """Rewrite a table's small files as few large ones (OPTIMIZE): the same rows, in a commit that changes no data.
 
     Files that are large already are left alone, so that the work grows with the appended rows, not with the table.

@@ -20,12 +20,12 @@ the head, which may have commits that `changes_since` did not read.
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from pathlib import Path
 
 from mergerepl.delta.log import Commit, TruncatedLogError, commit_text, commits, head_version, is_delta_table
 from mergerepl.delta.marks import CommitMark
 from mergerepl.delta.table import open_table
 from mergerepl.errors import StoreError
+from mergerepl.store.location import Location
 
 SAME, NO_DATA, FOREIGN, REPLACED = "same", "no_data", "foreign", "replaced"
 
@@ -77,7 +77,7 @@ class Since:
         return FOREIGN if self.foreign else NO_DATA if self.has_commits else SAME
 
 
-def left_at(table: Path, version: int) -> LeftAt:
+def left_at(table: Location, version: int) -> LeftAt:
     """Return what to remember of a commit.
 
     Raises: StoreError if its log file is gone.
@@ -91,7 +91,7 @@ def left_at(table: Path, version: int) -> LeftAt:
     return LeftAt(commit, open_table(table, version).metadata.table_id)
 
 
-def changes_since(table: Path, left: LeftAt, is_own: Callable[[CommitMark], bool]) -> Since:
+def changes_since(table: Location, left: LeftAt, is_own: Callable[[CommitMark], bool]) -> Since:
     """Return what happened to a table since a batch left it at a commit. A table without commits since is not opened.
 
     Raises: StoreError if the log has a gap or is damaged.

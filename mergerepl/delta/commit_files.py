@@ -8,7 +8,6 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import reduce
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from pyspark.sql.types import StructField, StructType
@@ -21,10 +20,12 @@ from mergerepl.delta.engine_choice import (
     require_texts,
 )
 from mergerepl.delta.footers import footer_problem, may_have, read_footer
-from mergerepl.delta.log import actions_of, log_path
+from mergerepl.delta.log import log_actions
 from mergerepl.delta.reads import may_hold, plain_files
 from mergerepl.delta.small_writer import MOST_BYTES, MOST_FILES
 from mergerepl.delta.table import TableState
+from mergerepl.store.folders import facts_of
+from mergerepl.store.location import Location
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -179,12 +180,12 @@ def as_images(rows: "pa.Table", columns: Sequence[str]) -> "pa.Table":
     return whole.drop_columns(list(columns)).add_column(0, ROW, image)
 
 
-def files_of(table: Path, version: int, *, by_files: bool) -> Iterator[tuple[Path, str | None]]:
+def files_of(table: Location, version: int, *, by_files: bool) -> Iterator[tuple[Location, str | None]]:
     """Yield the files that say what a commit changed, with the kind of their rows; None: they say it themselves.
 
     Raises: NeedsSparkError for deletion vectors and encoded names.
     """
-    actions = actions_of(log_path(table, version).read_text(encoding="utf-8"))
+    actions = log_actions(table, version)
     if any(
         "deletionVector" in part for action in actions for part in action.values() if isinstance(part, dict)
     ):
@@ -198,7 +199,7 @@ def files_of(table: Path, version: int, *, by_files: bool) -> Iterator[tuple[Pat
                 yield _inside(table, action[name]), kind
 
 
-def _inside(table: Path, action: Mapping[str, Any]) -> Path:
+def _inside(table: Location, action: Mapping[str, Any]) -> Location:
     name: str = action["path"]
     if "%" in name or ":" in name or name.startswith("/") or ".." in name:
         raise NeedsSparkError(f"file '{name}' of '{table}'")
@@ -210,9 +211,9 @@ def _require_few(rows: int) -> None:
         raise TooLargeForArrowError("too many rows")
 
 
-def readable_rows(table: TableState, files: Sequence[Path], *, most_bytes: int = MOST_BYTES) -> list[int]:
+def readable_rows(table: TableState, files: Sequence[Location], *, most_bytes: int = MOST_BYTES) -> list[int]:
     """Return how many rows each file has; raise NeedsSparkError if Arrow is not to read one of them."""
-    if len(files) > MOST_FILES or sum(file.stat().st_size for file in files) > most_bytes:
+    if len(files) > MOST_FILES or sum(facts_of(file).st_size for file in files) > most_bytes:
         raise TooLargeForArrowError("too many files, or too large ones")
     try:
         footers = [read_footer(file) for file in files]
@@ -226,7 +227,11 @@ def readable_rows(table: TableState, files: Sequence[Path], *, most_bytes: int =
 
 
 def read_rows(
-    file: Path, table: TableState, columns: Sequence[str], kind: str | None, wanted: "Wanted | None" = None
+    file: Location,
+    table: TableState,
+    columns: Sequence[str],
+    kind: str | None,
+    wanted: "Wanted | None" = None,
 ) -> "pa.Table":
     """Return columns of a file as the table has them, and the kind of each row; a column that it lacks is NULL."""
     import pyarrow as pa

@@ -5,8 +5,6 @@ values that it would write differently (times of another calendar, INT96), colum
 """
 
 import logging
-import shutil
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from uuid import uuid4
 
@@ -18,6 +16,8 @@ from mergerepl.delta.table import TableState, open_table
 from mergerepl.delta.transactions import Transaction
 from mergerepl.delta.types import has_not_null_parts, leaf_types
 from mergerepl.delta.writes import add_files
+from mergerepl.store.folders import copy_file, facts_of
+from mergerepl.store.location import Location
 
 if TYPE_CHECKING:
     from pyarrow.parquet import FileMetaData
@@ -34,7 +34,7 @@ _SPARKS_WRITER = "parquet-mr"
 _BOUNDED = frozenset({"byte", "short", "integer", "long", "string"})
 
 
-def copy_files(source: TableState, target: Path, transaction: Transaction) -> bool:
+def copy_files(source: TableState, target: Location, transaction: Transaction) -> bool:
     """Give the rows of a version to an empty table of the same columns, once. Returns False where Spark is to do it.
 
     Raises: CommitConflictError if the commit is not in the log afterwards; OSError if a file cannot be copied.
@@ -53,13 +53,13 @@ def copy_files(source: TableState, target: Path, transaction: Transaction) -> bo
     copies = {}
     for file, footer in footers.items():
         copy = target / f"part-{uuid4()}.parquet"
-        shutil.copyfile(file, copy)
+        copy_file(file, copy)
         copies[copy] = commit_statistics(footer, bounded)
     add_files(state, copies, transaction)
     return True
 
 
-def _footers(source: TableState, target: TableState) -> "dict[Path, FileMetaData] | None":
+def _footers(source: TableState, target: TableState) -> "dict[Location, FileMetaData] | None":
     """Return the files of a source with their footers; None where their rows may not be taken as they are."""
     files = plain_files(source)
     if files is None or len(files) > MOST_FILES or target.metadata.partition_columns:
@@ -70,7 +70,7 @@ def _footers(source: TableState, target: TableState) -> "dict[Path, FileMetaData
         return None
     paths = [source.path / each["path"] for each in files]
     try:
-        if sum(path.stat().st_size for path in paths) > MOST_BYTES:
+        if sum(facts_of(path).st_size for path in paths) > MOST_BYTES:
             return None
         footers = {path: read_footer(path) for path in paths}
     except (OSError, ValueError) as error:

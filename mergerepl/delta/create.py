@@ -6,21 +6,21 @@ expressions on the way, or costs a second each. The first commit of a Delta tabl
 is a table already.
 """
 
-import errno
 import json
-import os
 import time
 import uuid
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
-from mergerepl.delta.log import log_path
+from mergerepl.delta.log import is_delta_table, log_path
 from mergerepl.delta.marks import CommitMark
 from mergerepl.delta.metadata import CDF_PROPERTY, CONSTRAINT_PREFIX, DEFAULT_EXPRESSION
 from mergerepl.delta.types import Field, leaf_types
 from mergerepl.errors import StoreError
+from mergerepl.store.folders import files_below, is_folder, is_there, make_folder
+from mergerepl.store.location import Location
+from mergerepl.store.storage import HALF_WRITTEN, storage
 
 _READER_FEATURES = frozenset({"timestampNtz", "deletionVectors", "variantType"})
 
@@ -36,19 +36,15 @@ class NewTable:
     clustering: Sequence[Sequence[str]] = ()
 
 
-def is_vacant(table: Path) -> bool:
+def is_vacant(table: Location) -> bool:
     """Return whether a table can be made there: nothing is there, no file, or those of an interrupted first commit."""
-    if table.is_symlink() or not table.is_dir():
-        return not os.path.lexists(table)
+    if not is_folder(table):
+        return not is_there(table)
     log = log_path(table, 0).parent
-    return all(
-        (path.is_dir() and not path.is_symlink())
-        or (path.parent == log and path.name.startswith(".") and path.suffix == ".tmp")
-        for path in table.rglob("*")
-    )
+    return all(file.parent == log and file.name.endswith(HALF_WRITTEN) for file in files_below(table))
 
 
-def create_table(path: Path, table: NewTable, mark: CommitMark) -> str:
+def create_table(path: Location, table: NewTable, mark: CommitMark) -> str:
     """Create the table and return its id.
 
     Raises: StoreError if there already is a table, or the folder cannot be written.
@@ -57,13 +53,11 @@ def create_table(path: Path, table: NewTable, mark: CommitMark) -> str:
     actions = [_commit_info(table, mark), _protocol(table), _metadata(table, table_id), *_clustering(table)]
     text = "\n".join(json.dumps(action, separators=(",", ":"), ensure_ascii=False) for action in actions)
     target = log_path(path, 0)
-    temporary = target.with_name(f".{uuid.uuid4()}.tmp")
     try:
-        target.parent.mkdir(parents=True, exist_ok=True)
-        if any(name.name.endswith((".json", ".parquet")) for name in target.parent.iterdir()):
+        make_folder(target.parent)
+        if is_delta_table(path):
             raise FileExistsError
-        temporary.write_text(text + "\n", encoding="utf-8")
-        _put(temporary, target)
+        storage(target).put_if_absent(target, f"{text}\n".encode())
     except FileExistsError as error:
         raise StoreError(
             f"'{path}' cannot be created: there is a Delta table already. Remove it, or choose another "
@@ -76,19 +70,7 @@ def create_table(path: Path, table: NewTable, mark: CommitMark) -> str:
             "left.",
             table=str(path),
         ) from error
-    finally:
-        temporary.unlink(missing_ok=True)
     return table_id
-
-
-def _put(temporary: Path, target: Path) -> None:
-    try:
-        os.link(temporary, target)
-    except OSError as error:
-        if error.errno not in (errno.EPERM, errno.EOPNOTSUPP, errno.ENOSYS):
-            raise
-        # A file system without hard links; the folder was empty a moment ago.
-        os.rename(temporary, target)
 
 
 def _commit_info(table: NewTable, mark: CommitMark) -> dict[str, Any]:

@@ -8,11 +8,11 @@ import logging
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from mergerepl.delta.table import reason_of
 from mergerepl.settings import Settings
+from mergerepl.store.location import Location
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -75,15 +75,15 @@ class EngineChoice:
     """
 
     uses_arrow: bool
-    for_spark: Mapping[Path, NeedsSparkError] = field(default_factory=dict)
-    fallbacks: dict[Path, str] = field(default_factory=dict)
+    for_spark: Mapping[Location, NeedsSparkError] = field(default_factory=dict)
+    fallbacks: dict[Location, str] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         """Count the tables of the choice."""
         for table, error in self.for_spark.items():
             self.fall_back(table, error)
 
-    def fall_back(self, table: Path, error: NeedsSparkError) -> None:
+    def fall_back(self, table: Location, error: NeedsSparkError) -> None:
         """Note that Spark reads or writes a table; only a table that is not large counts, and its first reason."""
         log.info("Spark: table '%s': %s", table, error)
         if not isinstance(error, TooLargeForArrowError):

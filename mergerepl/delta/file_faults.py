@@ -11,11 +11,9 @@ Delta's own transaction commits them and checks the commits of other writers.
 """
 
 import json
-import shutil
 import time
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 from urllib.parse import unquote
 from uuid import uuid4
@@ -32,6 +30,16 @@ from mergerepl.delta.table import file_names
 from mergerepl.delta.transactions import session_with_mark
 from mergerepl.errors import StoreError
 from mergerepl.spark.callers import active_session
+from mergerepl.store.folders import (
+    copy_file,
+    facts_of,
+    files_in,
+    link_file,
+    make_folder,
+    remove_leftover,
+    rename,
+)
+from mergerepl.store.location import Location
 
 _AS_ONE = {
     # One task reads a file from its begin to its end: deletion vectors and row ids count rows.
@@ -47,7 +55,7 @@ _AS_ONE = {
 class FaultyFiles:
     """Paths of a table's files as its log writes them: with times as INT96, and with names that are not ASCII."""
 
-    table: Path
+    table: Location
     count: int
     """All files of the table."""
     int96: Sequence[str]
@@ -59,7 +67,7 @@ class FaultyFiles:
         return sorted({*self.int96, *self.not_ascii})
 
 
-def faulty_files(table: Path) -> FaultyFiles:
+def faulty_files(table: Location) -> FaultyFiles:
     """Look at all files of a table's head.
 
     Raises: StoreError if it is no table or its log has a gap; what deltalake and pyarrow raise if the log, or a file,
@@ -139,32 +147,33 @@ def _removed(file: dict[str, Any]) -> dict[str, Any]:
 
 
 def _added(
-    session: SparkSession, table: Path, file: dict[str, Any], int96: Collection[str]
+    session: SparkSession, table: Location, file: dict[str, Any], int96: Collection[str]
 ) -> dict[str, Any]:
     name = unquote(file["path"])
-    folder = Path(name).parent if file["path"].isascii() else Path()
+    old = table / name
+    folder = old.parent if file["path"].isascii() else table
     new = folder / f"part-00000-{uuid4()}.c000.parquet"
     if file["path"] in int96:
-        _write_again(session, table, table / name, table / new)
+        _write_again(session, table, old, new)
     else:
-        shutil.copyfile(table / name, table / new)
-    stat = (table / new).stat()
+        copy_file(old, new)
+    stat = facts_of(new)
     # The folder stays as its log writes it.
-    path = f"{file['path'].rpartition('/')[0]}/{new.name}" if folder != Path() else new.name
+    path = f"{file['path'].rpartition('/')[0]}/{new.name}" if folder != table else new.name
     changed = {"path": path, "size": stat.st_size, "modificationTime": int(stat.st_mtime * 1000)}
     return {"add": {**file, **changed, "dataChange": False}}
 
 
-def _write_again(session: SparkSession, table: Path, old: Path, new: Path) -> None:
+def _write_again(session: SparkSession, table: Location, old: Location, new: Location) -> None:
     import pyarrow.parquet as pq
 
     scratch = table / f"run-{uuid4()}"
     try:
-        scratch.mkdir()
+        make_folder(scratch)
         # Spark may take a user's name for a pattern, or for hidden.
-        (source := scratch / "source.parquet").symlink_to(old)
+        link_file(old, source := scratch / "source.parquet")
         write_files(session.read.parquet(str(source)), scratch / "new")
-        (written,) = (scratch / "new").glob("*.parquet")
+        (written,) = files_in(scratch / "new", ".parquet")
         before, after = read_footer(old), read_footer(written)
         columns = [pq.read_schema(file).remove_metadata() for file in (old, written)]
         ids = [[(field.metadata or {}).get(b"PARQUET:field_id") for field in each] for each in columns]
@@ -174,6 +183,6 @@ def _write_again(session: SparkSession, table: Path, old: Path, new: Path) -> No
                 f"changed. Write the table's rows again yourself, such as with INSERT OVERWRITE.",
                 table=str(table),
             )
-        written.rename(new)
+        rename(written, new)
     finally:
-        shutil.rmtree(scratch, ignore_errors=True)
+        remove_leftover(scratch)

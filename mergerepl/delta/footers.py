@@ -1,8 +1,9 @@
 """What Parquet files say in their footers: rows, bounds of columns, and times that not every library reads alike."""
 
 from collections.abc import Collection, Iterable
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
+
+from mergerepl.store.location import Location
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -15,7 +16,7 @@ _REBASED = (b"org.apache.spark.legacyDateTime", b"org.apache.spark.legacyINT96")
 """Notes in a file's footer that days and times before 1582 are those of another calendar: only Spark reads them."""
 
 
-def read_footer(file: Path) -> "FileMetaData":
+def read_footer(file: Location) -> "FileMetaData":
     """Return the footer of a Parquet file.
 
     Raises: OSError or pyarrow's error, a ValueError, if it cannot be read.

@@ -7,13 +7,15 @@ import stat
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from hashlib import sha256
-from pathlib import Path
 from typing import Any
 from urllib.parse import unquote
 
 from mergerepl.delta.marks import CommitMark
 from mergerepl.delta.metadata import TableMetadata
 from mergerepl.errors import StoreError
+from mergerepl.store.folders import facts_of, files_in, is_there, names_in
+from mergerepl.store.location import Location
+from mergerepl.store.storage import read_text, storage
 
 LOG_FOLDER = "_delta_log"
 _COMMIT = re.compile(r"\d{20}\.json\Z")
@@ -129,23 +131,23 @@ class Commit:
         return is_update or (self.operation == "MERGE" and self.engine.startswith("delta-rs."))
 
 
-def log_path(table: Path, version: int) -> Path:
+def log_path(table: Location, version: int) -> Location:
     """Return the log file of one version."""
     return table / LOG_FOLDER / f"{version:020d}.json"
 
 
-def is_folder(path: Path) -> bool:
-    """Return whether there is a folder. From Python 3.14 on, `Path.is_dir` is False also without permission.
+def is_folder(path: Location) -> bool:
+    """Return whether there is a folder. From Python 3.14 on, `Location.is_dir` is False also without permission.
 
     Raises: OSError if it cannot be read.
     """
     try:
-        return stat.S_ISDIR(path.stat().st_mode)
+        return stat.S_ISDIR(facts_of(path).st_mode)
     except (FileNotFoundError, NotADirectoryError):
         return False
 
 
-def is_delta_table(table: Path) -> bool:
+def is_delta_table(table: Location) -> bool:
     """Return whether there is a Delta log with at least one commit.
 
     Raises: StoreError if it cannot be read: no permission, or a mount that does not answer.
@@ -153,7 +155,7 @@ def is_delta_table(table: Path) -> bool:
     folder = table / LOG_FOLDER
     try:
         return is_folder(folder) and any(
-            each.name.endswith((".json", ".parquet")) for each in folder.iterdir()
+            each.endswith((".json", ".parquet")) for each in storage(folder).list_from(folder)
         )
     except OSError as error:
         raise StoreError(
@@ -163,20 +165,20 @@ def is_delta_table(table: Path) -> bool:
         ) from error
 
 
-def table_place_problem(path: Path) -> str | None:
+def table_place_problem(path: Location) -> str | None:
     """Return what is at a path instead of a Delta table, as a clause; None if there is a Delta table.
 
     Raises: StoreError if the log cannot be read.
     """
     try:
-        if not path.exists():
+        if not is_there(path):
             return "does not exist"
-        if not path.is_dir():
+        if not is_folder(path):
             return "is a file, not a Delta table"
         if is_delta_table(path):
             return None
-        has_log = (path / LOG_FOLDER).is_dir()
-        has_parquet = any(entry.suffix == ".parquet" for entry in path.iterdir())
+        has_log = is_folder(path / LOG_FOLDER)
+        has_parquet = bool(files_in(path, ".parquet"))
     except OSError as error:
         return f"cannot be looked at ({error.strerror})"
     if has_log:
@@ -186,13 +188,13 @@ def table_place_problem(path: Path) -> str | None:
     return "is no Delta table"
 
 
-def head_version(table: Path) -> int:
+def head_version(table: Location) -> int:
     """Return the latest version of a table.
 
     Raises: StoreError if there is no Delta log, or a commit before the latest one is missing from it.
     """
     try:
-        names = os.listdir(table / LOG_FOLDER)
+        names = names_in(table / LOG_FOLDER)
     except OSError as error:
         raise StoreError(
             f"'{table}' is not a Delta table: its log folder cannot be read ({error.strerror}). Check the "
@@ -209,15 +211,15 @@ def head_version(table: Path) -> int:
     return max(versions)
 
 
-def last_version(table: Path) -> int | None:
+def last_version(table: Location) -> int | None:
     """Return the highest version in a table's log folder, whatever is missing before it; None if there is no commit."""
     try:
-        return max(int(name[:20]) for name in os.listdir(table / LOG_FOLDER) if _COMMIT.match(name))
+        return max(int(name[:20]) for name in names_in(table / LOG_FOLDER) if _COMMIT.match(name))
     except (OSError, ValueError):
         return None
 
 
-def _refuse_gap(table: Path, versions: set[int], *, after: int) -> None:
+def _refuse_gap(table: Location, versions: set[int], *, after: int) -> None:
     """Check that no commit is missing after a version: without it the table's head is unknown.
 
     Raises: StoreError naming the first one.
@@ -225,7 +227,7 @@ def _refuse_gap(table: Path, versions: set[int], *, after: int) -> None:
     head = max(versions)
     # A listing may miss a file that was made while it ran, and hold the next one.
     absent = (version for version in range(after + 1, head) if version not in versions)
-    missing = next((version for version in absent if not log_path(table, version).exists()), None)
+    missing = next((version for version in absent if not is_there(log_path(table, version))), None)
     if missing is None:
         return
     raise StoreError(
@@ -237,42 +239,44 @@ def _refuse_gap(table: Path, versions: set[int], *, after: int) -> None:
     )
 
 
-def written_ns(table: Path, version: int) -> int:
+def written_ns(table: Location, version: int) -> int:
     """Return when a version's log file was written, in nanoseconds since 1970, by the file system's clock.
 
     Raises: FileNotFoundError if the file is gone.
     """
-    return log_path(table, version).stat().st_mtime_ns
+    return facts_of(log_path(table, version)).st_mtime_ns
 
 
-def as_seen(table: Path, version: int) -> list[Any]:
+def as_seen(table: Location, version: int) -> list[Any]:
     """Return what distinguishes a table at a version from the same one after any other commit, as JSON can hold it.
 
     Raises: FileNotFoundError if the version's log file is gone.
     """
-    stat = log_path(table, version).stat()
+    stat = facts_of(log_path(table, version))
     return [str(table), version, stat.st_size, stat.st_mtime_ns, stat.st_ino]
 
 
 def is_as_seen(seen: list[Any]) -> bool:
     """Return whether a table is still as `as_seen` returned it: two look-ups, for a log of any length."""
-    table, version = Path(seen[0]), seen[1]
+    table, version = Location.of(seen[0]), seen[1]
     try:
-        return as_seen(table, version) == seen and not log_path(table, version + 1).exists()
+        return as_seen(table, version) == seen and not is_there(log_path(table, version + 1))
     except OSError:
         return False
 
 
-def commit_text(table: Path, version: int) -> str | None:
+def commit_text(table: Location, version: int) -> str | None:
     """Return `version:hash` of a commit's log file, None if the file is gone."""
     try:
-        content = log_path(table, version).read_bytes()
+        content = storage(table).read(log_path(table, version))
     except OSError:
+        return None
+    if content is None:
         return None
     return f"{version}:{sha256(content).hexdigest()[:32]}"
 
 
-def is_another_commit(table: Path, version: int, known: str | None) -> bool:
+def is_another_commit(table: Location, version: int, known: str | None) -> bool:
     """Return whether a table's version is another commit than the `commit_text` known of it; False if either is gone."""
     if known is None:
         return False
@@ -280,7 +284,9 @@ def is_another_commit(table: Path, version: int, known: str | None) -> bool:
     return found is not None and known != found
 
 
-def commits(table: Path, *, from_version_exclusive: int, through_version_inclusive: int) -> Iterator[Commit]:
+def commits(
+    table: Location, *, from_version_exclusive: int, through_version_inclusive: int
+) -> Iterator[Commit]:
     """Yield the commits of a version range in order.
 
     Raises: StoreError if a log file of the range is missing, empty or not JSON: a gap is never skipped.
@@ -305,14 +311,25 @@ def _first_named(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     return found
 
 
-def read_commit(table: Path, version: int) -> Commit:
+def log_actions(table: Location, version: int) -> list[dict[str, Any]]:
+    """Return the actions of a version's log file.
+
+    Raises: FileNotFoundError if the file is gone; OSError; ValueError if it is not JSON.
+    """
+    text = read_text(log_path(table, version))
+    if text is None:
+        raise FileNotFoundError(log_path(table, version).name)
+    return actions_of(text)
+
+
+def read_commit(table: Location, version: int) -> Commit:
     """Return one commit.
 
     Raises: TruncatedLogError if its log file is gone; StoreError if it cannot be read, or is empty or not JSON.
     """
     path = log_path(table, version)
     try:
-        actions = actions_of(path.read_text(encoding="utf-8"))
+        actions = log_actions(table, version)
     except FileNotFoundError as error:
         raise TruncatedLogError(
             f"Version {version} of '{table}' is gone from its log ({path.name}): the log was truncated.",
@@ -343,7 +360,7 @@ def read_commit(table: Path, version: int) -> Commit:
     return _commit_of(table, version, actions)
 
 
-def _commit_of(table: Path, version: int, actions: list[dict[str, Any]]) -> Commit:
+def _commit_of(table: Location, version: int, actions: list[dict[str, Any]]) -> Commit:
     info: dict[str, Any] = {}
     metadata = None
     data_change = False
@@ -440,7 +457,7 @@ def is_coded(name: str) -> bool:
     return _CODED_ALIKE.fullmatch(name) is None
 
 
-def is_foreign(table: Path, name: str) -> bool:
+def is_foreign(table: Location, name: str) -> bool:
     """Return whether a path of the log leads out of the table's folder."""
     if ":/" not in name and ".." not in name and "%" not in name and not name.startswith("/"):
         return False
@@ -451,7 +468,7 @@ def is_foreign(table: Path, name: str) -> bool:
     return not os.path.normpath(table / path).startswith(f"{table}{os.sep}")
 
 
-def find_own_commit(table: Path, mark: CommitMark, *, from_version_exclusive: int) -> Commit | None:
+def find_own_commit(table: Location, mark: CommitMark, *, from_version_exclusive: int) -> Commit | None:
     """Return the commit after a version that carries this very mark, or None.
 
     A write is read back with it: another process may have overwritten the commit on a local path. A repeated run

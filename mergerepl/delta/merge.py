@@ -4,7 +4,6 @@ import logging
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from pathlib import Path
 
 from delta.tables import DeltaMergeBuilder, DeltaTable
 from py4j.protocol import Py4JJavaError
@@ -38,6 +37,7 @@ from mergerepl.rows.nested import as_declared
 from mergerepl.rows.sql import quote
 from mergerepl.spark.errors import gone_reason
 from mergerepl.spark.in_memory import keep_in_memory, release
+from mergerepl.store.location import Location
 
 log = logging.getLogger(__name__)
 
@@ -50,7 +50,7 @@ _LOGS_AT_ONCE = 2
 def merge_rows(
     spark: SparkSession,
     staged: Callable[[SparkSession], DataFrame],
-    table: Path,
+    table: Location,
     article: PublishedArticle,
     *,
     action: str,
@@ -129,7 +129,7 @@ def merge_rows(
 def analyse_merge(
     spark: SparkSession,
     staged: Callable[[SparkSession], DataFrame],
-    table: Path,
+    table: Location,
     article: PublishedArticle,
     *,
     action: str,
@@ -148,7 +148,7 @@ def analyse_merge(
 
 
 @contextmanager
-def merges_prepared(spark: SparkSession, tables: Iterable[Path]) -> Iterator[None]:
+def merges_prepared(spark: SparkSession, tables: Iterable[Location]) -> Iterator[None]:
     """Let Delta on Spark read some tables' logs meanwhile, so that MERGEs which follow find them read; no commit.
 
     While Spark plans one query, it may run another. What is wrong with a table, its MERGE says.
@@ -159,7 +159,7 @@ def merges_prepared(spark: SparkSession, tables: Iterable[Path]) -> Iterator[Non
         yield
 
 
-def _read_log(spark: SparkSession, table: Path) -> None:
+def _read_log(spark: SparkSession, table: Location) -> None:
     try:
         with analysis_session(spark) as session:
             session.sql(
@@ -186,7 +186,7 @@ def _source(staged: DataFrame, action: str, chosen: Collection[Action]) -> DataF
 
 
 def merge_into(
-    session: SparkSession, source: DataFrame, table: Path, on: Column
+    session: SparkSession, source: DataFrame, table: Location, on: Column
 ) -> tuple[DeltaMergeBuilder, dict[str, DataType]]:
     """Return a MERGE of a source (`s`) into a table (`t`), and the types of the table's columns.
 
@@ -203,7 +203,7 @@ def merge_into(
 def _merge(
     session: SparkSession,
     source: DataFrame,
-    table: Path,
+    table: Location,
     article: PublishedArticle,
     chosen: Collection[Action],
     bounds: KeyBounds,
@@ -251,7 +251,7 @@ def _merge(
 @contextmanager
 def with_left_out(
     source: DataFrame,
-    table: Path,
+    table: Location,
     article: PublishedArticle,
     bounds: KeyBounds,
     version: int,

@@ -7,18 +7,19 @@ there are none takes two look-ups.
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
-from pathlib import Path
 from threading import Lock, RLock
 from typing import TYPE_CHECKING, Any
 
 from mergerepl.delta.log import as_seen, last_version, log_path
+from mergerepl.store.folders import is_there
+from mergerepl.store.location import Location
 
 if TYPE_CHECKING:
     from deltalake import DeltaTable
 
-_kept: dict[Path, "OpenedTable"] = {}
-_roots: Counter[Path] = Counter()
-_gates: dict[Path, RLock] = {}
+_kept: dict[Location, "OpenedTable"] = {}
+_roots: Counter[Location] = Counter()
+_gates: dict[Location, RLock] = {}
 _lock = Lock()
 
 
@@ -29,13 +30,13 @@ class OpenedTable:
     was replaced by another one, or restored from a copy, has another file.
     """
 
-    def __init__(self, path: Path, version: int | None) -> None:
+    def __init__(self, path: Location, version: int | None) -> None:
         from deltalake import DeltaTable
 
         at = last_version(path) if version is None else version
         # Before it is read: a file that is replaced at that moment is noticed next time.
         seen = None if at is None else _seen(path, at)
-        is_latest = version is None or not log_path(path, version + 1).exists()
+        is_latest = version is None or not is_there(log_path(path, version + 1))
         # delta-rs takes twice as long to open a version by its number.
         log = DeltaTable(str(path)) if is_latest else DeltaTable(str(path), version=version)
         if version is not None and log.version() != version:
@@ -86,7 +87,7 @@ class OpenedTable:
             there = version
             if there is None:
                 there = here
-                while log_path(self._path, there + 1).exists():
+                while is_there(log_path(self._path, there + 1)):
                     there += 1
             if there > here:
                 self._seen = _seen(self._path, there)
@@ -99,20 +100,20 @@ class OpenedTable:
             return there >= here and self._seen is not None
 
 
-def _seen(path: Path, version: int) -> list[Any] | None:
+def _seen(path: Location, version: int) -> list[Any] | None:
     try:
         return as_seen(path, version)
     except OSError:
         return None
 
 
-def opened_table(path: Path, version: int | None = None) -> OpenedTable:
+def opened_table(path: Location, version: int | None = None) -> OpenedTable:
     """Return a table opened at a version, by default at its latest one: one that is kept open, if it still is that table.
 
     Raises: delta-rs' errors.
     """
     with _lock:
-        is_kept = any(path.is_relative_to(root) for root in _roots)
+        is_kept = any(path.is_in(root) for root in _roots)
         gate = _gates.setdefault(path, RLock()) if is_kept else None
     if gate is None:
         return OpenedTable(path, version)
@@ -127,7 +128,7 @@ def opened_table(path: Path, version: int | None = None) -> OpenedTable:
 
 
 @contextmanager
-def tables_kept_open(*roots: Path) -> Iterator[None]:
+def tables_kept_open(*roots: Location) -> Iterator[None]:
     """Keep the tables below some replicas open in this block: each log is read once, and then what is new of it."""
     with _lock:
         _roots.update(roots)
@@ -139,6 +140,6 @@ def tables_kept_open(*roots: Path) -> Iterator[None]:
             for root in set(roots):
                 if not _roots[root]:
                     del _roots[root]
-            for path in [each for each in _gates if not any(each.is_relative_to(root) for root in _roots)]:
+            for path in [each for each in _gates if not any(each.is_in(root) for root in _roots)]:
                 del _gates[path]
                 _kept.pop(path, None)

@@ -6,9 +6,7 @@ Where a table's rows are the rows of its files, Spark reads those.
 
 import logging
 import re
-import shutil
 from collections.abc import Collection, Mapping, Sequence
-from pathlib import Path
 from typing import Any
 from urllib.parse import unquote
 
@@ -24,6 +22,8 @@ from mergerepl.errors import StoreError
 from mergerepl.rows.sql import quote
 from mergerepl.spark.callers import active_session
 from mergerepl.spark.session import copy_if_possible, in_session, with_write_confs
+from mergerepl.store.folders import is_there, make_folder, remove_folder
+from mergerepl.store.location import Location
 
 logger = logging.getLogger(__name__)
 
@@ -74,21 +74,21 @@ def may_hold(file: dict[str, Any], bounds: Bounds) -> bool:
 
 
 def read_files(
-    spark: SparkSession, table: Path, files: Sequence[dict[str, Any]], schema: StructType
+    spark: SparkSession, table: Location, files: Sequence[dict[str, Any]], schema: StructType
 ) -> DataFrame:
     """Return some columns of some files (at least one)."""
     return spark.read.schema(schema).parquet(*(str(table / each["path"]) for each in files))
 
 
-def write_files(rows: DataFrame, folder: Path, measures: Sequence[Column] = ()) -> dict[str, Any]:
+def write_files(rows: DataFrame, folder: Location, measures: Sequence[Column] = ()) -> dict[str, Any]:
     """Write rows as Parquet files of a folder, in place of what it holds; return the measures of them by name.
 
     On a local path Spark starts a process (`chmod`, 3 ms) for each file and each folder that it makes. So there is no
     marker file, and what Hadoop's FileOutputCommitter would make before the first row is there already.
     """
-    if folder.exists():
-        shutil.rmtree(folder)
-    (folder / "_temporary" / "0" / "_temporary").mkdir(parents=True)
+    if is_there(folder):
+        remove_folder(folder)
+    make_folder(folder.join("_temporary", "0", "_temporary"))
     written = with_write_confs(rows)
     observation = Observation()
     if measures:
@@ -99,7 +99,7 @@ def write_files(rows: DataFrame, folder: Path, measures: Sequence[Column] = ()) 
     return observation.get if measures else {}
 
 
-def foreign_file(spark: SparkSession, table: Path, version: int) -> str | None:
+def foreign_file(spark: SparkSession, table: Location, version: int) -> str | None:
     """Return a data file of a table that lies outside its folder, or None.
 
     Its owner may remove it, and a log may name any file at all.
@@ -117,7 +117,7 @@ def foreign_file(spark: SparkSession, table: Path, version: int) -> str | None:
 
 def read_columns(
     spark: SparkSession,
-    table: Path,
+    table: Location,
     version: int,
     columns: Sequence[str] | None = None,
     *,
@@ -149,7 +149,7 @@ def read_columns(
     return rows.select(*(quote(name) for name in columns)) if columns else rows
 
 
-def read_version(spark: SparkSession, table: Path, version: int) -> DataFrame:
+def read_version(spark: SparkSession, table: Location, version: int) -> DataFrame:
     """Return the rows of a table at one version, however old its commit is.
 
     Delta refuses a version older than `delta.deletedFileRetentionDuration` as soon as a newer one is there, with all its
@@ -161,7 +161,7 @@ def read_version(spark: SparkSession, table: Path, version: int) -> DataFrame:
 
 
 def feed_through_delta(
-    spark: SparkSession, table: Path, from_version_inclusive: int, through_version_inclusive: int
+    spark: SparkSession, table: Location, from_version_inclusive: int, through_version_inclusive: int
 ) -> DataFrame:
     """Return the change feed of a version range through Delta's own reader."""
     reader = spark.read.format("delta").option("readChangeFeed", "true")
@@ -171,7 +171,7 @@ def feed_through_delta(
 
 def feed_as_stored(
     spark: SparkSession,
-    table: Path,
+    table: Location,
     from_version_inclusive: int,
     through_version_inclusive: int,
     *,

@@ -4,7 +4,6 @@ import json
 import logging
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from mergerepl.delta.log import is_delta_table
@@ -16,6 +15,7 @@ from mergerepl.delta.transactions import commit_properties
 from mergerepl.delta.types import field, json_of
 from mergerepl.errors import StoreError
 from mergerepl.rows.arrow_values import python_values
+from mergerepl.store.location import Location
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -27,7 +27,7 @@ Row = dict[str, Any]
 
 
 def read_rows(
-    path: Path,
+    path: Location,
     names: Sequence[str],
     *,
     where: str | None = None,
@@ -42,7 +42,7 @@ def read_rows(
     return python_rows(stored, names)
 
 
-def typed_rows(path: Path, types: Mapping[str, "pa.DataType"], *, where: str) -> "pa.Table":
+def typed_rows(path: Location, types: Mapping[str, "pa.DataType"], *, where: str) -> "pa.Table":
     """Return columns of rows of a table with these types; one that the table does not have yet is NULL."""
     import pyarrow as pa
 
@@ -55,7 +55,7 @@ def typed_rows(path: Path, types: Mapping[str, "pa.DataType"], *, where: str) ->
 
 
 def version_and_rows(
-    path: Path,
+    path: Location,
     names: Sequence[str],
     *,
     where: str | None = None,
@@ -81,14 +81,14 @@ def version_and_rows(
 
 
 @contextmanager
-def _at_head(path: Path) -> Iterator["DeltaTable"]:
+def _at_head(path: Location) -> Iterator["DeltaTable"]:
     opened = opened_table(path)
     with opened.at(opened.version) as table:
         yield table
 
 
 @contextmanager
-def _writing(path: Path) -> Iterator["DeltaTable"]:
+def _writing(path: Location) -> Iterator["DeltaTable"]:
     with _as_store_error(path):
         opened = opened_table(path)
     with opened.writing(opened.version) as table:
@@ -117,7 +117,7 @@ def python_rows(stored: "pa.Table", names: Sequence[str]) -> list[Row]:
     ]
 
 
-def column_names(path: Path) -> list[str]:
+def column_names(path: Location) -> list[str]:
     """Return the columns of a Delta table.
 
     Raises: StoreError if the table is missing or unreadable.
@@ -126,7 +126,7 @@ def column_names(path: Path) -> list[str]:
         return [field["name"] for field in open_table(path).fields]
 
 
-def count_rows(path: Path, *, where: str | None = None) -> int:
+def count_rows(path: Location, *, where: str | None = None) -> int:
     """Return how many rows of a Delta table there are, or fulfil a condition.
 
     Raises: StoreError if the table is missing or unreadable.
@@ -141,7 +141,7 @@ def count_rows(path: Path, *, where: str | None = None) -> int:
         return int(python_values(found.column("n"))[0])
 
 
-def counts_by(path: Path, column: str, *, where: str) -> dict[Any, int]:
+def counts_by(path: Location, column: str, *, where: str) -> dict[Any, int]:
     """Return how many rows of a Delta table fulfil a condition, by the values of a column.
 
     Raises: StoreError if the table is missing or unreadable.
@@ -161,7 +161,7 @@ def is_of_odd_text(error: BaseException | None) -> bool:
 
 
 @contextmanager
-def _as_store_error(path: Path) -> Iterator[None]:
+def _as_store_error(path: Location) -> Iterator[None]:
     """Raise what delta-rs raises while it reads a table as an error of ours.
 
     Raises: StoreError.
@@ -195,7 +195,7 @@ def _as_store_error(path: Path) -> Iterator[None]:
 
 
 def write_rows(
-    path: Path,
+    path: Location,
     rows: "pa.Table",
     *,
     mode: Literal["append", "overwrite"],
@@ -222,13 +222,13 @@ def write_rows(
         return table.version()
 
 
-def update_rows(path: Path, values: Mapping[str, str], *, where: str) -> None:
+def update_rows(path: Location, values: Mapping[str, str], *, where: str) -> None:
     """Set columns (to expressions) in the rows that fulfil a condition, in one commit if there are any."""
     with _writing(path) as table:
         table.update(updates=dict(values), predicate=where)
 
 
-def delete_rows(path: Path, *, where: str) -> None:
+def delete_rows(path: Location, *, where: str) -> None:
     """Remove the rows that fulfil a condition, in one marked commit if there are any.
 
     Files with only such rows are not rewritten.
@@ -237,7 +237,7 @@ def delete_rows(path: Path, *, where: str) -> None:
         table.delete(where, commit_properties=commit_properties(CommitMark("cleanup", "delete")))
 
 
-def remove_unused_files(tables: Iterable[Path]) -> None:
+def remove_unused_files(tables: Iterable[Location]) -> None:
     """Remove files that replaced contents of tables left longer ago than they are kept. What fails is logged."""
     for table in tables:
         try:
@@ -248,11 +248,11 @@ def remove_unused_files(tables: Iterable[Path]) -> None:
             log.warning("unused files of %s were not removed: %s", table, error)
 
 
-def _lacking(path: Path, column: str, how: str) -> StoreError:
+def _lacking(path: Location, column: str, how: str) -> StoreError:
     return edited_table(path, f"{how} column '{column}'", column=column)
 
 
-def edited_table(path: Path, what: str, **facts: Any) -> StoreError:
+def edited_table(path: Location, what: str, **facts: Any) -> StoreError:
     """Return the error about a system table that says `what` mergerepl never writes."""
     return StoreError(
         f"System table '{path.name}' of replica '{path.parent.parent}' {what}: it was edited or damaged. Restore it "

@@ -8,7 +8,6 @@ and change feed. Features that the tables below do not list keep Spark's path, a
 import re
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from mergerepl.changes import DATA_ACTIONS, Action
@@ -27,6 +26,8 @@ from mergerepl.delta.types import Json, ddl_of, has_not_null_parts, leaf_types
 from mergerepl.delta.writes import commit_transaction
 from mergerepl.model.article import PublishedArticle
 from mergerepl.rows.key_bounds import KeyBounds
+from mergerepl.store.folders import facts_of
+from mergerepl.store.location import Location
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -167,7 +168,10 @@ def _file_problem(table: TableState, article: PublishedArticle, bounds: KeyBound
         return NeedsSparkError("its rows are not those of its files")
     touched = [table.path / each["path"] for each in files if may_hold(each, ranges)]
     try:
-        if len(touched) > MOST_FILES or sum(file.stat().st_size for file in touched) > MOST_BYTES_REWRITTEN:
+        if (
+            len(touched) > MOST_FILES
+            or sum(facts_of(file).st_size for file in touched) > MOST_BYTES_REWRITTEN
+        ):
             return TooLargeForArrowError(
                 f"more than {MOST_FILES} files or {MOST_BYTES_REWRITTEN >> 20} MiB to rewrite"
             )
@@ -181,7 +185,7 @@ def _file_problem(table: TableState, article: PublishedArticle, bounds: KeyBound
 
 def merge_small(
     rows_of: Callable[[], SmallRows],
-    table: Path,
+    table: Location,
     article: PublishedArticle,
     *,
     actions: Mapping[str, int],

@@ -6,7 +6,6 @@ from collections.abc import Iterator
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from functools import cached_property
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from mergerepl.delta.log import CHECKPOINT, LOG_FOLDER, Commit, commits, head_version, log_path, read_commit
@@ -14,6 +13,8 @@ from mergerepl.delta.metadata import CHAR_VARCHAR, CONSTRAINT_PREFIX, TableMetad
 from mergerepl.delta.opened import OpenedTable, opened_table
 from mergerepl.delta.types import Field, has_not_null_parts, invariants, nested_names
 from mergerepl.errors import StoreError
+from mergerepl.store.folders import facts_of, files_in, is_there
+from mergerepl.store.location import Location
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -36,7 +37,7 @@ _UNSUPPORTED = ("nsupported", "Schema error", "Invalid", "catalog-managed")
 class TableState:
     """A table at one version: metadata, protocol and columns. `opened` is delta-rs' view of it, which may have moved on."""
 
-    path: Path
+    path: Location
     version: int
     metadata: TableMetadata
     reader_version: int
@@ -171,7 +172,7 @@ class TableState:
         return commits(self.path, from_version_exclusive=version, through_version_inclusive=self.version)
 
 
-def open_table(path: Path, version: int | None = None) -> TableState:
+def open_table(path: Location, version: int | None = None) -> TableState:
     """Return a table at a version, by default at its head.
 
     Raises: StoreError if it is no Delta table, its log has a gap or is damaged, or it needs a feature or has a type that
@@ -214,13 +215,13 @@ def row_constraints(table: TableState, article: "PublishedArticle") -> str:
     return hashlib.sha256(json.dumps(asked, sort_keys=True).encode()).hexdigest()[:16]
 
 
-def file_names(table: Path, version: int) -> list[str]:
+def file_names(table: Location, version: int) -> list[str]:
     """Return the paths of a table's files at a version, as its log writes them."""
     names: list[str] = open_table(table, version).files(with_bounds=False)["path"].to_pylist()
     return names
 
 
-def _refuse_damaged_commit(path: Path, version: int) -> None:
+def _refuse_damaged_commit(path: Location, version: int) -> None:
     """Read the commits that delta-rs read: the error that names the damaged file is the better one.
 
     Raises: StoreError.
@@ -229,7 +230,7 @@ def _refuse_damaged_commit(path: Path, version: int) -> None:
         read_commit(path, each)
 
 
-def _unreadable(path: Path, version: int, reason: str) -> StoreError:
+def _unreadable(path: Location, version: int, reason: str) -> StoreError:
     if "'udt'" in reason:
         return StoreError(
             f"'{path}' has a column of a user-defined type, such as a vector of Spark ML: delta-rs cannot open the table, "
@@ -252,22 +253,22 @@ def _unreadable(path: Path, version: int, reason: str) -> StoreError:
     )
 
 
-def _checkpoints(path: Path, version: int) -> dict[int, Path]:
-    found: dict[int, Path] = {}
-    for each in (path / LOG_FOLDER).iterdir():
+def _checkpoints(path: Location, version: int) -> dict[int, Location]:
+    found: dict[int, Location] = {}
+    for each in files_in(path / LOG_FOLDER):
         match = CHECKPOINT.match(each.name)
         if match and int(match[1]) <= version:
             found[int(match[1])] = each
     return found
 
 
-def refuse_empty_commit(path: Path, version: int) -> None:
+def refuse_empty_commit(path: Location, version: int) -> None:
     """Check that a commit is not an empty file, as a power loss leaves it: delta-rs passes over it silently.
 
     Raises: StoreError.
     """
     file = log_path(path, version)
-    if file.exists() and not file.stat().st_size:
+    if is_there(file) and not facts_of(file).st_size:
         read_commit(path, version)
 
 

@@ -9,13 +9,13 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from mergerepl.delta.log import Commit, find_own_commit
 from mergerepl.delta.marks import CommitMark
 from mergerepl.delta.table import TableState, open_table
 from mergerepl.errors import CommitConflictError
+from mergerepl.store.location import Location
 
 if TYPE_CHECKING:
     from deltalake import CommitProperties
@@ -50,7 +50,7 @@ class Transaction:
 
 def commit_once(
     write: Callable[[], None],
-    table: Path,
+    table: Location,
     transaction: Transaction,
     *,
     from_version_exclusive: int,
@@ -78,7 +78,7 @@ def commit_once(
     return read_back(table, transaction, from_version_exclusive=from_version_exclusive)
 
 
-def retry_conflicts(write: Callable[[], T], table: Path, lost: CommitConflictError) -> T:
+def retry_conflicts(write: Callable[[], T], table: Location, lost: CommitConflictError) -> T:
     """Call a function that writes one commit, again each time that another writer's commit came first.
 
     Raises: `lost` after COMMIT_ATTEMPTS of them.
@@ -172,7 +172,7 @@ def commit_properties(
     )
 
 
-def write_once(writer: "DataFrameWriter", table: Path, transaction: Transaction, *, head: int) -> Commit:
+def write_once(writer: "DataFrameWriter", table: Location, transaction: Transaction, *, head: int) -> Commit:
     """Write rows to a table at version `head`, in one marked commit, and return it.
 
     Raises: CommitConflictError if the commit is not in the log afterwards (another process overwrote it).
@@ -186,7 +186,7 @@ def write_once(writer: "DataFrameWriter", table: Path, transaction: Transaction,
     return read_back(table, transaction, from_version_exclusive=head)
 
 
-def read_back(table: Path, transaction: Transaction, *, from_version_exclusive: int) -> Commit:
+def read_back(table: Location, transaction: Transaction, *, from_version_exclusive: int) -> Commit:
     """Return our commit, looked for in the log itself. A write with a transaction always commits, even if empty.
 
     Raises: CommitConflictError if it is not there: on a local path another process can overwrite a commit
@@ -203,7 +203,7 @@ def read_back(table: Path, transaction: Transaction, *, from_version_exclusive: 
     return commit
 
 
-def transaction_version(table: Path, app_id: str) -> int:
+def transaction_version(table: Location, app_id: str) -> int:
     """Return the last transaction version of an application in a table, -1 if there is none."""
     return open_table(table).transaction_version(app_id)
 

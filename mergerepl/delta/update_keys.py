@@ -8,7 +8,6 @@ the UPDATE counted, no other row changed.
 
 from collections.abc import Mapping, Sequence
 from functools import lru_cache, reduce
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from mergerepl.delta.commit_files import (
@@ -21,11 +20,12 @@ from mergerepl.delta.commit_files import (
     without_copied,
 )
 from mergerepl.delta.engine_choice import NeedsSparkError, require_texts
-from mergerepl.delta.log import actions_of, commit_text, log_path
+from mergerepl.delta.log import commit_text, log_actions
 from mergerepl.delta.small_writer import COLUMN_PROPERTIES, KEY_TYPES, type_problem
 from mergerepl.delta.table import TableState, open_table
 from mergerepl.errors import StoreError
 from mergerepl.rows.sql import quote
+from mergerepl.store.location import Location
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -44,7 +44,7 @@ _MOST_HELD_BYTES = 16 << 20
 REMEDY = "Change few rows by MERGE of delta-rs (`DeltaTable.merge`) or through Spark: then only the changed rows are read."
 
 
-def update_keys(table: Path, version: int, key: Sequence[str]) -> UpdateKeys:
+def update_keys(table: Location, version: int, key: Sequence[str]) -> UpdateKeys:
     """Return the keys of the rows that a commit changed, an UPDATE by delta-rs, if it proves them.
 
     `key` are the key's columns. Some of them are enough: more rows are read then.
@@ -53,7 +53,7 @@ def update_keys(table: Path, version: int, key: Sequence[str]) -> UpdateKeys:
 
 
 @lru_cache(maxsize=64)
-def _update_keys(table: Path, version: int, key: tuple[str, ...], _commit: str | None) -> UpdateKeys:
+def _update_keys(table: Location, version: int, key: tuple[str, ...], _commit: str | None) -> UpdateKeys:
     import pyarrow as pa
 
     try:
@@ -97,7 +97,7 @@ def _proven(table: TableState, key: Sequence[str]) -> UpdateKeys:
 
 def _counts(table: TableState) -> tuple[int, int]:
     """Return how many rows an UPDATE says that it updated and copied."""
-    actions = actions_of(log_path(table.path, table.version).read_text(encoding="utf-8"))
+    actions = log_actions(table.path, table.version)
     info: Mapping[str, Any] = next((action["commitInfo"] for action in actions if "commitInfo" in action), {})
     if info.get("operation") != "UPDATE":
         raise NeedsSparkError(f"it is a {info.get('operation')} by an old version")

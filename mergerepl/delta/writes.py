@@ -2,7 +2,6 @@
 
 import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from mergerepl.delta.create import NewTable, features_of
@@ -11,12 +10,14 @@ from mergerepl.delta.table import TableState, open_table
 from mergerepl.delta.transactions import Transaction, commit_properties, is_done, read_back, write_once
 from mergerepl.delta.types import Field, ddl_of, field, json_of
 from mergerepl.rows.sql import quote
+from mergerepl.store.folders import facts_of
+from mergerepl.store.location import Location
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
 
 
-def append(rows: "DataFrame", table: Path, transaction: Transaction) -> None:
+def append(rows: "DataFrame", table: Location, transaction: Transaction) -> None:
     """Append rows to a user's table through Spark; without effect if the table holds the transaction already.
 
     Raises: CommitConflictError if the commit is not in the log afterwards (another process overwrote it).
@@ -29,7 +30,9 @@ def append(rows: "DataFrame", table: Path, transaction: Transaction) -> None:
     write_once(with_write_confs(rows).write.format("delta").mode("append"), table, transaction, head=head)
 
 
-def add_files(state: TableState, files: Mapping[Path, Mapping[str, Any]], transaction: Transaction) -> None:
+def add_files(
+    state: TableState, files: Mapping[Location, Mapping[str, Any]], transaction: Transaction
+) -> None:
     """Commit files that are in a table's folder already, each with its statistics; no files are a commit too.
 
     Raises: deltalake's CommitFailedError if the table does not take the commit; CommitConflictError if the commit is not
@@ -37,8 +40,8 @@ def add_files(state: TableState, files: Mapping[Path, Mapping[str, Any]], transa
     """
     from deltalake.transaction import AddAction
 
-    def added(file: Path, statistics: Mapping[str, Any]) -> AddAction:
-        stat = file.stat()
+    def added(file: Location, statistics: Mapping[str, Any]) -> AddAction:
+        stat = facts_of(file)
         return AddAction(file.name, stat.st_size, {}, int(stat.st_mtime * 1000), True, json.dumps(statistics))
 
     with state.writing() as opened:
@@ -51,7 +54,7 @@ def add_files(state: TableState, files: Mapping[Path, Mapping[str, Any]], transa
     read_back(state.path, transaction, from_version_exclusive=state.version)
 
 
-def commit_transaction(table: Path, transaction: Transaction) -> None:
+def commit_transaction(table: Location, transaction: Transaction) -> None:
     """Commit a transaction that changes no row; without effect if the table holds it already.
 
     Raises: CommitConflictError if the commit is not in the log afterwards (another process overwrote it).
@@ -63,7 +66,7 @@ def commit_transaction(table: Path, transaction: Transaction) -> None:
 
 def overwrite(
     rows: "DataFrame",
-    table: Path,
+    table: Location,
     transaction: Transaction,
     *,
     partition_columns: Sequence[str],
@@ -96,7 +99,7 @@ def overwrite(
 
 
 def retype_columns(
-    spark: "SparkSession", table: Path, types: Mapping[str, str], transaction: Transaction
+    spark: "SparkSession", table: Location, types: Mapping[str, str], transaction: Transaction
 ) -> None:
     """Give columns of a table other types (Spark DDL), in one marked commit that rewrites its rows; once.
 
@@ -121,7 +124,7 @@ def retype_columns(
     overwrite(rows, table, transaction, partition_columns=state.metadata.partition_columns)
 
 
-def add_columns(spark_of: "Callable[[], SparkSession]", path: Path, columns: Sequence[Field]) -> None:
+def add_columns(spark_of: "Callable[[], SparkSession]", path: Location, columns: Sequence[Field]) -> None:
     """Add columns at a table's end: by delta-rs, in milliseconds, unless they need a table feature that is not there."""
     if not columns:
         return
@@ -153,7 +156,9 @@ def _missing_features(table: TableState, columns: Sequence[Field]) -> list[str]:
     return sorted({*features_of(NewTable(columns))} - table.features)
 
 
-def compact(table: Path, *, target_bytes: int, most_files: int = 0, rows_of_group: int | None = None) -> bool:
+def compact(
+    table: Location, *, target_bytes: int, most_files: int = 0, rows_of_group: int | None = None
+) -> bool:
     """Rewrite files below a size as few of about that size, if a table has more than `most_files`; return whether it did.
 
     The same rows, in a commit that changes no data, without Spark. Files stay in the order of their appends, so that bounds

@@ -32,13 +32,13 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
 from mergerepl.errors import StoreError
 from mergerepl.logreader.errors import RESUME, may_pass
 from mergerepl.logreader.plan import Plan, Reading, SourcePlan
 from mergerepl.logreader.positions import LogState
+from mergerepl.store.location import Location
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -75,7 +75,7 @@ class ReadRows:
 class Cycle:
     """A plan that is carried out. `changes` returns the readings of a source, in the order of its versions."""
 
-    root: Path
+    root: Location
     plan: Plan
     spark: Callable[[], SparkSession]
     changes: Callable[[int], Sequence[ReadRows]]

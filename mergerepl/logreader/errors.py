@@ -1,9 +1,9 @@
 """Refusals of the log reader."""
 
-from pathlib import Path
 from typing import Self
 
 from mergerepl.errors import StoreError, Transient
+from mergerepl.store.location import Location
 
 RESUME = "`mergerepl cdc resume` (`mergerepl transactional resume` where publications alone read it)"
 """How a paused source is read on."""
@@ -20,7 +20,7 @@ class LogReaderError(StoreError):
     """The log reader's bookkeeping cannot be used; nothing was changed."""
 
     @classmethod
-    def restored(cls, root: Path, what: str) -> Self:
+    def restored(cls, root: Location, what: str) -> Self:
         """A part of the bookkeeping is older than another."""
         return cls(
             f"The log reader of '{root}' cannot go on: {what}. A part of '_logreader' or '_cdc' was restored alone. "

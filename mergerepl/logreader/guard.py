@@ -1,14 +1,14 @@
 """Checks before a scan: a copied folder, partly restored bookkeeping and a lost consumer are refused."""
 
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 
 from mergerepl.logreader.consumer import COMPARE, STOP, Consumer, Wanted
 from mergerepl.logreader.errors import LogReaderError
 from mergerepl.logreader.positions import LogState
+from mergerepl.store.location import Location
 
 
-def refuse_copy(root: Path, state: LogState) -> None:
+def refuse_copy(root: Location, state: LogState) -> None:
     """Check that the database lies where it was enabled.
 
     Raises: LogReaderError.
@@ -23,7 +23,7 @@ def refuse_copy(root: Path, state: LogState) -> None:
         )
 
 
-def refuse_other_consumers(root: Path, state: LogState, consumers: Sequence[Consumer]) -> None:
+def refuse_other_consumers(root: Location, state: LogState, consumers: Sequence[Consumer]) -> None:
     """Check that this scan serves all consumers of each source.
 
     Raises: LogReaderError.
@@ -40,7 +40,7 @@ def refuse_other_consumers(root: Path, state: LogState, consumers: Sequence[Cons
         )
 
 
-def refuse_restored(root: Path, state: LogState, consumers: Sequence[Consumer]) -> None:
+def refuse_restored(root: Location, state: LogState, consumers: Sequence[Consumer]) -> None:
     """Check, if no plan is pending, that gates and positions are from the same moment.
 
     Raises: LogReaderError.

@@ -9,7 +9,6 @@ from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from functools import cached_property
 from importlib import import_module
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from mergerepl.delta.tables import is_delta_table
@@ -18,6 +17,7 @@ from mergerepl.logreader.lsn import epoch_of
 from mergerepl.logreader.positions import LogState, control_of, has_log_reader, read_state, save_state
 from mergerepl.replica.control import ControlPlane
 from mergerepl.store.lease import LOG_READER_LOCK, lease, record_jvm
+from mergerepl.store.location import Location
 from mergerepl.systables import cdc, logreader, transactional
 from mergerepl.systables.logreader import LogReaderRow
 
@@ -33,7 +33,7 @@ class LogReader:
     read.
     """
 
-    root: Path
+    root: Location
     given: SparkSession | None = None
     lock_wait_s: float = 0.0
     is_long_running: bool = False
@@ -124,7 +124,7 @@ PRODUCTS = (
 """In the order in which their gates are committed. Products do not import each other: each is loaded by name."""
 
 
-def consumers_at(root: Path, known: dict[str, Consumer]) -> Iterator[Consumer]:
+def consumers_at(root: Location, known: dict[str, Consumer]) -> Iterator[Consumer]:
     """Yield the consumers of a folder, in the order of their gates; `known` keeps them from one call to the next."""
     for product in PRODUCTS:
         if not is_delta_table(root / product.table):

@@ -3,12 +3,12 @@
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from datetime import datetime
-from pathlib import Path
 from typing import Any
 
 from mergerepl.logreader.lsn import Lsn
 from mergerepl.logreader.positions import LogState
 from mergerepl.model.cdc import ScanError
+from mergerepl.store.location import Location
 from mergerepl.store.redo import RedoLog
 from mergerepl.systables.logreader import FOLDER, LogReaderRow
 
@@ -202,7 +202,7 @@ def paused_row(row: LogReaderRow, paused: Paused) -> LogReaderRow:
     return replace(row, status=status, error_number=paused.number, reason=paused.reason)
 
 
-def redo_log(root: Path) -> RedoLog[Plan]:
+def redo_log(root: Location) -> RedoLog[Plan]:
     """Return the redo log of the scan cycles of a database."""
     return RedoLog(
         root / FOLDER,

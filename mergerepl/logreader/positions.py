@@ -2,11 +2,11 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from pathlib import Path
 
 from mergerepl.delta.properties import KEPT_A_DAY
 from mergerepl.logreader.errors import LogReaderError
 from mergerepl.replica.control import ControlPlane
+from mergerepl.store.location import Location
 from mergerepl.systables.logreader import DATABASE, FOLDER, LOG_READER, SCHEMA_VERSION, LogReaderRow
 
 
@@ -36,7 +36,7 @@ class LogState:
         return replace(self, sources=left)
 
 
-def control_of(root: Path) -> ControlPlane:
+def control_of(root: Location) -> ControlPlane:
     """Return the log reader's tables of a database. Kept between cycles, it reads only what another process changed."""
     return ControlPlane(root / FOLDER, KEPT_A_DAY)
 

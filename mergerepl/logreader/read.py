@@ -4,7 +4,6 @@ import logging
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from pathlib import Path
 
 from pyspark.errors import AnalysisException
 from pyspark.sql import Column, DataFrame, SparkSession
@@ -26,6 +25,7 @@ from mergerepl.rows.sql import quote
 from mergerepl.spark.errors import cause_of, gone_reason, unopened_file
 from mergerepl.spark.in_memory import in_one_task, release
 from mergerepl.spark.session import require_utc
+from mergerepl.store.location import Location
 
 log = logging.getLogger(__name__)
 
@@ -50,7 +50,7 @@ class ReadSource:
 
 
 def read_source(
-    spark: SparkSession, root: Path, source: SourcePlan, *, on_gap: str, is_decided: bool = False
+    spark: SparkSession, root: Location, source: SourcePlan, *, on_gap: str, is_decided: bool = False
 ) -> ReadSource:
     """Read a source. Where the feed is not there, versions are compared, unless a gap stops the source, or it is decided.
 
@@ -73,7 +73,13 @@ def read_source(
 
 
 def _read(
-    spark: SparkSession, path: Path, source: SourcePlan, reading: Reading, *, on_gap: str, is_decided: bool
+    spark: SparkSession,
+    path: Location,
+    source: SourcePlan,
+    reading: Reading,
+    *,
+    on_gap: str,
+    is_decided: bool,
 ) -> tuple[Reading, KeptEvents]:
     shape = _shape(source, reading)
     why = reading.compared
@@ -149,7 +155,9 @@ def _gap_text(source: SourcePlan, reading: Reading, why: str, gone: str) -> str:
     )
 
 
-def _events_of_feed(spark: SparkSession, path: Path, reading: Reading, shape: RowShape) -> KeptEvents | None:
+def _events_of_feed(
+    spark: SparkSession, path: Location, reading: Reading, shape: RowShape
+) -> KeptEvents | None:
     segment = Segment(
         reading.from_version_inclusive,
         reading.through_version_inclusive,
@@ -167,7 +175,7 @@ def _events_of_feed(spark: SparkSession, path: Path, reading: Reading, shape: Ro
     return keep_events(rows, shape, rows=reading.most_rows)
 
 
-def _events_of_versions(spark: SparkSession, path: Path, reading: Reading, shape: RowShape) -> KeptEvents:
+def _events_of_versions(spark: SparkSession, path: Location, reading: Reading, shape: RowShape) -> KeptEvents:
     before_version, after_version = reading.from_version_inclusive - 1, reading.through_version_inclusive
     after = read_version(spark, path, after_version).select(*(quote(name) for name in reading.columns))
     try:
@@ -182,7 +190,7 @@ def _events_of_versions(spark: SparkSession, path: Path, reading: Reading, shape
     return keep_events(as_feed(before, after, after_version), shape)
 
 
-def rows_before(spark: SparkSession, path: Path, version: int, reading: Reading) -> DataFrame:
+def rows_before(spark: SparkSession, path: Location, version: int, reading: Reading) -> DataFrame:
     """Return the rows of an earlier version under the columns of a reading; missing values are NULL."""
     rows = read_version(spark, path, version)
     changes = column_changes(version, open_table(path, version).metadata.fields, reading.fields)

@@ -3,7 +3,6 @@
 import json
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path
 
 from mergerepl.delta.feed.window import unmatched_removals, untrue_versions
 from mergerepl.delta.metadata import TableMetadata
@@ -25,6 +24,7 @@ from mergerepl.logreader.consumer import STOP, UNUSABLE
 from mergerepl.logreader.cut import LoggedCommit, Placed, cut
 from mergerepl.logreader.errors import RESUME, may_pass
 from mergerepl.logreader.plan import REPLACED, ColumnChange, Paused, Reading, name_at
+from mergerepl.store.location import Location
 from mergerepl.systables.logreader import LogReaderRow
 
 """The number of the error that changes of a source can no longer be determined."""
@@ -70,7 +70,7 @@ class SourceLook:
     """
 
     row: LogReaderRow
-    path: Path
+    path: Location
     head: int
     units: tuple[Unit, ...] = ()
     through_version_inclusive: int = -1
@@ -149,7 +149,7 @@ def begun(row: LogReaderRow, state: TableState) -> LogReaderRow:
     )
 
 
-def look_at(root: Path, row: LogReaderRow, *, began_ns: int, most: int, on_gap: str) -> SourceLook:
+def look_at(root: Location, row: LogReaderRow, *, began_ns: int, most: int, on_gap: str) -> SourceLook:
     """Return the new units of a source: at most so many.
 
     A source that cannot be read on is returned with the reason (`paused`).
@@ -238,7 +238,7 @@ def _with_commits(look: SourceLook, *, began_ns: int, most: int, on_gap: str) ->
     return replace(at, units=tuple(units)).limited(_before_a_type(units, columns))
 
 
-def _logged(row: LogReaderRow, path: Path, head: int) -> Iterator[LoggedCommit]:
+def _logged(row: LogReaderRow, path: Location, head: int) -> Iterator[LoggedCommit]:
     for version in range(row.position + 1, head + 1):
         try:
             yield LoggedCommit(row.source_object_id, version, written_ns(path, version))

@@ -2,7 +2,6 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
 
 from pyspark.sql import Column, DataFrame, Row, SparkSession
 from pyspark.sql import functions as F
@@ -14,6 +13,7 @@ from mergerepl.model.results import ArticleValidation, KeyDifference
 from mergerepl.monitoring.row_hash import key_hash, row_hash
 from mergerepl.rows.images import comparable, readable
 from mergerepl.rows.sql import quote
+from mergerepl.store.location import Location
 from triggers.schema_checks import require_columns
 
 BUCKETS = 64
@@ -43,8 +43,8 @@ def compare_tables(
     spark: SparkSession,
     publisher: PublishedArticle,
     subscriber: PublishedArticle,
-    publisher_table: Path,
-    subscriber_table: Path,
+    publisher_table: Location,
+    subscriber_table: Location,
     publisher_rows: DataFrame | None = None,
 ) -> ArticleValidation:
     """Compare the rows of two tables: return their counts, and the keys that differ.

@@ -3,10 +3,10 @@
 import shlex
 from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
 
 from mergerepl.delta.layout import CLUSTERING, FILE_BYTES, Layout, last_commits, last_merges, layout
 from mergerepl.delta.tables import Commit, TableState
+from mergerepl.store.location import Location
 
 _MIB = 1024**2
 _ROWS_OF_A_FILE = 500_000
@@ -44,7 +44,7 @@ def layout_reasons(found: Layout, file_bytes: int) -> list[str]:
     return reasons
 
 
-def cost(root: Path, article: str, key: Sequence[str], table: TableState) -> Cost | None:
+def cost(root: Location, article: str, key: Sequence[str], table: TableState) -> Cost | None:
     """Return why changes of an article's table at a replica are dear; None if they are not.
 
     `key` are the columns by whose bounds a sync leaves files out.
@@ -88,7 +88,7 @@ def _is_dear(commit: Commit) -> bool:
     return commit.copied_rows > max(_COPIED_ROWS, _COPIED_PER_CHANGE * sum(commit.merged_rows))
 
 
-def _remedy(root: Path, article: str, table: TableState, found: Layout, file_bytes: int) -> str:
+def _remedy(root: Location, article: str, table: TableState, found: Layout, file_bytes: int) -> str:
     if not layout_reasons(found, file_bytes):
         return (
             "Its files are small; the changed rows lie in many of them. Synchronize less often, or cluster the table by a "

@@ -26,7 +26,9 @@ from mergerepl.replica.replica import Replica
 from mergerepl.spark import archive, cache, confs, jars, jvm
 from mergerepl.spark.java import Java, find_java, given_options
 from mergerepl.store import lease
-from mergerepl.systables.table import FOLDER, Plane
+from mergerepl.store.folders import has_system_tables, is_there
+from mergerepl.store.location import Location
+from mergerepl.systables.table import Plane
 
 # The JARs on the class path are of these releases; Python sides of others do not fit them.
 EXACT_VERSIONS = {"pyspark": "4.2.0", "delta-spark": "4.4.0"}
@@ -184,7 +186,7 @@ def _cache() -> Check:
     except (EngineError, OSError) as error:
         said = error.message if isinstance(error, EngineError) else f"{cache.root()}: {error.strerror}"
         return Check("cache", Status.FAIL, said, "Set MERGEREPL_CACHE to a folder you can write.")
-    return _with_disk("cache", folder, str(folder))
+    return _with_disk("cache", Location.of(folder), str(folder))
 
 
 def _environment() -> Iterator[Check]:
@@ -199,7 +201,7 @@ def _environment() -> Iterator[Check]:
         yield Check("java options", Status.OK, said)
 
 
-def _with_disk(name: str, folder: Path, detail: str) -> Check:
+def _with_disk(name: str, folder: Location, detail: str) -> Check:
     """Return the check of a folder that works, unless its disk is nearly full."""
     free = shutil.disk_usage(folder).free
     detail += f", {free / 1024**3:.1f} GiB free"
@@ -214,11 +216,11 @@ def _replica(root: str, *, mend: bool) -> Iterator[Check]:
     """Check a replica's storage and whether somebody holds it."""
     name = f"storage {roots.masked(root)}"
     try:
-        folder = Path(roots.parse(root))
+        folder = Location.of(roots.parse(root))
     except MergeReplError as error:
         yield Check(name, Status.FAIL, error.message, "Give a local folder.")
         return
-    if not folder.exists():
+    if not is_there(folder):
         yield Check(
             name,
             Status.WARN,
@@ -234,11 +236,11 @@ def _replica(root: str, *, mend: bool) -> Iterator[Check]:
         yield Check(f"lock {folder}", Status.WARN, f"held: {facts}", "Wait for that agent, or end it.")
     else:
         yield Check(f"lock {folder}", Status.OK, "free")
-    if (folder / FOLDER).is_dir():
+    if has_system_tables(folder):
         yield from _files(folder, mend=mend)
 
 
-def _files(folder: Path, *, mend: bool) -> Iterator[Check]:
+def _files(folder: Location, *, mend: bool) -> Iterator[Check]:
     """Check that every library reads the files of a replica's tables as Spark does, and removes them by their names."""
     try:
         replica = Replica(folder).require()
@@ -265,14 +267,14 @@ def _files(folder: Path, *, mend: bool) -> Iterator[Check]:
             yield _faulty(folder, faults, mended=_mended(folder, faults) if mend else 0)
 
 
-def _cost(folder: Path, article: PublishedArticle, table: Path) -> Iterator[Check]:
+def _cost(folder: Location, article: PublishedArticle, table: Location) -> Iterator[Check]:
     """Yield that few changes of an article's table take long, if they do."""
     found = cost(folder, article.name, article.bounded_identity, open_table(table))
     if found is not None:
         yield Check(f"cost {table}", Status.WARN, "; ".join(found.reasons), found.remedy)
 
 
-def _faulty(folder: Path, faults: FaultyFiles, *, mended: int) -> Check:
+def _faulty(folder: Location, faults: FaultyFiles, *, mended: int) -> Check:
     """Return what is wrong with a table's files, or that it was mended."""
     kinds = {
         "hold times as INT96, which deltalake takes for others before 1678 and after 2261": faults.int96,
@@ -288,7 +290,7 @@ def _faulty(folder: Path, faults: FaultyFiles, *, mended: int) -> Check:
     return Check(f"files {faults.table}", Status.WARN, counts, remedy)
 
 
-def _mended(folder: Path, faults: FaultyFiles) -> int:
+def _mended(folder: Location, faults: FaultyFiles) -> int:
     """Write a table's faulty files again; return how many."""
     # Imported here: only this needs Spark.
     from mergerepl.delta.file_faults import mend_files
@@ -304,7 +306,7 @@ def _mended(folder: Path, faults: FaultyFiles) -> int:
         return mend_files(spark, faults, CommitMark(str(uuid4()), "mend"))
 
 
-def _storage(name: str, folder: Path) -> Check:
+def _storage(name: str, folder: Location) -> Check:
     """Check what Delta's commits and mergerepl's own files need of a file system."""
     try:
         with tempfile.TemporaryDirectory(dir=folder, prefix="_mergerepl-doctor-") as probe:

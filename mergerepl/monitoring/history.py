@@ -1,7 +1,6 @@
 """`mergerepl history`: the last merge sessions, their articles and their messages."""
 
 from collections.abc import Iterable, Sequence
-from pathlib import Path
 
 from mergerepl import roots
 from mergerepl.delta.sql_text import text_literal, text_literals, timestamp_literal
@@ -9,6 +8,7 @@ from mergerepl.errors import ConfigurationError
 from mergerepl.model.results import ArticleCounts, PhaseCounts, SessionRecord
 from mergerepl.monitoring.parties import subscriber_root
 from mergerepl.replica.replica import Replica
+from mergerepl.store.location import Location
 from mergerepl.systables import sessions
 from mergerepl.systables.sessions import ArticleHistoryRow, HistoryRow, Phase, RunStatus, SessionRow
 from mergerepl.systables.table import RowT, TypedTable
@@ -24,7 +24,7 @@ _RUNSTATUS: dict[int | None, str] = {
 
 
 def session_history(
-    root: Path, *, limit: int = 20, subscriber: str | None = None
+    root: Location, *, limit: int = 20, subscriber: str | None = None
 ) -> tuple[SessionRecord, ...]:
     """Return the last sessions a replica took part in, newest first; one recorded twice is returned once.
 

@@ -1,11 +1,11 @@
 """The subscriptions that a replica knows, and the replicas at their other ends."""
 
 from collections.abc import Sequence
-from pathlib import Path
 
 from mergerepl.errors import ConfigurationError, MergeReplError, StoreError
 from mergerepl.model.article import PublishedArticle
 from mergerepl.replica.replica import Replica
+from mergerepl.store.location import Location
 from mergerepl.systables.catalog import SubscriptionRow
 
 
@@ -25,7 +25,7 @@ def publication_name(replica: Replica, pubid: str) -> str:
     return names.get(pubid, pubid)
 
 
-def reachable(root: str | Path, replid: str) -> Replica | None:
+def reachable(root: str | Location, replid: str) -> Replica | None:
     """Return the replica at a root if it can be read and is the one meant, else None."""
     try:
         replica = Replica(root).require()

@@ -1,7 +1,6 @@
 """`mergerepl pending`: the changes that wait for the next sync, per subscription, article and direction."""
 
 from collections.abc import Callable, Iterator, Sequence
-from pathlib import Path
 
 from enumeration.plan import Destination
 from mergerepl.delta.feed.window import FeedWindow
@@ -11,6 +10,7 @@ from mergerepl.model.results import PendingArticle, PendingSubscription
 from mergerepl.monitoring.parties import others, publication_name, reachable, subscriber_root
 from mergerepl.monitoring.waiting import changes_for, uncaptured, unsent_generations
 from mergerepl.replica.replica import Replica
+from mergerepl.store.location import Location
 from mergerepl.systables.catalog import SubscriptionRow
 from mergerepl.systables.replinfo import ReplicaInfo
 
@@ -24,7 +24,7 @@ Look = Callable[[Replica, ReplicaInfo, PublishedArticle], tuple[int, str | None]
 """Returns the commits of an article's table that are not captured yet, and the problem that stops their capture."""
 
 
-def pending_changes(root: Path, *, table_problems: TableProblems) -> tuple[PendingSubscription, ...]:
+def pending_changes(root: Location, *, table_problems: TableProblems) -> tuple[PendingSubscription, ...]:
     """Return the waiting changes of each active subscription: both directions if the other end is in reach.
 
     Args:
@@ -36,7 +36,7 @@ def pending_changes(root: Path, *, table_problems: TableProblems) -> tuple[Pendi
     replica = Replica(root).require()
     info = replica.info()
     active = (row for row in others(replica) if row.is_active)
-    seen: dict[tuple[Path, int], tuple[int, str | None]] = {}
+    seen: dict[tuple[Location, int], tuple[int, str | None]] = {}
 
     def look(source: Replica, source_info: ReplicaInfo, article: PublishedArticle) -> tuple[int, str | None]:
         # The publisher's tables are looked at once, not for every subscription.

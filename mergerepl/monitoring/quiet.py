@@ -10,11 +10,13 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
-from pathlib import Path
+import os
 from typing import TYPE_CHECKING, Any
 
 from mergerepl.delta.log import as_seen, head_version, is_as_seen
 from mergerepl.errors import MergeReplError
+from mergerepl.roots import resolved
+from mergerepl.store.location import Location
 from mergerepl.store.notes import has_staged_session, read_note, write_note
 
 if TYPE_CHECKING:
@@ -42,7 +44,7 @@ _UNREADABLE = (MergeReplError, OSError, LookupError, TypeError, ValueError)
 
 
 def waiting_if_quiet(
-    publisher: Path, subscriber: Path, publication: str, direction: str = _BOTH
+    publisher: Location, subscriber: Location, publication: str, direction: str = _BOTH
 ) -> int | None:
     """Return how many changes wait; None if anything has changed at a replica since a full check found nothing to do.
 
@@ -59,7 +61,7 @@ def waiting_if_quiet(
         return None
 
 
-def nothing_to_do(subscriber: Path, publication: str, waiting: int = 0) -> SessionResult:
+def nothing_to_do(subscriber: Location, publication: str, waiting: int = 0) -> SessionResult:
     """Return the result of a session that `waiting_if_quiet` made unnecessary."""
     from mergerepl.model.results import SessionResult
 
@@ -93,16 +95,16 @@ def remember_quiet(
     write_note(publisher.root, _name(publisher.root, subscriber.root, publication, direction), note)
 
 
-Target = tuple[Path, Path, str]
+Target = tuple[Location, Location, str]
 """Publisher root, subscriber root and name of the publication of a subscription."""
 
 
-def noted_subscriptions(root: Path) -> list[Target] | None:
+def noted_subscriptions(root: Location) -> list[Target] | None:
     """Return the active subscriptions of a publisher as they were noted; None if they must be read.
 
     A note is valid only in the folder where it was made: a copy of a replica may have other subscriptions.
     """
-    root = root.expanduser().resolve()
+    root = Location.of(resolved(os.path.expanduser(root)))
     try:
         note = read_note(root, _SUBSCRIPTIONS)
         is_valid = note is not None and note["format"] == _FORMAT and note["root"] == str(root)
@@ -114,7 +116,7 @@ def noted_subscriptions(root: Path) -> list[Target] | None:
         ):
             return None
         return [
-            (Path(publisher), Path(subscriber), str(name))
+            (Location.of(publisher), Location.of(subscriber), str(name))
             for publisher, subscriber, name in note["subscriptions"]
         ]
     except _UNREADABLE:
@@ -122,7 +124,7 @@ def noted_subscriptions(root: Path) -> list[Target] | None:
         return None
 
 
-def remember_subscriptions(root: Path) -> None:
+def remember_subscriptions(root: Location) -> None:
     """Note the active subscriptions of a publisher with the tables they are read from."""
     from mergerepl.replica.subscription import subscriptions_of_root
 
@@ -133,13 +135,15 @@ def remember_subscriptions(root: Path) -> None:
     write_note(root, _SUBSCRIPTIONS, note)
 
 
-def _name(publisher: Path, subscriber: Path, publication: str, direction: str) -> str:
-    what = f"{publisher.resolve()}\n{subscriber.resolve()}\n{publication}"
+def _name(publisher: Location, subscriber: Location, publication: str, direction: str) -> str:
+    what = f"{resolved(publisher)}\n{resolved(subscriber)}\n{publication}"
     key = hashlib.sha256(what.encode("utf-8", "surrogateescape")).hexdigest()[:16]
     return f"{key}-{direction}"
 
 
-def _remembered(publisher: Path, subscriber: Path, publication: str, direction: str) -> list[dict[str, Any]]:
+def _remembered(
+    publisher: Location, subscriber: Location, publication: str, direction: str
+) -> list[dict[str, Any]]:
     """Return what was noted for a direction; nothing to do both ways is nothing to do in each."""
     notes: list[dict[str, Any]] = []
     for noted in dict.fromkeys((_BOTH, direction)):

@@ -6,7 +6,6 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from datetime import date, datetime
 from decimal import Decimal
-from pathlib import Path
 
 from mergerepl.delta.sql_text import quoted, text_literal, timestamp_literal
 from mergerepl.delta.tables import Row, column_names, head_version, open_table, read_rows
@@ -21,6 +20,7 @@ from mergerepl.replica.replica import Replica
 from mergerepl.rows.arrow_values import python_values
 from mergerepl.rows.lineage_value import covers, merge
 from mergerepl.rows.rowguid import KeyValue, base_type, key_value, rowguid_of
+from mergerepl.store.location import Location
 from mergerepl.systables import contents
 from mergerepl.systables.replinfo import ReplicaInfo
 from triggers.schema_checks import require_columns
@@ -37,7 +37,9 @@ _ROUNDED = ("decimal", "timestamp", "timestamp_ntz")
 _CHAR = re.compile(r"char\((\d+)\)")
 
 
-def row_info(root: Path, *, article: str, key: Mapping[str, str], publication: str | None = None) -> RowInfo:
+def row_info(
+    root: Location, *, article: str, key: Mapping[str, str], publication: str | None = None
+) -> RowInfo:
     """Return what every replica of the publication knows and holds of one row; those out of reach are named.
 
     Args:
@@ -131,7 +133,9 @@ def _key_values(article: PublishedArticle, key: Mapping[str, str]) -> list[KeyVa
     return values
 
 
-def _as_stored(table: Path, article: PublishedArticle, values: Sequence[KeyValue]) -> list[KeyValue] | None:
+def _as_stored(
+    table: Location, article: PublishedArticle, values: Sequence[KeyValue]
+) -> list[KeyValue] | None:
     """Return key values as a table holds them: the texts of a char(n) column are padded. None if unknown."""
     try:
         state = open_table(table)
@@ -230,7 +234,7 @@ def _row(
     return {name: text_of(value) for name, value in found.items()} if found is not None else None, None
 
 
-def _row_by_delta_rs(table: Path, article: PublishedArticle, values: Sequence[KeyValue]) -> Row | None:
+def _row_by_delta_rs(table: Location, article: PublishedArticle, values: Sequence[KeyValue]) -> Row | None:
     """Raises: StoreError if delta-rs cannot read the table."""
     conditions = []
     for name, value, type_ in zip(article.identity, values, _identity_types(article), strict=True):
@@ -263,7 +267,7 @@ def _literal(value: KeyValue, type_: str) -> str:
     return str(value)
 
 
-def _row_by_spark(table: Path, article: PublishedArticle, values: Sequence[KeyValue]) -> Row | None:
+def _row_by_spark(table: Location, article: PublishedArticle, values: Sequence[KeyValue]) -> Row | None:
     """Raises: SchemaMismatchError if the table lacks a published column."""
     from pyspark.sql import functions as F
 

@@ -1,12 +1,11 @@
 """How many rows a table has: from its log's statistics where they say it, else by counting."""
 
-from pathlib import Path
-
 from mergerepl.delta.tables import head_version, open_table
 from mergerepl.errors import StoreError
+from mergerepl.store.location import Location
 
 
-def row_count(table: Path) -> int:
+def row_count(table: Location) -> int:
     """Return the number of rows of a table's latest version. Starts an engine only if the log does not say it.
 
     Raises: StoreError if it is no Delta table.
@@ -16,7 +15,7 @@ def row_count(table: Path) -> int:
     return known if known is not None else _count_by_spark(table, version)
 
 
-def _count_in_log(table: Path, version: int) -> int | None:
+def _count_in_log(table: Location, version: int) -> int | None:
     """Return the sum of the files' record counts; None if one is missing or there may be deletion vectors."""
     from deltalake.exceptions import DeltaError
 
@@ -30,7 +29,7 @@ def _count_in_log(table: Path, version: int) -> int | None:
     return None if None in counts else sum(counts)
 
 
-def _count_by_spark(table: Path, version: int) -> int:
+def _count_by_spark(table: Location, version: int) -> int:
     from mergerepl.delta.tables import read_version
     from mergerepl.spark import session as engine
     from mergerepl.spark.errors import plain_errors

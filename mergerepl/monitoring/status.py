@@ -2,7 +2,6 @@
 
 from collections.abc import Callable, Sequence
 from enum import IntEnum
-from pathlib import Path
 
 from mergerepl.changes import PUBLISHER, SUBSCRIBER
 from mergerepl.delta.feed.window import FeedWindow
@@ -16,13 +15,14 @@ from mergerepl.monitoring.parties import others, publication_name, subscriber_ro
 from mergerepl.monitoring.waiting import NO_VERSION, Uncaptured, uncaptured, unsent_generations
 from mergerepl.replica.replica import Replica
 from mergerepl.store.changeset import unfinished_sessions
+from mergerepl.store.location import Location
 from mergerepl.systables import conflicts_info
 from mergerepl.systables.catalog import SubscriberKind, SubscriptionRow, SubscriptionState, SyncStatus
 from mergerepl.systables.replinfo import ReplicaInfo
 
 
 def replica_status(
-    root: Path, *, table_problems: Callable[[PublishedArticle, FeedWindow], Sequence[str]]
+    root: Location, *, table_problems: Callable[[PublishedArticle, FeedWindow], Sequence[str]]
 ) -> ReplicaStatus:
     """Return who a replica is, what it holds and how far each subscription is.
 
@@ -75,7 +75,7 @@ def replica_status(
     )
 
 
-def _article(root: Path, article: PublishedArticle, info: ReplicaInfo, look: Uncaptured) -> ArticleStatus:
+def _article(root: Location, article: PublishedArticle, info: ReplicaInfo, look: Uncaptured) -> ArticleStatus:
     return ArticleStatus(
         article.publication,
         article.name,
@@ -91,7 +91,7 @@ def _article(root: Path, article: PublishedArticle, info: ReplicaInfo, look: Unc
     )
 
 
-def _cost(root: Path, article: PublishedArticle, look: Uncaptured) -> str:
+def _cost(root: Location, article: PublishedArticle, look: Uncaptured) -> str:
     """Return why few changes of an article's table are dear; nothing where its log cannot be read: a problem says so."""
     if look.window is None or look.problem:
         return ""

@@ -3,7 +3,6 @@
 import time
 from collections.abc import Sequence
 from contextlib import ExitStack
-from pathlib import Path
 from uuid import uuid4
 
 from mergerepl.compact.sweep import sweep_root
@@ -19,13 +18,14 @@ from mergerepl.monitoring.cost import layout_reasons
 from mergerepl.monitoring.parties import others
 from mergerepl.replica.replica import Replica
 from mergerepl.store.lease import lease, record_jvm
+from mergerepl.store.location import Location
 
 TUNE = "tune"
 """The kind of its commits. They change no data, so no reader of a feed takes them for changes."""
 
 
 def tune_replica(
-    root: Path, *, articles: Sequence[str], file_bytes: int, dry_run: bool, progress: Progress
+    root: Location, *, articles: Sequence[str], file_bytes: int, dry_run: bool, progress: Progress
 ) -> TuneResult:
     """Write tables of a replica again whose files are too large, or do not state bounds of the key.
 

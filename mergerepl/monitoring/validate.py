@@ -7,7 +7,6 @@ Nothing is written.
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from mergerepl.changes import PUBLISHER, SUBSCRIBER
@@ -20,6 +19,7 @@ from mergerepl.model.results import ArticleValidation
 from mergerepl.monitoring.row_count import row_count
 from mergerepl.replica.positions import position_of
 from mergerepl.replica.replica import Replica, require_ends
+from mergerepl.store.location import Location
 from triggers.schema_checks import ArticleTable, check_columns
 
 if TYPE_CHECKING:
@@ -37,7 +37,7 @@ _AT_ONCE = 2
 
 
 def validate_subscription(
-    publisher: Path, subscriber: Path, publication: str, level: str
+    publisher: Location, subscriber: Location, publication: str, level: str
 ) -> tuple[ArticleValidation, ...]:
     """Compare all articles of a publication that a subscriber receives; one that a side lacks differs.
 
@@ -172,7 +172,7 @@ def _refusal(replica: Replica, article: PublishedArticle) -> dict[str, Any] | No
 
 
 def not_compared(
-    publisher: Path, publication: str, level: str, error: dict[str, Any]
+    publisher: Location, publication: str, level: str, error: dict[str, Any]
 ) -> tuple[ArticleValidation, ...]:
     """Return the result for a subscriber that could not be compared: the error at each article of the publication.
 
@@ -230,7 +230,7 @@ def _only_at_one_side(
     )
 
 
-def _compare_counts(article: str, publisher_table: Path, subscriber_table: Path) -> ArticleValidation:
+def _compare_counts(article: str, publisher_table: Location, subscriber_table: Location) -> ArticleValidation:
     at_publisher, at_subscriber = row_count(publisher_table), row_count(subscriber_table)
     return ArticleValidation(
         article, ROWCOUNT, at_publisher, at_subscriber, abs(at_publisher - at_subscriber)

@@ -4,7 +4,6 @@ from collections import Counter
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from functools import partial
-from pathlib import Path
 
 from enumeration.plan import Destination, Source, enumeration
 from mergerepl.delta.feed.window import FeedPosition, FeedWindow, feed_window
@@ -15,6 +14,7 @@ from mergerepl.merge.partitions.filtered import filtered_publication, generation
 from mergerepl.model.article import PublishedArticle
 from mergerepl.replica.positions import position_of
 from mergerepl.replica.replica import Replica
+from mergerepl.store.location import Location
 from mergerepl.systables.catalog import SubscriptionRow
 from mergerepl.systables.genhistory import Generation
 from mergerepl.systables.replinfo import ReplicaInfo
@@ -73,7 +73,7 @@ def _problem(article: PublishedArticle, window: FeedWindow) -> str | None:
     return None
 
 
-def head_or_problem(article: PublishedArticle, table: Path) -> tuple[int, str | None]:
+def head_or_problem(article: PublishedArticle, table: Location) -> tuple[int, str | None]:
     """Return a table's version; or NO_VERSION and the problem: the table is gone, or its log is damaged."""
     try:
         if not is_delta_table(table):
@@ -83,7 +83,7 @@ def head_or_problem(article: PublishedArticle, table: Path) -> tuple[int, str | 
         return NO_VERSION, error.message
 
 
-def _gone(article: PublishedArticle, table: Path) -> str:
+def _gone(article: PublishedArticle, table: Location) -> str:
     return (
         f"Article '{article.name}': its table '{table}' is gone or no Delta table any more. Restore it, or "
         f"{begin_again()}."

@@ -11,7 +11,6 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
-from pathlib import Path
 
 from mergerepl.delta.metadata import CONSTRAINT_PREFIX
 from mergerepl.delta.tables import open_table
@@ -29,6 +28,7 @@ from mergerepl.publish.stored import ReplicaState, Stored, read_replicas, read_s
 from mergerepl.roots import resolved
 from mergerepl.store.folders import made_folder
 from mergerepl.store.lease import lease
+from mergerepl.store.location import Location
 
 
 def apply_publication(
@@ -36,9 +36,9 @@ def apply_publication(
     *,
     dry_run: bool = False,
     progress: Progress | None = None,
-    capture: Callable[[Path, str], None] | None = None,
-    finish: Callable[[Path, Path | None, str], None] | None = None,
-    sweep: Callable[[Path], None] = lambda root: None,
+    capture: Callable[[Location, str], None] | None = None,
+    finish: Callable[[Location, Location | None, str], None] | None = None,
+    sweep: Callable[[Location], None] = lambda root: None,
 ) -> ApplyResult:
     """Make the replicas match the publication and return what was done (or, dry, would be done).
 
@@ -87,7 +87,7 @@ class Plan:
     """The steps, the replicas to hold for them, and what these held when the plan was made."""
 
     steps: Sequence[MergeStep]
-    roots: Sequence[Path]
+    roots: Sequence[Location]
     replicas: Sequence[ReplicaState]
     run: ApplyRun
 
@@ -149,7 +149,7 @@ def _carry_out(publication: Publication, plan: Plan) -> Plan:
 
 
 @contextmanager
-def _leased(root: Path) -> Iterator[None]:
+def _leased(root: Location) -> Iterator[None]:
     """Hold a replica whose folder may be new; folders that are made for it and stay empty are removed again."""
     with ExitStack() as folder:
         try:
@@ -163,7 +163,7 @@ def _leased(root: Path) -> Iterator[None]:
         yield
 
 
-def _refuse_capture(root: Path, pubid: str) -> None:
+def _refuse_capture(root: Location, pubid: str) -> None:
     raise PublicationError(
         f"Publisher '{root}' has changes to capture first. Run `mergerepl sync`, then `mergerepl apply` "
         "again.",
@@ -171,7 +171,7 @@ def _refuse_capture(root: Path, pubid: str) -> None:
     )
 
 
-def _refuse_finish(publisher: Path, subscriber: Path | None, session: str) -> None:
+def _refuse_finish(publisher: Location, subscriber: Location | None, session: str) -> None:
     raise PublicationError(
         f"Session {session} of publisher '{publisher}' was interrupted. Run `mergerepl sync` first, then "
         "`mergerepl apply` again.",

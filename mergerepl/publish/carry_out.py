@@ -7,7 +7,6 @@ publisher after its subscribers.
 import uuid
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from pathlib import Path
 
 from mergerepl.delta.marks import SETUP
 from mergerepl.delta.properties import missing_properties, set_properties
@@ -41,6 +40,7 @@ from mergerepl.publish.stored import ReplicaState, Stored, SubscriberState, read
 from mergerepl.publish.system_tables import add_image_columns, create_conflict_table, create_replica
 from mergerepl.publish.unfinished import article_table, check_unwritten, drop_unfinished, is_unfinished
 from mergerepl.replica.replica import Replica
+from mergerepl.store.location import Location
 from mergerepl.systables import catalog
 from mergerepl.systables.catalog import ArticleRow, SubscriptionRow, SubscriptionState
 from mergerepl.systables.conflicts_info import conflict_table_name
@@ -51,7 +51,7 @@ from triggers.errors import FeedGapError
 # ---- places
 
 
-def move(replica: ReplicaState, others: Sequence[Path], run: ApplyRun) -> None:
+def move(replica: ReplicaState, others: Sequence[Location], run: ApplyRun) -> None:
     """Record a replica's new place, at the replicas that know it and at itself."""
     for root in others:
         note_place(root, replica, run)
@@ -59,7 +59,7 @@ def move(replica: ReplicaState, others: Sequence[Path], run: ApplyRun) -> None:
     change_info(replica.root, root=str(replica.root))
 
 
-def note_place(root: Path, replica: ReplicaState, run: ApplyRun) -> None:
+def note_place(root: Location, replica: ReplicaState, run: ApplyRun) -> None:
     """Note a replica's place in the tables of the replica at `root`; all publications there have one publisher."""
     update_rows(root, catalog.PUBLICATIONS, {"publisher": str(run.publisher)})
     failpoint("move.between_tables")
@@ -98,7 +98,7 @@ def change_filters(filters: PublicationFilters, run: ApplyRun) -> None:
 
 
 def change_everywhere(
-    roots: Sequence[Path], table: TypedTable[RowT], change: Columns, where: Columns, run: ApplyRun
+    roots: Sequence[Location], table: TypedTable[RowT], change: Columns, where: Columns, run: ApplyRun
 ) -> None:
     """Change rows at all replicas, the publisher (the first) last: the next `apply` continues from its rows."""
     del run
@@ -107,7 +107,7 @@ def change_everywhere(
         failpoint("change.after_replica")
 
 
-def change_subscription(row: SubscriptionRow, subscriber: Path, change: Columns, run: ApplyRun) -> None:
+def change_subscription(row: SubscriptionRow, subscriber: Location, change: Columns, run: ApplyRun) -> None:
     """Change a subscription at both sides. The subscriber has two rows: about itself and about the publisher."""
     for subid in sorted({row.subid, row.pubid}):
         update_rows(subscriber, catalog.SUBSCRIPTIONS, change, subid=subid)
@@ -115,13 +115,13 @@ def change_subscription(row: SubscriptionRow, subscriber: Path, change: Columns,
     update_rows(run.publisher, catalog.SUBSCRIPTIONS, change, subid=row.subid)
 
 
-def change_properties(row: ArticleRow, root: Path, table: TableState, run: ApplyRun) -> None:
+def change_properties(row: ArticleRow, root: Location, table: TableState, run: ApplyRun) -> None:
     """Give a published table the properties that replication needs."""
     mark = run.mark(f"properties of {row.name} at {root}")
     set_properties(run.spark, table, missing_properties(table, run.retention), mark)
 
 
-def record(replicas: Sequence[Path], run: ApplyRun) -> None:
+def record(replicas: Sequence[Location], run: ApplyRun) -> None:
     """Store the file as applied; a new publication becomes active."""
     shared = definition(run.publication, with_subscriptions=False)
     for root in replicas:
@@ -283,13 +283,13 @@ def _check_keys(row: ArticleRow, table: TableState, run: ApplyRun) -> None:
 # ---- subscriptions
 
 
-def finish(subscriber: Path | None, session: str, run: ApplyRun) -> None:
+def finish(subscriber: Location | None, session: str, run: ApplyRun) -> None:
     """Finish a session that was interrupted."""
     run.agent.finish(run.publisher, subscriber, session)
 
 
 def check_unfinished(
-    row: SubscriptionRow, subscriber: Path, articles: Sequence[ArticleRow], run: ApplyRun
+    row: SubscriptionRow, subscriber: Location, articles: Sequence[ArticleRow], run: ApplyRun
 ) -> None:
     """Check that ending an unfinished subscription drops only tables that `apply` made."""
     del run
@@ -300,7 +300,7 @@ def check_unfinished(
 
 
 def unsubscribe(
-    row: SubscriptionRow, subscriber: Path | None, unfinished: Sequence[ArticleRow], run: ApplyRun
+    row: SubscriptionRow, subscriber: Location | None, unfinished: Sequence[ArticleRow], run: ApplyRun
 ) -> None:
     """End a subscription. The subscriber keeps its tables, unless they are `unfinished`."""
     ended = {"status": int(SubscriptionState.DELETED)}
@@ -312,13 +312,13 @@ def unsubscribe(
     update_rows(run.publisher, catalog.SUBSCRIPTIONS, ended, subid=row.subid)
 
 
-def record_end(subscriber: Path, run: ApplyRun) -> None:
+def record_end(subscriber: Location, run: ApplyRun) -> None:
     """Record at a subscriber that its subscription has ended."""
     ended = {"status": int(SubscriptionState.DELETED)}
     update_rows(subscriber, catalog.SUBSCRIPTIONS, ended, pubid=run.pubid)
 
 
-def check_rows_there(subscriber: Path, articles: Sequence[ArticleRow], run: ApplyRun) -> None:
+def check_rows_there(subscriber: Location, articles: Sequence[ArticleRow], run: ApplyRun) -> None:
     """Check that a subscriber's own tables hold the publisher's rows as they are now."""
     from mergerepl.publish.initialise import check_same_rows
 

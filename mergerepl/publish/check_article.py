@@ -1,7 +1,6 @@
 """Whether a table can be published as an article: everything that its Delta log says, before any row is read."""
 
 from collections.abc import Sequence
-from pathlib import Path
 
 from mergerepl.delta.contract.problems import (
     OF_REPLICAS,
@@ -16,6 +15,7 @@ from mergerepl.delta.types import Field, ddl_of
 from mergerepl.errors import PublicationError, StoreError
 from mergerepl.model.publication import Article
 from mergerepl.publish.check_resolver import check_resolver
+from mergerepl.store.location import Location
 from mergerepl.systables.compact import SYSTEM_PREFIX
 from mergerepl.systables.conflicts_info import CONFLICT_COLUMNS
 
@@ -58,7 +58,7 @@ _OF_LEFT_OUT: Texts = {
 }
 
 
-def read_article_table(article: Article, path: Path) -> TableState:
+def read_article_table(article: Article, path: Location) -> TableState:
     """Return the facts of the table an article names.
 
     Raises: PublicationError saying what is there instead of a readable Delta table.

@@ -4,13 +4,13 @@ import os
 import re
 import unicodedata
 from collections.abc import Iterable
-from pathlib import Path
 
 from mergerepl.errors import ConfigurationError, PublicationError
 from mergerepl.model.publication import Article, Publication
 from mergerepl.publish.unfinished import subscriber_path
 from mergerepl.roots import SCHEME, masked, require_openable, resolved
 from mergerepl.store.folders import MISSING, folder_problem, has_system_tables, replica_above
+from mergerepl.store.location import Location
 from mergerepl.systables.conflicts_info import LONGEST_FOLDER_NAME, conflict_table_name
 from mergerepl.systables.table import FOLDER
 
@@ -79,14 +79,14 @@ def check_places(publication: Publication) -> None:
     _check_one_replica(publication, publisher)
 
 
-def _root(text: str, kind: str) -> Path:
+def _root(text: str, kind: str) -> Location:
     if SCHEME.match(text):
         raise ConfigurationError(
             f"The {kind} '{masked(text)}' is a URI; this version of mergerepl works on file "
             "systems only. Mount the store, or give a path.",
         )
-    path = Path(text)
-    if not path.is_absolute():
+    path = Location.of(text)
+    if not path.is_absolute:
         raise ConfigurationError(
             f"The {kind} '{masked(text)}' is not an absolute path. Give an absolute one."
         )
@@ -94,7 +94,7 @@ def _root(text: str, kind: str) -> Path:
     return path
 
 
-def _check_subscriber_folder(root: Path) -> None:
+def _check_subscriber_folder(root: Location) -> None:
     try:
         problem = folder_problem(root)
     except OSError as error:  # a loop of symbolic links
@@ -107,7 +107,7 @@ def _check_subscriber_folder(root: Path) -> None:
     _check_outside(f"The subscriber '{root}'", root)
 
 
-def _check_outside(what: str, root: Path) -> None:
+def _check_outside(what: str, root: Location) -> None:
     if has_system_tables(root):
         # A replica already: a replica made later around it shares no table with it (`_check_one_replica`).
         return
@@ -120,8 +120,8 @@ def _check_outside(what: str, root: Path) -> None:
         )
 
 
-def _check_apart(root: Path, what: str, other: Path) -> None:
-    one, two = Path(resolved(root)), Path(resolved(other))
+def _check_apart(root: Location, what: str, other: Location) -> None:
+    one, two = Location.of(resolved(root)), Location.of(resolved(other))
     if one == two:
         raise ConfigurationError(
             f"The subscriber '{root}' and {what} are one folder. Give each replica its own.",
@@ -135,7 +135,7 @@ def _check_apart(root: Path, what: str, other: Path) -> None:
         )
 
 
-def _check_tables(publication: Publication, publisher: Path) -> None:
+def _check_tables(publication: Publication, publisher: Location) -> None:
     seen: dict[str, str] = {}
     for article in publication.articles:
         if SCHEME.match(article.table):
@@ -144,22 +144,22 @@ def _check_tables(publication: Publication, publisher: Path) -> None:
                 "version of mergerepl works on file systems only. Give a path.",
                 article=article.name,
             )
-        table = Path(resolved(publisher / article.table))
+        table = Location.of(resolved(publisher / article.table))
         require_openable(f"Article '{article.name}': its table", str(table))
-        if FOLDER in Path(os.path.normpath(article.table)).parts:
+        if FOLDER in Location.of(os.path.normpath(article.table)).parts:
             raise ConfigurationError(
                 f"Article '{article.name}': table '{article.table}' is a system table of mergerepl, which "
                 "cannot be published. Choose a table of your own.",
                 article=article.name,
             )
-        if table == Path(resolved(publisher)) or table in Path(resolved(publisher)).parents:
+        if table == Location.of(resolved(publisher)) or table in Location.of(resolved(publisher)).parents:
             raise ConfigurationError(
                 f"Article '{article.name}': table '{table}' contains the publisher '{publisher}' itself. "
                 "Give as publisher the folder above the tables.",
                 article=article.name,
             )
         for place, name in seen.items():
-            if _overlap(table, Path(place)):
+            if _overlap(table, Location.of(place)):
                 raise ConfigurationError(
                     f"Articles '{name}' and '{article.name}' are one table ('{table}'), or one lies in the "
                     "other. Publish a table once.",
@@ -168,7 +168,7 @@ def _check_tables(publication: Publication, publisher: Path) -> None:
         seen[str(table)] = article.name
         roots: Iterable[str] = (s.subscriber for s in publication.subscriptions)
         for root in roots:
-            if _overlap(table, Path(resolved(root))):
+            if _overlap(table, Location.of(resolved(root))):
                 raise ConfigurationError(
                     f"Article '{article.name}': its table '{table}' and the subscriber '{root}' lie in one "
                     "another. Give the subscriber a folder of its own.",
@@ -176,21 +176,21 @@ def _check_tables(publication: Publication, publisher: Path) -> None:
                 )
 
 
-def _check_one_replica(publication: Publication, publisher: Path) -> None:
+def _check_one_replica(publication: Publication, publisher: Location) -> None:
     """Check that no two replicas share a table.
 
     Each of them would take the commits of the other's sessions for its own, and neither would send these changes.
     """
     roots = [
         ("the publisher", publisher),
-        *((f"subscriber '{s.subscriber}'", Path(s.subscriber)) for s in publication.subscriptions),
+        *((f"subscriber '{s.subscriber}'", Location.of(s.subscriber)) for s in publication.subscriptions),
     ]
-    taken = {Path(resolved(root)): who for who, root in roots}
+    taken = {Location.of(resolved(root)): who for who, root in roots}
     for who, root in roots:
-        own = Path(resolved(root))
+        own = Location.of(resolved(root))
         for article in publication.articles:
             named = root / (article.table if root is publisher else _subscriber_path(article))
-            table = Path(resolved(named))
+            table = Location.of(resolved(named))
             other = next((taken[f] for f in (table, *table.parents) if f in taken and f != own), None)
             if other is None and (around := replica_above(named, own)) is not None:
                 other = f"the replica '{around}' (if it is not used any more, remove '{around / FOLDER}')"
@@ -209,5 +209,5 @@ def _subscriber_path(article: Article) -> str:
     return subscriber_path(article.name, article.table)
 
 
-def _overlap(one: Path, other: Path) -> bool:
+def _overlap(one: Location, other: Location) -> bool:
     return one == other or one in other.parents or other in one.parents

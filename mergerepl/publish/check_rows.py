@@ -6,7 +6,6 @@ The files must lie in the table's folder, a copy must compute the same generated
 from collections.abc import Mapping, Sequence
 from functools import reduce
 from operator import or_
-from pathlib import Path
 
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
@@ -21,6 +20,7 @@ from mergerepl.publish.snapshot import is_computable
 from mergerepl.rows.images import differs_from_expression, with_readable
 from mergerepl.rows.sql import quote
 from mergerepl.spark.session import require_utc
+from mergerepl.store.location import Location
 
 MOST_NAMED = 5
 MOST_TEXTS_NAMED = 3
@@ -117,7 +117,7 @@ def check_texts(spark: SparkSession, article: Article, table: TableState) -> Non
     )
 
 
-def check_generated(rows: DataFrame, generated: Mapping[str, str], *, article: str, table: Path) -> None:
+def check_generated(rows: DataFrame, generated: Mapping[str, str], *, article: str, table: Location) -> None:
     """Check that generated columns (name -> expression) hold what their expressions give in this session.
 
     A snapshot of rows with other values would fail halfway: Delta checks them as well.

@@ -2,7 +2,6 @@
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from pathlib import Path
 
 from mergerepl.delta.contract.problems import OF_REPLICAS, OF_REPLICATED_COLUMNS, TableContract
 from mergerepl.delta.feed.window import feed_window
@@ -26,6 +25,7 @@ from mergerepl.replica.positions import captured_position
 from mergerepl.replica.replica import Replica, no_subscriptions, refuse_older_bookkeeping
 from mergerepl.roots import resolved
 from mergerepl.store.lease import check_not_held
+from mergerepl.store.location import Location
 from mergerepl.systables.catalog import ArticleRow, relations
 from triggers.schema_checks import ArticleTable, check_captured_table
 
@@ -75,7 +75,7 @@ def check_in_step(stored: Stored) -> None:
                     check_captured_table(at, window)
 
 
-def check_no_session_open(publisher: ReplicaState, subscriber: Path) -> None:
+def check_no_session_open(publisher: ReplicaState, subscriber: Location) -> None:
     """Check that no session of the subscriber runs or waits to be finished: its numbers are planned already.
 
     `apply` itself finishes a session whose subscription has ended, since no `sync` would. A file at the
@@ -100,16 +100,18 @@ def check_no_session_open(publisher: ReplicaState, subscriber: Path) -> None:
         )
 
 
-def check_target(publisher: Path, subscription: Subscription, article: ArticleRow, subid: str | None) -> None:
+def check_target(
+    publisher: Location, subscription: Subscription, article: ArticleRow, subid: str | None
+) -> None:
     """Check that an article can be put there: its place is free or, without a snapshot, holds a table like it.
 
     Raises: PublicationError.
     """
-    table = article_table(Path(subscription.subscriber), article)
+    table = article_table(Location.of(subscription.subscriber), article)
     if subscription.sync_type is SyncType.NONE:
         source = open_table(publisher / article.source_table)
-        root = Path(resolved(subscription.subscriber))
-        if root not in Path(resolved(table)).parents:
+        root = Location.of(resolved(subscription.subscriber))
+        if root not in Location.of(resolved(table)).parents:
             raise PublicationError(
                 f"Subscriber '{subscription.subscriber}': the table of article '{article.name}', '{table}', is a link "
                 f"that leads out of the replica, to '{resolved(table)}'. Writers there would not be kept apart "
@@ -121,7 +123,7 @@ def check_target(publisher: Path, subscription: Subscription, article: ArticleRo
         _check_schema(article, source, _facts_of_adopted(article, table, subid))
         return
     if subid is not None and is_unfinished(table, subid):
-        check_unwritten(Path(subscription.subscriber), table)
+        check_unwritten(Location.of(subscription.subscriber), table)
         return
     if is_vacant(table):
         return
@@ -136,7 +138,7 @@ def check_target(publisher: Path, subscription: Subscription, article: ArticleRo
     )
 
 
-def _facts_of_adopted(article: ArticleRow, table: Path, subid: str | None) -> TableState:
+def _facts_of_adopted(article: ArticleRow, table: Location, subid: str | None) -> TableState:
     # A table that a snapshot left unfinished is not the user's: it will be dropped.
     if not is_delta_table(table) or (subid is not None and is_unfinished(table, subid)):
         raise PublicationError(
@@ -202,7 +204,7 @@ def _generated(field: Field) -> str:
     return "not generated" if expression is None else f"generated as ({expression})"
 
 
-def _differ(article: ArticleRow, table: Path, how: str) -> None:
+def _differ(article: ArticleRow, table: Location, how: str) -> None:
     raise PublicationError(
         f"Article '{article.name}': `sync_type: none` needs a table like the publisher's at '{table}', "
         f"but {how}. Change the table, or move it away and leave `sync_type` out: the rows are then copied "

@@ -2,7 +2,6 @@
 
 from collections.abc import Iterator, Sequence
 from functools import partial
-from pathlib import Path
 
 from mergerepl.delta.properties import describe, missing_properties
 from mergerepl.filters.publication_filters import NO_FILTERS
@@ -23,6 +22,7 @@ from mergerepl.publish.stated import Stated, is_removed
 from mergerepl.publish.steps import Step
 from mergerepl.publish.stored import ReplicaState, Stored, SubscriberState
 from mergerepl.store.folders import same_place
+from mergerepl.store.location import Location
 from mergerepl.systables import catalog
 from mergerepl.systables.catalog import ArticleRow, SubscriptionRow, SubscriptionState, SyncKind
 
@@ -78,7 +78,10 @@ def _moves(stored: Stored) -> Iterator[MergeStep]:
     # Subscribers where the publisher's move is not recorded, such as those of another file.
     for subscriber in subscribers:
         about = {row.subscriber_server for row in subscriber.subscriptions if row.replid == publisher.repid}
-        before = next((Path(place) for place in about if not same_place(Path(place), publisher.root)), None)
+        before = next(
+            (Location.of(place) for place in about if not same_place(Location.of(place), publisher.root)),
+            None,
+        )
         if before is not None:
             detail = f"record there that its publisher is not at '{before}' any more"
             run = partial(carry_out.note_place, subscriber.root, publisher)

@@ -9,7 +9,6 @@ until then the next `apply` drops what was made and starts over.
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
-from pathlib import Path
 
 from pyspark.sql import DataFrame
 
@@ -63,6 +62,7 @@ from mergerepl.replica.replica import Replica
 from mergerepl.rows.images import with_readable
 from mergerepl.spark.in_memory import Kept
 from mergerepl.spark.session import require_utc
+from mergerepl.store.location import Location
 from mergerepl.systables import catalog
 from mergerepl.systables.catalog import ArticleRow, SubscriptionRow, SubscriptionState, relations
 from mergerepl.systables.replinfo import ReplicaInfo
@@ -79,7 +79,7 @@ def initialise(
     """
     publisher = read_replica(run.publisher)
     row = next(row for row in relations(publisher.subscriptions) if row.subid == subid)
-    root = Path(subscription.subscriber)
+    root = Location.of(subscription.subscriber)
     articles = [a for a in publisher.articles_of(run.pubid) if artids is None or a.artid in artids]
     mark = initialise_mark(subid, "create", row.replid)
     failpoint("initialise.begin")
@@ -134,7 +134,7 @@ def rows_of_partition(
     publication = filtered_publication(replica, run.pubid)
     if publication is None:
         return {}
-    require_scratch_outside(run.spark, replica, run.pubid, Path(row.subscriber_server))
+    require_scratch_outside(run.spark, replica, run.pubid, Location.of(row.subscriber_server))
     mine = [group for group in publication.groups if group.partition_id == row.partition_id]
     groups = group_rows(run.spark, mine)
     base = base_rows(run.spark, replica, publication.articles, publisher.captured)
@@ -153,7 +153,7 @@ def _prepare(
     publisher: ReplicaState,
     row: SubscriptionRow,
     articles: Sequence[ArticleRow],
-    root: Path,
+    root: Location,
     mark: CommitMark,
 ) -> None:
     """Drop the tables of an unfinished run, and make the missing system tables."""
@@ -213,7 +213,7 @@ def _article(
     subscription: Subscription,
     publisher: ReplicaState,
     article: ArticleRow,
-    root: Path,
+    root: Location,
     mark: CommitMark,
     only: DataFrame | None,
 ) -> tuple[int, str]:
@@ -253,7 +253,7 @@ def _article(
     return (version if version == 1 else 0), table_id
 
 
-def _enter_publication(run: ApplyRun, publisher: ReplicaState, root: Path) -> None:
+def _enter_publication(run: ApplyRun, publisher: ReplicaState, root: Location) -> None:
     """Write the publication's row at a new subscriber; a former subscriber has the row of that time."""
     control = Replica(root).control
     publications = control.rows(catalog.PUBLICATIONS)
@@ -265,13 +265,13 @@ def _enter_publication(run: ApplyRun, publisher: ReplicaState, root: Path) -> No
         control.replace(catalog.PUBLICATIONS, [*(each for each in publications if each is not former), row])
 
 
-def _enter_articles(articles: Sequence[ArticleRow], root: Path) -> None:
+def _enter_articles(articles: Sequence[ArticleRow], root: Location) -> None:
     entered = [replace(a, source_table=subscriber_path(a.name, a.source_table)) for a in articles]
     artids = {article.artid for article in articles}
     Replica(root).control.replace_where(catalog.ARTICLES, entered, artid=artids)
 
 
-def _enter_subscription(run: ApplyRun, publisher: ReplicaState, row: SubscriptionRow, root: Path) -> None:
+def _enter_subscription(run: ApplyRun, publisher: ReplicaState, row: SubscriptionRow, root: Location) -> None:
     """Write the subscriber's own rows of the subscription: one for itself, one for the publisher."""
     assert publisher.info is not None
     at_publisher = last_generation(run.publisher, run.pubid)
@@ -281,7 +281,7 @@ def _enter_subscription(run: ApplyRun, publisher: ReplicaState, row: Subscriptio
     Replica(root).control.replace_where(catalog.SUBSCRIPTIONS, [itself, other], pubid=run.pubid)
 
 
-def _activate(run: ApplyRun, root: Path, subid: str) -> None:
+def _activate(run: ApplyRun, root: Location, subid: str) -> None:
     """Make the publisher's subscription row active: the commit point of an initialisation."""
     at_publisher = last_generation(run.publisher, run.pubid)
     at_subscriber = last_generation(root, run.pubid)
@@ -296,7 +296,7 @@ def _activate(run: ApplyRun, root: Path, subid: str) -> None:
 
 
 def _adopt(
-    run: ApplyRun, article: ArticleRow, source: TableState, source_version: int, root: Path
+    run: ApplyRun, article: ArticleRow, source: TableState, source_version: int, root: Location
 ) -> tuple[int, str]:
     """Turn the table's feed on, compare its rows, and return its captured version and its id.
 

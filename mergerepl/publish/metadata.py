@@ -6,7 +6,6 @@ with changes it already holds.
 
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
-from pathlib import Path
 
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
@@ -22,6 +21,7 @@ from mergerepl.publish.run import ApplyRun
 from mergerepl.publish.stored import ReplicaState
 from mergerepl.replica.replica import Replica
 from mergerepl.replica.runs import current_rows, delete_runs_after
+from mergerepl.store.location import Location
 from mergerepl.systables import catalog, contents, tombstone
 from mergerepl.systables.contents import (
     BORN_GENERATION,
@@ -42,7 +42,7 @@ def give_metadata(
     run: ApplyRun,
     publisher: ReplicaState,
     nicknames: Sequence[int],
-    root: Path,
+    root: Location,
     nickname: int,
     mark: CommitMark,
     *,
@@ -86,8 +86,8 @@ def give_metadata(
 
 def _copy_metadata(
     spark: SparkSession,
-    publisher: Path,
-    subscriber: Path,
+    publisher: Location,
+    subscriber: Location,
     tablenicks: Sequence[int],
     *,
     generations: Mapping[int, int],
@@ -131,7 +131,7 @@ def _copy_metadata(
 
 
 def _runs(
-    spark: SparkSession, root: Path, table: str, tablenicks: Sequence[int], through_seq: int
+    spark: SparkSession, root: Location, table: str, tablenicks: Sequence[int], through_seq: int
 ) -> DataFrame:
     rows = read(spark, root / FOLDER / table)
     return rows.where(F.col(TABLENICK).isin(*tablenicks) & (F.col(SEQ) <= through_seq))
@@ -148,7 +148,7 @@ def _only(rows: DataFrame, only: Mapping[int, DataFrame], *, is_tombstone: bool)
     return kept
 
 
-def _latest(spark: SparkSession, root: Path, tablenicks: Sequence[int], through_seq: int) -> DataFrame:
+def _latest(spark: SparkSession, root: Location, tablenicks: Sequence[int], through_seq: int) -> DataFrame:
     """Return the latest run of each row, over both tables: a delete supersedes contents, and vice versa."""
     runs = [
         _runs(spark, root, table, tablenicks, through_seq).select(TABLENICK, ROWGUID, SEQ)
@@ -193,7 +193,7 @@ def _closed_generations(publisher: ReplicaState, nicknames: Sequence[int]) -> li
     return make_generation(theirs)
 
 
-def last_generation(root: Path, pubid: str) -> tuple[int, str | None]:
+def last_generation(root: Location, pubid: str) -> tuple[int, str | None]:
     """Return number and guid of a publication's highest generation at a replica, (0, None) if it has none."""
     last = Replica(root).last_generation(pubid)
     return (last.generation, last.guidsrc) if last is not None else (0, None)

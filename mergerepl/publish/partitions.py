@@ -5,7 +5,6 @@ No engine is needed.
 """
 
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 
 from mergerepl.errors import ConfigurationError, PublicationError
 from mergerepl.filters.clause import SessionFunction
@@ -17,12 +16,13 @@ from mergerepl.publish.filters import Values, check_values, stored_filters, valu
 from mergerepl.publish.rows import Columns
 from mergerepl.replica.replica import Replica
 from mergerepl.store.lease import lease
+from mergerepl.store.location import Location
 from mergerepl.systables import partitions
 from mergerepl.systables.catalog import PublicationRow
 from mergerepl.systables.partitions import PartitionGroup, PartitionStatus
 
 
-def list_partitions(root: Path, *, publication: str | None = None) -> tuple[PartitionInfo, ...]:
+def list_partitions(root: Location, *, publication: str | None = None) -> tuple[PartitionInfo, ...]:
     """Return the active partitions of a publisher's publications with row filters.
 
     Raises: ConfigurationError if the folder is no replica, or has no such publication.
@@ -38,7 +38,7 @@ def list_partitions(root: Path, *, publication: str | None = None) -> tuple[Part
 
 
 def add(
-    root: Path, values: Mapping[SessionFunction, str | None], *, publication: str | None
+    root: Location, values: Mapping[SessionFunction, str | None], *, publication: str | None
 ) -> PartitionInfo:
     """Add the partition of these values; one that is there is marked as added explicitly.
 
@@ -55,7 +55,7 @@ def add(
     return _info(publisher, row, group)
 
 
-def drop(root: Path, partition_id: int) -> PartitionInfo:
+def drop(root: Location, partition_id: int) -> PartitionInfo:
     """Drop a partition that no active subscription has: memberships are not computed for it any more.
 
     Raises: ConfigurationError if there is no such partition; PublicationError if it is in use; LeaseError (run again).

@@ -5,7 +5,6 @@ import os
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, replace
 from datetime import timedelta
-from pathlib import Path
 from typing import Any
 
 from mergerepl.delta.tables import TableState, commit_text
@@ -21,6 +20,7 @@ from mergerepl.model.publication import (
 )
 from mergerepl.publish.check_article import published_fields
 from mergerepl.replica.replica import Replica
+from mergerepl.store.location import Location
 from mergerepl.systables import replinfo
 from mergerepl.systables.catalog import (
     ArticleRow,
@@ -246,12 +246,12 @@ def find_changes(rows: Sequence[object], wanted: Columns) -> tuple[Columns, str]
     return change, ", ".join(said)
 
 
-def update_rows(root: Path, table: TypedTable[RowT], change: Columns, **where: object) -> None:
+def update_rows(root: Location, table: TypedTable[RowT], change: Columns, **where: object) -> None:
     """Change columns of the rows with these values, in one commit."""
     Replica(root).control.change_where(table, change, **where)
 
 
-def change_info(replica: Path, /, **values: Any) -> None:
+def change_info(replica: Location, /, **values: Any) -> None:
     """Change columns of MSmerge_replinfo, in one commit; maps (`captured`) are added to, not replaced."""
     control = Replica(replica).control
     (info,) = control.rows(replinfo.TABLE)
@@ -259,7 +259,7 @@ def change_info(replica: Path, /, **values: Any) -> None:
     control.replace(replinfo.TABLE, [replace(info, **{**values, **added})])
 
 
-def note_captured(replica: Path, /, tables: Mapping[int, tuple[Path, int, str]]) -> None:
+def note_captured(replica: Location, /, tables: Mapping[int, tuple[Location, int, str]]) -> None:
     """Note tables as captured, in one commit: nickname -> the table, its version and its Delta table id.
 
     The version's commit is noted too, so that another table in this place is detected at once.

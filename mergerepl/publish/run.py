@@ -5,7 +5,6 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from datetime import timedelta
 from functools import cached_property
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from mergerepl.delta.marks import SETUP, CommitMark
@@ -14,6 +13,7 @@ from mergerepl.model.progress import Progress
 from mergerepl.model.publication import Article, Publication
 from mergerepl.publish.steps import Step
 from mergerepl.store.lease import record_jvm
+from mergerepl.store.location import Location
 from mergerepl.systables.catalog import ArticleRow
 
 if TYPE_CHECKING:
@@ -29,9 +29,9 @@ class Agent:
     was decided in a tracked folder.
     """
 
-    capture: Callable[[Path, str], None]
-    finish: Callable[[Path, Path | None, str], None]
-    sweep: Callable[[Path], None] = lambda root: None
+    capture: Callable[[Location, str], None]
+    finish: Callable[[Location, Location | None, str], None]
+    sweep: Callable[[Location], None] = lambda root: None
 
 
 @dataclass
@@ -43,10 +43,10 @@ class ApplyRun:
 
     publication: Publication
     pubid: str
-    publisher: Path
+    publisher: Location
     agent: Agent
     progress: Progress
-    held: tuple[Path, ...] = ()
+    held: tuple[Location, ...] = ()
     uncaptured: dict[int, TableState] | None = None
     id: str = field(default_factory=lambda: f"apply {uuid.uuid4()}")
 
@@ -59,7 +59,7 @@ class ApplyRun:
         self._record_jvm()
         return spark
 
-    def hold(self, roots: Sequence[Path]) -> None:
+    def hold(self, roots: Sequence[Location]) -> None:
         """Note the replicas that are leased from now on."""
         self.held = tuple(roots)
         if "spark" in self.__dict__:

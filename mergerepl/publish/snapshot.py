@@ -1,7 +1,6 @@
 """A snapshot: an article's table at a new subscriber, its first rows, and both sides' rows compared."""
 
 from collections.abc import Callable, Collection, Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
 from pyspark.errors import AnalysisException
@@ -23,6 +22,7 @@ from mergerepl.delta.tables import (
 from mergerepl.delta.types import INVARIANTS, Field, invariant_text
 from mergerepl.rows.images import image_type, row_image, same_image
 from mergerepl.rows.sql import quote
+from mergerepl.store.location import Location
 
 KEY_PREFIX = "k"
 
@@ -132,9 +132,9 @@ def _nested(data_type: Any) -> Any:
 
 def copy_rows(
     spark: SparkSession,
-    source: Path,
+    source: Location,
     version: int,
-    target: Path,
+    target: Location,
     *,
     columns: Sequence[str],
     partition_columns: Sequence[str],

@@ -8,7 +8,6 @@ import json
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 from mergerepl.config.wording import dotted
@@ -36,6 +35,7 @@ from mergerepl.publish.stored import ReplicaState, Stored, SubscriberState
 from mergerepl.publish.system_tables import image_type
 from mergerepl.replica.replica import no_subscriptions
 from mergerepl.roots import resolved
+from mergerepl.store.location import Location
 from mergerepl.systables import catalog
 from mergerepl.systables.catalog import (
     ArticleRow,
@@ -165,7 +165,7 @@ def _free_nickname(stored: Stored, columns: Sequence[Field], *, above: int) -> i
 
 
 def _check_claims(
-    publication: Publication, stored: Stored, article: Article, path: Path, others: Sequence[ArticleRow]
+    publication: Publication, stored: Stored, article: Article, path: Location, others: Sequence[ArticleRow]
 ) -> None:
     """Refuse a table, or a conflict table, that another article has already."""
     conflict_table = conflict_table_name(publication.name, article.name).casefold()

@@ -3,7 +3,6 @@
 import uuid
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from enumeration.plan import Destination
@@ -16,6 +15,7 @@ from mergerepl.publish.check_article import read_article_table
 from mergerepl.replica.control import ControlPlane
 from mergerepl.replica.replica import Replica, require_schema_version
 from mergerepl.store.folders import is_writable, same_place
+from mergerepl.store.location import Location
 from mergerepl.store.notes import has_staged_session
 from mergerepl.systables import catalog, contents, registry, replinfo
 from mergerepl.systables.catalog import (
@@ -42,7 +42,7 @@ class ReplicaState:
     `sessions` are interrupted sessions; they are staged at publishers.
     """
 
-    root: Path
+    root: Location
     info: ReplicaInfo | None = None
     publications: list[PublicationRow] = field(default_factory=list)
     articles: list[ArticleRow] = field(default_factory=list)
@@ -121,11 +121,11 @@ class Stored:
     subscribers: list[SubscriberState] = field(default_factory=list)
     left: list[tuple[SubscriptionRow, ReplicaState | None]] = field(default_factory=list)
     back: list[ReplicaState] = field(default_factory=list)
-    moved: Mapping[Path, Path] = field(default_factory=dict)
+    moved: Mapping[Location, Location] = field(default_factory=dict)
     groups: list[PartitionGroup] = field(default_factory=list)
     has_generations: bool = False
     image_types: Mapping[str, str] = field(default_factory=dict)
-    tables: Mapping[Path, TableState | StoreError | None] = field(default_factory=dict)
+    tables: Mapping[Location, TableState | StoreError | None] = field(default_factory=dict)
     unsent: Mapping[str, str] = field(default_factory=dict)
     unusable: Mapping[str, Sequence[str]] = field(default_factory=dict)
 
@@ -188,24 +188,26 @@ def read_replicas(publication: Publication) -> list[ReplicaState]:
 
     Replicas of ended subscriptions are among them only if the end is not recorded there yet.
     """
-    publisher = read_replica(Path(publication.publisher))
-    seen = [publisher, *(read_replica(Path(s.subscriber)) for s in publication.subscriptions)]
+    publisher = read_replica(Location.of(publication.publisher))
+    seen = [publisher, *(read_replica(Location.of(s.subscriber)) for s in publication.subscriptions)]
     row = publisher.publication(publication.name)
     if row is not None:
         known = {replica.repid for replica in seen}
-        gone = [Path(r.subscriber_server) for r in publisher.others_of(row.pubid) if r.replid not in known]
+        gone = [
+            Location.of(r.subscriber_server) for r in publisher.others_of(row.pubid) if r.replid not in known
+        ]
         named = {str(replica.root) for replica in seen}
         seen += [_if_readable(root) for root in gone if str(root) not in named]
         for ended in publisher.others_of(row.pubid, are_ended=True):
             if all(ended.replid != replica.repid for replica in seen):
-                replica = _if_readable(Path(ended.subscriber_server))
+                replica = _if_readable(Location.of(ended.subscriber_server))
                 # A replica on a read-only disk is left alone: the publication goes on without it.
                 if replica.is_active(ended.subid) and is_writable(replica.root):
                     seen.append(replica)
     return seen
 
 
-def _if_readable(root: Path) -> ReplicaState:
+def _if_readable(root: Location) -> ReplicaState:
     try:
         return read_replica(root)
     except (PublicationError, StoreError, OSError):
@@ -230,7 +232,7 @@ def read_stored(publication: Publication, replicas: Sequence[ReplicaState]) -> S
     groups = partition_groups(control, row.publication_number or 0) if row is not None and is_filtered else []
     known = {each.name: each for each in stored.articles}
     new = [article for article in publication.articles if article.name not in known]
-    tables: dict[Path, TableState | StoreError | None] = {}
+    tables: dict[Location, TableState | StoreError | None] = {}
     for article in new:
         path = publisher.root / article.table
         tables[path] = read_article_table(article, path)
@@ -288,14 +290,14 @@ def match(publication: Publication, replicas: Sequence[ReplicaState]) -> Stored:
     )
 
 
-def _table_at(path: Path) -> TableState | StoreError | None:
+def _table_at(path: Location) -> TableState | StoreError | None:
     try:
         return open_table(path) if is_delta_table(path) else None
     except StoreError as error:
         return error
 
 
-def _unsent(publisher: Path, subscriber: Path, pubid: str, staged: Collection[str]) -> str:
+def _unsent(publisher: Location, subscriber: Location, pubid: str, staged: Collection[str]) -> str:
     """Return in words the subscriber's changes that never reached the publisher; empty if all did.
 
     `staged` are guids of generations that an interrupted session uploads: it is finished first.
@@ -332,7 +334,7 @@ def _count(number: int, noun: str) -> str:
     return f"{number} {noun}{'' if number == 1 else 's'}"
 
 
-def read_replica(root: Path) -> ReplicaState:
+def read_replica(root: Location) -> ReplicaState:
     """Return the replica at `root`.
 
     Raises: PublicationError if system tables are missing or of another version of mergerepl; StoreError if
@@ -365,7 +367,7 @@ def read_replica(root: Path) -> ReplicaState:
     return ReplicaState(root, _info(root, control), publications, articles, subscriptions, sessions)
 
 
-def _info(root: Path, control: ControlPlane) -> ReplicaInfo:
+def _info(root: Location, control: ControlPlane) -> ReplicaInfo:
     rows = control.rows(replinfo.TABLE)
     if len(rows) != 1:
         raise PublicationError(
@@ -376,7 +378,7 @@ def _info(root: Path, control: ControlPlane) -> ReplicaInfo:
     return rows[0]
 
 
-def _refuse_orphans(root: Path) -> None:
+def _refuse_orphans(root: Location) -> None:
     """Refuse system tables that have rows but no MSmerge_replinfo, which identifies the replica.
 
     MSmerge_replinfo is made last: if a first `apply` was cut short, all the others are still empty.
@@ -393,7 +395,7 @@ def _refuse_orphans(root: Path) -> None:
             )
 
 
-def _former_place(replica: ReplicaState) -> Path | None:
+def _former_place(replica: ReplicaState) -> Location | None:
     """Return the folder a replica was moved from, or None if it is where it was.
 
     Raises: PublicationError if it is still there too: one of the two is a copy, and changes made in both
@@ -401,7 +403,7 @@ def _former_place(replica: ReplicaState) -> Path | None:
     """
     if replica.info is None:
         return None
-    before = Path(replica.info.root)
+    before = Location.of(replica.info.root)
     if same_place(before, replica.root):
         return None
     if _repid_at(before) == replica.repid:
@@ -415,7 +417,7 @@ def _former_place(replica: ReplicaState) -> Path | None:
     return before
 
 
-def _repid_at(root: Path) -> str | None:
+def _repid_at(root: Location) -> str | None:
     control = Replica(root).control
     try:
         rows = control.rows(replinfo.TABLE) if control.exists(replinfo.TABLE) else []

@@ -5,7 +5,6 @@ No engine is needed to make them; a column of a type that needs a table feature 
 
 from collections.abc import Callable, Mapping, Sequence
 from datetime import timedelta
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from mergerepl.delta.marks import CommitMark
@@ -16,6 +15,7 @@ from mergerepl.delta.types import Field, Json, ddl_of, field, json_of, nullable
 from mergerepl.replica.control import CHECKPOINT_INTERVAL
 from mergerepl.replica.replica import Replica
 from mergerepl.store.folders import keep_former, remove_leftover
+from mergerepl.store.location import Location
 from mergerepl.systables import conflicts_info, contents, partitions, registry, replinfo, tombstone
 from mergerepl.systables.contents import base_column, row_column
 from mergerepl.systables.replinfo import ReplicaInfo
@@ -35,7 +35,7 @@ _STATS_COLUMNS: Mapping[str, str] = {
 
 
 def create_replica(
-    root: Path,
+    root: Location,
     info: ReplicaInfo,
     images: Mapping[int, Sequence[Field]],
     *,
@@ -91,7 +91,7 @@ def _properties(name: str, retention: timedelta) -> dict[str, str]:
 
 
 def add_image_columns(
-    spark_of: Callable[[], "SparkSession"], root: Path, images: Mapping[int, Sequence[Field]]
+    spark_of: Callable[[], "SparkSession"], root: Location, images: Mapping[int, Sequence[Field]]
 ) -> None:
     """Add the image columns that contents and tombstone do not have yet."""
     for name in IMAGE_TABLES:
@@ -101,7 +101,7 @@ def add_image_columns(
 
 
 def create_conflict_table(
-    root: Path,
+    root: Location,
     name: str,
     columns: Sequence[Field],
     *,

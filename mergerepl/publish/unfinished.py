@@ -1,13 +1,13 @@
 """Tables that an interrupted initialisation left at a subscriber: how they are recognised and dropped."""
 
 from collections.abc import Sequence
-from pathlib import Path
 
 from mergerepl.delta.marks import SETUP, CommitMark
 from mergerepl.delta.tables import commits, head_version, is_delta_table, read_commit
 from mergerepl.errors import PublicationError, StoreError
 from mergerepl.failpoints import failpoint
 from mergerepl.store.folders import move_aside, remove_folder, remove_leftover
+from mergerepl.store.location import Location
 from mergerepl.systables import contents
 from mergerepl.systables.catalog import ArticleRow
 from mergerepl.systables.table import FOLDER
@@ -22,15 +22,15 @@ def initialise_mark(subid: str, step: str, replid: str = "") -> CommitMark:
 
 def subscriber_path(article: str, source_table: str) -> str:
     """Return an article's path below a subscriber's root: the publisher's, or the article's name."""
-    return article if Path(source_table).is_absolute() else source_table
+    return article if Location.of(source_table).is_absolute else source_table
 
 
-def article_table(root: Path, article: ArticleRow) -> Path:
+def article_table(root: Location, article: ArticleRow) -> Location:
     """Return where an article's table is at a subscriber."""
     return root / subscriber_path(article.name, article.source_table)
 
 
-def is_unfinished(table: Path, subid: str) -> bool:
+def is_unfinished(table: Location, subid: str) -> bool:
     """Return whether the table was made by an initialisation of this subscription."""
     if not is_delta_table(table):
         return False
@@ -41,7 +41,7 @@ def is_unfinished(table: Path, subid: str) -> bool:
     return mark is not None and mark.session == initialise_mark(subid, "").session
 
 
-def check_unwritten(root: Path, table: Path) -> None:
+def check_unwritten(root: Location, table: Location) -> None:
     """Check that no user has written to a table that an initialisation made: no user's write is dropped.
 
     Raises: PublicationError.
@@ -58,7 +58,7 @@ def check_unwritten(root: Path, table: Path) -> None:
             )
 
 
-def drop_unfinished(tables: Sequence[Path], subid: str) -> None:
+def drop_unfinished(tables: Sequence[Location], subid: str) -> None:
     """Remove the tables that an unfinished initialisation of this subscription made."""
     for table in tables:
         aside = table.with_name(f".{table.name}.mergerepl-dropped")
@@ -68,7 +68,7 @@ def drop_unfinished(tables: Sequence[Path], subid: str) -> None:
             _drop(table, aside)
 
 
-def drop_unfinished_replica(root: Path, subid: str) -> None:
+def drop_unfinished_replica(root: Location, subid: str) -> None:
     """Remove the system tables of a replica that this subscription's initialisation created.
 
     Only for a subscription that is not active, at a replica that no other publication has joined since: the mark
@@ -80,7 +80,7 @@ def drop_unfinished_replica(root: Path, subid: str) -> None:
         _drop(root / FOLDER, dropped)
 
 
-def _drop(folder: Path, aside: Path) -> None:
+def _drop(folder: Location, aside: Location) -> None:
     """Rename a folder, then remove it: a half-removed table or replica would be taken for a user's."""
     move_aside(folder, aside)
     failpoint("unfinished.dropping")

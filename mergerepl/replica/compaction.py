@@ -4,7 +4,6 @@ Nothing is decided here and no row changes: the version of a row that counts is 
 """
 
 import logging
-from pathlib import Path
 
 from deltalake.exceptions import DeltaError
 from py4j.protocol import Py4JError
@@ -17,6 +16,7 @@ from mergerepl.delta.engine_choice import EngineChoice, NeedsSparkError, arrow_r
 from mergerepl.delta.tables import compact
 from mergerepl.errors import MergeReplError
 from mergerepl.replica.replica import Replica
+from mergerepl.store.location import Location
 from mergerepl.systables.table import Plane
 
 log = logging.getLogger(__name__)
@@ -76,7 +76,7 @@ def compact_when_due(
                 log.warning("%s: its small files could not be joined: %s", table, error)
 
 
-def _join(spark: SparkSession, table: Path, choice: EngineChoice) -> None:
+def _join(spark: SparkSession, table: Location, choice: EngineChoice) -> None:
     """Join the files of a table of rows: without Spark where that may write, which takes it 1 to 3 s a table."""
     if choice.uses_arrow:
         try:

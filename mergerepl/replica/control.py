@@ -8,7 +8,6 @@ from collections.abc import Callable, Iterable, Mapping, Sequence, Set
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import cached_property
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from mergerepl.delta.properties import KEPT_A_DAY
@@ -26,6 +25,7 @@ from mergerepl.delta.tables import (
     version_and_rows,
     write_rows,
 )
+from mergerepl.store.location import Location
 from mergerepl.systables.table import RowT, SystemTable, TypedTable
 
 if TYPE_CHECKING:
@@ -45,13 +45,13 @@ class ControlPlane:
     tables ten times.
     """
 
-    def __init__(self, folder: Path, properties: Mapping[str, str] | None = None) -> None:
+    def __init__(self, folder: Location, properties: Mapping[str, str] | None = None) -> None:
         """Read nothing yet. `properties` are those of tables that are created."""
         self.folder = folder
         self.properties = {"delta.checkpointInterval": CHECKPOINT_INTERVAL, **(properties or {})}
         self._read: dict[str, tuple[list[Any], pa.Table]] = {}
 
-    def path(self, name: str) -> Path:
+    def path(self, name: str) -> Location:
         """Return the folder of a system table."""
         return self.folder / name
 
@@ -164,7 +164,7 @@ def _has(row: object, where: Mapping[str, object]) -> bool:
 class ControlDatabase:
     """A root with the control tables that one product keeps in a folder of its own."""
 
-    root: Path
+    root: Location
 
     folder: ClassVar[str]
     tables: ClassVar[tuple[TypedTable[Any], ...]]

@@ -5,11 +5,11 @@
 
 import json
 from collections.abc import Iterator
-from pathlib import Path
 from typing import NamedTuple
 
 from mergerepl.replica.replica import Replica
 from mergerepl.store.changeset import is_staged
+from mergerepl.store.folders import is_folder
 from mergerepl.store.location import Location
 from mergerepl.store.storage import leftovers, put_text, read_text, storage
 
@@ -18,7 +18,7 @@ class Pointer(NamedTuple):
     """What a subscriber knows of an unfinished session; the publisher is None if the file is damaged."""
 
     session: str
-    file: Path
+    file: Location
     publisher: Replica | None
     replid: str
 
@@ -26,7 +26,9 @@ class Pointer(NamedTuple):
     def is_publisher_there(self) -> bool:
         """True when the publisher is still in the folder that the file names: another replica may be there now."""
         publisher = self.publisher
-        return publisher is not None and publisher.folder.is_dir() and publisher.info().replid == self.replid
+        return (
+            publisher is not None and is_folder(publisher.folder) and publisher.info().replid == self.replid
+        )
 
     @property
     def is_staged(self) -> bool:
@@ -42,10 +44,10 @@ def pointers(subscriber: Replica) -> Iterator[Pointer]:
             text = read_text(file)
             if text is not None:
                 stated = json.loads(text)
-                publisher = Replica(Path(stated["publisher"]))
-                yield Pointer(file.stem, file.local_path(), publisher, str(stated["replid"]))
+                publisher = Replica(Location.of(stated["publisher"]))
+                yield Pointer(file.stem, file, publisher, str(stated["replid"]))
         except (ValueError, KeyError, TypeError):
-            yield Pointer(file.stem, file.local_path(), None, "")
+            yield Pointer(file.stem, file, None, "")
 
 
 def write_pointer(publisher: Replica, subscriber: Replica, session: str) -> None:

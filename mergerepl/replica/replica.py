@@ -1,9 +1,9 @@
 """One replica: where its tables are and what its control plane says of them."""
 
+import os
 from collections.abc import Collection, Container, Iterable
 from dataclasses import replace
 from functools import cached_property
-from pathlib import Path
 
 from mergerepl.delta.sql_text import text_literal, text_literals
 from mergerepl.delta.tables import (
@@ -26,8 +26,10 @@ from mergerepl.errors import (
 )
 from mergerepl.model.article import PublishedArticle
 from mergerepl.replica.control import ControlPlane
-from mergerepl.roots import is_absent, uses
+from mergerepl.roots import is_absent, resolved, uses
 from mergerepl.rows.sql import quote
+from mergerepl.store.folders import files_in
+from mergerepl.store.location import Location
 from mergerepl.systables import (
     catalog,
     conflict_resolutions,
@@ -48,7 +50,7 @@ _NAMED_AT_MOST = 1000
 """The most guids that a condition names; more are read by their bounds."""
 
 
-def no_subscriptions(root: Path) -> StoreError:
+def no_subscriptions(root: Location) -> StoreError:
     """Return the error about a replica that takes part in a publication and has no row of sysmergesubscriptions."""
     name = catalog.SUBSCRIPTIONS.name
     return StoreError(
@@ -61,7 +63,7 @@ def no_subscriptions(root: Path) -> StoreError:
     )
 
 
-def require_schema_version(root: Path, version: int) -> None:
+def require_schema_version(root: Location, version: int) -> None:
     """Check that a replica's system tables are of the one version this mergerepl knows.
 
     Raises: PublicationError if they are older or newer: their meaning is not known here.
@@ -74,7 +76,7 @@ def require_schema_version(root: Path, version: int) -> None:
         )
 
 
-def refuse_older_bookkeeping(root: Path, info: ReplicaInfo, rows: Iterable[SubscriptionRow]) -> None:
+def refuse_older_bookkeeping(root: Location, info: ReplicaInfo, rows: Iterable[SubscriptionRow]) -> None:
     """Check that MSmerge_replinfo was not restored alone: a session writes there before it notes its end anywhere else.
 
     Runs that an older MSmerge_replinfo does not know would be taken for leftovers and removed.
@@ -95,8 +97,8 @@ def refuse_older_bookkeeping(root: Path, info: ReplicaInfo, rows: Iterable[Subsc
 class Replica:
     """A replica root with its system tables."""
 
-    def __init__(self, root: Path | str) -> None:
-        self.root = Path(root).expanduser().resolve()
+    def __init__(self, root: Location | str) -> None:
+        self.root = Location.of(resolved(os.path.expanduser(root)))
         self.folder = self.root / FOLDER
         self.control = ControlPlane(self.folder)
         self.contents = self.folder / contents.NAME
@@ -109,10 +111,10 @@ class Replica:
         replica.control = self.control
         return replica
 
-    def conflict_tables(self) -> list[Path]:
+    def conflict_tables(self) -> list[Location]:
         """Return the folders of all conflict tables, also of articles that are not published any more, by name."""
-        tables = self.folder.glob(f"{CONFLICT_TABLE_PREFIX}*")
-        return sorted(path for path in tables if path.name != conflict_resolutions.NAME)
+        tables = [each for each in files_in(self.folder) if each.name.startswith(CONFLICT_TABLE_PREFIX)]
+        return [each for each in tables if each.name != conflict_resolutions.NAME]
 
     def require(self) -> "Replica":
         """Return the replica itself.
@@ -152,7 +154,7 @@ class Replica:
                 replica=str(self.root),
             )
 
-    def appended_tables(self) -> dict[Path, Plane]:
+    def appended_tables(self) -> dict[Location, Plane]:
         """Return the system tables that every session may append to, each with its writer."""
         planes = {table.name: table.plane for table in registry.ALL if table.plane is not Plane.CONTROL}
         planes.update({article.conflict_table: Plane.DATA for article in self.articles})
@@ -160,7 +162,7 @@ class Replica:
 
     def has_staged(self) -> bool:
         """Return whether a session is staged here, or a pointer names one that is staged elsewhere."""
-        return self.staging.is_dir() and any(self.staging.iterdir())
+        return bool(files_in(self.staging))
 
     def require_tables(self) -> None:
         """Check that no system table is gone: the next write would create it again, without its past rows.
@@ -361,7 +363,7 @@ class Replica:
             # A session that reads the table again reports why.
             return ""
 
-    def table(self, article: PublishedArticle) -> Path:
+    def table(self, article: PublishedArticle) -> Location:
         """Return where an article's table is at this replica."""
         return self.root / article.table
 
@@ -393,7 +395,7 @@ def _contradiction(row: ArticleRow, publications: Container[str]) -> str | None:
     return None
 
 
-def require_ends(publisher: Path, subscriber: Path) -> tuple[Replica, Replica]:
+def require_ends(publisher: Location, subscriber: Location) -> tuple[Replica, Replica]:
     """Return the replicas at both ends of a subscription.
 
     Raises: OutOfReachError if one is absent that the other one knows: it may come back. Else as `Replica.require`.
@@ -412,11 +414,11 @@ def require_ends(publisher: Path, subscriber: Path) -> tuple[Replica, Replica]:
     return ends[0].require(), ends[1].require()
 
 
-def _is_subscribed(replica: Replica, root: Path) -> bool:
+def _is_subscribed(replica: Replica, root: Location) -> bool:
     return any(row.subscriber_server == str(root) and row.is_active for row in replica.relations())
 
 
-def refuse_edited(table: Path) -> None:
+def refuse_edited(table: Location) -> None:
     """Check that only sessions and `apply` changed the rows of contents or of a tombstone table: the log records it.
 
     What these say of a row decides which changes count as known. An edit by hand (a lineage made NULL, rows deleted, an
@@ -444,7 +446,7 @@ def refuse_edited(table: Path) -> None:
         version = to
 
 
-def _last_of_ours(table: Path, *, before: int) -> int | None:
+def _last_of_ours(table: Location, *, before: int) -> int | None:
     """Return the last version that has our mark; None if there is none, or the log does not go back so far."""
     for version in range(before - 1, -1, -1):
         try:
@@ -455,7 +457,7 @@ def _last_of_ours(table: Path, *, before: int) -> int | None:
     return None
 
 
-def _edited(table: Path, version: int, operation: str, last: int | None) -> StoreError:
+def _edited(table: Location, version: int, operation: str, last: int | None) -> StoreError:
     undo = f"RESTORE TABLE delta.{quote(str(table))} TO VERSION AS OF {last}"
     remedy = f"Undo it ({undo}; no table of users' is touched), or restore" if last is not None else "Restore"
     return StoreError(

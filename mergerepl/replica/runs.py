@@ -6,7 +6,6 @@ Every run has a number (seq) above all before it; the latest run of a row is wha
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING
 
@@ -33,6 +32,7 @@ from mergerepl.delta.tables import typed_rows
 from mergerepl.model.article import PublishedArticle
 from mergerepl.spark.in_memory import Kept, are_few, broadcast_if_few, in_one_task, is_for_one_task
 from mergerepl.spark.passed import passed
+from mergerepl.store.location import Location
 from mergerepl.systables import contents, tombstone
 from mergerepl.systables.contents import COLV1_TYPE, base_column, row_column
 
@@ -65,7 +65,7 @@ def _few_types() -> "dict[str, pa.DataType]":
 
 def read_runs(
     spark: SparkSession,
-    folder: Path,
+    folder: Location,
     article: PublishedArticle,
     *,
     through_seq_inclusive: int,
@@ -131,7 +131,7 @@ def current_rows(
 
 
 def few_known_rows(
-    folder: Path, tablenicks: Sequence[int], guids: Sequence[str], *, through_seq_inclusive: int
+    folder: Location, tablenicks: Sequence[int], guids: Sequence[str], *, through_seq_inclusive: int
 ) -> "pa.Table":
     """Return all versions that contents and tombstones have of some rows of some articles, read by delta-rs.
 
@@ -153,7 +153,7 @@ def few_known_rows(
 
 
 def few_versions(
-    folder: Path,
+    folder: Location,
     article: PublishedArticle,
     guids: Sequence[str],
     image: "pa.DataType",
@@ -182,7 +182,7 @@ def few_versions(
 
 
 def _few_runs(
-    folder: Path,
+    folder: Location,
     types: Mapping[str, "pa.DataType"],
     where: str,
     stored_names: Mapping[str, str] = MappingProxyType({}),
@@ -235,7 +235,7 @@ def run_rows(
 
 def latest_of(
     spark: SparkSession,
-    folder: Path,
+    folder: Location,
     article: PublishedArticle,
     guids: DataFrame,
     *,
@@ -299,7 +299,7 @@ class RecentRows:
 
 def recent_rows(
     spark: SparkSession,
-    folder: Path,
+    folder: Location,
     article: PublishedArticle,
     *,
     rows: int,
@@ -338,16 +338,16 @@ def recent_rows(
     return RecentRows(current_rows(newest.repartition(ROWGUID), columns), older)
 
 
-def _newest_runs(folder: Path, rows: int) -> tuple[int, int] | None:
+def _newest_runs(folder: Location, rows: int) -> tuple[int, int] | None:
     return appended.newest_runs(folder / contents.NAME, rows=max(2 * rows, _READ_AT_ONCE))
 
 
-def _hold_at_most(folder: Path, rows: int) -> bool:
+def _hold_at_most(folder: Location, rows: int) -> bool:
     """Return whether contents and tombstones are known to hold at most so many rows."""
     counts = [appended.row_count(folder / table) for table in (contents.NAME, tombstone.NAME)]
     return all(count is not None and count <= rows for count in counts)
 
 
-def delete_runs_after(spark: SparkSession, table: Path, *, through_seq_inclusive: int) -> bool:
+def delete_runs_after(spark: SparkSession, table: Location, *, through_seq_inclusive: int) -> bool:
     """Remove runs after the last committed one, which a crash left. Returns whether there were any."""
     return appended.delete_where(spark, table, F.col(SEQ) > through_seq_inclusive)

@@ -3,7 +3,6 @@
 import json
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from pyspark.sql import DataFrame, SparkSession
@@ -37,6 +36,8 @@ from mergerepl.delta.small_writer import ACTION, MOST_BYTES, SmallRows, type_pro
 from mergerepl.delta.tables import reason_of
 from mergerepl.delta.types import Field, ddl_of
 from mergerepl.errors import StoreError
+from mergerepl.store.folders import facts_of, files_in, make_folder
+from mergerepl.store.location import Location
 from mergerepl.systables.tombstone import TombstoneType
 
 if TYPE_CHECKING:
@@ -69,7 +70,7 @@ def with_conflict_hash(rows: DataFrame) -> DataFrame:
     return rows.withColumn(CONFLICT_HASH, F.when(F.col(PUBLISHER_WINS).isNotNull(), of_conflict))
 
 
-def read_staged(spark: SparkSession, folder: Path) -> DataFrame:
+def read_staged(spark: SparkSession, folder: Location) -> DataFrame:
     """Return the rows that Spark wrote to a folder, with the columns that it wrote.
 
     Spark itself would run a job at each of a session's eight readings to learn the columns from a footer.
@@ -81,7 +82,7 @@ def read_staged(spark: SparkSession, folder: Path) -> DataFrame:
     return reader.parquet(str(folder))
 
 
-def require_rows(folder: Path) -> None:
+def require_rows(folder: Location) -> None:
     """Check that the rows that were written to a folder are there.
 
     Raises: StoreError.
@@ -89,19 +90,19 @@ def require_rows(folder: Path) -> None:
     _written_schema(folder)
 
 
-def write_few(rows: "pa.Table", folder: Path) -> None:
+def write_few(rows: "pa.Table", folder: Location) -> None:
     """Write rows of Arrow to a new folder, with the columns as `read_staged` and the other readers look for them."""
     import pyarrow.parquet as pq
     from pyspark.sql.pandas.types import from_arrow_schema
 
     schema = from_arrow_schema(rows.schema, prefer_timestamp_ntz=True)
-    folder.mkdir(parents=True)
+    make_folder(folder)
     pq.write_table(
         rows.replace_schema_metadata({_SPARK_SCHEMA: schema.json()}), folder / "part-00000.snappy.parquet"
     )
 
 
-def staged_kinds(folder: Path) -> list[RowKind]:
+def staged_kinds(folder: Location) -> list[RowKind]:
     """Return the kinds of the rows that were written to a folder.
 
     Raises: StoreError if there is no such file, or it is damaged.
@@ -146,12 +147,12 @@ def row_kinds(rows: "Dataset") -> list[RowKind]:
     return kinds
 
 
-def are_small(folder: Path) -> bool:
+def are_small(folder: Location) -> bool:
     """Return whether the rows that were written to a folder fit into this process' memory."""
-    return sum(file.stat().st_size for file in folder.glob("*.parquet")) <= MOST_BYTES
+    return sum(facts_of(file).st_size for file in files_in(folder, ".parquet")) <= MOST_BYTES
 
 
-def few_rows(folder: Path) -> "pa.Table | None":
+def few_rows(folder: Location) -> "pa.Table | None":
     """Return all columns of the rows that were written to a folder, in this process' memory; None if they are many.
 
     Raises: StoreError if there is no such file, or it is damaged.
@@ -163,7 +164,7 @@ def few_rows(folder: Path) -> "pa.Table | None":
     return rows if rows.num_rows <= MOST_ROWS else None
 
 
-def small_rows(folder: Path, action: str) -> SmallRows:
+def small_rows(folder: Location, action: str) -> SmallRows:
     """Return the rows that Spark wrote to a folder for one side's table, in this process' memory.
 
     A row that leaves the partition counts as deleted. The caller knows that the files are small (`are_small`).
@@ -181,7 +182,7 @@ def small_rows(folder: Path, action: str) -> SmallRows:
 
 
 def recorded_in_batches(
-    folder: Path, side: str, *, keys_of_gone: Collection[str] | None = None
+    folder: Location, side: str, *, keys_of_gone: Collection[str] | None = None
 ) -> "Iterator[pa.Table]":
     """Yield CHANGES of the rows that Spark wrote to a folder and that one side records, as many at a time as memory takes.
 
@@ -228,7 +229,7 @@ def _in_partition(rows: "pa.Table", has_left: "pa.ChunkedArray[Any]", keys: Coll
     return pa.table({name: found.get(name, rows[name]) for name in rows.column_names})
 
 
-def conflicts_in_batches(folder: Path, columns: Sequence[str]) -> "Iterator[pa.Table]":
+def conflicts_in_batches(folder: Location, columns: Sequence[str]) -> "Iterator[pa.Table]":
     """Yield the RESOLVED rows of a folder that are conflicts, as many at a time as memory takes.
 
     Raises:
@@ -238,12 +239,12 @@ def conflicts_in_batches(folder: Path, columns: Sequence[str]) -> "Iterator[pa.T
     return _in_batches(folder, columns, having=CONFLICT_TYPE)
 
 
-def are_for_arrow(folder: Path) -> bool:
+def are_for_arrow(folder: Location) -> bool:
     """Return whether the rows that were written to a folder have types that Arrow writes as Spark does."""
     return not any(type_problem(field["type"]) for field in _image_fields(folder))
 
 
-def _in_batches(folder: Path, columns: Sequence[str], *, having: str) -> "Iterator[pa.Table]":
+def _in_batches(folder: Location, columns: Sequence[str], *, having: str) -> "Iterator[pa.Table]":
     """Yield the rows that have a value in a column."""
     import pyarrow as pa
     import pyarrow.dataset as ds
@@ -278,19 +279,19 @@ def _rows_of_batch(rows: "Dataset") -> int:
     return max(1, min(_ROWS_OF_BATCH, int(_BYTES_OF_BATCH * count / max(1, size))))
 
 
-def _image_fields(folder: Path) -> list[Field]:
+def _image_fields(folder: Location) -> list[Field]:
     image: list[Field] = _columns(folder)[ROW]["type"]["fields"]
     return image
 
 
-def _columns(folder: Path) -> dict[str, Field]:
+def _columns(folder: Location) -> dict[str, Field]:
     written = _written_schema(folder)
     assert written is not None
     return {field["name"]: field for field in json.loads(written)["fields"]}
 
 
 def _in_memory(
-    folder: Path, columns: list[str] | None, where: "tuple[str, Sequence[str]] | None" = None
+    folder: Location, columns: list[str] | None, where: "tuple[str, Sequence[str]] | None" = None
 ) -> "pa.Table":
     """Return rows, all or those that have one of some values in a column."""
     import pyarrow as pa
@@ -303,11 +304,11 @@ def _in_memory(
         raise _unreadable(folder, reason_of(error)) from error
 
 
-def _written_schema(folder: Path) -> bytes | None:
+def _written_schema(folder: Location) -> bytes | None:
     """Return the columns that Spark notes in what it wrote to a folder, as JSON."""
     import pyarrow as pa
 
-    file = next(iter(sorted(folder.glob("*.parquet"))), None)
+    file = next(iter(files_in(folder, ".parquet")), None)
     if file is None:
         raise _unreadable(folder, "there is no file; or Spark wrote them to another machine's file system")
     try:
@@ -316,7 +317,7 @@ def _written_schema(folder: Path) -> bytes | None:
         raise _unreadable(file, reason_of(error)) from error
 
 
-def _unreadable(path: Path, reason: str) -> StoreError:
+def _unreadable(path: Location, reason: str) -> StoreError:
     return StoreError(
         f"Staged rows cannot be read in '{path}': {reason}. Run again; if a session that was interrupted needs them, "
         "restore the files from a copy.",

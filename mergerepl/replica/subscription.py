@@ -4,8 +4,6 @@ At the publisher, a subscription is the row of sysmergesubscriptions about the s
 the one about the publisher. Each replica also has a row about itself.
 """
 
-from pathlib import Path
-
 from mergerepl.changes import PUBLISHER
 from mergerepl.errors import (
     INITIALISE_AGAIN,
@@ -17,13 +15,14 @@ from mergerepl.errors import (
 from mergerepl.model.article import PublishedArticle
 from mergerepl.model.publication import PUBLISHER_PRIORITY
 from mergerepl.replica.replica import Replica, require_ends
+from mergerepl.store.folders import has_system_tables, same_place
+from mergerepl.store.location import Location
 from mergerepl.systables.catalog import SubscriptionRow
 from mergerepl.systables.replinfo import ReplicaInfo
-from mergerepl.systables.table import FOLDER
 
 
 def find_subscription(
-    publisher: Path, subscriber: Path, publication: str
+    publisher: Location, subscriber: Location, publication: str
 ) -> tuple[Replica, Replica, SubscriptionRow]:
     """Return both replicas and the publisher's row about the subscriber.
 
@@ -60,7 +59,7 @@ def find_subscription(
     return at_publisher, at_subscriber, active
 
 
-def subscriptions_of_root(root: Path) -> list[tuple[Path, Path, str]]:
+def subscriptions_of_root(root: Location) -> list[tuple[Location, Location, str]]:
     """Return (publisher root, subscriber root, publication name) of each active subscription of a replica.
 
     For what it publishes, those of all its subscribers; for what it receives, its own.
@@ -72,7 +71,7 @@ def subscriptions_of_root(root: Path) -> list[tuple[Path, Path, str]]:
     found = []
     for row in replica.relations():
         if row.is_active and row.pubid in names:
-            ends = replica.root, Path(row.subscriber_server)
+            ends = replica.root, Location.of(row.subscriber_server)
             publisher, subscriber = ends if replica.publishes(row.pubid) else ends[::-1]
             found.append((publisher, subscriber, names[row.pubid]))
     return found
@@ -171,8 +170,8 @@ def refuse_copies(*replicas: Replica) -> None:
 
 
 def _refuse_copy(replica: Replica, info: ReplicaInfo) -> None:
-    former = Path(info.root)
-    if not (former / FOLDER).is_dir() or former.samefile(replica.root):
+    former = Location.of(info.root)
+    if not has_system_tables(former) or same_place(former, replica.root):
         # Moved, or the same folder by another path.
         return
     try:

@@ -28,6 +28,7 @@ from mergerepl.settings import umask
 from mergerepl.spark import confs, jvm
 from mergerepl.spark.callers import OURS
 from mergerepl.spark.java import find_java
+from mergerepl.store.location import Location
 
 _UTC = frozenset({"UTC", "Etc/UTC", "UCT", "Zulu", "Z", "GMT", "Etc/GMT", "+00:00"})
 
@@ -275,7 +276,9 @@ def with_write_confs(rows: DataFrame) -> DataFrame:
         ) from error
 
 
-def require_utc(spark: SparkSession, article: str, table: Path, timestamp_partitions: Sequence[str]) -> None:
+def require_utc(
+    spark: SparkSession, article: str, table: Location, timestamp_partitions: Sequence[str]
+) -> None:
     """Check that a session reads a table's timestamp partition columns as they are meant.
 
     Their values stand in the log as text, of many writers without a time zone (PROTOCOL.md, Partition Value Serialization):

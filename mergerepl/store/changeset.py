@@ -8,11 +8,11 @@ here: versions to look from, run numbers, generation numbers and guids, watermar
 
 import shutil
 from dataclasses import dataclass, field
-from pathlib import Path
 
 from mergerepl.changes import DATA_ACTIONS, PUBLISHER, SUBSCRIBER
 from mergerepl.errors import give_up_advice
 from mergerepl.model.results import PhaseCounts
+from mergerepl.store.folders import files_in, folders_in, make_folder, rename
 from mergerepl.store.location import Location
 from mergerepl.store.redo import RedoLog
 from mergerepl.store.storage import storage
@@ -123,7 +123,7 @@ class Manifest:
 class Changeset:
     """A staged changeset: its folder and its plan."""
 
-    folder: Path
+    folder: Location
     manifest: Manifest
 
     def work_of(self, side: str) -> SideWork:
@@ -132,11 +132,11 @@ class Changeset:
         assert work is not None
         return work
 
-    def rows(self, nickname: int) -> Path:
+    def rows(self, nickname: int) -> Location:
         """Return the folder of an article's staged rows."""
         return self.folder / str(nickname)
 
-    def events(self, nickname: int) -> Path:
+    def events(self, nickname: int) -> Location:
         """Return the folder of an article's staged EVENTS, which the publisher appends with its run."""
         return events_folder(self.folder, nickname)
 
@@ -149,7 +149,7 @@ class Changeset:
         """Return whether one side has been carried out completely."""
         return self.redo.is_done(side)
 
-    def late_folder(self, side: str, round_number: int) -> Path:
+    def late_folder(self, side: str, round_number: int) -> Location:
         """Return the folder of a late round; all of them lie in the session's folder."""
         session_folder = self.folder if self.manifest.round == 0 else self.folder.parent
         return session_folder / f"late-{side}-{round_number}"
@@ -159,7 +159,7 @@ class Changeset:
         self.redo.stage(self.manifest)
 
 
-def redo_log(folder: Path) -> RedoLog[Manifest]:
+def redo_log(folder: Location) -> RedoLog[Manifest]:
     """Return the redo log of a session, or of a late round, which lies in its session's folder."""
     is_late = folder.parent.name != STAGING
     session = folder.parent if is_late else folder
@@ -175,22 +175,22 @@ def redo_log(folder: Path) -> RedoLog[Manifest]:
     )
 
 
-def events_folder(folder: Path, nickname: int) -> Path:
+def events_folder(folder: Location, nickname: int) -> Location:
     """Return the folder of an article's EVENTS in the folder of a changeset."""
     return folder / "events" / str(nickname)
 
 
-def is_staged(folder: Path) -> bool:
+def is_staged(folder: Location) -> bool:
     """Return whether a folder holds a changeset that was completed."""
     return redo_log(folder).is_pending
 
 
-def staged_folders(staging: Path) -> list[Path]:
+def staged_folders(staging: Location) -> list[Location]:
     """Return the folders of staged sessions, complete or not, by name."""
-    return sorted(path for path in staging.iterdir() if path.is_dir()) if staging.is_dir() else []
+    return [staging / name for name in folders_in(staging)]
 
 
-def staged_changesets(folder: Path) -> list[Changeset]:
+def staged_changesets(folder: Location) -> list[Changeset]:
     """Return the changesets below a folder that were completed, by name: sessions, or late rounds of one.
 
     Raises: StoreError if a manifest is damaged.
@@ -199,13 +199,12 @@ def staged_changesets(folder: Path) -> list[Changeset]:
     return [changeset for changeset in found if changeset is not None]
 
 
-def unfinished_sessions(staging: Path) -> list[str]:
+def unfinished_sessions(staging: Location) -> list[str]:
     """Return the sessions that were staged and not finished, by name: at a publisher, or by pointers at a subscriber."""
-    staged = sorted(staging.iterdir()) if staging.is_dir() else []
-    return [path.stem for path in staged if path.suffix == ".json" or is_staged(path)]
+    return [path.stem for path in files_in(staging) if path.suffix == ".json" or is_staged(path)]
 
 
-def read_changeset(folder: Path) -> Changeset | None:
+def read_changeset(folder: Location) -> Changeset | None:
     """Return the changeset staged in a folder, None if it was never completed.
 
     Raises: StoreError if its manifest is damaged.
@@ -214,35 +213,35 @@ def read_changeset(folder: Path) -> Changeset | None:
     return None if manifest is None else Changeset(folder, manifest)
 
 
-def new_folder(folder: Path) -> Path:
+def new_folder(folder: Location) -> Location:
     """Make the folder of a changeset, empty, and return it."""
     drop(folder)
-    folder.mkdir(parents=True)
+    make_folder(folder)
     return folder
 
 
-def set_aside(folder: Path) -> Path:
+def set_aside(folder: Location) -> Location:
     """Move a staged folder out of the way, in one step: from here on there is no such session. Returns its new place."""
     unsent = folder.parents[1] / UNSENT
     kept = unsent / folder.name
-    unsent.mkdir(exist_ok=True)
-    folder.rename(kept)
+    make_folder(unsent)
+    rename(folder, kept)
     for path in (unsent, folder.parent):
-        storage(at := Location.of(path)).force_to_disk(at)
+        storage(path).force_to_disk(path)
     return kept
 
 
-def drop_rows(folder: Path) -> None:
+def drop_rows(folder: Location) -> None:
     """Remove staged rows that no manifest names."""
     shutil.rmtree(folder, ignore_errors=True)
 
 
-def replace_rows(folder: Path, by: Path) -> None:
+def replace_rows(folder: Location, by: Location) -> None:
     """Replace staged rows that no manifest names by others."""
     drop_rows(folder)
-    by.rename(folder)
+    rename(by, folder)
 
 
-def drop(folder: Path) -> None:
+def drop(folder: Location) -> None:
     """Remove a staged folder."""
     redo_log(folder).finish()

@@ -4,22 +4,20 @@ The file goes where the table goes: it is copied, restored from a copy and remov
 names begin with `_`. This module loads no library.
 """
 
-from pathlib import Path
-
 from mergerepl.store import storage
 from mergerepl.store.location import Location
 from mergerepl.systables.cdc import CONSUMERS_FOLDER
 
 
-def read_position(target: Path, name: str) -> str | None:
+def read_position(target: Location, name: str) -> str | None:
     """Return the text of a consumer's position, None if it has none."""
     return storage.read_text(_file(target, name))
 
 
-def write_position(target: Path, name: str, text: str) -> None:
+def write_position(target: Location, name: str, text: str) -> None:
     """Make a position durable, in place of an earlier one."""
     storage.put_text(_file(target, name), text)
 
 
-def _file(target: Path, name: str) -> Location:
+def _file(target: Location, name: str) -> Location:
     return Location.of(target) / CONSUMERS_FOLDER / f"{name}.json"

@@ -8,40 +8,89 @@ import os
 import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from pathlib import Path
 
 from mergerepl.roots import resolved
+from mergerepl.store.location import Location
+from mergerepl.store.storage import storage
 from mergerepl.systables.table import FOLDER
 
 MISSING = "does not exist"
 
 
-def folder_problem(path: Path) -> str | None:
+def folder_problem(path: Location) -> str | None:
     """Return why a path is no folder, as a clause: `MISSING`, or that it is a file; None if it is a folder."""
     if not os.path.exists(path):
         return MISSING
     return None if os.path.isdir(path) else "is a file"
 
 
-def file_system_now_ns(folder: Path) -> int:
+def file_system_now_ns(folder: Location) -> int:
     """Return the time of the file system that holds a folder: its clock dates the files there."""
     path = folder / "clock"
-    path.touch()
-    os.utime(path)
-    return path.stat().st_mtime_ns
+    with open(path, "ab"):
+        os.utime(path)
+    return os.stat(path).st_mtime_ns
 
 
-def is_folder(path: Path) -> bool:
+def facts_of(at: Location) -> os.stat_result:
+    """Return size, time and inode of a file.
+
+    Raises: FileNotFoundError.
+    """
+    return os.stat(at)
+
+
+def files_in(folder: Location, ending: str = "") -> list[Location]:
+    """Return the files and folders of a folder whose names have an ending, by name; none if the folder is absent."""
+    return [folder / name for name in storage(folder).list_from(folder) if name.endswith(ending)]
+
+
+def names_in(folder: Location) -> list[str]:
+    """Return the names in a folder, in any order.
+
+    Raises: OSError if it is absent or cannot be read.
+    """
+    return os.listdir(folder)
+
+
+def files_below(folder: Location) -> Iterator[Location]:
+    """Yield all files below a folder; a link is a file, and so is the folder itself if it is one."""
+    if os.path.islink(folder):
+        yield folder
+        return
+    for above, folders, files in os.walk(folder):
+        here = Location.of(above)
+        yield from (here / name for name in folders if os.path.islink(here / name))
+        yield from (here / name for name in files)
+
+
+def copy_file(at: Location, to: Location) -> None:
+    """Copy the bytes of a file."""
+    shutil.copyfile(at, to)
+
+
+def link_file(at: Location, name: Location) -> None:
+    """Give a file a second name, by a symbolic link."""
+    os.symlink(at, name)
+
+
+def rename(at: Location, to: Location) -> Location:
+    """Rename a file or a folder in one step; return its new place."""
+    os.rename(at, to)
+    return to
+
+
+def is_folder(path: Location) -> bool:
     """Return whether a folder is there."""
     return os.path.isdir(path)
 
 
-def is_there(path: str | Path) -> bool:
+def is_there(path: str | Location) -> bool:
     """Return whether there is something at a path, be it a link that leads nowhere."""
     return os.path.lexists(path)
 
 
-def folders_in(path: Path) -> list[str]:
+def folders_in(path: Location) -> list[str]:
     """Return the names of the folders in a folder; none if it is not there."""
     try:
         return sorted(entry.name for entry in os.scandir(path) if entry.is_dir())
@@ -49,39 +98,39 @@ def folders_in(path: Path) -> list[str]:
         return []
 
 
-def same_place(one: Path, other: Path) -> bool:
+def same_place(one: Location, other: Location) -> bool:
     """Return whether two paths lead to one folder: through links, or a folder that is mounted twice."""
     if resolved(one) == resolved(other):
         return True
     return os.path.isdir(one) and os.path.isdir(other) and os.path.samefile(one, other)
 
 
-def has_system_tables(root: Path) -> bool:
+def has_system_tables(root: Location) -> bool:
     """Return whether a folder is a replica: its system tables have a folder there."""
     return os.path.isdir(root / FOLDER)
 
 
-def replica_above(path: Path, own: Path | None = None) -> Path | None:
+def replica_above(path: Location, own: Location | None = None) -> Location | None:
     """Return the replica whose folder holds a path, as it is named or where its links lead, and that lies below `own`."""
 
-    def is_outside_own(folder: Path) -> bool:
+    def is_outside_own(folder: Location) -> bool:
         return own is None or not os.path.exists(own) or not os.path.samefile(folder, own)
 
     for text in (resolved(path), os.path.normpath(path)):
-        folders = (folder for folder in Path(text).parents if os.path.isdir(folder))
+        folders = (folder for folder in Location.of(text).parents if os.path.isdir(folder))
         for folder in itertools.takewhile(is_outside_own, folders):
             if os.path.isdir(folder / FOLDER):
                 return folder
     return None
 
 
-def is_writable(folder: Path) -> bool:
+def is_writable(folder: Location) -> bool:
     """Return whether this process may write to a folder."""
     return os.access(folder, os.W_OK)
 
 
 @contextmanager
-def made_folder(root: Path) -> Iterator[None]:
+def made_folder(root: Location) -> Iterator[None]:
     """Make a folder and those above it. At the end, folders that were made and stayed empty are removed again."""
     made = [folder for folder in (root, *root.parents) if not os.path.exists(folder)]
     make_folder(root)
@@ -94,33 +143,33 @@ def made_folder(root: Path) -> Iterator[None]:
                 os.rmdir(folder)
 
 
-def make_folder(path: Path) -> None:
+def make_folder(path: Location) -> None:
     """Make a folder, and those above it, if it is not there."""
     os.makedirs(path, exist_ok=True)
 
 
-def move_aside(folder: Path, aside: Path) -> None:
+def move_aside(folder: Location, aside: Location) -> None:
     """Rename a folder: it is out of sight in one step."""
     os.rename(folder, aside)
 
 
-def keep_former(folder: Path) -> None:
+def keep_former(folder: Location) -> None:
     """Rename a folder to the first of `<name>.kept1`, `<name>.kept2` and so on that is free."""
     numbered = (folder.with_name(f"{folder.name}.kept{number}") for number in itertools.count(1))
     os.rename(folder, next(candidate for candidate in numbered if not os.path.exists(candidate)))
 
 
-def remove_folder(folder: Path) -> None:
+def remove_folder(folder: Location) -> None:
     """Remove a folder with all that is in it."""
     shutil.rmtree(folder)
 
 
-def remove_leftover(folder: Path) -> None:
+def remove_leftover(folder: Location) -> None:
     """Remove what a former run may have left; no folder, or one that stays, is no failure."""
     shutil.rmtree(folder, ignore_errors=True)
 
 
-def remove_table(path: Path) -> None:
+def remove_table(path: Location) -> None:
     """Remove a table's folder, its log first: without the log, what remains is no table. As `remove_leftover`."""
     shutil.rmtree(path / "_delta_log", ignore_errors=True)
     shutil.rmtree(path, ignore_errors=True)

@@ -14,9 +14,9 @@ import time
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
 from datetime import UTC, datetime
-from pathlib import Path
 
 from mergerepl.errors import EngineLostError, LeaseError, MergeReplError, StoreError
+from mergerepl.store.location import Location
 from mergerepl.systables.cdc import FOLDER as CDC_FOLDER
 from mergerepl.systables.compact import FOLDER as TRACKING_FOLDER
 from mergerepl.systables.logreader import FOLDER as LOG_READER_FOLDER
@@ -43,7 +43,7 @@ _SINCE = "since"
 """A key of a holder's note while the replica is held."""
 
 
-def replica_root(path: Path) -> Path:
+def replica_root(path: Location) -> Location:
     """Return the replica that a path is or lies in (a table's folder will do); the path itself if there is none.
 
     A lock file alone marks a replica only if there is no replica above it. It may be older than the publication of the
@@ -54,14 +54,14 @@ def replica_root(path: Path) -> Path:
     return found or next((folder for folder in folders if os.path.exists(folder / LOCK_FILE)), path)
 
 
-def _is_root(folder: Path) -> bool:
+def _is_root(folder: Location) -> bool:
     """Return whether system tables of ours lie in a folder: of a replica, or of a database of another product."""
     folders = (FOLDER, TRACKING_FOLDER, LOG_READER_FOLDER, CDC_FOLDER, TRANSACTIONAL_FOLDER)
     return any(os.path.isdir(folder / name) for name in folders)
 
 
 @contextmanager
-def lease(root: Path, *, purpose: str, wait_s: float = 0.0, file: str = LOCK_FILE) -> Iterator[None]:
+def lease(root: Location, *, purpose: str, wait_s: float = 0.0, file: str = LOCK_FILE) -> Iterator[None]:
     """Hold the replica at `root`, by one of its lock files. Waits up to `wait_s` seconds for another holder.
 
     If no replica was made, the lock file is removed with the lease: it would be taken for a replica.
@@ -91,7 +91,7 @@ def lease(root: Path, *, purpose: str, wait_s: float = 0.0, file: str = LOCK_FIL
 
 
 @contextmanager
-def leases(*roots: Path, purpose: str, wait_s: float = 0.0) -> Iterator[None]:
+def leases(*roots: Location, purpose: str, wait_s: float = 0.0) -> Iterator[None]:
     """Hold several replicas, taken in this order: the publisher first, as all agents do.
 
     Raises: as `lease`.
@@ -103,7 +103,7 @@ def leases(*roots: Path, purpose: str, wait_s: float = 0.0) -> Iterator[None]:
 
 
 @contextmanager
-def brief_lock(file: Path) -> Iterator[None]:
+def brief_lock(file: Location) -> Iterator[None]:
     """Hold a lock for milliseconds, without a note; another process waits as long.
 
     Raises: FileNotFoundError if its folder is absent.
@@ -116,7 +116,7 @@ def brief_lock(file: Path) -> Iterator[None]:
         os.close(descriptor)
 
 
-def lock_for_life(file: Path, purpose: str) -> int:
+def lock_for_life(file: Location, purpose: str) -> int:
     """Lock a file until the descriptor is closed, at the latest by the end of this process, with its holder's note."""
     descriptor = os.open(file, _LOCK_FLAGS, 0o666)
     fcntl.flock(descriptor, fcntl.LOCK_EX)
@@ -124,7 +124,7 @@ def lock_for_life(file: Path, purpose: str) -> int:
     return descriptor
 
 
-def is_locked(file: Path) -> bool:
+def is_locked(file: Location) -> bool:
     """Whether a living process holds a file that it locked for life."""
     try:
         descriptor = os.open(file, os.O_RDWR | os.O_CLOEXEC)
@@ -139,7 +139,7 @@ def is_locked(file: Path) -> bool:
     return False
 
 
-def holder_note(file: Path) -> dict[str, object]:
+def holder_note(file: Location) -> dict[str, object]:
     """Return the note of the holder of a file that was locked for life; empty if there is none."""
     try:
         return _read(_text(file))
@@ -147,7 +147,7 @@ def holder_note(file: Path) -> dict[str, object]:
         return {}
 
 
-def _end(descriptor: int, file: Path, *, is_done: bool) -> None:
+def _end(descriptor: int, file: Location, *, is_done: bool) -> None:
     """Remove the holder's note. Unless all is done, its JVM stays noted: a commit may still be in flight."""
     note = _note(descriptor)
     if not is_done and "jvm" in note:
@@ -159,7 +159,7 @@ def _end(descriptor: int, file: Path, *, is_done: bool) -> None:
             os.unlink(file)
 
 
-def record_jvm(root: Path, pid: int | None, *, file: str = LOCK_FILE) -> None:
+def record_jvm(root: Location, pid: int | None, *, file: str = LOCK_FILE) -> None:
     """Note the JVM that writes for the holder, so that a successor can wait for its end."""
     path = root / file
     holder = _read(_text(path)) if os.path.exists(path) else {}
@@ -170,7 +170,7 @@ def record_jvm(root: Path, pid: int | None, *, file: str = LOCK_FILE) -> None:
             note.write(json.dumps(holder))
 
 
-def holder(root: Path, *, file: str = LOCK_FILE) -> dict[str, object] | None:
+def holder(root: Location, *, file: str = LOCK_FILE) -> dict[str, object] | None:
     """Return who holds the replica by a lock file (pid, host, purpose, since), or None if it is free. For `doctor`.
 
     Only the note is read: even a shared lock, taken to look, would make another command find the replica in use.
@@ -185,7 +185,7 @@ def holder(root: Path, *, file: str = LOCK_FILE) -> dict[str, object] | None:
     return note if not is_here or _process_start(pid) == started else None
 
 
-def check_not_held(root: Path) -> None:
+def check_not_held(root: Location) -> None:
     """Check that no other process of this machine holds the replica.
 
     A process of another machine cannot be checked: one that was killed leaves its note as well.
@@ -197,7 +197,7 @@ def check_not_held(root: Path) -> None:
         raise _in_use(root, who)
 
 
-def _in_use(root: Path, who: Mapping[str, object]) -> LeaseError:
+def _in_use(root: Location, who: Mapping[str, object]) -> LeaseError:
     return LeaseError(
         f"Replica '{root}' is in use: {who.get('purpose', 'another process')} by process {who.get('pid', '?')} on "
         f"{who.get('host', '?')} since {who.get(_SINCE, '?')}. Wait for it to finish, then run again.",
@@ -206,7 +206,7 @@ def _in_use(root: Path, who: Mapping[str, object]) -> LeaseError:
     )
 
 
-def _acquired(file: Path, wait_s: float) -> int:
+def _acquired(file: Location, wait_s: float) -> int:
     """Return the descriptor of the lock file, locked."""
     deadline = time.monotonic() + wait_s
     while True:
@@ -224,7 +224,7 @@ def _acquired(file: Path, wait_s: float) -> int:
             time.sleep(0.1)
 
 
-def _opened(file: Path) -> int:
+def _opened(file: Location) -> int:
     try:
         # A user who may write to the folder may lock it: the umask decides, as for all files.
         return os.open(file, _LOCK_FLAGS, 0o666)
@@ -236,7 +236,7 @@ def _opened(file: Path) -> int:
         ) from error
 
 
-def _is_in_place(descriptor: int, file: Path) -> bool:
+def _is_in_place(descriptor: int, file: Location) -> bool:
     """Return whether the file that was locked is still the lock file: its last holder may have removed it."""
     try:
         return os.path.samestat(os.fstat(descriptor), os.stat(file))
@@ -244,7 +244,7 @@ def _is_in_place(descriptor: int, file: Path) -> bool:
         return False
 
 
-def _wait_for_previous_jvm(descriptor: int, root: Path) -> None:
+def _wait_for_previous_jvm(descriptor: int, root: Location) -> None:
     previous = _note(descriptor)
     pid = previous.get("jvm")
     if not isinstance(pid, int) or previous.get("host") != socket.gethostname():
@@ -284,7 +284,7 @@ def _note(descriptor: int) -> dict[str, object]:
     return _read(os.pread(descriptor, 4096, 0).decode("utf-8", "replace"))
 
 
-def _text(path: Path) -> str:
+def _text(path: Location) -> str:
     with open(path, encoding="utf-8") as file:
         return file.read()
 
@@ -300,7 +300,7 @@ def _read(text: str) -> dict[str, object]:
 def _process_start(pid: int) -> str | None:
     """Return the start time of a live process (so that a reused pid is not taken for it), or None."""
     try:
-        stat = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8")
+        stat = _text(Location.of(f"/proc/{pid}/stat"))
     except OSError:
         try:
             os.kill(pid, 0)

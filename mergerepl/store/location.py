@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import os
 import posixpath
-from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import quote
@@ -71,23 +70,35 @@ class Location:
         return Location(self.scheme, self.bucket, posixpath.dirname(self.prefix) or ".")
 
     @property
-    def parents(self) -> Iterator[Location]:
+    def parents(self) -> tuple[Location, ...]:
         """The folders above this place, the nearest one first."""
-        here = self
-        while (above := here.parent) != here:
-            yield above
-            here = above
+        above = self.parent
+        return () if above == self else (above, *above.parents)
+
+    @property
+    def parts(self) -> tuple[str, ...]:
+        """The names of the path from its top."""
+        return tuple(part for part in self.prefix.split("/") if part)
+
+    @property
+    def is_absolute(self) -> bool:
+        """Whether the path of a folder begins at the root of its file system. Every place in a store does."""
+        return self.scheme != FILE or self.prefix.startswith("/")
 
     def is_below(self, other: Location) -> bool:
         """Whether this place is inside another one. Links are not followed."""
         return other in self.parents
+
+    def is_in(self, other: Location) -> bool:
+        """Whether this place is another one, or inside it."""
+        return self == other or self.is_below(other)
 
     def relative_to(self, other: Location) -> str:
         """Return the path from another place to this one, which is the same place or lies below it.
 
         Raises: ValueError if it is outside.
         """
-        if self != other and not self.is_below(other):
+        if not self.is_in(other):
             raise ValueError(f"'{self}' is not below '{other}'")
         return posixpath.relpath(self.prefix, other.prefix)
 

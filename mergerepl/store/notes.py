@@ -6,7 +6,6 @@ This module loads no library.
 import contextlib
 import json
 import os
-from pathlib import Path
 from typing import Any
 
 from mergerepl.store.location import Location
@@ -17,7 +16,7 @@ _STAGING = "staging"
 _NOTES = "quiet"
 
 
-def read_note(root: Path, name: str) -> dict[str, Any] | None:
+def read_note(root: Location, name: str) -> dict[str, Any] | None:
     """Return a note of a replica; None if there is none, or it is damaged."""
     try:
         stated = json.loads(read_text(_path(root, name)) or "")
@@ -26,18 +25,18 @@ def read_note(root: Path, name: str) -> dict[str, Any] | None:
     return stated if isinstance(stated, dict) else None
 
 
-def write_note(root: Path, name: str, stated: dict[str, Any]) -> None:
+def write_note(root: Location, name: str, stated: dict[str, Any]) -> None:
     """Write a note of a replica. One that cannot be written only costs time."""
     at = _path(root, name)
     with contextlib.suppress(OSError):
         storage(at).put(at, json.dumps(stated).encode("utf-8"), is_durable=False)
 
 
-def has_staged_session(root: Path) -> bool:
+def has_staged_session(root: Location) -> bool:
     """Return whether a session waits to be finished (a folder at the publisher, a pointer elsewhere)."""
     folder = Location.of(root).join(_SYSTEM_FOLDER, _STAGING)
     return bool(storage(folder).list_from(folder))
 
 
-def _path(root: Path, name: str) -> Location:
+def _path(root: Location, name: str) -> Location:
     return Location.of(os.path.realpath(root)).join(_SYSTEM_FOLDER, _NOTES, f"{name}.json")

@@ -11,7 +11,6 @@ and reads them. It is loaded only when there is a plan: commands that only look 
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from functools import cache
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeVar
 
 from mergerepl.errors import StoreError
@@ -38,7 +37,7 @@ class RedoLog(Generic[P]):
     `owns_folder`, rows are staged there: the folder reaches the disk before the plan, and is removed after it.
     """
 
-    folder: Path
+    folder: Location
     plan_type: type[P]
     engine: str
     name: str = "plan"

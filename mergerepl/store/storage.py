@@ -12,7 +12,7 @@ from collections.abc import Iterable
 
 from mergerepl.store.location import Location
 
-_TEMPORARY = ".tmp"
+HALF_WRITTEN = ".tmp"
 """The end of the names of files that are being written; a killed process leaves one."""
 
 
@@ -115,11 +115,11 @@ def put_text(at: Location, text: str) -> None:
 
 def leftovers(folder: Location) -> Iterable[Location]:
     """Return the half-written files that killed processes left in a folder."""
-    return [folder / name for name in storage(folder).list_from(folder) if name.endswith(_TEMPORARY)]
+    return [folder / name for name in storage(folder).list_from(folder) if name.endswith(HALF_WRITTEN)]
 
 
 def _written_beside(at: Location, data: bytes, *, is_durable: bool) -> Location:
-    temporary = at.with_name(f"{at.name}.{os.getpid()}{_TEMPORARY}")
+    temporary = at.with_name(f"{at.name}.{os.getpid()}{HALF_WRITTEN}")
     with open(temporary, "wb") as file:
         file.write(data)
         file.flush()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from mergerepl.errors import MergeReplError, OutOfReachError
@@ -11,6 +10,7 @@ from mergerepl.model.transactional import DistributionResult
 from mergerepl.spark.plain import plain_errors
 from mergerepl.store.folders import is_folder
 from mergerepl.store.lease import lease, record_jvm
+from mergerepl.store.location import Location
 from mergerepl.systables.transactional import SubscriptionRow
 from mergerepl.transactional.batch_plan import redo_log
 from mergerepl.transactional.catalog import Distributor, Root, required, subscriptions_of
@@ -80,7 +80,7 @@ def run_agent(
 ) -> DistributionResult:
     """Run one distribution agent. Why it stopped is recorded."""
     with stops_recorded(distributor, row), plain_errors("commands were distributed"):
-        if not is_folder(Path(row.subscriber)):
+        if not is_folder(Location.of(row.subscriber)):
             raise OutOfReachError(
                 f"Subscriber '{row.subscriber}' of '{publication}' is not there: is it mounted? Run again when it is.",
                 subscriber=row.subscriber,
@@ -104,7 +104,7 @@ def _distribute_one(
     Raises: TransactionalError where a command cannot be applied; LeaseError if the subscriber is held.
     """
     skip = skipped_numbers(skip_errors if skip_errors is not None else subscription.skip_errors)
-    root, guid = Path(subscription.subscriber), subscription.subscription_guid
+    root, guid = Location.of(subscription.subscriber), subscription.subscription_guid
     if not redo_log(root, guid).is_pending and not waiting_after(
         distributor, subscription, position_of(distributor, subscription)
     ):

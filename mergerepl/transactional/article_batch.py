@@ -3,7 +3,6 @@
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from pathlib import Path
 
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
@@ -24,6 +23,7 @@ from mergerepl.failpoints import failpoint
 from mergerepl.logreader.lsn import Lsn
 from mergerepl.spark.in_memory import Kept
 from mergerepl.spark.session import in_session
+from mergerepl.store.location import Location
 from mergerepl.systables.transactional import ArticleRow, SubscriptionRow, TransactionRow
 from mergerepl.transactional.article_procedures import batch_text
 from mergerepl.transactional.batch_plan import BatchPlan
@@ -68,7 +68,7 @@ class Batch:
         """The identity of the subscription."""
         return self.subscription.subscription_guid
 
-    def table(self, row: ArticleRow) -> Path:
+    def table(self, row: ArticleRow) -> Location:
         """Return the table of an article at the subscriber."""
         return self.subscriber.table(self.subscription, row)
 
@@ -209,7 +209,7 @@ class Batch:
         names = tuple(str(table.relative_to(self.subscriber.root)) for table in tables)
         return CommitUnit(f"{self.guid}:{self.plan.number}", names)
 
-    def _merge(self, row: ArticleRow, table: Path, effect: Effect, transaction: Transaction) -> None:
+    def _merge(self, row: ArticleRow, table: Location, effect: Effect, transaction: Transaction) -> None:
         """Execute the text of `script --batch` over a view `commands`. A batch without effect is a commit, too."""
         done = [each for each in Operation if effect.counts.get(each)]
         with marked_session(self.spark(), transaction) as session:
@@ -218,7 +218,7 @@ class Batch:
 
 
 def commands_between(
-    spark: SparkSession, table: Path, from_seqno_exclusive: bytes, through_seqno_inclusive: bytes
+    spark: SparkSession, table: Location, from_seqno_exclusive: bytes, through_seqno_inclusive: bytes
 ) -> DataFrame:
     """Return the commands of a table of commands whose transactions lie between two LSNs."""
     cycles = (Lsn(from_seqno_exclusive).scan_cycle - 1, Lsn(through_seqno_inclusive).scan_cycle)

@@ -2,9 +2,9 @@
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
 
 from mergerepl.delta.marks import CommitMark
+from mergerepl.store.location import Location
 from mergerepl.store.redo import RedoLog
 from mergerepl.systables.transactional import FOLDER, ArticleRow, PositionRow, TransactionRow
 from mergerepl.transactional.catalog import Subscriber
@@ -24,18 +24,20 @@ class BatchPlan:
     heads: Mapping[int, int]
     places: Mapping[str, int] = field(default_factory=dict)
 
-    def is_written(self, guid: str, article_id: int, table: Path) -> bool:
+    def is_written(self, guid: str, article_id: int, table: Location) -> bool:
         """Return whether a subscription's table of an article has the batch: the log says so, transactions may expire."""
         mark = CommitMark(guid, batch_step(self.number))
         return article_id in self.heads and is_written(table, mark, self.heads[article_id])
 
 
-def redo_log(subscriber: Path, guid: str) -> RedoLog[BatchPlan]:
+def redo_log(subscriber: Location, guid: str) -> RedoLog[BatchPlan]:
     """Return the redo log of a subscription, at its subscriber."""
     return RedoLog(subscriber / FOLDER, BatchPlan, "distribute", f"plan-{guid}", "The batch")
 
 
-def begun_plan(subscriber: Subscriber, position: PositionRow, tables: Mapping[int, Path]) -> BatchPlan | None:
+def begun_plan(
+    subscriber: Subscriber, position: PositionRow, tables: Mapping[int, Location]
+) -> BatchPlan | None:
     """Return the batch that a run which died had begun to apply to the articles' tables (by number); None if there is none.
 
     One that is done, of another position, or of which no table has anything does not count: it is decided again.

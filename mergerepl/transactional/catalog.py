@@ -5,7 +5,6 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
-from pathlib import Path
 from typing import Any
 
 from mergerepl import roots
@@ -15,6 +14,7 @@ from mergerepl.logreader.positions import control_of
 from mergerepl.replica.control import ControlDatabase, ControlPlane
 from mergerepl.roots import uses
 from mergerepl.store.lease import DISTRIBUTION_LOCK, lease
+from mergerepl.store.location import Location
 from mergerepl.systables.transactional import (
     APP_ID,
     ARTICLES,
@@ -140,7 +140,7 @@ class Distributor(ControlDatabase):
         with self.writing():
             self.control.change_where(SUBSCRIPTIONS, values, subscription_guid=guid)
 
-    def commands_table(self, row: ArticleRow) -> Path:
+    def commands_table(self, row: ArticleRow) -> Location:
         """Return the table of an article's commands in this shape."""
         return self.control.path(commands_table(row.article_id, row.schema_version))
 
@@ -188,7 +188,7 @@ class Subscriber(ControlDatabase):
         if self.is_there:
             self.control.remove_where(POSITIONS, subscription_guid=guid)
 
-    def table(self, subscription: SubscriptionRow, article: ArticleRow) -> Path:
+    def table(self, subscription: SubscriptionRow, article: ArticleRow) -> Location:
         """Return the table of an article here."""
         return self.root / subscription.destination.get(article.article, article.destination_object)
 
@@ -198,7 +198,7 @@ def distributor_at(root: Root) -> Distributor:
 
     Raises: ConfigurationError if there is no such folder.
     """
-    return Distributor(Path(roots.existing(os.fspath(root))))
+    return Distributor(Location.of(roots.existing(os.fspath(root))))
 
 
 def required(root: Root) -> Distributor:

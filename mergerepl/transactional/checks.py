@@ -2,7 +2,6 @@
 
 from collections.abc import Iterator
 from datetime import datetime, timedelta
-from pathlib import Path
 
 from mergerepl.delta.tables import head_version, is_delta_table, written_ns
 from mergerepl.errors import StoreError
@@ -10,6 +9,7 @@ from mergerepl.logreader.cut import moment_of_ns
 from mergerepl.logreader.positions import read_state
 from mergerepl.model.cdc import CRITICAL, LATENCY, WARNING, StatusWarning
 from mergerepl.store.folders import is_folder
+from mergerepl.store.location import Location
 from mergerepl.systables.logreader import LogReaderRow
 from mergerepl.systables.transactional import (
     INACTIVE,
@@ -60,7 +60,7 @@ def _of_stop(who: str, stop: StopRow) -> tuple[str, str]:
     return level, f"{who} stopped on {stop.time:%Y-%m-%d %H:%M}Z: {stop.error_text}"
 
 
-def _of_source(table: Path, row: LogReaderRow, now: datetime) -> Iterator[tuple[str, str]]:
+def _of_source(table: Location, row: LogReaderRow, now: datetime) -> Iterator[tuple[str, str]]:
     if row.status != "active":
         yield CRITICAL, str(row.reason)
         return
@@ -84,7 +84,7 @@ def _of_subscription(
     if row.status == INACTIVE:
         yield CRITICAL, f"It is inactive: commands that it lacks were removed. Run {reinit}."
         return
-    is_there = is_folder(Path(row.subscriber))
+    is_there = is_folder(Location.of(row.subscriber))
     if not is_there:
         yield WARNING, "It is not there: is it mounted?"
     if row.status == SUBSCRIBED:
@@ -120,7 +120,7 @@ def _of_subscription(
 
 def _of_tables(distributor: Distributor, row: SubscriptionRow) -> Iterator[tuple[str, str]]:
     """Yield what others wrote to the tables of a subscriber since its last batch."""
-    at = Subscriber(Path(row.subscriber)).position(row.subscription_guid)
+    at = Subscriber(Location.of(row.subscriber)).position(row.subscription_guid)
     if at is None:
         return
     try:

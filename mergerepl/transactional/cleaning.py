@@ -5,12 +5,12 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from datetime import datetime, timedelta
-from pathlib import Path
 
 from mergerepl.delta.sql_text import timestamp_literal
 from mergerepl.delta.tables import count_rows, delete_rows, is_delta_table, remove_unused_files
 from mergerepl.errors import LeaseError
 from mergerepl.failpoints import failpoint
+from mergerepl.store.location import Location
 from mergerepl.systables.transactional import (
     ACTIVE,
     AT_DISTRIBUTOR,
@@ -136,9 +136,9 @@ def _forget_history(distributor: Distributor, newest: datetime) -> None:
                 distributor.control.delete(table, where=f"time < {oldest}")
 
 
-def _tables(distributor: Distributor) -> list[Path]:
+def _tables(distributor: Distributor) -> list[Location]:
     """Return the tables in which each batch leaves unused files: those here, and the positions at the subscribers."""
     tables = [distributor.control.path(table.name) for table in AT_DISTRIBUTOR]
     tables += [distributor.commands_table(shape) for shape in distributor.shapes()]
-    roots = {Path(row.subscriber) for row in distributor.subscriptions()}
+    roots = {Location.of(row.subscriber) for row in distributor.subscriptions()}
     return tables + [Subscriber(root).control.path(POSITIONS.name) for root in roots]

@@ -2,7 +2,6 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import Literal
 
 from pyspark.sql import DataFrame, SparkSession
@@ -23,9 +22,11 @@ from mergerepl.delta.tables import (
 )
 from mergerepl.delta.types import field, json_of
 from mergerepl.failpoints import failpoint
+from mergerepl.roots import resolved
 from mergerepl.rows.sql import quote
 from mergerepl.spark.in_memory import Kept
 from mergerepl.spark.session import in_session
+from mergerepl.store.location import Location
 from mergerepl.transactional.article_procedures import table_text
 from mergerepl.transactional.position import is_written
 from mergerepl.transactional.refusals import TransactionalUsageError
@@ -37,12 +38,12 @@ class Write:
 
     kind: Literal["append", "merge", "delete"]
     rows: DataFrame
-    table: Path
+    table: Location
     on: tuple[str, ...]
     place: str
 
 
-def prepared(writes: Sequence[Write], root: Path, kept: Kept) -> list[Write]:
+def prepared(writes: Sequence[Write], root: Location, kept: Kept) -> list[Write]:
     """Return the writes with their rows computed: an error in them leaves nothing. Those without rows are left out.
 
     Raises: TransactionalUsageError if a table or its columns are not there, or two rows agree in `on`.
@@ -67,10 +68,10 @@ def prepared(writes: Sequence[Write], root: Path, kept: Kept) -> list[Write]:
     return found
 
 
-def _check(write: Write, root: Path) -> None:
-    table = Path(*write.table.parts)
-    below = table.resolve().is_relative_to(root.resolve())
-    if not below or table == root or any(part.startswith("_") for part in table.relative_to(root).parts):
+def _check(write: Write, root: Location) -> None:
+    table = Location.of(write.table)
+    is_below = Location.of(resolved(table)).is_below(Location.of(resolved(root)))
+    if not is_below or any(part.startswith("_") for part in table.relative_to(root).split("/")):
         raise _refused(write, f"goes to a place that is no table below '{root}'", "Name a table there.")
     if not is_delta_table(table):
         if write.kind == "append":

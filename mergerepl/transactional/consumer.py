@@ -7,7 +7,6 @@ from contextlib import contextmanager
 from dataclasses import asdict, replace
 from datetime import UTC, datetime
 from functools import reduce
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from mergerepl.delta.marks import CommitMark
@@ -33,6 +32,7 @@ from mergerepl.logreader.positions import LogState
 from mergerepl.replica.control import CHECKPOINT_INTERVAL
 from mergerepl.spark.plain import plain_errors
 from mergerepl.store.folders import remove_table
+from mergerepl.store.location import Location
 from mergerepl.systables.transactional import (
     APP_ID,
     ARTICLES,
@@ -58,7 +58,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 
-def consumer_at(root: Path) -> Commands:
+def consumer_at(root: Location) -> Commands:
     """Return the consumer of a folder."""
     return Commands(Distributor(root))
 

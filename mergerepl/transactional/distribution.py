@@ -15,7 +15,6 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from functools import partial
-from pathlib import Path
 from typing import TypeVar
 
 from pyspark.sql import SparkSession
@@ -28,6 +27,7 @@ from mergerepl.failpoints import failpoint
 from mergerepl.logreader.lsn import Lsn
 from mergerepl.model.transactional import DistributionResult
 from mergerepl.spark.in_memory import Kept
+from mergerepl.store.location import Location
 from mergerepl.systables.transactional import (
     ERRORS,
     HISTORY,
@@ -83,7 +83,7 @@ class Agent:
     result: DistributionResult = field(init=False)
 
     def __post_init__(self) -> None:
-        self.subscriber = Subscriber(Path(self.subscription.subscriber))
+        self.subscriber = Subscriber(Location.of(self.subscription.subscriber))
         self.redo = redo_log(self.subscriber.root, self.guid)
         self.result = DistributionResult(self.publication, self.subscription.subscriber)
 
@@ -251,7 +251,7 @@ class Agent:
         with ThreadPoolExecutor(self.streams) as pool:
             return dict(zip(listed, pool.map(work, listed), strict=True))
 
-    def _table(self, row: ArticleRow) -> Path:
+    def _table(self, row: ArticleRow) -> Location:
         return self.subscriber.table(self.subscription, row)
 
     # -- after it ------------------------------------------------------------------------------------------------------

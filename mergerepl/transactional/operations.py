@@ -2,7 +2,6 @@
 
 import os
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any, Literal
 
 from pyspark.sql import DataFrame, SparkSession
@@ -15,6 +14,7 @@ from mergerepl.logreader.lsn import Lsn
 from mergerepl.rows.images import with_readable
 from mergerepl.spark.errors import plain_errors
 from mergerepl.store.lease import lease
+from mergerepl.store.location import Location
 from mergerepl.transactional.article_procedures import batch_script, procedure_text
 from mergerepl.transactional.catalog import (
     Distributor,
@@ -53,7 +53,7 @@ def script(
     row = found[0][1] if found else None
     texts = []
     for each in distributor.articles_named(article):
-        at = Subscriber(Path(row.subscriber)) if row else Subscriber(Path("SUBSCRIBER"))
+        at = Subscriber(Location.of(row.subscriber)) if row else Subscriber(Location.of("SUBSCRIBER"))
         destination = row.destination.get(each.article) if row else None
         shape = shape_of(each, destination)
         table = str(at.root / shape.destination)
@@ -111,7 +111,10 @@ def reinit(
     reader = log_reader(distributor, spark=spark, wait_s=60.0)
     done = []
     for name, row in subscriptions_of(distributor, subscriber=subscriber, publication=publication):
-        with plain_errors("a subscription was reinitialized"), lease(Path(row.subscriber), purpose="reinit"):
+        with (
+            plain_errors("a subscription was reinitialized"),
+            lease(Location.of(row.subscriber), purpose="reinit"),
+        ):
             initialise(distributor, reader, row, name, replaces=True)
         done.append(row.subscriber)
     return tuple(done)
@@ -124,11 +127,11 @@ def read(
 
     Raises: TransactionalUsageError if `root` is no subscriber, or has no such article.
     """
-    subscriber = Subscriber(Path(roots.existing(os.fspath(root))))
+    subscriber = Subscriber(Location.of(roots.existing(os.fspath(root))))
     for position in subscriber.positions():
         if publication not in (None, position.publication) or article not in position.table_versions:
             continue
-        distributor = Distributor(Path(position.publisher))
+        distributor = Distributor(Location.of(position.publisher))
         row = distributor.subscription(position.subscription_guid)
         if row is None:
             # It ended while this folder was out of reach.

@@ -2,13 +2,13 @@
 
 from collections.abc import Mapping
 from dataclasses import replace
-from pathlib import Path
 
 from mergerepl.delta.batch_end import REPLACED, LeftAt, Since, changes_since, left_at
 from mergerepl.delta.marks import CommitMark
 from mergerepl.delta.tables import Commit, commits, head_version, is_delta_table
 from mergerepl.logreader.lsn import Lsn
 from mergerepl.store.folders import is_folder
+from mergerepl.store.location import Location
 from mergerepl.systables.transactional import (
     INACTIVE,
     SUBSCRIBED,
@@ -40,7 +40,7 @@ def batches_of(own: tuple[Commit, ...]) -> list[int]:
     return [int(step[1]) for step in steps if step[0] == DISTRIBUTE and step[1].isdecimal()]
 
 
-def is_written(table: Path, mark: CommitMark, head: int) -> bool:
+def is_written(table: Location, mark: CommitMark, head: int) -> bool:
     """Return whether a batch wrote a table after the version that its plan states: its mark is in the log.
 
     Raises: TruncatedLogError if the log does not say it any more.
@@ -53,7 +53,7 @@ def is_written(table: Path, mark: CommitMark, head: int) -> bool:
     )
 
 
-def changes_of(table: Path, guid: str, left: LeftAt) -> Since:
+def changes_of(table: Location, guid: str, left: LeftAt) -> Since:
     """Return what happened to a subscriber's table since it was left at a commit."""
 
     def is_own(mark: CommitMark) -> bool:
@@ -64,9 +64,9 @@ def changes_of(table: Path, guid: str, left: LeftAt) -> Since:
 
 def since_last_batch(
     distributor: Distributor, subscription: SubscriptionRow, position: PositionRow
-) -> Mapping[str, tuple[ArticleRow, Path, Since]]:
+) -> Mapping[str, tuple[ArticleRow, Location, Since]]:
     """Return by article what happened to its table since the last batch, repair or equal validation."""
-    subscriber = Subscriber(Path(subscription.subscriber))
+    subscriber = Subscriber(Location.of(subscription.subscriber))
     found = {}
     for row in distributor.articles(subscription.publication_id):
         if row.article in position.left_at:
@@ -78,7 +78,7 @@ def since_last_batch(
     return found
 
 
-def left_after(table: Path, since: Since) -> LeftAt:
+def left_after(table: Location, since: Since) -> LeftAt:
     """Return the commit to remember of a table: our own last one, so that what others wrote later is seen next time."""
     if not since.own or since.own[-1].version == since.through.version:
         return since.through
@@ -96,7 +96,7 @@ def with_tables_at(position: PositionRow, left: Mapping[str, LeftAt]) -> Positio
 
 def stored_position(row: SubscriptionRow) -> PositionRow | None:
     """Return the position that a subscriber has; None if it has none, or its folder is gone."""
-    subscriber = Subscriber(Path(row.subscriber))
+    subscriber = Subscriber(Location.of(row.subscriber))
     return subscriber.position(row.subscription_guid) if is_folder(subscriber.root) else None
 
 
@@ -115,7 +115,7 @@ def position_of(
 
     Raises: TransactionalError 21074 if the subscription cannot go on from there.
     """
-    root = Path(subscription.subscriber)
+    root = Location.of(subscription.subscriber)
     position = stored_position(subscription)
     if position is None or subscription.status == SUBSCRIBED:
         raise TransactionalError.expired(distributor.root, root, "its snapshot is not done")
@@ -164,7 +164,7 @@ def waiting_after(
     if publication.removed_through > position.transaction_timestamp:
         raise TransactionalError.expired(
             distributor.root,
-            Path(subscription.subscriber),
+            Location.of(subscription.subscriber),
             f"it has everything through {Lsn(position.transaction_timestamp)}, and commands through "
             f"{Lsn(publication.removed_through)} were removed",
         )

@@ -11,7 +11,6 @@ import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
-from pathlib import Path
 from typing import Literal
 
 from pyspark.sql import Column, DataFrame, SparkSession
@@ -21,6 +20,7 @@ from mergerepl.rows.images import same_value
 from mergerepl.spark.callers import callers_session
 from mergerepl.spark.in_memory import Kept, frame_of
 from mergerepl.spark.session import new_session
+from mergerepl.store.location import Location
 from mergerepl.systables.transactional import ArticleRow
 from mergerepl.transactional.article_procedures import Shape
 from mergerepl.transactional.call_syntax import CommandType, Method, Operation, bit_text, mask_text
@@ -178,7 +178,7 @@ class Call:
         self, kind: Literal["append", "merge", "delete"], rows: DataFrame, table: str, on: Sequence[str]
     ) -> None:
         place = f"{self.shape.article_id}-{self.does}-{len(self.writes)}"
-        self.writes.append(Write(kind, rows, Path(self.subscriber) / table, tuple(on), place))
+        self.writes.append(Write(kind, rows, Location.of(self.subscriber) / table, tuple(on), place))
 
     def sql(self, text: str) -> DataFrame:
         """Return the result of a query; `commands` is a view in it.
@@ -252,8 +252,8 @@ def called(
     commands: DataFrame,
     commit_times: Mapping[bytes, datetime],
     *,
-    table: Path,
-    subscriber: Path,
+    table: Location,
+    subscriber: Location,
     kept: Kept,
 ) -> list[Call]:
     """Call the procedures of an article: deletes, updates, inserts. Nothing is written yet.

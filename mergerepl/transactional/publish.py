@@ -7,7 +7,6 @@ from contextlib import ExitStack, nullcontext
 from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 from pyspark.sql import SparkSession
@@ -31,6 +30,7 @@ from mergerepl.publish.steps import Step, carry_out, check_steps
 from mergerepl.spark.errors import plain_errors
 from mergerepl.store.folders import is_folder, make_folder, remove_table
 from mergerepl.store.lease import lease
+from mergerepl.store.location import Location
 from mergerepl.systables.transactional import (
     ARTICLES,
     PUBLICATIONS,
@@ -103,7 +103,7 @@ def apply_transactional(
         subscriptions or a table that is there; LogReaderBusyError, LeaseError (run again).
     """
     started = time.monotonic()
-    root = Path(publication.publisher)
+    root = Location.of(publication.publisher)
     shown = progress or NoProgress()
     distributor = Distributor(root)
     run = ApplyRun(publication, distributor, log_reader(distributor, spark=spark, wait_s=60.0), shown)
@@ -226,7 +226,7 @@ def _publication_row(
     return PublicationRow(
         publication_id=known.publication_id if known else number,
         publication=stated.name,
-        publisher_root=str(Path(stated.publisher)),
+        publisher_root=str(Location.of(stated.publisher)),
         min_distretention=int(stated.min_retention.total_seconds() // 3600),
         max_distretention=int(stated.max_retention.total_seconds() // 3600),
         removed_through=known.removed_through if known else bytes(10),
@@ -262,7 +262,7 @@ def _check_rows(stated: TransactionalSubscription, articles: Sequence[CheckedArt
     for each in articles:
         article = each.row(0, 0, 0, bytes(10))
         destination = stated.destination.get(article.article, article.destination_object)
-        source, table = each.state.path, Path(stated.subscriber) / destination
+        source, table = each.state.path, Location.of(stated.subscriber) / destination
         versions = head_version(source), head_version(table)
         check_equal(run.reader.spark(), source, versions[0], table, versions[1], article)
         compared[article.article] = versions
@@ -338,9 +338,9 @@ def _unpublish(run: ApplyRun) -> None:
 
 
 def _unsubscribe(row: SubscriptionRow, run: ApplyRun) -> None:
-    if is_folder(Path(row.subscriber)):
-        with lease(Path(row.subscriber), purpose="apply"):
-            Subscriber(Path(row.subscriber)).remove(row.subscription_guid)
+    if is_folder(Location.of(row.subscriber)):
+        with lease(Location.of(row.subscriber), purpose="apply"):
+            Subscriber(Location.of(row.subscriber)).remove(row.subscription_guid)
     # Its number may be given to another agent.
     forget_stop(run.distributor, row)
     with run.distributor.writing():
@@ -374,8 +374,8 @@ def _subscribe(stated: TransactionalSubscription, run: ApplyRun) -> None:
         distributor.change_subscription(row.subscription_guid, **options)
         row = replace(row, **options)
     failpoint("transactional.after_subscription")
-    make_folder(Path(stated.subscriber))
-    with lease(Path(stated.subscriber), purpose="apply"):
+    make_folder(Location.of(stated.subscriber))
+    with lease(Location.of(stated.subscriber), purpose="apply"):
         initialise(
             distributor,
             run.reader,

@@ -10,11 +10,11 @@
 import shlex
 from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, Self
 
 from mergerepl.errors import ConfigurationError, LeaseError, MergeReplError
 from mergerepl.model.transactional import MOST_STREAMS
+from mergerepl.store.location import Location
 
 NOT_FOUND = 20598
 DUPLICATE = 2627
@@ -64,8 +64,8 @@ class TransactionalError(MergeReplError):
     def stopped(
         cls,
         number: int,
-        publisher: Path,
-        subscriber: Path,
+        publisher: Location,
+        subscriber: Location,
         text: str,
         xact_seqno: str,
         command: str,
@@ -109,7 +109,7 @@ class TransactionalError(MergeReplError):
         )
 
     @classmethod
-    def expired(cls, publisher: Path, subscriber: Path, why: str) -> Self:
+    def expired(cls, publisher: Location, subscriber: Location, why: str) -> Self:
         """21074: the subscription is inactive, or the commands it needs are gone."""
         return cls(
             EXPIRED,
@@ -119,7 +119,7 @@ class TransactionalError(MergeReplError):
         )
 
     @classmethod
-    def columns_changed(cls, publisher: Path, subscriber: Path, article: str, what: str) -> Self:
+    def columns_changed(cls, publisher: Location, subscriber: Location, article: str, what: str) -> Self:
         """21076: the columns of an article changed in a way that the subscriber's table cannot follow."""
         return cls(
             SCHEMA_CHANGED,
@@ -144,7 +144,7 @@ class TransactionalError(MergeReplError):
         )
 
     @classmethod
-    def duplicate_rows(cls, publisher: Path, subscriber: Path, table: str, keys: int) -> Self:
+    def duplicate_rows(cls, publisher: Location, subscriber: Location, table: str, keys: int) -> Self:
         """2627: the subscriber's table has several rows of one key, so that a command would mean all of them."""
         return cls(
             DUPLICATE,
@@ -156,7 +156,7 @@ class TransactionalError(MergeReplError):
         )
 
     @classmethod
-    def paused(cls, publisher: Path, article: str, reason: str, *, is_captured: bool) -> Self:
+    def paused(cls, publisher: Location, article: str, reason: str, *, is_captured: bool) -> Self:
         """21076: the log of an article's table cannot be read."""
         resume = to_run("resume", publisher, article)
         if is_captured:
@@ -170,7 +170,7 @@ class TransactionalError(MergeReplError):
         )
 
     @classmethod
-    def restored(cls, publisher: Path, subscriber: Path, root: Path, what: str) -> Self:
+    def restored(cls, publisher: Location, subscriber: Location, root: Location, what: str) -> Self:
         """21074: positions do not fit together."""
         return cls(
             EXPIRED,

@@ -8,7 +8,6 @@ import uuid
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 from py4j.protocol import Py4JError
@@ -40,6 +39,7 @@ from mergerepl.spark.errors import cause_of, plain_errors
 from mergerepl.spark.in_memory import Kept
 from mergerepl.spark.session import in_session
 from mergerepl.store.lease import lease
+from mergerepl.store.location import Location
 from mergerepl.systables.transactional import ArticleRow, PositionRow, SubscriptionRow
 from mergerepl.transactional.catalog import Distributor, Root, required, subscriptions_of
 from mergerepl.transactional.comparison import (
@@ -202,7 +202,7 @@ def repair(
     for name, row in subscriptions_of(distributor, subscriber=subscriber, publication=publication):
         with (
             plain_errors("a subscriber was repaired"),
-            lease(Path(row.subscriber), purpose="repair", wait_s=LOCK_WAIT_S),
+            lease(Location.of(row.subscriber), purpose="repair", wait_s=LOCK_WAIT_S),
         ):
             # As it is now that we hold the subscriber.
             now = distributor.subscription(row.subscription_guid)
@@ -224,7 +224,7 @@ def _repaired(
     wanted = chosen.articles(expected_of(distributor, row, position))
     for each in wanted:
         if not each.can_be_compared:
-            name, root = each.article.article, str(Path(row.subscriber))
+            name, root = each.article.article, str(Location.of(row.subscriber))
             raise TransactionalError(
                 EXPIRED,
                 f"Article '{name}' at '{root}' cannot be repaired. {each.refused} Nothing was changed.",
@@ -322,7 +322,7 @@ def _rules_named(row: SubscriptionRow, expected: Expected) -> Iterator[None]:
             f"547: '{expected.table}' refuses a row of article '{name}' that the publisher has: {rule}. The article "
             "was not repaired. `mergerepl transactional validate` names the keys that differ. Lift the rule, or "
             "choose other rows with --article, --key or --where, then run again.",
-            subscriber=str(Path(row.subscriber)),
+            subscriber=str(Location.of(row.subscriber)),
             article=name,
         ) from error
 

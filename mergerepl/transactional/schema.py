@@ -1,7 +1,6 @@
 """Bring added columns to a subscriber's table (transactional.md 11)."""
 
 from collections.abc import Callable
-from pathlib import Path
 
 from pyspark.sql import SparkSession
 
@@ -9,13 +8,14 @@ from mergerepl.delta.marks import CommitMark
 from mergerepl.delta.tables import open_table, session_with_mark, state_features
 from mergerepl.delta.types import ddl_of
 from mergerepl.rows.sql import quote
+from mergerepl.store.location import Location
 from mergerepl.systables.transactional import ArticleRow
 from mergerepl.transactional.refusals import TransactionalError
 
 
 def add_columns(
     spark: Callable[[], SparkSession],
-    table: Path,
+    table: Location,
     article: ArticleRow,
     mark: CommitMark,
     refusal: Callable[[str], TransactionalError],

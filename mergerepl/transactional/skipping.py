@@ -2,13 +2,13 @@
 
 from dataclasses import replace
 from datetime import UTC, datetime
-from pathlib import Path
 
 from mergerepl.errors import MergeReplError
 from mergerepl.failpoints import failpoint
 from mergerepl.logreader.lsn import Lsn
 from mergerepl.model.transactional import SkippedTransaction
 from mergerepl.store.lease import lease
+from mergerepl.store.location import Location
 from mergerepl.systables.transactional import ERRORS, HISTORY, ErrorRow, HistoryRow, SubscriptionRow
 from mergerepl.transactional.catalog import Distributor, Root, Subscriber, required, subscriptions_of
 from mergerepl.transactional.position import app_id, position_of, waiting_after
@@ -47,7 +47,7 @@ def skip(
             "was changed. Name it: `--subscriber`, and the publication by its file."
         )
     name, row = found[0]
-    with lease(Path(row.subscriber), purpose="transactional skip", wait_s=lock_wait_s):
+    with lease(Location.of(row.subscriber), purpose="transactional skip", wait_s=lock_wait_s):
         return _skip(distributor, name, row, seqno, dry_run=dry_run)
 
 
@@ -56,7 +56,7 @@ def _skip(
 ) -> SkippedTransaction:
     from mergerepl.transactional.batch_plan import begun_plan
 
-    subscriber = Subscriber(Path(row.subscriber))
+    subscriber = Subscriber(Location.of(row.subscriber))
     position = position_of(distributor, row)
     if bytes(seqno) <= position.transaction_timestamp:
         recorded = distributor.control.rows(

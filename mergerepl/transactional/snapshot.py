@@ -3,7 +3,6 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
-from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
@@ -30,6 +29,7 @@ from mergerepl.logreader.log_reader import LogReader
 from mergerepl.logreader.positions import read_state
 from mergerepl.publish.snapshot import by_partition, replica_table
 from mergerepl.rows.sql import quote
+from mergerepl.store.location import Location
 from mergerepl.systables.transactional import (
     ACTIVE,
     SUBSCRIBED,
@@ -46,7 +46,7 @@ from mergerepl.transactional.refusals import TransactionalUsageError
 from mergerepl.transactional.stops import works_again
 
 
-def is_ours(table: Path, guid: str) -> bool:
+def is_ours(table: Location, guid: str) -> bool:
     """Return whether a snapshot of this subscription that died left the table."""
     if transaction_version(table, app_id(guid)) >= 0:
         return True
@@ -81,7 +81,7 @@ def initialise(
         seqno = bytes(state.database.last_lsn or bytes(10))
         versions = {number: source.position for number, source in state.sources.items()}
     articles = distributor.articles(row.publication_id)
-    subscriber = Subscriber(Path(row.subscriber))
+    subscriber = Subscriber(Location.of(row.subscriber))
     spark = reader.spark()
     is_copied = replaces or row.sync_type != SYNC_NONE
     left = {}
@@ -137,7 +137,7 @@ def _next_number(subscriber: Subscriber, row: SubscriptionRow, articles: Sequenc
     return max([known.batch if known else -1, *done]) + 1
 
 
-def rows_at(spark: SparkSession, source: Path, version: int, article: ArticleRow) -> Any:
+def rows_at(spark: SparkSession, source: Location, version: int, article: ArticleRow) -> Any:
     """Return the rows of an article in a version of its source: its columns, those that fulfil the filter."""
     rows = read_version(spark, source, version)
     if article.filter_clause is not None:
@@ -149,9 +149,9 @@ def rows_at(spark: SparkSession, source: Path, version: int, article: ArticleRow
 
 def _copy(
     spark: SparkSession,
-    source: Path,
+    source: Location,
     version: int,
-    table: Path,
+    table: Location,
     article: ArticleRow,
     transaction: Transaction,
     *,
@@ -179,7 +179,12 @@ def _copy(
 
 
 def check_equal(
-    spark: SparkSession, source: Path, source_version: int, table: Path, version: int, article: ArticleRow
+    spark: SparkSession,
+    source: Location,
+    source_version: int,
+    table: Location,
+    version: int,
+    article: ArticleRow,
 ) -> None:
     """Check that a subscriber's table has the publisher's rows.
 

@@ -2,7 +2,6 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
 
 from pyspark.sql import SparkSession
 
@@ -14,6 +13,7 @@ from mergerepl.filters.clause import Clause, ClauseError, functions_of, text
 from mergerepl.filters.parse import parse_filter
 from mergerepl.filters.prepare import prepared
 from mergerepl.model.transactional import TransactionalArticle, TransactionalSubscription
+from mergerepl.store.location import Location
 from mergerepl.systables.transactional import ArticleRow, SubscriptionRow
 from mergerepl.transactional.refusals import TransactionalError, TransactionalUsageError
 from mergerepl.transactional.snapshot import is_ours
@@ -54,7 +54,7 @@ class CheckedArticle:
         )
 
 
-def checked_article(root: Path, stated: TransactionalArticle) -> CheckedArticle:
+def checked_article(root: Location, stated: TransactionalArticle) -> CheckedArticle:
     """Check an article against its table.
 
     Raises: TransactionalError 14088.
@@ -139,7 +139,7 @@ def check_destinations(
 
     Raises: TransactionalUsageError.
     """
-    root = Path(stated.subscriber)
+    root = Location.of(stated.subscriber)
     for each in wanted:
         table = root / stated.destination.get(each.stated.name, each.stated.table)
         is_there = is_delta_table(table)
@@ -158,7 +158,7 @@ def check_destinations(
             _check_columns(table, each)
 
 
-def _check_columns(table: Path, wanted: CheckedArticle) -> None:
+def _check_columns(table: Location, wanted: CheckedArticle) -> None:
     if not is_delta_table(table):
         raise TransactionalUsageError(
             f"'{table}' is no Delta table, and `sync_type: none` says that the rows are there. Nothing was changed. "

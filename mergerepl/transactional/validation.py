@@ -2,7 +2,6 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
 
 from pyspark.sql import DataFrame, SparkSession
 
@@ -14,6 +13,7 @@ from mergerepl.logreader.lsn import Lsn
 from mergerepl.logreader.positions import read_state
 from mergerepl.spark.errors import gone_reason, plain_errors
 from mergerepl.store.lease import lease
+from mergerepl.store.location import Location
 from mergerepl.systables.transactional import (
     TRANSACTIONS,
     ArticleRow,
@@ -67,9 +67,9 @@ class Expected:
     """What a subscriber's table of an article should hold: rows of a version of its source, in one shape."""
 
     article: ArticleRow
-    source: Path
+    source: Location
     version: int
-    table: Path
+    table: Location
     unknown: Mapping[str, str] = field(default_factory=dict)
     refused: str | None = None
     is_unfinished: bool = False
@@ -103,7 +103,7 @@ class Expected:
 
 def expected_of(distributor: Distributor, row: SubscriptionRow, position: PositionRow) -> list[Expected]:
     """Return what the tables of a subscription should hold. The caller holds the subscriber."""
-    at = Subscriber(Path(row.subscriber))
+    at = Subscriber(Location.of(row.subscriber))
     articles = distributor.articles(row.publication_id)
     plan = begun_plan(at, position, {each.article_id: at.table(row, each) for each in articles})
     # In this order: what the log reader adds after that lies after the positions.
@@ -138,7 +138,7 @@ def expected_of(distributor: Distributor, row: SubscriptionRow, position: Positi
 
 
 def _refused(
-    distributor: Distributor, row: SubscriptionRow, article: ArticleRow, table: Path, paused: str | None
+    distributor: Distributor, row: SubscriptionRow, article: ArticleRow, table: Location, paused: str | None
 ) -> str | None:
     """Return why no command reaches an article any more; None if they do."""
     if paused is not None:
@@ -189,7 +189,7 @@ def validate(
     distributor = required(root)
     found: list[Validation] = []
     for name, row in subscriptions_of(distributor, subscriber=subscriber, publication=publication):
-        at = Subscriber(Path(row.subscriber))
+        at = Subscriber(Location.of(row.subscriber))
         if at.position(row.subscription_guid) is None:
             continue
         session = spark_of(spark)()
@@ -202,7 +202,7 @@ def validate_one(
     distributor: Distributor, publication: str, row: SubscriptionRow, spark: SparkSession
 ) -> list[Validation]:
     """Compare one subscription, and record whether it is known to be equal. The caller holds the subscriber."""
-    at = Subscriber(Path(row.subscriber))
+    at = Subscriber(Location.of(row.subscriber))
     position = at.position(row.subscription_guid)
     assert position is not None
     found, left = [], {}

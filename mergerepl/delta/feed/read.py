@@ -1,7 +1,5 @@
 """Reading a table's change feed: one frame per segment of a window."""
 
-from pathlib import Path
-
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
@@ -9,9 +7,10 @@ from mergerepl.delta.feed.net_changes import COMMIT_VERSION
 from mergerepl.delta.feed.window import Segment
 from mergerepl.delta.reads import feed_as_stored, feed_through_delta
 from mergerepl.delta.update_keys import has_key, update_keys
+from mergerepl.store.location import Location
 
 
-def read_segment(spark: SparkSession, table: Path, segment: Segment) -> DataFrame | None:
+def read_segment(spark: SparkSession, table: Location, segment: Segment) -> DataFrame | None:
     """Return the rows that changed in a segment, without the versions that are left out.
 
     Returns: The table's columns at the segment's end, `_change_type`, `_commit_version`, `_commit_timestamp`. None with

@@ -8,7 +8,6 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import pairwise
-from pathlib import Path
 from urllib.parse import unquote
 
 from mergerepl.delta.feed.column_identity import PHYSICAL_NAME, replaced_columns, retyped_column
@@ -26,6 +25,7 @@ from mergerepl.delta.metadata import TableMetadata
 from mergerepl.delta.table import TableState, file_names, open_table
 from mergerepl.delta.types import ddl_of
 from mergerepl.errors import StoreError
+from mergerepl.store.location import Location
 
 log = logging.getLogger(__name__)
 
@@ -98,7 +98,7 @@ class FeedWindow:
     version of the position has another commit than the one that was read; False if either is not known.
     """
 
-    path: Path
+    path: Location
     position: FeedPosition
     head_version: int | None
     through_version_inclusive: int
@@ -259,7 +259,7 @@ class FeedWindow:
         return found
 
 
-def unmatched_removals(table: Path, version: int, commits: Sequence[Commit]) -> UnmatchedRemovals:
+def unmatched_removals(table: Location, version: int, commits: Sequence[Commit]) -> UnmatchedRemovals:
     """Return the removals of commits after a version that removed nothing.
 
     The version's files are listed only where a library other than Spark removed a file whose name a log may spell in
@@ -296,7 +296,7 @@ def unmatched_removals(table: Path, version: int, commits: Sequence[Commit]) -> 
 
 
 def untrue_versions(
-    table: Path, commits: Iterable[Commit], key: Sequence[str]
+    table: Location, commits: Iterable[Commit], key: Sequence[str]
 ) -> tuple[tuple[int, ...], tuple[int, ...]]:
     """Return the versions with untrue change files: those to be compared whole, those whose changed keys are proven."""
     updates = [each.version for each in commits if each.has_untrue_feed]
@@ -321,7 +321,7 @@ def _shape(metadata: TableMetadata) -> tuple[object, ...]:
 
 
 def feed_window(
-    path: Path, position: FeedPosition, *, through_version_inclusive: int | None = None
+    path: Location, position: FeedPosition, *, through_version_inclusive: int | None = None
 ) -> FeedWindow:
     """Return the log's record of a table after a position, up to its head or a version before it.
 

@@ -9,7 +9,6 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from functools import partial
 from itertools import chain
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from pyspark.sql import Column, DataFrame, SparkSession
@@ -29,6 +28,7 @@ from mergerepl.replica.staged_rows import read_staged
 from mergerepl.rows.images import image_type, readable
 from mergerepl.spark.passed import passed
 from mergerepl.store.changeset import Changeset, Manifest, SideWork
+from mergerepl.store.location import Location
 from mergerepl.systables import conflicts_info
 from mergerepl.systables.conflicts_info import REASONS, ConflictType
 
@@ -96,7 +96,7 @@ def log_conflicts(
 def _append(
     of_arrow: "Iterator[pa.Table] | None",
     of_spark: Callable[[], DataFrame],
-    table: Path,
+    table: Location,
     transaction: Transaction,
     choice: EngineChoice,
 ) -> None:

@@ -7,7 +7,6 @@ staged.
 from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypedDict
 
 from pyspark.sql import Column, DataFrame, SparkSession
@@ -40,6 +39,7 @@ from mergerepl.replica.staged_rows import (
 )
 from mergerepl.rows.images import image_type
 from mergerepl.store.changeset import ArticleWork, Changeset, SideWork
+from mergerepl.store.location import Location
 from mergerepl.systables import contents, partitions, tombstone
 from mergerepl.systables.table import FOLDER
 from mergerepl.systables.tombstone import TombstoneType
@@ -205,12 +205,12 @@ def _recorded(
     return article, partial(recorded_in_batches, changeset.rows(work.nickname), side.name, keys_of_gone=keys)
 
 
-def next_seq(root: Path, last_seq: int) -> int:
+def next_seq(root: Location, last_seq: int) -> int:
     """Return the number of a replica's next run: above the committed one and above runs that a crash left."""
     return max([last_seq, *(transaction_version(table, RUN_APP_ID) for table in run_tables(root))]) + 1
 
 
-def run_tables(root: Path) -> list[Path]:
+def run_tables(root: Location) -> list[Location]:
     """Return the tables that a run may have appended to; those of partitions only where rows are filtered."""
     mappings = [root / FOLDER / table.name for table in partitions.MAPPINGS]
     used = [path for path in mappings if is_delta_table(path) and head_version(path) > 0]

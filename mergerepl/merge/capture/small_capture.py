@@ -9,7 +9,6 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import reduce
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from pyspark.sql import DataFrame, SparkSession
@@ -44,6 +43,7 @@ from mergerepl.replica.runs import current_rows, few_known_rows
 from mergerepl.rows.encodings import encoded_fields
 from mergerepl.rows.images import rowguid_of_image
 from mergerepl.spark.in_memory import collected, frame_of, frame_of_images, in_one_task
+from mergerepl.store.location import Location
 from triggers.tracked_rows import (
     CHANGED_COLUMNS,
     FLOOR_OF_ARTICLE,
@@ -265,7 +265,7 @@ def _known(spark: SparkSession, jobs: Sequence[CaptureJob], net: "pa.Table") -> 
     import pyarrow as pa
     import pyarrow.compute as pc
 
-    of_folder: dict[Path, dict[int, int]] = defaultdict(dict)
+    of_folder: dict[Location, dict[int, int]] = defaultdict(dict)
     for number in _values(net, JOB):
         of_folder[jobs[number].replica.folder][jobs[number].article.nickname] = number
     found = []

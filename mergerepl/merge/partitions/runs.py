@@ -3,7 +3,6 @@
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from functools import reduce
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from pyspark.sql import DataFrame, SparkSession
@@ -16,6 +15,7 @@ from mergerepl.failpoints import failpoint
 from mergerepl.replica.replica import Replica
 from mergerepl.spark.in_memory import collected, frame_of, in_one_task, is_for_one_task
 from mergerepl.spark.passed import passed
+from mergerepl.store.location import Location
 from mergerepl.systables import partitions
 from mergerepl.systables.contents import SEQ
 from mergerepl.systables.partitions import (
@@ -142,7 +142,7 @@ def _few_rows(events: Sequence[Events], seq: int) -> "dict[str, DataFrame | pa.T
 
 def read_mappings(
     spark: SparkSession,
-    folder: Path,
+    folder: Location,
     tablenick: int,
     partition_id: int,
     *,
@@ -173,7 +173,7 @@ def read_mappings(
 
 
 def few_mappings(
-    folder: Path,
+    folder: Location,
     generations: Collection[int],
     partition_id: int,
     *,

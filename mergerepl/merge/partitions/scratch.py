@@ -1,7 +1,6 @@
 """Where Spark puts rows for a while: never into the folder of a subscriber that is not to have all of them (I35)."""
 
 from collections.abc import Callable
-from pathlib import Path
 
 from pyspark.sql import SparkSession
 
@@ -10,9 +9,12 @@ from mergerepl.merge.partitions.filtered import publication_with_filters
 from mergerepl.replica.replica import Replica
 from mergerepl.roots import overlap
 from mergerepl.spark.session import scratch_folders
+from mergerepl.store.location import Location
 
 
-def require_scratch_outside(spark: SparkSession, publisher: Replica, pubid: str, subscriber: Path) -> None:
+def require_scratch_outside(
+    spark: SparkSession, publisher: Replica, pubid: str, subscriber: Location
+) -> None:
     """Check that a session's temporary files lie outside of a subscriber to whom not all rows are published.
 
     Raises: EngineError: They lie inside; the message names the folder.
@@ -30,7 +32,7 @@ def require_scratch_outside(spark: SparkSession, publisher: Replica, pubid: str,
 
 
 def with_scratch_outside(
-    spark_of: Callable[[], SparkSession], publisher: Replica, pubid: str, subscriber: Path
+    spark_of: Callable[[], SparkSession], publisher: Replica, pubid: str, subscriber: Location
 ) -> Callable[[], SparkSession]:
     """Return what gives the session of `spark_of` after that check."""
 

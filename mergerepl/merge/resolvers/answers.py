@@ -3,7 +3,6 @@
 import logging
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, wait
-from pathlib import Path
 from threading import Thread
 from typing import Any
 from uuid import uuid4
@@ -33,6 +32,7 @@ from mergerepl.merge.resolvers.functions import (
 from mergerepl.model.article import PublishedArticle
 from mergerepl.spark.callers import callers_session
 from mergerepl.spark.in_memory import Kept, keep_in_memory
+from mergerepl.store.location import Location
 
 log = logging.getLogger(__name__)
 
@@ -43,7 +43,7 @@ def answers_of_functions(
     detected: DataFrame,
     articles: Sequence[PublishedArticle],
     *,
-    roots: tuple[Path, Path],
+    roots: tuple[Location, Location],
     kept: Kept,
 ) -> DataFrame:
     """Return the detected rows with the answers of the functions that these articles name.

@@ -22,7 +22,9 @@ from conflict.errors import ResolverError, UnknownFunctionError
 from mergerepl.errors import ConfigurationError
 from mergerepl.model.article import PublishedArticle
 from mergerepl.model.resolvers import CUSTOM, FUNCTION, RESOLVERS, resolver_info
+from mergerepl.roots import resolved
 from mergerepl.settings import agent_file
+from mergerepl.store.location import Location
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -89,7 +91,7 @@ def function_name(article: PublishedArticle) -> str:
     return name
 
 
-def loaded(article: PublishedArticle, name: str, roots: Sequence[Path]) -> ResolverFunction:
+def loaded(article: PublishedArticle, name: str, roots: Sequence[Location]) -> ResolverFunction:
     """Return the function of a name; `roots` are those of the session's replicas.
 
     Raises: ResolverError if it cannot be loaded, or lies in a replica; ConfigurationError.
@@ -109,8 +111,8 @@ def loaded(article: PublishedArticle, name: str, roots: Sequence[Path]) -> Resol
         raise ResolverError(
             article.name, name, f"cannot be loaded from '{place}': {type(error).__name__}: {error}"
         ) from error
-    source = Path(getattr(module, "__file__", None) or "/").resolve()
-    inside = next((root for root in roots if source.is_relative_to(root.resolve())), None)
+    source = Location.of(resolved(getattr(module, "__file__", None) or "/"))
+    inside = next((root for root in roots if source.is_in(Location.of(resolved(root)))), None)
     if inside is not None:
         raise ResolverError(article.name, name, f"lies in the replica '{inside}', which others may write")
     if not callable(function):

@@ -9,7 +9,6 @@ import logging
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from functools import partial
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from mergerepl.changes import SUBSCRIBER
@@ -26,6 +25,7 @@ from mergerepl.replica.replica import Replica, refuse_older_bookkeeping
 from mergerepl.replica.subscription import own_priority, refuse_copies
 from mergerepl.store.changeset import staged_folders
 from mergerepl.store.lease import lease, record_jvm
+from mergerepl.store.location import Location
 from mergerepl.systables.replinfo import ReplicaInfo
 from triggers.window import CaptureWindow
 
@@ -41,7 +41,7 @@ SparkSource = Callable[[], "SparkSession"]
 _ATTEMPTS = 5
 
 
-def capture_replica(root: Path, *, progress: Progress) -> CaptureResult:
+def capture_replica(root: Location, *, progress: Progress) -> CaptureResult:
     """Capture all articles of one replica and return what was new.
 
     Raises: ConfigurationError if the folder is no replica; CaptureError, SchemaMismatchError (nothing was
@@ -90,7 +90,7 @@ def _held(replica: Replica) -> Iterator[list[Replica]]:
     )
 
 
-def _publishers_of_pending(replica: Replica) -> set[Path]:
+def _publishers_of_pending(replica: Replica) -> set[Location]:
     """Return the publishers at which a session with this subscriber is staged and not finished.
 
     Raises: CaptureError if such a publisher is out of reach.

@@ -6,7 +6,6 @@ A failure that repeats is recorded once: sessions at an interval that always fai
 import logging
 from collections.abc import Sequence
 from datetime import UTC, datetime
-from pathlib import Path
 
 from mergerepl.errors import MergeReplError
 from mergerepl.merge.apply import session_history
@@ -14,6 +13,7 @@ from mergerepl.merge.session.carry_out import update_subscription
 from mergerepl.replica.replica import Replica
 from mergerepl.replica.subscription import refuse_copies
 from mergerepl.store.lease import lease
+from mergerepl.store.location import Location
 from mergerepl.systables.catalog import SyncStatus
 
 log = logging.getLogger(__name__)
@@ -23,7 +23,7 @@ def record_failure(
     ends: Sequence[Replica],
     subid: str,
     publication: str,
-    subscriber: Path,
+    subscriber: Location,
     reason: str,
     started: datetime,
     *,
@@ -59,7 +59,9 @@ def record_failure(
         log.warning("that the session failed is not recorded everywhere: %s", error)
 
 
-def record_unreached(publisher: Path, subscriber: Path, publication: str, error: MergeReplError) -> None:
+def record_unreached(
+    publisher: Location, subscriber: Location, publication: str, error: MergeReplError
+) -> None:
     """Record, at each end that can be read and held, that no session with the other end could begin."""
     started = datetime.now(UTC)
     for own, other in ((publisher, subscriber), (subscriber, publisher)):

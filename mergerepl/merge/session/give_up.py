@@ -7,7 +7,6 @@ makes both sides equal.
 
 import logging
 from collections.abc import Callable
-from pathlib import Path
 
 from py4j.protocol import Py4JError
 from pyspark.errors import PySparkException
@@ -24,6 +23,7 @@ from mergerepl.merge.stage.constraints import refuse_at_side
 from mergerepl.replica.pointers import drop_pointer
 from mergerepl.replica.replica import Replica
 from mergerepl.store.changeset import UNSENT, Changeset, read_changeset, set_aside
+from mergerepl.store.location import Location
 
 log = logging.getLogger(__name__)
 
@@ -33,7 +33,7 @@ def give_up(
     publisher: Replica,
     subscriber: Replica | None,
     spark_of: Callable[[], SparkSession],
-) -> Path:
+) -> Location:
     """End a staged session that cannot be finished; the caller holds these replicas. Returns the folder that keeps it.
 
     If it wrote anything, the conflicts that it resolved are logged where its publication keeps them. Its rows, its plan

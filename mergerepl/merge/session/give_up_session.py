@@ -1,7 +1,5 @@
 """`mergerepl sync --give-up`: end a staged session by hand, if it cannot be finished."""
 
-from pathlib import Path
-
 from mergerepl.errors import ConfigurationError, MergeReplError, StoreError, Transient, UnfinishedSessionError
 from mergerepl.merge.session.give_up import give_up
 from mergerepl.merge.session.recovery import SparkSource, roll_forward
@@ -13,6 +11,7 @@ from mergerepl.replica.subscription import find_subscription, refuse_copies
 from mergerepl.spark.errors import plain_errors
 from mergerepl.store.changeset import Changeset, read_changeset, set_aside, staged_folders
 from mergerepl.store.lease import leases
+from mergerepl.store.location import Location
 
 
 def give_up_session(
@@ -72,7 +71,7 @@ def _finished_or_given_up(
 
 
 def _given_up(
-    publication: str, subscriber: str, folder: Path, kept: Path, reason: str, next_step: str
+    publication: str, subscriber: str, folder: Location, kept: Location, reason: str, next_step: str
 ) -> SessionResult:
     return SessionResult(
         publication,
@@ -100,7 +99,7 @@ def _next_step(publisher: Replica, subscriber: Replica | None, publication: str)
     return _NEXT
 
 
-def _staged_folder(publisher: Replica, session: str) -> Path:
+def _staged_folder(publisher: Replica, session: str) -> Location:
     found = [folder for folder in staged_folders(publisher.staging) if folder.name.startswith(session)]
     if len(found) != 1 or not session:
         raise _no_such(publisher, session)
@@ -125,7 +124,7 @@ def _subscriber(changeset: Changeset, publisher: Replica) -> Replica | None:
     known = [row.subscriber_server for row in publisher.relations() if row.replid == work.replid]
     for root in dict.fromkeys([*known, work.root]):
         try:
-            replica = Replica(Path(root)).require()
+            replica = Replica(Location.of(root)).require()
             if replica.info().replid == work.replid:
                 return replica
         except MergeReplError:

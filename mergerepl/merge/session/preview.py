@@ -4,7 +4,6 @@ import tempfile
 import time
 from collections.abc import Mapping
 from dataclasses import replace
-from pathlib import Path
 
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
@@ -28,6 +27,7 @@ from mergerepl.replica.staged_rows import read_staged
 from mergerepl.rows.arrow_values import python_values
 from mergerepl.rows.images import no_names, readable
 from mergerepl.store.changeset import drop_rows
+from mergerepl.store.location import Location
 
 SHOWN = 100
 """Conflicts shown per article; the counts are of all."""
@@ -57,7 +57,7 @@ def _preview(session: OpenSession) -> SessionResult:
     request = session.request
     choice, spark = session.engine()
     sides, not_captured = captured_sides(spark, session.sides, choice)
-    folder = Path(tempfile.mkdtemp(prefix="mergerepl-preview-"))
+    folder = Location.of(tempfile.mkdtemp(prefix="mergerepl-preview-"))
     try:
         sides = {name: planned(side) for name, side in sides.items()}
         plan = session_plan(sides, upload=request.upload, download=request.download)

@@ -6,7 +6,6 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
-from pathlib import Path
 from typing import TYPE_CHECKING
 from uuid import uuid4
 
@@ -48,6 +47,7 @@ from mergerepl.rows.lineage_value import agent_nickname
 from mergerepl.spark.errors import plain_errors
 from mergerepl.spark.in_memory import Kept
 from mergerepl.store.changeset import Changeset, drop_rows, new_folder
+from mergerepl.store.location import Location
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -88,7 +88,7 @@ class PlannedSession:
     sides: dict[str, SideState]
     plan: SessionPlan
     numbers: Mapping[str, Numbers]
-    folder: Path
+    folder: Location
     progress: Progress
     choice: EngineChoice
 
@@ -209,7 +209,7 @@ def stage_articles(session: PlannedSession) -> tuple[dict[int, StagedArticle], R
     return {nickname: staged for nickname, staged in found.items() if staged is not None}, refused
 
 
-def _tables_of_spark(session: PlannedSession, changed: Changed) -> Iterator[Path]:
+def _tables_of_spark(session: PlannedSession, changed: Changed) -> Iterator[Location]:
     """Yield the tables of an article into which Spark will merge many rows, as far as is known before they are staged."""
     if not changed.has_many:
         return

@@ -2,7 +2,6 @@
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
 from pyspark.sql import Column, DataFrame, SparkSession
@@ -25,6 +24,7 @@ from mergerepl.spark.in_memory import Kept, in_one_task
 from mergerepl.spark.made_once import made_once
 from mergerepl.spark.passed import passed
 from mergerepl.store.changeset import ArticleWork
+from mergerepl.store.location import Location
 from mergerepl.systables import genhistory
 
 
@@ -114,7 +114,7 @@ class StagedArticle:
 
 
 def stage_article(
-    rows: DataFrame, folder: Path, article: PublishedArticle, *, from_versions: Mapping[str, int]
+    rows: DataFrame, folder: Location, article: PublishedArticle, *, from_versions: Mapping[str, int]
 ) -> StagedArticle:
     """Write the RESOLVED rows of one article and return their counts.
 

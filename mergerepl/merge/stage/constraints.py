@@ -10,7 +10,6 @@ from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial, reduce
 from operator import and_
-from pathlib import Path
 
 from pyspark.errors import AnalysisException
 from pyspark.sql import Column, DataFrame, SparkSession
@@ -35,6 +34,7 @@ from mergerepl.rows.images import identity_value
 from mergerepl.rows.sql import free_name, quote
 from mergerepl.spark.session import require_utc
 from mergerepl.store.changeset import ArticleWork
+from mergerepl.store.location import Location
 
 log = logging.getLogger(__name__)
 
@@ -47,7 +47,7 @@ def takes_any_row(facts: TableState, article: PublishedArticle) -> bool:
 def refuse_violations(
     spark: SparkSession,
     choice: EngineChoice,
-    staged_rows: Path,
+    staged_rows: Location,
     staged: StagedArticle,
     publisher: Replica,
     subscriber: Replica,
@@ -114,7 +114,7 @@ def _not_taken(
 def require_takers(
     spark: SparkSession,
     choice: EngineChoice,
-    staged_rows: Path,
+    staged_rows: Location,
     staged: StagedArticle,
     at: Mapping[str, PublishedArticle],
     replicas: Mapping[str, Replica],
@@ -142,7 +142,7 @@ def require_takers(
 def refuse_at_side(
     spark: SparkSession,
     choice: EngineChoice,
-    staged_rows: Path,
+    staged_rows: Location,
     work: ArticleWork,
     article: PublishedArticle,
     facts: TableState,
@@ -177,7 +177,7 @@ def refuse_at_side(
 def refuse_table(
     spark: SparkSession,
     choice: EngineChoice,
-    staged_rows: Path,
+    staged_rows: Location,
     work: ArticleWork,
     article: PublishedArticle,
     facts: TableState,

@@ -5,7 +5,6 @@ The rules are those of `decision`; what is staged is what `stage_article` writes
 
 from collections.abc import Mapping, Sequence
 from functools import reduce
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from pyspark.sql import DataFrame
@@ -32,6 +31,7 @@ from mergerepl.model.session_terms import SessionTerms
 from mergerepl.replica.staged_rows import row_kinds, with_conflict_hash, write_few
 from mergerepl.rows.arrow_values import python_values
 from mergerepl.spark.in_memory import collected, in_one_task
+from mergerepl.store.location import Location
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -92,7 +92,7 @@ def _acted_on(decided: "pa.Table") -> "pa.Table":
 def stage_few(
     decided: "pa.Table",
     sent: Mapping[str, "pa.Table | None"],
-    folder: Path,
+    folder: Location,
     article: PublishedArticle,
     *,
     from_versions: Mapping[str, int],

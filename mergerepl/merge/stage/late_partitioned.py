@@ -5,7 +5,6 @@ The pass starts from the end of the session's pass: from the rows as they were s
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from pathlib import Path
 
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
@@ -33,6 +32,7 @@ from mergerepl.model.article import PublishedArticle
 from mergerepl.replica.staged_rows import read_staged
 from mergerepl.spark.in_memory import Kept
 from mergerepl.store.changeset import ArticleWork, Changeset, events_folder
+from mergerepl.store.location import Location
 from mergerepl.systables.genhistory import Generation, GenStatus
 from triggers.partition_mappings import partition_events
 from triggers.window import CaptureWindow
@@ -55,7 +55,7 @@ class LateSession:
     changeset: Changeset
     side: Side
     publication: FilteredPublication
-    folder: Path
+    folder: Location
     versions: Mapping[int, int]
     kept: Kept = field(default_factory=Kept)
 

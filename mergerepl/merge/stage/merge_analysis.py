@@ -1,7 +1,5 @@
 """Let Delta analyse a session's MERGEs before anything is staged: a session that cannot merge would never finish."""
 
-from pathlib import Path
-
 from py4j.protocol import Py4JJavaError
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
@@ -12,11 +10,12 @@ from mergerepl.model.article import PublishedArticle
 from mergerepl.replica.staged_rows import read_staged
 from mergerepl.spark.errors import cause_of, engine_answers
 from mergerepl.store.changeset import ArticleWork
+from mergerepl.store.location import Location
 
 
 def refuse_unmergeable(
     spark: SparkSession,
-    staged_rows: Path,
+    staged_rows: Location,
     work: ArticleWork,
     article: PublishedArticle,
     facts: TableState,

@@ -6,7 +6,6 @@ All articles go through each step together: rows follow those of other articles.
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import reduce
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from pyspark.sql import DataFrame, SparkSession
@@ -73,6 +72,7 @@ from mergerepl.spark.in_memory import (
     is_for_one_task,
 )
 from mergerepl.store.changeset import events_folder
+from mergerepl.store.location import Location
 from mergerepl.systables.catalog import SubscriptionRow
 from mergerepl.systables.replinfo import ReplicaInfo
 from mergerepl.systables.tombstone import TombstoneType
@@ -131,7 +131,7 @@ class PartitionedSession:
     plan: SessionPlan
     terms: SessionTerms
     numbers: Mapping[str, Numbers]
-    folder: Path
+    folder: Location
     sent: Mapping[int, Enumerated]
     staged: Callable[[int, DataFrame], StagedArticle]
     progress: Progress

@@ -3,7 +3,6 @@
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, replace
 from functools import reduce
-from pathlib import Path
 
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
@@ -20,6 +19,7 @@ from mergerepl.replica.replica import Replica
 from mergerepl.replica.staged_rows import read_staged, require_rows
 from mergerepl.spark.in_memory import Kept
 from mergerepl.store.changeset import replace_rows
+from mergerepl.store.location import Location
 from mergerepl.systables.genhistory import Generation
 
 
@@ -52,7 +52,7 @@ class Withholding:
 
 
 def withhold_refused(
-    spark: SparkSession, rows_folder: Path, staged: StagedArticle, of: Withholding, kept: Kept
+    spark: SparkSession, rows_folder: Location, staged: StagedArticle, of: Withholding, kept: Kept
 ) -> StagedArticle:
     """Return what a staged article amounts to without the rows that a table refuses; its folder is written again.
 
