@@ -79,7 +79,7 @@ class TransactionalProject(Project):
         return apply_transactional(self.publication, dry_run=dry_run, progress=progress)
 
 
-def load(path: str | Path) -> Project:
+def load(path: str | os.PathLike[str]) -> Project:
     """Read a publication file.
 
     Raises: ConfigurationError naming the file, the place in it and what to do.
@@ -101,7 +101,7 @@ def transactional_target(item: object) -> tuple[Location, str | None] | None:
     """
     if isinstance(item, TransactionalProject):
         return Location.of(item.publication.publisher), item.publication.name
-    if not isinstance(item, str | Path):
+    if not isinstance(item, str | os.PathLike):
         return None
     if roots.names_file(os.fspath(item)):
         # What checks files takes as long to load as a session without changes.
@@ -147,7 +147,7 @@ def _publishers(text: str) -> list[Location]:
 
 def items_of(target: Project | str | Path | Sequence[Project | str | Path]) -> list[Project | str | Path]:
     """Return the items of a target, which may be one item by itself."""
-    return [target] if isinstance(target, Project | str | Path) else list(target)
+    return [target] if isinstance(target, Project | str | os.PathLike) else list(target)
 
 
 def targets_of(

@@ -491,7 +491,7 @@ def write_table(path: Path, columns: Mapping[str, Any] = ROWS, **options: Any) -
 
 def commit(table: Path, *actions: Mapping[str, Any]) -> None:
     """Append a commit of these actions to a table's log, whether they make sense or not."""
-    log = table / "_delta_log"
+    log = Path(table) / "_delta_log"
     version = max(int(path.stem) for path in log.glob("*.json")) + 1
     (log / f"{version:020d}.json").write_text("\n".join(json.dumps(action) for action in actions))
 

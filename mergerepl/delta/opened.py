@@ -112,6 +112,7 @@ def opened_table(path: Location, version: int | None = None) -> OpenedTable:
 
     Raises: delta-rs' errors.
     """
+    path = Location.of(path)
     with _lock:
         is_kept = any(path.is_in(root) for root in _roots)
         gate = _gates.setdefault(path, RLock()) if is_kept else None
@@ -130,6 +131,7 @@ def opened_table(path: Location, version: int | None = None) -> OpenedTable:
 @contextmanager
 def tables_kept_open(*roots: Location) -> Iterator[None]:
     """Keep the tables below some replicas open in this block: each log is read once, and then what is new of it."""
+    roots = tuple(map(Location.of, roots))
     with _lock:
         _roots.update(roots)
     try:

@@ -180,6 +180,7 @@ def open_table(path: Location, version: int | None = None) -> TableState:
     """
     from deltalake.exceptions import DeltaError
 
+    path = Location.of(path)
     at = head_version(path) if version is None else version
     refuse_empty_commit(path, at)
     try:

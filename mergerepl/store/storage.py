@@ -98,7 +98,8 @@ _FOLDERS = FolderStorage()
 
 def storage(at: Location) -> FolderStorage:
     """Return the storage that holds a location: folders of this machine; object stores have none yet."""
-    at.local_path()
+    # It raises for a store.
+    os.fspath(at)
     return _FOLDERS
 
 

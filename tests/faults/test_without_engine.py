@@ -105,8 +105,8 @@ class Staged:
             replicastate=f"state {number}",
         )
         self.changeset = Changeset(hq.staging / manifest.session, manifest)
-        self.changeset.folder.mkdir(parents=True)
-        north.staging.mkdir(exist_ok=True)
+        Path(self.changeset.folder).mkdir(parents=True)
+        Path(north.staging).mkdir(exist_ok=True)
         write_pointer(hq, north, manifest.session)
         self.changeset.commit()
         return self.changeset
@@ -192,7 +192,7 @@ class Staged:
         self.check_side(SUBSCRIBER, north)
         logged = [app for each in every(hq.folder / conflicts_info.NAME) for app in each.txns]
         assert logged == [f"session-{n}" for n in range(1, self.changeset.manifest.number + 1)]
-        assert [*hq.staging.iterdir(), *north.staging.iterdir()] == []
+        assert [*Path(hq.staging).iterdir(), *Path(north.staging).iterdir()] == []
 
 
 def every(table: Path) -> list[Commit]:
@@ -225,11 +225,14 @@ def test_inv_26_27_28_29_a_session_that_dies_at_every_step_and_again_is_carried_
 
 def test_a_session_without_a_manifest_has_not_happened(staged: Staged) -> None:
     changeset = staged.stage()
-    (changeset.folder / "manifest.json").unlink()
+    (Path(changeset.folder) / "manifest.json").unlink()
     before = staged.replica("hq").info(), staged.replica("hq").subscriptions()
     assert staged.recover() == 0
     assert (staged.replica("hq").info(), staged.replica("hq").subscriptions()) == before
-    assert [*staged.replica("hq").staging.iterdir(), *staged.replica("north").staging.iterdir()] == []
+    assert [
+        *Path(staged.replica("hq").staging).iterdir(),
+        *Path(staged.replica("north").staging).iterdir(),
+    ] == []
 
 
 def test_a_subscriber_that_was_moved_is_known_by_its_id(staged: Staged) -> None:
@@ -265,7 +268,7 @@ def test_where_the_subscription_has_ended_the_publishers_side_is_all(staged: Sta
     hq.control.replace(catalog.SUBSCRIPTIONS, rows)
     assert staged.recover(staged.network.root("south")) == 1
     assert hq.info().session_number == changeset.manifest.number
-    assert [*hq.staging.iterdir()] == []
+    assert [*Path(hq.staging).iterdir()] == []
 
 
 def restore(staged: Staged, name: str) -> None:

@@ -473,7 +473,7 @@ def test_capture_first_finishes_a_session_that_died(fresh, monkeypatch, name):
     assert captured_counts(fresh.capture(name))["orders"] == (1, 0, 0)
     fresh.sync("north")
     assert api.status(fresh.path("hq")).open_sessions == ()
-    assert list(Replica(fresh.path("north")).staging.iterdir()) == []
+    assert list(Path(Replica(fresh.path("north")).staging).iterdir()) == []
     (orders_, _) = api.validate(fresh.path("hq"), subscriber=fresh.path("north"))[str(fresh.path("north"))]
     assert (orders_.ok, orders_.publisher_rows) == (True, 5)
 

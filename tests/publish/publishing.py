@@ -1,11 +1,14 @@
 """A publisher and its subscribers in a scratch folder, for the tests of `apply`."""
 
+import json
 from pathlib import Path
 from typing import Any
 
 from deltalake import DeltaTable as LogTable
 from pyspark.sql import DataFrame, SparkSession
 
+from mergerepl.delta.metadata import TableMetadata
+from mergerepl.delta.tables import TableState
 from mergerepl.delta.types import field
 from mergerepl.merge.session.capture_replica import capture_held
 from mergerepl.model.article import PublishedArticle
@@ -14,7 +17,17 @@ from mergerepl.model.publication import (
     Article,
 )
 from mergerepl.replica.replica import Replica
+from mergerepl.store.location import Location
 from tests.networks import Hub
+
+READY = {"delta.enableChangeDataFeed": "true", "delta.deletedFileRetentionDuration": "interval 14 days"}
+
+
+def table(path: Location, *names: str, **properties: str) -> TableState:
+    """Return a table of integers as its log would state it."""
+    fields = [column(name, "integer") for name in ("id", *names)]
+    metadata = TableMetadata("t", json.dumps({"type": "struct", "fields": fields}), properties or READY, ())
+    return TableState(path, 3, metadata, 1, 4, frozenset(), frozenset(), None, None)  # type: ignore[arg-type]
 
 
 def orders(**settings: Any) -> Article:

@@ -1,6 +1,5 @@
 """`apply` as a difference: what a file states against what is stored, as values. No table, no folder, no engine."""
 
-import json
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from datetime import timedelta
@@ -9,8 +8,6 @@ from typing import Any
 
 import pytest
 
-from mergerepl.delta.metadata import TableMetadata
-from mergerepl.delta.tables import TableState
 from mergerepl.errors import CaptureError, PublicationError
 from mergerepl.model.publication import (
     Article,
@@ -26,22 +23,15 @@ from mergerepl.publish import rows
 from mergerepl.publish.difference import difference, nicknames
 from mergerepl.publish.stated import check_publisher, prepare
 from mergerepl.publish.stored import ReplicaState, Stored, match
+from mergerepl.store.location import Location
 from mergerepl.systables.catalog import SubscriptionState, SyncKind
 from mergerepl.systables.partitions import PartitionGroup
 from mergerepl.systables.replinfo import ReplicaInfo
-from tests.publish.publishing import column, orders
+from tests.publish.publishing import orders, table
 
-HQ, NORTH, SOUTH = (Path(f"/{name}") for name in ("hq", "north", "south"))
+HQ, NORTH, SOUTH = (Location.of(f"/{name}") for name in ("hq", "north", "south"))
 PUBID = "pub"
-READY = {"delta.enableChangeDataFeed": "true", "delta.deletedFileRetentionDuration": "interval 14 days"}
 LINES = Article("lines", "lines", ("id",))
-
-
-def table(path: Path, *names: str, **properties: str) -> TableState:
-    """Return a table of integers as its log would state it."""
-    fields = [column(name, "integer") for name in ("id", *names)]
-    metadata = TableMetadata("t", json.dumps({"type": "struct", "fields": fields}), properties or READY, ())
-    return TableState(path, 3, metadata, 1, 4, frozenset(), frozenset(), None, None)  # type: ignore[arg-type]
 
 
 def publication(*articles: Article, to: tuple[Subscription, ...] = ()) -> Publication:
@@ -84,7 +74,7 @@ class Replicas:
         for each, about in zip(infos[1:], abouts, strict=True):
             copy = replace(at_hq, definition=rows.definition(stated, with_subscriptions=False))
             both = list(rows.rows_at_subscriber(infos[0], about))
-            self.states[each.root[1:]] = ReplicaState(Path(each.root), each, [copy], articles, both)
+            self.states[each.root[1:]] = ReplicaState(Location.of(each.root), each, [copy], articles, both)
 
     def edit(self, name: str, kind: str, **values: Any) -> None:
         """Change columns of all rows of a kind at a replica."""
@@ -94,9 +84,9 @@ class Replicas:
 
     def stored(self, stated: Publication, **facts: Any) -> Stored:
         """Return what is stored, as the file finds it; its tables need nothing, unless `facts` say otherwise."""
-        roots = [HQ, *(Path(each.subscriber) for each in stated.subscriptions)]
+        roots = [HQ, *(Location.of(each.subscriber) for each in stated.subscriptions)]
         seen = [self.states.get(root.name, ReplicaState(root)) for root in roots]
-        tables: dict[Path, Any] = {HQ / each.table: table(HQ / each.table) for each in stated.articles}
+        tables: dict[Location, Any] = {HQ / each.table: table(HQ / each.table) for each in stated.articles}
         for state in self.states.values():
             paths = [state.root / row.source_table for row in state.articles]
             tables |= {path: table(path) for path in paths}
@@ -325,10 +315,10 @@ def test_a_replica_that_moved_keeps_its_subscription_and_a_new_one_may_take_its_
 def test_a_publisher_that_moved_is_recorded_at_each_subscriber() -> None:
     stated = replace(RUNNING, publisher="/new")
     replicas = Replicas(RUNNING)
-    replicas.states["hq"] = hq = replace(replicas.states["hq"], root=Path("/new"))
-    tables = {root / "orders": table(root / "orders") for root in (Path("/new"), NORTH)}
+    replicas.states["hq"] = hq = replace(replicas.states["hq"], root=Location.of("/new"))
+    tables = {root / "orders": table(root / "orders") for root in (Location.of("/new"), NORTH)}
     found = replace(match(stated, [hq, replicas.states["north"]]), tables=tables)
-    assert actions(replace(found, moved={Path("/new"): HQ}), stated) == ["move /new", "record sales"]
+    assert actions(replace(found, moved={Location.of("/new"): HQ}), stated) == ["move /new", "record sales"]
     # Another file's `apply` moved it: this one's subscribers are told.
     line, *_ = plan(found, stated)
     assert line == "move /north: record there that its publisher is not at '/hq' any more"

@@ -2,7 +2,6 @@
 
 from dataclasses import replace
 from datetime import timedelta
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -13,10 +12,11 @@ from mergerepl.model.transactional import (
     TransactionalPublication,
     TransactionalSubscription,
 )
+from mergerepl.store.location import Location
 from mergerepl.systables.transactional import ACTIVE, SUBSCRIBED, PublicationRow, SubscriptionRow
 from mergerepl.transactional.publish import Stored, difference
 from mergerepl.transactional.stated_articles import CheckedArticle
-from tests.publish.test_difference import table
+from tests.publish.publishing import table
 
 ITEMS = TransactionalArticle("items", "items", ("id",))
 LINES = TransactionalArticle("lines", "lines", ("id",), upd_cmd="XCALL audit")
@@ -27,7 +27,9 @@ FEED = TransactionalPublication("feed", "/hq", (ITEMS,), (NORTH,))
 def checked(stated: TransactionalPublication) -> list[CheckedArticle]:
     """Return the articles as they are after their tables were read."""
     return [
-        CheckedArticle(each, table(Path("/hq") / each.table), ("id", "qty"), ("int", "int"), each.filter)
+        CheckedArticle(
+            each, table(Location.of("/hq") / each.table), ("id", "qty"), ("int", "int"), each.filter
+        )
         for each in stated.articles
     ]
 

@@ -29,7 +29,7 @@ def hq(tmp_path: Path) -> Replica:
 @pytest.mark.parametrize("asked", ["hq", "north"])
 @pytest.mark.parametrize("name", ["west", "hq"])
 def test_a_publisher_is_no_subscriber(hq: Replica, asked: str, name: str) -> None:
-    folder = hq.root.parent
+    folder = Path(hq.root.parent)
     with pytest.raises(
         ConfigurationError, match=rf"no subscriber '{folder}/{name}'\. Known: {folder}/north\. "
     ):
@@ -40,7 +40,7 @@ def test_a_publisher_is_no_subscriber(hq: Replica, asked: str, name: str) -> Non
 @pytest.mark.parametrize("asked", ["hq", "north"])
 def test_a_moved_subscriber_keeps_its_history(hq: Replica, asked: str) -> None:
     """`subscriber` is where it was in those days; a subscription that has ended had another id."""
-    folder = hq.root.parent
+    folder = Path(hq.root.parent)
     times = {name: datetime(2026, 1, 1, tzinfo=UTC) for name in ("start_time", "end_time")}
     ran = [("moved", "sub-1", "old"), ("ended", "sub-0", "north"), ("another", "sub-2", "west")]
     rows = [
@@ -57,7 +57,7 @@ def test_a_moved_subscriber_keeps_its_history(hq: Replica, asked: str) -> None:
 
 @pytest.mark.parametrize("asked", ["hq", "north"])
 def test_a_subscriber_is_known_by_the_link_that_it_left_behind(hq: Replica, asked: str) -> None:
-    folder = hq.root.parent
+    folder = Path(hq.root.parent)
     times = {name: datetime(2026, 1, 1, tzinfo=UTC) for name in ("start_time", "end_time")}
     ran = SessionRow(
         session_id="ran", agent_id="sub-1", publication="sales", subscriber=str(folder / "north"), **times
@@ -68,7 +68,7 @@ def test_a_subscriber_is_known_by_the_link_that_it_left_behind(hq: Replica, aske
     for name in ("north", "elsewhere"):
         found = api.history(folder / asked, subscriber=folder / name)
         assert [each.session_id for each in found] == ["ran"]
-        assert [item.subscriber for item in targets_of(hq.root, folder / name)] == [folder / "north"]
+        assert [Path(item.subscriber) for item in targets_of(hq.root, folder / name)] == [folder / "north"]
 
 
 def write_conflicts(hq: Replica) -> None:

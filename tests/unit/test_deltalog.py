@@ -10,6 +10,7 @@ import pytest
 
 from mergerepl.delta.log import Commit, log_path, read_commit
 from mergerepl.errors import StoreError
+from mergerepl.store.storage import FolderStorage
 
 
 def commit_of(table: Path, *actions: dict[str, Any]) -> Commit:
@@ -60,7 +61,7 @@ def test_a_commit_that_cannot_be_opened_is_not_called_damaged(
     def fail(*args: object, **options: object) -> str:
         raise OSError(code, os.strerror(code))
 
-    monkeypatch.setattr(Path, "read_text", fail)
+    monkeypatch.setattr(FolderStorage, "read", fail)
     with pytest.raises(StoreError) as refused:
         read_commit(tmp_path, 0)
     assert refused.value.message == (

@@ -121,7 +121,7 @@ def io_of(work: Callable[[], object], folder: Path) -> dict[str, int]:
         lines = Path("/proc/self/io").read_text().splitlines()
         known = {name: int(value) for name, _, value in (line.partition(": ") for line in lines)}
         # What is written is counted there with the wake-ups of delta-rs' threads.
-        sizes = [path.stat().st_size for path in folder.rglob("*") if path.is_file()]
+        sizes = [path.stat().st_size for path in Path(folder).rglob("*") if path.is_file()]
         return {name: known[name] for name in ("syscr", "rchar")} | {"files": len(sizes), "bytes": sum(sizes)}
 
     def once() -> dict[str, int]:

@@ -121,7 +121,7 @@ def test_a_table_that_a_session_would_not_write_to_is_a_problem(
     hq: Replica, properties: dict[str, str], message: str, what: str
 ) -> None:
     # Not by `deltalake`, which knows neither property as one to be set.
-    log = hq.root / "orders" / "_delta_log"
+    log = Path(hq.root) / "orders" / "_delta_log"
     metadata = DeltaTable(str(hq.root / "orders")).metadata()
     action = {
         "metaData": {

@@ -18,7 +18,7 @@ def column(name: str, type_: Any = "string", *, nullable: bool = True, **metadat
 def table(*fields: dict[str, Any], partitions: tuple[str, ...] = (), **properties: str) -> TableState:
     schema = json.dumps({"type": "struct", "fields": [column("id", "long"), *fields]})
     metadata = TableMetadata("", schema, properties, partitions)
-    return TableState(Path("t"), 0, metadata, 1, 7, frozenset(), None, log=None)  # type: ignore[arg-type]
+    return TableState(Path("t"), 0, metadata, 1, 7, frozenset(), frozenset(), None, opened=None)  # type: ignore[arg-type]
 
 
 STRUCT = {"type": "struct", "fields": [column("a b")]}

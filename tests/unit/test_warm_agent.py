@@ -395,7 +395,7 @@ def test_a_file_means_its_publisher(tmp_path: Path, publisher: str) -> None:
     broken.write_text("publisher: [")
     (tmp_path / "other.yml").write_text("3")
     texts = [str(each) for each in (file, tmp_path / "hq", broken, tmp_path / "other.yml", tmp_path / "no")]
-    assert agent_roots(texts) == [tmp_path / "hq"]
+    assert list(map(Path, agent_roots(texts))) == [tmp_path / "hq"]
 
 
 def test_an_agent_that_does_not_answer_is_not_waited_for(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
