@@ -143,10 +143,7 @@ def put_back(rows: DataFrame, *, generation: int) -> DataFrame:
         .when(~gone & was_deleted, Action.INSERT.value)
         .when(~gone & ~is_same, Action.UPDATE.value)
     )
-    values = {
-        ACTION_OF[SUBSCRIBER]: action,
-        GENERATION_OF[SUBSCRIBER]: F.lit(generation).cast("bigint"),
-    }
+    values = {ACTION_OF[SUBSCRIBER]: action, GENERATION_OF[SUBSCRIBER]: F.lit(generation).cast("bigint")}
     acted = rows.select(*(values.get(name, F.col(name)).alias(name) for name in changes.RESOLVED_COLUMNS))
     return acted.where(F.col(ACTION_OF[SUBSCRIBER]).isNotNull())
 

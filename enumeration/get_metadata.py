@@ -115,7 +115,6 @@ def _as_struct(rows: DataFrame, name: str) -> DataFrame:
 
 
 def _compared(pairs: DataFrame, known: list[str], is_written_out: bool) -> DataFrame:
-    """Return the pairs with the verdict, from the lineages of both sides."""
     version, knows, verdict = _comparison(tuple(known), is_written_out)
     # As columns they are computed once.
     named = pairs.withColumns(knows).withColumn(VERDICT, verdict)

@@ -9,15 +9,7 @@ from dataclasses import dataclass
 
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
-from pyspark.sql.types import (
-    ArrayType,
-    BooleanType,
-    DataType,
-    IntegerType,
-    LongType,
-    StringType,
-    StructType,
-)
+from pyspark.sql.types import ArrayType, BooleanType, DataType, IntegerType, LongType, StringType, StructType
 
 from enumeration.enum_partition_changes import EVENT_GENERATION, HAD, HAS, WHY
 from mergerepl import changes
@@ -158,7 +150,6 @@ def partition_actions(rows: PartitionRows, terms: PartitionTerms) -> DataFrame:
 
 @made_once
 def _final() -> dict[str, Column]:
-    """Return the final state of each row."""
     return {f"final_{name}": _state(name) for name in (*STATE_COLUMNS, ROW)}
 
 

@@ -33,12 +33,7 @@ from mergerepl.delta.metadata import CDF_PROPERTY
 from mergerepl.delta.table import open_table
 from mergerepl.delta.writes import compact
 from mergerepl.merge.session import merge_session
-from mergerepl.model.publication import (
-    Article,
-    ConflictLogging,
-    Publication,
-    Subscription,
-)
+from mergerepl.model.publication import Article, ConflictLogging, Publication, Subscription
 from mergerepl.model.results import ApplyResult
 from mergerepl.publish import rows
 from mergerepl.publish.apply import apply_publication

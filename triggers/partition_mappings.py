@@ -115,12 +115,7 @@ def past_mappings(events: DataFrame, *, number: int, tablenick: int, seq: int) -
 
 
 def _keys(number: int, tablenick: int) -> list[Column | str]:
-    return [
-        F.lit(number).alias(PUBLICATION_NUMBER),
-        F.lit(tablenick).alias(TABLENICK),
-        ROWGUID,
-        PARTITION_ID,
-    ]
+    return [F.lit(number).alias(PUBLICATION_NUMBER), F.lit(tablenick).alias(TABLENICK), ROWGUID, PARTITION_ID]
 
 
 def generation_mappings(events: list[DataFrame], *, number: int, seq: int) -> DataFrame:

@@ -155,7 +155,6 @@ def _written_row() -> Column:
 
 @made_once
 def _columns(is_written_out: bool) -> dict[str, Column]:
-    """Return the columns of CAPTURED after the keys."""
     unknown = F.when(F.col(EXISTED), lineage.published_lineage()).otherwise(lineage.empty_lineage())
     base = F.coalesce(F.col("known_lineage"), unknown)
     version = lineage.next_version(base, floor=F.coalesce("known_floor", FLOOR_OF_ARTICLE))

@@ -177,7 +177,6 @@ def _raise_low(database: Database, marks: dict[int, Lsn]) -> list[ChangeTable]:
 
 
 def _has_below(database: Database, instances: list[ChangeTable], newest: bytes) -> bool:
-    """Return whether a cleanup that died left rows below the low ends."""
     lows = {each.object_id: Lsn(each.start_lsn) for each in instances}
     tables = ((database.change_table(each), lows[each.object_id]) for each in instances)
     if any(next(_statements(table, low, THRESHOLD), None) is not None for table, low in tables):

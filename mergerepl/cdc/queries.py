@@ -15,13 +15,7 @@ from pyspark.sql.types import DataType
 from mergerepl.cdc.change_rows import has_bit
 from mergerepl.cdc.database import Database, database_at
 from mergerepl.cdc.lsn_times import check_range, checked_lsn, lsn_of_text, version_through
-from mergerepl.cdc.net_rows import (
-    IS_DOUBTFUL,
-    NET_OPTIONS,
-    is_bit_set_column,
-    net_of_table,
-    net_rows,
-)
+from mergerepl.cdc.net_rows import IS_DOUBTFUL, NET_OPTIONS, is_bit_set_column, net_of_table, net_rows
 from mergerepl.cdc.refusals import CdcError, CdcUsageError, LsnRangeError
 from mergerepl.delta.tables import (
     is_another_commit,
@@ -224,12 +218,7 @@ def net_of(database: Database, window: Window, key: tuple[str, ...], option: str
 
 
 def with_rows_at_end(
-    database: Database,
-    window: Window,
-    net: DataFrame,
-    doubtful: DataFrame,
-    key: tuple[str, ...],
-    option: str,
+    database: Database, window: Window, net: DataFrame, doubtful: DataFrame, key: tuple[str, ...], option: str
 ) -> DataFrame:
     """Return net changes in which keys get the row that the source has at the window's end: events do not tell theirs.
 

@@ -119,29 +119,16 @@ def _restart(
         lsn = plan.lsn(plan.entries[0])
         begun = [
             replace(
-                *(each,),
-                start_lsn=lsn,
-                end_lsn=None,
-                has_drop_pending=False,
-                start_version=rows[0].position,
+                *(each,), start_lsn=lsn, end_lsn=None, has_drop_pending=False, start_version=rows[0].position
             )
             for each in instances
         ]
         stated = [
-            {
-                **asdict(each),
-                "start_lsn": lsn.hex(),
-                "create_date": each.create_date.isoformat(),
-            }
+            {**asdict(each), "start_lsn": lsn.hex(), "create_date": each.create_date.isoformat()}
             for each in begun
         ]
         index = [asdict(c) for each in instances for c in database.key(each.object_id)]
         columns = [asdict(column) for column in captured]
         return {"begin": {"instances": stated, "captured": columns, "index": index, "types": types}}
 
-    begin(
-        reader,
-        NAME,
-        [Begin(row.source_path, row.source_schema, row.source_name, from_head=True)],
-        steps,
-    )
+    begin(reader, NAME, [Begin(row.source_path, row.source_schema, row.source_name, from_head=True)], steps)

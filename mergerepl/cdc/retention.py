@@ -66,10 +66,7 @@ def vacuum(
             "Compact change tracking reads it, too; run `mergerepl tracking adopt` first, then Spark's own VACUUM",
         )
     path = found.root / row.source_path
-    with (
-        plain_errors(f"'{path}' was vacuumed"),
-        lease(found.root, purpose="cdc vacuum", wait_s=lock_wait_s),
-    ):
+    with plain_errors(f"'{path}' was vacuumed"), lease(found.root, purpose="cdc vacuum", wait_s=lock_wait_s):
         read = min([row.position, *_merge_positions(found, path)])
         kept = interval_of(open_table(path).properties.get(FILE_RETENTION, "")) or _DEFAULT_RETENTION
         unread = None
@@ -85,7 +82,6 @@ def vacuum(
 
 
 def _merge_positions(database: Database, path: Location) -> list[int]:
-    """Return the versions through which merge capture has read a table."""
     if not is_there(database.root / REPLICA_FOLDER):
         return []
     replica = Replica(database.root).require()

@@ -30,9 +30,7 @@ def _interval_options(command: Callable[..., Any]) -> Callable[..., Any]:
         help="Wait this long (60s, 5m, 1h) after the syncs of a merge publication.",
     )
     no_sync = click.option(
-        "--no-sync",
-        is_flag=True,
-        help="Run no syncs and distributions, but those that commands hand over.",
+        "--no-sync", is_flag=True, help="Run no syncs and distributions, but those that commands hand over."
     )
     return interval(no_sync(command))
 

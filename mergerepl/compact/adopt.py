@@ -81,10 +81,7 @@ def _problem(database: Database, looked: Looked, *, also_refused: bool) -> Track
 
 
 def _adopt(
-    session: Session,
-    found: Sequence[Looked],
-    others: Sequence[Looked],
-    problems: dict[str, MergeReplError],
+    session: Session, found: Sequence[Looked], others: Sequence[Looked], problems: dict[str, MergeReplError]
 ) -> int:
     """Adopt the foreign commits of some tables; returns how many, 0 with a further problem if one cannot be adopted."""
     database = session.database

@@ -57,7 +57,6 @@ def folded(events: DataFrame, keys: list[str], options: TrackingOptions) -> Data
 
 
 def _after(state: Column, event: Column, options: TrackingOptions) -> Column:
-    """Return the state of a key after an event."""
     before, after = event[BEFORE], event[AFTER]
     # The first event shows the row's stamps; later ones show what foreign writers made of them.
     stamps = F.when(state["is_known"], state["stamps"]).otherwise(before)

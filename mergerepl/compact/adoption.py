@@ -179,7 +179,6 @@ def _numbered_events(
 
 
 def _numbers(planned: Sequence[Planned], found: Sequence[Commit], own: set[int]) -> pa.Table:
-    """Return the facts of each commit (_COMMITS)."""
     foreign = [
         (commit.version, packed(each.bsn), each.csn, commit.made_at_ms, each.context, False)
         for each, commit in zip(planned, found, strict=True)
@@ -237,7 +236,6 @@ def _changes(at: Location) -> Counter[int]:
 
 
 def _overwritten(at: Location) -> int:
-    """Return how many keys a foreign commit changed before ours came last."""
     import pyarrow.compute as pc
 
     rows = staged_files.read(at, [adopted.LAST_IS_OWN, adopted.CHANGED])

@@ -243,7 +243,6 @@ def _column_of(text: Column, type_: str) -> Column:
 
 
 def _integer_hex(number: Column, width: int) -> Column:
-    """Return the little-endian hex text of an integer in two's complement."""
     text = F.lpad(F.hex(number.cast("bigint")), 16, "0")
     return _reversed_pairs(F.substring(text, 17 - 2 * width, 2 * width), width)
 

@@ -19,13 +19,7 @@ from pyspark.sql.types import StructType
 
 from mergerepl.compact import counters, staged_files
 from mergerepl.compact.commit import Change, commit
-from mergerepl.compact.database import (
-    Database,
-    context_guid,
-    last_commit,
-    tracked_table,
-    versions_of,
-)
+from mergerepl.compact.database import Database, context_guid, last_commit, tracked_table, versions_of
 from mergerepl.compact.errors import ForeignCommitError, TrackingError, TransactionConflictError
 from mergerepl.compact.foreign import look, writable_facts
 from mergerepl.compact.intent import Bounds

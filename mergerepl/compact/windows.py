@@ -207,7 +207,6 @@ class Window:
         return {each.bsn for each in self._transactions}
 
     def _theirs(self) -> set[int]:
-        """Return the BSNs of the transactions of the context that is left out."""
         return {
             each.bsn
             for each in self._transactions

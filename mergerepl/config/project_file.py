@@ -283,10 +283,7 @@ def _article(stated: ArticleKeys, check: _Check, path: strict_yaml.KeyPath, publ
             "says neither `key` nor `rowguid`: name the columns that identify a row, as in `key: [order_id]`",
         )
     if stated.resolver.resolution == "columns" and stated.tracking != "column":
-        raise check.refuse(
-            (*path, "resolver", "resolution"),
-            refused_pairs.COLUMNS_BY_ROW.says(),
-        )
+        raise check.refuse((*path, "resolver", "resolution"), refused_pairs.COLUMNS_BY_ROW.says())
     if stated.resolver.resolution == "columns" and RESOLVERS[stated.resolver.name].rejects is not None:
         raise check.refuse(
             (*path, "resolver", "resolution"),
@@ -365,9 +362,7 @@ def _subscription(
 
 
 def _check_roots(
-    publisher: str,
-    subscriptions: Sequence[Subscription | TransactionalSubscription],
-    check: _Check,
+    publisher: str, subscriptions: Sequence[Subscription | TransactionalSubscription], check: _Check
 ) -> None:
     replicas = [("the publisher", publisher)]
     for index, subscription in enumerate(subscriptions):

@@ -151,7 +151,6 @@ def _listed(rows: Sequence[ConflictRow]) -> "pa.Table":
 
 
 def _entries(lineage: Column) -> Column:
-    """Return a lineage as something that Spark compares."""
     return F.array_sort(F.map_entries(lineage))
 
 
@@ -224,9 +223,6 @@ def _held(
     rows = read_version(spark, replica.table(article), head).where(within_bounds(article, bounds))
     images = rows.select(row_image(article.columns).cast(struct_type(article.types)).alias(_HELD))
     rowguid = rowguid_of_image(
-        _HELD,
-        image_type(images, _HELD),
-        article.identity_fields,
-        existing=article.rowguid_column is not None,
+        _HELD, image_type(images, _HELD), article.identity_fields, existing=article.rowguid_column is not None
     )
     return images.select(rowguid.alias(ROWGUID), _HELD).join(F.broadcast(known.select(ROWGUID)), on=ROWGUID)

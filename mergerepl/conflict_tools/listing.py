@@ -23,12 +23,7 @@ from mergerepl.replica.replica import Replica
 from mergerepl.rows.lineage_value import covers
 from mergerepl.store.location import Location
 from mergerepl.systables import conflict_resolutions, conflicts_info, contents
-from mergerepl.systables.conflicts_info import (
-    CONFLICT_COLUMNS,
-    CONFLICT_ID,
-    ConflictRow,
-    ConflictType,
-)
+from mergerepl.systables.conflicts_info import CONFLICT_COLUMNS, CONFLICT_ID, ConflictRow, ConflictType
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -115,7 +110,6 @@ def _settling(replica: Replica) -> list[Replica]:
 
 
 def _gone(replica: Replica, rows: Sequence[ConflictRow]) -> set[str]:
-    """Return those of the conflicts that are refused changes and wait no more."""
     ids = [row.conflict_id for row in rows if row.is_undecided]
     if not ids:
         return set()
@@ -282,9 +276,7 @@ def _with_rows(replica: Replica, rows: Sequence[ConflictRow]) -> tuple[ConflictR
         else:
             of_row = versions[article.nickname, row.rowguid]
             record = replace(
-                record,
-                losing_row=losing.get(row.conflict_id),
-                winning_row=_winning_row(article, row, of_row),
+                record, losing_row=losing.get(row.conflict_id), winning_row=_winning_row(article, row, of_row)
             )
         records.append(record)
     return tuple(records)

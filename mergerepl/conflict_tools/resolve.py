@@ -139,7 +139,6 @@ def _ending(end: str, article: PublishedArticle) -> Iterator[None]:
 
 
 def _chosen_rows(replica: Replica, chosen: ConflictFilter) -> list[ConflictRow]:
-    """Return the chosen conflicts, newest first."""
     require_ids(replica.root, chosen)
     conditions = conditions_of(replica, chosen)
     rows: list[ConflictRow] = []
@@ -354,7 +353,6 @@ def _stage_checked(
 
 
 def _named(conflicts: Mapping[str, ConflictRow], article: PublishedArticle) -> str:
-    """Return the first conflicts with their keys, to begin a sentence."""
     shown = [
         f"{id_} ({', '.join(f'{name}={value}' for name, value in row.rowkey.items())})"
         for id_, row in [*conflicts.items()][:_SHOWN_IDS]
@@ -427,11 +425,7 @@ def _overwritten(
 
 
 def _note(
-    replica: Replica,
-    rows: Sequence[ConflictRow],
-    resolution: str,
-    wish: Wish,
-    version: int | None,
+    replica: Replica, rows: Sequence[ConflictRow], resolution: str, wish: Wish, version: int | None
 ) -> None:
     by, now = f"{getpass.getuser()}@{socket.gethostname()}", datetime.now(UTC)
     replica.control.append(

@@ -70,10 +70,7 @@ class UpdateKeys:
 
 @arrow_refusals()
 def feed_of_files(
-    table: TableState,
-    columns: Sequence[str],
-    versions: Mapping[int, bool],
-    keys: "Mapping[int, UpdateKeys]",
+    table: TableState, columns: Sequence[str], versions: Mapping[int, bool], keys: "Mapping[int, UpdateKeys]"
 ) -> "pa.Table":
     """Return the feed of some commits: `row` (a struct c0, …, one field for each of the columns), kind and version.
 

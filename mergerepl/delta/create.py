@@ -93,7 +93,6 @@ def _commit_info(table: NewTable, mark: CommitMark) -> dict[str, Any]:
 
 
 def _protocol(table: NewTable) -> dict[str, Any]:
-    """Return the lowest protocol that allows what the table states."""
     features = set(features_of(table))
     if not features:
         return {"protocol": {"minReaderVersion": 1, "minWriterVersion": 2}}

@@ -125,7 +125,6 @@ def mend_files(spark: SparkSession, faults: FaultyFiles, mark: CommitMark) -> in
 
 
 def _files(session: SparkSession, snapshot: Any, names: Collection[str]) -> list[dict[str, Any]]:
-    """Return the add actions of some files of a table, whole."""
     files = DataFrame(snapshot.allFiles().toDF(), session).where(F.col("path").isin(*names))
     texts = files.select(F.to_json(F.struct("*")).alias("text")).toArrow()["text"].to_pylist()
     return [json.loads(text) for text in texts]

@@ -12,11 +12,7 @@ from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.types import DataType, NullType
 
-from mergerepl.changes import (
-    DATA_ACTIONS,
-    ROW,
-    Action,
-)
+from mergerepl.changes import DATA_ACTIONS, ROW, Action
 from mergerepl.delta.engine_choice import EngineChoice, NeedsSparkError
 from mergerepl.delta.key_ranges import key_ranges
 from mergerepl.delta.log import Commit

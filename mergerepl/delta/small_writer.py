@@ -149,7 +149,6 @@ def type_problem(type_: Json) -> str | None:
 
 
 def _kinds(type_: Json) -> set[str]:
-    """Return the kinds of nested types that a type is made of."""
     if isinstance(type_, str):
         return set()
     parts = [type_[part] for part in ("elementType", "keyType", "valueType") if part in type_]

@@ -96,7 +96,6 @@ def _proven(table: TableState, key: Sequence[str]) -> UpdateKeys:
 
 
 def _counts(table: TableState) -> tuple[int, int]:
-    """Return how many rows an UPDATE says that it updated and copied."""
     actions = log_actions(table.path, table.version)
     info: Mapping[str, Any] = next((action["commitInfo"] for action in actions if "commitInfo" in action), {})
     if info.get("operation") != "UPDATE":

@@ -73,14 +73,7 @@ ARITHMETIC = frozenset(
     {Operator.ADD, Operator.SUBTRACT, Operator.MULTIPLY, Operator.DIVIDE, Operator.REMAINDER}
 )
 CALLS = frozenset(
-    {
-        Operator.COALESCE,
-        Operator.UPPER,
-        Operator.LOWER,
-        Operator.TRIM,
-        Operator.LTRIM,
-        Operator.RTRIM,
-    }
+    {Operator.COALESCE, Operator.UPPER, Operator.LOWER, Operator.TRIM, Operator.LTRIM, Operator.RTRIM}
 )
 
 Value = str | bool | int | float | Decimal | date | datetime | None

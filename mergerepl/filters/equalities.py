@@ -3,14 +3,7 @@
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from mergerepl.filters.clause import (
-    Clause,
-    Operation,
-    Operator,
-    all_of,
-    columns_of,
-    functions_of,
-)
+from mergerepl.filters.clause import Clause, Operation, Operator, all_of, columns_of, functions_of
 
 
 @dataclass(frozen=True)

@@ -96,7 +96,6 @@ def _is_equality_of(term: Clause, articles: set[str]) -> bool:
 
 
 def _parsed(text: str, *, is_stored: bool) -> Clause:
-    """Return the tree of a text."""
     if not is_stored and len(text) > MOST_CHARACTERS:
         raise ClauseError(f"has {len(text):,} characters; the most is {MOST_CHARACTERS:,}")
     read = _reader()
@@ -234,7 +233,6 @@ class _Reader:
         return self._parts(node, name)[0]
 
     def _name(self, node: Node) -> str:
-        """Return what a message calls a node."""
         exp = self.expressions
         match node:
             case exp.Anonymous():
@@ -339,7 +337,6 @@ class _Reader:
         return Cast(operand, type_)
 
     def _type(self, to: Node) -> str:
-        """Return a type as Spark DDL."""
         parameters = [int(part.name) for part in to.expressions if part.name.isdigit()]
         name = _TYPES.get(to.this.name if hasattr(to.this, "name") else str(to.this))
         if name is None or to.args.get("nested") or len(parameters) != len(to.expressions):

@@ -36,11 +36,7 @@ def recover(reader: LogReader) -> Plan | None:
 
 
 def carry_out(
-    reader: LogReader,
-    plan: Plan,
-    read: dict[int, ReadSource],
-    *,
-    began: datetime | None = None,
+    reader: LogReader, plan: Plan, read: dict[int, ReadSource], *, began: datetime | None = None
 ) -> tuple[Plan, int]:
     """Carry out a plan. `read` has the readings made already; they are released.
 
@@ -148,10 +144,7 @@ def _note_session(reader: LogReader, plan: Plan, rows: int, began: datetime) -> 
     )
     paused = [
         ScanError(
-            session_id=session_id,
-            entry_time=ended,
-            error_number=each.number,
-            error_message=each.reason,
+            session_id=session_id, entry_time=ended, error_number=each.number, error_message=each.reason
         )
         for each in plan.paused
     ]

@@ -12,12 +12,7 @@ from mergerepl.delta.tables import commit_text, open_table
 from mergerepl.failpoints import failpoint
 from mergerepl.logreader.consumer import UNUSABLE, PauseSource, Wanted, pausing
 from mergerepl.logreader.cut import end_times, in_order, moment_of_ms, moment_of_ns
-from mergerepl.logreader.guard import (
-    refuse_copy,
-    refuse_other_consumers,
-    refuse_restored,
-    wanted_of,
-)
+from mergerepl.logreader.guard import refuse_copy, refuse_other_consumers, refuse_restored, wanted_of
 from mergerepl.logreader.log_reader import LogReader
 from mergerepl.logreader.lsn import MAX_SLOT, Lsn, scan_cycle_of
 from mergerepl.logreader.plan import (

@@ -64,7 +64,7 @@ LATER: Final[dict[str, dict[str, str]]] = {
         "dismiss": "Use --winner: the conflict is settled, and nothing is written.",
     },
     "transactional commands": {
-        "tracer": "`mergerepl transactional history` has the latency of each batch, `pending` counts what waits.",
+        "tracer": "`mergerepl transactional history` has the latency of each batch, `pending` counts what waits."
     },
     "cdc": {
         "hold": "See `mergerepl cdc status` for how long VACUUM keeps what is not read.",

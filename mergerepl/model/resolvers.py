@@ -88,11 +88,7 @@ RESOLVERS: Final = {
         _making("union", TypeFamily.ARRAY, needs_base=True),
         _making("fields", TypeFamily.FIELDS, needs_base=True),
         _making("merge_text", TypeFamily.TEXT, _ORIGINAL.format("Merge Text Columns")),
-        Resolver(
-            "subscriber_wins",
-            _ORIGINAL.format("Subscriber Always Wins"),
-            decides_deletes=True,
-        ),
+        Resolver("subscriber_wins", _ORIGINAL.format("Subscriber Always Wins"), decides_deletes=True),
         Resolver("publisher_wins", decides_deletes=True),
         Resolver("upload_only", _ORIGINAL.format("Upload Only"), decides_deletes=True, rejects="publisher"),
         Resolver(

@@ -79,10 +79,7 @@ def _subscription(
     if articles is None:
         articles = list(_direction(away, replica, info, row, None, look))
     return PendingSubscription(
-        publication_name(replica, row.pubid),
-        subscriber_root(replica, row),
-        tuple(articles),
-        problem,
+        publication_name(replica, row.pubid), subscriber_root(replica, row), tuple(articles), problem
     )
 
 
@@ -102,10 +99,5 @@ def _direction(
         generations = [each for each in waiting if each.art_nick == article.nickname]
         commits, problem = look(source, info, article)
         yield PendingArticle(
-            article.name,
-            direction,
-            len(generations),
-            sum(map(changes_of, generations)),
-            commits,
-            problem,
+            article.name, direction, len(generations), sum(map(changes_of, generations)), commits, problem
         )

@@ -250,7 +250,6 @@ def _row_by_delta_rs(table: Location, article: PublishedArticle, values: Sequenc
 
 
 def _literal(value: KeyValue, type_: str) -> str:
-    """Return a key value as a literal of delta-rs' SQL."""
     match base_type(type_), value:
         case "binary", bytes():
             return f"X'{value.hex()}'"

@@ -42,7 +42,7 @@ _OF_KEY: Texts = {
     Code.KEY_TYPE: (
         "its key column '{column}' is {detail}, whose values have no one exact form to compare by",
         "Use a key of integers, strings, dates, timestamps, decimals, booleans or binaries.",
-    ),
+    )
 }
 _OF_LEFT_OUT: Texts = {
     Code.ONLY_PARTITIONS: (

@@ -47,7 +47,7 @@ def _check_name(kind: str, name: str) -> None:
     if not name.strip() or name in (".", "..") or _UNUSABLE.search(name):
         raise ConfigurationError(
             f"{name!r} cannot be the name of a {kind}: it becomes a folder's name, so it may not be empty or "
-            "hold slashes or control characters. Choose another name.",
+            "hold slashes or control characters. Choose another name."
         )
     if len(name.encode()) > LONGEST_FOLDER_NAME:
         raise ConfigurationError(
@@ -83,7 +83,7 @@ def _root(text: str, kind: str) -> Location:
     if SCHEME.match(text):
         raise ConfigurationError(
             f"The {kind} '{masked(text)}' is a URI; this version of mergerepl works on file "
-            "systems only. Mount the store, or give a path.",
+            "systems only. Mount the store, or give a path."
         )
     path = Location.of(text)
     if not path.is_absolute:

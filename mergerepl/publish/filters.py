@@ -72,7 +72,6 @@ def filters_of(publication: Publication, tables: Mapping[str, TableState]) -> Pu
 
 
 def _types(table: TableState) -> dict[str, str]:
-    """Return the columns' types (DDL), char(n) and varchar(n) as declared."""
     return {
         field["name"]: field["metadata"].get(CHAR_VARCHAR) or ddl_of(field["type"]) for field in table.fields
     }
@@ -201,8 +200,7 @@ def check_supported(publication: Publication, filters: PublicationFilters) -> No
             )
         if article.resolver == CUSTOM:
             raise PublicationError(
-                refused_pairs.FILTERED_CUSTOM.says(article=article.name),
-                article=article.name,
+                refused_pairs.FILTERED_CUSTOM.says(article=article.name), article=article.name
             )
     if publication.conflict_logging is not ConflictLogging.PUBLISHER:
         raise PublicationError(

@@ -182,10 +182,7 @@ def rows_at_subscriber(
     """
     active = replace(row, status=SubscriptionState.ACTIVE)
     other = replace(
-        active,
-        subscriber_server=publisher.root,
-        replid=publisher.repid,
-        replnickname=publisher.replnickname,
+        active, subscriber_server=publisher.root, replid=publisher.repid, replnickname=publisher.replnickname
     )
     return replace(active, subid=row.pubid, replicastate=None), other
 

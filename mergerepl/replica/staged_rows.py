@@ -293,7 +293,6 @@ def _columns(folder: Location) -> dict[str, Field]:
 def _in_memory(
     folder: Location, columns: list[str] | None, where: "tuple[str, Sequence[str]] | None" = None
 ) -> "pa.Table":
-    """Return rows, all or those that have one of some values in a column."""
     import pyarrow as pa
     import pyarrow.dataset as ds
 

@@ -98,9 +98,7 @@ def _known(rows: list[SubscriptionRow]) -> str:
 
 
 def require_same_session(
-    publisher: Replica,
-    subscriber: Replica,
-    rows: dict[str, SubscriptionRow | None],
+    publisher: Replica, subscriber: Replica, rows: dict[str, SubscriptionRow | None]
 ) -> dict[str, SubscriptionRow]:
     """Return each side's row about the other.
 

@@ -58,7 +58,6 @@ def _is_collated(data_type: T.StringType) -> bool:
 
 
 def _is_odd(data_type: T.DataType) -> bool:
-    """Return whether a type needs more than Spark's own equality."""
     if isinstance(data_type, T.ArrayType):
         return _is_odd(data_type.elementType)
     if isinstance(data_type, T.StructType):

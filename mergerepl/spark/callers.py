@@ -101,7 +101,6 @@ def public_names(package: str) -> tuple[list[str], Callable[[str], Any], Callabl
 
 
 def _remember() -> Callable[[], None]:
-    """Return the function that puts back the active session of this thread."""
     spark = sys.modules.get("pyspark.sql")
     context = None if spark is None else sys.modules["pyspark"].SparkContext._active_spark_context
     # The connection of a forked process is its parent's.

@@ -64,5 +64,4 @@ def trust_store(certificates: list[bytes]) -> bytes:
 
 
 def _utf(text: str) -> bytes:
-    """Return an ASCII text as Java's DataOutput.writeUTF does."""
     return struct.pack(">H", len(text)) + text.encode("ascii")

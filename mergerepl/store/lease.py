@@ -207,7 +207,6 @@ def _in_use(root: Location, who: Mapping[str, object]) -> LeaseError:
 
 
 def _acquired(file: Location, wait_s: float) -> int:
-    """Return the descriptor of the lock file, locked."""
     deadline = time.monotonic() + wait_s
     while True:
         descriptor = _opened(file)

@@ -18,14 +18,7 @@ RowT = TypeVar("RowT", bound="DataclassInstance")
 FOLDER = "_mergerepl"
 """The folder below a replica root that holds the system tables."""
 
-_DDL = {
-    str: "string",
-    int: "int",
-    bool: "boolean",
-    float: "double",
-    bytes: "binary",
-    datetime: "timestamp",
-}
+_DDL = {str: "string", int: "int", bool: "boolean", float: "double", bytes: "binary", datetime: "timestamp"}
 
 
 class Plane(StrEnum):

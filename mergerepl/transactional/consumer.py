@@ -47,9 +47,7 @@ from mergerepl.systables.transactional import (
     HistoryRow,
     TransactionRow,
 )
-from mergerepl.systables.transactional import (
-    CONSUMER as NAME,
-)
+from mergerepl.systables.transactional import CONSUMER as NAME
 from mergerepl.transactional.article_procedures import Shape
 from mergerepl.transactional.catalog import Distributor, shape_of
 from mergerepl.transactional.refusals import SCHEMA_CHANGED

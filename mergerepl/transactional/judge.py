@@ -192,7 +192,6 @@ def bounds_text(shape: Shape, measured: Mapping[str, object]) -> str:
 
 
 def _file_bounds(shape: Shape, measured: Mapping[str, Any]) -> Bounds:
-    """Return the bounds of those keys whose files are known by whole numbers."""
     return {
         shape.key[i - 1]: (int(measured[f"lowest{i}"]) - 1, int(measured[f"highest{i}"]))
         for i in _bounded(shape)
@@ -345,7 +344,6 @@ def _is_failing(shape: Shape) -> Column:
 
 
 def _failures(judged: DataFrame, shape: Shape, table: str) -> tuple[Failure, ...]:
-    """Return the first LOGGED failing commands."""
     failing = judged.where("is_failing")
     names = [f"k{i}" for i in range(1, len(shape.key) + 1)]
     shown = failing.select(

@@ -16,13 +16,7 @@ from mergerepl.spark.errors import plain_errors
 from mergerepl.store.lease import lease
 from mergerepl.store.location import Location
 from mergerepl.transactional.article_procedures import batch_script, procedure_text
-from mergerepl.transactional.catalog import (
-    Distributor,
-    Subscriber,
-    required,
-    shape_of,
-    subscriptions_of,
-)
+from mergerepl.transactional.catalog import Distributor, Subscriber, required, shape_of, subscriptions_of
 from mergerepl.transactional.commands import BrowsedCommand, command_texts
 from mergerepl.transactional.log_reader import log_reader, spark_of
 from mergerepl.transactional.procedures import OPERATIONS, custom_operations, skeleton

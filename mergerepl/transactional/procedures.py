@@ -283,8 +283,7 @@ def called(
             str(table),
             str(subscriber),
             timed.where(F.col("operation") == operation.value).select(
-                *("xact_seqno", "command_id", "commit_time"),
-                *_parameters(shape, shape.command(operation)),
+                *("xact_seqno", "command_id", "commit_time"), *_parameters(shape, shape.command(operation))
             ),
             spark,
             shape,

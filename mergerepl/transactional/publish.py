@@ -22,10 +22,7 @@ from mergerepl.logreader.positions import has_log_reader, read_state
 from mergerepl.logreader.scan import Begin, begin, leave
 from mergerepl.model.progress import NoProgress, Progress
 from mergerepl.model.results import ApplyResult
-from mergerepl.model.transactional import (
-    TransactionalPublication,
-    TransactionalSubscription,
-)
+from mergerepl.model.transactional import TransactionalPublication, TransactionalSubscription
 from mergerepl.publish.steps import Step, carry_out, check_steps
 from mergerepl.spark.errors import plain_errors
 from mergerepl.store.folders import is_folder, make_folder, remove_table
@@ -42,9 +39,7 @@ from mergerepl.systables.transactional import (
     PublicationRow,
     SubscriptionRow,
 )
-from mergerepl.systables.transactional import (
-    CONSUMER as NAME,
-)
+from mergerepl.systables.transactional import CONSUMER as NAME
 from mergerepl.transactional.catalog import Distributor, Subscriber
 from mergerepl.transactional.consumer import as_stated
 from mergerepl.transactional.log_reader import held, log_reader
@@ -120,10 +115,7 @@ def apply_transactional(
         if not dry_run:
             carry_out(steps, run, shown, errors=lambda _: nullcontext())
     return ApplyResult(
-        publication.name,
-        tuple(step.plan for step in steps),
-        dry_run,
-        round(time.monotonic() - started, 3),
+        publication.name, tuple(step.plan for step in steps), dry_run, round(time.monotonic() - started, 3)
     )
 
 

@@ -42,15 +42,7 @@ from mergerepl.store.lease import lease
 from mergerepl.store.location import Location
 from mergerepl.systables.transactional import ArticleRow, PositionRow, SubscriptionRow
 from mergerepl.transactional.catalog import Distributor, Root, required, subscriptions_of
-from mergerepl.transactional.comparison import (
-    DIFFERENT,
-    EXTRA,
-    KINDS,
-    MISSING,
-    TWICE,
-    Difference,
-    differing,
-)
+from mergerepl.transactional.comparison import DIFFERENT, EXTRA, KINDS, MISSING, TWICE, Difference, differing
 from mergerepl.transactional.distribution import Agent
 from mergerepl.transactional.log_reader import spark_of
 from mergerepl.transactional.position import REPAIR, position_of

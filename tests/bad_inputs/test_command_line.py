@@ -116,8 +116,7 @@ ON_ONE_REPLICA = ("sync", "capture", "tune", "validate", "status", "pending", "h
 
 @pytest.mark.parametrize(("target", "says"), TARGETS)
 @pytest.mark.parametrize(
-    "command",
-    [*ON_ONE_REPLICA, "conflicts list", "conflicts show", "row", "sync hq --subscriber", "demo"],
+    "command", [*ON_ONE_REPLICA, "conflicts list", "conflicts show", "row", "sync hq --subscriber", "demo"]
 )
 def test_places_that_are_no_folder(
     refused: Refused, command: str, target: str, says: tuple[str, ...]

@@ -121,13 +121,7 @@ def test_no_row_about_any_subscription_is_reported_as_such(
     network: Network, refused: Refused, name: str
 ) -> None:
     Replica(network.root(name)).control.replace(catalog.SUBSCRIPTIONS, [])
-    for words in (
-        ("status", name),
-        ("pending", name),
-        SYNC,
-        ("sync", name),
-        ("apply", FILE),
-    ):
+    for words in (("status", name), ("pending", name), SYNC, ("sync", name), ("apply", FILE)):
         says = (f"'sysmergesubscriptions' of replica '{network.root(name)}' is empty", "Restore it", "copy")
         refused(*words, code=1, says=says)
 

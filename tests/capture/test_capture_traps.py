@@ -188,12 +188,7 @@ def stream(site: Site, table: str, path: Path) -> int:
 
 
 Trap = Callable[[Site, str, Path], int]
-TRAPS: tuple[Trap, ...] = (
-    odd_values,
-    feed_off_and_on,
-    delta_rs_computes_again,
-    no_pre_images,
-)
+TRAPS: tuple[Trap, ...] = (odd_values, feed_off_and_on, delta_rs_computes_again, no_pre_images)
 MORE_TRAPS: tuple[Trap, ...] = (
     # What the feed says of these is in the case table of net changes.
     overwrite,

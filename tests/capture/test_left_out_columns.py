@@ -27,8 +27,7 @@ def test_rows_come_back_with_what_can_be_read_only(
     DeltaTable(str(table)).delete("id < 3")
     article = article_row("t", 1, **COLUMNS).published("p")
     source = spark.createDataFrame(
-        [("delete", 9, None), ("insert", 1, "late"), ("update", 3, "in")],
-        "action string, c0 long, c1 string",
+        [("delete", 9, None), ("insert", 1, "late"), ("update", 3, "in")], "action string, c0 long, c1 string"
     )
     kept = frames_in_memory(spark)
 

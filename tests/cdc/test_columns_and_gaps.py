@@ -29,11 +29,7 @@ from tests.cdc.databases import (
 pytestmark = pytest.mark.spark
 
 ROWS = {1: ("a", 1), 2: ("b", 2)}
-MAPPED = {
-    "delta.columnMapping.mode": "name",
-    "delta.minReaderVersion": "2",
-    "delta.minWriterVersion": "5",
-}
+MAPPED = {"delta.columnMapping.mode": "name", "delta.minReaderVersion": "2", "delta.minWriterVersion": "5"}
 
 
 def statements(database: Database, instance: str) -> list[tuple[str, bool]]:

@@ -22,17 +22,7 @@ from mergerepl import cdc, failpoints
 from mergerepl.cdc.change_rows import full_mask, mask_bytes
 from mergerepl.failpoints import FailpointError
 from mergerepl.logreader.positions import read_state
-from tests.cdc.databases import (
-    add,
-    arrow,
-    check_replay,
-    delete,
-    enabled,
-    entries,
-    merge,
-    rows_seen,
-    update,
-)
+from tests.cdc.databases import add, arrow, check_replay, delete, enabled, entries, merge, rows_seen, update
 
 pytestmark = pytest.mark.spark
 
@@ -70,10 +60,7 @@ commits = st.builds(
     keys,
 )
 scans = st.builds(
-    Step,
-    st.just("scan"),
-    most=st.sampled_from([1, 3, 1000]),
-    point=st.sampled_from([None, None, *POINTS]),
+    Step, st.just("scan"), most=st.sampled_from([1, 3, 1000]), point=st.sampled_from([None, None, *POINTS])
 )
 histories = st.lists(st.lists(commits, min_size=2, max_size=6), min_size=2, max_size=3).flatmap(
     lambda parts: st.tuples(st.just(parts), st.lists(scans, min_size=len(parts), max_size=len(parts)))

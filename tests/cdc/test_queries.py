@@ -243,7 +243,7 @@ def test_equal_rows_and_keys_that_come_twice(shop: Shop) -> None:
     root, high = shop.root, cdc.get_max_lsn(shop.root)
     lines = cdc.get_all_changes(root, LINES, cdc.get_min_lsn(root, LINES), high).collect()
     assert [(row["__$operation"], row["id"], row["note"]) for row in lines] == [
-        *((2, 7, "x"), (1, 7, "x"), (1, 7, "x")),
+        *((2, 7, "x"), (1, 7, "x"), (1, 7, "x"))
     ]
     assert len({bytes(row["__$seqval"]) for row in lines}) == 3
     twins = (root, TWINS, cdc.get_min_lsn(root, TWINS), high)

@@ -100,10 +100,7 @@ DIRECTIONS: dict[str, tuple[Pair, Resolved]] = {
 HALVES = (hq("p y", "a: hq 1"), north("x s", "b: north 1"))
 WINNER_ALSO = (hq("p q", "a: hq 1, b: hq 1"), north("s y", "a: north 1"))
 LOSER_ALSO = (hq("p y", "a: hq 1"), north("s z", "a: north 1, b: north 1"))
-LOSER_ABOVE = (
-    hq("p q", "a: hq 1, b: hq 1", priority=50.0),
-    north("s y", "a: north 1"),
-)
+LOSER_ABOVE = (hq("p q", "a: hq 1, b: hq 1", priority=50.0), north("s y", "a: north 1"))
 BY_COLUMN: dict[str, tuple[Pair, Resolved]] = {
     "each side keeps the column that it changed": (
         Pair(*HALVES, COLUMN_TRACKED),

@@ -34,15 +34,7 @@ def named_points() -> set[str]:
 
 DURABLE = {
     *("save_info", "append_generations", "close_generations", "drop_uncounted_generations", "append_run"),
-    *(
-        "merge_rows",
-        "update_subscription",
-        "delete_runs_after",
-        "write_durably",
-        "commit",
-        "drop",
-        "unlink",
-    ),
+    *("merge_rows", "update_subscription", "delete_runs_after", "write_durably", "commit", "drop", "unlink"),
     *("rmtree", "write_text", "write_files", "join_small_files", "compact"),
     *("drop_pointer", "write_pointer", "drop_rows", "new_folder", "set_aside", "mark_done"),
     "drop_half_written_pointers",
@@ -162,10 +154,7 @@ def called(function: ast.expr) -> tuple[str, str]:
     ],
 )
 def test_inv_27_28_29_a_session_that_dies_at_every_step_in_turn_ends_as_if_it_had_not(
-    spark: SparkSession,
-    replica_dir: Path,
-    ladder: tuple[str, ...],
-    captured_before: tuple[str, ...],
+    spark: SparkSession, replica_dir: Path, ladder: tuple[str, ...], captured_before: tuple[str, ...]
 ) -> None:
     drawn = random.Random(27)
     # What one writer began, the other one finishes.

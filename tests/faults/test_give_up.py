@@ -11,12 +11,7 @@ from pyspark.sql import SparkSession
 
 import mergerepl
 from mergerepl.delta.table import open_table
-from mergerepl.errors import (
-    ConfigurationError,
-    EnumerationError,
-    StoreError,
-    UnfinishedSessionError,
-)
+from mergerepl.errors import ConfigurationError, EnumerationError, StoreError, UnfinishedSessionError
 from tests.faults.deaths import dies
 from tests.faults.ladder import GIVEN_UP
 from tests.faults.sessions import NORTH, die, edit, row
@@ -111,10 +106,7 @@ def check_all_there(engine: EngineNetwork) -> None:
     ],
 )
 def test_inv_06_a_session_that_one_side_does_not_take_is_given_up_and_the_next_one_brings_all(
-    spark: SparkSession,
-    replica_dir: Path,
-    replica: str,
-    subscribers: tuple[Subscriber, ...],
+    spark: SparkSession, replica_dir: Path, replica: str, subscribers: tuple[Subscriber, ...]
 ) -> None:
     """The other side has carried it out: where that is the subscriber, it holds resolutions that are the publisher's."""
     engine = network(spark, replica_dir, *subscribers)
@@ -194,9 +186,7 @@ def lost_rows(engine: EngineNetwork, session: str) -> None:
     [(lost_manifest, StoreError), (lost_log, EnumerationError), (lost_rows, UnfinishedSessionError)],
 )
 def test_a_session_that_lost_what_it_needs_is_given_up(
-    engine: EngineNetwork,
-    lose: Callable[[EngineNetwork, str], None],
-    error: type[mergerepl.MergeReplError],
+    engine: EngineNetwork, lose: Callable[[EngineNetwork, str], None], error: type[mergerepl.MergeReplError]
 ) -> None:
     edit(engine)
     die(engine, "stage.after_manifest")

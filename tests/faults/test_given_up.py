@@ -101,9 +101,7 @@ def before_any_bookkeeping(engine: EngineNetwork, monkeypatch: pytest.MonkeyPatc
     [
         pytest.param(at("subscriber.before_merge"), id="the publisher has done its part"),
         pytest.param(
-            without_replinfo("north"),
-            id="the subscriber has entered its generations",
-            marks=pytest.mark.slow,
+            without_replinfo("north"), id="the subscriber has entered its generations", marks=pytest.mark.slow
         ),
         pytest.param(
             without_replinfo("hub", "north"),

@@ -43,14 +43,7 @@ def check(engine: EngineNetwork, north: str = "north") -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    "point",
-    [
-        "stage.after_manifest",
-        "subscriber.after_merge",
-        "publisher.after_done",
-    ],
-)
+@pytest.mark.parametrize("point", ["stage.after_manifest", "subscriber.after_merge", "publisher.after_done"])
 def test_a_subscriber_that_was_moved_finishes_its_own_session(
     engine: EngineNetwork, stop: object, point: str
 ) -> None:

@@ -198,10 +198,7 @@ def test_inv_31_44_late_halves_that_a_constraint_does_not_take_together(
     assert isinstance(outcome[0], mergerepl.SessionResult), outcome
     sync()
     found = sorted(DeltaTable(str(table)).to_pyarrow_table().to_pylist(), key=lambda each: each["id"])
-    assert found == [
-        {"id": 1, "lo": 8, "hi": 10, "note": "n1"},
-        {"id": 2, "lo": 8, "hi": 10, "note": "n2"},
-    ]
+    assert found == [{"id": 1, "lo": 8, "hi": 10, "note": "n1"}, {"id": 2, "lo": 8, "hi": 10, "note": "n2"}]
     there = DeltaTable(str(replica_dir / "north" / "ranges")).to_pyarrow_table().to_pylist()
     assert sorted(there, key=lambda each: each["id"]) == [
         {name: each[name] for name in ("id", "lo", "hi")} for each in found

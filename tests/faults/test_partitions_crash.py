@@ -54,10 +54,7 @@ def climb(played: Played, points: tuple[str, ...]) -> None:
     ],
 )
 def test_inv_27_28_32_35_a_session_that_dies_at_every_step_leaves_each_its_partition(
-    spark: SparkSession,
-    replica_dir: Path,
-    points: tuple[str, ...],
-    captured_before: tuple[str, ...],
+    spark: SparkSession, replica_dir: Path, points: tuple[str, ...], captured_before: tuple[str, ...]
 ) -> None:
     played = Played(replica_dir, "or", 27, WORLDS)
     with interpreted(spark):

@@ -142,9 +142,7 @@ class Staged:
             seq=info.last_seq + 1,
             last_generation=info.last_generation + 1,
             generations=[generation],
-            articles=[
-                ArticleWork(nickname=1, from_version=info.captured[1], actions={"update": 1}, live=1),
-            ],
+            articles=[ArticleWork(nickname=1, from_version=info.captured[1], actions={"update": 1}, live=1)],
             commits={1: commit_text(table, info.captured[1]) or ""},
         )
 
@@ -251,7 +249,7 @@ def test_another_subscribers_session_is_finished_at_the_publisher_only(staged: S
     assert staged.recover(staged.network.root("south")) == 1
     staged.check_side(PUBLISHER, staged.replica("hq"), is_over=False)
     assert staged.replica("north").info() == before
-    assert (changeset.folder / "publisher.done").exists()
+    assert (Path(changeset.folder) / "publisher.done").exists()
     assert staged.recover(staged.network.root("south")) == 0
     assert staged.recover() == 1
     staged.check()
@@ -316,10 +314,7 @@ PUT_BACK: list[Any] = [
 
 @pytest.mark.parametrize(("point", "put_back", "says"), PUT_BACK)
 def test_inv_20_21_a_replica_that_was_put_back_is_refused(
-    staged: Staged,
-    point: str,
-    put_back: Callable[[Staged], None],
-    says: str,
+    staged: Staged, point: str, put_back: Callable[[Staged], None], says: str
 ) -> None:
     staged.stage()
     staged.recover()

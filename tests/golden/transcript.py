@@ -50,10 +50,7 @@ class Both:
 
     def __init__(self) -> None:
         self.text, self.json = StringIO(), StringIO()
-        self._outputs = [
-            Output(self.text, is_for_programs=False),
-            Output(self.json, is_for_programs=True),
-        ]
+        self._outputs = [Output(self.text, is_for_programs=False), Output(self.json, is_for_programs=True)]
 
     def __getattr__(self, name: str) -> Callable[..., None]:
         def report(*arguments: Any, **terms: Any) -> None:

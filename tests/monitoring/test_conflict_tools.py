@@ -29,10 +29,7 @@ pytestmark = pytest.mark.spark
 
 NAMES = {1: "<script>alert(1)</script>", 2: "=1+1", 3: "c", 4: "d", 5: "e", 6: "f"}
 ROWS = " union all ".join(f"select {key} id, '{name}' name, {key} n" for key, name in NAMES.items())
-ARTICLES = {
-    "orders": (ROWS, {"key": ["id"]}),
-    "items": (ROWS, {"key": ["id"], "tracking": "column"}),
-}
+ARTICLES = {"orders": (ROWS, {"key": ["id"]}), "items": (ROWS, {"key": ["id"], "tracking": "column"})}
 EDITS = (
     "update hq.orders set n = n + 10 where id < 4",
     "update north.orders set n = n + 20 where id < 4",
@@ -175,8 +172,7 @@ def test_conflicts_are_reported_and_decided_again(
     assert pair.rows("hq", "items")[0] == (1, "hq", 21), "of a loser by columns the columns in conflict"
     assert {each.status for each in mergerepl.conflict_records(hq)} == {"settled"}
     assert re.search(
-        "settled: what lost was written, by .+Z: as north says\n",
-        run("show", str(hq), ids["orders", 1]),
+        "settled: what lost was written, by .+Z: as north says\n", run("show", str(hq), ids["orders", 1])
     )
     for options, count in (
         (("--type", "1"), 3),

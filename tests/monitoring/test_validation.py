@@ -77,10 +77,7 @@ DIFFERENT = {
     "last bit of a double": ("select 1 as id, 0.3D as v", "select 1 as id, 0.1D + 0.2D as v"),
     "trailing blank": ("select 1 as id, 'a' as v", "select 1 as id, 'a ' as v"),
     "value of a map": ("select 1 as id, map('a', 1) as v", "select 1 as id, map('a', 2) as v"),
-    "NULL in an array": (
-        "select 1 as id, array('a', null) as v",
-        "select 1 as id, array(null, 'a') as v",
-    ),
+    "NULL in an array": ("select 1 as id, array('a', null) as v", "select 1 as id, array(null, 'a') as v"),
     "length of an array": ("select 1 as id, array('a') as v", "select 1 as id, array('a', null) as v"),
     "a NULL struct and one of NULLs": (
         "select 1 as id, cast(null as struct<a:int>) as v",

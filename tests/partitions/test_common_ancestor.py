@@ -30,11 +30,7 @@ READERS = {each.name: each.reads for each in RESOLVERS.values() if each.needs_ba
 MET, MOVED, LATE = 1, 2, 3
 """Rows: both sides change it; it leaves with its customer; both change it late."""
 
-ARTICLES = {
-    **{f"child_{name}": name for name in READERS},
-    "own_delta": "delta",
-    "whole_delta": "delta",
-}
+ARTICLES = {**{f"child_{name}": name for name in READERS}, "own_delta": "delta", "whole_delta": "delta"}
 """Articles that follow customers, one with a filter of its own, and one without filters; and their resolvers."""
 
 

@@ -240,11 +240,7 @@ def test_what_the_publisher_refuses_of_a_filtered_article_is_undone_if_the_artic
     }
     norths = {(1, "North", "Ada"), (3, "North", "Cy")}, {(10, 3, 1), (11, 1, 7)}
     souths = {(2, "South", "Bo")}, {(20, 2, 1)}
-    for replica, held in (
-        (north, norths),
-        (south, souths),
-        (hq, tuple(map(set.union, norths, souths))),
-    ):
+    for replica, held in ((north, norths), (south, souths), (hq, tuple(map(set.union, norths, souths)))):
         assert (rows(replica / "customers"), rows(replica / "orders")) == held
     assert all(each["ok"] for each in run("validate", str(file))["subscribers"])
     assert {each["status"] for each in run("sync", str(file))["sessions"]} == {"nothing_to_do"}

@@ -201,12 +201,7 @@ class Database:
                 self.state = {**self.state, **noted}
             return False
         cycle = max(self.gate_cycle, self.state["cycle"], *(i.txn for i in self.instances.values()), 0) + 1
-        plan = {
-            "cycle": cycle,
-            **noted,
-            "rows": [],
-            "position": dict(self.state["position"]),
-        }
+        plan = {"cycle": cycle, **noted, "rows": [], "position": dict(self.state["position"])}
         time = self.state["time"] + TICK
         for slot, members in enumerate(transactions, start=1):
             time = max([time, *(e for e, *_ in members)])

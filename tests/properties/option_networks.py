@@ -57,10 +57,7 @@ VALUES: Mapping[TypeFamily | None, tuple[pa.DataType, Callable[[int], Any]]] = {
     TypeFamily.TIME: (pa.date32(), lambda n: date(2020, 1, 1) + timedelta(n)),
     TypeFamily.TEXT: (pa.string(), lambda n: f"text {n}"),
     TypeFamily.ARRAY: (pa.list_(pa.int32()), lambda n: [0, n] if n % 2 else [n]),
-    TypeFamily.FIELDS: (
-        pa.struct({"a": pa.int32(), "b": pa.int32()}),
-        lambda n: {"a": n % 2, "b": n // 2},
-    ),
+    TypeFamily.FIELDS: (pa.struct({"a": pa.int32(), "b": pa.int32()}), lambda n: {"a": n % 2, "b": n // 2}),
 }
 
 

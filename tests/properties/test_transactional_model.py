@@ -42,12 +42,7 @@ def test_threads_are_those_of_the_reference() -> None:
         is_there = {k: (k in start) ^ (rng.random() < 0.2) for k in model.keys_of(commands)}
         keys, turns, bad = model.walk_moves(commands, is_there)
         steps = [
-            Step(
-                _order(c.order),
-                Operation(c.op),
-                str(c.pk),
-                str(c.new_key) if c.op == "upd" else None,
-            )
+            Step(_order(c.order), Operation(c.op), str(c.pk), str(c.new_key) if c.op == "upd" else None)
             for c in commands
             if c.pk in keys and (c.op != "upd" or c.new_key != c.pk)
         ]

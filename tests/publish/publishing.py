@@ -13,9 +13,7 @@ from mergerepl.delta.types import field
 from mergerepl.merge.session.capture_replica import capture_held
 from mergerepl.model.article import PublishedArticle
 from mergerepl.model.progress import NoProgress
-from mergerepl.model.publication import (
-    Article,
-)
+from mergerepl.model.publication import Article
 from mergerepl.replica.replica import Replica
 from mergerepl.store.location import Location
 from tests.networks import Hub

@@ -113,10 +113,7 @@ def test_a_new_publication() -> None:
     raw = {HQ / "orders": table(HQ / "orders", "qty", **{"delta.appendOnly": "false"})}
     stored = replace(
         match(stated, [ReplicaState(root) for root in (HQ, NORTH, SOUTH)]),
-        tables={
-            HQ / "lines": table(HQ / "lines"),
-            **raw,
-        },
+        tables={HQ / "lines": table(HQ / "lines"), **raw},
     )
     assert plan(stored, stated) == [
         "create sales: new publication, with the publisher's system tables",

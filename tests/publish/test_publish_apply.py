@@ -105,10 +105,7 @@ def test_the_catalog_says_who_replicates_what_with_whom(applied: Applied) -> Non
     assert [info.root for info in infos.values()] == [str(hub.root(name)) for name in infos]
     assert all(info.captured == {1: 1, 2: 1} for info in infos.values())
     for name, info in infos.items():
-        ids = {
-            1: open_table(hub.root(name) / "orders"),
-            2: open_table(hub.root(name) / "sub/lines"),
-        }
+        ids = {1: open_table(hub.root(name) / "orders"), 2: open_table(hub.root(name) / "sub/lines")}
         assert info.table_ids == {nickname: table.metadata.table_id for nickname, table in ids.items()}
         commits = {nickname: commit_text(table.path, 1) for nickname, table in ids.items()}
         assert info.captured_commits == commits

@@ -90,9 +90,7 @@ def test_a_new_subscriber_gets_rows_and_metadata_of_a_running_publication(
     assert len(contents) == 3
 
 
-def test_a_new_subscribers_watermarks_are_at_the_publishers_last_generation(
-    joined: Hub,
-) -> None:
+def test_a_new_subscribers_watermarks_are_at_the_publishers_last_generation(joined: Hub) -> None:
     (at_hq,) = Replica(joined.root("hq")).genhistory()
     (at_south,) = Replica(joined.root("south")).genhistory()
     assert (at_hq.genstatus, at_south.genstatus) == (1, 2)

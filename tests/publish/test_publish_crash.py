@@ -346,10 +346,7 @@ def state_after(
     ],
 )
 def test_changes_of_a_running_publication_that_were_cut_short_are_finished(
-    replica_dir: Path,
-    change: Callable[[Network], None],
-    points: list[str],
-    monkeypatch: pytest.MonkeyPatch,
+    replica_dir: Path, change: Callable[[Network], None], points: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     folder = replica_dir / "network"
     expected = state_after(folder, change, None, monkeypatch)

@@ -18,11 +18,7 @@ from mergerepl.publish.run import Agent, ApplyRun
 from mergerepl.rows.sql import literal
 from tests.networks import Hub, article_row
 from tests.publish.publishing import column, orders
-from tests.publish.unpublishable import (
-    ID,
-    TABLES,
-    VECTOR,
-)
+from tests.publish.unpublishable import ID, TABLES, VECTOR
 
 
 @pytest.mark.parametrize("case", TABLES)
@@ -279,8 +275,7 @@ def test_a_text_that_spark_cannot_write_to_a_partition_is_refused(
     hub.table("orders", rows, partition_by=["r"])
     hub.articles(orders())
     refused(
-        hub,
-        rf"orders' breaks the rule of partition column 'r' {says}.*: id=\d; id=\d; id=\d and more\. Give",
+        hub, rf"orders' breaks the rule of partition column 'r' {says}.*: id=\d; id=\d; id=\d and more\. Give"
     )
     hub.articles(orders(columns=("id",)))
     hub.apply()

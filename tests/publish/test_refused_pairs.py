@@ -39,8 +39,7 @@ CASES = {
     pairs.OPTIONS_OF_PARENT: stated(OWN, lines={"partition_options": 2}, joins=[JOIN]),
     pairs.OPTIONS_OF_PATHS: stated({"filter": "region = 'N'", "partition_options": 2}),
     pairs.OPTIONS_SHARED: stated(
-        {**OWN, "partition_options": 3},
-        subscriptions=[*TO_ONE, {"subscriber": "./south", "host_name": "N"}],
+        {**OWN, "partition_options": 3}, subscriptions=[*TO_ONE, {"subscriber": "./south", "host_name": "N"}]
     ),
     pairs.FILTERED_ONE_WAY: stated(OWN, lines=ONE_WAY),
     pairs.FILTERED_CUSTOM: stated(OWN, lines={"resolver": {"name": "custom", "function": "mine"}}),

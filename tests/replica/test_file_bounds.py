@@ -46,11 +46,7 @@ COLUMNS: dict[str, tuple[str, pa.DataType, list[Any]]] = {
         [Decimal(f"1234567890123456.9{n}") for n in (1, 2, 3, 4)],
     ),
     "big": ("bigint", pa.int64(), [2**53 + 1, -(2**63), 2**63 - 1, 2**53]),
-    "text": (
-        "string",
-        pa.string(),
-        [f"{SHARED}b", "\U0010ffff" * 70, f"{SHARED}c", f"{'😀' * 40}z"],
-    ),
+    "text": ("string", pa.string(), [f"{SHARED}b", "\U0010ffff" * 70, f"{SHARED}c", f"{'😀' * 40}z"]),
     "moment": (
         "timestamp",
         pa.timestamp("us", "UTC"),
@@ -62,11 +58,7 @@ COLUMNS: dict[str, tuple[str, pa.DataType, list[Any]]] = {
         [each.replace(tzinfo=None) for each in (LATER, MOMENT, datetime(9999, 12, 31, 23, 59, 59, 999999))]
         + [datetime(1, 1, 1, 0, 0, 0, 1)],
     ),
-    "day": (
-        "date",
-        pa.date32(),
-        [date(1, 1, 1), date(9999, 12, 31), date(1582, 10, 15), date(1969, 12, 31)],
-    ),
+    "day": ("date", pa.date32(), [date(1, 1, 1), date(9999, 12, 31), date(1582, 10, 15), date(1969, 12, 31)]),
 }
 BOUNDED = ("big", "text", "day")
 

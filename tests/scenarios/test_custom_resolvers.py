@@ -77,11 +77,7 @@ def test_a_function_of_the_agent_decides(
     monkeypatch.setenv("MERGEREPL_AGENT_CONFIG", str(agent))
     session = pair.sync()
     assert session.upload.conflicts == 4
-    assert pair.same_rows("stock") == [
-        (0, 17, "as it was"),
-        (1, 12, "urgent"),
-        (2, 11, "as it was"),
-    ]
+    assert pair.same_rows("stock") == [(0, 17, "as it was"), (1, 12, "urgent"), (2, 11, "as it was")]
     assert pair.sync().status == "nothing_to_do"
     shown = CliRunner().invoke(
         main, ["conflicts", "show", str(pair.folder / "hq"), "--article", "stock", "--json"]

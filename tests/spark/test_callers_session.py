@@ -37,12 +37,7 @@ ROOT = Path(__file__).parents[2]
 
 # -- who may make a session the active one ----------------------------------------------------------------------------
 
-SETS_THE_ACTIVE_SESSION = {
-    "createDataFrame",
-    "emptyDataFrame",
-    "setActiveSession",
-    "setDefaultSession",
-}
+SETS_THE_ACTIVE_SESSION = {"createDataFrame", "emptyDataFrame", "setActiveSession", "setDefaultSession"}
 MAY = {
     # The half of `createDataFrame` that sets none.
     ("mergerepl/spark/in_memory.py", "createDataFrame"),

@@ -114,9 +114,7 @@ def test_a_death_at_any_step_is_made_up_for(feed: Feed, points: Sequence[str]) -
 
 
 @pytest.mark.slow
-def test_a_subscription_that_dies_while_it_begins_again_waits_for_its_snapshot(
-    feed: Feed,
-) -> None:
+def test_a_subscription_that_dies_while_it_begins_again_waits_for_its_snapshot(feed: Feed) -> None:
     """Tables of another moment than the position: no command is applied to them."""
     hq, north = feed.folder / "hq", feed.folder / "north"
     for place, point in enumerate(REINIT_POINTS):

@@ -15,15 +15,7 @@ from mergerepl.cli.main import main
 from mergerepl.store import redo
 from mergerepl.transactional.refusals import TransactionalUsageError
 from tests.cdc.databases import add, delete, merge, update
-from tests.transactional.publications import (
-    named,
-    new_table,
-    publication_file,
-    rows,
-    run,
-    stops,
-    works,
-)
+from tests.transactional.publications import named, new_table, publication_file, rows, run, stops, works
 
 pytestmark = pytest.mark.spark
 

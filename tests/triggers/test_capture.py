@@ -146,11 +146,7 @@ REFUSED: dict[str, tuple[Case, type[MergeReplError], str]] = {
 
 @pytest.mark.parametrize(("case", "error", "words"), REFUSED.values(), ids=REFUSED)
 def test_inv_24_keys_that_are_none_are_refused_and_in_a_late_window_logged(
-    spark: SparkSession,
-    caplog: pytest.LogCaptureFixture,
-    case: Case,
-    error: type[MergeReplError],
-    words: str,
+    spark: SparkSession, caplog: pytest.LogCaptureFixture, case: Case, error: type[MergeReplError], words: str
 ) -> None:
     for stated in ({}, {"gap": "Change Data Feed was off"}):
         with pytest.raises(error, match=words):

@@ -20,10 +20,7 @@ CASES: dict[str, tuple[Net, Captured]] = {
         Net("x y", "x z"),
         Captured("x z", "published 1, north 2", None),
     ),
-    "a delete of a row as it was published": (
-        Net("x y", None),
-        Captured(None, "published 1, north 2", None),
-    ),
+    "a delete of a row as it was published": (Net("x y", None), Captured(None, "published 1, north 2", None)),
     "an update comes after all that is known of the row": (
         Net("x y", "x z", KNOWN),
         Captured("x z", "hq 3, north 4, south 1", None, born=2),

@@ -465,13 +465,7 @@ BROKEN = replace(EQUAL, error=PERMANENT_FACTS)
 
 @pytest.mark.parametrize(
     ("answers", "code"),
-    [
-        ((EQUAL,), 0),
-        ((DIFFERENT,), 1),
-        ((EQUAL, AWAY), 3),
-        ((AWAY, DIFFERENT), 1),
-        ((AWAY, BROKEN), 1),
-    ],
+    [((EQUAL,), 0), ((DIFFERENT,), 1), ((EQUAL, AWAY), 3), ((AWAY, DIFFERENT), 1), ((AWAY, BROKEN), 1)],
 )
 def test_validate_is_exit_1_if_replicas_differ_and_3_if_some_are_out_of_reach(api, hq, answers, code):
     api.answers["validate"] = {f"replica {number}": (answer,) for number, answer in enumerate(answers)}

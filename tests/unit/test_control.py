@@ -55,11 +55,7 @@ def test_what_was_written_is_what_a_reader_reads(tmp_path: Path) -> None:
     writer = ControlPlane(tmp_path)
     replica = ReplicaInfo(repid="r", replnickname=7, root="/r", captured={1: 5})
     cases = {
-        genhistory.TABLE: [
-            [generation(1), generation(2, nicknames=(), coldate=None)],
-            [],
-            [generation(3)],
-        ],
+        genhistory.TABLE: [[generation(1), generation(2, nicknames=(), coldate=None)], [], [generation(3)]],
         replinfo.TABLE: [[replica], [replace(replica, captured={})]],
     }
     for table, contents in cases.items():

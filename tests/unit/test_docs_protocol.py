@@ -7,9 +7,7 @@ import pytest
 
 ROOT = Path(__file__).parents[2]
 LINES = re.findall(
-    r"^\| I(\d+) \| .+ \| (.+) \|$",
-    (ROOT / "docs" / "protocol.md").read_text(encoding="utf-8"),
-    re.MULTILINE,
+    r"^\| I(\d+) \| .+ \| (.+) \|$", (ROOT / "docs" / "protocol.md").read_text(encoding="utf-8"), re.MULTILINE
 )
 ON_THE_MODEL = {"test_model.py", "test_golden_histories.py", "test_partition_model.py"}
 

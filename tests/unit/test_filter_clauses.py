@@ -234,11 +234,7 @@ def test_a_filter_splits_at_its_top_ors():
         " OR everywhere OR size >= HOST_NAME() OR (a = HOST_NAME() OR b = HOST_NAME())"
     )
     assert [written(part) for part in parts_of(clause)] == [
-        (
-            ["UPPER(`a`) = HOST_NAME()", "`b` = SUSER_SNAME()"],
-            "(`c` > 1) AND (`d` <=> HOST_NAME())",
-            False,
-        ),
+        (["UPPER(`a`) = HOST_NAME()", "`b` = SUSER_SNAME()"], "(`c` > 1) AND (`d` <=> HOST_NAME())", False),
         ([], "`everywhere`", True),
         ([], "`size` >= HOST_NAME()", False),
         (["`a` = HOST_NAME()"], None, False),

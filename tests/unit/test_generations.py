@@ -79,12 +79,7 @@ def test_a_watermark_that_the_source_does_not_know_is_refused(
     ],
 )
 def test_a_generation_is_sent_once(row: Generation, is_sent: bool) -> None:
-    found = generations_to_send(
-        [row],
-        {"held"}.intersection,
-        from_generation_exclusive=2,
-        tablenicks=[T1],
-    )
+    found = generations_to_send([row], {"held"}.intersection, from_generation_exclusive=2, tablenicks=[T1])
     assert found == ([row] if is_sent else [])
 
 
@@ -120,9 +115,5 @@ def test_make_generation_closes_what_is_open_and_nothing_else() -> None:
 def test_a_received_generation_keeps_its_guid_and_names_its_new_holder() -> None:
     row = received_generation(generation(7, nicknames=(THIRD,)), generation=4, nickname=THERE, now=NOW)
     assert row == generation(
-        4,
-        guidsrc="g7",
-        nicknames=(THERE, THIRD),
-        genstatus=int(GenStatus.CLOSED_ELSEWHERE),
-        coldate=NOW,
+        4, guidsrc="g7", nicknames=(THERE, THIRD), genstatus=int(GenStatus.CLOSED_ELSEWHERE), coldate=NOW
     )

@@ -367,11 +367,7 @@ def test_only_settings_and_the_engine_read_the_environment():
         for node in ast.walk(tree)
         if isinstance(node, ast.Attribute) and node.attr in ("environ", "getenv")
     }
-    assert readers <= {
-        "mergerepl.settings",
-        "mergerepl.spark",
-        "mergerepl.failpoints",
-    }
+    assert readers <= {"mergerepl.settings", "mergerepl.spark", "mergerepl.failpoints"}
 
 
 def test_inv_40_no_phase_reads_a_clock():

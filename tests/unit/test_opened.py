@@ -103,8 +103,7 @@ def overwrite_the_last_commit(table: Path) -> None:
 
 @pytest.mark.usefixtures("kept")
 @pytest.mark.parametrize(
-    "replace",
-    [replace_by_another, replace_by_a_longer_one, restore_a_copy, overwrite_the_last_commit],
+    "replace", [replace_by_another, replace_by_a_longer_one, restore_a_copy, overwrite_the_last_commit]
 )
 def test_another_table_at_the_path_is_noticed(table: Path, replace: Any) -> None:
     before = open_table(table)

@@ -550,5 +550,4 @@ def _differs(rows: Iterable[Mapping[str, object] | None], column: str) -> bool:
 
 
 def _shown(row: Mapping[str, object] | None, column: str) -> str:
-    """Return one value. NULL, empty text and a missing row look different."""
     return "" if row is None else value_text(row.get(column))

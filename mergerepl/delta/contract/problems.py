@@ -64,11 +64,7 @@ _KEY_TYPES = frozenset(
 )
 """The types whose values have one exact form, in which equal keys are equal (a decimal has a precision, too)."""
 
-_UNSUPPORTED_TYPES = {
-    "variant": "VARIANT",
-    "calendar_interval": "an interval",
-    "interval": "an interval",
-}
+_UNSUPPORTED_TYPES = {"variant": "VARIANT", "calendar_interval": "an interval", "interval": "an interval"}
 _OF_THE_MERGE = frozenset(
     {
         "__delta_internal_is_row_deleted",
@@ -244,7 +240,7 @@ _APPEND_ONLY: Texts = {
         "table '{path}' is append-only (delta.appendOnly = true), so updates and deletes of other replicas could not be "
         "applied",
         "Unset the property, or leave the table out.",
-    ),
+    )
 }
 OF_REPLICAS: Texts = {**_OF_SESSIONS, Code.HEEDED_FEATURE: _UNKNOWN_FEATURE, **_APPEND_ONLY}
 """What stops a table from being part of a merge publication, at any replica."""

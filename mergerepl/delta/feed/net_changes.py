@@ -107,11 +107,7 @@ def is_before() -> Column:
 @made_once
 def of_event() -> tuple[Column, ...]:
     """Return what an event says beside its row, from the columns of a feed."""
-    return (
-        is_before(),
-        F.col(CHANGE_TYPE).alias("type"),
-        F.col(COMMIT_VERSION).alias("version"),
-    )
+    return (is_before(), F.col(CHANGE_TYPE).alias("type"), F.col(COMMIT_VERSION).alias("version"))
 
 
 @made_once
@@ -180,7 +176,6 @@ def _images(rows: DataFrame, shape: RowShape) -> DataFrame:
 
 
 def _compared(before: DataFrame, after: DataFrame, shape: RowShape) -> DataFrame:
-    """Return the net changes between two sets of images (column row)."""
     old, new = (
         rows.withColumn("is_before", F.lit(is_old)) for rows, is_old in ((before, True), (after, False))
     )
@@ -235,7 +230,6 @@ def has_null_key(shape: RowShape) -> Column:
 
 
 def _keys(shape: RowShape) -> list[Column]:
-    """Return the identity of the image in column row."""
     existing = shape.is_guid
     return [identity_value(F.col(f"{ROW}.{field}"), existing=existing) for field in shape.identity_fields]
 

@@ -313,7 +313,6 @@ def untrue_versions(
 
 
 def _shape(metadata: TableMetadata) -> tuple[object, ...]:
-    """Return the metadata that must be equal within one frame of the feed."""
     columns = (
         (each["name"], ddl_of(each["type"]), each["metadata"].get(PHYSICAL_NAME)) for each in metadata.fields
     )

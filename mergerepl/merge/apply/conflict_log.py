@@ -153,10 +153,7 @@ def _refused_by() -> Column:
 
 
 def _losing_rows(
-    spark: SparkSession,
-    changeset: Changeset,
-    article: PublishedArticle,
-    works: Works,
+    spark: SparkSession, changeset: Changeset, article: PublishedArticle, works: Works
 ) -> DataFrame:
     rows = _conflicting(spark, changeset, article).where(~F.col(f"{changes.LOSER}.{changes.DELETED}"))
     fields = zip(article.columns, article.fields, strict=True)
@@ -181,10 +178,7 @@ def _resolved_at(changeset: Changeset) -> Column:
 
 
 def _info_rows(
-    spark: SparkSession,
-    changeset: Changeset,
-    article: PublishedArticle,
-    works: Works,
+    spark: SparkSession, changeset: Changeset, article: PublishedArticle, works: Works
 ) -> DataFrame:
     rows = _conflicting(spark, changeset, article)
     image = image_type(rows, changes.ROW)

@@ -177,10 +177,7 @@ def read_changes(
 
 
 def table_reader(
-    spark: SparkSession,
-    window: CaptureWindow,
-    known: Known,
-    recent: Callable[[int], RecentRows | None],
+    spark: SparkSession, window: CaptureWindow, known: Known, recent: Callable[[int], RecentRows | None]
 ) -> TableReader:
     """Return the functions with which capture reads an article's table."""
     table, article = window.table, window.article

@@ -17,12 +17,7 @@ from pyspark.sql import types as T
 
 from mergerepl.changes import CHANGE_COLUMNS, DELETED, ROW, ROWGUID, TABLENICK
 from mergerepl.delta.commit_files import MOST_ROWS, as_images, feed_of_files, image_of, rows_with_keys
-from mergerepl.delta.engine_choice import (
-    ARROW_FOR_FEW,
-    EngineChoice,
-    NeedsSparkError,
-    TooLargeForArrowError,
-)
+from mergerepl.delta.engine_choice import ARROW_FOR_FEW, EngineChoice, NeedsSparkError, TooLargeForArrowError
 from mergerepl.delta.feed.net_changes import (
     AFTER,
     BEFORE,
@@ -121,7 +116,6 @@ def _array(numbers: set[Any]) -> "pa.Array[Any]":
 
 
 def _unbalanced(net: "pa.Table") -> list[int]:
-    """Return the articles whose feed lacks rows before or after updates."""
     import pyarrow.compute as pc
 
     sums = net.group_by(JOB).aggregate([(HALF_UPDATES, "sum")])

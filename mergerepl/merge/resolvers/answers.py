@@ -40,11 +40,7 @@ _SHOWN = 3
 
 
 def answers_of_functions(
-    detected: DataFrame,
-    articles: Sequence[PublishedArticle],
-    *,
-    roots: tuple[Location, Location],
-    kept: Kept,
+    detected: DataFrame, articles: Sequence[PublishedArticle], *, roots: tuple[Location, Location], kept: Kept
 ) -> DataFrame:
     """Return the detected rows with the answers of the functions that these articles name.
 

@@ -134,12 +134,7 @@ def _works(changeset: Changeset) -> dict[str, SideWork]:
     return {name: work for name, work in sides.items() if work is not None}
 
 
-def _carry_out_side(
-    spark: SparkSession,
-    changeset: Changeset,
-    name: str,
-    ends: SessionEnds,
-) -> SideOutcome:
+def _carry_out_side(spark: SparkSession, changeset: Changeset, name: str, ends: SessionEnds) -> SideOutcome:
     replica, work = ends.held[name], ends.works[name]
     articles = {article.nickname: article for article in replica.articles}
     info = replica.info()
@@ -192,12 +187,7 @@ def _carry_out_side(
     return SideOutcome(counts, late_conflicts, late_changes)
 
 
-def _write_all(
-    spark: SparkSession,
-    changeset: Changeset,
-    side: Side,
-    ends: SessionEnds,
-) -> dict[int, Commit]:
+def _write_all(spark: SparkSession, changeset: Changeset, side: Side, ends: SessionEnds) -> dict[int, Commit]:
     """MERGE the side's articles, append its run and log the conflicts. Returns tablenick -> our MERGE's commit.
 
     All writes are staged and each happens once, so they need not wait for each other. None of them counts before the
@@ -232,12 +222,7 @@ def _write_all(
         return commits
 
 
-def _log_conflicts(
-    spark: SparkSession,
-    changeset: Changeset,
-    side: Side,
-    ends: SessionEnds,
-) -> None:
+def _log_conflicts(spark: SparkSession, changeset: Changeset, side: Side, ends: SessionEnds) -> None:
     """Log a round's conflicts where the publication keeps them, but never at a replica that is not held.
 
     Each side logs the session's own conflicts for itself; the side of a late round logs the conflicts of that round.
@@ -341,7 +326,6 @@ def _save_bookkeeping(
 
 
 def _subscription_row(changeset: Changeset, replica: Replica, name: str) -> SubscriptionRow:
-    """Return a replica's row about the other side of the session."""
     row = replica.relation(changeset.manifest.subid, changeset.work_of(OTHER_SIDE[name]).replid)
     assert row is not None
     return row

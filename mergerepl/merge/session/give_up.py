@@ -29,10 +29,7 @@ log = logging.getLogger(__name__)
 
 
 def give_up(
-    changeset: Changeset,
-    publisher: Replica,
-    subscriber: Replica | None,
-    spark_of: Callable[[], SparkSession],
+    changeset: Changeset, publisher: Replica, subscriber: Replica | None, spark_of: Callable[[], SparkSession]
 ) -> Location:
     """End a staged session that cannot be finished; the caller holds these replicas. Returns the folder that keeps it.
 

@@ -74,10 +74,7 @@ def _given_up(
     publication: str, subscriber: str, folder: Location, kept: Location, reason: str, next_step: str
 ) -> SessionResult:
     return SessionResult(
-        publication,
-        subscriber,
-        "given_up",
-        given_up=GivenUp(folder.name, str(kept), reason, next_step),
+        publication, subscriber, "given_up", given_up=GivenUp(folder.name, str(kept), reason, next_step)
     )
 
 

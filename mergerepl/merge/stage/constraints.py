@@ -59,10 +59,7 @@ def refuse_violations(
     Raises: ApplyError naming the table, and the rule with up to three keys, or why Delta cannot merge the rows;
         EngineError if the session would read the table's timestamp partition columns otherwise. Nothing has been applied.
     """
-    tables = (
-        open_table(publisher.table(at_publisher)),
-        open_table(subscriber.table(at_subscriber)),
-    )
+    tables = (open_table(publisher.table(at_publisher)), open_table(subscriber.table(at_subscriber)))
     _refuse_other_padding(at_publisher, *tables)
     sides = (
         (staged.publisher, at_publisher, changes.PUBLISHER_ACTION),
@@ -74,10 +71,7 @@ def refuse_violations(
 
 
 def refused_rows(
-    spark: SparkSession,
-    rows: DataFrame,
-    at: Mapping[str, PublishedArticle],
-    tables: Mapping[str, TableState],
+    spark: SparkSession, rows: DataFrame, at: Mapping[str, PublishedArticle], tables: Mapping[str, TableState]
 ) -> DataFrame | None:
     """Return REFUSED: the RESOLVED rows that one of the two tables would refuse; None if both take any row."""
     found = [
@@ -225,11 +219,7 @@ def _refuse_other_padding(article: PublishedArticle, publisher: TableState, subs
 
 
 def broken_rules(
-    rows: DataFrame,
-    facts: TableState,
-    article: PublishedArticle,
-    *,
-    held: Callable[[], DataFrame],
+    rows: DataFrame, facts: TableState, article: PublishedArticle, *, held: Callable[[], DataFrame]
 ) -> DataFrame | None:
     """Return the rows among these (rowguid, row) that a table would refuse: rowguid, rule, key; None if it takes any row.
 

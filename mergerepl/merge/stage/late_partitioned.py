@@ -72,10 +72,7 @@ class StagedLate:
     def next_generation(self, article: PublishedArticle, side: Side) -> Generation:
         """Return the generation that the next changes of an article get; `add` or a capture takes it."""
         return new_generation(
-            article,
-            number=self.last_generation + 1,
-            nicknames=[side.work.nickname],
-            status=GenStatus.CLOSED,
+            article, number=self.last_generation + 1, nicknames=[side.work.nickname], status=GenStatus.CLOSED
         )
 
     def add(self, work: ArticleWork, generation: Generation, conflicts: int) -> None:

@@ -15,12 +15,7 @@ from conflict.failed_changes import undone
 from conflict.out_of_partition import NOTE, Uploaded, bound_to_partition, rejected
 from conflict.resolvers.registry import require_resolver
 from enumeration.enum_partition_changes import enum_partition_changes
-from enumeration.partition_actions import (
-    PartitionRows,
-    PartitionTerms,
-    partition_actions,
-    without_strangers,
-)
+from enumeration.partition_actions import PartitionRows, PartitionTerms, partition_actions, without_strangers
 from enumeration.plan import Numbers, SessionPlan
 from mergerepl import changes
 from mergerepl.changes import (
@@ -215,21 +210,14 @@ def _sent(session: PartitionedSession) -> dict[str, _Sent]:
         # What was captured is committed at both sides.
         theirs = replace(enumerated, captured=None)
         ours = replace(
-            theirs,
-            replica=session.replica,
-            article=article,
-            through_seq_inclusive=session.last_seq,
+            theirs, replica=session.replica, article=article, through_seq_inclusive=session.last_seq
         )
         sent = with_ancestors(session.spark, sent, (ours, theirs))
         changed[name] = sent, count, rows, known
     decision = decided([each[0] for each in changed.values()], session.terms, session.kept)
     return {
         name: _Sent(
-            rows,
-            known,
-            session.kept.keep(resolved(each, decision, session.terms)),
-            count,
-            each.terms,
+            rows, known, session.kept.keep(resolved(each, decision, session.terms)), count, each.terms
         )
         for name, (each, count, rows, known) in changed.items()
     }
@@ -384,10 +372,7 @@ def _windows(session: PartitionedSession) -> dict[str, _Window]:
         if sent:
             changed = [row for row in named if row.generation in sent]
             wanted[name] = _Wanted(
-                article,
-                sent,
-                min(row.first_seq for row in changed),
-                sum(row.changecount for row in changed),
+                article, sent, min(row.first_seq for row in changed), sum(row.changecount for row in changed)
             )
     few = None
     if wanted and session.choice.uses_arrow and is_for_one_task(sum(each.count for each in wanted.values())):
@@ -499,7 +484,6 @@ def _acted(
 def _events(
     session: PartitionedSession, article: PublishedArticle, memberships: DataFrame, sent: _Sent | None
 ) -> DataFrame:
-    """Return the EVENTS of one article."""
     own = session.numbers[PUBLISHER].resolved[article.nickname]
     events = partition_events(memberships, generation=own)
     if sent is None:
