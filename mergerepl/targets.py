@@ -79,7 +79,7 @@ class TransactionalProject(Project):
         return apply_transactional(self.publication, dry_run=dry_run, progress=progress)
 
 
-def load(path: str | os.PathLike[str]) -> Project:
+def load(path: str | Path) -> Project:
     """Read a publication file.
 
     Raises: ConfigurationError naming the file, the place in it and what to do.
@@ -105,7 +105,7 @@ def transactional_target(item: object) -> tuple[Location, str | None] | None:
         return None
     if roots.names_file(os.fspath(item)):
         # What checks files takes as long to load as a session without changes.
-        return transactional_target(load(item))
+        return transactional_target(load(os.fspath(item)))
     root = roots.transactional_publisher(os.fspath(item))
     return None if root is None else (Location.of(root), None)
 
