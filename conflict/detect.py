@@ -32,7 +32,7 @@ from mergerepl.rows import lineage_columns as lineage
 from mergerepl.rows.fields import INTERPRETED, Fields, Struct, Structs
 from mergerepl.rows.images import no_names, same_value
 from mergerepl.rows.lineage_value import PUBLICATION
-from mergerepl.spark.made_once import made_once
+from mergerepl.spark.where_computed import made_once
 
 SIDES = "sides"
 """By field of a candidate: its column (NULL: of the key), which sides changed it, and whether the values differ."""

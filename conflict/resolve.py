@@ -45,9 +45,7 @@ from mergerepl.model.session_terms import SessionTerms
 from mergerepl.rows import lineage_columns as lineage
 from mergerepl.rows.fields import INTERPRETED, Fields
 from mergerepl.rows.images import image_type
-from mergerepl.spark.made_once import made_once
-from mergerepl.spark.passed import passed_column
-from mergerepl.spark.where_computed import where_computed
+from mergerepl.spark.where_computed import made_once, passed_column, where_computed
 from mergerepl.systables.conflicts_info import ConflictType
 from mergerepl.systables.tombstone import TombstoneType
 

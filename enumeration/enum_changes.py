@@ -3,13 +3,16 @@
 Merge session step: after make_generation, before get_metadata. Reads contents and tombstone; writes nothing.
 """
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
-from pyspark.sql import DataFrame
+from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
-from mergerepl.changes import CHANGE_COLUMNS, GENERATION
-from mergerepl.spark.passed import passed
+from mergerepl.changes import CHANGE_COLUMNS, GENERATION, ROWGUID
+from mergerepl.spark.in_memory import in_one_task, is_for_one_task
+from mergerepl.spark.where_computed import made_once, passed
+from mergerepl.systables.contents import SEQ
+from mergerepl.systables.partitions import ENTERED, REASON
 
 
 def enum_changes(
@@ -25,3 +28,50 @@ def enum_changes(
     is_unsent = F.col(GENERATION) > passed(from_generation_exclusive, "bigint")
     known = F.array(*(F.lit(number) for number in known_generations)).cast("array<bigint>")
     return current.where(is_unsent & ~F.array_contains(known, F.col(GENERATION))).select(*CHANGE_COLUMNS)
+
+
+HAD = "had"
+HAS = "has"
+EVENT_GENERATION = "event_generation"
+WHY = "why"
+"""Columns of WINDOW besides rowguid: whether the subscriber had the row at the start, whether it is to have it, the
+generation of the last event, and the reason of the last leave (0: it never left)."""
+
+
+def enum_partition_changes(
+    mappings: DataFrame, generations: Collection[int], *, most: int | None = None
+) -> DataFrame:
+    """Return WINDOW: one row for each row with a mapping row for the subscriber in these generations.
+
+    The *first* run says what it had (a row that stays or leaves was there), the *last* run what it is to have.
+    Every run has all of a row's mapping rows, so that none before the first is needed.
+
+    Reads: `partitions.runs.read_mappings`; at most so many rows (`most`), None: unknown.
+    """
+    chosen = F.array(*(F.lit(number) for number in sorted(generations))).cast("array<bigint>")
+    rows = mappings.where(F.array_contains(chosen, F.col(GENERATION)))
+    # Both groupings find the rows of one rowguid together.
+    together = in_one_task(rows, most) if is_for_one_task(most) else rows.repartition(ROWGUID)
+    of_run, of_row = _aggregates()
+    return together.groupBy(ROWGUID, SEQ).agg(*of_run).groupBy(ROWGUID).agg(*of_row)
+
+
+@made_once
+def _aggregates() -> tuple[list[Column], list[Column]]:
+    """Return what the mapping rows of a row say in one run, and what its runs say."""
+    is_in = F.col(ENTERED).isNotNull()
+    was_in = ~F.coalesce(ENTERED, F.lit(False))
+    of_run = [
+        F.max(was_in).alias(HAD),
+        F.max(is_in).alias(HAS),
+        F.max(GENERATION).alias(GENERATION),
+        F.max(F.coalesce(REASON, F.lit(0))).alias(WHY),
+    ]
+    last_leave: Column = F.max_by(F.when(F.col(WHY) > 0, F.col(WHY)), F.when(F.col(WHY) > 0, F.col(SEQ)))
+    of_row = [
+        F.min_by(HAD, SEQ).alias(HAD),
+        F.max_by(HAS, SEQ).alias(HAS),
+        F.max_by(GENERATION, SEQ).alias(EVENT_GENERATION),
+        F.coalesce(last_leave, F.lit(0)).alias(WHY),
+    ]
+    return of_run, of_row

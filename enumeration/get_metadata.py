@@ -39,8 +39,7 @@ from mergerepl.model.publication import PUBLISHER_PRIORITY
 from mergerepl.model.session_terms import ArticleTerms, SessionTerms
 from mergerepl.rows import lineage_columns as lineage
 from mergerepl.rows.images import no_names
-from mergerepl.spark.made_once import made_once
-from mergerepl.spark.passed import passed
+from mergerepl.spark.where_computed import made_once, passed
 
 _KNOWN_AT = {PUBLISHER: "known_at_publisher", SUBSCRIBER: "known_at_subscriber"}
 _KNOWS = {PUBLISHER: "publisher_knows", SUBSCRIBER: "subscriber_knows"}

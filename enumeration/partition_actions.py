@@ -11,7 +11,7 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql.types import ArrayType, BooleanType, DataType, IntegerType, LongType, StringType, StructType
 
-from enumeration.enum_partition_changes import EVENT_GENERATION, HAD, HAS, WHY
+from enumeration.enum_changes import EVENT_GENERATION, HAD, HAS, WHY
 from mergerepl import changes
 from mergerepl.changes import (
     DELETED,
@@ -29,8 +29,7 @@ from mergerepl.changes import (
 from mergerepl.rows import lineage_columns as lineage
 from mergerepl.rows.images import image_type, no_names, same_image
 from mergerepl.spark.in_memory import in_one_task
-from mergerepl.spark.made_once import made_once
-from mergerepl.spark.passed import passed
+from mergerepl.spark.where_computed import made_once, passed
 from mergerepl.systables.partitions import EVERYBODY, Reason
 from mergerepl.systables.tombstone import TombstoneType
 

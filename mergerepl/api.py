@@ -496,9 +496,9 @@ def conflict_summary(replica: str | Path, chosen: ConflictFilter | None = None) 
 
     Raises: As `conflict_records`, and ConfigurationError if an id is unknown.
     """
-    from mergerepl.conflict_tools import summary
+    from mergerepl.conflict_tools import listing
 
-    return summary.conflict_summary(root_of(replica), _chosen(replica, chosen))
+    return listing.conflict_summary(root_of(replica), _chosen(replica, chosen))
 
 
 def _chosen(replica: str | Path, chosen: ConflictFilter | None) -> ConflictFilter:
@@ -554,9 +554,9 @@ def retry_failed(
     Raises: ConfigurationError if the folder is no replica or a name is unknown; ConflictError if a session is
         interrupted; LeaseError, StoreError.
     """
-    from mergerepl.conflict_tools import retry
+    from mergerepl.conflict_tools import decide_again
 
-    return retry.retry_failed(root_of(replica), publication=publication, article=article)
+    return decide_again.retry_failed(root_of(replica), publication=publication, article=article)
 
 
 def resolver_functions() -> dict[str, str]:

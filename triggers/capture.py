@@ -52,7 +52,7 @@ from mergerepl.spark.in_memory import (
     keep_in_memory,
     release,
 )
-from mergerepl.spark.made_once import made_once
+from mergerepl.spark.where_computed import made_once
 from triggers.errors import DuplicateKeyError, FeedGapError, NullKeyError
 from triggers.tracked_rows import IS_KNOWN, Origin, tracked_rows
 from triggers.window import CaptureWindow

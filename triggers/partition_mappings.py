@@ -17,8 +17,7 @@ from pyspark.sql import functions as F
 
 from mergerepl.changes import GENERATION, ROWGUID, TABLENICK
 from mergerepl.spark.in_memory import in_one_task
-from mergerepl.spark.made_once import made_once
-from mergerepl.spark.passed import passed
+from mergerepl.spark.where_computed import made_once, passed
 from mergerepl.systables.contents import SEQ
 from mergerepl.systables.partitions import (
     CHANGECOUNT,

@@ -30,8 +30,7 @@ from mergerepl.model.article import PublishedArticle
 from mergerepl.rows import lineage_columns as lineage
 from mergerepl.rows.images import differing_columns, image_type
 from mergerepl.rows.sql import struct_type
-from mergerepl.spark.made_once import made_once
-from mergerepl.spark.passed import passed
+from mergerepl.spark.where_computed import made_once, passed
 from mergerepl.systables import contents, tombstone
 from mergerepl.systables.contents import LINEAGE_TYPE, SEQ, base_column, row_column
 from mergerepl.systables.tombstone import TombstoneType

@@ -19,7 +19,7 @@ from mergerepl.logreader.lsn import Lsn
 from mergerepl.rows.images import image_type, same_value
 from mergerepl.rows.nested import in_shape, is_nested
 from mergerepl.spark.in_memory import frame_of
-from mergerepl.spark.made_once import made_once
+from mergerepl.spark.where_computed import made_once
 from mergerepl.systables.cdc import (
     DELETE,
     END_LSN,

@@ -15,8 +15,8 @@ from mergerepl.logreader.cut import moment_of_ns
 from mergerepl.logreader.positions import read_state
 from mergerepl.model.cdc import Vacuumed
 from mergerepl.replica.control import ControlPlane
-from mergerepl.replica.positions import position_of
 from mergerepl.replica.replica import Replica
+from mergerepl.replica.subscription import position_of
 from mergerepl.rows.sql import quote
 from mergerepl.spark.errors import plain_errors
 from mergerepl.spark.session import copy_if_possible

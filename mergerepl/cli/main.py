@@ -160,7 +160,7 @@ def _report(error: Exception, *, as_json: bool, verbose: bool) -> int:
     if verbose and not isinstance(error, click.ClickException):
         logging.getLogger(__name__).error("the command failed", exc_info=error)
     if as_json:
-        from mergerepl.cli.report.json import dumps
+        from mergerepl.cli.report.output import dumps
 
         click.echo(dumps({"error": details(error)}, indent=None))
     elif isinstance(error, click.ClickException):
@@ -174,7 +174,7 @@ def _interrupted(*, as_json: bool) -> int:
     """Say that Ctrl-C ended the command, in the form that was asked for; return the exit code."""
     message = "Interrupted. Run the command again: it first finishes what was staged."
     if as_json:
-        from mergerepl.cli.report.json import dumps
+        from mergerepl.cli.report.output import dumps
 
         interrupted = {"error": "Interrupted", "message": message, "transient": True}
         click.echo(dumps({"error": interrupted}, indent=None))

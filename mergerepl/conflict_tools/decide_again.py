@@ -8,11 +8,13 @@ from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from mergerepl.changes import DELETED, LINEAGE, ROW, ROWGUID, Action
+from mergerepl.conflict_tools.interrupted import refuse_interrupted
 from mergerepl.delta import appended
 from mergerepl.delta.tables import read_version
 from mergerepl.errors import ConfigurationError
 from mergerepl.model.article import PublishedArticle
-from mergerepl.model.conflicts import Choice, Wish
+from mergerepl.model.conflicts import Choice, RetryResult, Wish
+from mergerepl.monitoring.parties import article_named, in_reach
 from mergerepl.monitoring.waiting import is_all_captured
 from mergerepl.replica.replica import Replica
 from mergerepl.replica.runs import SEQ, newest, read_runs
@@ -27,6 +29,8 @@ from mergerepl.rows.images import (
 from mergerepl.rows.key_bounds import bounds_of, within_bounds
 from mergerepl.rows.sql import struct_type
 from mergerepl.spark.in_memory import Kept, frame_of
+from mergerepl.store.lease import lease
+from mergerepl.store.location import Location
 from mergerepl.systables import conflicts_info, contents
 from mergerepl.systables.conflicts_info import ConflictRow, ConflictType
 
@@ -226,3 +230,36 @@ def _held(
         _HELD, image_type(images, _HELD), article.identity_fields, existing=article.rowguid_column is not None
     )
     return images.select(rowguid.alias(ROWGUID), _HELD).join(F.broadcast(known.select(ROWGUID)), on=ROWGUID)
+
+
+def retry_failed(
+    root: Location, *, publication: str | None = None, article: str | None = None
+) -> RetryResult:
+    """Mark the refused changes that wait at a replica, and those that wait for it at the replicas in reach.
+
+    Starts no engine. Raises: ConfigurationError if the folder is no replica or a name is unknown; ConflictError if a
+        session is interrupted; LeaseError, StoreError.
+    """
+    replica = Replica(root).require()
+    replid = replica.info().replid
+    pubid = None if publication is None else replica.publication(publication).pubid
+    artid = None if article is None else article_named(replica, article, publication).artid
+    marked: dict[str, int] = {}
+    sources = [*in_reach(replica)]
+    for source in sources:
+        refuse_interrupted(source)
+    for source in sources:
+        with lease(source.root, purpose="mergerepl conflicts retry"):
+            refuse_interrupted(source)
+            named = {each.nickname for each in source.articles if artid in (None, each.artid)}
+            waiting = [
+                row
+                for row in source.waiting_generations()
+                if (source is replica or row.waits_for == replid)
+                and row.art_nick in named
+                and pubid in (None, row.pubid)
+            ]
+            if waiting:
+                source.ask_again([row.guidsrc for row in waiting])
+                marked[str(source.root)] = sum(row.changecount for row in waiting)
+    return RetryResult(sum(marked.values()), marked)

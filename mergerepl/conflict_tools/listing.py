@@ -6,9 +6,10 @@ delete has none), the winning one is an image in MSmerge_contents, chosen by its
 
 import re
 import shlex
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
+from datetime import UTC
 from typing import TYPE_CHECKING
 
 from mergerepl.changes import PUBLISHER
@@ -16,7 +17,7 @@ from mergerepl.delta.sql_text import text_literal, text_literals, timestamp_lite
 from mergerepl.delta.tables import Row, column_names, count_rows, read_rows
 from mergerepl.errors import ConfigurationError
 from mergerepl.model.article import PublishedArticle
-from mergerepl.model.conflicts import ConflictFilter, ConflictStatus
+from mergerepl.model.conflicts import ConflictCount, ConflictFilter, ConflictStatus
 from mergerepl.model.results import ConflictRecord, ConflictResolution
 from mergerepl.monitoring.parties import article_named, in_reach, publication_name
 from mergerepl.replica.replica import Replica
@@ -399,3 +400,32 @@ def conflict_frame(
         losers.alias("l"), on=F.col(f"i.{CONFLICT_ID}") == F.col(f"l.{CONFLICT_ID}"), how="left"
     )
     return joined.select(*(F.col(f"l.{quote(name)}") for name in chosen.columns), *fields)
+
+
+_COLUMNS = ("tablenick", "conflict_type", "resolver", "MSrepl_create_time", "columns")
+
+
+def conflict_summary(root: Location, chosen: ConflictFilter) -> tuple[ConflictCount, ...]:
+    """Return the counts, the newest day first. Starts no engine.
+
+    Raises: ConfigurationError if the folder is no replica or a name is unknown; StoreError.
+    """
+    replica = Replica(root).require()
+    conditions = conditions_of(replica, chosen)
+    if conditions is None:
+        return ()
+    path = replica.folder / conflicts_info.NAME
+    names = {article.nickname: article.name for article in replica.articles}
+    counts: Counter[tuple[str, int, str | None, str]] = Counter()
+    columns: defaultdict[tuple[str, int, str | None, str], Counter[str]] = defaultdict(Counter)
+    for row in read_rows(path, _COLUMNS, where=" and ".join(conditions) or None):
+        name = names.get(row["tablenick"], f"article {row['tablenick']}")
+        day = row["MSrepl_create_time"].astimezone(UTC).date().isoformat()
+        group = (name, row["conflict_type"], row["resolver"], day)
+        counts[group] += 1
+        columns[group].update(row["columns"] or ())
+    newest_first = sorted(counts, key=lambda group: (group[3], counts[group]), reverse=True)
+    return tuple(
+        ConflictCount(*group, conflicts=counts[group], columns=dict(columns[group].most_common()))
+        for group in newest_first
+    )

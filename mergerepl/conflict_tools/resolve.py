@@ -43,9 +43,9 @@ from mergerepl.merge.stage.constraints import broken_rules, refuse_table
 from mergerepl.model.article import PublishedArticle
 from mergerepl.model.conflicts import Choice, ConflictFilter, NotResolved, PlannedWrite, ResolveResult, Wish
 from mergerepl.model.progress import Progress
-from mergerepl.replica.positions import captured_position
 from mergerepl.replica.replica import Replica
 from mergerepl.replica.staged_rows import read_staged
+from mergerepl.replica.subscription import captured_position
 from mergerepl.rows.images import image_type
 from mergerepl.rows.key_bounds import bounds_of
 from mergerepl.spark.errors import cause_of, engine_answers, plain_errors

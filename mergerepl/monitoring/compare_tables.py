@@ -1,16 +1,16 @@
 """Compare an article's two tables by bits: bucket sums of row hashes, and keys only where the sums differ."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from pyspark.sql import Column, DataFrame, Row, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql import types as T
 
-from mergerepl.delta.tables import head_version, read_version
+from mergerepl.delta.tables import head_version, open_table, read_version
+from mergerepl.errors import StoreError
 from mergerepl.model.article import PublishedArticle
 from mergerepl.model.results import ArticleValidation, KeyDifference
-from mergerepl.monitoring.row_hash import key_hash, row_hash
 from mergerepl.rows.images import comparable, readable
 from mergerepl.rows.sql import quote
 from mergerepl.store.location import Location
@@ -164,3 +164,87 @@ def _kind() -> Column:
         .when(F.col("publisher_rows") == 0, "missing_at_publisher")
         .otherwise("different")
     )
+
+
+def row_count(table: Location) -> int:
+    """Return the number of rows of a table's latest version. Starts an engine only if the log does not say it.
+
+    Raises: StoreError if it is no Delta table.
+    """
+    version = head_version(table)
+    known = _count_in_log(table, version)
+    return known if known is not None else _count_by_spark(table, version)
+
+
+def _count_in_log(table: Location, version: int) -> int | None:
+    """Return the sum of the files' record counts; None if one is missing or there may be deletion vectors."""
+    from deltalake.exceptions import DeltaError
+
+    try:
+        opened = open_table(table, version)
+        if "deletionVectors" in opened.features:
+            return None
+        counts = opened.files()["num_records"].to_pylist()
+    except (StoreError, DeltaError, KeyError, OSError):
+        return None
+    return None if None in counts else sum(counts)
+
+
+def _count_by_spark(table: Location, version: int) -> int:
+    from mergerepl.delta.tables import read_version
+    from mergerepl.spark import session as engine
+    from mergerepl.spark.errors import plain_errors
+
+    with plain_errors(f"counting the rows of '{table}'"):
+        return read_version(engine.session(), table, version).count()
+
+
+_MICROSECONDS = {
+    "ignoreNullFields": "false",
+    "timestampFormat": "yyyy-MM-dd'T'HH:mm:ss.SSSSSSXXX",
+    "timestampNTZFormat": "yyyy-MM-dd'T'HH:mm:ss.SSSSSS",
+}
+_NULLS_AT_ONCE = 62
+"""Columns whose NULLs fit into one bit mask."""
+
+
+def row_hash(columns: Sequence[str], schema: T.StructType) -> Column:
+    """Return the 64-bit hash of a row's columns, taken in the given order.
+
+    xxhash64 skips NULLs (NULL, 'a' and 'a', NULL would hash alike) and takes -0.0 for 0.0, so extra terms
+    distinguish both.
+    """
+    terms: list[Column] = []
+    for name in columns:
+        terms += _terms(F.col(quote(name)), schema[name].dataType)
+    return F.xxhash64(*terms, *_nulls(columns))
+
+
+def key_hash(columns: Sequence[str], schema: T.StructType) -> Column:
+    """Return the 64-bit hash of a row's key, to divide rows into buckets by."""
+    return F.xxhash64(*(comparable(F.col(quote(name)), schema[name].dataType) for name in columns))
+
+
+def _terms(value: Column, data_type: T.DataType) -> Iterable[Column]:
+    if isinstance(data_type, T.FloatType | T.DoubleType):
+        is_negative_zero = F.when(value == 0, value.cast("string") == "-0.0")
+        return value, is_negative_zero
+    if isinstance(data_type, T.StructType | T.ArrayType | T.MapType):
+        # Inside of these NULLs count too; as JSON they have a place.
+        return (F.to_json(F.struct(comparable(value, data_type)), _MICROSECONDS),)
+    return (comparable(value, data_type),)
+
+
+def _nulls(columns: Sequence[str]) -> list[Column]:
+    """Return bit masks of the columns that are NULL; also of NOT NULL ones, which the other side may not have."""
+    masks = []
+    for first in range(0, len(columns), _NULLS_AT_ONCE):
+        bits = [
+            F.when(F.col(quote(name)).isNull(), F.lit(1 << i)).otherwise(F.lit(0)).cast("bigint")
+            for i, name in enumerate(columns[first : first + _NULLS_AT_ONCE])
+        ]
+        mask = bits[0]
+        for bit in bits[1:]:
+            mask = mask.bitwiseOR(bit)
+        masks.append(mask)
+    return masks

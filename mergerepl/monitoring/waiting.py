@@ -12,8 +12,8 @@ from mergerepl.delta.tables import head_version, is_delta_table
 from mergerepl.errors import MergeReplError, begin_again
 from mergerepl.merge.partitions.filtered import filtered_publication, generations_for, sent_partition
 from mergerepl.model.article import PublishedArticle
-from mergerepl.replica.positions import position_of
 from mergerepl.replica.replica import Replica
+from mergerepl.replica.subscription import position_of
 from mergerepl.store.location import Location
 from mergerepl.systables.catalog import SubscriptionRow
 from mergerepl.systables.genhistory import Generation

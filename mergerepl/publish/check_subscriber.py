@@ -21,8 +21,8 @@ from mergerepl.model.publication import Subscription, SyncType
 from mergerepl.publish.stated import Stated
 from mergerepl.publish.stored import ReplicaState, Stored
 from mergerepl.publish.unfinished import article_table, check_unwritten, is_unfinished
-from mergerepl.replica.positions import captured_position
 from mergerepl.replica.replica import Replica, no_subscriptions, refuse_older_bookkeeping
+from mergerepl.replica.subscription import captured_position
 from mergerepl.roots import resolved
 from mergerepl.store.lease import check_not_held
 from mergerepl.store.location import Location

@@ -31,7 +31,7 @@ from mergerepl.delta.sql_text import text_literals
 from mergerepl.delta.tables import typed_rows
 from mergerepl.model.article import PublishedArticle
 from mergerepl.spark.in_memory import Kept, are_few, broadcast_if_few, in_one_task, is_for_one_task
-from mergerepl.spark.passed import passed
+from mergerepl.spark.where_computed import passed
 from mergerepl.store.location import Location
 from mergerepl.systables import contents, tombstone
 from mergerepl.systables.contents import COLV1_TYPE, base_column, row_column

@@ -11,7 +11,7 @@ from pyspark.sql import functions as F
 from pyspark.sql import types as T
 
 from mergerepl.rows.sql import quote
-from mergerepl.spark.made_once import made_once
+from mergerepl.spark.where_computed import made_once
 
 
 def row_image(columns: Sequence[str]) -> Column:

@@ -1,7 +1,14 @@
 """A filter by columns that are dear to compute."""
 
+from collections.abc import Callable
+from functools import lru_cache, wraps
+from typing import Any, ParamSpec, TypeVar
+
+from pyspark import SparkContext
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
+
+from mergerepl.changes import ROWGUID
 
 _NUMBER = "number_of_row"
 
@@ -14,3 +21,47 @@ def where_computed(frame: DataFrame, condition: Column) -> DataFrame:
     """
     numbered = frame.withColumn(_NUMBER, F.monotonically_increasing_id())
     return numbered.where(condition & (F.col(_NUMBER) >= 0)).select(*frame.columns)
+
+
+_REMEMBERED = 256
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+
+def made_once(make: Callable[P, T]) -> Callable[P, T]:
+    """Let a function of hashable arguments give what it gave before, as long as the JVM is the same."""
+    made = lru_cache(maxsize=_REMEMBERED)(make)
+    jvm: list[Any] = [None]
+
+    @wraps(make)
+    def remembered(*args: P.args, **kwargs: P.kwargs) -> T:
+        gateway = SparkContext._gateway
+        if gateway is not jvm[0]:
+            made.cache_clear()
+            jvm[0] = gateway
+        return made(*args, **kwargs)  # type: ignore[arg-type]
+
+    return remembered
+
+
+def passed(value: int | float, data_type: str) -> Column:
+    """Return a constant as a column of rows that have a rowguid.
+
+    Spark writes a number as it is into the Java code it makes of a query, so a query with a generation or a time in
+    it is new code in every session: 18 classes in each, to be made and compiled again while an agent runs. An array
+    is handed to the code; and as the index depends on the row, the optimizer cannot see that its element is a
+    constant.
+    """
+    return _first_of(f"cast({value!r} as {data_type})")
+
+
+def passed_column(name: str) -> Column:
+    """Return a column that may turn out to be a constant of the session, as `passed` does, of rows that have a rowguid."""
+    return _first_of(name)
+
+
+def _first_of(value: str) -> Column:
+    # A length has no sign: 0 for every row, which a product with 0 would be to the optimizer too. A row that never
+    # had a key has no rowguid. As text, since each function of an expression costs several messages to the JVM.
+    return F.expr(f"get(array({value}), shiftright(coalesce(octet_length({ROWGUID}), 0), 31))")

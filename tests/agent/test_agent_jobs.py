@@ -6,6 +6,7 @@ from pyspark.sql import SparkSession
 
 from mergerepl.agents.jobs import distribute_all, run_reported, sync_merge
 from mergerepl.model.cdc import JobEvent
+from mergerepl.store.location import Location
 from tests.cdc.databases import add
 from tests.networks import Site, edit_by_delta_rs
 from tests.transactional.publications import new_table, publication_file, rows, run
@@ -13,7 +14,7 @@ from tests.transactional.publications import new_table, publication_file, rows, 
 
 def test_an_agent_syncs_what_a_root_publishes(spark: SparkSession, replica_dir: Path) -> None:
     site = Site(spark, replica_dir, ["orders"])
-    hq, north = replica_dir / "hq", replica_dir / "north"
+    hq, north = Location.of(replica_dir / "hq"), Location.of(replica_dir / "north")
     (job,) = run("agent", "status", site.file)["roots"][0]["jobs"]
     assert (job["job_type"], job["requested"], job["continuous"]) == ("sync", "started", True)
     assert sync_merge(hq) == ("", False)
@@ -25,7 +26,7 @@ def test_an_agent_syncs_what_a_root_publishes(spark: SparkSession, replica_dir: 
     assert sync_merge(hq) == ("", False)
     # A subscriber's sessions run where it is published.
     assert sync_merge(north) == ("", False)
-    north.rename(replica_dir / "away")
+    (replica_dir / "north").rename(replica_dir / "away")
     events: list[JobEvent] = []
     assert not run_reported(hq, "sync", lambda: sync_merge(hq), events.append)
     assert [(each.job, each.is_failed) for each in events] == [("sync", True)]

@@ -12,9 +12,7 @@ from pyspark.sql import functions as F
 from mergerepl.errors import ConfigurationError
 from mergerepl.model.publication import Article
 from mergerepl.model.results import ArticleValidation
-from mergerepl.monitoring.compare_tables import SHOWN, compare_tables
-from mergerepl.monitoring.row_count import row_count
-from mergerepl.monitoring.row_hash import row_hash
+from mergerepl.monitoring.compare_tables import SHOWN, compare_tables, row_count, row_hash
 from mergerepl.monitoring.validate import validate_subscription
 from tests.networks import Hub
 from tests.publish.publishing import article, orders
@@ -220,7 +218,7 @@ def test_more_columns_than_fit_one_mask(spark: SparkSession) -> None:
 def test_rows_are_counted_without_an_engine_where_the_log_has_a_count(
     spark: SparkSession, replica_dir: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("mergerepl.monitoring.row_count._count_by_spark", lambda table, version: -1)
+    monkeypatch.setattr("mergerepl.monitoring.compare_tables._count_by_spark", lambda table, version: -1)
     spark.range(10).write.format("delta").save(str(replica_dir / "t"))
     spark.sql(f"delete from delta.`{replica_dir}/t` where id < 3")
     assert row_count(replica_dir / "t") == 7

@@ -21,7 +21,7 @@ from mergerepl.delta.reads import plain_files, read_columns
 from mergerepl.delta.table import open_table
 from mergerepl.delta.transactions import Transaction
 from mergerepl.errors import CommitConflictError, StoreError
-from mergerepl.spark.passed import passed, passed_column
+from mergerepl.spark.where_computed import passed, passed_column
 
 pytestmark = pytest.mark.spark
 

@@ -24,7 +24,7 @@ from mergerepl.merge.session.sides import (
 from mergerepl.replica.replica import Replica
 from mergerepl.replica.staged_rows import read_staged
 from mergerepl.rows import lineage_columns as lineage
-from mergerepl.spark.passed import passed
+from mergerepl.spark.where_computed import passed
 from mergerepl.systables import genhistory
 from tests.properties.engine_network import EngineNetwork, Setting
 from tests.properties.reference import Subscriber

@@ -42,8 +42,6 @@ PURE_ROWS = {
     "mergerepl.delta.types",
     "mergerepl.spark.errors",
     "mergerepl.spark.in_memory",
-    "mergerepl.spark.made_once",
-    "mergerepl.spark.passed",
     "mergerepl.spark.where_computed",
     "mergerepl.delta.feed.net_changes",
     "mergerepl.rows",

@@ -3,7 +3,7 @@
 import pytest
 from pyspark import SparkContext
 
-from mergerepl.spark.made_once import made_once
+from mergerepl.spark.where_computed import made_once
 
 
 def test_what_was_made_is_given_again_until_the_jvm_is_another(monkeypatch: pytest.MonkeyPatch) -> None:

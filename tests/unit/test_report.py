@@ -12,8 +12,7 @@ from enum import StrEnum
 import pytest
 
 from mergerepl.cli.report import merge
-from mergerepl.cli.report.json import dumps, jsonable
-from mergerepl.cli.report.output import Output
+from mergerepl.cli.report.output import Output, dumps, jsonable
 from mergerepl.cli.report.progress import LineProgress, LiveProgress, NoProgress, open_progress
 from mergerepl.cli.report.table import Table, listing_or, printable
 from mergerepl.model import results

@@ -15,7 +15,7 @@ from mergerepl.delta.feed.net_changes import AFTER, BEFORE, CHANGE_TYPE, COMMIT_
 from mergerepl.rows.encodings import encoded
 from mergerepl.rows.images import image_type, key_hash, row_image, same_image
 from mergerepl.spark.in_memory import in_one_task, keep_in_memory
-from mergerepl.spark.made_once import made_once
+from mergerepl.spark.where_computed import made_once
 
 VERSION = "version"
 ROW_HASH = "row_hash"

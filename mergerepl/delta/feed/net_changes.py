@@ -12,8 +12,7 @@ from pyspark.sql.types import StructType
 
 from mergerepl.changes import ROW
 from mergerepl.rows.images import all_true, identity_value, image_hash, image_type, row_image, same_image
-from mergerepl.spark.made_once import made_once
-from mergerepl.spark.where_computed import where_computed
+from mergerepl.spark.where_computed import made_once, where_computed
 
 BEFORE = "before"
 AFTER = "after"

@@ -26,7 +26,7 @@ from mergerepl.model.article import PublishedArticle
 from mergerepl.replica.replica import Replica
 from mergerepl.replica.staged_rows import read_staged
 from mergerepl.rows.images import image_type, readable
-from mergerepl.spark.passed import passed
+from mergerepl.spark.where_computed import passed
 from mergerepl.store.changeset import Changeset, Manifest, SideWork
 from mergerepl.store.location import Location
 from mergerepl.systables import conflicts_info

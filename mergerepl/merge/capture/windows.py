@@ -5,8 +5,8 @@ from dataclasses import replace
 
 from mergerepl.delta.feed.window import feed_window
 from mergerepl.model.article import PublishedArticle
-from mergerepl.replica.positions import captured_position
 from mergerepl.replica.replica import Replica
+from mergerepl.replica.subscription import captured_position
 from mergerepl.systables.replinfo import ReplicaInfo
 from triggers.schema_checks import ArticleTable
 from triggers.window import CaptureWindow, capture_window

@@ -14,7 +14,7 @@ from mergerepl.delta.tables import Transaction, typed_rows
 from mergerepl.failpoints import failpoint
 from mergerepl.replica.replica import Replica
 from mergerepl.spark.in_memory import collected, frame_of, in_one_task, is_for_one_task
-from mergerepl.spark.passed import passed
+from mergerepl.spark.where_computed import passed
 from mergerepl.store.location import Location
 from mergerepl.systables import partitions
 from mergerepl.systables.contents import SEQ

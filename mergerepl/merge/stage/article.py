@@ -21,8 +21,7 @@ from mergerepl.replica.runs import SEQ, current_rows, read_runs
 from mergerepl.replica.staged_rows import RowKind, staged_kinds, with_conflict_hash
 from mergerepl.rows.key_bounds import bound_measures, bounds_found
 from mergerepl.spark.in_memory import Kept, in_one_task
-from mergerepl.spark.made_once import made_once
-from mergerepl.spark.passed import passed
+from mergerepl.spark.where_computed import made_once, passed
 from mergerepl.store.changeset import ArticleWork
 from mergerepl.store.location import Location
 from mergerepl.systables import genhistory

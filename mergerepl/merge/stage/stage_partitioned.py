@@ -14,7 +14,7 @@ from pyspark.sql import functions as F
 from conflict.failed_changes import undone
 from conflict.out_of_partition import NOTE, Uploaded, bound_to_partition, rejected
 from conflict.resolvers.registry import require_resolver
-from enumeration.enum_partition_changes import enum_partition_changes
+from enumeration.enum_changes import enum_partition_changes
 from enumeration.partition_actions import PartitionRows, PartitionTerms, partition_actions, without_strangers
 from enumeration.plan import Numbers, SessionPlan
 from mergerepl import changes
