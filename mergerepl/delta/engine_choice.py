@@ -5,6 +5,7 @@ refuse later, before they write, are left to Spark as well and counted; any othe
 """
 
 import logging
+import re
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -19,6 +20,9 @@ if TYPE_CHECKING:
 
 ARROW_FOR_FEW, SPARK_ALONE = "auto", "spark"
 """The `engine` of a publication or a command."""
+
+_NOT_UTF8 = re.compile("non UTF-8|invalid utf-?8", re.IGNORECASE)
+"""How the libraries refuse a text that Spark takes: the one refusal of theirs that files of other writers can cause."""
 
 log = logging.getLogger(__name__)
 
@@ -49,7 +53,7 @@ def arrow_refusals() -> Iterator[None]:
     except OSError as error:
         raise NeedsSparkError(f"a file cannot be read: {reason_of(error)}") from error
     except (ArrowException, DeltaError) as error:
-        if Settings.from_environment().strict_engine:
+        if Settings.from_environment().strict_engine and not _NOT_UTF8.search(str(error)):
             raise
         raise NeedsSparkError(reason_of(error)) from error
 

@@ -3,7 +3,6 @@
 import json
 import os
 import re
-import stat
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from hashlib import sha256
@@ -13,7 +12,7 @@ from urllib.parse import unquote
 from mergerepl.delta.marks import CommitMark
 from mergerepl.delta.metadata import TableMetadata
 from mergerepl.errors import StoreError
-from mergerepl.store.folders import facts_of, files_in, is_there, names_in
+from mergerepl.store.folders import exists, facts_of, files_in, is_folder, names_in
 from mergerepl.store.location import Location
 from mergerepl.store.storage import read_text, storage
 
@@ -136,17 +135,6 @@ def log_path(table: Location, version: int) -> Location:
     return table / LOG_FOLDER / f"{version:020d}.json"
 
 
-def is_folder(path: Location) -> bool:
-    """Return whether there is a folder. From Python 3.14 on, `Location.is_dir` is False also without permission.
-
-    Raises: OSError if it cannot be read.
-    """
-    try:
-        return stat.S_ISDIR(facts_of(path).st_mode)
-    except (FileNotFoundError, NotADirectoryError):
-        return False
-
-
 def is_delta_table(table: Location) -> bool:
     """Return whether there is a Delta log with at least one commit.
 
@@ -171,7 +159,7 @@ def table_place_problem(path: Location) -> str | None:
     Raises: StoreError if the log cannot be read.
     """
     try:
-        if not is_there(path):
+        if not exists(path):
             return "does not exist"
         if not is_folder(path):
             return "is a file, not a Delta table"
@@ -227,7 +215,7 @@ def _refuse_gap(table: Location, versions: set[int], *, after: int) -> None:
     head = max(versions)
     # A listing may miss a file that was made while it ran, and hold the next one.
     absent = (version for version in range(after + 1, head) if version not in versions)
-    missing = next((version for version in absent if not is_there(log_path(table, version))), None)
+    missing = next((version for version in absent if not exists(log_path(table, version))), None)
     if missing is None:
         return
     raise StoreError(
@@ -260,7 +248,7 @@ def is_as_seen(seen: list[Any]) -> bool:
     """Return whether a table is still as `as_seen` returned it: two look-ups, for a log of any length."""
     table, version = Location.of(seen[0]), seen[1]
     try:
-        return as_seen(table, version) == seen and not is_there(log_path(table, version + 1))
+        return as_seen(table, version) == seen and not exists(log_path(table, version + 1))
     except OSError:
         return False
 

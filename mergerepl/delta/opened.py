@@ -11,7 +11,7 @@ from threading import Lock, RLock
 from typing import TYPE_CHECKING, Any
 
 from mergerepl.delta.log import as_seen, last_version, log_path
-from mergerepl.store.folders import is_there
+from mergerepl.store.folders import exists
 from mergerepl.store.location import Location
 
 if TYPE_CHECKING:
@@ -36,7 +36,7 @@ class OpenedTable:
         at = last_version(path) if version is None else version
         # Before it is read: a file that is replaced at that moment is noticed next time.
         seen = None if at is None else _seen(path, at)
-        is_latest = version is None or not is_there(log_path(path, version + 1))
+        is_latest = version is None or not exists(log_path(path, version + 1))
         # delta-rs takes twice as long to open a version by its number.
         log = DeltaTable(str(path)) if is_latest else DeltaTable(str(path), version=version)
         if version is not None and log.version() != version:
@@ -87,7 +87,7 @@ class OpenedTable:
             there = version
             if there is None:
                 there = here
-                while is_there(log_path(self._path, there + 1)):
+                while exists(log_path(self._path, there + 1)):
                     there += 1
             if there > here:
                 self._seen = _seen(self._path, there)

@@ -22,7 +22,7 @@ from mergerepl.errors import StoreError
 from mergerepl.rows.sql import quote
 from mergerepl.spark.callers import active_session
 from mergerepl.spark.session import copy_if_possible, in_session, with_write_confs
-from mergerepl.store.folders import is_there, make_folder, remove_folder
+from mergerepl.store.folders import exists, make_folder, remove_folder
 from mergerepl.store.location import Location
 
 logger = logging.getLogger(__name__)
@@ -86,9 +86,9 @@ def write_files(rows: DataFrame, folder: Location, measures: Sequence[Column] = 
     On a local path Spark starts a process (`chmod`, 3 ms) for each file and each folder that it makes. So there is no
     marker file, and what Hadoop's FileOutputCommitter would make before the first row is there already.
     """
-    if is_there(folder):
+    if exists(folder):
         remove_folder(folder)
-    make_folder(folder.join("_temporary", "0", "_temporary"))
+    make_folder(folder / "_temporary" / "0" / "_temporary")
     written = with_write_confs(rows)
     observation = Observation()
     if measures:

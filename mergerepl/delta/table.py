@@ -13,7 +13,7 @@ from mergerepl.delta.metadata import CHAR_VARCHAR, CONSTRAINT_PREFIX, TableMetad
 from mergerepl.delta.opened import OpenedTable, opened_table
 from mergerepl.delta.types import Field, has_not_null_parts, invariants, nested_names
 from mergerepl.errors import StoreError
-from mergerepl.store.folders import facts_of, files_in, is_there
+from mergerepl.store.folders import exists, facts_of, files_in
 from mergerepl.store.location import Location
 
 if TYPE_CHECKING:
@@ -269,7 +269,7 @@ def refuse_empty_commit(path: Location, version: int) -> None:
     Raises: StoreError.
     """
     file = log_path(path, version)
-    if is_there(file) and not facts_of(file).st_size:
+    if exists(file) and not facts_of(file).st_size:
         read_commit(path, version)
 
 

@@ -19,7 +19,6 @@ from mergerepl.delta.log import (
     is_another_commit,
     is_as_seen,
     is_delta_table,
-    is_folder,
     read_commit,
     table_place_problem,
     written_ns,

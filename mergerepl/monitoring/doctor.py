@@ -26,7 +26,7 @@ from mergerepl.replica.replica import Replica
 from mergerepl.spark import archive, cache, confs, jars, jvm
 from mergerepl.spark.java import Java, find_java, given_options
 from mergerepl.store import lease
-from mergerepl.store.folders import has_system_tables, is_there
+from mergerepl.store.folders import exists, has_system_tables
 from mergerepl.store.location import Location
 from mergerepl.systables.table import Plane
 
@@ -220,7 +220,7 @@ def _replica(root: str, *, mend: bool) -> Iterator[Check]:
     except MergeReplError as error:
         yield Check(name, Status.FAIL, error.message, "Give a local folder.")
         return
-    if not is_there(folder):
+    if not exists(folder):
         yield Check(
             name,
             Status.WARN,

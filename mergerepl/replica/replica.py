@@ -12,7 +12,6 @@ from mergerepl.delta.tables import (
     edited_table,
     head_version,
     is_delta_table,
-    is_folder,
     open_table,
     read_commit,
     row_constraints,
@@ -28,7 +27,7 @@ from mergerepl.model.article import PublishedArticle
 from mergerepl.replica.control import ControlPlane
 from mergerepl.roots import is_absent, resolved, uses
 from mergerepl.rows.sql import quote
-from mergerepl.store.folders import files_in
+from mergerepl.store.folders import files_in, is_folder
 from mergerepl.store.location import Location
 from mergerepl.systables import (
     catalog,

@@ -6,12 +6,13 @@ Where nothing else is stated, a failure of the file system is an OSError: the ca
 import itertools
 import os
 import shutil
+import stat
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 
 from mergerepl.roots import resolved
 from mergerepl.store.location import Location
-from mergerepl.store.storage import storage
+from mergerepl.store.storage import mode_of, storage
 from mergerepl.systables.table import FOLDER
 
 MISSING = "does not exist"
@@ -19,9 +20,9 @@ MISSING = "does not exist"
 
 def folder_problem(path: Location) -> str | None:
     """Return why a path is no folder, as a clause: `MISSING`, or that it is a file; None if it is a folder."""
-    if not os.path.exists(path):
+    if not exists(path):
         return MISSING
-    return None if os.path.isdir(path) else "is a file"
+    return None if is_folder(path) else "is a file"
 
 
 def file_system_now_ns(folder: Location) -> int:
@@ -81,8 +82,20 @@ def rename(at: Location, to: Location) -> Location:
 
 
 def is_folder(path: Location) -> bool:
-    """Return whether a folder is there."""
-    return os.path.isdir(path)
+    """Whether a folder is there.
+
+    Raises: OSError if it cannot be looked at.
+    """
+    mode = mode_of(path)
+    return mode is not None and stat.S_ISDIR(mode)
+
+
+def exists(path: Location) -> bool:
+    """Whether a file or folder is there; a link leads on.
+
+    Raises: OSError if it cannot be looked at.
+    """
+    return storage(path).exists(path)
 
 
 def is_there(path: str | Location) -> bool:
@@ -102,12 +115,12 @@ def same_place(one: Location, other: Location) -> bool:
     """Return whether two paths lead to one folder: through links, or a folder that is mounted twice."""
     if resolved(one) == resolved(other):
         return True
-    return os.path.isdir(one) and os.path.isdir(other) and os.path.samefile(one, other)
+    return is_folder(one) and is_folder(other) and os.path.samefile(one, other)
 
 
 def has_system_tables(root: Location) -> bool:
     """Return whether a folder is a replica: its system tables have a folder there."""
-    return os.path.isdir(root / FOLDER)
+    return is_folder(root / FOLDER)
 
 
 def replica_above(path: Location, own: Location | None = None) -> Location | None:
@@ -132,7 +145,7 @@ def is_writable(folder: Location) -> bool:
 @contextmanager
 def made_folder(root: Location) -> Iterator[None]:
     """Make a folder and those above it. At the end, folders that were made and stayed empty are removed again."""
-    made = [folder for folder in (root, *root.parents) if not os.path.exists(folder)]
+    made = [folder for folder in (root, *root.parents) if not exists(folder)]
     make_folder(root)
     try:
         yield
@@ -156,7 +169,7 @@ def move_aside(folder: Location, aside: Location) -> None:
 def keep_former(folder: Location) -> None:
     """Rename a folder to the first of `<name>.kept1`, `<name>.kept2` and so on that is free."""
     numbered = (folder.with_name(f"{folder.name}.kept{number}") for number in itertools.count(1))
-    os.rename(folder, next(candidate for candidate in numbered if not os.path.exists(candidate)))
+    os.rename(folder, next(candidate for candidate in numbered if not exists(candidate)))
 
 
 def remove_folder(folder: Location) -> None:

@@ -16,6 +16,7 @@ from contextlib import ExitStack, contextmanager, suppress
 from datetime import UTC, datetime
 
 from mergerepl.errors import EngineLostError, LeaseError, MergeReplError, StoreError
+from mergerepl.store.folders import exists, is_folder
 from mergerepl.store.location import Location
 from mergerepl.systables.cdc import FOLDER as CDC_FOLDER
 from mergerepl.systables.compact import FOLDER as TRACKING_FOLDER
@@ -51,13 +52,13 @@ def replica_root(path: Location) -> Location:
     """
     folders = (path, *path.parents)
     found = next((folder for folder in folders if _is_root(folder)), None)
-    return found or next((folder for folder in folders if os.path.exists(folder / LOCK_FILE)), path)
+    return found or next((folder for folder in folders if exists(folder / LOCK_FILE)), path)
 
 
 def _is_root(folder: Location) -> bool:
     """Return whether system tables of ours lie in a folder: of a replica, or of a database of another product."""
     folders = (FOLDER, TRACKING_FOLDER, LOG_READER_FOLDER, CDC_FOLDER, TRANSACTIONAL_FOLDER)
-    return any(os.path.isdir(folder / name) for name in folders)
+    return any(is_folder(folder / name) for name in folders)
 
 
 @contextmanager
@@ -162,7 +163,7 @@ def _end(descriptor: int, file: Location, *, is_done: bool) -> None:
 def record_jvm(root: Location, pid: int | None, *, file: str = LOCK_FILE) -> None:
     """Note the JVM that writes for the holder, so that a successor can wait for its end."""
     path = root / file
-    holder = _read(_text(path)) if os.path.exists(path) else {}
+    holder = _read(_text(path)) if exists(path) else {}
     if pid is not None and holder.get("pid") == os.getpid() and holder.get("jvm") != pid:
         holder["jvm"] = pid
         holder["jvm_started"] = _process_start(pid)

@@ -66,7 +66,7 @@ class FolderStorage:
 
     def exists(self, at: Location) -> bool:
         """Whether a file or folder is there."""
-        return os.path.exists(at)
+        return mode_of(at) is not None
 
     def delete(self, *files: Location) -> None:
         """Remove files; an absent one is no failure."""
@@ -91,6 +91,19 @@ class FolderStorage:
         for above, folders, files in os.walk(folder):
             for name in (*folders, *files):
                 self.force_to_disk(Location.of(above) / name)
+
+
+def mode_of(at: Location) -> int | None:
+    """Return the mode of a file or folder, None if it is absent. A link leads on.
+
+    Raises: OSError if it cannot be looked at, such as PermissionError: it may be there.
+    """
+    try:
+        return os.stat(at).st_mode
+    except OSError as error:
+        if error.errno in (errno.ENOENT, errno.ENOTDIR, errno.EBADF, errno.ELOOP):
+            return None
+        raise
 
 
 _FOLDERS = FolderStorage()

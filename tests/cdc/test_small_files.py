@@ -1,6 +1,7 @@
 """What many scan cycles leave: few files of a change table, no unused ones, a short log."""
 
 import json
+import os
 import uuid
 from datetime import UTC, datetime
 from pathlib import Path
@@ -83,7 +84,7 @@ def _written(table: Path, rows: pa.Table, scan_cycle: int) -> AddAction:
     pq.write_table(rows, file, compression="zstd")
     bound = {SCAN_CYCLE: scan_cycle}
     stats = {"numRecords": len(rows), "minValues": bound, "maxValues": bound, "nullCount": {SCAN_CYCLE: 0}}
-    at = file.stat()
+    at = os.stat(file)
     return AddAction(file.name, at.st_size, {}, int(at.st_mtime * 1000), True, json.dumps(stats))
 
 
