@@ -10,6 +10,7 @@ import os
 import re
 import shlex
 from collections.abc import Callable
+from difflib import unified_diff
 from io import StringIO
 from pathlib import Path
 from typing import Any
@@ -104,9 +105,9 @@ class Transcript:
         file, found = FILES / f"{name}.txt", "\n".join(self._parts)
         if RENEW in os.environ:
             file.write_text(found, encoding="utf-8")
-        assert found == file.read_text(encoding="utf-8"), (
-            f"Run again with {RENEW}=1 if this is what is meant."
-        )
+        expected = file.read_text(encoding="utf-8")
+        changed = "\n".join(unified_diff(expected.splitlines(), found.splitlines(), lineterm="", n=1))
+        assert not changed, f"{changed}\nRun again with {RENEW}=1 if this is what is meant."
 
     def _normal(self, text: str) -> str:
         text = text.replace(str(self.folder), "<folder>")
