@@ -1,4 +1,4 @@
-"""The new rows of conflicts that are decided again, with the conflicts' outcomes and the rows that the table has."""
+"""The new rows of conflicts that are resolved by hand, with the conflicts' outcomes and the table's rows."""
 
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
@@ -50,10 +50,10 @@ def decide_again(
     head: int,
     kept: Kept,
 ) -> DataFrame:
-    """Return the decision for each row: conflict_id, rowguid, is_unchanged, differs, set_to, action (None: none), new_row.
+    """Decide each row: conflict_id, rowguid, is_unchanged, differs, set_to, action (None: no write), new_row.
 
     A row is unchanged if the table has the outcome of its conflict, even if it changed in between. `differs` are the
-    columns that were changed since, `set_to` those that an update writes.
+    columns that changed since, `set_to` those that an update writes.
     """
     conflicts = F.broadcast(frame_of(spark, _listed(rows)))
     lost = appended.read(spark, replica.folder / article.conflict_table)
@@ -82,7 +82,7 @@ def decide_again(
     known_row, is_held = F.col(f"{_KNOWN}.{ROW}"), F.col(_HELD).isNotNull()
     written = article.written_fields
     is_unrecorded = F.col(_KNOWN).isNotNull() & F.col(f"{_KNOWN}.{LINEAGE}").isNull()
-    # Nothing was captured of an unrecorded row: it was as the captured version of the table has it.
+    # An unrecorded row was never captured as changed: it was as in the table's captured version.
     unrecorded = F.struct(F.col(_BEFORE).isNull().alias(DELETED), F.col(_BEFORE).alias(ROW))
     joined = joined.withColumn(_OUTCOME, F.when(is_unrecorded, unrecorded).otherwise(F.col(_OUTCOME)))
 
@@ -123,9 +123,9 @@ def decide_again(
 
 
 def _with_unrecorded(known: DataFrame, conflicts: DataFrame, losers: DataFrame) -> DataFrame:
-    """Return what is known of rows, with undone ones of which nothing is recorded here: the losing row has their key.
+    """Add undone rows without records here, with the key of the losing row.
 
-    The publisher records nothing of what it undoes, and may have recorded nothing of that row before.
+    The publisher does not record what it undoes, and may have no earlier record of that row.
     """
     is_undone = F.col("conflict_type").isin(*conflicts_info.FAILED_CHANGES)
     lost = conflicts.where(is_undone).join(losers, on="conflict_id")
@@ -159,7 +159,10 @@ def _entries(lineage: Column) -> Column:
 
 
 def _new_row(spark: SparkSession, article: PublishedArticle, wish: Wish, known_row: Column) -> Column:
-    """Return the row to write: the losing one, of a conflict by columns the outcome with the losing columns; or edited."""
+    """Return the row to write.
+
+    The losing row, the outcome with the losing columns (conflict by columns), or the edited row.
+    """
     field_of = dict(zip(article.columns, article.fields, strict=True))
     now = F.coalesce(F.col(_HELD), F.col(_LOSER), known_row)
     if wish.choice is Choice.EDITED:
@@ -185,7 +188,7 @@ def _new_row(spark: SparkSession, article: PublishedArticle, wish: Wish, known_r
 def _value(spark: SparkSession, article: PublishedArticle, name: str, text: str | None, type_: str) -> Column:
     """Return a value as the column's type.
 
-    Raises: ConfigurationError if the text is none of that type.
+    Raises: ConfigurationError if the text does not fit the type.
     """
     value = F.lit(text).try_cast(type_)
     try:
@@ -203,9 +206,9 @@ def _value(spark: SparkSession, article: PublishedArticle, name: str, text: str 
 def _known(
     spark: SparkSession, replica: Replica, article: PublishedArticle, conflicts: DataFrame
 ) -> DataFrame:
-    """Return what is recorded here of each row: rowguid, known (the newest version: deleted, lineage, row), outcome.
+    """Return the records of each row: rowguid, known (the newest version: deleted, lineage, row), outcome.
 
-    `outcome` (NULL: not recorded) is the version in which the session left the row.
+    `outcome` is the version in which the session left the row; NULL if not recorded.
     """
     runs = read_runs(
         spark, replica.folder, article, through_seq_inclusive=replica.info().last_seq, with_marker=True
@@ -222,7 +225,7 @@ def _known(
 def _held(
     spark: SparkSession, replica: Replica, article: PublishedArticle, known: DataFrame, head: int
 ) -> DataFrame:
-    """Return the rows as the table has them: rowguid, held_row. Files whose keys lie outside are not read."""
+    """Return the rows as the table has them: rowguid, held_row. Skips files whose keys lie outside."""
     bounds = bounds_of(known, article, lambda field: F.col(f"{_KNOWN}.{ROW}.{field}"))
     rows = read_version(spark, replica.table(article), head).where(within_bounds(article, bounds))
     images = rows.select(row_image(article.columns).cast(struct_type(article.types)).alias(_HELD))
@@ -237,8 +240,10 @@ def retry_failed(
 ) -> RetryResult:
     """Mark the refused changes that wait at a replica, and those that wait for it at the replicas in reach.
 
-    Starts no engine. Raises: ConfigurationError if the folder is no replica or a name is unknown; ConflictError if a
-        session is interrupted; LeaseError, StoreError.
+    Starts no engine.
+
+    Raises: ConfigurationError if the folder is not a replica or a name is unknown; ConflictError if a session is
+    interrupted; LeaseError, StoreError.
     """
     replica = Replica(root).require()
     replid = replica.info().replid

@@ -22,10 +22,11 @@ def export_conflicts(
 ) -> dict[str, int]:
     """Write the chosen conflicts into a folder, and return the number in each file.
 
-    CSV has a column for each fact, `winner_<column>` and `loser_<column>`; what a spreadsheet would compute is quoted. JSON
-    has an object on each line. Values are texts, NULL is an empty cell or null. Starts no engine.
+    CSV has a column for each fact, `winner_<column>` and `loser_<column>`; values that a spreadsheet would compute are
+    quoted. JSON has an object on each line. Values are texts, NULL is an empty cell or null. Starts no engine.
 
-    Raises: ConfigurationError if the folder is no replica, a name is unknown or the folder cannot be written; StoreError.
+    Raises: ConfigurationError if the folder is not a replica, a name is unknown or the folder cannot be written;
+    StoreError.
     """
     by_article: dict[str, list[ConflictRecord]] = {}
     for each in read_conflicts(root, chosen=chosen, with_rows=True):

@@ -1,7 +1,7 @@
-"""Conflicts as one page of HTML that needs nothing else: no network, no other file, no code but its own.
+"""Conflicts as one self-contained HTML page: no network, no other file, no code but its own.
 
-What comes from rows is data in a script element, shown as text only; a policy of the page lets nothing but its own style
-and script run. So no value, name or key can become markup or code.
+Row values are data in a script element, shown as text only; the page's security policy runs only its own style and
+script. So no value, name or key can become markup or code.
 """
 
 import base64
@@ -106,7 +106,7 @@ draw();
 
 
 def conflict_page(replica: str, conflicts: Sequence[ConflictRecord], *, total: int) -> str:
-    """Return the page of conflicts, given newest first with their rows; `total` is how many there are to be had."""
+    """Return the page of conflicts, given newest first with their rows; `total` counts all matching conflicts."""
     cut = f" The newest {len(conflicts):,} of {total:,} are shown." if len(conflicts) < total else ""
     written = datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC")
     policy = f"default-src 'none'; style-src '{_hash(_STYLE)}'; script-src '{_hash(_SCRIPT)}'"
@@ -145,7 +145,7 @@ def _hash(text: str) -> str:
 
 
 def _json(value: object) -> str:
-    """Return JSON that no parser of HTML or script takes for anything else."""
+    """Return JSON that is safe inside an HTML script element."""
     text = json.dumps(value, ensure_ascii=True)
     return text.replace("&", "\\u0026").replace("<", "\\u003c").replace(">", "\\u003e")
 

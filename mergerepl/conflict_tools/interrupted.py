@@ -1,11 +1,11 @@
-"""No tool changes what a session that died is about to write."""
+"""Protect the planned writes of a dead session from the conflict tools."""
 
 from mergerepl.errors import ConflictError
 from mergerepl.replica.replica import Replica
 
 
 def refuse_interrupted(replica: Replica) -> None:
-    """Check that no session is staged here, or points here.
+    """Check that no session is staged here, and no pointer names one.
 
     Raises: ConflictError.
     """

@@ -45,14 +45,12 @@ def read_conflicts(
     with_rows: bool = False,
     chosen: ConflictFilter | None = None,
 ) -> tuple[ConflictRecord, ...]:
-    """Return the conflicts logged at a replica, newest first; with (the beginning of) an id the one it names.
+    """Return the conflicts logged at a replica, newest first; with an id or its beginning, the one it names.
 
-    `chosen` has the publication, the article and the other conditions.
+    `chosen` has the publication, the article and the other conditions. The rows cost one read of each of their tables,
+    for any number of conflicts.
 
-    The rows cost one read of each table they are in, however many conflicts are asked for.
-
-    Raises: ConfigurationError if the folder is no replica, a name is unknown or several ids begin so;
-        StoreError.
+    Raises: ConfigurationError if the folder is not a replica, a name is unknown or several ids match; StoreError.
     """
     replica = Replica(root).require()
     chosen = chosen or ConflictFilter(publication, article, () if conflict_id is None else (conflict_id,))
@@ -86,7 +84,7 @@ def read_conflicts(
 
 
 def _resolutions(replica: Replica, ids: Sequence[str]) -> dict[str, ConflictResolution]:
-    """Return how conflicts were settled, by id: the last time."""
+    """Return the last settlement of each conflict, by id."""
     where = f"{CONFLICT_ID} in ({text_literals(ids)})" if len(ids) <= _MOST_NAMED else None
     rows = [
         row
@@ -101,9 +99,9 @@ def _resolutions(replica: Replica, ids: Sequence[str]) -> dict[str, ConflictReso
 
 
 def _settling(replica: Replica) -> list[Replica]:
-    """Return the replicas in reach at which a conflict may have been settled that is logged at this one.
+    """Return the replicas in reach that may have settled a conflict logged at this one.
 
-    Where subscribers log conflicts, too, they are the same ones, with the same ids.
+    Where subscribers log conflicts too, these have the same ids.
     """
     return (
         in_reach(replica) if any(row.decentralized_conflicts for row in replica.publications) else [replica]
@@ -124,9 +122,9 @@ def _gone(replica: Replica, rows: Sequence[ConflictRow]) -> set[str]:
 
 
 def refused_and_gone(sources: Iterable[Replica]) -> str:
-    """Return the condition of a refused change that was not undone, and that waits at none of these replicas any more.
+    """SQL condition of a refused change that was not undone, and that no longer waits at any of these replicas.
 
-    A change of a replica that is not among them counts as waiting.
+    A change of another replica counts as waiting.
     """
     places = []
     for source in sources:
@@ -149,7 +147,7 @@ def refused_and_gone(sources: Iterable[Replica]) -> str:
 
 
 def no_conflict(root: Location, ids: Sequence[str] = ()) -> str:
-    """Return what to say where no logged conflict has one of these ids, or none is chosen."""
+    """Return the message for ids without a logged conflict, or for an empty choice."""
     named = ", ".join(map(repr, ids))
     what = f"There is no conflict {named}" if named else "No conflict meets these conditions"
     return (
@@ -176,7 +174,7 @@ def require_ids(root: Location, chosen: ConflictFilter) -> None:
 
 
 def settled_ids(*replicas: Replica) -> set[str]:
-    """Return the ids of the conflicts that were resolved by hand at these replicas."""
+    """The ids of the conflicts that were resolved by hand at these replicas."""
     return {
         row[CONFLICT_ID]
         for replica in replicas
@@ -186,9 +184,9 @@ def settled_ids(*replicas: Replica) -> set[str]:
 
 
 def count_conflicts(root: Location, chosen: ConflictFilter) -> int:
-    """Return how many conflicts are logged at a replica.
+    """Count the conflicts logged at a replica.
 
-    Raises: ConfigurationError if the folder is no replica or a name is unknown; StoreError.
+    Raises: ConfigurationError if the folder is not a replica or a name is unknown; StoreError.
     """
     replica = Replica(root).require()
     conditions = conditions_of(replica, chosen)
@@ -258,12 +256,12 @@ def _record(replica: Replica, row: ConflictRow) -> ConflictRecord:
 
 
 def _article(replica: Replica, nickname: int) -> PublishedArticle | None:
-    """Return an article by its nickname; None if it is not published any more."""
+    """Return an article by its nickname; None if it is no longer published."""
     return next((article for article in replica.articles if article.nickname == nickname), None)
 
 
 def _with_rows(replica: Replica, rows: Sequence[ConflictRow]) -> tuple[ConflictRecord, ...]:
-    """Return conflicts with their rows; those of an article that is not published any more only with the losing one."""
+    """Add the rows to conflicts; an article that is no longer published has only losing rows."""
     articles = {article.nickname: article for article in replica.articles}
     known = [row for row in rows if row.tablenick in articles]
     losing, versions = _losing_rows(replica, articles, known), _versions(replica, articles, known)
@@ -314,14 +312,14 @@ def _kept_in(table: Location, columns: Sequence[str], ids: Iterable[str]) -> dic
 def _winning_row(
     article: PublishedArticle, row: ConflictRow, versions: Iterable[Row]
 ) -> dict[str, object] | None:
-    """Return the row as it won, by the oldest version here that includes the winning change; None: a delete won.
+    """Return the winning row: the oldest version here that includes the winning change; None if a delete won.
 
-    The resolving session records the outcome, which includes the losing change too. A session of one direction
-    records nothing at the replica that won: there the winner's own version is the oldest one.
+    The resolving session records the outcome, which includes the losing change too. A session of one direction records
+    nothing at the winner's replica: there the winner's own version is the oldest one.
     """
     kind = ConflictType(row.conflict_type)
     if row.is_undecided or (kind is ConflictType.RESOLUTION and article.rejects == PUBLISHER):
-        # A change that was not taken lost to the row that is in the table, in any later version.
+        # A change that was not taken lost to the row in the table, in any later version.
         return None
     versions = [each for each in versions if covers(each["lineage"], row.winning_lineage)]
 
@@ -340,7 +338,7 @@ def _winning_row(
 def _versions(
     replica: Replica, articles: Mapping[int, PublishedArticle], rows: Iterable[ConflictRow]
 ) -> defaultdict[tuple[int, str], list[Row]]:
-    """Return article and rowguid -> all recorded versions of that row, a delete without an image."""
+    """Return article and rowguid -> all recorded versions of that row; a delete has no image."""
     guids = defaultdict(set)
     for row in rows:
         guids[row.tablenick].add(row.rowguid)
@@ -371,11 +369,11 @@ def conflict_frame(
 ) -> "DataFrame":
     """Return one article's conflicts: the losing row's columns, then those of MSmerge_conflicts_info.
 
-    A losing delete has NULL in the columns of the row. A column of MSmerge_conflicts_info that is named like
-    one of the article's is called `info_<name>`.
+    A losing delete has NULL in the columns of the row. If a column of MSmerge_conflicts_info has the name of an
+    article's column, it is renamed to `info_<name>`.
 
-    Raises: ConfigurationError if the folder is no replica or has no such article; StoreError if one of the tables is gone
-        or damaged.
+    Raises: ConfigurationError if the folder is not a replica or has no such article; StoreError if a table is gone or
+    damaged.
     """
     from pyspark.sql import functions as F
 
@@ -406,9 +404,9 @@ _COLUMNS = ("tablenick", "conflict_type", "resolver", "MSrepl_create_time", "col
 
 
 def conflict_summary(root: Location, chosen: ConflictFilter) -> tuple[ConflictCount, ...]:
-    """Return the counts, the newest day first. Starts no engine.
+    """Count the conflicts by day, newest first. Starts no engine.
 
-    Raises: ConfigurationError if the folder is no replica or a name is unknown; StoreError.
+    Raises: ConfigurationError if the folder is not a replica or a name is unknown; StoreError.
     """
     replica = Replica(root).require()
     conditions = conditions_of(replica, chosen)

@@ -1,7 +1,7 @@
 """Remove old conflicts: first the rows that list them, then their losing rows, then their resolutions.
 
-A conflict without its losing row would look like a lost delete. The next purge removes what an interrupted one left. A
-change that a table refuses stays listed as long as it waits.
+A conflict without its losing row would look like a lost delete. The next purge completes an interrupted one. A change
+that a table refuses stays listed as long as it waits.
 """
 
 import logging
@@ -32,9 +32,11 @@ _NOTE = "conflicts-purged"
 def purge_conflicts(
     root: Location, chosen: ConflictFilter, *, older_than: timedelta | None = None, dry_run: bool = False
 ) -> PurgeResult:
-    """Remove the chosen conflicts that are older than a time; without one, than the retention of their publication.
+    """Remove the chosen conflicts older than a time; by default than the retention of their publication.
 
-    Starts no engine. Raises: ConfigurationError if the folder is no replica or a name is unknown; LeaseError, StoreError.
+    Starts no engine.
+
+    Raises: ConfigurationError if the folder is not a replica or a name is unknown; LeaseError, StoreError.
     """
     with lease(root, purpose="mergerepl conflicts purge"):
         replica = Replica(root).require()
@@ -61,9 +63,9 @@ def purge_conflicts(
 
 
 def purge_when_due(replicas: Sequence[Replica], *, now: datetime | None = None) -> None:
-    """Remove once a day what the publications of these replicas do not keep any longer. Their caller holds them.
+    """Once a day, remove the conflicts past the retention of their publications. The caller holds these replicas.
 
-    What fails here is logged: the session itself is complete.
+    A failure is only logged: the session itself is complete.
     """
     from deltalake.exceptions import DeltaError
 
@@ -71,7 +73,7 @@ def purge_when_due(replicas: Sequence[Replica], *, now: datetime | None = None) 
     waits_no_more = cache(lambda: _waits_no_more(replicas))
     for replica in replicas:
         stated = {"day": today.strftime("%Y-%m-%d")}
-        # Another's interrupted session may have logged its losing rows and not yet what lists them.
+        # Another's interrupted session may have logged its losing rows but not yet their list.
         if replica.has_staged() or read_note(replica.root, _NOTE) == stated:
             continue
         try:
@@ -85,7 +87,7 @@ def purge_when_due(replicas: Sequence[Replica], *, now: datetime | None = None) 
 
 
 def _purge_older(replica: Replica, pubid: str, before: datetime, waits_no_more: Callable[[], str]) -> None:
-    """Remove a publication's conflicts from before a moment, by conditions: however many there are, nothing is listed."""
+    """Remove a publication's conflicts from before a moment, by conditions, without listing them."""
     info, control = replica.folder / conflicts_info.NAME, replica.control
     old = _older(pubid, before)
     where = f"{old} and {waits_no_more()}"
@@ -111,10 +113,9 @@ def _older(pubid: str, before: datetime) -> str:
 
 
 def _waits_no_more(sources: Iterable[Replica]) -> str:
-    """Return the condition of a conflict that is no refused change, one that was undone, or one that waits at none of these
-    replicas any more.
+    """SQL condition of a conflict whose change was not refused, was undone, or no longer waits at any of these replicas.
 
-    Of a replica that is not among them nobody knows.
+    The state at other replicas is unknown.
     """
     refused = ", ".join(map(str, conflicts_info.FAILED_CHANGES))
     return f"(conflict_type not in ({refused}) or resolver is not null or {refused_and_gone(sources)})"
@@ -125,7 +126,7 @@ def _table(name: str) -> SystemTable:
 
 
 def _removed(replica: Replica, table: SystemTable, ids: Collection[str], *, dry_run: bool) -> int:
-    """Remove the rows of some conflicts and return how many there are, or were."""
+    """Remove the rows of some conflicts and return their number; `dry_run` only counts."""
     if not ids or not replica.control.exists(table):
         return 0
     path = replica.control.path(table.name)
@@ -134,7 +135,7 @@ def _removed(replica: Replica, table: SystemTable, ids: Collection[str], *, dry_
     if dry_run or not listed:
         return len(listed)
     if len(left) < min(len(listed), _IDS_AT_ONCE):
-        # One commit for a million that go, where few stay.
+        # One commit removes a million rows if few stay.
         replica.control.delete(
             table, where=f"{CONFLICT_ID} not in ({text_literals(left)})" if left else "true"
         )

@@ -1,9 +1,9 @@
-"""Decide a conflict again: the loser, or other values, become an ordinary change of one replica, which syncs send on.
+"""Resolve a conflict by hand.
 
-The row is written only if it still equals the outcome of the conflict, bit by bit. The commit counts as a user's change
-(its mark's kind is `resolve`). So the next capture records it with knowledge of the outcome, and it does not conflict with
-changes that also knew it. A run that died after its commit finds the rows as they should be, and only notes the conflicts
-as settled.
+The loser, or other values, become an ordinary change of one replica, which syncs send on. The row is written only if it
+still equals the outcome of the conflict, bit by bit. The commit counts as a user's change (its mark's kind is
+`resolve`). So the next capture records it with knowledge of the outcome, and it does not conflict with changes that
+also knew it. If a run dies after its commit, the next one finds the rows as wanted and only notes the conflicts as settled.
 """
 
 import getpass
@@ -77,14 +77,14 @@ def resolve_conflicts(
     dry_run: bool,
     progress: Progress,
 ) -> ResolveResult:
-    """Settle conflicts of one replica. Without rows to write no engine is started.
+    """Settle conflicts of one replica. Starts an engine only if rows must be written.
 
     The rows of all articles are decided and checked against their tables before the first one is written.
 
-    Raises: ConfigurationError if the folder is no replica, no conflict is meant, or a column or value cannot be;
-        SchemaMismatchError if a table's columns are not the published ones; ConflictError if there are too many, a
-        session is interrupted, an article is not published any more, one is a change that a table refuses, or a table
-        would refuse a row; LeaseError; StoreError, CommitConflictError.
+    Raises: ConfigurationError if the folder is not a replica, no conflict matches, or a column or value is invalid;
+    SchemaMismatchError if a table's columns differ from the published ones; ConflictError if there are too many, a
+    session is interrupted, an article is no longer published, a conflict is a refused change, or a table would refuse a
+    row; LeaseError; StoreError, CommitConflictError.
     """
     with lease(root, purpose="mergerepl conflicts resolve"):
         replica = Replica(root).require()
@@ -130,7 +130,7 @@ def resolve_conflicts(
 
 @contextmanager
 def _ending(end: str, article: PublishedArticle) -> Iterator[None]:
-    """Let an error about an article's conflicts end with what is done already."""
+    """Add the progress so far to an error about an article's conflicts."""
     try:
         with plain_errors(f"resolving conflicts of article '{article.name}'", again=_AGAIN):
             yield
@@ -169,7 +169,7 @@ def _chosen_rows(replica: Replica, chosen: ConflictFilter) -> list[ConflictRow]:
 
 
 def _newest_of_each_row(rows: Sequence[ConflictRow]) -> dict[str, ConflictRow]:
-    """Return the newest conflict of each row, by its id; `rows` begin with the newest."""
+    """Return the newest conflict of each row, by its id; expects the newest first in `rows`."""
     newest: dict[str, ConflictRow] = {}
     for row in rows:
         newest.setdefault(row.rowguid, row)
@@ -202,7 +202,7 @@ def _check_values(
     for nickname in {row.tablenick for row in rows}:
         article = articles[nickname]
         at = ArticleTable(article, replica.root, info.replid, replica.publishes(article.pubid))
-        # What is written must mean the columns that were published.
+        # The values must mean the published columns.
         check_columns(at, feed_window(at.path, captured_position(replica, article, info)))
         for name in wish.values:
             if name not in article.value_columns:
@@ -215,7 +215,7 @@ def _check_values(
 
 @dataclass(frozen=True)
 class _Plan:
-    """The decisions of an article's conflicts. Their rows are staged; `work.actions` are the numbers of rows by action."""
+    """The decisions for an article's conflicts, with their rows staged; `work.actions` counts rows by action."""
 
     article: PublishedArticle
     rows: Sequence[ConflictRow]
@@ -240,7 +240,7 @@ def _plan(
 ) -> _Plan:
     """Decide an article's conflicts, stage the rows to write, and check that the table takes them.
 
-    Of several conflicts of a row the newest has its outcome; it is decided, and the others are settled with it.
+    The newest of several conflicts of a row has its outcome. It is decided; the others are settled with it.
 
     Raises: ConflictError naming the conflict, its row and the rule.
     """
@@ -306,9 +306,9 @@ def _stage_checked(
     facts: TableState,
     conflicts: Mapping[str, ConflictRow],
 ) -> None:
-    """Write the rows of one article to a folder, generated columns computed, and check that its table takes them.
+    """Write the rows of one article to a folder, with generated columns computed, and check that its table takes them.
 
-    Raises: ConflictError naming the conflict, its row and the rule, or why the table takes no rows.
+    Raises: ConflictError naming the conflict, its row and the rule, or the reason why the table takes no rows.
     """
     remove_leftover(folder)
     rows = wanted.select("conflict_id", ROWGUID, ACTION, F.col(NEW).alias(ROW))
@@ -408,9 +408,9 @@ def _carry_out(spark: SparkSession, replica: Replica, plan: _Plan, wish: Wish, r
 def _overwritten(
     spark: SparkSession, replica: Replica, plan: _Plan, wish: Wish, resolution: str, before: int
 ) -> str:
-    """Return the conflicts whose rows we wrote, and others had changed by the version before our commit.
+    """Return the conflicts whose rows we wrote although others had changed them by the version before our commit.
 
-    Returns: The beginning of a sentence; empty if there are none.
+    Returns: The beginning of a sentence, or ''.
     """
     by_id = _newest_of_each_row(plan.settled)
     kept = Kept()

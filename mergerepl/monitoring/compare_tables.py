@@ -31,7 +31,7 @@ _SUMS = ("rows", *_HALVES)
 
 @dataclass(frozen=True)
 class Compared:
-    """An article at both sides: each side's table as it was when the comparison began."""
+    """Both sides' tables of an article, at their versions when the comparison began."""
 
     publisher: PublishedArticle
     subscriber: PublishedArticle
@@ -49,9 +49,9 @@ def compare_tables(
 ) -> ArticleValidation:
     """Compare the rows of two tables: return their counts, and the keys that differ.
 
-    `publisher_rows` are those of the publisher's table that the subscriber is to have; None: all of them.
+    `publisher_rows` are the rows that the subscriber should have; None for all rows of the publisher's table.
 
-    Raises: StoreError if one is no Delta table; SchemaMismatchError if one lacks a published column.
+    Raises: StoreError if one is not a Delta table; SchemaMismatchError if one lacks a published column.
     """
     compared = Compared(
         publisher,
@@ -89,12 +89,12 @@ def _bucket(article: PublishedArticle, schema: T.StructType) -> Column:
 
 
 def _bucket_sums(hashed: DataFrame) -> list[Row]:
-    """Return rows and hash sums of each bucket at both sides. At most `BUCKETS` rows."""
+    """Return each bucket's row count and hash sums at both sides. At most `BUCKETS` rows."""
     return hashed.groupBy(_BUCKET).agg(*_sums()).collect()
 
 
 def _sums() -> list[Column]:
-    """Return the measures of a group: rows and sums of the halves of their hashes, at both sides."""
+    """Return a group's aggregates: rows and sums of the halves of their hashes, at both sides."""
     measures = []
     for name, here in (("publisher", F.col(_AT_PUBLISHER)), ("subscriber", ~F.col(_AT_PUBLISHER))):
         measures.append(F.count_if(here).alias(f"{name}_rows"))
@@ -115,7 +115,7 @@ def _is_equal(row: Row) -> bool:
 
 
 def _differing_keys(compared: Compared, buckets: Sequence[int]) -> tuple[int, tuple[KeyDifference, ...]]:
-    """Return how many keys differ in these buckets, and the first ones by key."""
+    """Count the keys that differ in these buckets, and return the first ones by key."""
     article = compared.publisher
     sides = _keyed(compared.publisher_rows, compared.publisher, buckets, at_publisher=True).unionByName(
         _keyed(compared.subscriber_rows, compared.subscriber, buckets, at_publisher=False)
@@ -167,9 +167,9 @@ def _kind() -> Column:
 
 
 def row_count(table: Location) -> int:
-    """Return the number of rows of a table's latest version. Starts an engine only if the log does not say it.
+    """Return the number of rows of a table's latest version. Starts an engine only if the log lacks the counts.
 
-    Raises: StoreError if it is no Delta table.
+    Raises: StoreError if it is not a Delta table.
     """
     version = head_version(table)
     known = _count_in_log(table, version)
@@ -177,7 +177,7 @@ def row_count(table: Location) -> int:
 
 
 def _count_in_log(table: Location, version: int) -> int | None:
-    """Return the sum of the files' record counts; None if one is missing or there may be deletion vectors."""
+    """Return the sum of the files' record counts; None if one is missing or the table may have deletion vectors."""
     from deltalake.exceptions import DeltaError
 
     try:
@@ -209,10 +209,9 @@ _NULLS_AT_ONCE = 62
 
 
 def row_hash(columns: Sequence[str], schema: T.StructType) -> Column:
-    """Return the 64-bit hash of a row's columns, taken in the given order.
+    """Return the 64-bit hash of a row's columns, in the given order.
 
-    xxhash64 skips NULLs (NULL, 'a' and 'a', NULL would hash alike) and takes -0.0 for 0.0, so extra terms
-    distinguish both.
+    xxhash64 skips NULLs (NULL, 'a' and 'a', NULL would hash alike) and takes -0.0 for 0.0, so extra terms distinguish both.
     """
     terms: list[Column] = []
     for name in columns:
@@ -221,7 +220,7 @@ def row_hash(columns: Sequence[str], schema: T.StructType) -> Column:
 
 
 def key_hash(columns: Sequence[str], schema: T.StructType) -> Column:
-    """Return the 64-bit hash of a row's key, to divide rows into buckets by."""
+    """Return the 64-bit hash of a row's key, which selects its bucket."""
     return F.xxhash64(*(comparable(F.col(quote(name)), schema[name].dataType) for name in columns))
 
 
@@ -230,13 +229,13 @@ def _terms(value: Column, data_type: T.DataType) -> Iterable[Column]:
         is_negative_zero = F.when(value == 0, value.cast("string") == "-0.0")
         return value, is_negative_zero
     if isinstance(data_type, T.StructType | T.ArrayType | T.MapType):
-        # Inside of these NULLs count too; as JSON they have a place.
+        # NULLs inside these values count too; JSON keeps their place.
         return (F.to_json(F.struct(comparable(value, data_type)), _MICROSECONDS),)
     return (comparable(value, data_type),)
 
 
 def _nulls(columns: Sequence[str]) -> list[Column]:
-    """Return bit masks of the columns that are NULL; also of NOT NULL ones, which the other side may not have."""
+    """Return bit masks of the NULL columns, including NOT NULL columns: the other side may lack that constraint."""
     masks = []
     for first in range(0, len(columns), _NULLS_AT_ONCE):
         bits = [

@@ -1,4 +1,4 @@
-"""What makes a few changes of an article's table take long, as its log says it, and what helps."""
+"""The reasons why a few changes of an article's table take long, from its log, and their remedy."""
 
 import shlex
 from collections.abc import Sequence
@@ -18,18 +18,17 @@ _COPIED_ROWS, _COPIED_PER_CHANGE = 1_000_000, 100
 
 @dataclass(frozen=True)
 class Cost:
-    """Why changes of a table are dear, as clauses, and what to do about it."""
+    """Why changes of a table are expensive, as clauses, and the remedy."""
 
     reasons: tuple[str, ...]
     remedy: str
 
     def __str__(self) -> str:
-        """Return all of it as sentences."""
         return f"{'; '.join(self.reasons)}. {self.remedy}"
 
 
 def layout_reasons(found: Layout, file_bytes: int) -> list[str]:
-    """Return what is wrong with a table's files, as clauses. Files of up to twice the wanted size are fine."""
+    """Return the faults of a table's files, as clauses. Files of up to twice the wanted size are fine."""
     reasons = []
     if found.largest_bytes > 2 * file_bytes:
         size = found.largest_bytes // _MIB
@@ -45,9 +44,9 @@ def layout_reasons(found: Layout, file_bytes: int) -> list[str]:
 
 
 def cost(root: Location, article: str, key: Sequence[str], table: TableState) -> Cost | None:
-    """Return why changes of an article's table at a replica are dear; None if they are not.
+    """Return why changes of an article's table at a replica are expensive, or None.
 
-    `key` are the columns by whose bounds a sync leaves files out.
+    `key` are the columns whose bounds a sync uses to skip files.
 
     Raises: StoreError if one of its last commits is damaged.
     """
@@ -66,16 +65,16 @@ def cost(root: Location, article: str, key: Sequence[str], table: TableState) ->
 
 
 def update_cost(table: TableState, key: Sequence[str]) -> str:
-    """Return as sentences that the last UPDATE by delta-rs costs a reader by `key` as much as its files; else nothing.
+    """Return a warning if the last UPDATE by delta-rs costs a reader by `key` as much as the table's files; else ''.
 
-    Of others nothing is said: each proof reads the key of all rows of the files that its commit touched.
+    Other commits are not checked: each proof reads the key of all rows of the files that its commit touched.
 
     Raises: StoreError if one of the last commits is damaged.
     """
     last = next((commit for commit in last_commits(table) if commit.has_untrue_feed), None)
     if last is None:
         return ""
-    # It loads pyspark, which nothing else here needs.
+    # It loads pyspark, which no other code here needs.
     from mergerepl.delta.update_keys import REMEDY, update_keys
 
     keys = update_keys(table.path, last.version, key)

@@ -1,6 +1,6 @@
-"""What `mergerepl doctor` looks at: Java, JARs, versions, cache and the storage of replicas.
+"""The checks of `mergerepl doctor`: Java, JARs, versions, cache and the storage of replicas.
 
-Nothing here changes a replica or starts a JVM, unless `mend` or `start_engine` asks for it.
+They change a replica only with `mend`, and start a JVM only with `start_engine`.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from mergerepl.store.folders import exists, has_system_tables
 from mergerepl.store.location import Location
 from mergerepl.systables.table import Plane
 
-# The JARs on the class path are of these releases; Python sides of others do not fit them.
+# The releases of the JARs on the class path; the Python packages must match them.
 EXACT_VERSIONS = {"pyspark": "4.2.0", "delta-spark": "4.4.0"}
 OTHER_PACKAGES = ("deltalake", "pyarrow", "pandas")
 LOW_DISK_BYTES = 2 * 1024**3
@@ -39,7 +39,7 @@ _FOLLOW = "Follow the message, then run `mergerepl doctor` again."
 
 
 class Status(StrEnum):
-    """How a check came out."""
+    """The result of a check."""
 
     OK = "ok"
     WARN = "warn"
@@ -50,7 +50,7 @@ class Status(StrEnum):
 
 @dataclass(frozen=True)
 class Check:
-    """One thing looked at."""
+    """One check and its result."""
 
     name: str
     status: Status
@@ -62,14 +62,14 @@ class Check:
 def checks(
     replica_roots: Sequence[str] = (), *, start_engine: bool = False, mend: bool = False
 ) -> list[Check]:
-    """Look at this machine and the given replica roots.
+    """Check this machine and the given replica roots.
 
     Args:
         replica_roots: Folders or `file://` URIs; they need not exist yet.
         start_engine: Also start the embedded engine (or reach the running session) and count to one in it.
-        mend: Write files again that other libraries read or remove wrongly, holding each replica meanwhile.
+        mend: Rewrite files that other libraries read or remove wrongly, holding each replica's lease.
 
-    Raises: LeaseError if a replica with such files is in use; StoreError, CommitConflictError if they cannot be mended.
+    Raises: LeaseError if a replica with such files is in use; StoreError, CommitConflictError if they cannot be rewritten.
     """
     found = [*_java_and_jars(), *_versions(), _memory(), _cache(), *_environment()]
     for root in replica_roots:
@@ -80,7 +80,6 @@ def checks(
 
 
 def _java_and_jars() -> Iterator[Check]:
-    """Check the Java, and what goes on its class path."""
     try:
         java = find_java()
     except EngineError as error:
@@ -110,7 +109,7 @@ def _java_and_jars() -> Iterator[Check]:
 
 
 def _own_jars(own: list[Path], where: str, remedy: str) -> Check:
-    """Check JARs that the user chose: others than the tested ones are allowed, and worth a word."""
+    """Check JARs that the user chose: warn if they differ from the tested ones."""
     listed = os.pathsep.join(map(str, own))
     tested = {artifact.sha256 for artifact in jars.ARTIFACTS}
     if tested <= {jars.checksum(jar) for jar in own}:
@@ -119,7 +118,6 @@ def _own_jars(own: list[Path], where: str, remedy: str) -> Check:
 
 
 def _cached_jar(artifact: jars.Artifact) -> Check:
-    """Check a JAR of the cache."""
     name, path = f"jar {artifact.name}", jars.cached_jar(artifact)
     if jars.is_intact(artifact):
         return Check(name, Status.OK, f"{path}, checksum as expected")
@@ -130,7 +128,7 @@ def _cached_jar(artifact: jars.Artifact) -> Check:
 
 
 def _class_data(java: Java, delta_jars: list[Path]) -> Check:
-    """Check the class-data archive. It only makes starts quicker, so its absence is no warning."""
+    """Check the class-data archive. It only speeds up starts, so its absence is not a warning."""
     if not all(jar.exists() for jar in delta_jars):
         return Check("class data", Status.OK, "no archive yet: made after the first sync")
     path = archive.archive_path(java, jvm.build_class_path(delta_jars))
@@ -153,7 +151,7 @@ def _versions() -> Iterator[Check]:
         if expected is None or version == expected:
             yield Check(package, Status.OK, version)
         else:
-            # A cluster brings its own Spark; there is no embedded engine then, and nothing to mend.
+            # A cluster brings its own Spark, so there is no embedded engine to check.
             yield Check(
                 package,
                 Status.WARN,
@@ -163,7 +161,7 @@ def _versions() -> Iterator[Check]:
 
 
 def _memory() -> Check:
-    """Check what the embedded JVM would get."""
+    """Check the memory of the embedded JVM."""
     try:
         heap = confs.heap_mb(long_running=False)
     except EngineError as error:
@@ -190,7 +188,7 @@ def _cache() -> Check:
 
 
 def _environment() -> Iterator[Check]:
-    """Check what reaches into file names and into the JVM."""
+    """Check the environment variables that affect file names and the JVM."""
     try:
         roots.require_utf8_names()
     except MergeReplError as error:
@@ -202,7 +200,7 @@ def _environment() -> Iterator[Check]:
 
 
 def _with_disk(name: str, folder: Location, detail: str) -> Check:
-    """Return the check of a folder that works, unless its disk is nearly full."""
+    """Return an OK check of a folder, or a warning if its disk is nearly full."""
     free = shutil.disk_usage(folder).free
     detail += f", {free / 1024**3:.1f} GiB free"
     if free < LOW_DISK_BYTES:
@@ -213,7 +211,7 @@ def _with_disk(name: str, folder: Location, detail: str) -> Check:
 
 
 def _replica(root: str, *, mend: bool) -> Iterator[Check]:
-    """Check a replica's storage and whether somebody holds it."""
+    """Check a replica's storage and its lease."""
     name = f"storage {roots.masked(root)}"
     try:
         folder = Location.of(roots.parse(root))
@@ -230,7 +228,7 @@ def _replica(root: str, *, mend: bool) -> Iterator[Check]:
         )
         return
     yield _storage(name, folder)
-    # Only an existing lock is looked at: taking it to see would make an agent that starts now fail.
+    # The lock is read, not taken: taking it would make an agent that starts now fail.
     if holder := lease.holder(folder):
         facts = ", ".join(f"{key} {value}" for key, value in holder.items())
         yield Check(f"lock {folder}", Status.WARN, f"held: {facts}", "Wait for that agent, or end it.")
@@ -268,14 +266,14 @@ def _files(folder: Location, *, mend: bool) -> Iterator[Check]:
 
 
 def _cost(folder: Location, article: PublishedArticle, table: Location) -> Iterator[Check]:
-    """Yield that few changes of an article's table take long, if they do."""
+    """Warn if few changes of an article's table take long."""
     found = cost(folder, article.name, article.bounded_identity, open_table(table))
     if found is not None:
         yield Check(f"cost {table}", Status.WARN, "; ".join(found.reasons), found.remedy)
 
 
 def _faulty(folder: Location, faults: FaultyFiles, *, mended: int) -> Check:
-    """Return what is wrong with a table's files, or that it was mended."""
+    """Report the faults of a table's files, or their repair."""
     kinds = {
         "hold times as INT96, which deltalake takes for others before 1678 and after 2261": faults.int96,
         "have names that are not ASCII, which deltalake cannot remove": faults.not_ascii,
@@ -291,8 +289,8 @@ def _faulty(folder: Location, faults: FaultyFiles, *, mended: int) -> Check:
 
 
 def _mended(folder: Location, faults: FaultyFiles) -> int:
-    """Write a table's faulty files again; return how many."""
-    # Imported here: only this needs Spark.
+    """Rewrite a table's faulty files; return their number."""
+    # Imported here: only this function needs Spark.
     from mergerepl.delta.file_faults import mend_files
     from mergerepl.spark import session as engine
     from mergerepl.spark.errors import plain_errors
@@ -307,7 +305,7 @@ def _mended(folder: Location, faults: FaultyFiles) -> int:
 
 
 def _storage(name: str, folder: Location) -> Check:
-    """Check what Delta's commits and mergerepl's own files need of a file system."""
+    """Check the file system guarantees that Delta's commits and mergerepl's own files need."""
     try:
         with tempfile.TemporaryDirectory(dir=folder, prefix="_mergerepl-doctor-") as probe:
             lacking = [needed for needed, works in STORAGE_NEEDS.items() if not works(Path(probe))]
@@ -326,7 +324,7 @@ def _storage(name: str, folder: Location) -> Check:
 
 
 def _links_exclusively(probe: Path) -> bool:
-    """Say whether a hard link to a name that exists is refused: how a commit file is made at most once."""
+    """True if a hard link to an existing name is refused: commit files are then created at most once."""
     first, second = probe / "linked", probe / "link"
     first.touch()
     try:
@@ -341,7 +339,7 @@ def _links_exclusively(probe: Path) -> bool:
 
 
 def _renames_over(probe: Path) -> bool:
-    """Say whether a rename replaces a file: how control files are written whole or not at all."""
+    """True if a rename replaces a file: control files are then written atomically."""
     new, old = probe / "new", probe / "old"
     new.write_text("new")
     old.write_text("old")
@@ -367,7 +365,7 @@ def _engine() -> Check:
         session = engine.session()
         counted = session.range(1).count()
     except (EngineError, OSError) as error:
-        # An OSError is a full or read-only disk, for example. What else was found may say so.
+        # An OSError may be a full or read-only disk; another check may name the cause.
         said = error.message if isinstance(error, EngineError) else f"it cannot be started: {error}"
         return Check("engine", Status.FAIL, said, _FOLLOW)
     pid = engine.jvm_pid()

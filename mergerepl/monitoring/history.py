@@ -28,10 +28,10 @@ def session_history(
 ) -> tuple[SessionRecord, ...]:
     """Return the last sessions a replica took part in, newest first; one recorded twice is returned once.
 
-    `subscriber` is the root of one of them, free of links; the replica may know it by one.
+    `subscriber` is a subscriber's root without links; the replica may know it by a path with a link.
 
-    Raises: ConfigurationError if the folder is no replica or knows no such subscriber; StoreError if a table
-        of it cannot be read.
+    Raises: ConfigurationError if the folder is not a replica or knows no such subscriber; StoreError if one of its
+    tables cannot be read.
     """
     replica = Replica(root).require()
     chosen = _last_sessions(replica, limit, subscriber)
@@ -54,7 +54,7 @@ def session_history(
 
 
 def _require_known(replica: Replica, subscriber: str) -> None:
-    """Refuse a subscriber that has no sessions and is unknown to the replica: the name is a mistake."""
+    """Refuse a subscriber without sessions that is unknown to the replica: the name is a mistake."""
     known = {subscriber_root(replica, row) for row in replica.relations()}
     if subscriber not in map(roots.resolved, known):
         raise ConfigurationError(
@@ -67,7 +67,7 @@ def _require_known(replica: Replica, subscriber: str) -> None:
 
 def _last_sessions(replica: Replica, limit: int, subscriber: str | None) -> list[SessionRow]:
     where = None if subscriber is None else _ran_for(replica, subscriber)
-    # A session is recorded by the run that carried it out, and again by each that finished it after another had died.
+    # The run that carried a session out records it; so does each run that finished it after another had died.
     most = 2 * limit
     while True:
         order = f"order by start_time desc, end_time desc limit {most}"
@@ -81,7 +81,7 @@ def _last_sessions(replica: Replica, limit: int, subscriber: str | None) -> list
 
 
 def _ran_for(replica: Replica, subscriber: str) -> str:
-    """Return the condition of a subscriber's sessions: also of those that it had before it was moved to its root."""
+    """SQL condition of a subscriber's sessions, including those before it was moved to its root."""
     subids = {
         row.subid
         for row in replica.relations()

@@ -10,7 +10,7 @@ from mergerepl.systables.catalog import SubscriptionRow
 
 
 def others(replica: Replica, pubid: str | None = None) -> list[SubscriptionRow]:
-    """Return a replica's rows of sysmergesubscriptions about other replicas, those that have ended left out."""
+    """Return a replica's rows of sysmergesubscriptions about other replicas, without ended subscriptions."""
     return [row for row in replica.relations(pubid) if not row.is_ended]
 
 
@@ -20,13 +20,13 @@ def subscriber_root(replica: Replica, other: SubscriptionRow) -> str:
 
 
 def publication_name(replica: Replica, pubid: str) -> str:
-    """Return a publication's name, its id if the replica does not know it any more."""
+    """Return a publication's name; its id if the replica no longer knows it."""
     names = {row.pubid: row.name for row in replica.publications}
     return names.get(pubid, pubid)
 
 
 def reachable(root: str | Location, replid: str) -> Replica | None:
-    """Return the replica at a root if it can be read and is the one meant, else None."""
+    """Return the replica at a root if it can be read and has this replid, else None."""
     try:
         replica = Replica(root).require()
         return replica if replica.info().replid == replid else None
@@ -44,8 +44,8 @@ def in_reach(replica: Replica) -> list[Replica]:
 def members(replica: Replica, pubid: str, *, asking: str | None = None) -> tuple[list[Replica], list[str]]:
     """Return the replicas of a publication, the publisher first, and the roots of those out of reach.
 
-    The asked replica is among them. A subscriber knows the others only through its publisher, which may not know yet
-    where a subscriber that is `asking` (a replica's id) was moved to.
+    The given replica is among them. A subscriber knows the others only through its publisher, which may not know yet
+    the new place of a moved subscriber: `asking` is the id of that replica.
     """
     ends = {row.subscriber_server: row.replid for row in others(replica, pubid)}
     reached = {root: reachable(root, replid) for root, replid in ends.items()}
@@ -66,7 +66,7 @@ def members(replica: Replica, pubid: str, *, asking: str | None = None) -> tuple
 def article_named(replica: Replica, name: str, publication: str | None) -> PublishedArticle:
     """Return an article by its name.
 
-    Raises: ConfigurationError naming the articles there are, or the publications if several have it.
+    Raises: ConfigurationError naming the existing articles, or the publications if several have it.
     """
     pubid = replica.publication(publication).pubid if publication is not None else None
     articles = [article for article in replica.articles if pubid in (None, article.pubid)]

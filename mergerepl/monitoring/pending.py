@@ -27,11 +27,9 @@ Look = Callable[[Replica, ReplicaInfo, PublishedArticle], tuple[int, str | None]
 def pending_changes(root: Location, *, table_problems: TableProblems) -> tuple[PendingSubscription, ...]:
     """Return the waiting changes of each active subscription: both directions if the other end is in reach.
 
-    Args:
-        root: The replica.
-        table_problems: Says what is wrong with an article's table that the next capture meets (the agent's part).
+    `table_problems` returns the problems of an article's table that the next capture meets (the agent's part).
 
-    Raises: ConfigurationError if the folder is no replica; StoreError if a table of it cannot be read.
+    Raises: ConfigurationError if the folder is not a replica; StoreError if one of its tables cannot be read.
     """
     replica = Replica(root).require()
     info = replica.info()
@@ -39,7 +37,7 @@ def pending_changes(root: Location, *, table_problems: TableProblems) -> tuple[P
     seen: dict[tuple[Location, int], tuple[int, str | None]] = {}
 
     def look(source: Replica, source_info: ReplicaInfo, article: PublishedArticle) -> tuple[int, str | None]:
-        # The publisher's tables are looked at once, not for every subscription.
+        # Read the publisher's tables once, not for every subscription.
         place = source.root, article.nickname
         if place not in seen:
             found = uncaptured(source, article, source_info)
@@ -55,7 +53,7 @@ def pending_changes(root: Location, *, table_problems: TableProblems) -> tuple[P
 def _subscription(
     replica: Replica, info: ReplicaInfo, row: SubscriptionRow, look: Look
 ) -> PendingSubscription:
-    """Return the article counts of the asked replica's own direction, then of the other one."""
+    """Return the article counts of this replica's own direction, then of the other one."""
     other = reachable(row.subscriber_server, row.replid)
     away, back = (DOWNLOAD, UPLOAD) if replica.publishes(row.pubid) else (UPLOAD, DOWNLOAD)
     articles: list[PendingArticle] | None = None

@@ -1,9 +1,9 @@
 """The quick "nothing to do": no table that could make work has changed since a full check found nothing.
 
-After a session found nothing to do, `<publisher>/_mergerepl/quiet/<key>.json` lists every Delta table that
-could make work with its version and its log file's size, time and inode. As long as each of them still is the
-head, the next sync is done after two look-ups a table. In doubt the answer is no, and the full check decides. The
-files are caches: deleting them is harmless. `waiting_if_quiet` loads no library.
+After a session found nothing to do, `<publisher>/_mergerepl/quiet/<key>.json` lists every Delta table that could make
+work with its version and its log file's size, time and inode. While each of them is still the head, the next sync ends
+after two look-ups a table. In doubt the answer is no, and the full check decides. The files are caches: deleting them
+is harmless. `waiting_if_quiet` loads no library.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _SYSTEM_TABLES = (
     "sysmergesubscriptions",
     "MSmerge_genhistory",
     "MSmerge_replinfo",
-    # An edit of these is reported even where there is nothing to do.
+    # An edit of these tables is reported even if there are no changes.
     "MSmerge_contents",
     "MSmerge_tombstone",
 )
@@ -46,9 +46,9 @@ _UNREADABLE = (MergeReplError, OSError, LookupError, TypeError, ValueError)
 def waiting_if_quiet(
     publisher: Location, subscriber: Location, publication: str, direction: str = _BOTH
 ) -> int | None:
-    """Return how many changes wait; None if anything has changed at a replica since a full check found nothing to do.
+    """Count the waiting changes; None if anything has changed at a replica since a full check found nothing to do.
 
-    Each publication has a note of its own: two on one pair of replicas list different tables.
+    Each publication has its own note: two on one pair of replicas list different tables.
     """
     try:
         if any(map(has_staged_session, (publisher, subscriber))):
@@ -57,7 +57,7 @@ def waiting_if_quiet(
         quiet = (note for note in notes if all(is_as_seen(seen) for seen in note["tables"]))
         return next((int(note["waiting"]) for note in quiet), None)
     except _UNREADABLE:
-        # Whatever is wrong with the file or a table: the full check will say it.
+        # The full check will report a problem of the file or a table.
         return None
 
 
@@ -71,12 +71,11 @@ def nothing_to_do(subscriber: Location, publication: str, waiting: int = 0) -> S
 def remember_quiet(
     publisher: Replica, subscriber: Replica, publication: str, direction: str = _BOTH, *, waiting: int = 0
 ) -> None:
-    """Note the versions of all tables after a session found nothing to do; nothing if work has come since.
+    """Note the versions of all tables after a session found nothing to do; skips the note if work has come since.
 
-    The note has also the number of changes that wait because a table refuses them.
-
-    The versions are read first, then the check runs. A later commit (a user's, or another subscriber's session) is
-    either seen by the check or makes a version newer than the noted one. So no lease is needed.
+    The note also has the number of changes that wait because a table refuses them. The versions are read first, then
+    the check runs. A later commit (a user's, or another subscriber's session) is either seen by the check or makes a
+    version newer than the noted one. So no lease is needed.
     """
     pubid = publisher.publication(publication).pubid
     tables = [
@@ -100,9 +99,9 @@ Target = tuple[Location, Location, str]
 
 
 def noted_subscriptions(root: Location) -> list[Target] | None:
-    """Return the active subscriptions of a publisher as they were noted; None if they must be read.
+    """Return the active subscriptions of a publisher from its note; None if they must be read.
 
-    A note is valid only in the folder where it was made: a copy of a replica may have other subscriptions.
+    A note is valid only in its original folder: a copy of a replica may have other subscriptions.
     """
     root = Location.of(resolved(os.path.expanduser(root)))
     try:
@@ -120,7 +119,7 @@ def noted_subscriptions(root: Location) -> list[Target] | None:
             for publisher, subscriber, name in note["subscriptions"]
         ]
     except _UNREADABLE:
-        # Whatever is wrong with the file or a table: reading them will say it.
+        # Reading them will report a problem of the file or a table.
         return None
 
 
@@ -144,11 +143,11 @@ def _name(publisher: Location, subscriber: Location, publication: str, direction
 def _remembered(
     publisher: Location, subscriber: Location, publication: str, direction: str
 ) -> list[dict[str, Any]]:
-    """Return what was noted for a direction; nothing to do both ways is nothing to do in each."""
+    """Return the notes for a direction; a note for both directions counts for each."""
     notes: list[dict[str, Any]] = []
     for noted in dict.fromkeys((_BOTH, direction)):
         note = read_note(publisher, _name(publisher, subscriber, publication, noted))
-        # A damaged note says nothing, and hides no other.
+        # A damaged note is ignored, and hides no other.
         with contextlib.suppress(LookupError, TypeError):
             if (
                 note is not None
@@ -161,7 +160,7 @@ def _remembered(
 
 
 def _has_nothing(publisher: Replica, subscriber: Replica, pubid: str, direction: str) -> bool:
-    """Return whether every table is captured up to its head and no generation waits to travel."""
+    """True if every table is captured up to its head and no generation waits to be sent."""
     from enumeration.plan import Destination, enumeration
     from mergerepl.errors import EnumerationError
     from mergerepl.monitoring.waiting import is_all_captured, source_of
@@ -188,6 +187,6 @@ def _has_nothing(publisher: Replica, subscriber: Replica, pubid: str, direction:
             if enumeration(source_of(source, row, source.articles_of(pubid)), to).has_changes:
                 return False
         except EnumerationError:
-            # The next session says what is wrong.
+            # The next session reports the problem.
             return False
     return True

@@ -41,13 +41,10 @@ _CHAR = re.compile(r"char\((\d+)\)")
 def row_info(
     root: Location, *, article: str, key: Mapping[str, str], publication: str | None = None
 ) -> RowInfo:
-    """Return what every replica of the publication knows and holds of one row; those out of reach are named.
+    """Return every replica's metadata and values of one row; names the replicas out of reach.
 
-    Args:
-        root: Any replica of the publication; a subscriber reaches the others through its publisher.
-        article: Article name.
-        key: Column name -> value as text, one for each identifying column.
-        publication: Its name, if several have such an article.
+    Any replica of the publication can be the `root`: a subscriber reaches the others through its publisher. `key` maps
+    each identifying column to its value as text. `publication` is needed if several have such an article.
 
     Raises: ConfigurationError if a name is unknown or the key does not fit; StoreError.
     """
@@ -77,7 +74,7 @@ def row_info(
     for each in found:
         newest = merge(newest, each.lineage)
     floor = chosen.maxversion_at_cleanup
-    # Whether a damaged one is up to date is unknown.
+    # A damaged replica may or may not be up to date.
     publisher = next((each for each in alike if each[0].publishes(chosen.pubid)), None)
     partitions = row_partitions(*publisher, rowguid) if publisher is not None else ()
     sent_to = sent_partitions(*publisher) if publisher is not None else {}
@@ -96,20 +93,16 @@ def _compared(
     sent_to: Mapping[int, Collection[int]],
     partitions: Sequence[RowPartition],
 ) -> RowReplicaInfo:
-    """Return a replica's row with whether it is up to date.
+    """Set whether a replica's row is up to date.
 
-    Args:
-        each: It, not compared yet.
-        newest: The lineage of all that the replicas in reach know.
-        floor: Versions up to it were cleaned up.
-        sent_to: The partitions that each subscriber gets, by its nickname; without those that get all rows.
-        partitions: Those of the row.
+    `newest` is the union of the lineages at the replicas in reach. Versions up to `floor` were cleaned up. `sent_to`
+    has each subscriber's partitions by its nickname, except subscribers of all rows. `partitions` are those of the row.
     """
     is_current = covers(each.lineage, newest, floor)
     members = {row.partition_id for row in partitions if row.reason is None}
     is_outside = each.nickname in sent_to and members.isdisjoint(sent_to[each.nickname])
     is_outside = is_outside and each.row is None and each.problem is None
-    # A row that is in no partition was deleted, or is as it was published: who knows of that is up to date.
+    # A row without a partition was deleted, or is as published: a replica that has its metadata is up to date.
     is_outside = is_outside and not (is_current and not members)
     return replace(each, current=is_current or is_outside, outside=is_outside)
 
@@ -137,7 +130,7 @@ def _key_values(article: PublishedArticle, key: Mapping[str, str]) -> list[KeyVa
 def _as_stored(
     table: Location, article: PublishedArticle, values: Sequence[KeyValue]
 ) -> list[KeyValue] | None:
-    """Return key values as a table holds them: the texts of a char(n) column are padded. None if unknown."""
+    """Return key values as a table stores them: it pads char(n) columns. None if unknown."""
     try:
         state = open_table(table)
     except StoreError as error:
@@ -163,7 +156,7 @@ def _rowguid(article: PublishedArticle, values: Sequence[KeyValue]) -> str:
 
 
 def _unknown(replica: Replica, error: StoreError) -> RowReplicaInfo:
-    """Return the entry of a replica whose system tables cannot be read: the problem. The others have their own."""
+    """Return the entry of a replica whose system tables cannot be read."""
     nickname = replica.info().nickname
     return RowReplicaInfo(
         str(replica.root), nickname, NONE, None, {}, (), None, current=False, problem=error.message
@@ -198,7 +191,7 @@ def _at_replica(
 def _metadata(
     replica: Replica, info: ReplicaInfo, article: PublishedArticle, rowguid: str
 ) -> tuple[str, Row]:
-    """Return a row's metadata and the table that has it: the higher seq of contents and tombstone counts."""
+    """Return a row's metadata and its table: the higher seq of contents and tombstone counts."""
     names = [contents.GENERATION, contents.LINEAGE, contents.SEQ]
     text = _literal(rowguid, "string")
     where = f"tablenick = {article.nickname} and rowguid = {text} and {contents.SEQ} <= {info.last_seq}"
@@ -212,7 +205,7 @@ def _metadata(
 def _row(
     replica: Replica, article: PublishedArticle, values: Sequence[KeyValue]
 ) -> tuple[dict[str, str | None] | None, str | None]:
-    """Return the published columns of the row as text, None if the table has no such row; or why it cannot be read."""
+    """Return the published columns of the row as text, None if the table lacks the row; or the read error."""
     table = replica.table(article)
     try:
         require_columns(article, table, column_names(table))
@@ -220,11 +213,11 @@ def _row(
     except SchemaMismatchError as error:
         return None, error.message
     except MergeReplError:
-        # A replica that lost its table is reported beside the others; no engine is started for it.
+        # A replica without its table is reported with the others; this needs no engine.
         _, problem = head_or_problem(article, table)
         if problem is not None:
             return None, problem
-        # What delta-rs cannot read (deletion vectors, column mapping, newer types), Spark can.
+        # Spark reads tables that delta-rs cannot (deletion vectors, column mapping, newer types).
         from mergerepl.spark.errors import plain_errors
 
         try:
@@ -243,7 +236,7 @@ def _row_by_delta_rs(table: Location, article: PublishedArticle, values: Sequenc
         if article.rowguid_column is not None:
             column, value = f"lower({column})", str(value).lower()
         elif base_type(type_) in _ROUNDED:
-            # Otherwise a file would be passed over, or taken for one whose rows all have the key, by such bounds.
+            # Otherwise these bounds would skip a file, or treat all its rows as having the key.
             column = f"nullif({column}, null)"
         conditions.append(f"{column} = {_literal(value, type_)}")
     rows = read_rows(table, article.columns, where=" and ".join(conditions), order_limit="limit 1")
@@ -284,9 +277,9 @@ def _row_by_spark(table: Location, article: PublishedArticle, values: Sequence[K
         if article.rowguid_column is not None:
             rows = rows.where(F.lower(column) == str(value).lower())
             continue
-        # As text: a time without a zone would be taken for one of this process's zone.
+        # As text: Spark would read a time without a zone in the zone of this process.
         wanted = F.lit(bytearray(value) if isinstance(value, bytes) else text_of(value)).cast(types[name])
-        # In an array they meet no bounds of files: see `_ROUNDED`.
+        # In an array they are not compared with the bounds of files: see `_ROUNDED`.
         one, other = (F.array(comparable(each, types[name])) for each in (column, wanted))
         rows = rows.where(one == other)
     found = rows.select(*(quote(name) for name in article.columns)).limit(1).toArrow()

@@ -24,19 +24,17 @@ from mergerepl.systables.replinfo import ReplicaInfo
 def replica_status(
     root: Location, *, table_problems: Callable[[PublishedArticle, FeedWindow], Sequence[str]]
 ) -> ReplicaStatus:
-    """Return who a replica is, what it holds and how far each subscription is.
+    """Return a replica's identity, its articles and the progress of each subscription.
 
-    Args:
-        root: The replica.
-        table_problems: Says what is wrong with an article's table that the next capture meets (the agent's part).
+    `table_problems` returns the problems of an article's table that the next capture meets (the agent's part).
 
-    Raises: ConfigurationError if the folder is no replica; StoreError if its catalog cannot be read.
+    Raises: ConfigurationError if the folder is not a replica; StoreError if its catalog cannot be read.
     """
     replica = Replica(root).require()
     info = replica.info()
     rows = others(replica)
     published = [row.pubid for row in replica.published]
-    # The tables of a subscription that has ended are the user's own again, and may be gone.
+    # The tables of an ended subscription belong to the user again, and may be gone.
     part = {*published, *(row.pubid for row in rows)}
     articles = [each for each in replica.articles if each.pubid in part]
     looks = [(article, uncaptured(replica, article, info)) for article in articles]
@@ -92,7 +90,7 @@ def _article(root: Location, article: PublishedArticle, info: ReplicaInfo, look:
 
 
 def _cost(root: Location, article: PublishedArticle, look: Uncaptured) -> str:
-    """Return why few changes of an article's table are dear; nothing where its log cannot be read: a problem says so."""
+    """Return why few changes of an article's table are expensive; '' if its log is damaged (reported as a problem)."""
     if look.window is None or look.problem:
         return ""
     try:
@@ -128,7 +126,7 @@ def _word(codes: type[IntEnum], code: int) -> str:
 
 
 def _conflicts(replica: Replica) -> tuple[int, list[str]]:
-    """Return how many conflicts are logged, by the files' statistics, and the problem of reading them."""
+    """Count the logged conflicts, by the files' statistics; or return the problem of reading them."""
     try:
         return count_rows(replica.folder / conflicts_info.NAME), []
     except StoreError as error:

@@ -1,4 +1,4 @@
-"""`mergerepl tune`: tables of articles written again in files that make a few changes cheap. No row changes."""
+"""`mergerepl tune`: rewrite articles' tables into files that make a few changes inexpensive. No row changes."""
 
 import time
 from collections.abc import Sequence
@@ -27,18 +27,18 @@ TUNE = "tune"
 def tune_replica(
     root: Location, *, articles: Sequence[str], file_bytes: int, dry_run: bool, progress: Progress
 ) -> TuneResult:
-    """Write tables of a replica again whose files are too large, or do not state bounds of the key.
+    """Rewrite a replica's tables whose files are too large, or lack bounds of the key.
 
     Args:
         root: The replica.
-        articles: Names of articles; none are all.
-        file_bytes: The size of the new files, about; files of up to twice that are left alone.
-        dry_run: Only say what would be written again.
+        articles: Names of articles; empty for all.
+        file_bytes: The approximate size of the new files; files of up to twice that size are left alone.
+        dry_run: Only report the tables to rewrite.
         progress: Receives each table.
 
-    Raises: ConfigurationError if a name is unknown, or that of an ended subscription; StoreError if a session is staged or
-        a table cannot be written; PublicationError if Delta refuses a property; LeaseError, CommitConflictError (run
-        again: each table is written whole or not at all).
+    Raises: ConfigurationError if a name is unknown, or that of an ended subscription; StoreError if a session is staged
+    or a table cannot be written; PublicationError if Delta refuses a property; LeaseError, CommitConflictError (run
+    again: each table is written whole or not at all).
     """
     started = time.monotonic()
     replica = Replica(root).require()
@@ -53,7 +53,7 @@ def tune_replica(
 
 
 def _chosen(replica: Replica, names: Sequence[str]) -> list[PublishedArticle]:
-    """Return the articles of these names, or all that are published or received here; of one table, one."""
+    """Return the articles of these names, or all published or received here; one article per table."""
     part = {*(row.pubid for row in replica.published), *(row.pubid for row in others(replica))}
     there = [each for each in replica.articles if each.pubid in part]
     known = {each.name for each in there}

@@ -1,7 +1,6 @@
-"""`mergerepl validate` and `sync --validate`: do a subscriber and its publisher hold the same rows?
+"""`mergerepl validate` and `sync --validate`: do a subscriber and its publisher have the same rows?
 
-Both tables are taken as they are at that moment; changes that were not synchronized yet are differences.
-Nothing is written.
+Compares both tables as they are now; changes that were not synchronized yet are differences. Nothing is written.
 """
 
 from collections.abc import Sequence
@@ -39,17 +38,14 @@ _AT_ONCE = 2
 def validate_subscription(
     publisher: Location, subscriber: Location, publication: str, level: str
 ) -> tuple[ArticleValidation, ...]:
-    """Compare all articles of a publication that a subscriber receives; one that a side lacks differs.
+    """Compare all articles of a publication that a subscriber receives; an article that a side lacks differs.
 
-    Args:
-        publisher: Publisher root.
-        subscriber: Subscriber root.
-        publication: Name of the publication; what else the two replicas share is another subscription's.
-        level: `rowcount` compares numbers of rows, `checksum` every published value by its bits.
+    Only the named publication counts: the two replicas may share other subscriptions. As `level`, `rowcount` compares
+    numbers of rows, `checksum` every published value by its bits.
 
-    Raises: ConfigurationError if a folder is no replica or there is no such subscription; StoreError if a folder is not
-        there, OutOfReachError if the other end knows it; SchemaMismatchError and StoreError if the only article cannot be
-        compared. Of several articles such a one has the error.
+    Raises: ConfigurationError if a folder is not a replica or the subscription does not exist; StoreError if a folder
+    is missing, OutOfReachError if the other end knows it; SchemaMismatchError and StoreError if the only article cannot
+    be compared. With several articles, the result of that article has the error.
     """
     at_publisher, at_subscriber = require_ends(publisher, subscriber)
     pairs = _articles(at_publisher, at_subscriber, publication)
@@ -59,14 +55,14 @@ def validate_subscription(
         here, there = pair
         if here is None or there is None:
             return _only_at_one_side(at_publisher, at_subscriber, here, there, level)
-        # Rows that are equal stay so only for as long as they are synchronized.
+        # Equal rows stay equal only while they are synchronized.
         refusal = _refusal(at_publisher, here) or _refusal(at_subscriber, there)
         try:
             return replace(compare_rows(here, there), error=refusal)
         except (SchemaMismatchError, StoreError) as error:
             if len(pairs) == 1:
                 raise
-            # The others are compared all the same.
+            # The other articles are still compared.
             return ArticleValidation(here.name, level, 0, 0, 0, error=refusal or error.details())
 
     def compare_rows(here: PublishedArticle, there: PublishedArticle) -> ArticleValidation:
@@ -90,7 +86,7 @@ def validate_subscription(
 
 
 class _Partition:
-    """The rows of filtered articles that a subscriber is to have, of the tables as they are now."""
+    """The rows of filtered articles that a subscriber should have, from the tables as they are now."""
 
     def __init__(self, publisher: Replica, subscriber: Replica, pairs: Sequence[Pair]) -> None:
         self.publisher, self.subscriber = publisher, subscriber
@@ -157,7 +153,7 @@ class _Partition:
 
 
 def _refusal(replica: Replica, article: PublishedArticle) -> dict[str, Any] | None:
-    """Return the error by which every sync refuses the columns of an article's table as they are; None if it does not."""
+    """Return the error with which every sync refuses the present columns of an article's table, or None."""
     info = replica.info()
     position = position_of(article, info)
     window = feed_window(replica.table(article), position) if position is not None else None
@@ -176,7 +172,7 @@ def not_compared(
 ) -> tuple[ArticleValidation, ...]:
     """Return the result for a subscriber that could not be compared: the error at each article of the publication.
 
-    It is empty if the articles are unknown: the publisher cannot be read, or publishes nothing by that name.
+    Empty if the articles are unknown: the publisher cannot be read, or has no publication of that name.
     """
     try:
         articles = Replica(publisher).require().articles
@@ -215,7 +211,7 @@ def _only_at_one_side(
     there: PublishedArticle | None,
     level: str,
 ) -> ArticleValidation:
-    """Return the result for an article that one side does not have, as after an `apply` that was cut short."""
+    """Return the result for an article that one side lacks, as after an interrupted `apply`."""
     at_publisher = row_count(publisher.table(here)) if here is not None else 0
     at_subscriber = row_count(subscriber.table(there)) if there is not None else 0
     known = here or there

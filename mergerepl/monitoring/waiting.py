@@ -24,9 +24,9 @@ NO_VERSION = -1
 
 @dataclass(frozen=True)
 class Uncaptured:
-    """One article's table since it was captured: version, user commits, and the problem that stops their capture.
+    """One article's table since its capture: version, user commits, and the problem that stops the next capture.
 
-    `window` has what the log says; None if it cannot be read.
+    `window` has the facts from the log; None if it cannot be read.
     """
 
     version: int
@@ -36,13 +36,13 @@ class Uncaptured:
 
 
 def is_all_captured(replica: Replica, article: PublishedArticle, info: ReplicaInfo) -> bool:
-    """Return whether a table is captured up to its head."""
+    """True if a table is captured up to its head."""
     position = position_of(article, info)
     return position is not None and feed_window(replica.table(article), position).is_at_position
 
 
 def uncaptured(replica: Replica, article: PublishedArticle, info: ReplicaInfo) -> Uncaptured:
-    """Return what the log says of a table since its last capture; a damaged log is a problem, not an error."""
+    """Read a table's commits since its last capture from its log; a damaged log is a problem, not an error."""
     table = replica.table(article)
     unknown = FeedPosition(info.table_ids.get(article.nickname, ""), NO_VERSION)
     try:
@@ -91,7 +91,7 @@ def _gone(article: PublishedArticle, table: Location) -> str:
 
 
 def source_of(replica: Replica, other: SubscriptionRow, articles: Iterable[PublishedArticle]) -> Source:
-    """Return a replica as one that sends these articles; `other` is its row about the destination."""
+    """Return a replica as the sender of these articles; `other` is its row about the destination."""
 
     def after(number: int) -> list[Generation]:
         return replica.genhistory(from_generation_exclusive=number)
@@ -106,7 +106,7 @@ def source_of(replica: Replica, other: SubscriptionRow, articles: Iterable[Publi
 def changes_for(
     replica: Replica, other: SubscriptionRow, from_generation_exclusive: int
 ) -> Callable[[Generation], int]:
-    """Return what gives the changes of a generation, in a filtered article those in the partition of `other`."""
+    """Return a function that counts a generation's changes, in a filtered article those in the partition of `other`."""
     publication = filtered_publication(replica, other.pubid)
     if publication is None:
         return lambda generation: generation.changecount
@@ -126,15 +126,11 @@ def unsent_generations(
     *,
     destination: Destination | None,
 ) -> list[Generation]:
-    """Return the generations with changes, open ones too, that a replica has yet to send to another.
+    """Return the generations with changes, including open ones, that a replica has yet to send to another.
 
-    Args:
-        replica: The source.
-        other: Its row of sysmergesubscriptions about the destination.
-        articles: The articles in question.
-        destination: The destination; None if it cannot be read.
+    `other` is the row of sysmergesubscriptions about the destination; `destination` is None if it cannot be read.
 
-    Raises: UnknownGenerationError if the watermarks of both do not fit together.
+    Raises: UnknownGenerationError if the watermarks of both contradict each other.
     """
     sent = enumeration(source_of(replica, other, articles), destination)
     return [row for row in sent.generations if row.changecount]

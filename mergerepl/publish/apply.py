@@ -1,8 +1,8 @@
 """`mergerepl apply`: make the replicas match the file.
 
-The plan is made without a lock and without a change: reading is safe beside a running agent, a refused file
-leaves nothing behind, and a file that changes nothing costs a few reads of small tables. If there is
-something to do, the replicas are locked and read again before the first step.
+The plan is made without a lock and without a change: reading is safe while an agent runs, a refused file leaves nothing
+behind, and a file without changes costs a few reads of small tables. If there are steps, the replicas are locked and
+read again before the first one.
 """
 
 import os
@@ -40,22 +40,22 @@ def apply_publication(
     finish: Callable[[Location, Location | None, str], None] | None = None,
     sweep: Callable[[Location], None] = lambda root: None,
 ) -> ApplyResult:
-    """Make the replicas match the publication and return what was done (or, dry, would be done).
+    """Make the replicas match the publication and return the steps done (with `dry_run`, the steps to do).
 
     Args:
         publication: As the file states it.
         dry_run: Check everything and change nothing.
         progress: Receives each step as it begins.
         capture: Captures the changes of the publisher at a root, whose lease is held, in the publication of a pubid
-            (the agent's part). Without it, a publication that is in use already can get no new subscribers.
-        finish: Finishes a session that was interrupted (the agent's part): root of the publisher, root of the
-            subscriber (None: out of reach), name of the session. Both are leased. Without it, a subscription
-            with such a session cannot end.
-        sweep: Finishes what was decided in a tracked folder that is leased (Compact change tracking's part).
+            (the agent's part). Without it, a publication that is already in use can get no new subscribers.
+        finish: Finishes an interrupted session (the agent's part): root of the publisher, root of the subscriber (None:
+            out of reach), name of the session. Both are leased. Without it, a subscription with such a session cannot
+            end.
+        sweep: Finishes the decided work in a tracked folder that is leased (Compact change tracking's part).
 
-    Raises: ConfigurationError, PublicationError, CaptureError, EnumerationError: refused, nothing was changed. LeaseError:
-        one of the replicas is in use. EngineLostError; StoreError: a table cannot be read or written; run again, finished
-        steps stay done.
+    Raises: ConfigurationError, PublicationError, CaptureError, EnumerationError: refused, nothing was changed.
+    LeaseError: one of the replicas is in use. EngineLostError; StoreError: a table cannot be read or written; run
+    again, finished steps stay done.
     """
     started = time.monotonic()
     publication = _resolved(publication)
@@ -70,7 +70,7 @@ def apply_publication(
 
 
 def _resolved(publication: Publication) -> Publication:
-    """Return the publication with roots free of symbolic links: replicas are identified by these."""
+    """Return the publication with roots free of symbolic links: these roots identify replicas."""
     subscriptions = tuple(
         replace(subscription, subscriber=_real(subscription.subscriber))
         for subscription in publication.subscriptions
@@ -84,7 +84,7 @@ def _real(root: str) -> str:
 
 @dataclass(frozen=True)
 class Plan:
-    """The steps, the replicas to hold for them, and what these held when the plan was made."""
+    """The steps, the replicas to hold for them, and their state when the plan was made."""
 
     steps: Sequence[MergeStep]
     roots: Sequence[Location]
@@ -93,7 +93,7 @@ class Plan:
 
 
 def make_plan(publication: Publication, agent: Agent, progress: Progress) -> Plan:
-    """Read what is stored, check everything and return the steps.
+    """Read the stored state, check everything and return the steps.
 
     Raises: ConfigurationError, PublicationError, CaptureError, StoreError: one message, nothing was changed.
     """
@@ -114,7 +114,7 @@ def make_plan(publication: Publication, agent: Agent, progress: Progress) -> Pla
 
 
 def _unusable_constraints(stated: Stated, stored: Stored, run: ApplyRun) -> dict[str, list[str]]:
-    """Return by article the CHECK constraints that a new copy cannot have, as a vertical filter leaves columns out."""
+    """Return by article the CHECK constraints that a new copy cannot have because a vertical filter leaves columns out."""
     found = {}
     copying = [each for each in stored.subscribers if each.subscription.sync_type is SyncType.AUTOMATIC]
     for row in [*stored.articles, *stated.new_rows]:
@@ -150,7 +150,7 @@ def _carry_out(publication: Publication, plan: Plan) -> Plan:
 
 @contextmanager
 def _leased(root: Location) -> Iterator[None]:
-    """Hold a replica whose folder may be new; folders that are made for it and stay empty are removed again."""
+    """Hold a replica whose folder may be new; created folders that stay empty are removed again."""
     with ExitStack() as folder:
         try:
             folder.enter_context(made_folder(root))

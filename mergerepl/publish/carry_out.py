@@ -1,7 +1,7 @@
-"""What the steps of `apply` do to the replicas of a merge publication, and what they check of rows beforehand.
+"""The steps of `apply` at the replicas of a merge publication, and their checks of rows beforehand.
 
-Each function takes the run last. The row by which the next `apply` knows that a step was done is written last, and the
-publisher after its subscribers.
+Each function takes the run last. A step writes last the row that tells the next `apply` that it is done, and writes to
+the publisher after its subscribers.
 """
 
 import uuid
@@ -55,7 +55,7 @@ def move(replica: ReplicaState, others: Sequence[Location], run: ApplyRun) -> No
     """Record a replica's new place, at the replicas that know it and at itself."""
     for root in others:
         note_place(root, replica, run)
-    # Last: it says to the next `apply` that every replica has the new place.
+    # Last: the next `apply` concludes from it that every replica has the new place.
     change_info(replica.root, root=str(replica.root))
 
 
@@ -71,7 +71,7 @@ def note_place(root: Location, replica: ReplicaState, run: ApplyRun) -> None:
 
 
 def create(stated: Stated, stored: Stored, run: ApplyRun) -> None:
-    """Make the publication's rows; its system tables come first where the publisher has none."""
+    """Create the publication's rows, after its system tables if the publisher lacks them."""
     publisher = stored.publisher
     info = publisher.info
     if info is None:
@@ -93,7 +93,7 @@ def create(stated: Stated, stored: Stored, run: ApplyRun) -> None:
 
 
 def change_filters(filters: PublicationFilters, run: ApplyRun) -> None:
-    """Store changed filters: of new articles, or of articles without subscribers."""
+    """Store changed filters of new articles, or of articles without subscribers."""
     update_rows(run.publisher, catalog.PUBLICATIONS, filter_columns(filters), pubid=run.pubid)
 
 
@@ -127,7 +127,7 @@ def record(replicas: Sequence[Location], run: ApplyRun) -> None:
     for root in replicas:
         update_rows(root, catalog.PUBLICATIONS, {"definition": shared}, pubid=run.pubid)
         failpoint("record.after_subscriber")
-    # The publisher last: by its row the next `apply` knows that the file was applied.
+    # The publisher last: the next `apply` recognises the applied file by its row.
     applied = {"definition": definition(run.publication), "status": 1}
     update_rows(run.publisher, catalog.PUBLICATIONS, applied, pubid=run.pubid)
 
@@ -142,7 +142,7 @@ def partition(values: Values, run: ApplyRun) -> None:
 
 
 def check_new_rows(new: NewArticle, run: ApplyRun) -> None:
-    """Check the rows of a table that is to be published."""
+    """Check the rows of a table before it is published."""
     from mergerepl.publish.check_rows import check_rows
 
     run.progress.step("check", article=new.article.name)
@@ -179,7 +179,7 @@ def publish(new: NewArticle, run: ApplyRun) -> None:
 
 
 def _check_again(new: NewArticle, captured: int, run: ApplyRun) -> None:
-    """Check what was written between the plan's check and the captured version: the feed has later writes."""
+    """Check the rows written between the plan's check and the captured version: the feed has later writes."""
     article, path = new.article, new.table.path
     table = open_table(path, captured)
     since = [commit for commit in table.commits_after(new.table.version) if commit.kind != SETUP]
@@ -210,8 +210,8 @@ def unpublish(artid: str, run: ApplyRun) -> None:
 def check_captured(stored: Stored, run: ApplyRun) -> None:
     """Check the rows of published articles that a new subscriber gets.
 
-    Tables that nobody subscribed to yet are checked as a capture would: columns as published, real keys. Of others a copy
-    would have to take and keep the values, also those written since they were published.
+    Tables without subscribers so far are checked as a capture would: columns as published, real keys. For other tables,
+    a copy must be able to take and keep the values, including those written since publication.
 
     Raises: PublicationError naming the columns or some of the offending keys.
     """
@@ -248,7 +248,7 @@ def capture(stored: Stored, run: ApplyRun) -> None:
 def _skip_to_head(articles: Sequence[ArticleRow], checked: Mapping[int, TableState], run: ApplyRun) -> None:
     """Note the publisher's tables as captured at their present versions: no subscriber has rows of them yet.
 
-    What was written since the tables were `checked` is checked too.
+    The rows written since `checked` are checked too.
     """
     tables = {}
     for article in articles:
@@ -284,7 +284,7 @@ def _check_keys(row: ArticleRow, table: TableState, run: ApplyRun) -> None:
 
 
 def finish(subscriber: Location | None, session: str, run: ApplyRun) -> None:
-    """Finish a session that was interrupted."""
+    """Finish an interrupted session."""
     run.agent.finish(run.publisher, subscriber, session)
 
 
@@ -319,7 +319,7 @@ def record_end(subscriber: Location, run: ApplyRun) -> None:
 
 
 def check_rows_there(subscriber: Location, articles: Sequence[ArticleRow], run: ApplyRun) -> None:
-    """Check that a subscriber's own tables hold the publisher's rows as they are now."""
+    """Check that a subscriber's own tables have the publisher's rows as they are now."""
     from mergerepl.publish.initialise import check_same_rows
 
     for article in articles:
@@ -348,7 +348,7 @@ def subscribe(subscriber: SubscriberState, nickname: int, run: ApplyRun) -> None
         added = replace(row, **belongs_to)
         publisher.control.edit(catalog.SUBSCRIPTIONS, lambda rows: [*rows, added])
     else:
-        # The file may differ by now, and the replica may belong to another publication.
+        # The file may have changed, and the replica may belong to another publication.
         columns = subscription_columns(subscription) | belongs_to
         columns |= {"replid": subscriber.replica.repid or row.replid, "replnickname": nickname}
         update_rows(run.publisher, catalog.SUBSCRIPTIONS, columns, subid=row.subid)
@@ -357,7 +357,7 @@ def subscribe(subscriber: SubscriberState, nickname: int, run: ApplyRun) -> None
 
 
 def initialise_new(subscription: Subscription, subid: str, names: Sequence[str], run: ApplyRun) -> None:
-    """Initialise new articles at a subscriber that is active."""
+    """Initialise new articles at an active subscriber."""
     from mergerepl.publish.initialise import initialise
 
     articles = read_replica(run.publisher).articles_of(run.pubid)

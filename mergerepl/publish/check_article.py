@@ -1,4 +1,4 @@
-"""Whether a table can be published as an article: everything that its Delta log says, before any row is read."""
+"""Check that a table can be published as an article, by its Delta log, before any row is read."""
 
 from collections.abc import Sequence
 
@@ -59,9 +59,9 @@ _OF_LEFT_OUT: Texts = {
 
 
 def read_article_table(article: Article, path: Location) -> TableState:
-    """Return the facts of the table an article names.
+    """Read the table an article names.
 
-    Raises: PublicationError saying what is there instead of a readable Delta table.
+    Raises: PublicationError naming what the path has in place of a readable Delta table.
     """
     try:
         if problem := table_place_problem(path):
@@ -76,7 +76,7 @@ def read_article_table(article: Article, path: Location) -> TableState:
 def check_article(article: Article, table: TableState) -> None:
     """Check that the table can be an article.
 
-    Raises: PublicationError naming the article, the column or property, and what to do.
+    Raises: PublicationError naming the article, the column or property, and the next step.
     """
     _refuse_if(article, TableContract(table).explain(OF_REPLICAS))
     columns = published_fields(article, table)
@@ -91,11 +91,11 @@ def check_article(article: Article, table: TableState) -> None:
 
 
 def published_fields(article: Article, table: TableState) -> list[Field]:
-    """Return the published columns, in table order; the identity is always among them.
+    """Return the published columns, in table order; the identity is always included.
 
     The columns of Compact change tracking are never published: each database has its own numbers.
 
-    Raises: PublicationError if `columns` names one that the table does not have, or one twice.
+    Raises: PublicationError if `columns` names a column that the table lacks, or one twice.
     """
     if article.columns is None:
         return [field for field in table.fields if not field["name"].startswith(SYSTEM_PREFIX)]

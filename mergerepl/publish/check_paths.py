@@ -1,4 +1,4 @@
-"""Names and places of a publication: what can be refused before any table is opened."""
+"""Checks of a publication's names and places that need no table."""
 
 import os
 import re
@@ -20,7 +20,7 @@ _UNUSABLE = re.compile(r"[/\\\x00-\x1f\x7f]")
 def check_names(publication: Publication) -> None:
     """Check the names that become names of folders.
 
-    Raises: ConfigurationError naming the first unusable one, or two that a file system may take for one.
+    Raises: ConfigurationError naming the first unusable one, or two that a file system may not distinguish.
     """
     _check_name("publication", publication.name)
     if not publication.articles:
@@ -109,7 +109,7 @@ def _check_subscriber_folder(root: Location) -> None:
 
 def _check_outside(what: str, root: Location) -> None:
     if has_system_tables(root):
-        # A replica already: a replica made later around it shares no table with it (`_check_one_replica`).
+        # Already a replica: a later replica around it shares no table with it (`_check_one_replica`).
         return
     around = replica_above(root)
     if around is not None:
@@ -179,7 +179,7 @@ def _check_tables(publication: Publication, publisher: Location) -> None:
 def _check_one_replica(publication: Publication, publisher: Location) -> None:
     """Check that no two replicas share a table.
 
-    Each of them would take the commits of the other's sessions for its own, and neither would send these changes.
+    Each of them would take the other's session commits for its own, and neither would send these changes.
     """
     roots = [
         ("the publisher", publisher),

@@ -1,4 +1,4 @@
-"""Whether a table has the columns that its article's resolver reads or computes, with types that it takes."""
+"""Check that a table has the columns that its article's resolver reads or computes, with supported types."""
 
 from collections.abc import Collection, Mapping
 
@@ -19,14 +19,11 @@ _MOST_DIGITS = 35
 
 
 def check_resolver(article: Article, types: Mapping[str, str], generated: Collection[str]) -> None:
-    """Check the columns that an article states for its resolver.
+    """Check the columns that an article names for its resolver.
 
-    Args:
-        article: As the file states it.
-        types: The published columns with their types, as Spark DDL.
-        generated: Those that Delta computes.
+    `types` are the published columns with their types as Spark DDL, `generated` those that Delta computes.
 
-    Raises: PublicationError naming the article, the column and what to do.
+    Raises: PublicationError naming the article, the column and the next step.
     """
     resolver = RESOLVERS.get(article.resolver)
     if (

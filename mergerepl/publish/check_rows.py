@@ -1,6 +1,6 @@
-"""Whether a table's rows can be replicated: no NULL or duplicate keys, and GUIDs in the columns that must hold them.
+"""Check that a table's rows can be replicated: no NULL or duplicate keys, and GUIDs in the GUID columns.
 
-The files must lie in the table's folder, a copy must compute the same generated columns, and it must keep the texts.
+The files must lie in the table's folder, and a copy must compute the same generated columns and keep the texts.
 """
 
 from collections.abc import Mapping, Sequence
@@ -34,7 +34,7 @@ def check_rows(spark: SparkSession, article: Article, table: TableState) -> None
     """Check the identities and the generated columns of a table's rows, in one job.
 
     Raises: PublicationError naming up to five of the offending keys, or a generated column; or a file elsewhere;
-        EngineError if the session would read timestamp partition columns otherwise.
+    EngineError if the session would read timestamp partition columns otherwise.
     """
     require_utc(spark, article.name, table.path, table.metadata.timestamp_partitions)
     foreign = foreign_file(spark, table.path, table.version)
@@ -83,8 +83,9 @@ def check_rows(spark: SparkSession, article: Article, table: TableState) -> None
 
 
 def check_texts(spark: SparkSession, article: Article, table: TableState) -> None:
-    """Check that a copy of a table would take its values and keep them. Other engines write texts of any length, and
-    values that break a column's rules.
+    """Check that a copy of a table would take its values and keep them.
+
+    Other engines write texts of any length, and values that break a column's rules.
 
     Raises: PublicationError naming the column and up to three keys.
     """
@@ -118,11 +119,11 @@ def check_texts(spark: SparkSession, article: Article, table: TableState) -> Non
 
 
 def check_generated(rows: DataFrame, generated: Mapping[str, str], *, article: str, table: Location) -> None:
-    """Check that generated columns (name -> expression) hold what their expressions give in this session.
+    """Check that generated columns (name -> expression) have the values that this session computes.
 
     A snapshot of rows with other values would fail halfway: Delta checks them as well.
 
-    Raises: PublicationError naming the column and how many rows differ.
+    Raises: PublicationError naming the column and the number of rows that differ.
     """
     if not generated:
         return
@@ -148,7 +149,7 @@ def check_generated(rows: DataFrame, generated: Mapping[str, str], *, article: s
 def _check_computable(spark: SparkSession, article: Article, table: TableState) -> None:
     """Refuse a column generated from columns left out: its values from a subscriber could not be stored here.
 
-    Refuse also a generated part of the key that may change when two halves of a row are merged.
+    Also refuse a generated part of the key that may change when two halves of a row are merged.
     """
     names = [field["name"] for field in published_fields(article, table)]
     written = [name for name in names if name not in table.generated_columns]

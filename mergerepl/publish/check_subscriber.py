@@ -1,4 +1,4 @@
-"""Whether subscribers are in step, and whether articles can be put there: by files and logs of tables, without rows."""
+"""Check by files and logs, without rows, that subscribers are in step and that they can take new articles."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -45,14 +45,13 @@ def check_targets(stated: Stated, stored: Stored) -> None:
 
 
 def check_in_step(stored: Stored) -> None:
-    """Check, as a session does, that initialised replicas have their subscription and the tables that were captured.
+    """Check, as a session does, that initialised replicas have their subscription and the captured tables.
 
-    A subscriber that is to be initialised again is checked too: rows that older bookkeeping does not know would be
-    removed with leftovers.
+    A subscriber to be initialised again is checked too: rows that older bookkeeping does not know would be removed with
+    leftovers. If no subscriber ever had rows, the publisher's tables are taken as they are.
 
-    Raises: EnumerationError, StoreError, CaptureError, SchemaMismatchError; PublicationError if there are no subscribers.
-
-    If no subscriber ever had rows, the publisher's tables are taken as they are.
+    Raises: EnumerationError, StoreError, CaptureError, SchemaMismatchError; PublicationError in their place for a
+    publication without subscribers.
     """
     for state in (stored.publisher, *(each.replica for each in stored.subscribers)):
         if state.info is not None:
@@ -76,10 +75,10 @@ def check_in_step(stored: Stored) -> None:
 
 
 def check_no_session_open(publisher: ReplicaState, subscriber: Location) -> None:
-    """Check that no session of the subscriber runs or waits to be finished: its numbers are planned already.
+    """Check that no session of the subscriber runs or waits to be finished: its numbers are already planned.
 
-    `apply` itself finishes a session whose subscription has ended, since no `sync` would. A file at the
-    subscriber that names a session without a manifest is left over: that session was never staged.
+    `apply` itself finishes a session whose subscription has ended, since no `sync` would. If a file at the subscriber
+    names a session without a manifest, it is a leftover: that session was never staged.
 
     Raises: PublicationError; LeaseError while an agent holds the publisher.
     """
@@ -103,7 +102,7 @@ def check_no_session_open(publisher: ReplicaState, subscriber: Location) -> None
 def check_target(
     publisher: Location, subscription: Subscription, article: ArticleRow, subid: str | None
 ) -> None:
-    """Check that an article can be put there: its place is free or, without a snapshot, holds a table like it.
+    """Check an article's place at a subscriber: it is free or, without a snapshot, has a table like the article's.
 
     Raises: PublicationError.
     """
@@ -139,7 +138,7 @@ def check_target(
 
 
 def _facts_of_adopted(article: ArticleRow, table: Location, subid: str | None) -> TableState:
-    # A table that a snapshot left unfinished is not the user's: it will be dropped.
+    # A table from an unfinished snapshot is not the user's: it will be dropped.
     if not is_delta_table(table) or (subid is not None and is_unfinished(table, subid)):
         raise PublicationError(
             f"Article '{article.name}': `sync_type: none` says that '{table}' holds the publisher's rows, "
@@ -215,7 +214,7 @@ def _differ(article: ArticleRow, table: Location, how: str) -> None:
 
 
 def columns_changed(article: ArticleRow, table: TableState) -> PublicationError:
-    """Return the error that a published table no longer has its published columns."""
+    """The error for a table whose published columns changed."""
     return PublicationError(
         f"Article '{article.name}': the columns of table '{table.path}' changed since it was published. Undo that; or "
         f"{PUBLISH_AGAIN}.",
@@ -226,7 +225,7 @@ def columns_changed(article: ArticleRow, table: TableState) -> PublicationError:
 
 @contextmanager
 def publish_again_otherwise(*errors: type[MergeReplError]) -> Iterator[None]:
-    """Add a way out to these errors, for a publication without subscribers that cannot be captured.
+    """Add the remedy to these errors, for a publication without subscribers that cannot be captured.
 
     Raises: PublicationError instead of them.
     """

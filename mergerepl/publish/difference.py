@@ -1,4 +1,4 @@
-"""The difference between a publication as stated and as stored: the steps of `apply`, in order. Nothing is read here."""
+"""Compare the stated publication with the stored one, and list the steps of `apply` in order. Nothing is read here."""
 
 from collections.abc import Iterator, Sequence
 from functools import partial
@@ -34,7 +34,7 @@ def difference(stated: Stated, stored: Stored) -> list[MergeStep]:
         steps.append(_create(stated, stored))
     steps += _finishes(stored)
     steps += _partitions(stated, stored)
-    # Before anything ends: a capture may be refused because of a user's change to a table.
+    # Before anything ends: a user's change to a table may make the capture fail.
     if stored.is_waited_for:
         steps.append(
             Step(
@@ -75,7 +75,7 @@ def _moves(stored: Stored) -> Iterator[MergeStep]:
             yield Step("move", str(replica.root), f"was at '{before}'", run)
     if publisher.root in stored.moved:
         return
-    # Subscribers where the publisher's move is not recorded, such as those of another file.
+    # Subscribers that have not recorded the publisher's move, such as those of another file.
     for subscriber in subscribers:
         about = {row.subscriber_server for row in subscriber.subscriptions if row.replid == publisher.repid}
         before = next(
@@ -101,8 +101,8 @@ def _create(stated: Stated, stored: Stored) -> MergeStep:
 def _partitions(stated: Stated, stored: Stored) -> Iterator[MergeStep]:
     """Yield the steps that add missing partitions of subscriptions that are not initialised yet.
 
-    A partition is added before the capture that precedes its first snapshot: so a change is in the snapshot or has
-    mappings.
+    A partition is added before the capture that precedes its first snapshot, so that every change is in the snapshot or
+    has mappings.
     """
     if stated.filters == NO_FILTERS:
         return
@@ -122,7 +122,7 @@ def _changes(stated: Stated, stored: Stored) -> Iterator[MergeStep]:
         yield Step("change", stored.name, "row filters", partial(carry_out.change_filters, stated.filters))
     replicas = [stored.publisher, *stored.active]
     roots = [replica.root for replica in replicas]
-    # The tables before the publication's row: the next run would not set a retention that the row has already.
+    # The tables before the publication's row: the next run would skip a retention that the row has already.
     articles = {article.name: article for article in publication.articles}
     for replica in replicas:
         yield from _properties(stated, stored, replica, articles)
@@ -144,7 +144,7 @@ def _changes(stated: Stated, stored: Stored) -> Iterator[MergeStep]:
             continue
         subids = (each.row.subid, pubid)
         abouts = [each.row, *(row for row in each.replica.subscriptions if row.subid in subids)]
-        # Ending a subscription may have been cut short between the two sides, and the file taken back.
+        # An interrupted run may have ended a subscription at one side only, before the file was reverted.
         status = {"status": int(SubscriptionState.ACTIVE)}
         change, detail = find_changes(abouts, subscription_settings(each.subscription) | status)
         if change:
@@ -155,7 +155,7 @@ def _changes(stated: Stated, stored: Stored) -> Iterator[MergeStep]:
 def _properties(
     stated: Stated, stored: Stored, replica: ReplicaState, articles: dict[str, Article]
 ) -> Iterator[MergeStep]:
-    """Yield a step for each published table that lacks a property replication needs. An article that leaves needs none."""
+    """Yield a step for each published table that lacks a property replication needs. Leaving articles need none."""
     for row in replica.articles:
         if row.pubid == stored.pubid and row.name in articles:
             table = stored.table(replica, row)
@@ -165,7 +165,7 @@ def _properties(
 
 
 def _record(stated: Stated, stored: Stored, *, is_alone: bool) -> Iterator[MergeStep]:
-    """Yield the step that stores the file as applied: the last one, which makes a new publication active."""
+    """Yield the last step, which stores the file as applied and makes a new publication active."""
     row = stored.row
     if row is not None and row.definition == definition(stated.publication) and row.status == 1:
         return
@@ -243,7 +243,7 @@ def _subscribes(stated: Stated, stored: Stored) -> Iterator[MergeStep]:
 
 
 def nicknames(stored: Stored) -> dict[str, int]:
-    """Return the nicknames by subscriber; those of new ones are unique among all this publisher ever knew."""
+    """Return the nicknames by subscriber; new ones differ from all that this publisher ever used."""
     publisher = stored.publisher
     own = publisher.info.nickname if publisher.info is not None else PUBLISHER_NICKNAME
     last = max([own, *(row.replnickname for row in publisher.subscriptions)])
@@ -265,7 +265,7 @@ def _subscribe(
     subscription, known = subscriber.subscription, subscriber.row
     is_copied = subscription.sync_type is SyncType.AUTOMATIC
     names = ", ".join(row.name for row in rows)
-    # A table that is there already stays as it is.
+    # An existing table stays as it is.
     without = [name for row in rows if is_copied for name in stored.unusable.get(row.name, ())]
     lacking = (
         f", without CHECK {', '.join(without)} (not all of their columns are published)" if without else ""

@@ -28,7 +28,7 @@ PUBLISH_AGAIN = (
 
 
 def stored_filters(row: PublicationRow | None) -> PublicationFilters:
-    """Return the filters that a publisher has stored of a publication."""
+    """Return a publication's filters as its publisher stored them."""
     return NO_FILTERS if row is None or row.filters is None else PublicationFilters.from_json(row.filters)
 
 
@@ -42,8 +42,7 @@ def values_of(
 def filters_of(publication: Publication, tables: Mapping[str, TableState]) -> PublicationFilters:
     """Return the publication's filters, prepared for its tables (by article name).
 
-    Raises: PublicationError naming the article and the key: an unknown or unpublished column, types that do not go
-        together.
+    Raises: PublicationError naming the article and the key: an unknown or unpublished column, incompatible types.
     """
     if not publication.joins and all(article.filter is None for article in publication.articles):
         return NO_FILTERS
@@ -89,7 +88,7 @@ def _check_published(article: Article, filters: PublicationFilters, table: Table
 
 
 def check_values(filters: PublicationFilters, values: Values, *, of: str) -> None:
-    """Check that the clauses can use the values of one partition; `of` says whose they are in the message.
+    """Check that the clauses can use the values of one partition; `of` names their owner in the message.
 
     Raises: PublicationError: `Subscriber './n': host_name 'abc' is no INT, as the filter of 'staff' needs.`
     """
@@ -109,8 +108,8 @@ def check_no_overlap(
 ) -> None:
     """Check that articles with partition_options 2 or 3 give each row to one partition, by construction.
 
-    That is so with one path to a row: an own filter with an equality on functions and no join, or one unique join to
-    such an article. `partitions` are the values of all active partitions: no two may have one value in that equality.
+    That holds with one path to a row: an own filter with an equality on functions and no join, or one unique join to
+    such an article. `partitions` are the values of all active partitions: no two may share a value in that equality.
 
     Raises: PublicationError naming the article.
     """
@@ -150,7 +149,10 @@ def _equalities(article: Article, filters: PublicationFilters) -> tuple[Equality
 
 
 def _shared_value(article: Article, filters: PublicationFilters, partitions: Sequence[Values]) -> str | None:
-    """Return that two partitions would have the same rows; a join has the partitions of its parent."""
+    """Return a message naming two partitions that would have the same rows, or None.
+
+    A join has the partitions of its parent.
+    """
     seen: dict[tuple[object, ...], Values] = {}
     equalities = _equalities(article, filters)
     for values in partitions if equalities else ():
@@ -167,7 +169,7 @@ def _shown(values: Values) -> str:
 def check_filters_unchanged(
     before: PublicationFilters, now: PublicationFilters, published: Sequence[str]
 ) -> None:
-    """Refuse other filters of articles that are published while subscriptions are active.
+    """Refuse changed filters of published articles while subscriptions are active.
 
     Raises: PublicationError naming the article, its filters before and now.
     """
@@ -228,14 +230,14 @@ def _said(filters: Sequence[str]) -> str:
 
 
 def described(filters: PublicationFilters, article: str) -> str:
-    """Return which rows of an article are published, for the step that publishes it; empty for all rows."""
+    """Describe an article's row filters for the step that publishes it; '' for all rows."""
     written = _written(filters, article)
     if not written:
         return ""
     said = f"rows by {' or by '.join(written)}"
     own = filters.own.get(article)
     if own is not None and len(written) > 1 and any(part.is_static for part in parts_of(own)):
-        # The two are ORed: a static filter beside a join selects more rows, it does not narrow the join.
+        # The two are ORed: a static filter with a join selects more rows, it does not narrow the join.
         said += (
             " (what its static filter selects goes to every subscriber; to narrow a join, write it in `on`)"
         )

@@ -1,9 +1,8 @@
 """Give a subscriber the articles it lacks: tables, rows and metadata, from one version of each article.
 
-Invariant 20: the version copied is the publisher's captured one, so that every change is either in the rows
-copied, with its lineage in the metadata copied, or will be captured later and sent. A subscriber's part is
-not visible to sessions before the publisher's subscription row becomes active, which is the last commit;
-until then the next `apply` drops what was made and starts over.
+Invariant 20: the copied version is the publisher's captured one. So every change is either in the copied rows, with its
+lineage in the copied metadata, or is captured later and sent. Sessions see a subscriber's part once the publisher's
+subscription row becomes active, which is the last commit; until then the next `apply` drops it and starts over.
 """
 
 from collections.abc import Sequence
@@ -67,9 +66,9 @@ MOST_NAMED = 5
 def initialise(
     run: ApplyRun, subscription: Subscription, subid: str, artids: Sequence[str] | None = None
 ) -> None:
-    """Initialise a new subscriber, or (given `artids`) new articles at one that is active already.
+    """Initialise a new subscriber, or (given `artids`) new articles at an active one.
 
-    Reads the publisher's rows again: steps before this one wrote them.
+    Reads the publisher's rows again, since earlier steps wrote them.
     """
     publisher = read_replica(run.publisher)
     row = next(row for row in relations(publisher.subscriptions) if row.subid == subid)
@@ -123,7 +122,7 @@ def initialise(
 def rows_of_partition(
     run: ApplyRun, publisher: ReplicaState, row: SubscriptionRow, nicknames: Sequence[int], kept: Kept
 ) -> dict[int, DataFrame]:
-    """Return the rows (`row`) that a subscriber gets of filtered articles, by tablenick, at their captured versions."""
+    """Return a subscriber's rows (`row`) of filtered articles, by tablenick, at their captured versions."""
     replica = Replica(run.publisher)
     publication = filtered_publication(replica, run.pubid)
     if publication is None:
@@ -150,7 +149,7 @@ def _prepare(
     root: Location,
     mark: CommitMark,
 ) -> None:
-    """Drop the tables of an unfinished run, and make the missing system tables."""
+    """Drop the tables of an unfinished run, and create the missing system tables."""
     drop_unfinished([article_table(root, article) for article in articles], row.subid)
     if row.status == SubscriptionState.INACTIVE and not _is_shared(publisher, read_replica(root), row):
         drop_unfinished_replica(root, row.subid)
@@ -178,9 +177,9 @@ def _prepare(
 
 
 def _is_shared(publisher: ReplicaState, subscriber: ReplicaState, row: SubscriptionRow) -> bool:
-    """Return whether a replica belongs also to another publication than the one that it was made for.
+    """True if a replica also belongs to a publication other than the one that created it.
 
-    Another one may have joined while the first was unfinished: its metadata and its conflicts are there, too.
+    Another one may have joined while the first was unfinished: the replica has its metadata and conflicts too.
     """
     pubids = {each.pubid for each in subscriber.subscriptions}
     pubids |= {each.pubid for each in subscriber.articles}
@@ -191,7 +190,7 @@ def _is_shared(publisher: ReplicaState, subscriber: ReplicaState, row: Subscript
 
 
 def _fields(publisher: ReplicaState, article: ArticleRow) -> list[Field]:
-    """Return the columns in the order in which they were published, which identifies them in images.
+    """Return the columns in the order of publication, which identifies them in images.
 
     Raises: PublicationError.
     """
@@ -211,7 +210,7 @@ def _article(
     mark: CommitMark,
     only: DataFrame | None,
 ) -> tuple[int, str]:
-    """Make or check one article's table; return its captured version and its id."""
+    """Create or check one article's table; return its captured version and its id."""
     source = open_table(publisher.root / article.source_table)
     require_utc(run.spark, article.name, source.path, source.metadata.timestamp_partitions)
     captured = publisher.captured[article.nickname]
@@ -243,12 +242,12 @@ def _article(
         transaction=Transaction(mark.session, 1, replace(mark, step=f"{SETUP}:rows")),
         only=only,
     )
-    # A commit between the two is a user's write: it is captured later.
+    # A commit between the two is a user's write, which is captured later.
     return (version if version == 1 else 0), table_id
 
 
 def _enter_publication(run: ApplyRun, publisher: ReplicaState, root: Location) -> None:
-    """Write the publication's row at a new subscriber; a former subscriber has the row of that time."""
+    """Write the publication's row at a new subscriber; replaces the old row of a former subscriber."""
     control = Replica(root).control
     publications = control.rows(catalog.PUBLICATIONS)
     former = next((row for row in publications if row.pubid == run.pubid), None)
@@ -314,10 +313,10 @@ def check_same_rows(
     target: TableState,
     target_version: int,
 ) -> None:
-    """Check that a subscriber's table holds the publisher's rows, in files of its own.
+    """Check that a subscriber's table has the publisher's rows, in files of its own.
 
-    Raises: PublicationError naming up to five keys that differ; EngineError if the session would read timestamp partition
-        columns otherwise.
+    Raises: PublicationError naming up to five keys that differ; EngineError if the Spark session would read timestamp
+    partition columns otherwise.
     """
     _require_utc(run, article, source, target)
     table = target.path

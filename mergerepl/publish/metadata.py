@@ -1,7 +1,7 @@
 """The publisher's lineage, colv and generations for a new subscriber, in the subscriber's own numbering.
 
-Without the metadata of the rows that ever changed, the subscriber's first change of such a row would look concurrent
-with changes it already holds.
+Without the metadata of all rows that ever changed, the subscriber's first change of such a row would look concurrent
+with changes it already has.
 """
 
 from collections.abc import Mapping, Sequence
@@ -48,9 +48,9 @@ def give_metadata(
     *,
     only: Mapping[int, DataFrame] | None = None,
 ) -> None:
-    """Copy what the publisher knows of some articles to the subscriber at `root`, which has `nickname`.
+    """Copy the publisher's metadata of some articles to the subscriber at `root`, which has `nickname`.
 
-    Without metadata at the publisher nothing is written. `only` as in `_copy_metadata`.
+    Writes nothing if the publisher has no metadata. `only` as in `_copy_metadata`.
     """
     theirs = _closed_generations(publisher, nicknames)
     if not theirs:
@@ -98,16 +98,9 @@ def _copy_metadata(
 ) -> None:
     """Append the current contents and tombstone rows of some articles to a subscriber's, as one run.
 
-    Args:
-        spark: The session.
-        publisher: Root that has the rows.
-        subscriber: Root that gets them.
-        tablenicks: The articles.
-        generations: The publisher's generation numbers to the subscriber's.
-        through_seq_inclusive: The publisher's last committed run.
-        seq: The run at the subscriber.
-        transaction: What marks the two commits.
-        only: By tablenick the rowguids whose metadata is copied, without tombstones; of others everything is.
+    `generations` maps the publisher's generation numbers to the subscriber's. `through_seq_inclusive` is the
+    publisher's last committed run, `seq` the run at the subscriber; `transaction` marks the two commits. `only` has, by
+    tablenick, the rowguids to copy without tombstones; other articles are copied whole.
     """
     latest = _latest(spark, publisher, tablenicks, through_seq_inclusive)
     for table, names in ((contents.NAME, contents.TABLE.names), (tombstone.NAME, tombstone.TABLE.names)):
@@ -117,7 +110,7 @@ def _copy_metadata(
             current = _only(current, only, is_tombstone=table == tombstone.NAME)
         values = {
             **{name: F.col(name) for name in names},
-            # cleanup may have removed a generation from genhistory; the row then belongs to none
+            # cleanup may have removed a generation from genhistory; the row then has no generation
             GENERATION: F.coalesce(_renumbered(F.col(GENERATION), generations), F.lit(0).cast("bigint")),
             MARKER: F.lit(transaction.mark.session),
             SEQ: F.lit(seq).cast("bigint"),
@@ -138,7 +131,7 @@ def _runs(
 
 
 def _only(rows: DataFrame, only: Mapping[int, DataFrame], *, is_tombstone: bool) -> DataFrame:
-    """Leave out of filtered articles what is not the subscriber's: all tombstones, and rows outside of its partition."""
+    """Drop rows of filtered articles that are not the subscriber's: all tombstones, and rows outside of its partition."""
     kept = rows.where(~F.col(TABLENICK).isin(*only))
     if is_tombstone:
         return kept
@@ -158,7 +151,7 @@ def _latest(spark: SparkSession, root: Location, tablenicks: Sequence[int], thro
 
 
 def _renumbered(generation: Column, numbers: Mapping[int, int]) -> Column:
-    """Return the subscriber's number of a generation, NULL if it has none."""
+    """Return the subscriber's number of a generation, or NULL."""
     pairs = [F.lit(number).cast("bigint") for pair in numbers.items() for number in pair]
     return F.try_element_at(F.create_map(*pairs), generation)
 
@@ -166,10 +159,9 @@ def _renumbered(generation: Column, numbers: Mapping[int, int]) -> Column:
 def _numbers(
     theirs: Sequence[Generation], here: Sequence[Generation], last_generation: int
 ) -> dict[int, int]:
-    """Return the publisher's generation numbers to the subscriber's.
+    """Map the publisher's generation numbers to the subscriber's.
 
-    A generation that an attempt before this one entered keeps its number: a session that ran in between may
-    have named it in a watermark.
+    A generation that an earlier attempt entered keeps its number: a session in between may have named it in a watermark.
     """
     known = {row.guidsrc: row.generation for row in here}
     next_number = last_generation + 1
@@ -183,7 +175,7 @@ def _numbers(
 def _closed_generations(publisher: ReplicaState, nicknames: Sequence[int]) -> list[Generation]:
     """Close the articles' open generations and return all they have, by number.
 
-    What is captured later must not join a generation that counts as sent.
+    Later captured changes must not join a generation that counts as sent.
     """
     replica = Replica(publisher.root)
     theirs = [row for row in replica.genhistory() if row.art_nick in nicknames]
@@ -194,16 +186,16 @@ def _closed_generations(publisher: ReplicaState, nicknames: Sequence[int]) -> li
 
 
 def last_generation(root: Location, pubid: str) -> tuple[int, str | None]:
-    """Return number and guid of a publication's highest generation at a replica, (0, None) if it has none."""
+    """Return number and guid of a publication's highest generation at a replica, or (0, None)."""
     last = Replica(root).last_generation(pubid)
     return (last.generation, last.guidsrc) if last is not None else (0, None)
 
 
 def forget_metadata(run: ApplyRun, replica: ReplicaState, nicknames: Sequence[int]) -> None:
-    """Remove what an unfinished or a former subscription left of these articles at a subscriber.
+    """Remove a subscriber's metadata of these articles from an unfinished or former subscription.
 
-    Closed generations stay, without changes: the watermarks of another publication may name them. An open
-    one goes: it would go on collecting changes under a number that the watermarks have passed.
+    Closed generations stay, without changes: the watermarks of another publication may name them. An open one is
+    removed: it would collect more changes under a number that the watermarks have passed.
     """
     assert replica.info is not None
     for name in _TABLES:
@@ -216,6 +208,6 @@ def forget_metadata(run: ApplyRun, replica: ReplicaState, nicknames: Sequence[in
     if nicknames:
         there.forget_generations(nicknames)
     failpoint("initialise.forgetting")
-    # Last: by these rows a run that starts over knows which articles are gone from the publication.
+    # Last: by these rows a run that starts over knows the articles that left the publication.
     there.control.remove_where(catalog.ARTICLES, nickname={*nicknames})
     failpoint("initialise.forgetting")

@@ -1,5 +1,4 @@
-"""The partitions of a publication with row filters: `mergerepl partition add|list|drop` (`sp_addmergepartition`), and
-those that `apply` adds.
+"""Partitions of row filters: `mergerepl partition add|list|drop` (`sp_addmergepartition`), and those that `apply` adds.
 
 No engine is needed.
 """
@@ -25,7 +24,7 @@ from mergerepl.systables.partitions import PartitionGroup, PartitionStatus
 def list_partitions(root: Location, *, publication: str | None = None) -> tuple[PartitionInfo, ...]:
     """Return the active partitions of a publisher's publications with row filters.
 
-    Raises: ConfigurationError if the folder is no replica, or has no such publication.
+    Raises: ConfigurationError if the folder is not a replica, or has no such publication.
     """
     publisher = Replica(root).require()
     rows = [_named(publisher, publication)] if publication is not None else _filtered(publisher)
@@ -40,10 +39,10 @@ def list_partitions(root: Location, *, publication: str | None = None) -> tuple[
 def add(
     root: Location, values: Mapping[SessionFunction, str | None], *, publication: str | None
 ) -> PartitionInfo:
-    """Add the partition of these values; one that is there is marked as added explicitly.
+    """Add the partition of these values; an existing one is marked as added explicitly.
 
-    Raises: ConfigurationError; PublicationError if the publication's filters need another value, or cannot use this one;
-        LeaseError (run again).
+    Raises: ConfigurationError; PublicationError if the publication's filters need another value, or cannot use this
+    one; LeaseError (run again).
     """
     publisher = Replica(root).require()
     row = _named(publisher, publication)
@@ -56,9 +55,9 @@ def add(
 
 
 def drop(root: Location, partition_id: int) -> PartitionInfo:
-    """Drop a partition that no active subscription has: memberships are not computed for it any more.
+    """Drop a partition that no active subscription has: later captures compute no memberships for it.
 
-    Raises: ConfigurationError if there is no such partition; PublicationError if it is in use; LeaseError (run again).
+    Raises: ConfigurationError if it does not exist; PublicationError if it is in use; LeaseError (run again).
     """
     publisher = Replica(root).require()
     with lease(publisher.root, purpose="mergerepl partition drop"):
@@ -150,7 +149,7 @@ def values_of_group(
 def add_partition(
     publisher: Replica, pubid: str, values: Values, *, is_explicit: bool = False
 ) -> PartitionGroup:
-    """Add the partition of these values at a publisher; one that is active already is returned as it is.
+    """Add the partition of these values at a publisher; an active one is returned as it is.
 
     The caller holds the publisher. The next capture computes memberships for it.
     """
@@ -178,7 +177,7 @@ def add_partition(
 
 
 def partition_column(publisher: Replica, pubid: str, subscription: Subscription) -> Columns:
-    """Return the partition of a subscription, for its row of sysmergesubscriptions at the publisher."""
+    """Return the column of a subscription's partition, for its row of sysmergesubscriptions at the publisher."""
     row = next(row for row in publisher.reread().publications if row.pubid == pubid)
     filters = stored_filters(row)
     if filters == NO_FILTERS:

@@ -63,7 +63,7 @@ def publication_row(
     publisher_replid: str,
     filters: PublicationFilters = NO_FILTERS,
 ) -> PublicationRow:
-    """Return a new row of sysmergepublications; it becomes active when everything else is done.
+    """Return a new row of sysmergepublications; `apply` activates it last.
 
     Only the publisher's row has the `filters`: they are never read from a subscriber's copy.
     """
@@ -176,9 +176,7 @@ def rows_at_subscriber(
 ) -> tuple[SubscriptionRow, SubscriptionRow]:
     """Return a subscriber's rows: about itself, and about the publisher.
 
-    Args:
-        publisher: MSmerge_replinfo of the publisher.
-        row: The publisher's row of the subscription. Both get the file's values of the subscription.
+    `publisher` is the publisher's MSmerge_replinfo, `row` its row of the subscription. Both rows get the file's values.
     """
     active = replace(row, status=SubscriptionState.ACTIVE)
     other = replace(
@@ -230,9 +228,9 @@ def subscription_settings(subscription: Subscription) -> Columns:
 
 
 def find_changes(rows: Sequence[object], wanted: Columns) -> tuple[Columns, str]:
-    """Return the values that one of the rows lacks, and in words what changes.
+    """Return the values that one of the rows lacks, and a description of the change.
 
-    A change that was cut short reached only some replicas.
+    An interrupted change reached only some replicas.
     """
     change, said = {}, []
     for name, value in wanted.items():
@@ -244,12 +242,12 @@ def find_changes(rows: Sequence[object], wanted: Columns) -> tuple[Columns, str]
 
 
 def update_rows(root: Location, table: TypedTable[RowT], change: Columns, **where: object) -> None:
-    """Change columns of the rows with these values, in one commit."""
+    """Set columns of the rows with these values, in one commit."""
     Replica(root).control.change_where(table, change, **where)
 
 
 def change_info(replica: Location, /, **values: Any) -> None:
-    """Change columns of MSmerge_replinfo, in one commit; maps (`captured`) are added to, not replaced."""
+    """Change columns of MSmerge_replinfo, in one commit; maps (`captured`) are extended, not replaced."""
     control = Replica(replica).control
     (info,) = control.rows(replinfo.TABLE)
     added = {n: {**getattr(info, n), **value} for n, value in values.items() if isinstance(value, dict)}
@@ -259,7 +257,7 @@ def change_info(replica: Location, /, **values: Any) -> None:
 def note_captured(replica: Location, /, tables: Mapping[int, tuple[Location, int, str]]) -> None:
     """Note tables as captured, in one commit: nickname -> the table, its version and its Delta table id.
 
-    The version's commit is noted too, so that another table in this place is detected at once.
+    Notes the version's commit too, so that another table in this place is detected at once.
     """
     commits = {nickname: commit_text(table, version) for nickname, (table, version, _) in tables.items()}
     change_info(

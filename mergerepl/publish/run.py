@@ -1,4 +1,4 @@
-"""One run of `apply` for a merge publication: what its steps share."""
+"""The state that the steps of one run of `apply` share, for a merge publication."""
 
 import uuid
 from collections.abc import Callable, Sequence
@@ -22,11 +22,11 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Agent:
-    """What the agent does for `apply`, at replicas that are leased.
+    """The agent's functions for `apply`, at leased replicas.
 
     `capture` captures the changes of the publisher at a root in the publication of a pubid. `finish` finishes a staged
-    session: root of the publisher, root of the subscriber (None: out of reach), name of the session. `sweep` finishes what
-    was decided in a tracked folder.
+    session: root of the publisher, root of the subscriber (None: out of reach), name of the session. `sweep` finishes
+    the decided work in a tracked folder.
     """
 
     capture: Callable[[Location, str], None]
@@ -38,7 +38,7 @@ class Agent:
 class ApplyRun:
     """The publication being applied, its identity and its session.
 
-    `uncaptured` are the tables of a publication that nobody subscribed to yet, by nickname, as they were checked.
+    `uncaptured` are the tables of a publication without subscribers so far, by nickname, as they were checked.
     """
 
     publication: Publication
@@ -60,7 +60,7 @@ class ApplyRun:
         return spark
 
     def hold(self, roots: Sequence[Location]) -> None:
-        """Note the replicas that are leased from now on."""
+        """Note these replicas as leased from now on."""
         self.held = tuple(roots)
         if "spark" in self.__dict__:
             self._record_jvm()
@@ -74,7 +74,7 @@ class ApplyRun:
 
     @property
     def retention(self) -> timedelta:
-        """How long metadata and files are kept."""
+        """The retention of metadata and files."""
         return self.publication.retention
 
     def mark(self, step: str) -> CommitMark:

@@ -1,4 +1,4 @@
-"""A snapshot: an article's table at a new subscriber, its first rows, and both sides' rows compared."""
+"""A snapshot: an article's table at a new subscriber, its first rows, and the comparison of both sides' rows."""
 
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
@@ -63,13 +63,9 @@ def replica_table(
 ) -> NewTable:
     """Return the table to create at a subscriber.
 
-    Args:
-        table: The publisher's table.
-        columns: The published columns.
-        properties: What replication adds to the table's own properties.
-        clustering: The columns the publisher's table is clustered by, each as its path of names.
-        is_computable: Whether the expression of a constraint or an invariant needs published columns only; others cannot
-            hold where their columns are missing.
+    `table` is the publisher's, `columns` are the published ones, `properties` those that replication adds. `clustering`
+    has the publisher's clustering columns, each as its path of names. `is_computable` is true for the expression of a
+    constraint or an invariant that needs published columns only; others cannot hold where their columns are missing.
     """
     fields = [_without_own(field) for field in table.fields if field["name"] in columns]
     for field in fields:
@@ -103,7 +99,7 @@ def uncomputable(table: TableState, *, is_computable: Callable[[str], bool]) -> 
 
 
 def is_computable(spark: SparkSession, table: TableState, columns: Collection[str], expression: str) -> bool:
-    """Return whether an expression of the table needs only these columns."""
+    """True if an expression of the table needs only these columns."""
     if len(columns) == len(table.fields):
         return True
     rows = read_version(spark, table.path, table.version)
@@ -143,8 +139,8 @@ def copy_rows(
 ) -> int:
     """Append columns of a version to an empty table, in one marked commit and at most one job; return its version.
 
-    `only` (row images of these columns) are the rows of the version that are copied; None: all of them. A small table whose
-    rows and columns are all copied is copied file by file.
+    `only` (row images of these columns) limits the copy to these rows of the version; None copies all. A small table
+    whose rows and columns are all copied is copied file by file.
 
     Raises: StoreError if the commit is not in the log afterwards.
     """
@@ -160,7 +156,7 @@ def copy_rows(
 
 
 def by_partition(rows: DataFrame, partition_columns: Sequence[str]) -> DataFrame:
-    """Return rows spread for a write to a table with these partitions: a task would write a file for each that it meets.
+    """Repartition rows for a write to a table with these partitions: a task writes a file for each partition it meets.
 
     Rows of an unpartitioned table keep their order, and with it the ranges that prune its files.
     """
@@ -181,7 +177,7 @@ def compared_rows(
     keys = [F.col(quote(name)).alias(alias) for name, alias in zip(key, names, strict=True)]
     ours = publisher.select(*keys, row_image(columns).alias("ours"))
     theirs = subscriber.select(*keys, row_image(columns).alias("theirs"))
-    # A key of several rows of the subscriber, or of none, must not count as one row.
+    # A key with several or no rows at the subscriber must not count as one row.
     counted = theirs.groupBy(*names).agg(F.count(F.lit(1)).alias("times"), F.first("theirs").alias("theirs"))
     both = ours.join(counted, names, "full_outer")
     kind = (

@@ -1,4 +1,4 @@
-"""What the file states of a publication, held against what is stored: prepared for its tables, or refused.
+"""Compare the file's publication with the stored one, and prepare it for its tables or refuse it.
 
 Nothing is read or written here.
 """
@@ -51,7 +51,7 @@ from mergerepl.systables.table import FOLDER
 
 @dataclass(frozen=True)
 class NewArticle:
-    """An article to be published, with the table it was checked against."""
+    """An article to publish, with the table it was checked against."""
 
     article: Article
     table: TableState
@@ -67,8 +67,8 @@ class NewArticle:
 class Stated:
     """A publication as the file states it, prepared for its tables: its new articles and its row filters.
 
-    `new_rows` are the rows that the new articles will have, without an identity yet; `values` are those of the filters'
-    functions for each subscription.
+    `new_rows` are the rows of the new articles, without an identity yet; `values` are those of the filters' functions
+    for each subscription.
     """
 
     publication: Publication
@@ -81,7 +81,7 @@ class Stated:
 def prepare(publication: Publication, stored: Stored) -> Stated:
     """Prepare the file for the tables that it names.
 
-    Raises: ConfigurationError, PublicationError for what cannot be published, or cannot change while it is published.
+    Raises: ConfigurationError, PublicationError for a setting that cannot be published, or cannot change while published.
     """
     new = _new_articles(publication, stored)
     filters = _filters(publication, stored, new)
@@ -99,7 +99,7 @@ def prepare(publication: Publication, stored: Stored) -> Stated:
 
 
 def is_removed(publication: Publication, stored: Stored, row: ArticleRow) -> bool:
-    """Return whether the file no longer names an article of the publication."""
+    """True if the file no longer names an article of the publication."""
     return row.pubid == stored.pubid and row.name not in {article.name for article in publication.articles}
 
 
@@ -154,9 +154,9 @@ def _new_articles(publication: Publication, stored: Stored) -> list[NewArticle]:
 
 
 def _free_nickname(stored: Stored, columns: Sequence[Field], *, above: int) -> int:
-    """Return the first nickname above `above` whose image column is not there yet, or has this very type.
+    """Return the first nickname above `above` whose image column is absent or has this very type.
 
-    An `apply` that was cut short leaves image columns of articles that may never come to be; they are empty.
+    An interrupted `apply` leaves empty image columns of articles that may never exist.
     """
     wanted = ddl_of(image_type(columns))
     return next(
@@ -167,7 +167,7 @@ def _free_nickname(stored: Stored, columns: Sequence[Field], *, above: int) -> i
 def _check_claims(
     publication: Publication, stored: Stored, article: Article, path: Location, others: Sequence[ArticleRow]
 ) -> None:
-    """Refuse a table, or a conflict table, that another article has already."""
+    """Refuse a table, or a conflict table, that another article already has."""
     conflict_table = conflict_table_name(publication.name, article.name).casefold()
     names = {row.pubid: row.name for row in stored.publisher.publications}
     for row in others:
@@ -188,7 +188,7 @@ def _check_claims(
 
 
 def _check_article_unchanged(article: Article, row: ArticleRow) -> None:
-    """Refuse settings that cannot change because replicas hold metadata that depends on them."""
+    """Refuse changes of settings that the replicas' metadata depends on."""
     columns = None if article.columns is None else sorted({*article.columns, *article.identity})
     wanted: dict[str, tuple[Any, Any]] = {
         "table": (row.source_table, os.path.normpath(article.table)),
@@ -277,7 +277,7 @@ def _check_subscriber(publication: Publication, stored: Stored, subscriber: Subs
             raise edited_table(path, f"has {row.subscriber_type} in column 'subscriber_type'")
         before = SubscriberKind(row.subscriber_type).name.lower()
         if before != subscription.type.value:
-            # Earlier conflicts were decided by the old type.
+            # The old type decided earlier conflicts.
             raise PublicationError(
                 f"Subscriber '{subscription.subscriber}': `type` was {before} and is {subscription.type.value} "
                 "in the file. It cannot change while the subscription lasts. Put it back; or remove the "
@@ -287,7 +287,7 @@ def _check_subscriber(publication: Publication, stored: Stored, subscriber: Subs
 
 
 def _check_was_ours(stored: Stored, state: SubscriberState) -> None:
-    """Check that a replica at the subscriber's root belongs to this publisher, and that a subscribed one still exists."""
+    """Check that a replica at the subscriber's root belongs to this publisher, and that its subscription still exists."""
     publisher, subscriber, row = stored.publisher, state.replica, state.row
     root = subscriber.root
     if subscriber.info is None:
@@ -300,8 +300,8 @@ def _check_was_ours(stored: Stored, state: SubscriberState) -> None:
                 replica=str(root),
             )
         return
-    # A subscription that was cut short before its replica was made has an id that no replica got: another
-    # publication's may have come there since.
+    # A subscription that was cut short before its replica was created has an id without a replica; another
+    # publication's replica may be there now.
     is_known_by = row is not None and row.status != SubscriptionState.INACTIVE
     if row is not None and is_known_by and row.replid != subscriber.repid:
         raise PublicationError(
@@ -321,7 +321,7 @@ def _check_was_ours(stored: Stored, state: SubscriberState) -> None:
     others = {replid: server for replid, server in publishers.items() if replid != publisher.repid}
     is_known = any(r.replid == subscriber.repid for r in publisher.subscriptions)
     if publisher.repid in publishers and not is_known:
-        # Rows of subscriptions that have ended stay. The nickname of this one may be another's by now.
+        # Rows of ended subscriptions stay. Another subscription may have this nickname now.
         raise PublicationError(
             f"'{root}' is a subscriber of '{publisher.root}', which does not know of it: the publisher was put back to an "
             "older copy. Nothing was changed. Bring the newer copy back; or move the subscriber's folder away, run "
@@ -340,7 +340,7 @@ def _check_was_ours(stored: Stored, state: SubscriberState) -> None:
 def _check_not_moved(stored: Stored, subscriber: SubscriberState) -> None:
     """Refuse the former folder of a subscriber whose move was recorded through another publication's file.
 
-    The subscriber is no longer known there. That neither ends its subscription nor asks for a second one.
+    The subscriber is no longer known there. This neither ends its subscription nor adds a second one.
     """
     root, row = str(subscriber.replica.root), stored.row
     if subscriber.row is not None or row is None:

@@ -1,6 +1,6 @@
-"""The steps of `apply`, of merge and transactional publications alike: all are checked, then each is carried out.
+"""The steps of `apply`, for merge and transactional publications: all are checked, then each is carried out.
 
-Nothing records that a step was cut short. The next `apply` reads what is stored, and a step is whatever that still lacks.
+No record marks an interrupted step. The next `apply` reads the stored state and plans the steps that it still lacks.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -23,9 +23,9 @@ RunT = TypeVar("RunT")
 
 @dataclass(frozen=True)
 class Step(Generic[RunT]):
-    """One thing to do: its line in the plan, and the functions that do it in one run of `apply`.
+    """One step: its line in the plan, and the functions that check and run it in one run of `apply`.
 
-    `check` refuses what the rows of its tables say: all steps are checked before the first one runs.
+    `check` refuses by the rows of its tables: all steps are checked before the first one runs.
     """
 
     action: str
@@ -49,7 +49,7 @@ def check_steps(steps: Sequence[Step[RunT]], run: RunT) -> None:
 
 @contextmanager
 def engine_errors(doing: str) -> Iterator[None]:
-    """Turn what Spark, delta-rs or the file system raise into an error of ours."""
+    """Turn errors of Spark, delta-rs or the file system into an error of ours."""
     try:
         yield
     except Exception as error:
@@ -76,9 +76,9 @@ def carry_out(
     *,
     errors: Callable[[str], AbstractContextManager[None]] = engine_errors,
 ) -> None:
-    """Carry the steps out, in order; `errors` turns what a library raises in a named step into an error of ours.
+    """Carry the steps out, in order; `errors` turns a library's error in a named step into one of ours.
 
-    Raises: EngineLostError, StoreError naming the step; what the step itself refuses.
+    Raises: EngineLostError, StoreError naming the step; the errors of the step itself.
     """
     for step in steps:
         name = f"{step.action} {step.object}"

@@ -1,4 +1,4 @@
-"""What the replicas of a publication hold before `apply` changes anything, read once, as values."""
+"""The state of a publication's replicas before `apply` changes anything, read once, as values."""
 
 import uuid
 from collections.abc import Collection, Mapping, Sequence
@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class ReplicaState:
-    """One replica root and the rows of its publications; without `info` it is no replica yet.
+    """One replica root and the rows of its publications; without `info` it is not a replica yet.
 
     `sessions` are interrupted sessions; they are staged at publishers.
     """
@@ -51,7 +51,7 @@ class ReplicaState:
 
     @property
     def repid(self) -> str:
-        """The identity of the replica, empty where there is none yet."""
+        """The identity of the replica, or ''."""
         return self.info.repid if self.info else ""
 
     @property
@@ -60,25 +60,25 @@ class ReplicaState:
         return self.info.captured if self.info else {}
 
     def publication(self, name: str) -> PublicationRow | None:
-        """Return the row of a publication."""
+        """The row of a publication."""
         return next((row for row in self.publications if row.name == name), None)
 
     def articles_of(self, pubid: str) -> list[ArticleRow]:
-        """Return the article rows of a publication."""
+        """The article rows of a publication."""
         return [row for row in self.articles if row.pubid == pubid]
 
     def is_active(self, subid: str) -> bool:
-        """Return whether a subscription is active here."""
+        """True if a subscription is active here."""
         return any(row.subid == subid and row.is_active for row in self.subscriptions)
 
     def others_of(self, pubid: str, *, are_ended: bool = False) -> list[SubscriptionRow]:
-        """Return the subscription rows of a publication about the other side: those that last, or those that have ended."""
+        """Return the rows of a publication's active (or ended) subscriptions about the other side."""
         return [row for row in relations(self.subscriptions, pubid) if row.is_ended == are_ended]
 
 
 @dataclass(frozen=True)
 class SubscriberState:
-    """A subscription of the file, the subscriber's replica and the publisher's row, None while it is new."""
+    """A subscription of the file, the subscriber's replica, and the publisher's row (None for a new subscription)."""
 
     subscription: Subscription
     replica: ReplicaState
@@ -86,11 +86,11 @@ class SubscriberState:
 
     @property
     def is_active(self) -> bool:
-        """True when the subscriber was initialised."""
+        """True if the subscriber was initialised."""
         return self.row is not None and self.row.is_active
 
     def missing(self, articles: Sequence[ArticleRow]) -> list[ArticleRow]:
-        """Return the articles that the subscriber does not have yet."""
+        """The articles that the subscriber does not have yet."""
         if not self.is_active:
             return list(articles)
         held = {row.artid for row in self.replica.articles if row.status == ArticleState.ACTIVE}
@@ -99,19 +99,20 @@ class SubscriberState:
 
 @dataclass(frozen=True)
 class Stored:
-    """A publication at its replicas, as the file's subscriptions find it there.
+    """The stored state of a publication and its replicas, matched to the file's subscriptions.
 
     Attributes:
-        pubid: A new one, if the publication is new.
+        pubid: Generated if the publication is new.
         subscribers: In the order of the file.
-        left: Subscriptions that the file no longer names, each with its replica if that can be reached.
-        back: Replicas that can be reached again, whose subscription ended in the meantime.
-        moved: The folders where replicas were before, by root.
+        left: Subscriptions that the file no longer names, each with its replica if in reach.
+        back: Replicas that are in reach again, whose subscription ended in the meantime.
+        moved: The former folders of moved replicas, by root.
         groups: The active partitions.
-        has_generations: Whether changes of the publication were ever captured. Read only for one without subscribers.
+        has_generations: Whether changes of the publication were ever captured. Read only without subscribers.
         image_types: The columns of MSmerge_contents with their types, if there are articles to publish.
-        tables: The articles' tables at the publisher and at initialised subscribers, by path; None: it is gone.
-        unsent: By subid of `left`, the changes that never reached the publisher, in words.
+        tables: The articles' tables at the publisher and at initialised subscribers, by path; None if the table is
+            gone.
+        unsent: By subid of `left`, a description of the changes that never reached the publisher.
         unusable: By article, the CHECK constraints that a subscriber cannot have.
     """
 
@@ -131,12 +132,12 @@ class Stored:
 
     @property
     def row(self) -> PublicationRow | None:
-        """The publication's row, None while it is new."""
+        """The publication's row; None while it is new."""
         return self.publisher.publication(self.name)
 
     @property
     def articles(self) -> list[ArticleRow]:
-        """The rows of the articles that are published already."""
+        """The rows of the articles that are already published."""
         return self.publisher.articles_of(self.pubid)
 
     @property
@@ -146,22 +147,22 @@ class Stored:
 
     @property
     def is_subscribed(self) -> bool:
-        """True when a subscriber is initialised, also one that the file no longer names and that has not ended yet."""
+        """True if a subscriber is initialised, including one that the file no longer names and that has not ended yet."""
         return bool(self.active) or any(row.is_active for row, _ in self.left)
 
     @property
     def is_waited_for(self) -> bool:
-        """True when a subscriber is to get articles that are published already."""
+        """True if a subscriber still has to get articles that are already published."""
         return any(each.missing(self.articles) for each in self.subscribers)
 
     @property
     def is_idle(self) -> bool:
-        """True when only the publisher has rows of the publication: its changes need not be sent."""
+        """True if only the publisher has rows of the publication, so that its changes need not be sent."""
         return not self.is_subscribed and not self.has_generations
 
     @property
     def interrupted(self) -> list[tuple["Changeset", ReplicaState | None]]:
-        """The sessions to finish, since their subscription ends or has ended; each with its subscriber if in reach."""
+        """The sessions to finish because their subscription ends or has ended; each with its subscriber if in reach."""
         leaving = {row.subid: replica for row, replica in self.left}
         return [
             (session, leaving.get(subid))
@@ -186,7 +187,7 @@ class Stored:
 def read_replicas(publication: Publication) -> list[ReplicaState]:
     """Return the replicas the file names, publisher first, and those of subscriptions it no longer names.
 
-    Replicas of ended subscriptions are among them only if the end is not recorded there yet.
+    A replica of an ended subscription is included only until it records the end.
     """
     publisher = read_replica(Location.of(publication.publisher))
     seen = [publisher, *(read_replica(Location.of(s.subscriber)) for s in publication.subscriptions)]
@@ -211,12 +212,12 @@ def _if_readable(root: Location) -> ReplicaState:
     try:
         return read_replica(root)
     except (PublicationError, StoreError, OSError):
-        # Not there, damaged, or on a mount that does not answer: nothing can be recorded there.
+        # Absent, damaged, or on a mount that does not answer: nothing can be recorded there.
         return ReplicaState(root)
 
 
 def read_stored(publication: Publication, replicas: Sequence[ReplicaState]) -> Stored:
-    """Read what a decision about the publication needs; `replicas` as `read_replicas` gives them.
+    """Read the inputs of a decision about the publication; `replicas` as `read_replicas` returns them.
 
     Raises: PublicationError if a replica is a copy, or the table of a new article cannot be read.
     """
@@ -264,13 +265,13 @@ def read_stored(publication: Publication, replicas: Sequence[ReplicaState]) -> S
 
 
 def match(publication: Publication, replicas: Sequence[ReplicaState]) -> Stored:
-    """Give each subscription of the file the publisher's row about it, and each row of the publisher its replica."""
+    """Match the file's subscriptions to the publisher's rows, and these rows to their replicas."""
     publisher = replicas[0]
     row = publisher.publication(publication.name)
     pubid = row.pubid if row else str(uuid.uuid4())
     rows = publisher.others_of(pubid)
     named = replicas[1 : 1 + len(publication.subscriptions)]
-    # By their identity first: a new replica may be in the former folder of one that was moved.
+    # By identity first: a new replica may be in the former folder of a moved one.
     by_id = [next((r for r in rows if r.replid == replica.repid), None) for replica in named]
     taken = {id(found) for found in by_id}
     subscribers = []
@@ -298,7 +299,7 @@ def _table_at(path: Location) -> TableState | StoreError | None:
 
 
 def _unsent(publisher: Location, subscriber: Location, pubid: str, staged: Collection[str]) -> str:
-    """Return in words the subscriber's changes that never reached the publisher; empty if all did.
+    """Describe the subscriber's changes that never reached the publisher; '' if all did.
 
     `staged` are guids of generations that an interrupted session uploads: it is finished first.
     """
@@ -310,13 +311,12 @@ def _unsent(publisher: Location, subscriber: Location, pubid: str, staged: Colle
     try:
         replica = Replica(subscriber)
         info = replica.info()
-        # Also if the subscription is ended here already: a run was cut short before it ended at the publisher.
+        # Also if the subscription has already ended here: a run may have been cut short before it ended at the publisher.
         about_publisher = replica.relations(pubid)
         if not about_publisher:
             return ""
         articles = replica.articles_of(pubid)
-        # The publisher's watermark is not read: the publisher may have been restored, and the subscription ends all
-        # the same.
+        # The publisher's watermark is not read: even if the publisher was restored, the subscription ends.
         destination = Destination(str(publisher), held)
         generations = unsent_generations(replica, about_publisher[0], articles, destination=destination)
         looks = [uncaptured(replica, article, info) for article in articles]
@@ -335,10 +335,10 @@ def _count(number: int, noun: str) -> str:
 
 
 def read_replica(root: Location) -> ReplicaState:
-    """Return the replica at `root`.
+    """Read the replica at `root`.
 
-    Raises: PublicationError if system tables are missing or of another version of mergerepl; StoreError if
-        one cannot be read.
+    Raises: PublicationError if system tables are missing or of another version of mergerepl; StoreError if one cannot
+    be read.
     """
     control = Replica(root).control
     if not control.exists(replinfo.TABLE):
@@ -363,7 +363,7 @@ def read_replica(root: Location) -> ReplicaState:
 
         # By name; one without a manifest does not count.
         sessions = tuple(staged_changesets(Replica(root).staging))
-    # Last, as no lease is held: a session writes it before the watermarks, and must not seem to have been put back.
+    # Last, since no lease is held: a session writes it before the watermarks; it must not look restored.
     return ReplicaState(root, _info(root, control), publications, articles, subscriptions, sessions)
 
 
@@ -396,10 +396,10 @@ def _refuse_orphans(root: Location) -> None:
 
 
 def _former_place(replica: ReplicaState) -> Location | None:
-    """Return the folder a replica was moved from, or None if it is where it was.
+    """Return the folder a replica was moved from; None if it was not moved.
 
-    Raises: PublicationError if it is still there too: one of the two is a copy, and changes made in both
-        under one identity would overwrite each other unnoticed.
+    Raises: PublicationError if the former folder still has it: one of the two is a copy, and changes made in both under
+    one identity would overwrite each other unnoticed.
     """
     if replica.info is None:
         return None

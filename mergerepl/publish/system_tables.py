@@ -1,6 +1,6 @@
-"""The system tables of a replica: made empty, and widened when an article joins.
+"""The system tables of a replica: created empty, and widened when an article joins.
 
-No engine is needed to make them; a column of a type that needs a table feature is added through Spark.
+Creating them needs no engine; a column of a type that needs a table feature is added through Spark.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -42,21 +42,17 @@ def create_replica(
     retention: timedelta,
     mark: CommitMark,
 ) -> None:
-    """Make all system tables of a new replica; MSmerge_replinfo, which makes it one, comes last.
+    """Create all system tables of a new replica; MSmerge_replinfo, which marks it as one, comes last.
 
-    Args:
-        root: Replica root.
-        info: The row of MSmerge_replinfo.
-        images: Published columns by article nickname, for those that are known already.
-        retention: How long files must live that a session may still read.
-        mark: The mark of the commits.
+    `info` is the row of MSmerge_replinfo, `images` are the published columns known so far by article nickname.
+    `retention` is how long files must live that a session may still read; `mark` is for the commits.
     """
     control = Replica(root).control
     for table in registry.CONTROL_PLANE:
         if table.name != replinfo.NAME:
             control.replace(table, [])
     for data in registry.DATA_PLANE:
-        # Tables of a first `apply` that was cut short are empty, and may lack the articles of this one.
+        # Tables of an interrupted first `apply` are empty, and may lack the articles of this one.
         remove_leftover(control.path(data.name))
         columns = [field(column.name, json_of(column.type)) for column in data.columns]
         if data.name in IMAGE_TABLES:
@@ -66,7 +62,7 @@ def create_replica(
 
 
 def image_fields(images: Mapping[int, Sequence[Field]]) -> list[Field]:
-    """Return the two image columns of each article, for rows and for those before them.
+    """Return the two image columns of each article, for rows and for their ancestors.
 
     An article may get a resolver that reads the latter at any time; empty, they cost nothing.
     """
@@ -109,10 +105,10 @@ def create_conflict_table(
     retention: timedelta,
     mark: CommitMark,
 ) -> None:
-    """Make the conflict table of an article: its columns, then those about the conflict.
+    """Create the conflict table of an article: its columns, then those about the conflict.
 
-    One of that name is there if the article was published before: it gets the columns it lacks. If a column
-    has another type now, it is kept under another name; losing rows are never removed.
+    If the article was published before, its table gets the columns it lacks. A column that has another type now is kept
+    under another name; losing rows are never removed.
     """
     path = root / FOLDER / name
     wanted = _conflict_fields(columns)
@@ -128,7 +124,7 @@ def create_conflict_table(
 
 
 def _conflict_fields(columns: Sequence[Field]) -> list[Field]:
-    """Return the columns of a conflict table; an article whose identity is a column `rowguid` has that one once."""
+    """Return the columns of a conflict table; a `rowguid` identity of the article appears once."""
     own = [field(column["name"], nullable(column["type"])) for column in columns]
     taken = {column["name"].lower() for column in own}
     about = [

@@ -1,4 +1,4 @@
-"""Tables that an interrupted initialisation left at a subscriber: how they are recognised and dropped."""
+"""Tables that an interrupted initialisation left at a subscriber: recognise and drop them."""
 
 from collections.abc import Sequence
 
@@ -26,12 +26,12 @@ def subscriber_path(article: str, source_table: str) -> str:
 
 
 def article_table(root: Location, article: ArticleRow) -> Location:
-    """Return where an article's table is at a subscriber."""
+    """The place of an article's table at a subscriber."""
     return root / subscriber_path(article.name, article.source_table)
 
 
 def is_unfinished(table: Location, subid: str) -> bool:
-    """Return whether the table was made by an initialisation of this subscription."""
+    """True if an initialisation of this subscription created the table."""
     if not is_delta_table(table):
         return False
     try:
@@ -42,7 +42,7 @@ def is_unfinished(table: Location, subid: str) -> bool:
 
 
 def check_unwritten(root: Location, table: Location) -> None:
-    """Check that no user has written to a table that an initialisation made: no user's write is dropped.
+    """Check that no user has written to a table that an initialisation created: no user's write is dropped.
 
     Raises: PublicationError.
     """
@@ -59,7 +59,7 @@ def check_unwritten(root: Location, table: Location) -> None:
 
 
 def drop_unfinished(tables: Sequence[Location], subid: str) -> None:
-    """Remove the tables that an unfinished initialisation of this subscription made."""
+    """Remove the tables that an unfinished initialisation of this subscription created."""
     for table in tables:
         aside = table.with_name(f".{table.name}.mergerepl-dropped")
         remove_leftover(aside)
@@ -71,8 +71,8 @@ def drop_unfinished(tables: Sequence[Location], subid: str) -> None:
 def drop_unfinished_replica(root: Location, subid: str) -> None:
     """Remove the system tables of a replica that this subscription's initialisation created.
 
-    Only for a subscription that is not active, at a replica that no other publication has joined since: the mark
-    stays on the tables for good.
+    Only for a subscription that is not active, at a replica that no other publication has joined since: the mark stays
+    on the tables for good.
     """
     dropped = root / _DROPPED
     remove_leftover(dropped)
@@ -81,7 +81,7 @@ def drop_unfinished_replica(root: Location, subid: str) -> None:
 
 
 def _drop(folder: Location, aside: Location) -> None:
-    """Rename a folder, then remove it: a half-removed table or replica would be taken for a user's."""
+    """Rename a folder, then remove it: a half-removed table or replica would pass for a user's."""
     move_aside(folder, aside)
     failpoint("unfinished.dropping")
     remove_folder(aside)

@@ -1,6 +1,6 @@
 """Join the small files that sessions append to the system tables, so that sessions do not slow down over a year.
 
-Nothing is decided here and no row changes: the version of a row that counts is still computed from all of them.
+No row changes: all of them still count for the current version of a row.
 """
 
 import logging
@@ -57,8 +57,8 @@ def compact_when_due(
 ) -> None:
     """When a subscription's session numbers pass a multiple of 16, join the files of appended tables with more than 32.
 
-    A publisher's subscriptions share their numbers, so a subscription may never see such a multiple itself. The
-    caller holds the replicas. A failure here is only logged: the session itself is complete.
+    A publisher's subscriptions share their numbers, so a subscription may never see such a multiple itself. The caller
+    holds the replicas. A failure here is only logged: the session itself is complete.
     """
     if number // SESSIONS_BETWEEN == previous_number // SESSIONS_BETWEEN:
         return
@@ -77,7 +77,7 @@ def compact_when_due(
 
 
 def _join(spark: SparkSession, table: Location, choice: EngineChoice) -> None:
-    """Join the files of a table of rows: without Spark where that may write, which takes it 1 to 3 s a table."""
+    """Join the files of a table of rows, without Spark if possible: Spark takes 1 to 3 s a table."""
     if choice.uses_arrow:
         try:
             with arrow_refusals():

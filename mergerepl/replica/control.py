@@ -1,7 +1,7 @@
 """Control planes: small system tables read and written through `deltalake`, without a JVM.
 
-A table of the control plane is read whole and replaced whole by one commit (7 ms), so every change of it is atomic;
-one that grows is appended to and read with a condition. The caller holds the lease of the replica or of the folder.
+A table of the control plane is read whole and replaced whole by one commit (7 ms), so every change of it is atomic; a
+growing table is appended to and read with a condition. The caller holds the lease of the replica or of the folder.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence, Set
@@ -39,14 +39,12 @@ delta-rs' default of 100, readings took six times as long after 24 sessions as a
 class ControlPlane:
     """The system tables in one folder; their rows are values of each table's type.
 
-    A replica keeps its tables in `_mergerepl`, another product in a folder of its own.
-
-    A table is read again only if its last commit is not the one that was read or written here: a session asks for some
-    tables ten times.
+    A replica keeps its tables in `_mergerepl`, another product in a folder of its own. A table is read again only if
+    its last commit differs from the one read or written here: a session reads some tables ten times.
     """
 
     def __init__(self, folder: Location, properties: Mapping[str, str] | None = None) -> None:
-        """Read nothing yet. `properties` are those of tables that are created."""
+        """Read nothing yet. `properties` are for the tables to create."""
         self.folder = folder
         self.properties = {"delta.checkpointInterval": CHECKPOINT_INTERVAL, **(properties or {})}
         self._read: dict[str, tuple[list[Any], pa.Table]] = {}
@@ -56,11 +54,11 @@ class ControlPlane:
         return self.folder / name
 
     def exists(self, table: SystemTable) -> bool:
-        """Return whether the table was created."""
+        """True if the table was created."""
         return is_delta_table(self.path(table.name))
 
     def rows(self, table: TypedTable[RowT], *, where: str | None = None, order_limit: str = "") -> list[RowT]:
-        """Return the rows of a table; `where` and `order_limit` are delta-rs' SQL, for tables that grow.
+        """Return the rows of a table; `where` and `order_limit` are delta-rs' SQL, for growing tables.
 
         Raises: StoreError if the table is missing or unreadable, or lacks a value it needs.
         """
@@ -79,21 +77,21 @@ class ControlPlane:
         return [table.read(row) for row in python_rows(stored, table.names)]
 
     def rows_if_any(self, table: TypedTable[RowT]) -> list[RowT]:
-        """Return the rows of a table; none if it was not created."""
+        """Return the rows of a table, or [] if it was not created."""
         return self.rows(table) if self.exists(table) else []
 
     def create(self, tables: Iterable[TypedTable[Any]]) -> None:
-        """Create the tables that are missing, empty and in this order."""
+        """Create the missing tables, empty and in this order."""
         for table in tables:
             if not self.exists(table):
                 self.replace(table, ())
 
     def replace(self, table: TypedTable[RowT], rows: Iterable[RowT]) -> None:
-        """Make `rows` the table's content, in one commit."""
+        """Replace the table's content with `rows`, in one commit."""
         self._keep(table, *self._write(table, rows, mode="overwrite"))
 
     def edit(self, table: TypedTable[RowT], change: Callable[[list[RowT]], list[RowT]]) -> list[RowT]:
-        """Replace a table's rows by what `change` makes of them: one commit, none if nothing changes. Returns the rows."""
+        """Replace a table's rows with the result of `change`, in one commit if they differ. Returns the rows."""
         before = self.rows(table)
         after = change(list(before))
         if after != before:
@@ -101,37 +99,37 @@ class ControlPlane:
         return after
 
     def replace_where(self, table: TypedTable[RowT], rows: Iterable[RowT], /, **where: object) -> None:
-        """Put `rows` in the place of the rows with these values, as `edit` does. A set is a choice of values."""
+        """Replace the rows that have these values with `rows`, as `edit` does. A set is a choice of values."""
         self.edit(table, lambda known: [*(row for row in known if not _has(row, where)), *rows])
 
     def remove_where(self, table: TypedTable[Any], /, **where: object) -> None:
-        """Remove the rows with these values, as `edit` does."""
+        """Remove the rows that have these values, as `edit` does."""
         self.replace_where(table, (), **where)
 
     def change_where(self, table: TypedTable[Any], values: Mapping[str, Any], /, **where: object) -> None:
-        """Set fields of the rows with these values, as `edit` does."""
+        """Set fields of the rows that have these values, as `edit` does."""
         self.edit(table, lambda known: [replace(r, **values) if _has(r, where) else r for r in known])
 
     def append(
         self, table: TypedTable[RowT], rows: Sequence[RowT], *, once: tuple[str, int] | None = None
     ) -> None:
-        """Add rows, in one commit; no commit if there are none.
+        """Add rows, in one commit; no commit without rows.
 
-        `once` is a Delta transaction (application and version): nothing is added if the table holds it, or a later one.
+        `once` is a Delta transaction (application and version): skips the append if the table has it, or a later one.
         """
         if rows and not (once and transaction_version(self.path(table.name), once[0]) >= once[1]):
             self._write(table, rows, mode="append", once=once)
 
     def update(self, table: SystemTable, values: Mapping[str, str], *, where: str) -> None:
-        """Set columns (to expressions of delta-rs' SQL) in rows of a table that grows, in one commit if there are any."""
+        """Set columns (to expressions of delta-rs' SQL) in matching rows of a growing table, in at most one commit."""
         update_rows(self.path(table.name), values, where=where)
 
     def delete(self, table: SystemTable, *, where: str) -> None:
-        """Remove rows of a table that grows, in one commit if there are any."""
+        """Remove matching rows of a growing table, in at most one commit."""
         delete_rows(self.path(table.name), where=where)
 
     def _keep(self, table: SystemTable, version: int, stored: "pa.Table") -> None:
-        # A checkpoint may be all that is left of an old last commit.
+        # Only a checkpoint may remain of an old last commit.
         with suppress(FileNotFoundError):
             self._read[table.name] = as_seen(self.path(table.name), version), stored
 
@@ -143,7 +141,7 @@ class ControlPlane:
         mode: Literal["append", "overwrite"],
         once: tuple[str, int] | None = None,
     ) -> tuple[int, "pa.Table"]:
-        """Write rows in one commit. Returns its version and what was written."""
+        """Write rows in one commit. Returns its version and the written rows."""
         import pyarrow as pa
 
         path = self.path(table.name)
@@ -178,9 +176,9 @@ class ControlDatabase:
 
     @property
     def is_there(self) -> bool:
-        """Whether the product is set up here."""
+        """True if the product is set up here."""
         return self.control.exists(self.tables[-1])
 
     def create(self) -> None:
-        """Create the tables that are missing."""
+        """Create the missing tables."""
         self.control.create(self.tables)

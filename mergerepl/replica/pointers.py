@@ -15,7 +15,7 @@ from mergerepl.store.storage import leftovers, put_text, read_text, storage
 
 
 class Pointer(NamedTuple):
-    """What a subscriber knows of an unfinished session; the publisher is None if the file is damaged."""
+    """A subscriber's record of an unfinished session; the publisher is None if the file is damaged."""
 
     session: str
     file: Location
@@ -24,7 +24,7 @@ class Pointer(NamedTuple):
 
     @property
     def is_publisher_there(self) -> bool:
-        """True when the publisher is still in the folder that the file names: another replica may be there now."""
+        """True if the publisher is still in the folder that the file names: another replica may be there now."""
         publisher = self.publisher
         return (
             publisher is not None and is_folder(publisher.folder) and publisher.info().replid == self.replid
@@ -32,7 +32,7 @@ class Pointer(NamedTuple):
 
     @property
     def is_staged(self) -> bool:
-        """True when the session was staged whole: it will be carried out."""
+        """True if the session was staged whole, so that it will be carried out."""
         return self.publisher is not None and is_staged(self.publisher.staging / self.session)
 
 

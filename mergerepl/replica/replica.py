@@ -1,4 +1,4 @@
-"""One replica: where its tables are and what its control plane says of them."""
+"""One replica: the places of its tables and the content of its control plane."""
 
 import os
 from collections.abc import Collection, Container, Iterable
@@ -50,7 +50,7 @@ _NAMED_AT_MOST = 1000
 
 
 def no_subscriptions(root: Location) -> StoreError:
-    """Return the error about a replica that takes part in a publication and has no row of sysmergesubscriptions."""
+    """The error for a replica of a publication without rows in sysmergesubscriptions."""
     name = catalog.SUBSCRIPTIONS.name
     return StoreError(
         f"System table '{name}' of replica '{root}' is empty, though the replica takes part in a publication: it was "
@@ -63,9 +63,9 @@ def no_subscriptions(root: Location) -> StoreError:
 
 
 def require_schema_version(root: Location, version: int) -> None:
-    """Check that a replica's system tables are of the one version this mergerepl knows.
+    """Check that this mergerepl knows the version of a replica's system tables.
 
-    Raises: PublicationError if they are older or newer: their meaning is not known here.
+    Raises: PublicationError if they are older or newer.
     """
     if version != replinfo.SCHEMA_VERSION:
         raise PublicationError(
@@ -78,7 +78,7 @@ def require_schema_version(root: Location, version: int) -> None:
 def refuse_older_bookkeeping(root: Location, info: ReplicaInfo, rows: Iterable[SubscriptionRow]) -> None:
     """Check that MSmerge_replinfo was not restored alone: a session writes there before it notes its end anywhere else.
 
-    Runs that an older MSmerge_replinfo does not know would be taken for leftovers and removed.
+    An older MSmerge_replinfo does not know the latest runs: they would be removed as leftovers.
 
     Raises: EnumerationError.
     """
@@ -105,21 +105,21 @@ class Replica:
         self.staging = self.folder / "staging"
 
     def reread(self) -> "Replica":
-        """Return the replica as it is now: everything is read again but what its control plane finds unchanged."""
+        """Return the replica as it is now; reuses the parts that its control plane finds unchanged."""
         replica = Replica(self.root)
         replica.control = self.control
         return replica
 
     def conflict_tables(self) -> list[Location]:
-        """Return the folders of all conflict tables, also of articles that are not published any more, by name."""
+        """The folders of all conflict tables, by name, including those of removed articles."""
         tables = [each for each in files_in(self.folder) if each.name.startswith(CONFLICT_TABLE_PREFIX)]
         return [each for each in tables if each.name != conflict_resolutions.NAME]
 
     def require(self) -> "Replica":
         """Return the replica itself.
 
-        Raises: StoreError if there is no folder at the root, or it cannot be read; ConfigurationError if there are no
-            system tables below it; PublicationError if they are of another version.
+        Raises: StoreError if the root has no folder, or it cannot be read; ConfigurationError if it has no system
+        tables; PublicationError if they are of another version.
         """
         try:
             self._require_folders()
@@ -154,19 +154,19 @@ class Replica:
             )
 
     def appended_tables(self) -> dict[Location, Plane]:
-        """Return the system tables that every session may append to, each with its writer."""
+        """The system tables that every session may append to, each with its writer."""
         planes = {table.name: table.plane for table in registry.ALL if table.plane is not Plane.CONTROL}
         planes.update({article.conflict_table: Plane.DATA for article in self.articles})
         return {self.folder / name: plane for name, plane in planes.items()}
 
     def has_staged(self) -> bool:
-        """Return whether a session is staged here, or a pointer names one that is staged elsewhere."""
+        """True if a session is staged here, or a pointer names one that is staged elsewhere."""
         return bool(files_in(self.staging))
 
     def require_tables(self) -> None:
-        """Check that no system table is gone: the next write would create it again, without its past rows.
+        """Check that all system tables exist: the next write would recreate a missing one, without its past rows.
 
-        Raises: StoreError naming those that are gone.
+        Raises: StoreError naming the missing tables.
         """
         missing = [table.name for table in registry.ALL if not is_delta_table(self.folder / table.name)]
         if missing:
@@ -190,7 +190,7 @@ class Replica:
                 refuse_edited(table)
 
     def info(self) -> ReplicaInfo:
-        """Return who the replica is and how far its bookkeeping is now."""
+        """Return the replica's identity and the progress of its bookkeeping."""
         rows = self.control.rows(replinfo.TABLE)
         if len(rows) != 1:
             raise PublicationError(
@@ -203,12 +203,12 @@ class Replica:
     def save_info(self, info: ReplicaInfo) -> None:
         """Store the row of MSmerge_replinfo: the commit point of a capture or an apply.
 
-        The commit of each captured version is noted here, so that callers need not know it.
+        Notes the commit of each captured version, so that callers need not know it.
         """
         self.control.replace(replinfo.TABLE, [replace(info, captured_commits=self._noted(info))])
 
     def _noted(self, info: ReplicaInfo) -> dict[int, str]:
-        """Return the commits of the captured versions; a commit that is noted already is not looked at again."""
+        """Return the commits of the captured versions; reads the logs only for commits that are not noted yet."""
         noted = {}
         for article in self.articles:
             version = info.captured.get(article.nickname)
@@ -220,7 +220,7 @@ class Replica:
         return noted
 
     def noted_commit(self, article: PublishedArticle, info: ReplicaInfo) -> str | None:
-        """Return what is noted of the commit of the article's captured version, None if nothing is."""
+        """Return the noted commit of the article's captured version, or None."""
         known = info.captured_commits.get(article.nickname, "")
         return known if known.startswith(f"{info.captured[article.nickname]}:") else None
 
@@ -255,13 +255,13 @@ class Replica:
         return [row for row in self.publications if row.is_published_by(replid)]
 
     def publishes(self, pubid: str) -> bool:
-        """Return whether the replica is the publisher of a publication."""
+        """True if the replica is the publisher of a publication."""
         return any(row.pubid == pubid for row in self.published)
 
     def subscriptions(self) -> list[SubscriptionRow]:
         """Return the rows of sysmergesubscriptions as they are now.
 
-        Raises: StoreError if there are none: a replica of a publication has at least the row about itself.
+        Raises: StoreError if the table is empty: a replica of a publication has at least the row about itself.
         """
         rows = self.control.rows(catalog.SUBSCRIPTIONS)
         if not rows and self.publications:
@@ -269,14 +269,14 @@ class Replica:
         return rows
 
     def relations(self, pubid: str | None = None) -> list[SubscriptionRow]:
-        """Return the rows of sysmergesubscriptions about the other sides, also of subscriptions that have ended.
+        """Return the rows of sysmergesubscriptions about the other sides, including ended subscriptions.
 
         Raises: As `subscriptions`.
         """
         return relations(self.subscriptions(), pubid)
 
     def relation(self, subid: str, replid: str) -> SubscriptionRow | None:
-        """Return the row of a subscription about the replica with this id, None if there is none.
+        """Return the row of a subscription about the replica with this id, or None.
 
         Raises: As `subscriptions`.
         """
@@ -285,15 +285,15 @@ class Replica:
     def genhistory(self, *, from_generation_exclusive: int = 0) -> list[Generation]:
         """Return the generations after one, by number, as they are now.
 
-        A run beyond the last one committed does not count: the capture or the session that appended it never came to its
-        commit point, and its changes are captured again.
+        A run beyond the last committed one does not count: its capture or session never reached its commit point, and
+        its changes are captured again.
         """
         rows = self._generations(f"generation > {from_generation_exclusive}")
         latest = {row.guidsrc: row for row in sorted(rows, key=lambda row: row.seq)}
         return sorted(latest.values(), key=lambda row: row.generation)
 
     def held(self, guids: Collection[str]) -> set[str]:
-        """Return the generations among these that the replica has."""
+        """Return those of these generations that the replica has."""
         if not guids:
             return set()
         among = f"guidsrc in ({text_literals(guids)})"
@@ -302,29 +302,29 @@ class Replica:
         return {row.guidsrc for row in self._generations(among)}.intersection(guids)
 
     def last_generation(self, pubid: str) -> Generation | None:
-        """Return a publication's highest generation, None if it has none."""
+        """Return a publication's highest generation, or None."""
         last = self._generations(
             f"pubid = {text_literal(pubid)}", "order by generation desc, seq desc limit 1"
         )
         return last[0] if last else None
 
     def _generations(self, where: str, order_limit: str = "") -> list[Generation]:
-        # A row that was edited must be found, not skipped.
+        # An edited row must be found, not skipped.
         edited = " or ".join(f"{name} is null" for name in ("generation", "guidsrc", "pubid", "seq"))
         where = f"({where}) and seq <= {self.info().last_seq} or {edited}"
         return self.control.rows(genhistory.TABLE, where=where, order_limit=order_limit)
 
     def append_generations(self, rows: Iterable[Generation], *, seq: int) -> None:
-        """Append a run of generations; it counts when `last_seq` reaches its number."""
+        """Append a run of generations; it counts once `last_seq` reaches its number."""
         self.control.append(genhistory.TABLE, [replace(row, seq=seq) for row in rows])
 
     def close_generations(self, guids: Collection[str]) -> None:
-        """Close these generations of this replica in place: this is no run, so it counts at once."""
+        """Close these generations of this replica in place. It is not a run, so it counts at once."""
         values = {"genstatus": str(int(GenStatus.CLOSED))}
         self.control.update(genhistory.TABLE, values, where=f"guidsrc in ({text_literals(guids)})")
 
     def waiting_generations(self) -> list[Generation]:
-        """Return the generations whose rows another replica's table refuses, and which wait here."""
+        """Return the generations that wait here because another replica's table refuses their rows."""
         sent = {row.replid: row.sentgen for row in self.relations() if not row.is_ended}
         if not sent:
             return []
@@ -336,7 +336,7 @@ class Replica:
         ]
 
     def ask_again(self, guids: Collection[str]) -> None:
-        """Let the next session send these waiting generations again: it is no run, so it counts at once."""
+        """Let the next session send these waiting generations again. It is not a run, so it counts at once."""
         values = {"refused_by": f"concat({text_literal(ASKED_AGAIN)}, refused_by)"}
         chosen = (
             f"guidsrc in ({text_literals(guids)}) and refused_by not like {text_literal(ASKED_AGAIN + '%')}"
@@ -344,32 +344,35 @@ class Replica:
         self.control.update(genhistory.TABLE, values, where=chosen)
 
     def forget_generations(self, tablenicks: Collection[int]) -> None:
-        """Keep the closed generations of these articles, with no changes, as watermarks may name them; remove open ones."""
+        """Remove the open generations of these articles.
+
+        Keep the closed ones, without changes: watermarks may name them.
+        """
         theirs = f"art_nick in ({', '.join(map(str, tablenicks))})"
         self.control.delete(genhistory.TABLE, where=f"{theirs} and genstatus = {int(GenStatus.OPEN)}")
         self.control.update(genhistory.TABLE, {"changecount": "0"}, where=f"{theirs} and changecount > 0")
 
     def drop_uncounted_generations(self) -> None:
-        """Remove runs after the last committed one, which a crash left: `last_seq` is about to pass them."""
+        """Remove runs that a crash left after the last committed one: `last_seq` is about to pass them."""
         self.control.delete(genhistory.TABLE, where=f"seq > {self.info().last_seq}")
 
     def row_constraints(self, tablenick: int) -> str:
-        """Return the conditions of an article's table for its rows, to compare; '' if they cannot be read."""
+        """Return the row conditions of an article's table, for comparison; '' if they cannot be read."""
         article = next(each for each in self.articles if each.nickname == tablenick)
         try:
             return row_constraints(open_table(self.table(article)), article)
         except StoreError:
-            # A session that reads the table again reports why.
+            # A session that reads the table again reports the reason.
             return ""
 
     def table(self, article: PublishedArticle) -> Location:
-        """Return where an article's table is at this replica."""
+        """The place of an article's table at this replica."""
         return self.root / article.table
 
     def publication(self, name: str | None = None, *, pubid: str | None = None) -> PublicationRow:
         """Return one row of sysmergepublications, by name or id; without either the only one.
 
-        Raises: ConfigurationError naming the publications there are.
+        Raises: ConfigurationError naming the existing publications.
         """
         chosen = [
             row for row in self.publications if (name in (None, row.name)) and (pubid in (None, row.pubid))
@@ -397,7 +400,7 @@ def _contradiction(row: ArticleRow, publications: Container[str]) -> str | None:
 def require_ends(publisher: Location, subscriber: Location) -> tuple[Replica, Replica]:
     """Return the replicas at both ends of a subscription.
 
-    Raises: OutOfReachError if one is absent that the other one knows: it may come back. Else as `Replica.require`.
+    Raises: OutOfReachError if one end is absent but the other knows it: it may come back. Else as `Replica.require`.
     """
     ends = Replica(publisher), Replica(subscriber)
     for absent, other in (ends, ends[::-1]):
@@ -418,13 +421,12 @@ def _is_subscribed(replica: Replica, root: Location) -> bool:
 
 
 def refuse_edited(table: Location) -> None:
-    """Check that only sessions and `apply` changed the rows of contents or of a tombstone table: the log records it.
+    """Check in the log that only sessions and `apply` changed the rows of contents or of a tombstone table.
 
-    What these say of a row decides which changes count as known. An edit by hand (a lineage made NULL, rows deleted, an
-    older version restored) may make a user's write look known where it is not, and a session would overwrite it silently.
-
-    Only the last change of rows is read, so every write of ours is checked first. An edit that RESTORE undid does not
-    count. An edit whose commit is gone from the log is not detected.
+    These rows decide which changes count as known. After an edit by hand (a lineage set to NULL, rows deleted, an older
+    version restored) a session may take a user's write for known and overwrite it silently. Only the last change of
+    rows is read, so every write of ours is checked first. An edit that RESTORE undid does not count. An edit whose
+    commit is gone from the log is not detected.
 
     Raises: StoreError naming the commit and the version to go back to.
     """
@@ -446,7 +448,7 @@ def refuse_edited(table: Location) -> None:
 
 
 def _last_of_ours(table: Location, *, before: int) -> int | None:
-    """Return the last version that has our mark; None if there is none, or the log does not go back so far."""
+    """Return the last version that has our mark; None if the log has none, or does not go back far enough."""
     for version in range(before - 1, -1, -1):
         try:
             if read_commit(table, version).mark is not None:

@@ -1,6 +1,6 @@
-"""Runs: what a session appends to contents and tombstone, and the state of each row that they record.
+"""Runs: the rows that a session appends to contents and tombstone, and the state of each row that they record.
 
-Every run has a number (seq) above all before it; the latest run of a row is what is known of it.
+Every run has a number (seq) above all earlier ones; the latest run of a row has its known state.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -49,7 +49,7 @@ _READ_AT_ONCE = 100_000
 
 
 def _few_types() -> "dict[str, pa.DataType]":
-    """Return the types of the metadata of CHANGES but `deleted`, as Arrow has them."""
+    """Return the Arrow types of the metadata of CHANGES except `deleted`."""
     import pyarrow as pa
 
     return {
@@ -76,10 +76,8 @@ def read_runs(
 ) -> DataFrame:
     """Return the appended runs of one article's contents and tombstones: CHANGES columns and seq, not netted.
 
-    `with_base` adds `base`, as CAPTURED has it, `with_marker` the session that wrote the run.
-
-    Generations rise with runs, so a lower bound on the generation prunes files and still leaves the latest
-    version of every row it admits.
+    `with_base` adds `base`, as in CAPTURED, `with_marker` the session that wrote the run. Generations rise with runs,
+    so a lower bound on the generation prunes files and still leaves the latest version of every row it admits.
     """
 
     def of(table: str) -> DataFrame:
@@ -114,7 +112,7 @@ def read_runs(
 
 
 def newest(*columns: str, by: Column | str = SEQ) -> Column:
-    """Return the aggregate that gives these columns of a row's newest run, as a struct; of runs whose `by` is not NULL."""
+    """Return the aggregate of these columns in a row's newest run whose `by` is not NULL, as a struct."""
     return F.max_by(F.struct(*columns), by)
 
 
@@ -123,7 +121,7 @@ def current_rows(
 ) -> DataFrame:
     """Return the latest version of each row: contents and tombstones are only appended to.
 
-    `columns` are those wanted besides the keys: Spark by itself reads unused fields of a struct, too.
+    `columns` are the wanted ones without the keys: Spark itself would also read unused fields of a struct.
     """
     wanted = [name for name in columns if name not in keys]
     latest = runs.groupBy(*keys).agg(newest(*wanted).alias("latest"))
@@ -133,7 +131,7 @@ def current_rows(
 def few_known_rows(
     folder: Location, tablenicks: Sequence[int], guids: Sequence[str], *, through_seq_inclusive: int
 ) -> "pa.Table":
-    """Return all versions that contents and tombstones have of some rows of some articles, read by delta-rs.
+    """Return all versions of some rows of some articles in contents and tombstones, read by delta-rs.
 
     Returns: tablenick, rowguid, lineage, colv1, born_generation, tombstone_type, seq.
     """
@@ -160,7 +158,7 @@ def few_versions(
     *,
     through_seq_inclusive: int,
 ) -> "pa.Table":
-    """Return CHANGES of the latest versions that contents and tombstones have of some rows, read by delta-rs.
+    """Return CHANGES of the latest versions of some rows in contents and tombstones, read by delta-rs.
 
     `image` is the type of `row`.
     """
@@ -187,7 +185,7 @@ def _few_runs(
     where: str,
     stored_names: Mapping[str, str] = MappingProxyType({}),
 ) -> "pa.Table":
-    """Return these columns of rows of contents and tombstones, and whether each is of a tombstone."""
+    """Return these columns of rows of contents and tombstones, and a flag for tombstones."""
     import pyarrow as pa
 
     parts = []
@@ -203,7 +201,7 @@ def _few_runs(
 def run_rows(
     changes: Sequence[tuple[PublishedArticle, "pa.Table"]], table: str, *, seq: int, marker: str
 ) -> "pa.Table":
-    """Return the rows that contents, or tombstone, gets of CHANGES of several articles.
+    """Return the rows to append to contents, or tombstone, from CHANGES of several articles.
 
     They are those of `triggers.tracked_rows.contents_rows` and `tombstone_rows`, without the columns that these leave
     empty.
@@ -244,20 +242,11 @@ def latest_of(
     columns: Sequence[str],
     kept: Kept,
 ) -> DataFrame:
-    """Return what contents and tombstones know of some rows of an article, the latest version of each.
+    """Return the latest version of some rows of an article in contents and tombstones.
 
-    Rows that changed recently often change again. So if the tables hold much more than these rows, the newest runs
-    are read first, and older ones only for the rows that are not among them.
-
-    Args:
-        spark: Session.
-        folder: Where the tables are.
-        article: The article.
-        guids: Its wanted rows (rowguid, each once).
-        rows: How many these are.
-        through_seq_inclusive: The last run that counts.
-        columns: Those wanted, with the rowguid.
-        kept: Holds what is read, until its caller has read the result.
+    Rows that changed recently often change again. So if the tables are much larger than the wanted rows, the newest
+    runs are read first, and older runs only for the rows missing there. `guids` has each rowguid once, `rows` is their
+    number; `columns` include the rowguid; `kept` holds the frames until the caller has read the result.
     """
 
     def latest(wanted: DataFrame, *, above: int | None, most: int) -> DataFrame:
@@ -287,10 +276,10 @@ def latest_of(
 
 @dataclass(frozen=True)
 class RecentRows:
-    """The latest versions that the newest runs have, of all rows that are in them.
+    """The latest versions of all rows in the newest runs.
 
-    `older` returns those that older runs have of some other rows (a frame of rowguids, how many these are); None if there
-    are no older runs.
+    `older` returns the versions of other rows in older runs (takes a frame of rowguids and their number); None without
+    older runs.
     """
 
     rows: DataFrame
@@ -307,9 +296,9 @@ def recent_rows(
     columns: Sequence[str],
     kept: Kept,
 ) -> RecentRows | None:
-    """Return what the newest runs know of an article, where that costs less than to look so many rows up in them; or None.
+    """Return an article's rows in the newest runs if that costs less than a lookup of `rows` rows in them; or None.
 
-    Args: as `latest_of`.
+    Takes the arguments of `latest_of`.
     """
     if are_few(rows):
         return None
@@ -334,7 +323,7 @@ def recent_rows(
         return kept.keep(current_rows(there, columns))
 
     newest = runs(through_seq_inclusive=through_seq_inclusive, from_seq_exclusive=bound)
-    # Runs are other files, so there is little to aggregate before the rows are shuffled.
+    # Runs are separate files, so pre-aggregation before the shuffle gains little.
     return RecentRows(current_rows(newest.repartition(ROWGUID), columns), older)
 
 
@@ -343,11 +332,11 @@ def _newest_runs(folder: Location, rows: int) -> tuple[int, int] | None:
 
 
 def _hold_at_most(folder: Location, rows: int) -> bool:
-    """Return whether contents and tombstones are known to hold at most so many rows."""
+    """True if contents and tombstones are known to have at most `rows` rows."""
     counts = [appended.row_count(folder / table) for table in (contents.NAME, tombstone.NAME)]
     return all(count is not None and count <= rows for count in counts)
 
 
 def delete_runs_after(spark: SparkSession, table: Location, *, through_seq_inclusive: int) -> bool:
-    """Remove runs after the last committed one, which a crash left. Returns whether there were any."""
+    """Remove runs that a crash left after the last committed one. Returns True if it removed any."""
     return appended.delete_where(spark, table, F.col(SEQ) > through_seq_inclusive)

@@ -1,4 +1,4 @@
-"""The staged rows of a changeset, read again: for the MERGEs, the runs and the conflict tables."""
+"""Readers of the staged rows of a changeset, for the MERGEs, the runs and the conflict tables."""
 
 import json
 from collections.abc import Collection, Iterator, Mapping, Sequence
@@ -52,7 +52,7 @@ _SPARK_SCHEMA = b"org.apache.spark.sql.parquet.row.metadata"
 
 @dataclass(frozen=True)
 class RowKind:
-    """Rows of RESOLVED that are counted as one kind, and how many these are; `actions` and `has_generation` are by side."""
+    """A kind of RESOLVED rows, and their number; `actions` and `has_generation` are by side."""
 
     verdict: str
     is_deleted: bool
@@ -65,7 +65,7 @@ class RowKind:
 
 def with_conflict_hash(rows: DataFrame) -> DataFrame:
     """Return RESOLVED or DECIDED with `conflict_hash`."""
-    # Both tables may refuse the row that was merged of two changes. A test of the type would cost another projection.
+    # Both tables may refuse the row merged from two changes. A test of the type would cost another projection.
     of_conflict = F.xxhash64(ROWGUID, PUBLISHER_WINS)
     return rows.withColumn(CONFLICT_HASH, F.when(F.col(PUBLISHER_WINS).isNotNull(), of_conflict))
 
@@ -75,7 +75,7 @@ def read_staged(spark: SparkSession, folder: Location) -> DataFrame:
 
     Spark itself would run a job at each of a session's eight readings to learn the columns from a footer.
 
-    Raises: StoreError if there is no such file, or it is damaged.
+    Raises: StoreError if the file is missing or damaged.
     """
     written = _written_schema(folder)
     reader = spark.read if written is None else spark.read.schema(StructType.fromJson(json.loads(written)))
@@ -83,7 +83,7 @@ def read_staged(spark: SparkSession, folder: Location) -> DataFrame:
 
 
 def require_rows(folder: Location) -> None:
-    """Check that the rows that were written to a folder are there.
+    """Check that a folder still has the rows written to it.
 
     Raises: StoreError.
     """
@@ -91,7 +91,7 @@ def require_rows(folder: Location) -> None:
 
 
 def write_few(rows: "pa.Table", folder: Location) -> None:
-    """Write rows of Arrow to a new folder, with the columns as `read_staged` and the other readers look for them."""
+    """Write Arrow rows to a new folder, with the columns that `read_staged` and the other readers expect."""
     import pyarrow.parquet as pq
     from pyspark.sql.pandas.types import from_arrow_schema
 
@@ -103,9 +103,9 @@ def write_few(rows: "pa.Table", folder: Location) -> None:
 
 
 def staged_kinds(folder: Location) -> list[RowKind]:
-    """Return the kinds of the rows that were written to a folder.
+    """Count the rows written to a folder, by kind.
 
-    Raises: StoreError if there is no such file, or it is damaged.
+    Raises: StoreError if the file is missing or damaged.
     """
     import pyarrow as pa
     import pyarrow.dataset as ds
@@ -119,7 +119,7 @@ def staged_kinds(folder: Location) -> list[RowKind]:
 
 
 def row_kinds(rows: "Dataset") -> list[RowKind]:
-    """Return the kinds of RESOLVED rows, of one batch in memory after the other: each batch has its own."""
+    """Count RESOLVED rows by kind, one batch in memory at a time: each batch has its own kinds."""
     import pyarrow as pa
     import pyarrow.dataset as ds
 
@@ -148,14 +148,14 @@ def row_kinds(rows: "Dataset") -> list[RowKind]:
 
 
 def are_small(folder: Location) -> bool:
-    """Return whether the rows that were written to a folder fit into this process' memory."""
+    """True if the rows written to a folder fit into memory."""
     return sum(facts_of(file).st_size for file in files_in(folder, ".parquet")) <= MOST_BYTES
 
 
 def few_rows(folder: Location) -> "pa.Table | None":
-    """Return all columns of the rows that were written to a folder, in this process' memory; None if they are many.
+    """Return all columns of the rows written to a folder, in memory; None if they are too many.
 
-    Raises: StoreError if there is no such file, or it is damaged.
+    Raises: StoreError if the file is missing or damaged.
     """
     _written_schema(folder)
     if not are_small(folder):
@@ -165,11 +165,11 @@ def few_rows(folder: Location) -> "pa.Table | None":
 
 
 def small_rows(folder: Location, action: str) -> SmallRows:
-    """Return the rows that Spark wrote to a folder for one side's table, in this process' memory.
+    """Return the rows that Spark wrote to a folder for one side's table, in memory.
 
-    A row that leaves the partition counts as deleted. The caller knows that the files are small (`are_small`).
+    A row that leaves the partition counts as deleted. The caller has checked `are_small`.
 
-    Raises: StoreError if there is no such file, or it is damaged.
+    Raises: StoreError if the file is missing or damaged.
     """
     import pyarrow.compute as pc
 
@@ -184,9 +184,9 @@ def small_rows(folder: Location, action: str) -> SmallRows:
 def recorded_in_batches(
     folder: Location, side: str, *, keys_of_gone: Collection[str] | None = None
 ) -> "Iterator[pa.Table]":
-    """Yield CHANGES of the rows that Spark wrote to a folder and that one side records, as many at a time as memory takes.
+    """Yield CHANGES of a folder's rows that one side records, in batches that fit into memory.
 
-    `keys_of_gone`: of a row that is gone, or that left the partition, these fields alone are recorded; None: whole rows.
+    `keys_of_gone` are the only fields recorded of a row that is gone or left the partition; None records whole rows.
 
     Raises: as `conflicts_in_batches`.
     """
@@ -197,7 +197,7 @@ def recorded_in_batches(
     names = [*CHANGE_COLUMNS, *([BASE] if BASE in _columns(folder) else [])]
     kept = [name for name in names if name != GENERATION]
     for rows in _in_batches(folder, [*kept, action, generation, VERDICT], having=action):
-        # As `apply.side.recorded_rows`: a row that was here before is no insert to those who get it next.
+        # As `apply.side.recorded_rows`: for the next receivers, a row that was here before is not an insert.
         waits = pc.equal(rows[VERDICT], Verdict.REFUSED.value)
         is_born = pc.and_(pc.equal(rows[action], Action.INSERT.value), pc.is_valid(rows[BORN_GENERATION]))
         born = pc.if_else(is_born, rows[generation], pa.scalar(None, pa.int64()))
@@ -210,7 +210,7 @@ def recorded_in_batches(
 
 
 def _in_partition(rows: "pa.Table", has_left: "pa.ChunkedArray[Any]", keys: Collection[str]) -> "pa.Table":
-    """Return CHANGES as a subscriber records them, as `apply.side.recorded_rows`."""
+    """Return CHANGES as a subscriber records them, as `apply.side.recorded_rows` does."""
     import pyarrow as pa
     import pyarrow.compute as pc
 
@@ -230,17 +230,17 @@ def _in_partition(rows: "pa.Table", has_left: "pa.ChunkedArray[Any]", keys: Coll
 
 
 def conflicts_in_batches(folder: Location, columns: Sequence[str]) -> "Iterator[pa.Table]":
-    """Yield the RESOLVED rows of a folder that are conflicts, as many at a time as memory takes.
+    """Yield a folder's RESOLVED rows that are conflicts, in batches that fit into memory.
 
     Raises:
-        NeedsSparkError: Arrow might hold a value otherwise than Spark does.
-        StoreError: There is no such file, or it is damaged.
+        NeedsSparkError: Arrow may represent a value otherwise than Spark does.
+        StoreError: The file is missing or damaged.
     """
     return _in_batches(folder, columns, having=CONFLICT_TYPE)
 
 
 def are_for_arrow(folder: Location) -> bool:
-    """Return whether the rows that were written to a folder have types that Arrow writes as Spark does."""
+    """True if Arrow writes the types of a folder's rows as Spark does."""
     return not any(type_problem(field["type"]) for field in _image_fields(folder))
 
 
@@ -273,7 +273,7 @@ def _in_batches(folder: Location, columns: Sequence[str], *, having: str) -> "It
 
 
 def _rows_of_batch(rows: "Dataset") -> int:
-    """Return how many rows take about `_BYTES_OF_BATCH` of memory."""
+    """Return the number of rows that take about `_BYTES_OF_BATCH` of memory."""
     groups = [group for file in rows.get_fragments() for group in file.row_groups]
     size, count = sum(group.total_byte_size for group in groups), sum(group.num_rows for group in groups)
     return max(1, min(_ROWS_OF_BATCH, int(_BYTES_OF_BATCH * count / max(1, size))))
@@ -304,7 +304,7 @@ def _in_memory(
 
 
 def _written_schema(folder: Location) -> bytes | None:
-    """Return the columns that Spark notes in what it wrote to a folder, as JSON."""
+    """Return the columns that Spark notes in a folder's files, as JSON."""
     import pyarrow as pa
 
     file = next(iter(files_in(folder, ".parquet")), None)

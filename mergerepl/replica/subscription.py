@@ -1,7 +1,7 @@
-"""The subscription between two replica roots: which it is, and whether both are in the state that their last session left.
+"""The subscription between two replica roots, and the check that both are in the state of their last session.
 
-At the publisher, a subscription is the row of sysmergesubscriptions about the subscriber; at the subscriber,
-the one about the publisher. Each replica also has a row about itself.
+At the publisher, a subscription is the row of sysmergesubscriptions about the subscriber; at the subscriber, the one
+about the publisher. Each replica also has a row about itself.
 """
 
 from mergerepl.changes import PUBLISHER
@@ -31,8 +31,8 @@ def find_subscription(
 
     A subscriber whose folder was moved is known by its replica id.
 
-    Raises: ConfigurationError if a folder is no replica or no subscription fits; PublicationError if it is
-        not active; StoreError if a folder is not there, OutOfReachError (run again) if the other end knows it.
+    Raises: ConfigurationError if a folder is not a replica or no subscription matches; PublicationError if it is not
+    active; StoreError if a folder is missing, OutOfReachError (run again) if the other end knows it.
     """
     at_publisher, at_subscriber = require_ends(publisher, subscriber)
     names = {row.pubid: row.name for row in at_publisher.published}
@@ -65,9 +65,9 @@ def find_subscription(
 def subscriptions_of_root(root: Location) -> list[tuple[Location, Location, str]]:
     """Return (publisher root, subscriber root, publication name) of each active subscription of a replica.
 
-    For what it publishes, those of all its subscribers; for what it receives, its own.
+    A publisher has those of all its subscribers, a subscriber its own.
 
-    Raises: ConfigurationError if the folder is no replica.
+    Raises: ConfigurationError if the folder is not a replica.
     """
     replica = Replica(root).require()
     names = {row.pubid: row.name for row in replica.publications}
@@ -81,7 +81,7 @@ def subscriptions_of_root(root: Location) -> list[tuple[Location, Location, str]
 
 
 def own_priority(side: str, subscription: SubscriptionRow) -> float:
-    """Return the priority of the changes made at one side of a subscription (merge_replication.md 3.3)."""
+    """Return the priority of changes from one side of a subscription (merge_replication.md 3.3)."""
     if side == PUBLISHER:
         return PUBLISHER_PRIORITY
     return 0.0 if subscription.is_client else subscription.priority
@@ -105,10 +105,10 @@ def require_same_session(
 ) -> dict[str, SubscriptionRow]:
     """Return each side's row about the other.
 
-    `rows` has them under `publisher` and `subscriber`, None where there is none.
+    `rows` has them under `publisher` and `subscriber`, or None.
 
-    Raises: PublicationError if a replica is not the one subscribed, or the subscription is not active (any more);
-    EnumerationError if one of them was put back to an older state.
+    Raises: PublicationError if a replica is not the subscribed one, or the subscription is not active (any more);
+    EnumerationError if one of them was restored to an older state.
     """
     found = {name: row for name, row in rows.items() if row is not None}
     if len(found) < 2:
@@ -146,7 +146,7 @@ def require_same_articles(
 ) -> None:
     """Check that both sides have the same articles, by nickname.
 
-    Raises: PublicationError naming one that a side lacks: an `apply` was cut short.
+    Raises: PublicationError naming an article that a side lacks: an `apply` was interrupted.
     """
     for nickname in sorted({*at_publisher} ^ {*at_subscriber}):
         there = at_publisher.get(nickname) or at_subscriber[nickname]
@@ -160,7 +160,7 @@ def require_same_articles(
 
 
 def refuse_copies(*replicas: Replica) -> None:
-    """Check that each replica is where it always was, or was moved: the original is not there any more.
+    """Check that each replica is in its original place, or was moved: the original is gone.
 
     This check comes before any session is finished: a copy has the same identity as the replica of a staged session.
 
@@ -178,7 +178,7 @@ def _refuse_copy(replica: Replica, info: ReplicaInfo) -> None:
     try:
         is_same = Replica(former).info().replid == info.replid
     except (MergeReplError, OSError):
-        # The folder is no replica any more, or cannot be read: nothing says that this one is a copy of it.
+        # The folder is not a replica any more, or cannot be read: no evidence that this one is a copy of it.
         return
     if is_same:
         raise PublicationError(
@@ -191,7 +191,7 @@ def _refuse_copy(replica: Replica, info: ReplicaInfo) -> None:
 
 
 def position_of(article: PublishedArticle, info: ReplicaInfo) -> FeedPosition | None:
-    """Return the position up to which an article's table is captured; None if MSmerge_replinfo does not say."""
+    """Return the position up to which an article's table is captured; None if MSmerge_replinfo lacks it."""
     version = info.captured.get(article.nickname)
     if version is None:
         return None
@@ -203,7 +203,7 @@ def position_of(article: PublishedArticle, info: ReplicaInfo) -> FeedPosition | 
 def captured_position(replica: Replica, article: PublishedArticle, info: ReplicaInfo) -> FeedPosition:
     """Return the position up to which an article's table is captured.
 
-    Raises: CaptureError if MSmerge_replinfo does not say.
+    Raises: CaptureError if MSmerge_replinfo lacks it.
     """
     position = position_of(article, info)
     if position is None:

@@ -1,9 +1,9 @@
 """The staged changeset of a merge session: redo log, audit trail and commit point.
 
-`<publisher>/_mergerepl/staging/<session>/` holds one Parquet folder per article (RESOLVED rows) and
-`manifest.json`, written last: with it the session will be carried out, by this process or by the next run;
-without it nothing has happened yet and the folder is dropped. Everything a repeated run needs is planned
-here: versions to look from, run numbers, generation numbers and guids, watermarks.
+`<publisher>/_mergerepl/staging/<session>/` holds one Parquet folder per article (RESOLVED rows) and `manifest.json`,
+written last. With the manifest, this process or the next run carries the session out; without it nothing has happened
+yet and the folder is dropped. It has all that a repeated run needs: start versions, run numbers, generation numbers and
+guids, watermarks.
 """
 
 import shutil
@@ -33,11 +33,11 @@ class Mark:
 
 @dataclass(frozen=True, kw_only=True)
 class ArticleWork:
-    """What one side does with one article.
+    """One side's work on one article.
 
-    `from_version` is the side's captured version: our MERGE and user commits that slip in before it come
-    after it. `actions` are row counts by action; `live` and `deleted` count the metadata rows; `bounds` are
-    the key ranges. `is_filtered`: the side keeps no rows outside of its partition. `events` are staged mappings.
+    `from_version` is the side's captured version: our MERGE comes after it, and so do user commits that land before the
+    MERGE. `actions` are row counts by action; `live` and `deleted` count the metadata rows; `bounds` are the key
+    ranges. `is_filtered`: the side keeps no rows outside of its partition. `events` are staged mappings.
     """
 
     nickname: int
@@ -51,17 +51,17 @@ class ArticleWork:
 
     @property
     def touches_rows(self) -> bool:
-        """True when the user's table itself changes."""
+        """True if the user's table itself changes."""
         return any(self.actions.get(action.value) for action in DATA_ACTIONS)
 
 
 @dataclass(frozen=True, kw_only=True)
 class SideWork:
-    """What one replica does.
+    """One replica's work.
 
-    `peer` is the replid of the session's other replica. `base_seq` is its last committed run before, `seq` the run
-    that this changeset appends. `commits` has, by nickname, the commits of the articles' `from_version`, where their
-    logs still have them.
+    `peer` is the replid of the session's other replica. `base_seq` is its last committed run before, `seq` the run that
+    this changeset appends. `commits` has, by nickname, the commits of the articles' `from_version`, where their logs
+    still have them.
     """
 
     root: str
@@ -79,7 +79,7 @@ class SideWork:
 
 @dataclass(frozen=True, kw_only=True)
 class Manifest:
-    """The plan of a changeset. A late round (user commits that slipped in) has one side only and no watermarks."""
+    """The plan of a changeset. A late round (user commits before our MERGE) has only one side and no watermarks."""
 
     session: str
     number: int
@@ -110,7 +110,7 @@ class Manifest:
         return [row for work in works for row in work.generations if row.waits_for is not None]
 
     def counts(self, name: str) -> PhaseCounts:
-        """Return the planned row counts at one side, conflicts left out."""
+        """Return the planned row counts at one side, without conflicts."""
         side = self.side(name)
         works = side.articles if side else []
         inserts, updates, deletes, left = (
@@ -127,7 +127,7 @@ class Changeset:
     manifest: Manifest
 
     def work_of(self, side: str) -> SideWork:
-        """Return what a side that takes part has to do."""
+        """Return the work of a side that takes part."""
         work = self.manifest.side(side)
         assert work is not None
         return work
@@ -146,7 +146,7 @@ class Changeset:
         return redo_log(self.folder)
 
     def is_done(self, side: str) -> bool:
-        """Return whether one side has been carried out completely."""
+        """True if one side has been carried out completely."""
         return self.redo.is_done(side)
 
     def late_folder(self, side: str, round_number: int) -> Location:
@@ -155,12 +155,12 @@ class Changeset:
         return session_folder / f"late-{side}-{round_number}"
 
     def commit(self) -> None:
-        """Stage the manifest: from here on the changeset will be carried out, whatever happens."""
+        """Stage the manifest: from here on the changeset will be carried out."""
         self.redo.stage(self.manifest)
 
 
 def redo_log(folder: Location) -> RedoLog[Manifest]:
-    """Return the redo log of a session, or of a late round, which lies in its session's folder."""
+    """Return the redo log of a session, or of a late round inside the session's folder."""
     is_late = folder.parent.name != STAGING
     session = folder.parent if is_late else folder
     return RedoLog(
@@ -181,7 +181,7 @@ def events_folder(folder: Location, nickname: int) -> Location:
 
 
 def is_staged(folder: Location) -> bool:
-    """Return whether a folder holds a changeset that was completed."""
+    """True if a folder has a completed changeset."""
     return redo_log(folder).is_pending
 
 
@@ -191,7 +191,7 @@ def staged_folders(staging: Location) -> list[Location]:
 
 
 def staged_changesets(folder: Location) -> list[Changeset]:
-    """Return the changesets below a folder that were completed, by name: sessions, or late rounds of one.
+    """Return the completed changesets below a folder, by name: sessions, or late rounds of one.
 
     Raises: StoreError if a manifest is damaged.
     """
@@ -200,12 +200,12 @@ def staged_changesets(folder: Location) -> list[Changeset]:
 
 
 def unfinished_sessions(staging: Location) -> list[str]:
-    """Return the sessions that were staged and not finished, by name: at a publisher, or by pointers at a subscriber."""
+    """Return the unfinished staged sessions, by name: at a publisher, or by pointers at a subscriber."""
     return [path.stem for path in files_in(staging) if path.suffix == ".json" or is_staged(path)]
 
 
 def read_changeset(folder: Location) -> Changeset | None:
-    """Return the changeset staged in a folder, None if it was never completed.
+    """Return the changeset staged in a folder; None if it was never completed.
 
     Raises: StoreError if its manifest is damaged.
     """
@@ -214,14 +214,14 @@ def read_changeset(folder: Location) -> Changeset | None:
 
 
 def new_folder(folder: Location) -> Location:
-    """Make the folder of a changeset, empty, and return it."""
+    """Create the empty folder of a changeset and return it."""
     drop(folder)
     make_folder(folder)
     return folder
 
 
 def set_aside(folder: Location) -> Location:
-    """Move a staged folder out of the way, in one step: from here on there is no such session. Returns its new place."""
+    """Move a staged folder aside, atomically: the session no longer exists. Returns its new place."""
     unsent = folder.parents[1] / UNSENT
     kept = unsent / folder.name
     make_folder(unsent)
@@ -237,7 +237,7 @@ def drop_rows(folder: Location) -> None:
 
 
 def replace_rows(folder: Location, by: Location) -> None:
-    """Replace staged rows that no manifest names by others."""
+    """Replace staged rows that no manifest names with others."""
     drop_rows(folder)
     rename(by, folder)
 

@@ -1,7 +1,7 @@
 """The position of a consumer of `cdc apply`, a file in the folder of its target: `_cdc_consumers/<consumer>.json`.
 
-The file goes where the table goes: it is copied, restored from a copy and removed with it. VACUUM passes over folders whose
-names begin with `_`. This module loads no library.
+The file moves with the table: it is copied, restored from a copy and removed with it. VACUUM skips folders whose names
+begin with `_`. This module loads no library.
 """
 
 from mergerepl.store import storage
@@ -10,12 +10,12 @@ from mergerepl.systables.cdc import CONSUMERS_FOLDER
 
 
 def read_position(target: Location, name: str) -> str | None:
-    """Return the text of a consumer's position, None if it has none."""
+    """Return the text of a consumer's position, or None."""
     return storage.read_text(_file(target, name))
 
 
 def write_position(target: Location, name: str, text: str) -> None:
-    """Make a position durable, in place of an earlier one."""
+    """Store a position durably, replacing an earlier one."""
     storage.put_text(_file(target, name), text)
 
 

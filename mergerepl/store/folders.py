@@ -1,6 +1,6 @@
-"""Folders of replicas and tables: what is there, how they are made, renamed and removed.
+"""Folders of replicas and tables: list, create, rename and remove them.
 
-Where nothing else is stated, a failure of the file system is an OSError: the caller says whose folder it is.
+By default a failure of the file system is an OSError, and the caller names the folder's owner.
 """
 
 import itertools
@@ -26,7 +26,7 @@ def folder_problem(path: Location) -> str | None:
 
 
 def file_system_now_ns(folder: Location) -> int:
-    """Return the time of the file system that holds a folder: its clock dates the files there."""
+    """Return the time of a folder's file system: its clock dates the files there."""
     path = folder / "clock"
     with open(path, "ab"):
         os.utime(path)
@@ -42,7 +42,7 @@ def facts_of(at: Location) -> os.stat_result:
 
 
 def files_in(folder: Location, ending: str = "") -> list[Location]:
-    """Return the files and folders of a folder whose names have an ending, by name; none if the folder is absent."""
+    """Return the files and folders of a folder whose names have an ending, by name; [] if the folder is absent."""
     return [folder / name for name in storage(folder).list_from(folder) if name.endswith(ending)]
 
 
@@ -55,7 +55,7 @@ def names_in(folder: Location) -> list[str]:
 
 
 def files_below(folder: Location) -> Iterator[Location]:
-    """Yield all files below a folder; a link is a file, and so is the folder itself if it is one."""
+    """Yield all files below a folder, links included; yields the folder itself if it is a file."""
     if os.path.islink(folder):
         yield folder
         return
@@ -76,7 +76,7 @@ def link_file(at: Location, name: Location) -> None:
 
 
 def rename(at: Location, to: Location) -> Location:
-    """Rename a file or a folder in one step; return its new place."""
+    """Rename a file or a folder atomically; return its new place."""
     os.rename(at, to)
     return to
 
@@ -99,12 +99,12 @@ def exists(path: Location) -> bool:
 
 
 def is_there(path: str | Location) -> bool:
-    """Return whether there is something at a path, be it a link that leads nowhere."""
+    """True if the path exists, even as a dangling link."""
     return os.path.lexists(path)
 
 
 def folders_in(path: Location) -> list[str]:
-    """Return the names of the folders in a folder; none if it is not there."""
+    """Return the names of the folders in a folder; [] if it is absent."""
     try:
         return sorted(entry.name for entry in os.scandir(path) if entry.is_dir())
     except FileNotFoundError:
@@ -112,7 +112,7 @@ def folders_in(path: Location) -> list[str]:
 
 
 def same_place(one: Location, other: Location) -> bool:
-    """Return whether two paths lead to one folder: through links, or a folder that is mounted twice."""
+    """True if two paths lead to one folder: through links, or a folder that is mounted twice."""
     if resolved(one) == resolved(other):
         return True
     return is_folder(one) and is_folder(other) and os.path.samefile(one, other)
@@ -124,7 +124,7 @@ def has_system_tables(root: Location) -> bool:
 
 
 def replica_above(path: Location, own: Location | None = None) -> Location | None:
-    """Return the replica whose folder holds a path, as it is named or where its links lead, and that lies below `own`."""
+    """Return the replica below `own` whose folder holds a path, as it is named or where its links lead."""
 
     def is_outside_own(folder: Location) -> bool:
         return own is None or not os.path.exists(own) or not os.path.samefile(folder, own)
@@ -138,7 +138,7 @@ def replica_above(path: Location, own: Location | None = None) -> Location | Non
 
 
 def is_writable(folder: Location) -> bool:
-    """Return whether this process may write to a folder."""
+    """True if this process may write to a folder."""
     return os.access(folder, os.W_OK)
 
 
@@ -157,32 +157,32 @@ def made_folder(root: Location) -> Iterator[None]:
 
 
 def make_folder(path: Location) -> None:
-    """Make a folder, and those above it, if it is not there."""
+    """Create a folder, and those above it, if it is absent."""
     os.makedirs(path, exist_ok=True)
 
 
 def move_aside(folder: Location, aside: Location) -> None:
-    """Rename a folder: it is out of sight in one step."""
+    """Rename a folder atomically, so that readers no longer find it."""
     os.rename(folder, aside)
 
 
 def keep_former(folder: Location) -> None:
-    """Rename a folder to the first of `<name>.kept1`, `<name>.kept2` and so on that is free."""
+    """Rename a folder to the first free name of `<name>.kept1`, `<name>.kept2` and so on."""
     numbered = (folder.with_name(f"{folder.name}.kept{number}") for number in itertools.count(1))
     os.rename(folder, next(candidate for candidate in numbered if not exists(candidate)))
 
 
 def remove_folder(folder: Location) -> None:
-    """Remove a folder with all that is in it."""
+    """Remove a folder with its contents."""
     shutil.rmtree(folder)
 
 
 def remove_leftover(folder: Location) -> None:
-    """Remove what a former run may have left; no folder, or one that stays, is no failure."""
+    """Remove a folder that a former run may have left; ignores failures."""
     shutil.rmtree(folder, ignore_errors=True)
 
 
 def remove_table(path: Location) -> None:
-    """Remove a table's folder, its log first: without the log, what remains is no table. As `remove_leftover`."""
+    """Remove a table's folder, its log first: without the log, the rest is not a table. As `remove_leftover`."""
     shutil.rmtree(path / "_delta_log", ignore_errors=True)
     shutil.rmtree(path, ignore_errors=True)

@@ -1,9 +1,9 @@
-"""One agent a replica at a time: a file lock with its holder written beside it.
+"""One agent per replica at a time: a file lock, and a note that names its holder.
 
-On a local path Delta's commits are not mutually exclusive between processes (reliability.md 0.1), so every
-writer of a replica takes this lock: the agent for a whole session, a user job through `mergerepl.lock(path)`.
-`flock` ends with its process, so a killed agent leaves no stale lock; what may outlive it is its JVM with a
-commit in flight, so a new holder first waits for the JVM of the previous one to end.
+On a local path Delta's commits are not mutually exclusive between processes (reliability.md 0.1), so every writer of a
+replica takes this lock: the agent for a whole session, a user job through `mergerepl.lock(path)`. `flock` ends with its
+process, so a killed agent leaves no stale lock. Its JVM may outlive it with a commit in flight, so a new holder first
+waits for the JVM of the previous one to end.
 """
 
 import fcntl
@@ -45,9 +45,9 @@ _SINCE = "since"
 
 
 def replica_root(path: Location) -> Location:
-    """Return the replica that a path is or lies in (a table's folder will do); the path itself if there is none.
+    """Return the replica root at or above a path (such as a table's folder); the path itself if it has none.
 
-    A lock file alone marks a replica only if there is no replica above it. It may be older than the publication of the
+    A lock file alone marks a replica only without a replica above it: it may be older than the publication of the
     tables, and the agent locks the file of the replica.
     """
     folders = (path, *path.parents)
@@ -56,7 +56,7 @@ def replica_root(path: Location) -> Location:
 
 
 def _is_root(folder: Location) -> bool:
-    """Return whether system tables of ours lie in a folder: of a replica, or of a database of another product."""
+    """True if a folder has system tables of a replica or of another product's database."""
     folders = (FOLDER, TRACKING_FOLDER, LOG_READER_FOLDER, CDC_FOLDER, TRANSACTIONAL_FOLDER)
     return any(is_folder(folder / name) for name in folders)
 
@@ -65,7 +65,7 @@ def _is_root(folder: Location) -> bool:
 def lease(root: Location, *, purpose: str, wait_s: float = 0.0, file: str = LOCK_FILE) -> Iterator[None]:
     """Hold the replica at `root`, by one of its lock files. Waits up to `wait_s` seconds for another holder.
 
-    If no replica was made, the lock file is removed with the lease: it would be taken for a replica.
+    If no replica was created, the lock file is removed with the lease, since it would mark a replica.
 
     Raises: LeaseError naming the holder if it is still held; StoreError if the folder cannot be written.
     """
@@ -78,14 +78,14 @@ def lease(root: Location, *, purpose: str, wait_s: float = 0.0, file: str = LOCK
             yield
             is_done = True
         except MergeReplError as error:
-            # Code that raises an error has ended its work; only an engine that was lost may still be at work.
+            # Code that raises an error has ended its work; only a lost engine may still be at work.
             is_done = not isinstance(error, EngineLostError)
             raise
         finally:
             if os.getpid() == owner:
                 _end(descriptor, root / file, is_done=is_done)
     finally:
-        # A child that was forked meanwhile has the descriptor, too. When it leaves this block, its parent still holds.
+        # A child forked in this block has the descriptor too. When it leaves the block, its parent still holds the lock.
         if os.getpid() == owner:
             fcntl.flock(descriptor, fcntl.LOCK_UN)
         os.close(descriptor)
@@ -105,7 +105,7 @@ def leases(*roots: Location, purpose: str, wait_s: float = 0.0) -> Iterator[None
 
 @contextmanager
 def brief_lock(file: Location) -> Iterator[None]:
-    """Hold a lock for milliseconds, without a note; another process waits as long.
+    """Hold a lock for milliseconds, without a note; another process waits for it.
 
     Raises: FileNotFoundError if its folder is absent.
     """
@@ -126,7 +126,7 @@ def lock_for_life(file: Location, purpose: str) -> int:
 
 
 def is_locked(file: Location) -> bool:
-    """Whether a living process holds a file that it locked for life."""
+    """True if a living process holds a file that it locked for life."""
     try:
         descriptor = os.open(file, os.O_RDWR | os.O_CLOEXEC)
     except FileNotFoundError:
@@ -141,7 +141,7 @@ def is_locked(file: Location) -> bool:
 
 
 def holder_note(file: Location) -> dict[str, object]:
-    """Return the note of the holder of a file that was locked for life; empty if there is none."""
+    """Return the holder's note of a file that was locked for life, or {}."""
     try:
         return _read(_text(file))
     except OSError:
@@ -149,7 +149,7 @@ def holder_note(file: Location) -> dict[str, object]:
 
 
 def _end(descriptor: int, file: Location, *, is_done: bool) -> None:
-    """Remove the holder's note. Unless all is done, its JVM stays noted: a commit may still be in flight."""
+    """Remove the holder's note. Unless `is_done`, its JVM stays noted: a commit may still be in flight."""
     note = _note(descriptor)
     if not is_done and "jvm" in note:
         _write(descriptor, {name: value for name, value in note.items() if name != _SINCE})
@@ -172,9 +172,9 @@ def record_jvm(root: Location, pid: int | None, *, file: str = LOCK_FILE) -> Non
 
 
 def holder(root: Location, *, file: str = LOCK_FILE) -> dict[str, object] | None:
-    """Return who holds the replica by a lock file (pid, host, purpose, since), or None if it is free. For `doctor`.
+    """Return the holder of a replica's lock file (pid, host, purpose, since), or None if it is free. For `doctor`.
 
-    Only the note is read: even a shared lock, taken to look, would make another command find the replica in use.
+    Reads only the note: even a shared lock would make another command find the replica in use.
     """
     path = root / file
     note = holder_note(path)
@@ -189,7 +189,7 @@ def holder(root: Location, *, file: str = LOCK_FILE) -> dict[str, object] | None
 def check_not_held(root: Location) -> None:
     """Check that no other process of this machine holds the replica.
 
-    A process of another machine cannot be checked: one that was killed leaves its note as well.
+    A process of another machine cannot be checked: if it was killed, its note remains too.
 
     Raises: LeaseError naming the holder.
     """
@@ -237,7 +237,7 @@ def _opened(file: Location) -> int:
 
 
 def _is_in_place(descriptor: int, file: Location) -> bool:
-    """Return whether the file that was locked is still the lock file: its last holder may have removed it."""
+    """True if the locked file is still the lock file: its last holder may have removed it."""
     try:
         return os.path.samestat(os.fstat(descriptor), os.stat(file))
     except FileNotFoundError:
@@ -298,7 +298,7 @@ def _read(text: str) -> dict[str, object]:
 
 
 def _process_start(pid: int) -> str | None:
-    """Return the start time of a live process (so that a reused pid is not taken for it), or None."""
+    """Return the start time of a live process, to tell it from a reused pid; or None."""
     try:
         stat = _text(Location.of(f"/proc/{pid}/stat"))
     except OSError:

@@ -1,7 +1,7 @@
-"""Where a table, a folder or a file of a replica lies: one value for a folder of this machine and for an object store.
+"""The place of a table, a folder or a file of a replica: one type for folders of this machine and for object stores.
 
-Code inside a replica knows places only as `Location`: it joins and compares them, and the functions of `store.storage` and
-`delta.tables` read and write there. This module touches no disk and loads no library.
+Code inside a replica handles places only as `Location`: it joins and compares them, and the functions of
+`store.storage` and `delta.tables` read and write there. This module touches no disk and loads no library.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ class Location:
         return Location(self.scheme, self.bucket, _plain(posixpath.join(self.prefix, name)))
 
     def join(self, *names: str) -> Location:
-        """Return the place below this one that the names lead to."""
+        """Join names to this place."""
         return Location(self.scheme, self.bucket, _plain(posixpath.join(self.prefix, *names)))
 
     def with_name(self, name: str) -> Location:
@@ -66,7 +66,7 @@ class Location:
 
     @property
     def parent(self) -> Location:
-        """The folder that holds this place; the top is its own parent."""
+        """The parent folder; the top is its own parent."""
         return Location(self.scheme, self.bucket, posixpath.dirname(self.prefix) or ".")
 
     @property
@@ -82,19 +82,19 @@ class Location:
 
     @property
     def is_absolute(self) -> bool:
-        """Whether the path of a folder begins at the root of its file system. Every place in a store does."""
+        """True if the path of a folder begins at the root of its file system. Every place in a store does."""
         return self.scheme != FILE or self.prefix.startswith("/")
 
     def is_below(self, other: Location) -> bool:
-        """Whether this place is inside another one. Links are not followed."""
+        """True if this place is inside another one. Links are not followed."""
         return other in self.parents
 
     def is_in(self, other: Location) -> bool:
-        """Whether this place is another one, or inside it."""
+        """True if this place is another one, or inside it."""
         return self == other or self.is_below(other)
 
     def relative_to(self, other: Location) -> str:
-        """Return the path from another place to this one, which is the same place or lies below it.
+        """Return the path to this place from another one at or above it.
 
         Raises: ValueError if it is outside.
         """

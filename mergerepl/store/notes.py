@@ -17,7 +17,7 @@ _NOTES = "quiet"
 
 
 def read_note(root: Location, name: str) -> dict[str, Any] | None:
-    """Return a note of a replica; None if there is none, or it is damaged."""
+    """Return a note of a replica; None if it is missing or damaged."""
     try:
         stated = json.loads(read_text(_path(root, name)) or "")
     except (OSError, ValueError):
@@ -26,14 +26,14 @@ def read_note(root: Location, name: str) -> dict[str, Any] | None:
 
 
 def write_note(root: Location, name: str, stated: dict[str, Any]) -> None:
-    """Write a note of a replica. One that cannot be written only costs time."""
+    """Write a note of a replica. A failure only costs time."""
     at = _path(root, name)
     with contextlib.suppress(OSError):
         storage(at).put(at, json.dumps(stated).encode("utf-8"), is_durable=False)
 
 
 def has_staged_session(root: Location) -> bool:
-    """Return whether a session waits to be finished (a folder at the publisher, a pointer elsewhere)."""
+    """True if a session waits to be finished (a folder at the publisher, a pointer elsewhere)."""
     folder = Location.of(root).join(_SYSTEM_FOLDER, _STAGING)
     return bool(storage(folder).list_from(folder))
 

@@ -2,10 +2,10 @@
 
     stage(plan)    written whole or not at all: from here on the plan is carried out, by this process or a later one
     the steps      each once: its Delta transaction or commit mark, in the table's own log, proves that it was taken
-    finish()       the plan goes; `pending` finds nothing any more
+    finish()       the plan is removed; `pending` returns None
 
-Plans are dataclasses. They hold decisions and facts of logs, never rows: those are staged beside the plan. pydantic writes
-and reads them. It is loaded only when there is a plan: commands that only look at `is_pending` start without it.
+Plans are dataclasses of decisions and facts of logs, without rows: rows are staged next to the plan. pydantic writes and
+reads them. It is loaded only for a plan: commands that only read `is_pending` start without it.
 """
 
 from contextlib import AbstractContextManager, nullcontext
@@ -32,9 +32,9 @@ FORMAT = 1
 class RedoLog(Generic[P]):
     """The plan of one piece of work, in the file `<name>.json` of a folder.
 
-    Staging passes the failpoints `<engine>.before_<name>` and `<engine>.after_<name>`, with the name up to its first dash.
-    `what` begins the error about a damaged plan, and `otherwise` ends it: the way on without a copy of the file. If it
-    `owns_folder`, rows are staged there: the folder reaches the disk before the plan, and is removed after it.
+    Staging passes the failpoints `<engine>.before_<name>` and `<engine>.after_<name>`, with the name up to its first
+    dash. `what` begins the error about a damaged plan, and `otherwise` ends it: the way on without a copy of the file.
+    If it `owns_folder`, rows are staged there: the folder reaches the disk before the plan, and is removed after it.
     """
 
     folder: Location
@@ -52,11 +52,11 @@ class RedoLog(Generic[P]):
 
     @property
     def is_pending(self) -> bool:
-        """True if there is a plan that has to be carried out."""
+        """True if a plan has to be carried out."""
         return storage(self.file).exists(self.file)
 
     def stage(self, plan: P, *, under: AbstractContextManager[object] | None = None) -> None:
-        """Make a plan durable, in place of an earlier one. `under` is a lock to hold while it is written."""
+        """Store a plan durably, replacing an earlier one. `under` is a lock to hold while it is written."""
         noun = self.name.partition("-")[0]
         failpoint(f"{self.engine}.before_{noun}")
         with under or nullcontext():
@@ -69,7 +69,7 @@ class RedoLog(Generic[P]):
         failpoint(f"{self.engine}.after_{noun}")
 
     def pending(self) -> P | None:
-        """Return the plan that has to be carried out, None if there is none.
+        """Return the plan that has to be carried out, or None.
 
         Raises: StoreError if it is damaged or has another format.
         """
@@ -85,14 +85,14 @@ class RedoLog(Generic[P]):
         return storage(at := self._done_file(step)).exists(at)
 
     def outcome(self, step: str, kind: type[T]) -> T | None:
-        """Return the outcome of a step, None if it is not recorded as taken."""
+        """Return the outcome of a step; None if it is not recorded as taken."""
         found: T | None = self._read(self._done_file(step), kind)
         return found
 
     def finish(self) -> None:
         """Remove the plan: all its steps were taken, or it is given up.
 
-        It goes before what is staged: half a folder is not taken for a staged one.
+        The plan is removed before the staged rows: half a folder must not count as staged.
         """
         storage(self.file).delete(self.file)
         if self.owns_folder:
@@ -103,7 +103,7 @@ class RedoLog(Generic[P]):
 
     def _put(self, at: Location, value: object) -> None:
         kind: Any = type(value)
-        # A value of another type than its field would be written, and not be read again.
+        # A value of another type than its field could be written, but not read again.
         text = _adapter_of(kind).dump_json(_Stored(FORMAT, value), indent=1, warnings="error")
         storage(at).put(at, text)
 
@@ -132,7 +132,7 @@ class _Stored(Generic[P]):
     format: int
     plan: P
 
-    # It holds for the dataclasses inside as well.
+    # The same check covers the dataclasses inside.
     __pydantic_config__: ClassVar = {"extra": "forbid", "ser_json_bytes": "hex", "val_json_bytes": "hex"}
 
 

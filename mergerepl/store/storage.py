@@ -1,7 +1,7 @@
 """Control files and folders: the one module that reads, writes, lists and removes them.
 
-A file is there whole or not at all, also after a power loss. A failure of the file system is an OSError: the caller says
-whose file it is. Users' tables are read and written by `delta.tables`.
+A file exists whole or not at all, even after a power loss. A failure of the file system is an OSError: the caller names
+the file's owner. `delta.tables` reads and writes users' tables.
 """
 
 import contextlib
@@ -28,7 +28,7 @@ class FolderStorage:
             return None
 
     def put(self, at: Location, data: bytes, *, is_durable: bool = True) -> None:
-        """Write a file in place of an earlier one, and make the folders above it.
+        """Write a file, replacing an earlier one, and create the folders above it.
 
         A file that only saves time need not be durable: it skips the wait for the disk.
         """
@@ -39,7 +39,7 @@ class FolderStorage:
             self.force_to_disk(at.parent)
 
     def put_if_absent(self, at: Location, data: bytes) -> None:
-        """Write a file that is not there, in a folder that is there.
+        """Create a file in an existing folder.
 
         Raises: FileExistsError if another writer was first.
         """
@@ -58,7 +58,7 @@ class FolderStorage:
         self.force_to_disk(at.parent)
 
     def list_from(self, folder: Location, after: str = "") -> list[str]:
-        """Return the names in a folder that sort behind a name; none if the folder is absent."""
+        """Return the names in a folder that sort after a name; [] if the folder is absent."""
         try:
             return sorted(name for name in os.listdir(folder) if name > after)
         except FileNotFoundError:
@@ -69,13 +69,13 @@ class FolderStorage:
         return mode_of(at) is not None
 
     def delete(self, *files: Location) -> None:
-        """Remove files; an absent one is no failure."""
+        """Remove files; ignores absent ones."""
         for at in files:
             with contextlib.suppress(FileNotFoundError):
                 os.unlink(at)
 
     def delete_tree(self, folder: Location) -> None:
-        """Remove a folder with its contents, as far as that is possible; an absent one is no failure."""
+        """Remove a folder with its contents, as far as possible; ignores an absent one."""
         shutil.rmtree(folder, ignore_errors=True)
 
     def force_to_disk(self, at: Location) -> None:
@@ -110,7 +110,7 @@ _FOLDERS = FolderStorage()
 
 
 def storage(at: Location) -> FolderStorage:
-    """Return the storage that holds a location: folders of this machine; object stores have none yet."""
+    """Return the storage of a location: folders of this machine; object stores are not supported yet."""
     # It raises for a store.
     os.fspath(at)
     return _FOLDERS
@@ -123,7 +123,7 @@ def read_text(at: Location) -> str | None:
 
 
 def put_text(at: Location, text: str) -> None:
-    """Write a control file durably, in place of an earlier one."""
+    """Write a control file durably, replacing an earlier one."""
     storage(at).put(at, text.encode("utf-8"))
 
 

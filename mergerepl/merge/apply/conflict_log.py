@@ -1,8 +1,7 @@
 """Log the losers: MSmerge_conflicts_info and the conflict table of each article.
 
-Every conflict of a staged changeset gets one row of conflicts_info and, unless the loser is a delete, its
-full losing row in the article's conflict table, each once: the ids are made from the session, the round and
-the row.
+Every conflict of a staged changeset gets one row of conflicts_info and, unless the loser is a delete, its full losing
+row in the article's conflict table, each once: the ids are derived from the session, the round and the row.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -39,7 +38,7 @@ Works = Mapping[str, SideWork]
 
 
 def log_app_id(subid: str, side: str = PUBLISHER, round_: int = 0) -> str:
-    """Return the Delta application id under which conflicts are logged, by default those of a session itself.
+    """Return the Delta application id of conflict logs, by default those of a session itself.
 
     One per subscription, side and round: sessions of several subscriptions share these tables.
     """
@@ -59,19 +58,19 @@ def log_conflicts(
     works: Works,
     choice: EngineChoice,
 ) -> None:
-    """Append the changeset's conflicts to the tables of one replica, whose `articles` are given by nickname.
+    """Append the changeset's conflicts to the tables of one replica, with its `articles` by nickname.
 
-    `works` is the session's work at `publisher` and `subscriber`, to name who won and lost.
+    `works` is the session's work at `publisher` and `subscriber`, to name winner and loser.
     """
     chosen = [articles[nickname] for nickname, count in changeset.manifest.conflicts.items() if count]
     if not chosen:
         return
     if changeset.manifest.round > 1:
-        # From the second late round on both changes are this replica's: the places say their order, not who held them.
+        # From the second late round on both changes are this replica's: the places give their order, not their owner.
         works = dict.fromkeys((PUBLISHER, SUBSCRIBER), works[_side_of(changeset.manifest)])
     found = [_conflicts(changeset, article, works) for article in chosen]
     by_arrow = choice.uses_arrow and all(conflicts.are_for_arrow() for conflicts in found)
-    # The rows first: a conflict without its losing row says that the loser was a delete.
+    # The rows first: a conflict without its losing row means that the loser was a delete.
     for article, conflicts in zip(chosen, found, strict=True):
         failpoint("conflicts.before_rows")
         _append(
@@ -100,7 +99,7 @@ def _append(
     transaction: Transaction,
     choice: EngineChoice,
 ) -> None:
-    """Append rows of Arrow, or those of Spark where it may not be Arrow that makes them."""
+    """Append the Arrow rows, or the Spark rows if Arrow cannot make them."""
     try:
         appended.append(of_spark() if of_arrow is None else of_arrow, table, transaction)
     except NeedsSparkError as error:
@@ -146,7 +145,7 @@ def _is_failed_change() -> Column:
 
 
 def _refused_by() -> Column:
-    """Return the reason_code of a refused change, by the beginning of the rule that its note states."""
+    """Return the reason_code of a refused change, by the beginning of the rule in its note."""
     note = F.col(changes.NOTE)
     kinds = {"CHECK": 1, "invariant": 1, "NOT NULL": 2, "type": 3, "rule of partition": 3, "append-only": 6}
     return F.coalesce(*(F.when(note.startswith(text), code) for text, code in kinds.items()))

@@ -1,9 +1,8 @@
-"""The rows of conflicts, made of staged rows by Arrow, batch by batch: those that `conflict_log` lets Spark make.
+"""Arrow makes the rows of conflicts from staged rows, batch by batch: the same rows that Spark makes in `conflict_log`.
 
-Conflicts of changes that a table or a rule refuses, and keys of other types than those below, are left to Spark.
-
-The id of a conflict is 16 hexadecimal digits of its row's hash in article and changeset (`changes.CONFLICT_HASH`), XOR the
-hash of these. Spark and Arrow make the same ids, so that one may finish what the other began.
+Spark makes those of changes that a table or a rule refuses, and those with keys of other types than below. The id of a
+conflict is 16 hexadecimal digits: its row's hash in article and changeset (`changes.CONFLICT_HASH`) XOR their hash.
+Spark and Arrow make the same ids, so that one may finish the other's work.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -57,7 +56,7 @@ _BYTES = 8
 
 @dataclass(frozen=True)
 class Conflicts:
-    """The conflicts of one article in a changeset, and who resolved them when.
+    """The conflicts of one article in a changeset, their resolver and time.
 
     `works` are the session's work at both sides.
     """
@@ -69,13 +68,13 @@ class Conflicts:
     resolved_at_us: int
 
     def are_for_arrow(self) -> bool:
-        """Return whether the types of keys and columns are such that Arrow writes as Spark does."""
+        """True if Arrow writes the types of keys and columns as Spark does."""
         type_of = dict(zip(self.article.fields, self.article.types, strict=True))
         are_keys = all(type_of[field] in _KEYS for field in self.article.identity_fields)
         return are_keys and are_for_arrow(self.changeset.rows(self.article.nickname))
 
     def info_rows(self) -> "Iterator[pa.Table]":
-        """Yield what MSmerge_conflicts_info gets.
+        """Yield the rows for MSmerge_conflicts_info.
 
         Raises: as `conflicts_in_batches`.
         """
@@ -115,7 +114,7 @@ class Conflicts:
             yield pa.table(info)
 
     def losing_rows(self) -> "Iterator[pa.Table]":
-        """Yield what the article's conflict table gets.
+        """Yield the rows for the article's conflict table.
 
         Raises: as `conflicts_in_batches`.
         """
@@ -165,12 +164,12 @@ def article_hash(session: str, side: str, round_: int, tablenick: int) -> int:
 
 
 def conflict_id(row: Column, article: Column) -> Column:
-    """Return the id of a row's conflict, of `changes.CONFLICT_HASH` and `article_hash`."""
+    """Return the id of a row's conflict, from `changes.CONFLICT_HASH` and `article_hash`."""
     return F.lower(F.lpad(F.hex(row.bitwiseXOR(article)), 2 * _BYTES, "0"))
 
 
 def conflict_ids(rows: "pa.ChunkedArray[Any]", article: int) -> "pa.StringArray":
-    """Return what `conflict_id` does, by row; no hash is NULL."""
+    """Arrow version of `conflict_id`, by row; expects no NULL hash."""
     import numpy as np
     import pyarrow as pa
 
@@ -181,15 +180,15 @@ def conflict_ids(rows: "pa.ChunkedArray[Any]", article: int) -> "pa.StringArray"
 
 
 def holds_rowguid(article: PublishedArticle) -> bool:
-    """Return whether the column `rowguid` of an article's conflict table is the article's own."""
-    # As the conflict table was made, and as Delta compares names: `RowGuid` is the same column.
+    """True if the column `rowguid` of an article's conflict table is the article's own."""
+    # As when the conflict table was created, and as Delta compares names: `RowGuid` is the same column.
     return changes.ROWGUID in (name.lower() for name in article.columns)
 
 
 def _key_texts(rows: "pa.Table", article: PublishedArticle) -> "pa.MapArray[Any, Any, Any]":
     """Return by row the key columns with their values as text.
 
-    Raises: NeedsSparkError if Arrow might write one otherwise than Spark.
+    Raises: NeedsSparkError if Arrow might write a value otherwise than Spark.
     """
     import numpy as np
     import pyarrow as pa

@@ -15,7 +15,7 @@ from mergerepl.systables.sessions import ArticleHistoryRow, HistoryRow, Phase, R
 def record(
     publisher: Replica, subscriber: Replica, manifest: Manifest, result: SessionResult, start_time: datetime
 ) -> None:
-    """Append one session's rows. A session recorded twice (it was rolled forward) is read once, by its id."""
+    """Append one session's rows. If a rolled-forward session is recorded twice, readers return it once, by its id."""
     end_time = max(datetime.now(UTC), start_time)
     session = _session_row(manifest, result, start_time, end_time)
     articles = [
@@ -34,14 +34,14 @@ def record(
 
 
 def is_there(replica: Replica) -> bool:
-    """Whether a replica has the tables of its history."""
+    """True if a replica has the tables of its history."""
     return all(replica.control.exists(table) for table in (sessions.SESSIONS, sessions.HISTORY))
 
 
 def record_failure(
     replica: Replica, subid: str, publication: str, subscriber: str, reason: str, start_time: datetime
 ) -> None:
-    """Append the rows of a session that failed before anything was staged, or that could not be carried out to its end."""
+    """Append the rows of a session that failed before staging, or that could not be carried out completely."""
     session, end_time = str(uuid4()), max(datetime.now(UTC), start_time)
     row = SessionRow(
         session_id=session,

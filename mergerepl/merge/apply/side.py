@@ -1,7 +1,6 @@
 """Carry out one side of a staged changeset: MERGE its articles, append its run of contents and tombstones.
 
-Every step is marked and happens once; a repeated run finds it done. Nothing here decides: the decision is
-staged.
+Every step is marked and happens once; a repeated run finds it done. All decisions were staged before.
 """
 
 from collections.abc import Callable, Collection, Iterator, Sequence
@@ -101,7 +100,7 @@ def data_transaction(changeset: Changeset, side: Side, nickname: int) -> Transac
 
 
 def session_number_of(transaction_version: int) -> int:
-    """Return the session number a table's transaction version belongs to."""
+    """Return the session number that a table's transaction version belongs to."""
     return transaction_version // _ROUNDS
 
 
@@ -121,7 +120,7 @@ def merge_article(
     """
     article = side.articles[work.nickname]
     table, rows = side.replica.table(article), changeset.rows(work.nickname)
-    # A late round inserts what the MERGE before it deleted, and a late write lets live.
+    # A late round inserts a row that the MERGE before it deleted and a late write keeps.
     left_out = left_out_columns if changeset.manifest.round else ()
     failpoint(f"{side.name}.before_merge")
     by_arrow = choice.uses_arrow and not left_out and are_small(rows)
@@ -154,12 +153,12 @@ def recorded_rows(
 ) -> DataFrame:
     """Return the CHANGES rows one side records of one article: final states under its own generation numbers.
 
-    A late round's rows have `base`, as CAPTURED has it: its capture is recorded nowhere else.
+    A late round's rows have `base`, as in CAPTURED: no other table records its capture.
     """
     staged = read_staged(spark, changeset.rows(work.nickname)).where(F.col(side.action).isin(list(actions)))
     generation = F.col(side.generation)
-    # If the row was here before, replicas that get it next may have it too: for them it is no insert. Of a row that waits
-    # `conflict.failed_changes` has decided it.
+    # If the row was here before, the next receivers may have it too: for them it is not an insert.
+    # `conflict.failed_changes` has already decided this for a row that waits.
     is_insert = F.col(side.action) == changes.Action.INSERT.value
     waits = F.col(changes.VERDICT) == changes.Verdict.REFUSED.value
     staged_born = F.col(changes.BORN_GENERATION)
@@ -175,7 +174,7 @@ def recorded_rows(
 
 
 def _in_partition(staged: DataFrame, side: Side, work: ArticleWork) -> dict[str, Column]:
-    """Return the columns with which a subscriber records only the key of a row that it must not see."""
+    """Return the columns that reduce a row outside the partition to its key, for a subscriber's records."""
     article = side.articles[work.nickname]
     has_left = F.col(side.action) == changes.Action.LEAVE.value
     is_deleted = F.col(changes.DELETED) | has_left
@@ -199,7 +198,7 @@ def _in_partition(staged: DataFrame, side: Side, work: ArticleWork) -> dict[str,
 def _recorded(
     changeset: Changeset, side: Side, work: ArticleWork
 ) -> "tuple[PublishedArticle, Callable[[], Iterator[pa.Table]]]":
-    """Return what gives the rows of `recorded_rows`, made by Arrow."""
+    """Return a function that yields the rows of `recorded_rows` as Arrow tables."""
     article = side.articles[work.nickname]
     keys = article.identity_fields if work.is_filtered else None
     return article, partial(recorded_in_batches, changeset.rows(work.nickname), side.name, keys_of_gone=keys)
@@ -211,7 +210,7 @@ def next_seq(root: Location, last_seq: int) -> int:
 
 
 def run_tables(root: Location) -> list[Location]:
-    """Return the tables that a run may have appended to; those of partitions only where rows are filtered."""
+    """Return the tables that a run may have appended to; those of partitions only with row filters."""
     mappings = [root / FOLDER / table.name for table in partitions.MAPPINGS]
     used = [path for path in mappings if is_delta_table(path) and head_version(path) > 0]
     return [*(root / FOLDER / name for name in (contents.NAME, tombstone.NAME)), *used]
@@ -225,9 +224,10 @@ def append_run(
     contents: bool,
     tombstones: bool,
 ) -> None:
-    """Append one run (CHANGES rows of several articles) to contents and tombstone; the seq is the transaction's version.
+    """Append one run (CHANGES rows of several articles) to contents and tombstone.
 
-    The rows are frames, few rows of Arrow, or functions that give batches of Arrow.
+    The seq is the transaction's version. The rows are frames, Arrow tables of few rows, or functions that yield Arrow
+    batches.
     """
     if contents:
         of_run = _rows_of_run(rows, _CONTENTS, transaction)

@@ -1,8 +1,8 @@
 """Capture: the users' changes of a replica since the last time become rows of its contents and tombstones.
 
-Two steps, so that `sync --dry-run` can do the first alone: `read_changes` computes (and keeps in memory) what
-is new, `commit_changes` appends it. The commit point is MSmerge_replinfo: until it moves, appended runs do
-not count, and a next capture removes them and starts from the same versions.
+`read_changes` computes the new changes and keeps them in memory, `commit_changes` appends them; `sync --dry-run` does
+only the first step. The commit point is MSmerge_replinfo: until it moves, appended runs do not count, and the next
+capture removes them and starts from the same versions.
 """
 
 from collections.abc import Callable, Sequence
@@ -43,11 +43,11 @@ Known = Callable[[DataFrame, int], DataFrame | None]
 
 @dataclass(frozen=True)
 class CapturedArticle:
-    """What is new in one article: `rows` (CHANGES columns), readable until `release`; None if nothing is new.
+    """The new changes of one article: `rows` (CHANGES columns), readable until `release`; None without changes.
 
-    Where row filters decide: `images` (rowguid, before, after) of the changed rows. `rows` includes `touched` unchanged
-    rows whose membership changed, and `events` has the mappings of all. `few` are the same rows in this process' memory,
-    if it has them, and `few_images` the images.
+    With row filters: `images` (rowguid, before, after) of the changed rows. `rows` includes `touched` unchanged rows
+    whose membership changed, and `events` has the mappings of all. `few` are the same rows in memory, or None, and
+    `few_images` the images.
     """
 
     window: CaptureWindow
@@ -74,14 +74,14 @@ class CapturedArticle:
         return self.inserts + self.updates + self.deletes
 
     def release(self) -> None:
-        """Let go of the memory."""
+        """Free the memory."""
         for frame in self.in_memory:
             release(frame)
 
 
 @dataclass(frozen=True)
 class CaptureJob:
-    """The window of one article, and the origin of its changes: an open generation, and the priority of who made them."""
+    """The window of one article, and the origin of its changes: an open generation and the writer's priority."""
 
     replica: Replica
     window: CaptureWindow
@@ -108,9 +108,9 @@ def read_changes(
 
     `known_meanwhile` (KNOWN_COLUMNS) is newer than the runs' versions of its rows.
 
-    Raises: NullKeyError, DuplicateKeyError naming keys; FeedGapError if neither the feed nor the old version
-    is there; CaptureError if a generated column has values that this session computes otherwise; EngineError if the
-    session would read timestamp partition columns otherwise.
+    Raises: NullKeyError, DuplicateKeyError naming keys; FeedGapError if both the feed and the old version are gone;
+    CaptureError if this session would compute the values of a generated column otherwise; EngineError if the session
+    would read timestamp partition columns otherwise.
     """
     window, info, folder = job.window, job.info, job.replica.folder
     if not window.has_changes:
@@ -179,7 +179,7 @@ def read_changes(
 def table_reader(
     spark: SparkSession, window: CaptureWindow, known: Known, recent: Callable[[int], RecentRows | None]
 ) -> TableReader:
-    """Return the functions with which capture reads an article's table."""
+    """Return the functions that read an article's table for a capture."""
     table, article = window.table, window.article
     return TableReader(
         feed=partial(_feed, spark, window),
@@ -191,7 +191,7 @@ def table_reader(
 
 
 def _feed(spark: SparkSession, window: CaptureWindow) -> DataFrame | None:
-    """Return the feed of all segments, of the published columns where there are several; None if one has none."""
+    """Return the feed of all segments, with the published columns if there are several; None if a segment has no feed."""
     found = [read_segment(spark, window.table, segment) for segment in window.segments]
     frames = [frame for frame in found if frame is not None]
     if len(frames) < len(found):
@@ -205,7 +205,7 @@ def _feed(spark: SparkSession, window: CaptureWindow) -> DataFrame | None:
 def open_generations(
     genhistory: Sequence[Generation], windows: Sequence[CaptureWindow], info: ReplicaInfo
 ) -> list[Generation]:
-    """Return the open generation that the changes of each window join; new ones are numbered in turn."""
+    """Return the open generation for the changes of each window; new ones are numbered in turn."""
     number = info.last_generation
     found = []
     for window in windows:
@@ -217,7 +217,7 @@ def open_generations(
 def open_generation(
     genhistory: Sequence[Generation], article: PublishedArticle, info: ReplicaInfo, number: int
 ) -> Generation:
-    """Return the article's open generation, or a new one under the given number."""
+    """Return the article's open generation, or a new one with the given number."""
     for row in genhistory:
         if row.art_nick == article.nickname and row.is_open:
             return row
@@ -248,7 +248,7 @@ def new_generation(
 def after_commit(
     captured: Sequence[CapturedArticle], genhistory: Sequence[Generation], info: ReplicaInfo
 ) -> tuple[ReplicaInfo, list[Generation]]:
-    """Return replinfo and genhistory as `commit_changes` leaves them, but for the number of the run.
+    """Return replinfo and genhistory as `commit_changes` leaves them, except for the number of the run.
 
     Windows without changes (OPTIMIZE, property changes) only move the captured version.
     """
@@ -293,7 +293,7 @@ def commit_changes(
 
 
 def remove_leftovers(spark_of: Callable[[], SparkSession], replica: Replica, info: ReplicaInfo) -> bool:
-    """Remove runs that a crashed capture appended without reaching its commit point. Returns whether there were any."""
+    """Remove runs that a crashed capture appended without reaching its commit point. Returns True if it removed any."""
     found = False
     replica.drop_uncounted_generations()
     for path in run_tables(replica.root):
@@ -303,7 +303,7 @@ def remove_leftovers(spark_of: Callable[[], SparkSession], replica: Replica, inf
 
 
 def upserted(genhistory: Sequence[Generation], rows: Sequence[Generation]) -> list[Generation]:
-    """Return genhistory with rows added, or replaced where the guid is there already."""
+    """Return genhistory with rows added, or replaced if it has the guid already."""
     by_guid = {row.guidsrc: row for row in genhistory}
     by_guid.update({row.guidsrc: row for row in rows})
     return sorted(by_guid.values(), key=lambda row: row.generation)

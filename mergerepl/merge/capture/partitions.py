@@ -1,4 +1,4 @@
-"""Capture where rows are filtered: the captured rows, with the memberships that they moved.
+"""Capture with row filters: the captured rows, with the memberships that they moved.
 
 Only the publisher evaluates filters. A capture evaluates a whole publication: rows follow those of other articles.
 """
@@ -48,7 +48,7 @@ def with_memberships(
     info: ReplicaInfo,
     choice: EngineChoice,
 ) -> tuple[CapturedArticle, ...]:
-    """Return the captured rows with the unchanged rows that moved, and the mappings of all.
+    """Add the unchanged rows that moved, and the mappings of all rows.
 
     Raises: CaptureError if an article that the filters name was not captured.
     """
@@ -120,7 +120,7 @@ def _followed(
 
 
 def event_counts(found: Mapping[str, DataFrame], counts: Mapping[str, int]) -> dict[str, tuple[int, int]]:
-    """Return for each article how many of its MEMBERSHIPS are touched rows, and how many have mappings.
+    """Return each article's number of touched rows and of rows with mappings, from its MEMBERSHIPS.
 
     One job counts them. `counts` are all of its MEMBERSHIPS.
     """
@@ -136,7 +136,7 @@ def event_counts(found: Mapping[str, DataFrame], counts: Mapping[str, int]) -> d
 
 
 def touched_rows(memberships: DataFrame) -> DataFrame:
-    """Return the rows (rowguid, row) whose membership alone changed."""
+    """Return the rows (rowguid, row) with a changed membership only."""
     return memberships.where(is_touched()).select(ROWGUID, F.col(AFTER).alias(ROW))
 
 
@@ -180,7 +180,7 @@ def _joined(
                 through_seq_inclusive=info.last_seq,
                 kept=kept,
             )
-            # A row that nobody changed has no `base`: it is recorded as it was published.
+            # A row without a change has no `base`: it is recorded as it was published.
             rows = moved if rows is None else rows.unionByName(moved, allowMissingColumns=True)
         joined.append(
             replace(
@@ -197,7 +197,7 @@ def _joined(
             )
         )
     joined = _with_few_events(publication, joined, counts, choice)
-    # The last one that is released frees the rows that all of them read.
+    # Releasing the last one frees the rows that all of them read.
     if joined:
         joined[-1] = replace(joined[-1], in_memory=(*joined[-1].in_memory, *kept.frames))
     return joined
@@ -209,7 +209,7 @@ def _with_few_events(
     counts: Mapping[str, tuple[int, int]],
     choice: EngineChoice,
 ) -> list[CapturedArticle]:
-    """Return the captured articles with their EVENTS in this process' memory, if they are few."""
+    """Add the EVENTS in memory to the captured articles, if they are few."""
     events = {
         item.article: item.events
         for item in items

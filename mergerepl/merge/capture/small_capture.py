@@ -1,8 +1,8 @@
-"""Capture of few changes: of all articles of a session together, in two queries over rows that Arrow read (decision 0021).
+"""Capture of few changes: all articles of a session together, in two queries over rows that Arrow read (decision 0021).
 
-The rules are those of `triggers`, on images whose fields are encoded, so that rows of any article fit into one frame; the
-outcome names the rows of the feed by their numbers. Nothing is refused or settled here: an article with a key in doubt, or
-whose table Arrow does not read as Spark does, is left to `read_changes`.
+The rules are those of `triggers`, on images with encoded fields, so that rows of any article fit into one frame. The
+outcome names the rows of the feed by number. Nothing is refused or settled here: `read_changes` takes an article with a
+key in doubt, or with a table that Arrow reads otherwise than Spark.
 """
 
 from collections import defaultdict
@@ -66,7 +66,7 @@ _DIFFERS, _IS_CHANGE, _IS_INSERT, _NAMES, _THERE = "differs", "is_change", "is_i
 
 @dataclass(frozen=True)
 class _Feed:
-    """The feed of one article as Arrow has it: `row`, kind and version; and the table that it ends at."""
+    """The feed of one article in Arrow: `row`, kind and version; and the table at its end."""
 
     rows: "pa.Table"
     table: TableState
@@ -76,7 +76,7 @@ class _Feed:
 def capture_small(
     spark: SparkSession, jobs: Sequence[CaptureJob], choice: EngineChoice
 ) -> dict[int, CapturedArticle]:
-    """Return what is new, by the number of the job, in the articles that can be captured here."""
+    """Return the new changes of the articles that can be captured here, by the number of the job."""
     import pyarrow.compute as pc
 
     feeds = {n: feed for n, job in enumerate(jobs) if (feed := _feed(job, choice)) is not None}
@@ -123,7 +123,7 @@ def _unbalanced(net: "pa.Table") -> list[int]:
 
 
 def choose_engine(engine: str, windows: Iterable[CaptureWindow]) -> EngineChoice:
-    """Choose by the logs which tables Arrow reads; none with an `engine` other than `auto`."""
+    """Choose by the logs the tables that Arrow reads; none with an `engine` other than `auto`."""
     if engine != ARROW_FOR_FEW:
         return EngineChoice(uses_arrow=False)
     reasons = {window.table: _spark_reason(window) for window in windows if window.has_changes}
@@ -131,7 +131,7 @@ def choose_engine(engine: str, windows: Iterable[CaptureWindow]) -> EngineChoice
 
 
 def _spark_reason(window: CaptureWindow) -> NeedsSparkError | None:
-    """Return why Spark captures a window of changes, by its log alone; None if Arrow may read its feed as Spark does."""
+    """Return the reason why Spark captures a window of changes, by its log alone; None if Arrow may read its feed."""
     article, state = window.article, window.state
     if window.gap is not None:
         return NeedsSparkError(f"its feed has a gap: {window.gap}")
@@ -167,7 +167,7 @@ def _feed(job: CaptureJob, choice: EngineChoice) -> _Feed | None:
 
 
 def _net(spark: SparkSession, jobs: Sequence[CaptureJob], feeds: Mapping[int, _Feed]) -> "pa.Table":
-    """Return the net changes of all feeds: before and after are the numbers of rows."""
+    """Return the net changes of all feeds; before and after are row numbers."""
     import pyarrow as pa
 
     def events(number: int, feed: _Feed) -> DataFrame:
@@ -207,7 +207,7 @@ def _rowguid(article: PublishedArticle, image: T.StructType) -> Any:
 def _tracked(
     spark: SparkSession, jobs: Sequence[CaptureJob], net: "pa.Table", keys: DataFrame | None
 ) -> "pa.Table":
-    """Return CAPTURED of net changes, with their job and how many rows of the table have the key of one that came or went.
+    """Return CAPTURED of net changes, with their job and the number of table rows that share an added or removed key.
 
     `row` is the number of the row.
     """
@@ -223,7 +223,7 @@ def _tracked(
     described = net
     for name, (type_, values) in columns.items():
         described = described.append_column(name, pa.array(values, type_).take(net[JOB]))
-    # A row that came differs in all fields.
+    # A new row differs in all fields.
     differs = F.when(F.col(EXISTED), F.col(_DIFFERS))
     changed = F.zip_with(
         _NAMES, differs, lambda name, differs: F.when(F.coalesce(differs, F.lit(True)), name)
@@ -248,14 +248,14 @@ def _tracked(
 
 
 def _names(article: PublishedArticle) -> list[str | None] | None:
-    """Return by field the name of its column, if colv1 speaks of it; None for a row-tracked article."""
+    """Return each field's column name if colv1 tracks it; None for a row-tracked article."""
     if not article.column_tracking:
         return None
     return [name if name in article.value_columns else None for name in article.columns]
 
 
 def _known(spark: SparkSession, jobs: Sequence[CaptureJob], net: "pa.Table") -> DataFrame | None:
-    """Return the versions that contents and tombstones have of these rows; None if they have none."""
+    """Return the versions of these rows in contents and tombstone, or None."""
     import pyarrow as pa
     import pyarrow.compute as pc
 
@@ -284,9 +284,9 @@ def _keys_there(
     net: "pa.Table",
     choice: EngineChoice,
 ) -> tuple[DataFrame | None, set[int]]:
-    """Return job and rowguid of the rows of the tables that may have the key of a row that came or went.
+    """Return job and rowguid of the table rows that may have the key of an added or removed row.
 
-    Last come the jobs whose tables Spark has to look into.
+    The second value has the jobs whose tables only Spark can search.
     """
     import pyarrow.compute as pc
 
@@ -321,7 +321,7 @@ def _keys_there(
 def _article(
     spark: SparkSession, job: CaptureJob, feed: _Feed, tracked: "pa.Table | None", net: "pa.Table"
 ) -> CapturedArticle:
-    """Return what is new in an article; `tracked` and `net` are its rows."""
+    """Return the new changes of an article; `tracked` and `net` are its rows."""
     import pyarrow.compute as pc
 
     if tracked is None or not tracked.num_rows:
@@ -346,7 +346,7 @@ def _article(
 
 
 def _images(net: "pa.Table", feed: _Feed) -> "pa.Table":
-    """Return the images before and after of an article's net changes; NULL: no row."""
+    """Return the images before and after of an article's net changes; NULL if the row does not exist."""
     import pyarrow as pa
     import pyarrow.compute as pc
 

@@ -1,4 +1,4 @@
-"""The commits to the articles' tables of a replica since they were captured."""
+"""The commits to a replica's article tables since their capture."""
 
 from collections.abc import Iterable
 from dataclasses import replace

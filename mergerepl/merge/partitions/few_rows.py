@@ -1,6 +1,6 @@
-"""Few changed rows that move no row but themselves: the rows that they follow are read by Arrow, and one query does.
+"""Few changed rows that move no other row: Arrow reads the rows that they follow, and one query computes all.
 
-Then nothing has to be counted or looked for while memberships are computed, which costs a job for each article and join.
+This saves the jobs that count and search for each article and join while memberships are computed.
 """
 
 from collections import defaultdict
@@ -29,13 +29,13 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Followed:
-    """The unchanged rows (`row`) that changed rows may follow, by article name; at most `count` rows are in any frame."""
+    """The unchanged rows (`row`) that changed rows may follow, by article name; each frame has at most `count` rows."""
 
     rows: Mapping[str, DataFrame]
     count: int
 
     def base(self, name: str, condition: Column | None) -> DataFrame:
-        """Return those of an article (`membership.Base`)."""
+        """Return the rows of an article (`membership.Base`)."""
         return self.rows[name]
 
 
@@ -47,11 +47,11 @@ def followed_rows(
     images: Mapping[str, "pa.Table"],
     choice: EngineChoice,
 ) -> Followed | None:
-    """Return what few changed rows may follow, at these versions of the tables (by tablenick).
+    """Return the rows that few changed rows may follow, at these versions of the tables (by tablenick).
 
     `images` are `before` and `after` of the changed rows, by article name.
 
-    Returns: None if other rows may follow a changed one into another partition, or if Arrow is not to read the rows.
+    Returns: None if other rows may follow a changed one into another partition, or Arrow must not read the rows.
     """
     import pyarrow as pa
     import pyarrow.compute as pc
@@ -64,7 +64,7 @@ def followed_rows(
         rows[name] += [changed[each].combine_chunks() for each in (BEFORE, AFTER)]
     found: dict[str, list[pa.Table]] = defaultdict(list)
     tables: dict[str, TableState] = {}
-    # Children first: then all rows of an article are known before those that they follow are read.
+    # Children first: then all rows of an article are known before their parents are read.
     for name in reversed(list(publication.articles)):
         for join in publication.filters.joins_of(name) if rows[name] else ():
             equal = equal_columns(join, name, publication.articles)
@@ -98,7 +98,7 @@ def followed_rows(
 
 
 def _may_move(publication: FilteredPublication, name: str, rows: "pa.Table") -> bool:
-    """Return whether a changed row came, went or has another value in a column that decides about partitions."""
+    """True if a changed row was added or removed, or differs in a column that decides about partitions."""
     import pyarrow as pa
     import pyarrow.compute as pc
 
@@ -117,9 +117,9 @@ def _may_move(publication: FilteredPublication, name: str, rows: "pa.Table") -> 
 def collected_memberships(
     found: Mapping[str, DataFrame], changed: Mapping[str, "pa.Table"], most: int | None
 ) -> "dict[str, pa.Table]":
-    """Return MEMBERSHIPS by article name in this process' memory, all computed in one job.
+    """Return MEMBERSHIPS by article name in memory, all computed in one job.
 
-    `found` are the same as frames, and `changed` CHANGED of these articles; at most `most` rows are in any of them.
+    `found` are the same as frames, and `changed` CHANGED of these articles; each has at most `most` rows.
     """
     import pyarrow.compute as pc
 

@@ -1,4 +1,4 @@
-"""The filters of a publication and its partitions: at the publisher, they decide which rows a subscriber gets."""
+"""The filters of a publication and its partitions: at the publisher, they select the rows of each subscriber."""
 
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
@@ -20,7 +20,7 @@ def function_column(name: SessionFunction) -> str:
 
 @dataclass(frozen=True)
 class FilteredPublication:
-    """The filters of a publication, its active partitions and those of its articles that the filters name.
+    """The filters of a publication, its active partitions and the articles that the filters name.
 
     `articles` are by name, parents first.
     """
@@ -57,14 +57,14 @@ def filtered_publication(replica: Replica, pubid: str) -> FilteredPublication | 
 
 
 def publication_with_filters(replica: Replica, pubid: str) -> PublicationRow | None:
-    """Return the row of a publication that this replica publishes with filters, None if it does not."""
+    """Return the row of a publication that this replica publishes with filters, or None."""
     if not any(row.filters for row in replica.publications):
         return None
     return next((row for row in replica.published if row.pubid == pubid and row.filters), None)
 
 
 def partition_groups(replica: Replica, number: int) -> list[PartitionGroup]:
-    """Return the partitions of a publication, dropped ones too."""
+    """Return the partitions of a publication, including dropped ones."""
     rows = replica.control.rows(partitions.PARTITION_GROUPS)
     return [row for row in rows if row.publication_number == number]
 
@@ -72,7 +72,7 @@ def partition_groups(replica: Replica, number: int) -> list[PartitionGroup]:
 def sent_partition(
     replica: Replica, number: int, tablenicks: Collection[int], subscription: SubscriptionRow
 ) -> Partition:
-    """Return what a publisher sends a subscriber of its filtered articles. No engine is needed.
+    """Return the part of its filtered articles that a publisher sends a subscriber. No engine is needed.
 
     `number` is the publication's (publication_number), `subscription` the publisher's row about the subscriber.
     """

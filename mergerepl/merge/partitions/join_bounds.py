@@ -1,4 +1,4 @@
-"""Between which values the rows lie that others match through a join filter: files that have none need not be read."""
+"""Bounds of the values that rows match through a join filter: files outside these bounds need not be read."""
 
 from collections.abc import Mapping, Sequence
 from functools import reduce
@@ -30,16 +30,11 @@ def looked_for(
     *,
     most: int | None,
 ) -> tuple[int, dict[JoinFilter, Column]]:
-    """Return how many rows there are, and what rows of the other article of each join meet that match one of them.
+    """Count rows, and return by join the conditions that matching rows of the other article meet.
 
     The conditions are on columns of the other article's table, for its files' bounds; more rows meet them than match.
-
-    Args:
-        rows: Rows of one article: `row`.
-        name: The article.
-        joins: Joins with it, as the parent or as the child in all of them.
-        articles: All articles of the joins, by name.
-        most: At most so many rows there are, None if nobody knows.
+    `rows` has `row` of the article `name`, which is the parent or the child in all joins. `articles` are all articles
+    of the joins, by name. There are at most `most` rows; None if unknown.
     """
     pairs = {
         f"{place}_{number}": (join, *pair)
@@ -70,7 +65,7 @@ def looked_for(
 def equal_columns(
     join: JoinFilter, name: str, articles: Mapping[str, PublishedArticle]
 ) -> list[tuple[str, str, str]]:
-    """Return field of the article, column of the other one and type, of plain columns that are to be equal."""
+    """Return field of the article, column of the other one and type, for plain columns that must be equal."""
     found = []
     for equality in terms_of_on(join.on, article=join.article).equalities:
         one, other = equality.of_row, equality.of_other

@@ -1,9 +1,9 @@
-"""The partitions of rows before and after a change: the only function that computes them.
+"""The partitions of rows before and after a change. No other module computes them.
 
 A row is in a partition by its article's own filter, or because it follows a row in the partition through a join filter.
-Only rows whose membership a change may move are computed: the changed rows, and the unchanged rows that follow a row whose
-join columns or membership changed. Parents come first. Unchanged rows are read from one version of each table. All
-partitions are computed at once: nothing here loops over them.
+Memberships are computed only for rows that a change may move: the changed rows, and the unchanged rows that follow a
+row whose join columns or membership changed. Parents come first. Unchanged rows are read from one version of each
+table. All partitions are computed at once, without a loop.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -55,9 +55,9 @@ _GROUPS = pa.schema(
 
 
 def group_rows(spark: SparkSession, groups: Iterable[PartitionGroup]) -> DataFrame:
-    """Return partitions with the values that make them: partition_id, HOST_NAME_FN, SUSER_SNAME_FN."""
+    """Return the partitions with their values: partition_id, HOST_NAME_FN, SUSER_SNAME_FN."""
     rows = [{name: getattr(each, name) for name in _GROUPS.names} for each in groups]
-    # Rows of Python's own would pass through a worker of Python's whenever they are read.
+    # Spark would read rows of Python objects through a Python worker each time.
     return frame_of(spark, pa.Table.from_pylist(rows, schema=_GROUPS))
 
 
@@ -72,7 +72,7 @@ def base_rows(
     articles: Mapping[str, PublishedArticle],
     versions: Mapping[int, int],
 ) -> Base:
-    """Return what reads the tables of some articles at these versions (by tablenick)."""
+    """Return a reader of the articles' tables at these versions (by tablenick)."""
 
     def rows(name: str, condition: Column | None) -> DataFrame:
         article = articles[name]
@@ -87,7 +87,7 @@ def base_rows(
 
 @dataclass(frozen=True)
 class Changed:
-    """CHANGED of one article, and how many rows that are at most."""
+    """CHANGED of one article, and an upper bound of its row count."""
 
     rows: DataFrame
     count: int
@@ -100,15 +100,15 @@ class MembershipPass:
     Attributes:
         publication: The filters, the partitions and the articles.
         groups: The partitions (`group_rows`).
-        base: The rows that did not change.
+        base: The unchanged rows.
         kept: Holds the results until their reader is done.
-        found: Article name -> MEMBERSHIPS, of the articles in which there are any.
-        counts: How many rows these have.
-        bound: Rows (rowguid) by article name that stay as they were unless they come to lie in the partition `bound_to`.
+        found: Article name -> MEMBERSHIPS, for articles that have any.
+        counts: The row counts of `found`.
+        bound: Rows (rowguid) by article name that stay as they were unless they end up in the partition `bound_to`.
         bound_to: A partition.
-        outside: The rows (rowguid) of `bound` that stayed as they were, of articles in which there are any.
-        moved: What rows that follow moved ones meet, by the join; of joins whose parent has none there is none.
-        most: At most so many rows are in any frame, and no row moves that another one follows; None if nobody knows.
+        outside: The rows (rowguid) of `bound` that stayed as they were, for articles that have any.
+        moved: By join, the conditions that followers of moved rows meet; a join is absent if no parent moved.
+        most: The maximum of rows in any frame; if set, no row that others follow moves. None if unknown.
     """
 
     publication: FilteredPublication
@@ -139,7 +139,7 @@ class MembershipPass:
         return self.found
 
     def _put_back(self, name: str, affected: Changed) -> Changed | None:
-        """Return CHANGED with the bound rows that lie outside as they were; None if there are none."""
+        """Return CHANGED with the bound rows that lie outside as they were; None if all lie inside."""
         count = self.counts[name]
         outside = self.found[name].where(~is_seen(IS, self.bound_to)).select(ROWGUID)
         outside = in_one_task(outside, count)
@@ -179,7 +179,7 @@ class MembershipPass:
         self.counts[name] = count
 
     def _look_for_children(self, name: str) -> None:
-        """Note what rows that follow the moved ones of an article meet."""
+        """Note the conditions that followers of an article's moved rows meet."""
         joins = self.publication.filters.joins_to(name)
         if joins and self.most is None:
             images, most = self._moved_images(name), 2 * self.counts[name]
@@ -196,14 +196,14 @@ class MembershipPass:
         return images[0].unionByName(images[1])
 
     def _sought(self, name: str, rows: DataFrame, most: int | None) -> tuple[int, dict[JoinFilter, Column]]:
-        """Return how many rows (`row`) of an article there are, and what the parents of these meet, by the join."""
+        """Count an article's rows (`row`) and return, by join, the conditions that their parents meet."""
         joins = self.publication.filters.joins_of(name)
         if self.most is not None:
             return self.most, dict.fromkeys(joins, F.lit(True))
         return looked_for(rows, name, joins, self.publication.articles, most=most)
 
     def _moves(self, name: str) -> Column:
-        """Return whether rows that follow this one may move: its membership or a column of a join changed."""
+        """True if followers of this row may move: its membership or a join column changed."""
         columns = dict.fromkeys(
             column for join in self.publication.filters.joins_to(name) for column in join.columns_of(name)
         )
@@ -216,7 +216,7 @@ class MembershipPass:
         return ~contribution(BEFORE, WAS).eqNullSafe(contribution(AFTER, IS))
 
     def _affected(self, name: str, changed: Changed | None) -> Changed | None:
-        """Return CHANGED with the unchanged rows that follow a moved one; None if there are none of either."""
+        """Return CHANGED with the unchanged rows that follow a moved one; None if it is empty."""
         joins = [join for join in self.publication.filters.joins_of(name) if join in self.moved]
         if not joins:
             return changed
@@ -254,15 +254,15 @@ class MembershipPass:
         *,
         count: int,
     ) -> DataFrame:
-        """Return the partitions of rows: the columns of `key` and partition_id; some may come twice.
+        """Return the partitions of rows: the columns of `key` and partition_id; may have duplicates.
 
-        Reads: `key`, at (the side on which its parents are looked up), row; at most `count` rows. `sought` is of `_sought`.
+        Reads: `key`, at (the side to look its parents up on), row; at most `count` rows. `sought` is from `_sought`.
         """
         filters = self.publication.filters
         everybody = rows.select(*key, F.lit(EVERYBODY).alias(PARTITION_ID))
         if not filters.is_filtered(name):
             return everybody
-        # Of an article whose rows follow others: a row that no parent is found for is in no partition.
+        # A child row without a parent belongs to no partition.
         found = [everybody.where(F.lit(False))]
         if name in filters.own:
             found += [self._of_part(name, part, rows, key, count) for part in parts_of(filters.own[name])]
@@ -297,7 +297,7 @@ class MembershipPass:
     def _of_parents(
         self, name: str, join: JoinFilter, rows: DataFrame, key: Sequence[str], sought: Column, count: int
     ) -> list[DataFrame]:
-        # Of a row that does not move, each version says the same of those that follow it.
+        # A row that does not move has the same followers in each version.
         known = self.found.get(join.parent) if self.most is None else None
         slim = rows.select(*key, _AT, self._slim(name, ROW, join).alias(ROW))
         found = []
@@ -326,7 +326,7 @@ class MembershipPass:
             matched.select(*(F.col(each).alias(f"of_{each}") for each in key), F.col(_PARENT_ROW).alias(ROW)),
             parent,
         )
-        # Spark plans the levels above by themselves: together, what they read twice would double with each level.
+        # Spark plans each level above on its own: in one plan, the tables read twice would double with each level.
         if self.most is None:
             looked_up = self.kept.keep(looked_up)
         looked_up_count, above = self._sought(join.parent, looked_up, None)
@@ -344,13 +344,13 @@ class MembershipPass:
         return found
 
     def _slim(self, name: str, image: str, join: JoinFilter) -> Column:
-        """Return an image with only those of its columns that occur in `on`."""
+        """Keep only those columns of an image that occur in `on`."""
         article = self.publication.articles[name]
         fields = [_field(article, column) for column in dict.fromkeys(join.columns_of(name))]
         return F.struct(*(F.col(f"{image}.{each}").alias(each) for each in fields))
 
     def _on(self, join: JoinFilter) -> Column:
-        """Return whether a child (`row`) matches a parent (`parent_row`)."""
+        """True if a child (`row`) matches a parent (`parent_row`)."""
 
         def value(column: ClauseColumn) -> Column:
             assert column.article is not None
@@ -361,7 +361,7 @@ class MembershipPass:
 
 
 def with_rowguid(rows: DataFrame, article: PublishedArticle) -> DataFrame:
-    """Return rows (`row`) with their rowguids."""
+    """Add the rowguids to rows (`row`)."""
     guid = rowguid_of_image(
         ROW, image_type(rows, ROW), article.identity_fields, existing=article.rowguid_column is not None
     )
@@ -375,9 +375,9 @@ def _field(article: PublishedArticle, column: str) -> str:
 def partition_rows(
     publication: FilteredPublication, groups: DataFrame, base: Base, kept: Kept, names: Iterable[str]
 ) -> dict[str, DataFrame]:
-    """Return the rows (`row`) of some articles that are in one of the partitions or everybody's, whole tables evaluated.
+    """Return the articles' rows (`row`) that are in one of the partitions or everybody's; evaluates whole tables.
 
-    From the top: a row that follows another is in a partition where that one is.
+    A row that follows another is in the partitions of that row, so parents come first.
     """
     names = set(names)
     filters = publication.filters

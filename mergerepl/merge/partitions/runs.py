@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Events:
-    """EVENTS of one article, as a frame or as few rows of Arrow, and the number of its publication."""
+    """EVENTS of one article, as a frame or a small Arrow table, and the number of its publication."""
 
     number: int
     tablenick: int
@@ -45,9 +45,9 @@ class Events:
 def collected_events(
     events: Mapping[int, DataFrame], counts: Mapping[int, int], *, partitions: int
 ) -> "dict[int, pa.Table] | None":
-    """Return EVENTS by article in this process' memory, all computed in one job; None if they may be many.
+    """Return EVENTS by article in memory, all computed in one job; None if they may be many.
 
-    `events` are EVENTS by tablenick, `counts` the numbers of rows that have some.
+    `events` are EVENTS by tablenick, `counts` the number of rows that have any.
     """
     import pyarrow.compute as pc
 
@@ -104,7 +104,7 @@ def _rows(events: Sequence[Events], seq: int) -> "dict[str, DataFrame | pa.Table
 
 
 def _few_rows(events: Sequence[Events], seq: int) -> "dict[str, DataFrame | pa.Table]":
-    """Return the rows of each mapping table, as `_rows`, of few EVENTS in this process' memory."""
+    """`_rows` of few EVENTS in memory."""
     import pyarrow as pa
     import pyarrow.compute as pc
 
@@ -180,7 +180,7 @@ def few_mappings(
     from_seq_inclusive: int,
     through_seq_inclusive: int,
 ) -> "pa.Table":
-    """Return what `read_mappings` does of these generations of any articles, with the tablenick, read by delta-rs."""
+    """`read_mappings` by delta-rs, for these generations of any articles, with the tablenick."""
     import pyarrow as pa
 
     where = (

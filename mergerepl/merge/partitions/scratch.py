@@ -1,4 +1,4 @@
-"""Where Spark puts rows for a while: never into the folder of a subscriber that is not to have all of them (I35)."""
+"""Spark's temporary files: never in the folder of a subscriber that must not have all rows (I35)."""
 
 from collections.abc import Callable
 
@@ -15,9 +15,9 @@ from mergerepl.store.location import Location
 def require_scratch_outside(
     spark: SparkSession, publisher: Replica, pubid: str, subscriber: Location
 ) -> None:
-    """Check that a session's temporary files lie outside of a subscriber to whom not all rows are published.
+    """Check that a session's temporary files lie outside of a subscriber that gets only part of the rows.
 
-    Raises: EngineError: They lie inside; the message names the folder.
+    Raises: EngineError if they lie inside; the message names the folder.
     """
     if publication_with_filters(publisher, pubid) is None:
         return
@@ -34,7 +34,7 @@ def require_scratch_outside(
 def with_scratch_outside(
     spark_of: Callable[[], SparkSession], publisher: Replica, pubid: str, subscriber: Location
 ) -> Callable[[], SparkSession]:
-    """Return what gives the session of `spark_of` after that check."""
+    """Return a function that starts the session of `spark_of` after that check."""
 
     def checked() -> SparkSession:
         spark = spark_of()

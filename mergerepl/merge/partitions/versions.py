@@ -91,9 +91,8 @@ def versions_of(
     """Return CHANGES of the rows that a subscriber sends and the publisher knows, whether or not they are enumerated.
 
     A comparison with the enumerated rows is not enough: a newer version, or another row of the key, may lie outside of
-    the subscriber's partition.
-
-    `sent` are the `rows` CHANGES of the subscriber; `version` is the captured one of the publisher's table.
+    the subscriber's partition. `sent` are the `rows` CHANGES of the subscriber; `version` is the captured one of the
+    publisher's table.
     """
     wanted = kept.keep(broadcast_if_few(sent.select(ROWGUID, ROW), rows))
     table = read_version(spark, replica.table(article), version).alias("t")

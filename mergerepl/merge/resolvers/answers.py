@@ -1,4 +1,4 @@
-"""Resolvers of one's own: the one place where their functions meet rows."""
+"""Custom resolvers: the only module that passes rows to their functions."""
 
 import logging
 from collections.abc import Callable, Sequence
@@ -44,10 +44,10 @@ def answers_of_functions(
 ) -> DataFrame:
     """Return the detected rows with the answers of the functions that these articles name.
 
-    `roots` are the publisher's and the subscriber's.
-    Each function runs once: what it answers is kept, so that a task that Spark repeats finds the same decision.
+    `roots` are the publisher's and the subscriber's. Each function runs once: its answer is kept, so that a task that
+    Spark repeats finds the same decision.
 
-    Raises: ResolverError if one fails or answers what cannot be used; ConfigurationError.
+    Raises: ResolverError if one fails or returns an unusable answer; ConfigurationError.
     """
     for article in articles:
         name = function_name(article)
@@ -57,7 +57,7 @@ def answers_of_functions(
             context = ResolverContext(article.name, *map(str, roots))
             answers = _answers(article, name, function, asked, context, kept)
         else:
-            # A function that fails on no rows is not to stop a session without conflicts.
+            # A function that fails on an empty input must not stop a session without conflicts.
             answers = complete(asked.select(ROWGUID, F.lit("default").alias(OUTCOME)), asked)
         detected = with_answers(detected, answers, article, name)
     return detected
@@ -66,9 +66,9 @@ def answers_of_functions(
 def _in_time(
     article: PublishedArticle, name: str, context: SparkContext, answered: Callable[[], DataFrame]
 ) -> DataFrame:
-    """Return what a function answers, if it does so in the time that the agent gives it.
+    """Return a function's answer, if it arrives within the agent's timeout.
 
-    Raises: ResolverError if it takes longer: its Spark jobs are cancelled, and what else it does comes to nothing.
+    Raises: ResolverError if it takes longer: its Spark jobs are cancelled, and its other work is discarded.
     """
     limit_s, group = resolver_timeout_s(), f"mergerepl-resolver-{uuid4()}"
     outcome: Future[DataFrame] = Future()

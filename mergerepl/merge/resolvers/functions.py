@@ -1,7 +1,7 @@
-"""Resolvers of one's own: where an agent finds their functions.
+"""Custom resolvers: the places where an agent finds their functions.
 
-A replica and a file state names only. What a name means is the agent's own matter: a function that this process registered,
-a line of the agent's file, or an entry point of an installed package.
+A replica and a file state names only. Each agent gives a name its meaning: a function that this process registered, a
+line of the agent's file, or an entry point of an installed package.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ GROUP: Final = "mergerepl.resolvers"
 
 @dataclass(frozen=True)
 class ResolverContext:
-    """What a function is given beside the conflicts: the article and the roots of both replicas."""
+    """The context of a call, passed with the conflicts: the article and the roots of both replicas."""
 
     article: str
     publisher: str
@@ -52,9 +52,9 @@ _registered: dict[str, ResolverFunction] = {}
 
 
 def register_resolver(name: str, function: Callable[[DataFrame, ResolverContext], DataFrame]) -> None:
-    """Let articles of this process's sessions name a function as their resolver.
+    """Register a function as a resolver that articles of this process's sessions can name.
 
-    Raises: ConfigurationError if the name is none, or that of a built-in resolver, or if it cannot be called.
+    Raises: ConfigurationError if the name is invalid or a built-in resolver's, or the function is not callable.
     """
     _require_name(name, "register_resolver")
     if not callable(function):
@@ -63,7 +63,7 @@ def register_resolver(name: str, function: Callable[[DataFrame, ResolverContext]
 
 
 def known_functions() -> dict[str, str]:
-    """Return the names that this agent knows, and what each is.
+    """Return the function names that this agent knows, each with its `module:function`.
 
     Raises: ConfigurationError if the agent's file cannot be used.
     """
@@ -74,9 +74,9 @@ def known_functions() -> dict[str, str]:
 
 
 def require_function(article: PublishedArticle) -> None:
-    """Check that the agent has the function that an article names, if it names one. It is not loaded.
+    """Check that the agent has the function that an article names, if any. The function is not loaded.
 
-    Raises: UnknownFunctionError naming those there are; ConfigurationError.
+    Raises: UnknownFunctionError naming the known ones; ConfigurationError.
     """
     if article.resolver == CUSTOM:
         name = function_name(article)
@@ -85,14 +85,14 @@ def require_function(article: PublishedArticle) -> None:
 
 
 def function_name(article: PublishedArticle) -> str:
-    """Return the name that an article with the resolver `custom` states."""
+    """Return the function name of an article with the resolver `custom`."""
     name = resolver_info(article.resolver_info).function
     assert name is not None
     return name
 
 
 def loaded(article: PublishedArticle, name: str, roots: Sequence[Location]) -> ResolverFunction:
-    """Return the function of a name; `roots` are those of the session's replicas.
+    """Load the function of a name; `roots` are those of the session's replicas.
 
     Raises: ResolverError if it cannot be loaded, or lies in a replica; ConfigurationError.
     """
@@ -121,7 +121,7 @@ def loaded(article: PublishedArticle, name: str, roots: Sequence[Location]) -> R
 
 
 def resolver_timeout_s() -> float:
-    """Return how many seconds a function may take for the conflicts of an article.
+    """Return the timeout, in seconds, of a function for the conflicts of an article.
 
     Raises: ConfigurationError.
     """
@@ -130,7 +130,7 @@ def resolver_timeout_s() -> float:
 
 @dataclass(frozen=True)
 class _Stated:
-    """What the agent's file states: name -> `module:function`, folders to import from, seconds for a function."""
+    """The agent's file: name -> `module:function`, folders to import from, seconds for a function."""
 
     resolvers: dict[str, str] = field(default_factory=dict)
     python_path: list[str] = field(default_factory=list)
@@ -138,7 +138,7 @@ class _Stated:
 
 
 def _stated() -> _Stated:
-    """Return what the agent's file states.
+    """Read the agent's file.
 
     Raises: ConfigurationError.
     """

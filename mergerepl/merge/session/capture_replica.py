@@ -1,8 +1,7 @@
 """`mergerepl capture`: the users' changes of one replica, recorded without a session.
 
-It is useful alone before change files are vacuumed. A session that died is rolled forward first: its commits
-and the numbers of its runs are planned already. The generations stay open; the next session closes and sends
-them.
+Run it before change files are vacuumed. A session that died is rolled forward first: its commits and the numbers of its
+runs are already planned. The generations stay open; the next session closes and sends them.
 """
 
 import logging
@@ -42,10 +41,10 @@ _ATTEMPTS = 5
 
 
 def capture_replica(root: Location, *, progress: Progress) -> CaptureResult:
-    """Capture all articles of one replica and return what was new.
+    """Capture all articles of one replica and return the new changes.
 
-    Raises: ConfigurationError if the folder is no replica; CaptureError, SchemaMismatchError (nothing was
-        captured); LeaseError (run again).
+    Raises: ConfigurationError if the folder is not a replica; CaptureError, SchemaMismatchError (nothing was captured);
+    LeaseError (run again).
     """
     replica = Replica(root).require()
     replica.require_tables()
@@ -56,8 +55,9 @@ def capture_replica(root: Location, *, progress: Progress) -> CaptureResult:
 
 
 def capture_held(replica: Replica, pubid: str, *, progress: Progress) -> CaptureResult:
-    """Capture one publication of a publisher whose lease the caller holds, as `apply` does before it initialises a
-    subscriber. Problems of another publication's tables do not matter.
+    """Capture one publication of a publisher whose lease the caller holds.
+
+    `apply` does so before it initialises a subscriber. Problems of another publication's tables do not matter.
 
     Raises: CaptureError, SchemaMismatchError (nothing was captured).
     """
@@ -72,7 +72,7 @@ def _embedded_spark() -> "SparkSession":
 
 @contextmanager
 def _held(replica: Replica) -> Iterator[list[Replica]]:
-    """Hold a replica and, before it, the publishers whose sessions it must finish first; yield those."""
+    """Hold a replica and, before it, the publishers whose sessions it must finish first; yield the publishers."""
     for _ in range(_ATTEMPTS):
         publishers = _publishers_of_pending(replica)
         with ExitStack() as stack:
@@ -91,7 +91,7 @@ def _held(replica: Replica) -> Iterator[list[Replica]]:
 
 
 def _publishers_of_pending(replica: Replica) -> set[Location]:
-    """Return the publishers at which a session with this subscriber is staged and not finished.
+    """Return the publishers that have a staged, unfinished session with this subscriber.
 
     Raises: CaptureError if such a publisher is out of reach.
     """
@@ -153,7 +153,7 @@ def _capture(
 
 
 def _recorded_spark(spark_of: SparkSource, replicas: Sequence[Replica]) -> "SparkSession":
-    """Return the session, its JVM noted at the replicas it will write: a successor waits for its end."""
+    """Start Spark and note its JVM at the replicas it will write: a successor waits for its end."""
     from mergerepl.spark import session as engine
 
     session = spark_of()
@@ -169,7 +169,7 @@ def _has_staged(replica: Replica) -> bool:
 def _recover(
     replica: Replica, publishers: Sequence[Replica], spark_of: SparkSource, progress: Progress
 ) -> None:
-    """Roll sessions forward that died: a publisher's at its own side, a subscriber's with the publisher."""
+    """Roll dead sessions forward: a publisher's at its own side, a subscriber's with the publisher."""
     from mergerepl.merge.session.recovery import recover
 
     progress.step("recover")
@@ -181,15 +181,15 @@ def _recover(
 
 
 def _priorities(replica: Replica) -> dict[str, float]:
-    """Return pubid -> the priority of the changes made here, for the publications of the replica."""
-    # The tables of a subscription that has ended are the user's own again, and may be gone.
+    """Return pubid -> the priority of local changes, for the publications of the replica."""
+    # The tables of an ended subscription belong to the user again, and may be gone.
     received = {row.pubid: own_priority(SUBSCRIBER, row) for row in replica.relations() if not row.is_ended}
     published = [row.pubid for row in replica.published]
     return received | dict.fromkeys(published, PUBLISHER_PRIORITY)
 
 
 def _last_sent(replica: Replica, pubids: Iterable[str]) -> int:
-    """Return a generation that is before all open ones of these publications: a session that sends one has closed all."""
+    """Return a generation before all open ones of these publications: a session closes all before it sends one."""
     last = [max((row.sentgen for row in replica.relations(pubid)), default=0) for pubid in pubids]
     return min(last, default=0)
 

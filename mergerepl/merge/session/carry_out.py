@@ -1,9 +1,7 @@
-"""Carry out a staged changeset at its replicas: the same code for a fresh session and for rolling one
-forward.
+"""Carry out a staged changeset at its replicas, in a fresh session and in recovery.
 
-Order at each side: MERGE the articles, append the run and log conflicts, beside each other; capture late user
-commits; then the bookkeeping (genhistory, replinfo). The watermarks move only when both sides are done. The sides run
-side by side.
+Order at each side: concurrently MERGE the articles, append the run and log conflicts; capture late user commits; then
+write the bookkeeping (genhistory, replinfo). Both sides run concurrently. The watermarks move only when both are done.
 """
 
 import logging
@@ -43,7 +41,7 @@ _WRITES_AT_ONCE = 3
 
 @dataclass(frozen=True)
 class SessionEnds:
-    """The work of both sides by name, the replicas whose lease is ours (no other may be written), and the engine."""
+    """The work of both sides by name, the replicas whose lease we hold (no others may be written), and the engine."""
 
     works: dict[str, SideWork]
     held: dict[str, Replica]
@@ -52,7 +50,7 @@ class SessionEnds:
 
 @dataclass(frozen=True)
 class SideOutcome:
-    """The outcome of one side: by article, rows that its MERGEs changed and conflicts of late changes."""
+    """By article, the rows that a side's MERGEs changed and the conflicts of late changes."""
 
     counts: dict[int, PhaseCounts]
     late_conflicts: dict[int, int]
@@ -68,7 +66,7 @@ class Outcome:
     fallbacks: tuple[str, ...] = ()
 
     def result(self, publication: str, subscriber: Replica, *, recovered: int) -> SessionResult:
-        """Return the outcome as `sync` returns it and the history keeps it, summed up over the articles."""
+        """Return the outcome, summed over the articles, as `sync` returns it and the history keeps it."""
         return SessionResult(
             publication,
             str(subscriber.root),
@@ -90,11 +88,12 @@ def carry_out(
     *,
     record: Callable[[Outcome], None],
 ) -> Outcome | None:
-    """Carry out a staged changeset at these replicas, by side; with both, finish the session. Returns None if
-    it is not finished.
+    """Carry out a staged changeset at these replicas, by side; with both, finish the session.
 
-    The caller holds the replicas; they may lie elsewhere than when the changeset was staged. `record` gets
-    the outcome before the changeset is dropped, so that the history has it too.
+    The caller holds the replicas; they may have moved since the changeset was staged. `record` gets the outcome before
+    the changeset is dropped, so that the history has it too.
+
+    Returns: None if the session is not finished.
 
     Raises: CommitConflictError, ApplyError, StoreError. The changeset stays staged; the next run takes it up.
     """
@@ -159,7 +158,7 @@ def _carry_out_side(spark: SparkSession, changeset: Changeset, name: str, ends: 
         if not windows:
             break
         log.info("%s: %s late commits", replica.root, sum(len(window.user_commits) for window in windows))
-        # Rounds that an earlier run staged are not counted: each run must get further than the last one.
+        # Rounds that an earlier run staged do not count: each run must get further than the last one.
         rounds += not is_staged(current.late_folder(name, current.manifest.round + 1))
         if rounds > LATE_ROUNDS:
             raise CommitConflictError(
@@ -188,10 +187,12 @@ def _carry_out_side(spark: SparkSession, changeset: Changeset, name: str, ends: 
 
 
 def _write_all(spark: SparkSession, changeset: Changeset, side: Side, ends: SessionEnds) -> dict[int, Commit]:
-    """MERGE the side's articles, append its run and log the conflicts. Returns tablenick -> our MERGE's commit.
+    """MERGE the side's articles, append its run and log the conflicts.
 
-    All writes are staged and each happens once, so they need not wait for each other. None of them counts before the
+    All writes are staged and each happens once, so they need not wait for each other. They count only with the
     bookkeeping that follows.
+
+    Returns: tablenick -> our MERGE's commit.
     """
     merges = [work for work in side.work.articles if work.touches_rows]
 
@@ -223,9 +224,9 @@ def _write_all(spark: SparkSession, changeset: Changeset, side: Side, ends: Sess
 
 
 def _log_conflicts(spark: SparkSession, changeset: Changeset, side: Side, ends: SessionEnds) -> None:
-    """Log a round's conflicts where the publication keeps them, but never at a replica that is not held.
+    """Log a round's conflicts where the publication keeps them, at held replicas only.
 
-    Each side logs the session's own conflicts for itself; the side of a late round logs the conflicts of that round.
+    Each side logs the session's own conflicts; only the side of a late round logs the conflicts of that round.
     """
     is_session = changeset.manifest.round == 0
     chosen = [n for n in _logging_sides(changeset) if n in ends.held and (n == side.name or not is_session)]
@@ -233,7 +234,7 @@ def _log_conflicts(spark: SparkSession, changeset: Changeset, side: Side, ends: 
 
 
 def _log_all_late_conflicts(spark: SparkSession, changeset: Changeset, ends: SessionEnds) -> None:
-    """Log the conflicts of a late round at the replica that was not held when the round was carried out."""
+    """Log the conflicts of late rounds at the replica that was not held when they were carried out."""
     logging_at = _logging_sides(changeset)
     for late in _late_rounds(changeset):
         _log_at(spark, late, logging_at, ends)
@@ -248,9 +249,9 @@ def _has_conflicts(changeset: Changeset) -> bool:
 
 
 def log_given_up(spark_of: Callable[[], SparkSession], changeset: Changeset, publisher: Replica) -> None:
-    """Log at the publisher the conflicts that the subscriber would have logged: its side of the session is given up.
+    """Log the subscriber's conflicts at the publisher, since the subscriber's side of the session is given up.
 
-    The publisher has done its own side. A late round of the subscriber is logged by that side, also where the publisher
+    The publisher has done its own side. The side of a late round logs that round's conflicts, also where the publisher
     keeps the conflicts.
     """
     ends = SessionEnds(_works(changeset), {PUBLISHER: publisher}, EngineChoice(uses_arrow=False))
@@ -268,7 +269,7 @@ def log_everywhere(
 ) -> None:
     """Log the conflicts of a session that is given up, and of its late rounds, at the replicas that keep them.
 
-    If none of these is in reach, log them at the publisher: overwritten rows must be kept somewhere.
+    If none of them is in reach, log at the publisher: a copy of overwritten rows must remain.
     """
     ends = SessionEnds(_works(changeset), replicas, EngineChoice(uses_arrow=False))
     chosen = [name for name in _logging_sides(changeset) if name in replicas] or [PUBLISHER]
@@ -332,7 +333,7 @@ def _subscription_row(changeset: Changeset, replica: Replica, name: str) -> Subs
 
 
 def _move_watermarks(changeset: Changeset, replicas: dict[str, Replica], fallbacks: Sequence[str]) -> None:
-    """Record what was received, then what was sent, then that the session is complete. The last step of a session."""
+    """Record the received, then the sent generations, then the end of the session. The last step of a session."""
     manifest = changeset.manifest
     assert manifest.publisher is not None
     assert manifest.subscriber is not None

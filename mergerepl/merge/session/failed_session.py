@@ -1,4 +1,4 @@
-"""Record that a session failed, or left articles out, where `status` and `history` read it; and that one went well again.
+"""Record for `status` and `history` that a session failed, left articles out, or succeeded again.
 
 A failure that repeats is recorded once: sessions at an interval that always fail for one reason commit nothing.
 """
@@ -31,10 +31,8 @@ def record_failure(
 ) -> None:
     """Record at the ends of a subscription (the replicas in reach, which the caller holds) that their session failed.
 
-    Nothing is recorded at a copy of a replica, and at one whose system tables were edited. What cannot be recorded is in
-    the log of the process: the error of the session is the one to report.
-
-    `is_in_history`: the session is in `history` already.
+    Skips a copy of a replica, and a replica whose system tables were edited. If the record fails, the process log has
+    it: the error of the session is the one to report. `is_in_history`: the session is in `history` already.
     """
     summary = " ".join(reason.split())
     failed = {"last_sync_status": int(SyncStatus.FAILED), "last_sync_summary": summary}
@@ -43,7 +41,7 @@ def record_failure(
         for replica in ends:
             replica.require_unedited()
             if not session_history.is_there(replica):
-                # It was dropped. The restored folder has it, where a new one would hide that.
+                # The table was dropped. The restored folder has it; a new table would hide that.
                 continue
             for row in replica.relations():
                 is_known = all(getattr(row, name) == value for name, value in failed.items())
@@ -78,7 +76,7 @@ def record_unreached(
 
 
 def record_success(ends: Sequence[Replica], subid: str) -> None:
-    """Record that a session found nothing to do, where the last one failed; the caller holds both replicas."""
+    """Record that a session found nothing to do after a failed one; the caller holds both replicas."""
     for replica in ends:
         for row in replica.relations():
             if row.subid == subid and row.last_sync_status == SyncStatus.FAILED:

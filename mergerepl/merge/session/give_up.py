@@ -1,7 +1,7 @@
 """Give up a staged session: end it as it is, and keep its rows.
 
-Changes that a side recorded stay changes of the session. Changes that a side wrote and did not record are captured by
-the next session as if users had written them (docs/protocol.md, Capture). So no write is lost, and a later session
+Changes that a side recorded stay changes of the session. If a side wrote changes without recording them, the next
+session captures them as if users had written them (docs/protocol.md, Capture). So no write is lost, and a later session
 makes both sides equal.
 """
 
@@ -33,8 +33,8 @@ def give_up(
 ) -> Location:
     """End a staged session that cannot be finished; the caller holds these replicas. Returns the folder that keeps it.
 
-    If it wrote anything, the conflicts that it resolved are logged where its publication keeps them. Its rows, its plan
-    and the outcomes of its sides stay in the folder. `subscriber` is None if it is out of reach.
+    If it wrote anything, its resolved conflicts are logged where its publication keeps them. Its rows, its plan and the
+    outcomes of its sides stay in the folder. `subscriber` is None if it is out of reach.
     """
     replicas = {PUBLISHER: publisher, **({SUBSCRIBER: subscriber} if subscriber is not None else {})}
     if len(replicas) < 2 or any(_has_written(changeset, name, replica) for name, replica in replicas.items()):
@@ -48,7 +48,7 @@ def give_up(
 
 
 def settle(publisher: Replica, subscriber: Replica, session: str) -> None:
-    """End at a subscriber a session that was given up at its publisher; one that is out of reach is settled later."""
+    """End at a subscriber a session that its publisher gave up; a subscriber out of reach is settled later."""
     changeset = read_changeset(publisher.folder / UNSENT / session)
     if changeset is not None:
         _own_resolutions(changeset, publisher, subscriber)
@@ -57,7 +57,7 @@ def settle(publisher: Replica, subscriber: Replica, session: str) -> None:
 
 
 def is_refused_by(spark: SparkSession, changeset: Changeset, replica: Replica, name: str) -> bool:
-    """Return whether a table of one side would refuse the session's rows, by the checks of staging."""
+    """True if a table of one side would refuse the session's rows, by the checks of staging."""
     articles = {article.nickname: article for article in replica.articles}
     for work in changeset.work_of(name).articles:
         if not work.touches_rows or work.nickname not in articles:
@@ -75,7 +75,7 @@ def is_refused_by(spark: SparkSession, changeset: Changeset, replica: Replica, n
 
 
 def _has_written(changeset: Changeset, name: str, replica: Replica) -> bool:
-    """Return whether a side has done its part, or a MERGE of it."""
+    """True if a side has done its part, or a MERGE of it."""
     if changeset.is_done(name):
         return True
     work = changeset.work_of(name)
@@ -99,14 +99,14 @@ def _log_conflicts(
     try:
         log_everywhere(spark_of, changeset, replicas)
     except (MergeReplError, PySparkException, Py4JError) as error:
-        # The table that keeps the session from finishing may be a conflict table. The folder has the losing rows, too.
+        # The table that blocks the session may be a conflict table. The folder has the losing rows, too.
         log.warning("session %s: its conflicts could not be logged: %s", changeset.manifest.session, error)
 
 
 def _own_resolutions(changeset: Changeset, publisher: Replica, subscriber: Replica) -> None:
     """Let the subscriber send the rows that the session resolved, if only the subscriber has recorded them.
 
-    Their generations were planned as the publisher's, which lacks them: it would refuse a subscriber that holds them.
+    Their generations were planned as the publisher's, which lacks them: it would refuse a subscriber that has them.
     """
     planned = {row.guidsrc for row in changeset.work_of(SUBSCRIBER).generations}
     own = subscriber.held(planned) - publisher.held(planned)

@@ -17,12 +17,12 @@ from mergerepl.store.location import Location
 def give_up_session(
     publisher: Replica, session: str, *, spark_of: SparkSource, lease_wait_s: float = 0.0
 ) -> SessionResult:
-    """Finish a staged session if that is possible, else give it up, and say what to do next.
+    """Finish a staged session if possible, else give it up, and return the next step.
 
     `session` is its id, or the beginning of it.
 
-    Raises: ConfigurationError if no such session is staged there, or several begin so; PublicationError of a copy;
-        LeaseError, CommitConflictError, EngineLostError (run again: it may be finished yet); EngineError.
+    Raises: ConfigurationError if no such session is staged there, or several ids match; PublicationError for a copy;
+    LeaseError, CommitConflictError, EngineLostError (run again: it may still be finished); EngineError.
     """
     folder = _staged_folder(publisher, session)
     try:
@@ -85,7 +85,7 @@ _NEXT = (
 
 
 def _next_step(publisher: Replica, subscriber: Replica | None, publication: str) -> str:
-    """Return what the user does now: a session, if the two replicas will have one."""
+    """Return the user's next step: a session, if the two replicas will have one."""
     if subscriber is None:
         return _NEXT
     try:
@@ -114,7 +114,7 @@ def _no_such(publisher: Replica, session: str) -> ConfigurationError:
 
 
 def _subscriber(changeset: Changeset, publisher: Replica) -> Replica | None:
-    """Return the session's subscriber, where it is by now; None if it is out of reach."""
+    """Return the session's subscriber in its present place; None if it is out of reach."""
     work = changeset.manifest.subscriber
     if work is None:
         return None

@@ -1,8 +1,8 @@
 """One merge session: one subscription, upload and download.
 
-Order: leases, roll forward what a dead session left, compare identities and watermarks, choose the engine, capture both
-sides, make_generation beside staging the changeset, carry it out. Before the manifest of the changeset only captured
-changes are written; after it the session will be finished, by this run or the next.
+Order: take leases, roll dead sessions forward, compare identities and watermarks, choose the engine, capture both
+sides, make_generation while staging the changeset, carry it out. Before the manifest of the changeset only captured
+changes are written; after it this run or the next one finishes the session.
 """
 
 import time
@@ -63,12 +63,12 @@ class SessionRequest:
 
     @contextmanager
     def held(self, doing: str, wait_s: float = 0.0) -> "Iterator[SessionRequest]":
-        """Hold both replicas, keep their tables open and yield the request with what they are by now.
+        """Hold both replicas, keep their tables open and yield the request with their present state.
 
-        They may have changed while their leases were waited for.
+        They may have changed during the wait for their leases.
         """
         purpose = f"mergerepl sync {self.publisher.root} {self.subscriber.root}"
-        # Errors are translated inside of the leases too: leases end differently after an interrupt than after our errors.
+        # Errors are translated inside the leases too: leases end differently after an interrupt than after our errors.
         with (
             plain_errors(doing),
             leases(self.publisher.root, self.subscriber.root, purpose=purpose, wait_s=wait_s),
@@ -80,7 +80,7 @@ class SessionRequest:
     def refuse_unfit_replicas(self) -> None:
         """Refuse replicas that no session may change, not even to finish another one.
 
-        Raises: PublicationError of a copy; StoreError of an edited system table.
+        Raises: PublicationError for a copy; StoreError for an edited system table.
         """
         refuse_copies(*self.ends)
         for replica in self.ends:
@@ -89,7 +89,7 @@ class SessionRequest:
 
 @dataclass(frozen=True)
 class OpenSession:
-    """A session whose logs are read: both sides with their windows, what travels, and the articles that are left out.
+    """A session after reading the logs: both sides with their windows, the changes to send, and the articles left out.
 
     `names` are those of all articles, by tablenick.
     """
@@ -103,7 +103,7 @@ class OpenSession:
 
     @property
     def has_work(self) -> bool:
-        """Whether there is anything to capture or to send in the directions that run."""
+        """True if a running direction has changes to capture or to send."""
         return has_work(self.sides, self.plan)
 
     def engine(self) -> tuple[EngineChoice, SparkSession]:
@@ -115,14 +115,14 @@ class OpenSession:
 
     @property
     def nothing_to_do(self) -> SessionResult:
-        """The result if nothing travels."""
+        """The result without changes to send."""
         root, waiting = str(self.request.subscriber.root), self.plan.waiting_changes
         return SessionResult(self.request.publication, root, "nothing_to_do", waiting=waiting)
 
     def finish(self, result: SessionResult, refused: Refused | None = None) -> SessionResult:
-        """Return a result with its duration and the articles that were left out, also these.
+        """Return a result with its duration and all articles left out, including these.
 
-        Raises: why they cannot go on, if these are all articles there are.
+        Raises: the error of these articles, if the session has no others.
         """
         result = replace(result, duration_s=round(time.monotonic() - self.started, 3))
         left_out = self.refused | (refused or {})
@@ -138,7 +138,7 @@ class OpenSession:
 
 
 def open_session(request: SessionRequest, sides: dict[str, SideState], started: float) -> OpenSession:
-    """Read the logs of both sides' tables, and plan what travels."""
+    """Read the logs of both sides' tables, and plan the changes to send."""
     names = {nickname: article.name for nickname, article in sides[PUBLISHER].articles.items()}
     sides, refused = with_windows(sides)
     plan = session_plan(sides, upload=request.upload, download=request.download)
@@ -146,14 +146,14 @@ def open_session(request: SessionRequest, sides: dict[str, SideState], started: 
 
 
 def merge_session(request: SessionRequest, *, lease_wait_s: float = 0.0) -> SessionResult:
-    """Run one session and return what it did.
+    """Run one session and return its result.
 
-    An article that cannot be captured, or whose rows a table would not take, is left out: the result names it as `refused`,
-    with the reason as its `error`.
+    An article that cannot be captured, or whose rows a table would refuse, is left out: the result names it as
+    `refused`, with the reason as its `error`.
 
     Raises: LeaseError, CommitConflictError (run again); EnumerationError, PublicationError (nothing was changed);
-    UnfinishedSessionError (the changeset is staged; the next run goes on); CaptureError, SchemaMismatchError, ApplyError,
-    ConflictError, StoreError, RefusedArticlesError if no article can go on (nothing was applied).
+    UnfinishedSessionError (the changeset is staged; the next run goes on); CaptureError, SchemaMismatchError,
+    ApplyError, ConflictError, StoreError, RefusedArticlesError if no article can go on (nothing was applied).
     """
     start_time = datetime.now(UTC)
     doing = f"synchronizing '{request.publisher.root}' with '{request.subscriber.root}'"
@@ -173,7 +173,7 @@ def merge_session(request: SessionRequest, *, lease_wait_s: float = 0.0) -> Sess
 
 
 def _held_session(request: SessionRequest, start_time: datetime) -> tuple[SessionResult, bool]:
-    """Run one session of two replicas that are held; return what it did, and whether it is in their history."""
+    """Run one session of two held replicas; return its result, and whether their history has it."""
     started = time.monotonic()
     publisher, subscriber = request.ends
     for replica in request.ends:

@@ -1,4 +1,4 @@
-"""What `sync --dry-run` shows: the counts of a session, and who would win and lose its conflicts, both rows as text."""
+"""`sync --dry-run`: the counts of a session, and the winner and loser of each conflict, both rows as text."""
 
 import tempfile
 import time
@@ -34,9 +34,9 @@ SHOWN = 100
 
 
 def preview_session(request: SessionRequest) -> SessionResult:
-    """Return what a session would do, with its conflicts, and change nothing.
+    """Return the result that a session would have, with its conflicts, and change nothing.
 
-    Raises: As `merge_session`; EnumerationError if a session is staged that the next one will finish first.
+    Raises: As `merge_session`; EnumerationError if the next session will first finish a staged one.
     """
     started = time.monotonic()
     doing = f"previewing '{request.publisher.root}' with '{request.subscriber.root}'"

@@ -37,13 +37,12 @@ SparkSource = Callable[[], SparkSession]
 def recover(
     publisher: Replica, subscriber: Replica, spark_of: SparkSource, *, engine: str = SPARK_ALONE
 ) -> int:
-    """Roll staged sessions of the publisher forward and drop incomplete ones. Returns how many were rolled
-    forward.
+    """Roll staged sessions of the publisher forward and drop incomplete ones. Returns the number rolled forward.
 
-    A session is identified by the subscriber's replid, so the folder may have moved. A session with another
-    subscriber is finished at the publisher only: that subscriber may be out of reach, and its side waits for its
-    next session. If a table of the publisher refuses its rows by now, it is given up. If the subscription has ended
-    since, only the publisher's side is finished.
+    A session is identified by the subscriber's replid, since the folder may have moved. A session with another
+    subscriber is finished at the publisher only: that subscriber may be out of reach, and its side waits for its next
+    session. If a table of the publisher now refuses its rows, it is given up. If the subscription has ended since, only
+    the publisher's side is finished.
 
     Raises: EnumerationError if a replica is older than the session that was staged against it; UnfinishedSessionError.
     """
@@ -78,7 +77,7 @@ def recover(
 
 
 def refuse_interrupted(publisher: Replica, subscriber: Replica) -> None:
-    """Raise EnumerationError if a session was interrupted that the next one of these two will finish first."""
+    """Raise EnumerationError if the next session of these two has to finish an interrupted one first."""
     own_id = subscriber.info().replid
     for folder in staged_folders(publisher.staging):
         changeset = read_changeset(folder)
@@ -104,7 +103,7 @@ def _drop_stale_pointers(publisher: Replica, subscriber: Replica) -> None:
     drop_half_written_pointers(subscriber)
     publisher_id = publisher.info().replid
     staged = {folder.name for folder in staged_folders(publisher.staging)}
-    # A damaged pointer does not name its publisher; a capture, which needs it, refuses the pointer.
+    # A damaged pointer does not name its publisher; a capture, which needs the name, refuses the pointer.
     for pointer in pointers(subscriber):
         if pointer.replid == publisher_id and pointer.session not in staged:
             settle(publisher, subscriber, pointer.session)
@@ -124,7 +123,7 @@ def roll_forward(
     Raises: EnumerationError, UnfinishedSessionError: it stays staged.
     """
     manifest = changeset.manifest
-    # This may not be the subscriber of the session.
+    # This may be the subscriber of another session.
     subscriber_root = manifest.subscriber.root if manifest.subscriber is not None else str(subscriber.root)
     sides = {PUBLISHER: publisher, **({SUBSCRIBER: subscriber} if is_ours else {})}
 
@@ -179,9 +178,9 @@ def _way_out(changeset: Changeset, publisher: Replica, name: str) -> str:
 
 @contextmanager
 def named(changeset: Changeset, publisher: Replica) -> Iterator[None]:
-    """Add to an error while a changeset is carried out: the staged session, and how it is given up.
+    """Add the staged session, and how to give it up, to an error of carrying it out.
 
-    Raises: UnfinishedSessionError; an error that is transient, or about the engine, stays as it is.
+    Raises: UnfinishedSessionError; a transient error, or one of the engine, stays as it is.
     """
     manifest = changeset.manifest
     subscriber = manifest.subscriber.root if manifest.subscriber is not None else ""
@@ -196,9 +195,9 @@ def named(changeset: Changeset, publisher: Replica) -> Iterator[None]:
 
 
 def _difference_from_staged(changeset: Changeset, name: str, replica: Replica) -> str | None:
-    """Return how a replica differs from the one that the session was staged against, None if it is the same.
+    """Return how a replica differs from the one that the session was staged against; None if it is the same.
 
-    A restored replica may have gone on by itself: it has runs and commits of these numbers that this session lacks.
+    A restored replica may have continued on its own: it has runs and commits of these numbers that this session lacks.
     """
     work = changeset.manifest.side(name)
     if work is None:
@@ -207,8 +206,8 @@ def _difference_from_staged(changeset: Changeset, name: str, replica: Replica) -
     if info.replid != work.replid:
         return "it is another replica"
     if changeset.is_done(name):
-        # Tables may have gone on since, articles may be gone. But the file lies at the publisher: only what the
-        # replica recorded before it, which never goes back, says that the session is still in there.
+        # Tables may have changed since, articles may be gone. But the file is at the publisher: only the replica's own
+        # earlier records, which never go back, show that it still includes the session.
         if info.session_number < changeset.manifest.number or info.last_seq < work.seq:
             return f"session {changeset.manifest.number} was carried out there and is not in it any more"
         return None
@@ -233,9 +232,9 @@ def _difference_from_staged(changeset: Changeset, name: str, replica: Replica) -
 
 
 def _later_session(changeset: Changeset, subscriber: Replica) -> int | None:
-    """Return the number of a session that the subscriber completed after this one, None if there is none.
+    """Return the number of a session that the subscriber completed after this one, or None.
 
-    There cannot be one, as both finish this one first; but an older copy of the publisher may hold it still staged.
+    Both finish this session before the next, so only an older copy of the publisher can have it still staged.
     """
     manifest = changeset.manifest
     assert manifest.publisher is not None
@@ -245,7 +244,7 @@ def _later_session(changeset: Changeset, subscriber: Replica) -> int | None:
 
 
 def finish_session(publisher: Replica, subscriber: Replica | None, session: str) -> None:
-    """Carry out a staged session, at the publisher only if the subscriber is None: out of reach.
+    """Carry out a staged session, at the publisher only if the subscriber is None (out of reach).
 
     The rest of it is dropped: no other session of that subscription will finish it.
 
@@ -257,14 +256,14 @@ def finish_session(publisher: Replica, subscriber: Replica | None, session: str)
     try:
         recover(publisher, subscriber or publisher, spark_session.session)
     except EnumerationError:
-        # The subscriber cannot take its side any more, but it is about to leave; the publisher's side is done by now.
+        # The subscriber can no longer take its side, but it is about to leave; the publisher's side is done by now.
         staged = read_changeset(publisher.staging / session)
         if subscriber is None or staged is None or not staged.is_done(PUBLISHER):
             raise
         recover(publisher, publisher, spark_session.session)
     changeset = read_changeset(publisher.staging / session)
     if changeset is not None:
-        # With its subscriber it is finished by now.
+        # With its subscriber, the session is finished by now.
         log_given_up(spark_session.session, changeset, publisher)
     drop(publisher.staging / session)
     if subscriber is not None:

@@ -1,4 +1,4 @@
-"""The plan of a session, from what both sides know of each other, and the manifest that commits to it."""
+"""The plan of a session, from both sides' knowledge of each other, and the manifest that commits to it."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -33,13 +33,13 @@ def session_plan(sides: dict[str, SideState], *, upload: bool, download: bool) -
 
 
 def has_work(sides: dict[str, SideState], plan: SessionPlan) -> bool:
-    """Return whether there is anything to capture or to send in the directions that run."""
+    """True if a running direction has changes to capture or to send."""
     has_new = {name: any(window.has_changes for window in side.windows) for name, side in sides.items()}
     return plan.has_work or (plan.upload and has_new[SUBSCRIBER]) or (plan.download and has_new[PUBLISHER])
 
 
 def has_few_changes(sides: dict[str, SideState], plan: SessionPlan) -> bool:
-    """Return whether few rows are captured and sent, so that interpreting queries is faster than compiling them."""
+    """True if few rows are captured and sent, so that interpreting queries is faster than compiling them."""
     sent = sum(row.changecount for each in (plan.up, plan.down) for row in each.generations)
     return sent <= SMALL_ROWS and all(window.is_small for side in sides.values() for window in side.windows)
 
@@ -52,7 +52,7 @@ def session_manifest(
     session: str,
     publication: str,
 ) -> Manifest:
-    """Return the plan of the session: everything that carrying it out needs, now or after a crash."""
+    """Return the plan of the session: everything needed to carry it out, now or after a crash."""
     publisher, subscriber = sides[PUBLISHER], sides[SUBSCRIBER]
     now = datetime.now(UTC)
     resolved = [nickname for nickname, article in staged.items() if article.resolved or article.undone]
@@ -135,8 +135,8 @@ def session_manifest(
             [*at_subscriber, *waits_at_subscriber],
             [staged[n].subscriber for n in sorted(staged)],
         ),
-        # Both sides hold what one received in this session, so both watermarks may cover it, except generations that wait.
-        # After a session of one direction, resolved rows still have to be sent.
+        # Both sides have the generations received in this session, so both watermarks may cover them, except those that
+        # wait. After a session of one direction, resolved rows still have to be sent.
         upload_watermark=_watermark(
             subscriber,
             at_subscriber if both else [],
@@ -159,7 +159,7 @@ def session_manifest(
 def _without_refused(
     row: Generation, sent: Sequence[Generation], staged: Mapping[int, StagedArticle], sender: str
 ) -> Generation:
-    """Return a generation as it is received: without changes if all of them waited for this side and are refused again.
+    """Return a received generation, without changes if all of them waited for this side and are refused again.
 
     With a count it would be work for each replica that it is sent to next.
     """
@@ -193,7 +193,7 @@ def _side_work(
 
 
 def _first_left_out(source: SideState, destination: SideState) -> float:
-    """Return the first generation of an article that is left out of the session and that the destination lacks."""
+    """Return the first generation that the destination lacks among the articles left out of the session."""
     waiting = enumeration(
         replace(source.source, tablenicks=source.left_out), destination.destination
     ).generations
@@ -203,7 +203,7 @@ def _first_left_out(source: SideState, destination: SideState) -> float:
 def _watermark(side: SideState, received: Sequence[Generation], before: float) -> Mark:
     """Return the last closed generation `before` the first that waits.
 
-    Later generations that are sent now are not sent again: the destination holds them.
+    Later generations that are sent now are not sent again: the destination has them.
     """
     rows = [row for row in (*side.genhistory, *received) if not row.is_open and row.generation < before]
     if not rows:
@@ -213,7 +213,7 @@ def _watermark(side: SideState, received: Sequence[Generation], before: float) -
 
 
 def _next_session_number(sides: dict[str, SideState], staged: dict[int, StagedArticle]) -> int:
-    """Return a number above every one used, also in tables whose bookkeeping was restored: writes must not be skipped."""
+    """Return a session number above all used ones, also in restored tables: no write may be skipped."""
     used = [0]
     for side in sides.values():
         used += [side.info.session_number, side.other.session_number]
@@ -221,7 +221,7 @@ def _next_session_number(sides: dict[str, SideState], staged: dict[int, StagedAr
         for nickname in staged:
             version = transaction_version(side.replica.table(side.articles[nickname]), app_id)
             used.append(session_number_of(version) if version >= 0 else 0)
-        # A session that was given up may have logged its conflicts and nothing else.
+        # A session that was given up may have logged only its conflicts.
         names = [side.articles[nickname].conflict_table for nickname in staged if staged[nickname].conflicts]
         logged = [side.replica.folder / name for name in (*names, conflicts_info.NAME)] if names else []
         log_id = log_app_id(side.other.subid)

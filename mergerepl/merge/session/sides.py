@@ -70,7 +70,7 @@ def refuse(refused: Refused, nickname: int, error: MergeReplError) -> None:
 
 @dataclass(frozen=True)
 class SideState:
-    """One replica of the session: its bookkeeping as it moves along. `other` is its row about the other side."""
+    """One replica of the session with its present bookkeeping. `other` is its row about the other side."""
 
     name: str
     replica: Replica
@@ -88,7 +88,7 @@ class SideState:
 
     @property
     def source(self) -> Source:
-        """The side as the one that sends."""
+        """The side as the sender."""
 
         def after(number: int) -> list[Generation]:
             return [row for row in self.genhistory if row.generation > number]
@@ -102,15 +102,15 @@ class SideState:
 
     @property
     def destination(self) -> Destination:
-        """The side as the one that receives."""
+        """The side as the receiver."""
         return Destination(str(self.replica.root), self.held, self.other, self.replica.row_constraints)
 
     def held(self, guids: Collection[str]) -> Collection[str]:
-        """Return the generations among these that the side had before this session."""
+        """Return those of these generations that the side had before this session."""
         return self.replica.held(guids)
 
     def captured_article(self, nickname: int) -> CapturedArticle | None:
-        """Return the changes captured of an article in this session, None if there are none."""
+        """Return the changes of an article captured in this session, or None."""
         return next((c for c in self.captured if c.article.nickname == nickname and c.rows is not None), None)
 
 
@@ -119,8 +119,8 @@ def open_sides(
 ) -> dict[str, SideState]:
     """Return both sides by name, from the control plane alone.
 
-    Raises: PublicationError, EnumerationError if the replicas are not those of the subscription, or not in the
-    state in which their last session left them.
+    Raises: PublicationError, EnumerationError if the replicas are not those of the subscription, or not in the state of
+    their last session.
     """
     pubid, subid = subscription.pubid, subscription.subid
     for replica in (publisher, subscriber):
@@ -141,7 +141,7 @@ def open_sides(
             name,
             replica,
             infos[name],
-            # From the last generation that it sent, or that the other side received, whichever is lower.
+            # Start at the last generation that it sent or that the other side received, whichever is lower.
             replica.genhistory(
                 from_generation_exclusive=min(row_of[name].sentgen, row_of[OTHER_SIDE[name]].recgen) - 1
             ),
@@ -154,7 +154,7 @@ def open_sides(
 
 
 def with_windows(sides: dict[str, SideState]) -> tuple[dict[str, SideState], Refused]:
-    """Return the sides with what happened to their tables since the last capture, read from their logs.
+    """Read the tables' commits since the last capture from their logs.
 
     An article that cannot be captured at one side is left out at both.
     """
@@ -171,7 +171,7 @@ def with_windows(sides: dict[str, SideState]) -> tuple[dict[str, SideState], Ref
 
 
 def without(sides: dict[str, SideState], refused: Collection[int]) -> dict[str, SideState]:
-    """Return the sides without these articles: their generations wait, and no watermark of the session passes them.
+    """Leave out these articles: their generations wait, and no watermark of the session passes them.
 
     Their captured changes are recorded with the rest.
     """
@@ -189,7 +189,7 @@ def without(sides: dict[str, SideState], refused: Collection[int]) -> dict[str, 
 def captured_sides(
     spark: SparkSession, sides: dict[str, SideState], choice: EngineChoice
 ) -> tuple[dict[str, SideState], Refused]:
-    """Compute what is new at both sides, side by side; nothing is written yet.
+    """Compute the new changes of both sides concurrently; writes nothing yet.
 
     An article that cannot be captured at one side is left out at both.
     """
@@ -234,9 +234,9 @@ def captured_sides(
 def _with_memberships(
     spark: SparkSession, side: SideState, refused: Refused, choice: EngineChoice
 ) -> SideState:
-    """Return a publisher with row filters, and what its captured changes move.
+    """Return a publisher with row filters, with the rows that its captured changes move.
 
-    Raises: why an article cannot be captured: rows of others may follow its rows.
+    Raises: the error of an article that cannot be captured: rows of others may follow its rows.
     """
     assert side.filtered is not None
     try:
@@ -255,7 +255,7 @@ def _with_memberships(
 def _all_or_none(
     read: Callable[[int], CapturedArticle | MergeReplError], jobs: Sequence[int]
 ) -> list[CapturedArticle | MergeReplError]:
-    """Capture all articles; if the engine fails, the rows that the others keep in memory are released here."""
+    """Capture all articles; if the engine fails, release the rows that the others keep in memory."""
     with ThreadPoolExecutor(AT_ONCE) as pool:
         futures = [pool.submit(read, job) for job in jobs]
         try:
@@ -269,7 +269,7 @@ def _all_or_none(
 
 
 def committed_sides(spark: SparkSession, sides: dict[str, SideState]) -> dict[str, SideState]:
-    """Append what was captured and close the generations (make_generation), both sides side by side."""
+    """Append the captured changes and close the generations (make_generation), on both sides concurrently."""
 
     def commit(side: SideState) -> SideState:
         remove_leftovers(lambda: spark, side.replica, side.info)
@@ -289,9 +289,9 @@ def committed_sides(spark: SparkSession, sides: dict[str, SideState]) -> dict[st
 
 
 def planned(side: SideState) -> SideState:
-    """Return the side as `committed_sides` leaves it, with nothing written: its generations are closed (make_generation).
+    """Return the side as `committed_sides` leaves it, without writing: its generations are closed (make_generation).
 
-    All but the number of the run is known before it is committed.
+    Everything except the number of the run is known before the commit.
     """
     captured = tuple(
         item if item.generation is None else replace(item, generation=item.generation.closed())

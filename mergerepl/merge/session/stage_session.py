@@ -76,13 +76,13 @@ def enumerated(side: SideState, nickname: int, sent: Enumeration) -> Enumerated:
 
 
 def resolving_alone(side: SideState) -> list[int]:
-    """Return the tablenicks of the articles in which a row that one side alone changed may be resolved."""
+    """The tablenicks of the articles with a resolver for rows that one side alone changed."""
     return [n for n, article in side.articles.items() if article.may_resolve_alone]
 
 
 @dataclass(frozen=True)
 class PlannedSession:
-    """What a session stages with: both sides, what they send, under which numbers, and where it is staged."""
+    """The inputs of staging: both sides, their changes and numbers, and the folder."""
 
     spark: SparkSession
     sides: dict[str, SideState]
@@ -129,9 +129,9 @@ class PlannedSession:
 
 
 def stage_articles(session: PlannedSession) -> tuple[dict[int, StagedArticle], Refused]:
-    """Decide what both sides changed, for all articles at once, and write the changeset of each.
+    """Decide both sides' changes, for all articles at once, and write the changeset of each.
 
-    Returns: tablenick -> its counts; and the articles that cannot be staged: none of their files are left in the folder.
+    Returns: tablenick -> its counts; and the articles that cannot be staged, whose files are removed.
     """
     spark, sides, plan, folder = session.spark, session.sides, session.plan, session.folder
     terms = session.terms
@@ -182,7 +182,7 @@ def stage_articles(session: PlannedSession) -> tuple[dict[int, StagedArticle], R
         of_few = decided_few(some, terms) if some else None
 
         def stage(nickname: int) -> StagedArticle | None:
-            # Captured changes that net to nothing have a generation all the same.
+            # Captured changes that cancel out still have a generation.
             if not changed[nickname].has_any:
                 return None
             staged = None
@@ -194,7 +194,7 @@ def stage_articles(session: PlannedSession) -> tuple[dict[int, StagedArticle], R
                         of_few, few[nickname], article_folder, article, from_versions=versions
                     )
                 else:
-                    # The log of a large table takes a while, in which the rows are staged.
+                    # Reading the log of a large table takes a while; the rows are staged concurrently.
                     with merges_prepared(spark, _tables_of_spark(session, changed[nickname])):
                         written = session.written(nickname, resolved(changed[nickname], decision, terms))
                 withholding = _withholding(session, changed[nickname], kept)
@@ -210,7 +210,7 @@ def stage_articles(session: PlannedSession) -> tuple[dict[int, StagedArticle], R
 
 
 def _tables_of_spark(session: PlannedSession, changed: Changed) -> Iterator[Location]:
-    """Yield the tables of an article into which Spark will merge many rows, as far as is known before they are staged."""
+    """Yield the tables of an article that Spark will merge many rows into, as far as known before staging."""
     if not changed.has_many:
         return
     nickname = changed.article.nickname
@@ -253,7 +253,7 @@ def _withholding(session: PlannedSession, changed: Changed, kept: Kept) -> Withh
             Uploaded(held.at_subscriber, held.at_publisher, outcome),
             outcome.select(ROWGUID),
             note="",
-            # Resolved at the subscriber, where alone it is recorded.
+            # Resolved at the subscriber, the only place that records it.
             resolver_nickname=agent_nickname(sides[SUBSCRIBER].info.nickname),
             floor=changed.terms.floor,
         )
@@ -284,9 +284,9 @@ def _rows_of(staged: StagedArticle) -> int:
 
 
 def _partitioned(session: PlannedSession) -> dict[int, StagedArticle]:
-    """Stage the articles whose rows are filtered.
+    """Stage the articles with row filters.
 
-    Raises: ApplyError, StoreError if one of them cannot be applied, such as for a row that a table would not take.
+    Raises: ApplyError, StoreError if one cannot be applied, such as for a row that a table would refuse.
     """
     publisher, subscriber = session.sides[PUBLISHER], session.sides[SUBSCRIBER]
     assert publisher.filtered is not None
@@ -332,17 +332,17 @@ def staged_changeset(
 ) -> tuple[Changeset | None, Refused]:
     """Commit the captured changes, stage all articles and commit to the plan: the point of no return.
 
-    Returns: the changeset, and the articles that are not in it, such as one with a row that a constraint would refuse. If
-        no other article is left, nothing is staged.
+    Returns: the changeset, and the articles left out of it, such as one with a row that a constraint would refuse. The
+    changeset is None if every article is left out.
 
     Raises: UnknownGenerationError; nothing is staged then.
     """
     if not sides[PUBLISHER].articles:
-        # All were left out when they were captured: a refusal changes nothing.
+        # The capture left out all articles: a refusal changes nothing.
         return None, {}
     filtered = sides[PUBLISHER].filtered
     if filtered is not None:
-        # Mappings that are captured and mappings that wait are read as one.
+        # Mappings that are captured and mappings that wait are read together.
         sides = committed_sides(spark, sides)
     will_be = sides if filtered is not None else {name: planned(side) for name, side in sides.items()}
     plan = session_plan(will_be, upload=upload, download=download)
@@ -356,7 +356,7 @@ def staged_changeset(
     folder = new_folder(sides[PUBLISHER].replica.staging / session)
     committing: Future[dict[str, SideState]] | None = None
     try:
-        # Neither needs the writes of the other, and each leaves the machine idle while Spark plans its next query.
+        # They are independent, and each leaves the machine idle while Spark plans its next query.
         with ThreadPoolExecutor(1) as pool:
             if filtered is None:
                 committing = pool.submit(committed_sides, spark, sides)

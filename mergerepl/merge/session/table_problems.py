@@ -1,4 +1,4 @@
-"""Problems of an article's table as it is now, for `status`: what the next session refuses or must bridge."""
+"""Problems of an article's table as it is now, for `status`: the next session refuses or must bridge them."""
 
 from mergerepl.delta.contract.problems import write_problem
 from mergerepl.delta.feed.window import FeedWindow
@@ -9,7 +9,7 @@ from triggers.schema_checks import replaced_column, schema_problem
 
 
 def table_problems(article: PublishedArticle, window: FeedWindow) -> list[str]:
-    """Return sentences on changed columns, a feed that is off and what keeps rows out of the table."""
+    """Return sentences on changed columns, a feed that is off, and why the table takes no rows."""
     try:
         table = window.table
     except StoreError as error:

@@ -1,4 +1,4 @@
-"""Stage an article: what a side sends of it, and its changeset, written and counted."""
+"""Stage an article: the changes that a side sends, and its changeset, written and counted."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -29,10 +29,10 @@ from mergerepl.systables import genhistory
 
 @dataclass(frozen=True)
 class Enumerated:
-    """One side of one article: where its enumeration starts, and what of it is in memory or not to be sent.
+    """One side of one article: the start of its enumeration, its rows in memory and its rows not to send.
 
-    `is_complete_in_memory`: everything after the start was captured in this session. `rows` counts the rows of the
-    generations after the start, with those that the destination knows.
+    `is_complete_in_memory`: this session captured everything after the start. `rows` counts the rows of the generations
+    after the start, including those that the destination knows.
     """
 
     replica: Replica
@@ -44,12 +44,12 @@ class Enumerated:
 
     @property
     def rows(self) -> int:
-        """At most so many rows are read to enumerate."""
+        """The maximum of rows that the enumeration reads."""
         return sum(row.changecount for row in (*self.sent.generations, *self.sent.known))
 
 
 def side_changes(spark: SparkSession, side: Enumerated, kept: Kept) -> DataFrame | None:
-    """Return the CHANGES of one article that one side has to send to the other, None if there are none."""
+    """Return the CHANGES of one article that one side has to send to the other, or None."""
     if not side.sent.generations:
         return None
     captured = side.captured.rows if side.captured is not None else None
@@ -68,7 +68,7 @@ def side_changes(spark: SparkSession, side: Enumerated, kept: Kept) -> DataFrame
         # The same versions again, for another destination. This destination must find them in their former generation.
         runs = runs.where(~F.col(GENERATION).isin([row.generation for row in side.sent.elsewhere]))
     if captured is not None:
-        # It is being committed meanwhile, or never (a dry run); its rows are newer than every run read here.
+        # It is being committed concurrently, or never (a dry run); its rows are newer than every run read here.
         uncommitted = captured.withColumn(SEQ, passed(side.through_seq_inclusive + 1, "bigint"))
         runs = runs.unionByName(uncommitted)
     changes_to_send = enum_changes(
@@ -80,7 +80,7 @@ def side_changes(spark: SparkSession, side: Enumerated, kept: Kept) -> DataFrame
 
 
 def side_versions(spark: SparkSession, side: Enumerated) -> DataFrame:
-    """Return the versions of rows that one side has recorded of an article (`ancestor.versions`)."""
+    """Return the versions of an article's rows that one side has recorded (`ancestor.versions`)."""
     runs = read_runs(
         spark,
         side.replica.folder,
@@ -96,7 +96,7 @@ def side_versions(spark: SparkSession, side: Enumerated) -> DataFrame:
 
 @dataclass(frozen=True)
 class StagedArticle:
-    """Counts of one staged article: the work of each side, conflicts, merged or resolved rows, and rows that are undone.
+    """Counts of one staged article: the work of each side, conflicts, merged or resolved rows, and undone rows.
 
     By side: `waiting` are its own changes that the other side's table refuses, `refused_again` those among them that
     waited before, and `refused_by` the conditions of its table.
@@ -117,8 +117,8 @@ def stage_article(
 ) -> StagedArticle:
     """Write the RESOLVED rows of one article and return their counts.
 
-    The bounds of their keys are taken while they are written. Arrow counts the rows in what is written, in a small
-    part of Spark's time (decision 0024).
+    The write computes the bounds of their keys. Arrow counts the rows in the written files, in a small part of Spark's
+    time (decision 0024).
 
     Raises: StoreError if a side is sent generations that it cannot number.
     """
@@ -133,7 +133,7 @@ def staged_article(
     *,
     from_versions: Mapping[str, int],
 ) -> StagedArticle:
-    """Return the counts of a staged article, of which `kinds` are all rows, and `bounds` the values of `_key_bounds`.
+    """Count a staged article; `kinds` are all its rows, and `bounds` the values of `_key_bounds`.
 
     Raises: StoreError if a side is sent generations that it cannot number.
     """

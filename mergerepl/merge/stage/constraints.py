@@ -1,8 +1,8 @@
 """The rows of a changeset that a destination table would refuse, found before anything is applied.
 
-A row that breaks a CHECK constraint, a NOT NULL or a length at its destination would make the MERGE fail for
-the whole article, and a partition column would hold some texts as others. The staged rows and the destination's log are
-checked, so that such rows are withheld; a filtered article is left out of the session as a whole.
+A row that breaks a CHECK constraint, a NOT NULL or a length at its destination would fail the MERGE of the whole
+article, and a partition column would store some texts as others. The staged rows and the destination's log are checked,
+so that such rows are withheld; a filtered article is left out of the session as a whole.
 """
 
 import logging
@@ -40,7 +40,7 @@ log = logging.getLogger(__name__)
 
 
 def takes_any_row(facts: TableState, article: PublishedArticle) -> bool:
-    """Return whether a table takes all rows that have its types, and lets all go."""
+    """True if a table takes every row of its types, and every delete."""
     return not facts.is_append_only and not table_rules(facts, article.columns)
 
 
@@ -56,8 +56,8 @@ def refuse_violations(
 ) -> None:
     """Check the staged rows of one article against both tables, and both MERGEs.
 
-    Raises: ApplyError naming the table, and the rule with up to three keys, or why Delta cannot merge the rows;
-        EngineError if the session would read the table's timestamp partition columns otherwise. Nothing has been applied.
+    Raises: ApplyError naming the table, and the rule with up to three keys, or the reason why Delta cannot merge the
+    rows; EngineError if the session would read the table's timestamp partition columns otherwise. Nothing has been applied.
     """
     tables = (open_table(publisher.table(at_publisher)), open_table(subscriber.table(at_subscriber)))
     _refuse_other_padding(at_publisher, *tables)
@@ -113,9 +113,9 @@ def require_takers(
     at: Mapping[str, PublishedArticle],
     replicas: Mapping[str, Replica],
 ) -> dict[str, TableState]:
-    """Return the tables of an article by side. Tables that rows go to are checked, except for rules of single rows.
+    """Return the tables of an article by side, with the destinations checked except for rules of single rows.
 
-    Raises: ApplyError naming the table and why it takes none; EngineError, as `refuse_violations`.
+    Raises: ApplyError naming the table and the reason why it takes no rows; EngineError, as `refuse_violations`.
     """
     tables = {side: open_table(replicas[side].table(article)) for side, article in at.items()}
     _refuse_other_padding(at[changes.PUBLISHER], tables[changes.PUBLISHER], tables[changes.SUBSCRIBER])
@@ -143,7 +143,7 @@ def refuse_at_side(
     *,
     action: str,
 ) -> None:
-    """Check the rows that one side writes of one article against its table there.
+    """Check one side's rows of one article against its table there.
 
     Raises: as `refuse_violations`.
     """
@@ -179,7 +179,7 @@ def refuse_table(
     action: str,
     takes_away: bool,
 ) -> None:
-    """Check whether a table takes an article's rows at all.
+    """Check that a table takes an article's rows at all.
 
     Raises: as `refuse_violations`.
     """
@@ -198,9 +198,9 @@ def refuse_table(
 
 
 def _refuse_other_padding(article: PublishedArticle, publisher: TableState, subscriber: TableState) -> None:
-    """Check that texts are padded at both sides or at none: otherwise equal keys differ, and each row arrives twice.
+    """Check that texts are padded on both sides or on neither: otherwise equal keys differ, and each row arrives twice.
 
-    The log shows a table that was declared again, unless that happened while a session worked.
+    The log shows a table that was declared again, unless that happened during a session.
 
     Raises: ApplyError.
     """
@@ -221,14 +221,14 @@ def _refuse_other_padding(article: PublishedArticle, publisher: TableState, subs
 def broken_rules(
     rows: DataFrame, facts: TableState, article: PublishedArticle, *, held: Callable[[], DataFrame]
 ) -> DataFrame | None:
-    """Return the rows among these (rowguid, row) that a table would refuse: rowguid, rule, key; None if it takes any row.
+    """Return rowguid, rule, key of the rows (rowguid, row) that a table would refuse; None if it takes any row.
 
     `held` reads the table, for a CHECK about columns that are not published.
     """
     rules = table_rules(facts, article.columns)
     if not rules:
         return None
-    # A CHECK may name a column that is not published: it must not find a column of ours instead.
+    # A CHECK may name a column that is not published: it must not match a column of ours.
     guid = free_name(changes.ROWGUID, [field["name"] for field in facts.fields])
     named = rows.select(
         F.col(changes.ROWGUID).alias(guid),
@@ -248,7 +248,7 @@ def broken_rules(
 
 
 def _speak_of_others(rows: DataFrame, rules: Mapping[str, Column]) -> bool:
-    """Return whether rules name columns that the rows lack, as a CHECK about unpublished columns does."""
+    """True if rules name columns that the rows lack, as a CHECK about unpublished columns does."""
     try:
         rows.select(*rules.values())
     except AnalysisException as error:
@@ -261,8 +261,9 @@ def _speak_of_others(rows: DataFrame, rules: Mapping[str, Column]) -> bool:
 def _with_left_out(
     named: DataFrame, facts: TableState, article: PublishedArticle, held: DataFrame
 ) -> DataFrame:
-    """Return rows with the columns that the article leaves out, as the MERGE will write them: what the table's row of that
-    key has, else the default or NULL. Generated columns are computed again.
+    """Add the columns that the article leaves out, as the MERGE will write them.
+
+    They have the value of the table's row with that key, else the default or NULL. Generated columns are computed again.
     """
     others = [field for field in facts.fields if field["name"] not in article.columns]
     plain = [field for field in others if field["name"] not in facts.generated_columns]

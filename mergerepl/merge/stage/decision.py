@@ -1,8 +1,8 @@
 """The decision of a session: the changes of both sides, classified, detected and resolved in one plan.
 
-Rows of all articles enter as arrays of encoded fields, with the article's number as a column; the outcome comes back to the
-typed rows where these are staged. (decisions/0010) An article of many rows has a plan of its own, in which the typed rows
-come along. (decisions/0024)
+Rows of all articles enter as arrays of encoded fields, with the article's number as a column; staging joins the outcome
+to the typed rows (decisions/0010). An article of many rows has a plan of its own, which carries the typed rows
+(decisions/0024).
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -56,10 +56,10 @@ Answered = Callable[[DataFrame, Sequence[PublishedArticle]], DataFrame]
 
 @dataclass(frozen=True)
 class Changed:
-    """The changes that both sides send of one article: CHANGES (None: nothing), and the ancestors of rows that both send.
+    """The changes of one article on both sides.
 
-    They are at most so many `rows`; None: unknown, and few. `ancestors` is what `conflict.ancestor.ancestors` returns; None
-    if the resolver needs none, or in a late round.
+    CHANGES (None without changes), and the ancestors of rows that both send. They are at most `rows` rows; None if
+    unknown but few. `ancestors` is from `conflict.ancestor.ancestors`; None if the resolver needs none, or in a late round.
     """
 
     article: PublishedArticle
@@ -71,23 +71,23 @@ class Changed:
 
     @property
     def has_any(self) -> bool:
-        """Whether any side sends something."""
+        """True if a side sends changes."""
         return self.at_publisher is not None or self.at_subscriber is not None
 
     @property
     def has_many(self) -> bool:
-        """Whether the rows are known to be more than one task compares."""
+        """True if the rows are known to be more than one task compares."""
         return self.rows is not None and not is_for_one_task(self.rows)
 
     @property
     def is_contested(self) -> bool:
-        """Whether both sides send something: then each row needs a decision."""
+        """True if both sides send changes, so that each row needs a decision."""
         return self.at_publisher is not None and self.at_subscriber is not None
 
 
 @dataclass(frozen=True)
 class Decision:
-    """DECIDED of contested articles: of all those with few rows in one frame, of each other one with its typed rows."""
+    """DECIDED of contested articles: one frame for all with few rows, and one with typed rows for each other article."""
 
     of_few: DataFrame | None
     of_many: Mapping[int, DataFrame]
@@ -96,7 +96,7 @@ class Decision:
 def decided(
     changed: Sequence[Changed], terms: SessionTerms, kept: Kept, *, answered: Answered | None = None
 ) -> Decision:
-    """Return the decision on the contested articles.
+    """Decide the contested articles.
 
     `kept` holds the decision, which each article reads. `answered` adds the answers of the agent's own resolvers.
 
@@ -146,19 +146,19 @@ def _decided(
         assert answered is not None
         detected = answered(kept.keep(detected), asking)
     decision = resolve(acted_on(detected), decide, terms, fields)
-    # Many rows are read once, by their article.
+    # Many rows are read once, with their article.
     return decision if with_rows else kept.keep(decision)
 
 
 def rows_of(changed: Iterable[Changed]) -> int | None:
-    """Return how many rows some articles have at most; None if that is unknown of one."""
+    """Return the maximum of rows of some articles together; None if it is unknown for one."""
     counts = [each.rows for each in changed]
     known = [rows for rows in counts if rows is not None]
     return sum(known) if len(known) == len(counts) else None
 
 
 def with_ancestors(spark: SparkSession, changed: Changed, sides: tuple[Enumerated, Enumerated]) -> Changed:
-    """Return the changes of both sides, with the ancestors of rows that both send if the article's resolver needs them."""
+    """Add the ancestors of rows that both sides send, if the article's resolver needs them."""
     if not changed.article.needs_base or not changed.is_contested:
         return changed
     assert changed.at_publisher is not None
@@ -173,7 +173,7 @@ def with_ancestors(spark: SparkSession, changed: Changed, sides: tuple[Enumerate
 
 
 def _with_ancestors(rows: DataFrame, changed: Changed, most: int | None) -> DataFrame:
-    """Return ENCODED of the subscriber's changes with the fields of their ancestors that the resolver reads."""
+    """Return ENCODED of the subscriber's changes with their ancestors' fields that the resolver reads."""
     if changed.ancestors is None:
         return rows
     ancestor = F.struct(
@@ -192,7 +192,7 @@ def _with_ancestors(rows: DataFrame, changed: Changed, most: int | None) -> Data
 
 
 def read_fields(article: PublishedArticle) -> list[str]:
-    """Return the image fields of the columns that an article states for its resolver."""
+    """Return the image fields of the columns that an article names for its resolver."""
     if article.resolver == CUSTOM:
         return list(article.fields)
     named = resolver_info(article.resolver_info).columns
@@ -214,7 +214,7 @@ def encoded(
 ) -> DataFrame:
     """Return ENCODED of one article's CHANGES, with a column of the typed fields that its resolver reads, if any.
 
-    `with_rows`: the typed rows come along; in the place of encoded fields, if fields are written out.
+    `with_rows` adds the typed rows; they replace the encoded fields if the fields are written out.
     """
     assert rows is not None
     compared = []
@@ -228,7 +228,7 @@ def encoded(
 
 
 def resolved(changed: Changed, decision: Decision, terms: SessionTerms) -> DataFrame:
-    """Return RESOLVED of one article: the decision with its typed rows, or the rows that one side alone sends."""
+    """Return RESOLVED of one article: the decision with its typed rows, or the rows of the only sending side."""
     article, rows = changed.article, changed.rows
     if not changed.is_contested:
         at_publisher, at_subscriber = (
@@ -257,10 +257,10 @@ def with_held(
     *,
     rejects: str | None,
 ) -> Changed:
-    """Return what both sides send, with the deciding side's version of each row that the other one sends.
+    """Return both sides' changes, with the deciding side's version of each row that the other one sends.
 
-    It replaces a change. `rejects` is the side whose changes are not taken (None: neither); `versions` are the captured
-    versions of both sides' tables.
+    The version replaces a change. `rejects` is the side whose changes are not taken, or None; `versions` are the
+    captured versions of both sides' tables.
     """
     at = {PUBLISHER: changed.at_publisher, SUBSCRIBER: changed.at_subscriber}
     sent = at.get(rejects) if rejects is not None else None
@@ -279,7 +279,7 @@ def with_held(
         kept=kept,
     )
     if own is not None:
-        # What it sends is newer than its runs.
+        # Its sent changes are newer than its runs.
         others = known.join(own.select(ROWGUID), on=ROWGUID, how="left_anti")
         known = own.select(*CHANGE_COLUMNS).unionByName(others)
     never_there = {

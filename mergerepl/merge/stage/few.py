@@ -1,6 +1,6 @@
-"""Decide and stage few rows: all articles in one query, whose outcome Arrow joins with their values (decision 0021).
+"""Decide and stage few rows: all articles in one query; Arrow joins the outcome with the values (decision 0021).
 
-The rules are those of `decision`; what is staged is what `stage_article` writes, with the same counts.
+The rules are those of `decision`; the staged rows and counts are those of `stage_article`.
 """
 
 from collections.abc import Mapping, Sequence
@@ -38,9 +38,9 @@ if TYPE_CHECKING:
 
 
 def few_sent(changed: Changed, sides: Mapping[str, Enumerated]) -> dict[str, "pa.Table | None"] | None:
-    """Return the CHANGES that each side sends of an article (None: nothing), if these can be decided here.
+    """Return each side's CHANGES of an article, or None for a side without any; None if they cannot be decided here.
 
-    They have to be in this process' memory, and no resolver may read or make values of them, nor Delta compute some.
+    They must be in memory, no resolver may read or make their values, and Delta may not compute any.
     """
     terms, article = changed.terms, changed.article
     if article.generated or terms.rejects is not None or terms.made_columns or read_fields(article):
@@ -55,7 +55,7 @@ def few_sent(changed: Changed, sides: Mapping[str, Enumerated]) -> dict[str, "pa
 
 
 def decided_few(changed: Sequence[Changed], terms: SessionTerms) -> "pa.Table":
-    """Return DECIDED of all these articles, with conflict_hash, also of rows that one side alone sends."""
+    """Return DECIDED of all these articles, with conflict_hash, including rows that one side alone sends."""
     rows = rows_of(changed)
     at = {
         side: [
@@ -78,7 +78,7 @@ def decided_few(changed: Sequence[Changed], terms: SessionTerms) -> "pa.Table":
 
 
 def _acted_on(decided: "pa.Table") -> "pa.Table":
-    """Return the rows that something is done about, as `conflict.resolve.acted_on`: here Spark need not plan the filter."""
+    """Return the rows with an action, as `conflict.resolve.acted_on`: here Spark need not plan the filter."""
     import pyarrow as pa
     import pyarrow.compute as pc
 
@@ -97,7 +97,7 @@ def stage_few(
     *,
     from_versions: Mapping[str, int],
 ) -> StagedArticle:
-    """Write the RESOLVED rows of one article, which `decided` and the CHANGES of each side come to; return their counts.
+    """Write the RESOLVED rows of one article, from `decided` and both sides' CHANGES; return their counts.
 
     Raises: as `stage_article`.
     """
@@ -113,9 +113,7 @@ def stage_few(
 def resolved_few(
     decided: "pa.Table", sent: Mapping[str, "pa.Table | None"], article: PublishedArticle
 ) -> "pa.Table":
-    """Return RESOLVED of one article, with conflict_hash: the decision with the values that it chose, as
-    `merge_columns.resolved_rows`.
-    """
+    """Return RESOLVED of one article with conflict_hash: the decision with its values (`merge_columns.resolved_rows`)."""
     import pyarrow as pa
     import pyarrow.compute as pc
 

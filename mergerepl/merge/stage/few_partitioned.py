@@ -1,6 +1,7 @@
-"""Few rows of filtered articles: what a subscriber sends, decided in one query, and what its partition gained and lost.
+"""Few rows of filtered articles.
 
-The rules are those of `stage_partitioned`; the rows are in this process' memory, or are read by Arrow (decision 0021).
+Decide the subscriber's changes in one query, and find its partition's gains and losses. The rules are those of
+`stage_partitioned`; the rows are in memory, or are read by Arrow (decision 0021).
 """
 
 from collections.abc import Collection, Mapping, Sequence
@@ -50,10 +51,10 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class FewUploaded:
-    """What a subscriber sends of one article, the publisher's versions of these rows and what comes of them.
+    """A subscriber's changes of one article, the publisher's versions of these rows and their outcome.
 
-    `sent` and `known` are CHANGES, `outcome` RESOLVED; `changed` is CHANGED of the publisher's table. `image` is the type
-    of `row`.
+    `sent` and `known` are CHANGES, `outcome` RESOLVED; `changed` is CHANGED of the publisher's table. `image` is the
+    type of `row`.
     """
 
     sent: "pa.Table"
@@ -63,7 +64,7 @@ class FewUploaded:
     image: StructType
 
     def frame(self, spark: SparkSession, rows: "pa.Table") -> DataFrame:
-        """Return one of these as a frame."""
+        """Return one of these tables as a frame."""
         return frame_of_images(spark, rows, self.image)
 
 
@@ -77,7 +78,7 @@ def few_uploaded(
 ) -> dict[str, FewUploaded] | None:
     """Decide the subscriber's changes of all articles (by name) in one query.
 
-    Returns: None if these are not all few, or not to be read by Arrow.
+    Returns: None if an article has many, or Arrow must not read them.
     """
     changed: dict[str, tuple[Changed, dict[str, pa.Table | None], StructType]] = {}
     for name, (side, of_article) in sent.items():
@@ -135,7 +136,7 @@ def few_windows(
     partition_id: int,
     choice: EngineChoice,
 ) -> list[FewOfPartition] | None:
-    """Return what a partition gained, kept and lost in these articles, generations of them, and from these runs on.
+    """Return the mapping rows of these articles for a partition, in these generations and from these runs on.
 
     Returns: None if Arrow does not read the rows as Spark does.
     """
@@ -174,7 +175,7 @@ def few_published(
     *,
     through_seq_inclusive: int,
 ) -> "pa.Table":
-    """Return CHANGES of rows as `partitions.versions.versions_of` does, by the table at its captured version.
+    """Return CHANGES of rows, as `partitions.versions.versions_of` does, from the table at its captured version.
 
     Raises: NeedsSparkError if Arrow does not read the rows as Spark does.
     """
@@ -256,7 +257,7 @@ def few_latest(
 
 
 def _may_be_inserted(mine: "pa.Table", theirs: "pa.Table") -> bool:
-    """Return whether a live row meets a tombstone: it may be another row of that key (`without_strangers`)."""
+    """True if a live row meets a tombstone: it may be another row of that key (`without_strangers`)."""
     import pyarrow.compute as pc
 
     live, gone = mine.filter(pc.invert(mine[DELETED])), theirs.filter(theirs[DELETED])
@@ -264,7 +265,7 @@ def _may_be_inserted(mine: "pa.Table", theirs: "pa.Table") -> bool:
 
 
 def _changed(mine: "pa.Table", theirs: "pa.Table", outcome: "pa.Table") -> "pa.Table":
-    """Return CHANGED of the publisher's table: its rows before, and as the session leaves them."""
+    """CHANGED of the publisher's table: its rows before the session and after it."""
     import pyarrow as pa
     import pyarrow.compute as pc
 

@@ -1,9 +1,8 @@
 """Late capture: user commits that landed between our capture and our MERGE (design section 7.5).
 
-Our MERGE reads the table as it is when it runs, so it may overwrite what a user wrote a moment ago; the feed
-keeps what was overwritten. Such changes are concurrent with what we applied: they are captured with the
-lineage the row had before, detected, resolved and logged like any other conflict, in a changeset of their own
-that only this side carries out.
+Our MERGE reads the table at its start, so it may overwrite a user's write that landed just before. The feed keeps the
+overwritten row. Such changes are concurrent with ours: they are captured with the lineage the row had before, detected,
+resolved and logged like any other conflict, in a changeset of their own that only this side carries out.
 """
 
 import logging
@@ -49,10 +48,8 @@ log = logging.getLogger(__name__)
 def late_windows(side: Side, merged_versions: dict[int, int], info: ReplicaInfo) -> list[CaptureWindow]:
     """Return, per article we merged, the window of user commits before our commit that we had not captured.
 
-    Args:
-        side: The side that was merged; its works say from which version each article was captured.
-        merged_versions: tablenick -> version of our commit.
-        info: The replica's bookkeeping as of the staging.
+    The works of `side` have the version from which each article was captured; `merged_versions` maps a tablenick to the
+    version of our commit; `info` is the replica's bookkeeping as of the staging.
     """
     windows = []
     for work in side.work.articles:
@@ -84,11 +81,12 @@ def stage_late_round(
     last_generation: int,
     versions: Mapping[int, int],
 ) -> tuple[Changeset, int]:
-    """Stage the outcome of the late changes and our applied rows. Returns the round's changeset and its late
-    changes.
+    """Stage the outcome of the late changes and our applied rows.
 
-    A round that is staged already (by a run that then died) is used as it is. `versions` are those of the replica's tables
-    (by tablenick) up to which every commit is captured or was written by the session.
+    A round that a dead run staged is reused. `versions` are those of the replica's tables (by tablenick) up to which
+    every commit is captured or was written by the session.
+
+    Returns: the round's changeset and the number of its late changes.
     """
     number = changeset.manifest.round + 1
     folder = changeset.late_folder(side.name, number)
@@ -176,7 +174,7 @@ def _captured_late(
     *,
     with_images: bool = False,
 ) -> CapturedArticle:
-    """Capture what users committed late, with the lineage that the rows had before the session."""
+    """Capture the users' late commits, with the lineage that the rows had before the session."""
     return read_changes(
         spark,
         CaptureJob(side.replica, window, info, priority, generation, with_images=with_images),
@@ -193,9 +191,9 @@ def _work_of(side: Side, article: PublishedArticle) -> ArticleWork:
 def _left_alone(
     spark: SparkSession, changeset: Changeset, side: Side, article: PublishedArticle
 ) -> DataFrame | None:
-    """Return the changeset's versions of rows that it left as they were: a late write overwrote nothing there, it follows.
+    """Return the changeset's versions of rows that it did not change: a late write follows them, it overwrote nothing.
 
-    Returns: KNOWN_COLUMNS; None if there are none.
+    Returns: KNOWN_COLUMNS; None if it has no such rows.
     """
     work = _work_of(side, article)
     if not work.actions.get(Action.METADATA.value):
@@ -213,7 +211,7 @@ def _late_rows(
     *,
     client_subscription: bool,
 ) -> DataFrame:
-    """Return RESOLVED: late changes against the rows we applied; what the table must still be changed to.
+    """Return RESOLVED of the late changes against the rows we applied: the remaining changes of the table.
 
     If the article's resolver needs it, the rows have `base`, as captured.
     """
@@ -222,7 +220,7 @@ def _late_rows(
     assert captured.generation is not None
     generation = captured.generation.generation
     late_keys = captured.rows.select(changes.ROWGUID)
-    # A row that left is no version to conflict with: the late write is inserted again, and the next session uploads it.
+    # A row that left cannot conflict: the late write is inserted again, and the next session uploads it.
     decided_here = tuple(action for action in changes.DATA_ACTIONS if action is not Action.LEAVE)
     written = recorded_rows(spark, changeset, side, _work_of(side, article), actions=decided_here)
     applied = written.join(late_keys, on=changes.ROWGUID, how="left_semi")
@@ -237,14 +235,14 @@ def _late_rows(
         client_subscription=client_subscription and side.name == PUBLISHER,
         publisher_generations={generation: generation},
         subscriber_generations={generation: generation},
-        # At a subscriber, what is merged here keeps the priority of the late write until it is uploaded.
+        # At a subscriber, a merged row keeps the priority of the late write until it is uploaded.
         unpublished=None if side.name == PUBLISHER else PUBLISHER if wins_ties else SUBSCRIBER,
     )
     in_table = _in_table(spark, changeset, side, captured.rows, article)
 
-    # The late value is a newer state of one that is in a sum already. From the second round on it belongs to no side.
+    # A sum already includes an older state of the late value. From the second round on it belongs to no side.
     is_default = changeset.manifest.round > 0 or RESOLVERS[article.resolver].makes_value
-    # Its function may fail, and the session must finish.
+    # The resolver's function may fail, but the session must finish.
     is_default = is_default or article.resolver == CUSTOM
     decided_as = replace(article, resolver=PRIORITY, resolver_info=None) if is_default else article
 
@@ -255,7 +253,7 @@ def _late_rows(
             resolved_at_subscriber=generation,
             whole_rows=whole_rows,
         )
-        # A row that we applied and nobody wrote late is not compared.
+        # A row that we applied without a late write is not compared.
         changed = Changed(decided_as, of_article, at_publisher, at_subscriber, rows=2 * captured.changes)
         return resolved(changed, decided([changed], terms, kept), terms)
 
@@ -266,7 +264,7 @@ def _late_rows(
     broken = _not_taken(spark, acted, side, article, kept)
     if broken is None:
         return _with_base(acted, captured.rows)
-    # Both halves were in this table, but not together: each row becomes one side's whole row, and the other's is logged.
+    # Both halves were in this table, but not together: each row becomes one side's whole row; the other's is logged.
     publishers, subscribers = (
         wanted.join(broken, on=changes.ROWGUID, how="left_semi") for wanted in (at_publisher, at_subscriber)
     )
@@ -282,9 +280,9 @@ def _with_base(rows: DataFrame, captured: DataFrame) -> DataFrame:
 
 
 def _is_computable(outcome: DataFrame, article: PublishedArticle) -> bool:
-    """Return whether Delta can compute the generated columns of merged rows: both halves together may overflow.
+    """True if Delta can compute the generated columns of merged rows: both halves together may overflow.
 
-    These halves are in the table already, and the session must finish.
+    Each half is already in the table, and the session must finish.
     """
     try:
         outcome.count()
@@ -297,9 +295,9 @@ def _is_computable(outcome: DataFrame, article: PublishedArticle) -> bool:
 def _not_taken(
     spark: SparkSession, acted: DataFrame, side: Side, article: PublishedArticle, kept: Kept
 ) -> DataFrame | None:
-    """Return the rowguids of rows to be written that the table would not take; None if it takes all.
+    """Return the rowguids of rows that the table would refuse; None if it takes all.
 
-    All of them if a rule cannot be computed, as for an overflow in a CHECK: the error does not name the row.
+    Returns all of them if a rule cannot be computed, as for an overflow in a CHECK: the error does not name the row.
     """
     facts = open_table(side.replica.table(article))
     written = acted.where(F.col(side.action).isin(Action.INSERT.value, Action.UPDATE.value))
@@ -309,7 +307,7 @@ def _not_taken(
         return None
     try:
         found = kept.keep(refused.select(changes.ROWGUID))
-        # For every row: only the first one would be computed otherwise, and a later one may fail.
+        # Computed for every row: Spark would stop at the first one, and a later one may fail.
         return found if found.count() else None
     except (PySparkException, Py4JJavaError) as error:
         log.warning("%s: late changes are not merged by columns: %s", article.name, cause_of(error))
@@ -319,7 +317,7 @@ def _not_taken(
 def _in_table(
     spark: SparkSession, changeset: Changeset, side: Side, late: DataFrame, article: PublishedArticle
 ) -> DataFrame:
-    """Return the late rows as the table holds them now: as our MERGE wrote them, or else as the user left them.
+    """Return the late rows as the table has them now: as our MERGE wrote them, or else as the user left them.
 
     If the changeset has only metadata of a row, we did not write it, so the user's late write stands.
 
@@ -345,7 +343,7 @@ def _in_table(
 
 
 def _acted_on(resolved: DataFrame, in_table: DataFrame, side: Side, generation: int) -> DataFrame:
-    """Set the action of this side by comparing the final state with what the table holds."""
+    """Set the action of this side by comparing the final state with the table."""
     joined = resolved.join(in_table, on=changes.ROWGUID, how="left")
     same = same_image(changes.ROW, "held_row", image_type(joined, changes.ROW))
     action = (

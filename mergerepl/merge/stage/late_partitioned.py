@@ -46,9 +46,9 @@ LateRows = Callable[..., DataFrame]
 
 @dataclass(frozen=True)
 class LateSession:
-    """What the steps of a late round read.
+    """The inputs of the steps of a late round.
 
-    `versions` are those of the publisher's tables, by tablenick, as `stage_late_round`.
+    `versions` are those of the publisher's tables, by tablenick, as in `stage_late_round`.
     """
 
     spark: SparkSession
@@ -62,7 +62,7 @@ class LateSession:
 
 @dataclass
 class StagedLate:
-    """The articles of a late round that are staged so far, and its last generation."""
+    """The staged articles of a late round so far, and its last generation."""
 
     last_generation: int
     works: list[ArticleWork] = field(default_factory=list)
@@ -70,7 +70,7 @@ class StagedLate:
     conflicts: dict[int, int] = field(default_factory=dict)
 
     def next_generation(self, article: PublishedArticle, side: Side) -> Generation:
-        """Return the generation that the next changes of an article get; `add` or a capture takes it."""
+        """Return the generation for the next changes of an article; `add` or a capture takes it."""
         return new_generation(
             article, number=self.last_generation + 1, nicknames=[side.work.nickname], status=GenStatus.CLOSED
         )
@@ -144,7 +144,7 @@ def _staged(session: LateSession, article: PublishedArticle, frames: Sequence[Da
 
 
 def _changed(session: LateSession, captured: CapturedArticle, acted: DataFrame) -> DataFrame:
-    """Return CHANGED of late rows: as the pass before this one left them, and as they will be."""
+    """Return CHANGED of late rows: after the previous pass and after this one."""
     assert captured.images is not None
     action = F.col(session.side.action)
     written = read_staged(session.spark, session.changeset.rows(captured.article.nickname)).where(

@@ -24,13 +24,8 @@ def refuse_unmergeable(
 ) -> None:
     """Analyse the MERGE of one article at one side.
 
-    Args:
-        spark: Session whose JVM is used.
-        staged_rows: Parquet folder of the article's RESOLVED rows.
-        work: What the side does; it touches rows.
-        article: The article at this side.
-        facts: Its table at this side.
-        action: Name of the side's action column.
+    `staged_rows` is the folder of the article's RESOLVED rows (Parquet), `work` the side's work, which touches rows,
+    and `facts` the table at this side. `action` names the side's action column.
 
     Raises: ApplyError with Delta's reason.
     """

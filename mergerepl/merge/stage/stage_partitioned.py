@@ -1,6 +1,7 @@
-"""Stage the filtered articles of a session: decide the subscriber's changes, find the rows they move, and filter for it.
+"""Stage the filtered articles of a session.
 
-All articles go through each step together: rows follow those of other articles. What was captured is committed before.
+Decide the subscriber's changes, find the rows they move, and filter for it. All articles go through each step together,
+since rows follow those of other articles. Captured changes are committed before.
 """
 
 from collections.abc import Callable, Mapping
@@ -81,9 +82,9 @@ _NEVER_SENT = (int(TombstoneType.PARTIAL_DELETE), int(TombstoneType.SYSTEM_DELET
 
 @dataclass(frozen=True)
 class _Sent(Uploaded):
-    """The subscriber's changes of an article, at most so many rows, and the terms of the article.
+    """At most `rows` changes of the subscriber to an article, and the terms of the article.
 
-    `few` are the same rows in this process' memory, if it has them.
+    `few` are the same rows in memory, or None.
     """
 
     rows: int
@@ -93,7 +94,7 @@ class _Sent(Uploaded):
 
 @dataclass(frozen=True)
 class _Window:
-    """WINDOW of one article and the publisher's versions (CHANGES) of its rows; `count`: at most so many are in each."""
+    """WINDOW of one article and the publisher's versions (CHANGES) of its rows; each has at most `count` rows."""
 
     rows: DataFrame
     versions: DataFrame
@@ -102,7 +103,7 @@ class _Window:
 
 @dataclass(frozen=True)
 class _Wanted:
-    """The generations of an article that are sent; in them `count` changes for the partition, from `first_seq` on."""
+    """The generations of an article to send; from `first_seq` on they have `count` changes for the partition."""
 
     article: PublishedArticle
     generations: frozenset[int]
@@ -112,10 +113,10 @@ class _Wanted:
 
 @dataclass(frozen=True)
 class PartitionedSession:
-    """What all steps read of a session whose captured changes are committed.
+    """The inputs of all steps of a session whose captured changes are committed.
 
-    `replica` is the publisher, `subscription` its row about the subscriber, `folder` the place of the changesets, `sent`
-    what the subscriber sends, by tablenick. `staged` writes RESOLVED of one article (its rows) and returns its counts.
+    `replica` is the publisher, `subscription` its row about the subscriber, `folder` the place of the changesets,
+    `sent` the subscriber's changes by tablenick. `staged` writes RESOLVED of one article (its rows) and returns its counts.
     """
 
     spark: SparkSession
@@ -141,14 +142,14 @@ class PartitionedSession:
 
     @property
     def last_seq(self) -> int:
-        """The publisher's last run that counts."""
+        """The publisher's last committed run."""
         return self.info.last_seq
 
 
 def stage_partitioned(session: PartitionedSession) -> dict[int, StagedArticle]:
-    """Write the changesets of all filtered articles and return what they amount to, by tablenick.
+    """Write the changesets of all filtered articles and return their counts, by tablenick.
 
-    Raises: ApplyError, StoreError if anything of it cannot be applied: rows of other articles may follow it.
+    Raises: ApplyError, StoreError if any article cannot be applied: rows of other articles may follow its rows.
     """
     try:
         sent = {name: _without_refused(session, name, each) for name, each in _sent(session).items()}
@@ -207,7 +208,7 @@ def _sent(session: PartitionedSession) -> dict[str, _Sent]:
         terms = _terms(session, article)
         at_subscriber, at_publisher = without_strangers(rows, known, most=count)
         sent = Changed(article, terms, at_publisher, at_subscriber, rows=2 * count)
-        # What was captured is committed at both sides.
+        # The captured changes are committed on both sides.
         theirs = replace(enumerated, captured=None)
         ours = replace(
             theirs, replica=session.replica, article=article, through_seq_inclusive=session.last_seq
@@ -232,7 +233,7 @@ def _terms(session: PartitionedSession, article: PublishedArticle) -> ArticleTer
 
 
 def _few_sent(session: PartitionedSession) -> dict[str, _Sent] | None:
-    """Return what `_sent` does, of few rows; None if they are for Spark."""
+    """`_sent` in memory; None if Spark has to do it."""
     if not session.choice.uses_arrow:
         return None
     sides = {name: session.sent[article.nickname] for name, article in session.articles.items()}
@@ -260,9 +261,9 @@ def _few_sent(session: PartitionedSession) -> dict[str, _Sent] | None:
 
 
 def _without_refused(session: PartitionedSession, name: str, sent: _Sent) -> _Sent:
-    """Return what the subscriber sends of an article, in which the rows that the publisher's table refuses are undone.
+    """Undo the changes that the publisher's table refuses.
 
-    If the article does not compensate for them, they stay, and the article is refused once it is staged.
+    If the article does not compensate, they stay, and the article is refused once it is staged.
     """
     article = session.articles[name]
     if not article.compensates:
@@ -272,16 +273,16 @@ def _without_refused(session: PartitionedSession, name: str, sent: _Sent) -> _Se
     refused = session.kept.keep_if_any(found)
     if refused is None:
         return sent
-    # Resolved at the subscriber, where alone it is recorded.
+    # Resolved at the subscriber, the only place that records it.
     resolver = agent_nickname(session.subscription.replnickname)
     chosen, floor = refused.select(ROWGUID), sent.terms.floor
     rows = undone(rejected(sent, chosen, note="", resolver_nickname=resolver, floor=floor), refused)
-    # What this process holds of them is not what comes of them any more.
+    # The rows in memory no longer match the outcome.
     return replace(_with_rejected(session, sent, rows), few=None)
 
 
 def _without_outside(session: PartitionedSession, name: str, sent: _Sent, outside: DataFrame) -> _Sent:
-    """Return what the subscriber sends of an article, in which the rows outside of its partition are rejected."""
+    """Reject the rows that the subscriber sends from outside its partition."""
     note = NOTE.format(options=session.articles[name].partition_options)
     resolver = session.terms.resolver_nickname
     rows = rejected(sent, outside, note=note, resolver_nickname=resolver, floor=sent.terms.floor)
@@ -298,7 +299,7 @@ def _memberships(
 ) -> tuple[dict[str, DataFrame], dict[str, tuple[int, int]], dict[str, DataFrame]]:
     """Return MEMBERSHIPS of the rows that the subscriber sends and of those that they move, and their `event_counts`.
 
-    Last come the rows (rowguid) that it may not write, by article name: they count as they were.
+    The third value holds, by article name, the rows (rowguid) that it may not write: they count as they were.
     """
     if not sent:
         return {}, {}, {}
@@ -344,12 +345,12 @@ def _memberships(
 
 
 def _changed(sent: _Sent) -> DataFrame:
-    """Return CHANGED of the publisher's table: its rows before, and as the session leaves them."""
+    """CHANGED of the publisher's table: its rows before the session and after it."""
     before = sent.known.select(ROWGUID, F.when(~F.col(DELETED), F.col(ROW)).alias(BEFORE))
     final = sent.outcome.where(F.col(VERDICT).isin(*WRITTEN_VERDICTS)).select(
         ROWGUID, F.lit(True).alias(WRITTEN), F.when(~F.col(DELETED), F.col(ROW)).alias(AFTER)
     )
-    # Each row that is sent is known at most once, and has one outcome.
+    # Each row that is sent has at most one known version and one outcome.
     joined = in_one_task(sent.sent.select(ROWGUID), sent.rows)
     joined = joined.join(in_one_task(before, sent.rows), on=ROWGUID, how="left")
     joined = joined.join(in_one_task(final, sent.rows), on=ROWGUID, how="left")
@@ -403,7 +404,7 @@ def _window(session: PartitionedSession, wanted: _Wanted) -> _Window:
 
 
 def _few_windows(session: PartitionedSession, wanted: Mapping[str, _Wanted]) -> dict[str, _Window] | None:
-    """Return what `_window` does of each article, of few rows; None if they are for Spark."""
+    """`_window` of each article in memory; None if Spark has to do it."""
     rows = few_windows(
         session.replica,
         session.info,
@@ -436,7 +437,7 @@ def _acted(
     window: _Window | None,
     touched: int,
 ) -> DataFrame | None:
-    """Return RESOLVED of one article; None if nothing is to be done."""
+    """Return RESOLVED of one article; None if it has no work."""
     versions = [sent.known] if sent is not None else []
     if window is not None:
         versions.append(window.versions)
@@ -477,7 +478,7 @@ def _acted(
         most,
     )
     acted = partition_actions(frames, terms)
-    # Few rows are written sooner than Spark plans twice.
+    # Writing few rows is faster than a second Spark plan.
     return acted if is_for_one_task(most) else session.kept.keep(acted)
 
 
@@ -496,7 +497,6 @@ def _events(
 def _write_events(
     session: PartitionedSession, article: PublishedArticle, memberships: DataFrame, sent: _Sent | None
 ) -> None:
-    """Write the EVENTS of one article into the changeset."""
     events = _events(session, article, memberships, sent)
     write_files(events, events_folder(session.folder, article.nickname))
 
@@ -507,13 +507,13 @@ def _few_events(
     sent: Mapping[str, _Sent],
     counts: Mapping[str, tuple[int, int]],
 ) -> "dict[int, pa.Table] | None":
-    """Return the EVENTS of all articles in this process' memory, by tablenick; None if they may be many."""
+    """Return the EVENTS of all articles in memory, by tablenick; None if there may be many."""
     if not session.choice.uses_arrow:
         return None
     articles = {name: a for name, a in session.articles.items() if counts.get(name, (0, 0))[1]}
     return collected_events(
         {a.nickname: _events(session, a, memberships[name], sent.get(name)) for name, a in articles.items()},
-        # A row that is sent may count for its partitions twice.
+        # A row that is sent may count twice for its partitions.
         {a.nickname: 2 * counts[name][1] for name, a in articles.items()},
         partitions=len(session.publication.groups),
     )

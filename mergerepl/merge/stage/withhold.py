@@ -1,4 +1,7 @@
-"""Withhold what a table refuses of a staged article: the rest goes on; these rows wait at their source, or are undone."""
+"""Withhold the rows of a staged article that a table refuses.
+
+They wait at their source, or are undone; the rest goes on.
+"""
 
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, replace
@@ -25,16 +28,16 @@ from mergerepl.systables.genhistory import Generation
 
 @dataclass(frozen=True)
 class Withholding:
-    """What withholding rows of one article needs, by side where it is a mapping.
+    """The inputs of withholding rows of one article; mappings are by side.
 
     Attributes:
         at: The article.
         replicas: The replicas.
-        changed: What both sides send.
-        numbers: The generation in which what a side sends waits; none for a side that sends nothing.
+        changed: The changes of both sides.
+        numbers: The generation in which a side's refused changes wait; absent for a side without changes.
         sent: The generations that a side sends.
         as_wholes: Decides rows (rowguid) again as whole rows; None if the result is the same.
-        undo: Undoes what the subscriber changed in rows of RESOLVED that the publisher's table refuses (REFUSED); None if
+        undo: Undoes the subscriber's changes in rows of RESOLVED that the publisher's table refuses (REFUSED); None if
             these wait.
         versions: The captured versions of the tables.
         choice: The engine of the session.
@@ -54,7 +57,7 @@ class Withholding:
 def withhold_refused(
     spark: SparkSession, rows_folder: Location, staged: StagedArticle, of: Withholding, kept: Kept
 ) -> StagedArticle:
-    """Return what a staged article amounts to without the rows that a table refuses; its folder is written again.
+    """Rewrite a staged article's folder without the rows that a table refuses; return its new counts.
 
     Halves of two changes that no table takes together are decided as whole rows first.
 
@@ -84,7 +87,7 @@ def withhold_refused(
         uploads = rows.join(refused.where(is_upload).select(ROWGUID), on=ROWGUID, how="left_semi")
         back = of.undo(uploads, refused)
         broken = refused_rows(spark, back, of.at, {SUBSCRIBER: tables[SUBSCRIBER]})
-        # What the subscriber's own table does not take back waits.
+        # Rows that the subscriber's own table does not take back wait.
         back = kept.keep(back if broken is None else back.join(broken, on=ROWGUID, how="left_anti"))
         parts.append(back)
         refused = refused.join(back.select(ROWGUID), on=ROWGUID, how="left_anti")
