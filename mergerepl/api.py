@@ -1,4 +1,4 @@
-"""The public functions: what the CLI calls and what notebooks and jobs import through `mergerepl`."""
+"""The public functions, called by the CLI and imported by notebooks and jobs through `mergerepl`."""
 
 from __future__ import annotations
 
@@ -52,14 +52,14 @@ Engine = Literal["spark", "auto"]
 T = TypeVar("T")
 
 SILENT_WAIT_S, LOCK_WAIT_S = 2.0, 60.0
-"""Seconds that a transactional `sync` waits for another one: before it says so, and after that."""
+"""Seconds that a transactional `sync` waits for another one: before it reports the wait, and after that."""
 
 LONGEST_LIST = 10**9
 """The highest `limit`. The query engine takes 64 bits, and `None` is all there are."""
 
 
 def _saying_who_works(work: Callable[[float], T], progress: Progress) -> T:
-    """Return the result of some work that waits for a lock, by default for a minute. After two seconds, name the holder."""
+    """Run work that waits for a lock, by default for a minute. After two seconds, report the holder."""
     from mergerepl.errors import LeaseError
 
     try:
@@ -120,21 +120,22 @@ def sync(
 ) -> SyncResult:
     """Synchronise subscriptions, one session each: of a project, a file, publishers (all their subscriptions), subscribers.
 
-    `dry_run` says what would change and who would win; `validate` compares the replicas after the session. With
-    `long_running` the embedded engine is tuned for many sessions rather than for one. `engine` `spark` lets Spark write all
-    tables; with `auto` delta-rs writes where up to 100,000 rows changed and the table has nothing that only Spark writes.
-    The tables become the same; the default is the file's `engine`, else `auto`. `lease_wait_s` are seconds to wait for
-    another agent to release a replica. `give_up`, the id (or its beginning) of a staged session that cannot be finished,
-    ends that session and runs none; one that can be finished is finished.
+    `dry_run` reports the changes and the winners of conflicts without writing; `validate` compares the replicas
+    after the session. With `long_running` the embedded engine is tuned for many sessions rather than for one.
+    `engine` `spark` lets Spark write all tables; with `auto` delta-rs writes where up to 100,000 rows changed and
+    the table uses no feature that only Spark writes. The resulting tables are the same; the default is the file's
+    `engine`, else `auto`. `lease_wait_s` are seconds to wait for another agent to release a replica. `give_up`, the
+    id (or its beginning) of a staged session that cannot be finished, ends that session and runs none; one that can
+    be finished is finished.
 
     Returns: One result per session. If there are several, a session that fails has the status `failed`; the only one
-    raises. An article that cannot go on while others can is named in `refused` of its session, which has an `error`
-    then: look at `ok`.
+        raises. An article that fails while others go on is listed in `refused` of its session, which then has an
+        `error`: check `ok`.
 
-    Raises: ConfigurationError if an argument is wrong, a root is no replica or there is no such subscription
-        (no session has begun). If there is one session only: PublicationError, CaptureError,
-        SchemaMismatchError, EnumerationError, ConflictError, ApplyError, RefusedArticlesError (no article could go on);
-        UnfinishedSessionError, StoreError, EngineError (what was staged is finished by the next run); LeaseError,
+    Raises: ConfigurationError if an argument is wrong, a root is not a replica or the subscription does not exist
+        (no session has begun). If there is one session only: PublicationError, CaptureError, SchemaMismatchError,
+        EnumerationError, ConflictError, ApplyError, RefusedArticlesError (no article could go on);
+        UnfinishedSessionError, StoreError, EngineError (the next run finishes the staged session); LeaseError,
         CommitConflictError, OutOfReachError, EngineLostError (run again).
     """
     from mergerepl.model.results import SyncResult
@@ -276,20 +277,20 @@ def _session(
         return preview_session(request)
     result = merge_session(request, lease_wait_s=lease_wait_s)
     if result.status == "nothing_to_do":
-        # Another `apply` may have come between, while the session waited for its leases.
+        # Another `apply` may have run while the session waited for its leases.
         remember_quiet(publisher.reread(), subscriber.reread(), name, direction, waiting=result.waiting)
         remember_subscriptions(publisher.root)
     return result
 
 
 def _require_choice(what: str, given: str, choices: Sequence[str]) -> None:
-    """Refuse a value that a type checker would have refused: it would mean another one silently."""
+    """Refuse a value that a type checker would refuse; unchecked, it would silently mean another one."""
     if given not in choices:
         raise ConfigurationError(f"There is no {what} {given!r}. Choose one of {', '.join(choices)}.")
 
 
 def _require_limit(limit: int) -> None:
-    """Refuse a limit that the query engine would not take: its error would look like a damaged table."""
+    """Refuse a limit that the query engine cannot take: its error would look like a damaged table."""
     if not 0 <= limit <= LONGEST_LIST:
         raise ConfigurationError(f"The limit is out of range: give one from 0 to {LONGEST_LIST:,}.")
 
@@ -330,10 +331,10 @@ def tune(
     dry_run: bool = False,
     progress: Progress | None = None,
 ) -> TuneResult:
-    """Write tables of a replica again whose files make few changes take long. No row changes.
+    """Rewrite tables of a replica whose file layout slows small changes. No row changes.
 
-    Without `articles` all tables. `file_bytes` is the size of the new files, about; files of up to twice that are left
-    alone. With `dry_run` nothing is written, and no JVM starts.
+    Without `articles`, all tables. `file_bytes` is the approximate size of the new files; files up to twice as large
+    are kept. With `dry_run` nothing is written, and no JVM starts.
 
     Raises: ConfigurationError; StoreError if a session is staged or a table cannot be written; PublicationError if Delta
         refuses a property; EngineError; LeaseError, CommitConflictError (run again: each table is written whole or not
@@ -355,7 +356,7 @@ def tune(
 def partitions(replica: str | Path, *, publication: str | None = None) -> tuple[PartitionInfo, ...]:
     """Return the partitions of a publisher's publications with row filters, or of one of them. Starts no JVM.
 
-    Raises: ConfigurationError if the folder is no replica, or publishes nothing of that name with row filters.
+    Raises: ConfigurationError if the folder is not a replica, or publishes nothing of that name with row filters.
     """
     from mergerepl.publish.partitions import list_partitions
 
@@ -369,7 +370,7 @@ def add_partition(
     suser_sname: str | None = None,
     publication: str | None = None,
 ) -> PartitionInfo:
-    """Add a partition at a publisher before its first subscription, and return it; one that is there is returned as it is.
+    """Add a partition at a publisher before its first subscription, and return it. An existing one is returned unchanged.
 
     Raises: ConfigurationError; PublicationError if the filters need another value, or cannot use this one; LeaseError (run
         again).
@@ -382,9 +383,9 @@ def add_partition(
 
 
 def drop_partition(replica: str | Path, partition_id: int) -> PartitionInfo:
-    """Drop a partition that no active subscription has, and return it as it was.
+    """Drop a partition without an active subscription, and return it.
 
-    Raises: ConfigurationError if there is none; PublicationError if it is in use; LeaseError (run again).
+    Raises: ConfigurationError if it does not exist; PublicationError if it is in use; LeaseError (run again).
     """
     from mergerepl.publish.partitions import drop
 
@@ -392,20 +393,19 @@ def drop_partition(replica: str | Path, partition_id: int) -> PartitionInfo:
 
 
 def status(replica: str | Path) -> ReplicaStatus:
-    """Return who a replica is, what it publishes or receives, and how far its subscriptions are. Starts no JVM.
+    """Return a replica's identity, its publications and subscriptions, and their progress. Starts no JVM.
 
-    What is wrong with a table stands in `problems`; it is not raised. So do the warnings of Change Data Capture, where the
-    folder has it.
+    Faults of a table and warnings of Change Data Capture are listed in `problems`, not raised.
 
-    Raises: ConfigurationError if the folder is no replica; PublicationError, StoreError if its system tables
-        cannot be read.
+    Raises: ConfigurationError if the folder is not a replica; PublicationError, StoreError if its system tables cannot
+        be read.
     """
     from mergerepl.merge.session.table_problems import table_problems
     from mergerepl.monitoring.status import replica_status
 
     found = replica_status(root_of(replica), table_problems=table_problems)
     if not os.path.isdir(os.path.join(found.replica, "_cdc")):
-        # What follows loads Spark's library.
+        # The code below loads Spark's library.
         return found
     from mergerepl.cdc.monitoring import problems_at
 
@@ -413,9 +413,9 @@ def status(replica: str | Path) -> ReplicaStatus:
 
 
 def pending(replica: str | Path) -> tuple[PendingSubscription, ...]:
-    """Return the changes that wait to travel, per subscription. Starts no JVM.
+    """Return the pending changes per subscription. Starts no JVM.
 
-    They are unknown for an article with a `problem`, and for a subscription whose other end is out of reach.
+    The count is unknown for an article with a `problem`, and for a subscription whose other end is out of reach.
 
     Raises: As `status`.
     """
@@ -451,12 +451,12 @@ def conflict_records(
 ) -> tuple[ConflictRecord, ...]:
     """Return logged conflicts, newest first. Starts no JVM.
 
-    The publisher logs them, unless the file says otherwise. `conflict_id`, an id or its beginning, means one, with rows;
-    `with_rows` adds `losing_row` and `winning_row`: column to value, None for a delete. `chosen` stands in place of
-    publication, article and id. Without a `limit` all are returned, which takes as much memory as there are.
+    The publisher logs them, unless the file says otherwise. `conflict_id`, an id or its beginning, means one, with
+    rows; `with_rows` adds `losing_row` and `winning_row`: column to value, None for a delete. `chosen` replaces
+    publication, article and id. Without a `limit` all are returned, in memory.
 
-    Raises: As `status`; ConfigurationError if a name or a chosen id is unknown, several ids begin so, or the limit is out
-        of range.
+    Raises: As `status`; ConfigurationError if a name or a chosen id is unknown, an id's beginning is ambiguous, or the
+        limit is out of range.
     """
     from mergerepl.conflict_tools.listing import read_conflicts, require_ids
 
@@ -482,7 +482,7 @@ def conflict_count(
     article: str | None = None,
     chosen: ConflictFilter | None = None,
 ) -> int:
-    """Return how many conflicts are logged; `chosen` in place of publication and article. Starts no JVM.
+    """Return the number of logged conflicts; `chosen` replaces publication and article. Starts no JVM.
 
     Raises: As `conflict_records`.
     """
@@ -492,7 +492,7 @@ def conflict_count(
 
 
 def conflict_summary(replica: str | Path, chosen: ConflictFilter | None = None) -> tuple[ConflictCount, ...]:
-    """Return how many conflicts there are by article, type, resolver and day, the newest day first. Starts no JVM.
+    """Count conflicts by article, type, resolver and day, the newest day first. Starts no JVM.
 
     Raises: As `conflict_records`, and ConfigurationError if an id is unknown.
     """
@@ -521,14 +521,14 @@ def resolve_conflicts(
     message: str = "",
     progress: Progress | None = None,
 ) -> ResolveResult:
-    """Decide conflicts again: what is written is an ordinary change of this replica, which goes everywhere.
+    """Decide conflicts again, by an ordinary change of this replica that replicates everywhere.
 
-    `accept` is `winner` (nothing is written, the conflict is settled) or `loser`; in its place `values` are set in each
-    row: column to value as text (None: NULL). `whole_rows` writes the whole losing row, not just the columns in conflict;
-    `force` writes rows, too, that were changed since the conflict. `message` says why, for the record.
+    `accept` is `winner` (nothing is written, the conflict is settled) or `loser`; instead of it, `values` are set in
+    each row: column to value as text (None: NULL). `whole_rows` writes the whole losing row, not just the columns in
+    conflict; `force` writes rows, too, that were changed since the conflict. `message` is the reason, for the record.
 
-    Raises: ConfigurationError if no conflict is meant, or a column or value cannot be set; ConflictError if there are too
-        many, a session is interrupted, or the article is not published any more; LeaseError, StoreError,
+    Raises: ConfigurationError if no conflict matches, or a column or value cannot be set; ConflictError if there are
+        too many, a session is interrupted, or the article is no longer published; LeaseError, StoreError,
         CommitConflictError, EngineError.
     """
     from mergerepl.conflict_tools import resolve
@@ -547,11 +547,11 @@ def resolve_conflicts(
 def retry_failed(
     replica: str | Path, *, publication: str | None = None, article: str | None = None
 ) -> RetryResult:
-    """Let the next sessions send again what a table refused, though neither row nor table has changed. Starts no JVM.
+    """Let the next sessions resend changes that a table refused, though neither row nor table has changed. Starts no JVM.
 
-    Meant are the refused changes that wait at the replica, and those that wait for it at the replicas in reach.
+    This covers the refused changes waiting at the replica, and those waiting for it at the replicas in reach.
 
-    Raises: ConfigurationError if the folder is no replica or a name is unknown; ConflictError if a session is
+    Raises: ConfigurationError if the folder is not a replica or a name is unknown; ConflictError if a session is
         interrupted; LeaseError, StoreError.
     """
     from mergerepl.conflict_tools import decide_again
@@ -560,7 +560,7 @@ def retry_failed(
 
 
 def resolver_functions() -> dict[str, str]:
-    """Return the functions that this agent has for the resolver `custom`: their names and what each is.
+    """Return this agent's functions for the resolver `custom`: name to description.
 
     Raises: ConfigurationError if the agent's file cannot be used.
     """
@@ -576,9 +576,9 @@ def purge_conflicts(
     older_than: timedelta | None = None,
     dry_run: bool = False,
 ) -> PurgeResult:
-    """Remove conflicts with their losing rows; without `older_than` those that the file does not keep. Starts no JVM.
+    """Remove conflicts with their losing rows; without `older_than`, those past the file's retention. Starts no JVM.
 
-    Raises: ConfigurationError if the folder is no replica, or a name or an id is unknown; LeaseError, StoreError.
+    Raises: ConfigurationError if the folder is not a replica, or a name or an id is unknown; LeaseError, StoreError.
     """
     from mergerepl.conflict_tools import purge
 
@@ -603,7 +603,7 @@ def export_conflicts(
 def conflict_report(
     replica: str | Path, file: str | Path, chosen: ConflictFilter | None = None, *, rows: int = 2000
 ) -> int:
-    """Write the newest conflicts as one page of HTML that needs nothing else; return how many it shows. Starts no JVM.
+    """Write the newest conflicts as one self-contained HTML page; return how many it shows. Starts no JVM.
 
     Raises: As `conflict_records`, and ConfigurationError if an id is unknown or the file cannot be written.
     """
@@ -627,10 +627,9 @@ def conflicts(replica: str | Path, *, publication: str | None = None, article: s
     """Return the losing rows of one article joined with MSmerge_conflicts_info, as a Spark DataFrame.
 
     Columns: the article's own, with the losing row's values (NULL for a losing delete), then those of
-    MSmerge_conflicts_info (docs/system-tables.md); one of these that is named like one of the article's is called
-    `info_<name>`.
+    MSmerge_conflicts_info (docs/system-tables.md); one whose name the article also uses is called `info_<name>`.
 
-    Raises: ConfigurationError if the folder is no replica or has no such article; StoreError, EngineError.
+    Raises: ConfigurationError if the folder is not a replica or does not have the article; StoreError, EngineError.
     """
     from mergerepl.conflict_tools.listing import conflict_frame
     from mergerepl.spark import session as engine
@@ -662,14 +661,14 @@ def validate(
     subscriber: str | Path | None = None,
     level: Level = "checksum",
 ) -> dict[str, tuple[ArticleValidation, ...]]:
-    """Compare subscribers with their publisher. Return subscriber root to one result per article, which names keys.
+    """Compare subscribers with their publisher. Return subscriber root to one result per article, with the differing keys.
 
     Level `rowcount` starts a JVM only for tables whose log does not give it, such as those with deletion vectors. A
     subscriber that cannot be compared has the `error` at its articles when there are several; the only one raises.
 
-    Raises: ConfigurationError if an argument is wrong, a root is no replica or there is no such subscription. If there is
-        one subscription only: SchemaMismatchError if published columns are gone; StoreError if a table cannot be read;
-        OutOfReachError (run again); EngineError.
+    Raises: ConfigurationError if an argument is wrong, a root is not a replica or the subscription does not exist. If
+        there is one subscription only: SchemaMismatchError if published columns are gone; StoreError if a table cannot
+        be read; OutOfReachError (run again); EngineError.
     """
     from mergerepl.monitoring.validate import not_compared, validate_subscription
 
@@ -685,20 +684,20 @@ def validate(
             found = not_compared(item.publisher, item.publication, level, error.details())
             if not found:
                 raise
-        # A subscriber of several publications is returned once, with the articles of them all.
+        # A subscriber of several publications is returned once, with the articles of all of them.
         compared[str(item.subscriber)] = (*compared.get(str(item.subscriber), ()), *found)
     return compared
 
 
 @contextmanager
 def lock(*paths: str | Path, wait_s: float = 60.0) -> Iterator[None]:
-    """Hold the replicas of these paths (roots or tables) while writing, so that no agent writes meanwhile.
+    """Hold the replicas of these paths (roots or tables) while writing, so that no agent writes at the same time.
 
     On a local path Delta's commits are not mutually exclusive between processes; the agent takes this lock too.
     `wait_s`: seconds to wait for another holder.
 
-    Raises: LeaseError naming the holder if one of them is still held then (run again); ConfigurationError if a
-        path cannot be one; StoreError if a folder cannot be written.
+    Raises: LeaseError naming the holder if a replica is still held after the wait (run again); ConfigurationError if a
+        path cannot be a replica; StoreError if a folder cannot be written.
     """
     from mergerepl.store.lease import lease, replica_root
 

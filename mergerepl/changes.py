@@ -2,15 +2,15 @@
 apply.
 
 CAPTURED (triggers -> contents and tombstone; it is also CHANGES): one row per rowguid of one article.
-CHANGES (enumeration): what one replica sends another of one article, one row per rowguid.
+CHANGES (enumeration): the changes of one article from one replica to another, one row per rowguid.
 ENCODED (agent -> enumeration): CHANGES of all articles in one frame, one row per (tablenick, rowguid).
-PAIRS (enumeration -> conflict): both sides' changes of one row beside each other, with the verdict.
+PAIRS (enumeration -> conflict): the changes of one row at both sides, with the verdict.
 DECIDED (conflict -> agent): the outcome of all articles, one row per (tablenick, rowguid), with a mask for the values.
 RESOLVED (agent -> apply): the changeset of an article, one row per rowguid: DECIDED with the typed rows.
 
-`row` is always a row image: struct c0..cN in the order of the article's published columns; of a deleted row,
-the row as it was last seen. `fields` are the canonical encodings (`rows.encodings`) of its fields, generated columns left
-out: the form in which rows of any article enter one plan.
+`row` is always a row image: struct c0..cN in the order of the article's published columns; for a deleted row, its last
+known values. `fields` are the canonical encodings (`rows.encodings`) of its fields, without generated columns: in this
+form rows of all articles enter one plan.
 """
 
 from collections.abc import Iterable
@@ -22,7 +22,7 @@ ROWGUID: Final = "rowguid"
 ROW: Final = "row"
 FIELDS: Final = "fields"
 BASE: Final = "base"
-"""Column of CAPTURED, of an article whose resolver needs it: the published row that a first change overwrote, else NULL."""
+"""Column of CAPTURED, for an article whose resolver needs it: the published row before its first change, else NULL."""
 
 DELETED: Final = "deleted"
 GENERATION: Final = "generation"
@@ -58,7 +58,7 @@ _MAKING: Final = "making_"
 
 
 KEYS: Final = (TABLENICK, ROWGUID)
-"""What identifies a row in a frame of all articles."""
+"""Columns that identify a row in a frame of all articles."""
 
 METADATA_COLUMNS: Final = (
     DELETED,
@@ -100,14 +100,14 @@ ARTICLE: Final = "article"
 VERDICT: Final = "verdict"
 
 SENT: Final = "sent"
-"""Struct column of PAIRS: the final state of a row that goes over as it is, NULL for others."""
+"""Struct column of PAIRS: the final state of a row that goes over unchanged, NULL for others."""
 
 UPLOADED_PRIORITY: Final = "uploaded_priority"
-"""Column of PAIRS: the priority of the subscriber's change once the publisher holds it."""
+"""Column of PAIRS: the priority that the subscriber's change has at the publisher."""
 
 
 class Verdict(StrEnum):
-    """What get_metadata and conflict detection say of one row of PAIRS."""
+    """The verdict of get_metadata and conflict detection on one row of PAIRS."""
 
     UPLOAD = "upload"
     """The subscriber's change goes to the publisher."""
@@ -116,15 +116,15 @@ class Verdict(StrEnum):
     KNOWN = "known"
     """Both sides hold the same version."""
     CANDIDATE = "candidate"
-    """Changed at both sides without knowing of each other: `conflict` decides."""
+    """Changed at both sides independently: `conflict` decides."""
     MERGE = "merge"
-    """Changed at both sides and no conflict: the same outcome, or different columns."""
+    """Changed at both sides without a conflict: the same outcome, or different columns."""
     CONFLICT = "conflict"
     """A conflict: one side won, the other is logged."""
     REFUSED = "refused"
-    """A table would not take the row: it waits at its source (`conflict.failed_changes`)."""
+    """A table refused the row: it waits at its source (`conflict.failed_changes`)."""
     UNDONE = "undone"
-    """The publisher's table would not take the subscriber's change: the subscriber gets the publisher's row back."""
+    """The publisher's table refused the subscriber's change: the subscriber gets the publisher's row back."""
 
 
 OF_TWO: Final = (Verdict.MERGE.value, Verdict.CONFLICT.value)
@@ -135,15 +135,15 @@ WRITTEN_VERDICTS: Final = (Verdict.UPLOAD.value, *OF_TWO)
 
 
 class Action(StrEnum):
-    """What apply does with one row at one side. The decision is made before, as data one can look at."""
+    """The action of apply on one row at one side, decided before and held as data."""
 
     INSERT = "insert"
     UPDATE = "update"
     DELETE = "delete"
     METADATA = "metadata"
-    """The row stays as it is; only its lineage moves."""
+    """The row keeps its values; only its lineage changes."""
     LEAVE = "leave"
-    """The row left the subscriber's partition: it goes there, and lives on at the publisher."""
+    """The row left the subscriber's partition: it is deleted there and stays at the publisher."""
 
 
 DATA_ACTIONS: Final = (Action.INSERT, Action.UPDATE, Action.DELETE, Action.LEAVE)
@@ -169,7 +169,7 @@ STATE_COLUMNS: Final = tuple(name for name in METADATA_COLUMNS if name != GENERA
 ACTION_COLUMNS: Final = (PUBLISHER_ACTION, PUBLISHER_GENERATION, SUBSCRIBER_ACTION, SUBSCRIBER_GENERATION)
 
 NOTE: Final = "note"
-"""What a resolver says of its decision, such as that a sum was out of range; NULL for most."""
+"""A resolver's remark on its decision, such as that a sum was out of range; NULL for most."""
 
 CONFLICT_OUTCOME_COLUMNS: Final = (
     CONFLICT_TYPE,
@@ -179,23 +179,23 @@ CONFLICT_OUTCOME_COLUMNS: Final = (
     MADE_COLUMNS,
     NOTE,
 )
-"""What became of a conflict; `resolver` and `made_columns` as fields of `article`, but of this row: what decided it, and
-the columns whose values it made."""
+"""The outcome of a conflict. `resolver` and `made_columns` are as in `article`, but for this row: the resolver that
+decided it, and the columns whose values it made."""
 
 MADE: Final = "made"
 """Column of a resolver's answer: by column that it made, whether the value differs from the publisher's and from the
 subscriber's. Only where an article's resolver makes values."""
 
 OF_SUBSCRIBER: Final = "of_subscriber"
-"""Column of DECIDED: by field of `fields`, whether its value is the subscriber's. NULL where only one side has the row."""
+"""Column of DECIDED: for each field of `fields`, whether its value is the subscriber's. NULL if one side lacks the row."""
 
 WINNER_COLUMNS: Final = (LINEAGE, PRIORITY)
 LOSER_COLUMNS: Final = (DELETED, *WINNER_COLUMNS)
-"""What `winner` and `loser` have; `loser` has its row as well. The final state has the winner's row, or a part."""
+"""Columns of `winner` and `loser`; `loser` also has its row. The final state has the winner's row, or a part."""
 
 RULE: Final = "rule"
 KEY: Final = "key"
-"""What a row breaks at its destination, and its key as text."""
+"""The constraint that a row breaks at its destination, and its key as text."""
 
 DECIDED_COLUMNS: Final = (
     *KEYS,
@@ -219,10 +219,10 @@ RESOLVED_COLUMNS: Final = (
     LOSER,
     WINNER,
 )
-"""Columns of RESOLVED: the final state of the row, what each side does and under which of its generations it
-is recorded, and for a conflict the losing change (deleted, lineage, priority, row) and the winning one (lineage, priority)
+"""Columns of RESOLVED: the final state of the row, the action of each side and the generation there that records the
+row, and for a conflict the losing change (deleted, lineage, priority, row) and the winning one (lineage, priority)
 as structs."""
 
 CONFLICT_HASH: Final = "conflict_hash"
-"""Column of staged rows besides those of RESOLVED: 64 bits (bigint) that tell the conflicts of one article in a changeset
-apart, of which their ids are made; NULL without a conflict."""
+"""Column of staged rows added to RESOLVED: 64 bits (bigint) that distinguish the conflicts of one article in a
+changeset; conflict ids are made from it. NULL without a conflict."""

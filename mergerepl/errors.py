@@ -19,7 +19,7 @@
         ├── LeaseError            another agent holds the replica; run again       (transient)
         └── OutOfReachError       the other end of a subscription is not mounted; run again (transient)
 
-A message says what failed, on which object, why, and what to do next. `details()` gives the same facts to `--json`.
+A message names the failure, the object, the cause and the next step. `details()` gives the same facts to `--json`.
 """
 
 from collections.abc import Sequence
@@ -49,7 +49,7 @@ __all__ = [
 
 
 class Transient(Exception):
-    """Mixed into an error that an unchanged second run may well not meet."""
+    """Mixed into an error that an unchanged second run may not meet."""
 
 
 class MergeReplError(Exception):
@@ -58,7 +58,7 @@ class MergeReplError(Exception):
     exit_code = 1
 
     def __init__(self, message: str, **facts: Any) -> None:
-        """Keep the one-sentence-per-fact `message` and the `facts` it names."""
+        """Keep the `message`, one sentence per fact, and the `facts`."""
         super().__init__(message)
         self.message = message
         self.facts = {name: value for name, value in facts.items() if value is not None}
@@ -84,7 +84,7 @@ class EngineError(MergeReplError):
 
 
 class EngineLostError(EngineError, Transient):
-    """The JVM ended in the middle of the work (killed, out of memory). What was staged is rolled forward."""
+    """The JVM ended during the work (killed, out of memory). The next run rolls the staged session forward."""
 
     exit_code = 3
 
@@ -106,17 +106,17 @@ _INITIALISE = (
     "and run `mergerepl apply FILE` again"
 )
 INITIALISE_AGAIN = f"To initialise the subscriber again: {_INITIALISE}."
-"""What to do where nothing else helps, for the end of a message."""
+"""The last resort, for the end of a message."""
 
 PUBLISH_AGAIN = (
     "take all subscriptions and then the article out of the file, running `mergerepl apply FILE` after each, and put them "
     "in again (an article that is the only one gets another name instead)"
 )
-"""How a table is published again as it is, for the end of a sentence."""
+"""How to publish a table again unchanged, for the end of a sentence."""
 
 
 def begin_again(*, is_publisher: bool | None = None) -> str:
-    """Return how an article begins again at a replica, for the end of a sentence; None: it may be of either role."""
+    """Return how to restart an article at a replica, for the end of a sentence; None: the replica may have either role."""
     at_publisher, at_subscriber = (
         f"publish the table again: {PUBLISH_AGAIN}",
         f"initialise it again: {_INITIALISE}",
@@ -135,14 +135,14 @@ class ConflictError(MergeReplError):
 
 
 class ApplyError(MergeReplError):
-    """A changeset cannot be applied: before it is staged nothing was changed, after that the next run goes on with it."""
+    """A changeset cannot be applied: before it is staged nothing was changed; after that the next run resumes it."""
 
 
 class UnfinishedSessionError(ApplyError):
-    """A session that is staged could not be carried out. The next run tries again, unless it is given up."""
+    """A staged session could not be finished. The next run tries again, unless it is given up."""
 
     def __init__(self, session: str, publisher: str, subscriber: str, reason: str) -> None:
-        """Name the session, why it was not carried out (`reason`), and both ways on."""
+        """Name the session, the `reason` of its failure, and both remedies."""
         self.reason = reason
         super().__init__(
             f"Session {session} of '{publisher}' with '{subscriber}' is staged and was not carried out to its end: "
@@ -155,15 +155,15 @@ class UnfinishedSessionError(ApplyError):
 
 
 def give_up_advice(publisher: object, session: str) -> str:
-    """Return how a staged session is given up, for messages about one that is not finished."""
+    """Return how to give up a staged session, for messages about an unfinished one."""
     return f"If it cannot be finished, give it up: `mergerepl sync {publisher} --give-up {session}`."
 
 
 class RefusedArticlesError(MergeReplError):
-    """Several articles cannot go on, each for a reason of its own; `details()` has them as `articles`."""
+    """Several articles failed, each for its own reason; `details()` lists them as `articles`."""
 
     def __init__(self, names: Sequence[str], reasons: Sequence[MergeReplError]) -> None:
-        """Say all reasons, one a line."""
+        """Join all reasons, one a line."""
         super().__init__("\n".join(reason.message for reason in reasons), article=", ".join(names))
         self.reasons = tuple(reasons)
 
@@ -173,7 +173,7 @@ class RefusedArticlesError(MergeReplError):
 
 
 class AgentLostError(MergeReplError, Transient):
-    """The warm agent that ran this command ended in the middle. Run again: the next sync finishes what was staged."""
+    """The warm agent that ran this command ended during it. Run again: the next sync finishes the staged session."""
 
     exit_code = 3
 
@@ -187,7 +187,7 @@ class StoreError(MergeReplError):
 
 
 class CommitConflictError(StoreError, Transient):
-    """Another writer won the commit as often as we tried, replaced ours or outran us. Nothing is lost; run again."""
+    """Another writer won the commit every time we tried, replaced ours or outran us. No data is lost; run again."""
 
     exit_code = 3
 
@@ -199,6 +199,6 @@ class LeaseError(StoreError, Transient):
 
 
 class OutOfReachError(StoreError, Transient):
-    """The replica at the other end of a subscription is not where it was: not mounted, most likely."""
+    """The replica at the other end of a subscription is not in its place: most likely it is not mounted."""
 
     exit_code = 3

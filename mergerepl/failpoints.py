@@ -7,8 +7,8 @@ n-th time (default: the first). Without the variable a point is one dictionary l
 |---|---|
 | `kill` | this process; its JVM may still finish a commit |
 | `killgroup` | the JVM and this process, at one moment |
-| `stop` | all threads, each at the next point it comes to: as if the process had died, in a test that keeps its JVM |
-| `raise` | the thread that is here; those beside it come to their end |
+| `stop` | all threads, each at its next point: as if the process had died, in a test that keeps its JVM |
+| `raise` | the thread that passes the point; other threads run to their end |
 """
 
 import contextlib
@@ -50,12 +50,12 @@ def _act(name: str, action: str) -> None:
         from mergerepl.spark import session as engine
 
         if (jvm := engine.jvm_pid()) is not None:
-            # Before this process: it would end with it, but not at once.
+            # Kill the JVM before this process: it would end with it, but not at once.
             with contextlib.suppress(ProcessLookupError):
                 os.kill(jvm, signal.SIGKILL)
         os.killpg(os.getpgid(0), signal.SIGKILL)
     elif action.startswith("pause:"):
-        # The test sees `FILE.reached`, does what it wants to do meanwhile, and creates FILE to let us go on.
+        # The test waits for `FILE.reached`, does its work, and creates FILE to let us go on.
         file = Path(action.removeprefix("pause:"))
         file.with_name(file.name + ".reached").touch()
         while not file.exists():

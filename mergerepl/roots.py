@@ -1,6 +1,6 @@
-"""Replica roots as people write them: a path or a `file://` URI, in a file or on the command line.
+"""Replica roots as users write them: a path or a `file://` URI, in a file or on the command line.
 
-The absolute, symlink-free path is a replica's identity on this machine: locks and subscriptions go by it.
+The absolute, symlink-free path is a replica's identity on this machine: locks and subscriptions use it.
 """
 
 import errno
@@ -20,12 +20,12 @@ SCHEME = re.compile(r"^([A-Za-z][A-Za-z0-9+.-]+):/")
 _CREDENTIALS = re.compile(r"(?<=:/)[^\s'\"]*@")
 _QUERY = re.compile(r"(://[^\s'\"?]*)\?[^\s'\"]*")
 _UNOPENABLE = re.compile(r"%[0-9A-Fa-f]{2}|[\[\]^|{}\\*?]")
-"""delta-rs takes paths for URLs: it undoes percent escapes that are part of a name. Spark takes them for patterns."""
+"""delta-rs takes paths for URLs and decodes percent escapes that are part of a name. Spark takes them for patterns."""
 _FILE_URI = re.compile(r"^file:/", re.IGNORECASE)
 
 
 def resolved(path: str | os.PathLike[str]) -> str:
-    """Return where a path that is stored somewhere leads, free of links; nothing need be there."""
+    """Return where a stored path leads, without symbolic links; nothing need exist there."""
     return os.path.realpath(path)
 
 
@@ -35,8 +35,8 @@ def parse(text: str, *, base: str | os.PathLike[str] = ".") -> str:
     Nothing is expanded: no `~`, no variables. The folder need not exist.
 
     Raises:
-        ConfigurationError: It is empty, no path, an object store's URI, a file, a loop of symbolic links, or
-            has characters that the engines cannot open; or this process has another encoding for names of files than they.
+        ConfigurationError: It is empty, not a path, an object store's URI, a file, a loop of symbolic links, or has
+            characters that the engines cannot open; or this process encodes file names otherwise than they do.
     """
     require_utf8_names()
     shown = masked(text)
@@ -47,7 +47,7 @@ def parse(text: str, *, base: str | os.PathLike[str] = ".") -> str:
     if text.startswith("~"):
         raise ConfigurationError(f"Replica root {shown!r}: `~` is not expanded here; write the whole path.")
     local = _local_path(text)
-    # A URI may hide some more, as %00.
+    # A URI may encode further such characters, as %00.
     _require_plain(local, shown)
     path = os.path.realpath(os.path.join(base, local))
     require_openable("Replica root", path)
@@ -76,10 +76,10 @@ def parse(text: str, *, base: str | os.PathLike[str] = ".") -> str:
 
 
 def existing(text: str, *, base: str | os.PathLike[str] = ".") -> str:
-    """Return `parse(text)` of a folder that is there.
+    """Return `parse(text)` of an existing folder.
 
     Raises:
-        ConfigurationError: As `parse`, or there is no such folder.
+        ConfigurationError: As `parse`, or the folder does not exist.
     """
     path = parse(text, base=base)
     if not os.path.isdir(path):
@@ -90,7 +90,7 @@ def existing(text: str, *, base: str | os.PathLike[str] = ".") -> str:
 
 
 def transactional_publisher(text: str) -> Path | None:
-    """Return the folder that a text names if it publishes transactionally and is no merge replica; None for others.
+    """Return the folder that a text names if it publishes transactionally and is not a merge replica; None for others.
 
     Raises:
         ConfigurationError: As `existing`.
@@ -110,11 +110,11 @@ _USES = {
     "_cdc": "Its tables are captured: see `mergerepl cdc status {0}`.",
     "_tracking": "Its tables are tracked: see `mergerepl tracking status {0}`.",
 }
-"""Folder of a product -> what its roots are, and the commands that take them."""
+"""Folder of a product -> a description of its roots, and the commands that take them."""
 
 
 def uses(root: str | os.PathLike[str], *, but: str) -> str:
-    """Return sentences on the products that use a folder, each after a blank; the one whose folder is `but` is left out."""
+    """Return sentences on the products that use a folder, each after a blank, except the product whose folder is `but`."""
     found = [
         text
         for folder, text in _USES.items()
@@ -124,12 +124,12 @@ def uses(root: str | os.PathLike[str], *, but: str) -> str:
 
 
 def names_file(text: str) -> bool:
-    """Return whether a text names a configuration file rather than a replica."""
+    """Whether a text names a configuration file rather than a replica."""
     path = Path(text)
     try:
         return path.is_file() or (text.lower().endswith((".yml", ".yaml")) and not path.is_dir())
     except OSError:
-        # A name that is too long, for example: `parse` says what is wrong with it.
+        # For example a name that is too long; `parse` reports it.
         return False
 
 
@@ -137,7 +137,7 @@ def require_openable(what: str, path: str) -> None:
     """Refuse a path that delta-rs or Spark would take for another one.
 
     Raises:
-        ConfigurationError: Naming `what` it is the path of, and the characters.
+        ConfigurationError: Naming `what` the path is of, and the characters.
     """
     found = _UNOPENABLE.search(path)
     if found:
@@ -151,7 +151,7 @@ def require_utf8_names() -> None:
     """Check that Python gives files the names that Spark and delta-rs give them.
 
     Raises:
-        ConfigurationError: It encodes them otherwise; the message says what to set.
+        ConfigurationError: It encodes them otherwise; the message names the setting.
     """
     if (encoding := sys.getfilesystemencoding()) != "utf-8":
         raise ConfigurationError(
@@ -174,29 +174,29 @@ def masked(text: str) -> str:
 
 
 def is_absent(root: str | os.PathLike[str]) -> bool:
-    """Return whether nothing is at a root, or an empty folder, as a store that is not mounted leaves it."""
+    """Whether a root does not exist or is an empty folder, as a store leaves it that is not mounted."""
     try:
         return not os.listdir(root)
     except PermissionError:
         return False
     except OSError:
-        # There is nothing, or a mount whose other end does not answer.
+        # The root does not exist, or is a mount whose other end does not answer.
         return True
 
 
 def _require_plain(path: str, shown: str) -> None:
-    """Refuse characters that no path of a replica needs, and that garble a message."""
+    """Refuse characters that no replica path needs and that garble a message."""
     if any(unicodedata.category(character) in ("Cc", "Cs") for character in path):
         raise ConfigurationError(f"Replica root {shown!r} holds a control character: give a plain path.")
 
 
 def _local_path(text: str) -> str:
-    """Return the path that a root means, undoing a `file:` URI."""
+    """Undo a `file:` URI."""
     if _FILE_URI.match(text):
         try:
             uri = urlsplit(text)
         except ValueError as error:
-            # A host in brackets that is no address, for example.
+            # For example a host in brackets that is not an address.
             raise ConfigurationError(
                 f"Replica root {masked(text)!r} is no URI ({error}): a file URI has three slashes, as in "
                 "file:///data/hq."
@@ -220,7 +220,7 @@ def _local_path(text: str) -> str:
 
 
 def _is_same_file(one: str, other: str) -> bool:
-    """Return whether both exist and are one folder, as on a file system that ignores case."""
+    """Whether both exist and are one folder, as on a file system that ignores case."""
     try:
         return os.path.samefile(one, other)
     except OSError:

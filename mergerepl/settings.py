@@ -1,4 +1,4 @@
-"""What the environment sets. Only `mergerepl.spark` reads it too: Java, JARs, cache, memory."""
+"""Settings from the environment. `mergerepl.spark` reads its own: Java, JARs, cache, memory."""
 
 import os
 from collections.abc import Mapping
@@ -21,19 +21,19 @@ class Settings:
     debug: bool = False
     """`MERGEREPL_DEBUG=1`: an error shows its traceback, as `--verbose` does. Default: off."""
     agent_config: str = ""
-    """`MERGEREPL_AGENT_CONFIG`: the agent's own file. Default: `~/.config/mergerepl/agent.yml`, if it is there."""
+    """`MERGEREPL_AGENT_CONFIG`: the agent's own file. Default: `~/.config/mergerepl/agent.yml`, if it exists."""
     log_level: str = "WARNING"
-    """`MERGEREPL_LOG_LEVEL`: what the command line logs to standard error. Default: WARNING."""
+    """`MERGEREPL_LOG_LEVEL`: the level that the command line logs to standard error. Default: WARNING."""
     strict_engine: bool = False
-    """`MERGEREPL_STRICT_ENGINE=1`: a refusal by Arrow or delta-rs that mergerepl does not foresee fails the command, and no
-    table is left to Spark for it. For tests. Default: off."""
+    """`MERGEREPL_STRICT_ENGINE=1`: a refusal by Arrow or delta-rs that mergerepl does not foresee fails the command
+    instead of falling back to Spark. For tests. Default: off."""
 
     @classmethod
     def from_environment(cls, environment: Mapping[str, str] | None = None) -> "Settings":
         """Return the settings of the environment (of this process unless another is given).
 
         Raises:
-            ConfigurationError: A variable holds a value that it cannot have.
+            ConfigurationError: A variable holds an invalid value.
         """
         variables = os.environ if environment is None else environment
         return cls(
@@ -60,15 +60,16 @@ def _log_level(text: str) -> str:
 
 
 def umask() -> int:
-    """Return the permissions that new files of this process lack."""
-    # It can only be asked by setting it; a file that another thread makes meanwhile has too few, never too many.
+    """Return the permissions that new files of this process lack (its umask)."""
+    # The umask can only be read by setting it; a file that another thread makes in between gets too few permissions,
+    # never too many.
     before = os.umask(0o077)
     os.umask(before)
     return before
 
 
 def environment_of_work() -> dict[str, str]:
-    """Return the variables of this process that may change what a command does."""
+    """Return the variables of this process that may change a command's outcome."""
     return {
         name: value
         for name, value in os.environ.items()
@@ -78,7 +79,7 @@ def environment_of_work() -> dict[str, str]:
 
 
 def agent_file() -> tuple[Path, bool]:
-    """Return the agent's own file, and whether the environment names it; by default it need not be there.
+    """Return the agent's own file, and whether the environment names it; the default file need not exist.
 
     Raises: ConfigurationError.
     """

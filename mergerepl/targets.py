@@ -1,4 +1,4 @@
-"""What a call is about: a project, a publication file, or replica roots; and the subscriptions that these mean."""
+"""Targets of a call: a project, a publication file, or replica roots; and their subscriptions."""
 
 from __future__ import annotations
 
@@ -26,12 +26,12 @@ if TYPE_CHECKING:
 @methods_keep_callers_session
 @dataclass(frozen=True)
 class Project:
-    """A publication as a file (or code) states it."""
+    """A publication that a file (or code) states."""
 
     publication: Publication
 
     def apply(self, *, dry_run: bool = False, progress: Progress | None = None) -> ApplyResult:
-        """Make the replicas match the publication; `dry_run` only says what would be done.
+        """Make the replicas match the publication; `dry_run` only reports the steps.
 
         Raises: ConfigurationError, PublicationError, CaptureError (nothing was changed), LeaseError (run again).
         """
@@ -65,12 +65,12 @@ class Project:
 @methods_keep_callers_session
 @dataclass(frozen=True)
 class TransactionalProject(Project):
-    """A transactional publication as a file (or code) states it."""
+    """A transactional publication that a file (or code) states."""
 
     publication: TransactionalPublication  # type: ignore[assignment]
 
     def apply(self, *, dry_run: bool = False, progress: Progress | None = None) -> ApplyResult:
-        """Make publisher and subscribers match the publication; `dry_run` only says what would be done.
+        """Make publisher and subscribers match the publication; `dry_run` only reports the steps.
 
         Raises: TransactionalError, TransactionalUsageError (nothing was changed); LeaseError (run again).
         """
@@ -82,7 +82,7 @@ class TransactionalProject(Project):
 def load(path: str | Path) -> Project:
     """Read a publication file.
 
-    Raises: ConfigurationError naming the file, the place in it and what to do.
+    Raises: ConfigurationError naming the file, the place in it and the remedy.
     """
     from mergerepl.config.project_file import load_any
     from mergerepl.model.transactional import TransactionalPublication
@@ -92,19 +92,19 @@ def load(path: str | Path) -> Project:
 
 
 def transactional_target(item: object) -> tuple[Location, str | None] | None:
-    """Return the transactional publisher that a target means, and its publication; None for other targets.
+    """Return the transactional publisher and publication of a target; None for other targets.
 
-    A file with `type: transactional` means its publication; the folder of a publisher that is no merge replica means all of
-    them (None).
+    A file with `type: transactional` means its publication; the folder of a publisher that is not a merge replica means
+    all of them (None).
 
-    Raises: ConfigurationError if a file is wrong, or there is no such folder.
+    Raises: ConfigurationError if a file is wrong, or the folder does not exist.
     """
     if isinstance(item, TransactionalProject):
         return Location.of(item.publication.publisher), item.publication.name
     if not isinstance(item, str | os.PathLike):
         return None
     if roots.names_file(os.fspath(item)):
-        # What checks files takes as long to load as a session without changes.
+        # The file check takes as long to load as a session without changes.
         return transactional_target(load(os.fspath(item)))
     root = roots.transactional_publisher(os.fspath(item))
     return None if root is None else (Location.of(root), None)
@@ -121,9 +121,9 @@ class Target:
 
 
 def agent_roots(texts: Sequence[str]) -> list[Location]:
-    """Return the publishers that files and roots mean, where an agent may listen. What is wrong with one is left to others.
+    """Return the publishers of files and roots, where an agent may listen. Invalid items are left to later checks.
 
-    Little is loaded for it: a file is read, and not checked.
+    It loads little: a file is read, but not checked.
     """
     found: list[Location] = []
     for text in texts:
@@ -153,15 +153,15 @@ def items_of(target: Project | str | Path | Sequence[Project | str | Path]) -> l
 def targets_of(
     target: Project | str | Path | Sequence[Project | str | Path], subscriber: str | Path | None
 ) -> list[Target]:
-    """Return the subscriptions that a target means, each once; `subscriber`: only that one.
+    """Return the subscriptions of a target, each once; `subscriber`: only that one.
 
-    Raises: ConfigurationError if there is none, or a root is no replica.
+    Raises: ConfigurationError if the target has no subscription, or a root is not a replica.
     """
     found = [resolved for item in items_of(target) for resolved in _of_item(item)]
     unique = list({(t.publisher, t.subscriber, t.publication): t for t in found}.values())
     if subscriber is not None:
         wanted = Location.of(roots.parse(os.fspath(subscriber)))
-        # The folder it is known by may have become a link to where it is; what was asked for has no links.
+        # The recorded folder may have become a link to the new place; the requested path has no links.
         chosen = [item for item in unique if os.path.realpath(item.subscriber) == str(wanted)]
         if not chosen:
             known = ", ".join(sorted(str(item.subscriber) for item in unique)) or "none"
@@ -179,7 +179,7 @@ def targets_of(
 
 
 def _read(item: Project | str | os.PathLike[str]) -> Project | str | os.PathLike[str]:
-    """Return the project of a merge publication's file; another item as it is."""
+    """Return the project of a merge publication's file; other items unchanged."""
     if isinstance(item, Project) or not roots.names_file(os.fspath(item)):
         return item
     from mergerepl.config import project_file as config
@@ -208,7 +208,7 @@ def _of_item(item: Project | str | os.PathLike[str]) -> list[Target]:
 
 
 def root_of(replica: str | os.PathLike[str]) -> Location:
-    """Return the folder of a replica; what is said of another text shows no credentials."""
+    """Return the folder of a replica. Messages about an invalid text mask its credentials."""
     return Location.of(roots.existing(os.fspath(replica)))
 
 

@@ -1,7 +1,6 @@
-"""The socket of a warm agent, in the root of a publisher: processes of the same user on the same machine get through.
+"""The socket of a warm agent, in the root of a publisher; only processes of the same user on the same machine can connect.
 
-A socket file that an agent left, or that a copy of the root has, leads nowhere: nobody answers there, and
-the next agent replaces it.
+A socket file that an agent left, or that a copy of the root has, is not answered, and the next agent replaces it.
 """
 
 from __future__ import annotations
@@ -37,27 +36,27 @@ class AgentSocket:
     def close(self) -> None:
         """Stop listening, and remove the file unless another agent has replaced it."""
         with suppress(OSError):
-            # As long as this one listens, its inode is no other's.
+            # While this one listens, its inode is unique.
             if os.stat(SOCKET, dir_fd=self.folder, follow_symlinks=False).st_ino == self.inode:
                 os.unlink(SOCKET, dir_fd=self.folder)
         with suppress(OSError):
-            # It wakes the thread that waits for connections; `close` does not.
+            # `shutdown` wakes the thread that waits for connections; `close` does not.
             self.listener.shutdown(socket.SHUT_RDWR)
         self.listener.close()
         os.close(self.folder)
 
 
 def listen(root: Location) -> AgentSocket | None:
-    """Return a socket that listens in a root, which only this user may open; None if another agent listens there.
+    """Return a listening socket in a root that only this user may open; None if another agent listens there.
 
     It sets this process's umask for a moment: call it before there are threads.
 
-    Raises: FileNotFoundError if the folder is empty or not there; OSError if there can be none.
+    Raises: FileNotFoundError if the folder is empty or missing; OSError if no socket can be made.
     """
     if not hasattr(socket, "SO_PEERCRED"):
         raise OSError(errno.ENOTSUP, "this system does not say who is at the other end")
     if is_absent(root):
-        # A store that is mounted later; with a socket in it the folder would not be empty any more.
+        # A store may be mounted here later; with a socket the folder would not be empty.
         raise FileNotFoundError(errno.ENOENT, "nothing is there")
     folder = os.open(root, os.O_RDONLY | os.O_DIRECTORY)
     try:
@@ -87,7 +86,7 @@ def listen(root: Location) -> AgentSocket | None:
 
 
 def connect(root: Location, *, timeout_s: float) -> socket.socket | None:
-    """Return a connection to the agent that listens in a root; None if there is none of this user."""
+    """Return a connection to this user's agent that listens in a root, or None."""
     with suppress(OSError), _opened(root) as folder:
         if not _is_ours(folder):
             return None
@@ -104,20 +103,20 @@ def connect(root: Location, *, timeout_s: float) -> socket.socket | None:
 
 
 def is_there(root: Location) -> bool:
-    """Return whether a root has the socket of an agent of this user, be it one that has ended."""
+    """Whether a root has the socket of an agent of this user, running or ended."""
     with suppress(OSError), _opened(root) as folder:
         return _is_ours(folder)
     return False
 
 
 def is_same_user(connection: socket.socket) -> bool:
-    """Return whether the process at the other end is this user's."""
+    """Whether the process at the other end is this user's."""
     given = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
     return bool(_CREDENTIALS.unpack(given)[1] == os.geteuid())
 
 
 def open_log(root: Location) -> int:
-    """Return the file, open for writing, that takes what an agent in the background says.
+    """Open the log file of an agent in the background for writing.
 
     Raises: OSError.
     """
@@ -141,12 +140,12 @@ def _opened(root: Location) -> Iterator[int]:
 
 
 def _address(folder: int) -> str:
-    """Return a name of the socket that is short for every root: the system takes 107 bytes."""
+    """Return a short name of the socket for every root: the system takes 107 bytes."""
     return f"/proc/self/fd/{folder}/{SOCKET}"
 
 
 def _is_ours(folder: int) -> bool:
-    """Return whether a socket of this user is there.
+    """Whether a socket of this user exists in the folder.
 
     Raises: OSError.
     """
@@ -160,16 +159,16 @@ def _is_ours(folder: int) -> bool:
 def _remove_former(folder: int) -> None:
     """Remove the socket of an agent that has ended.
 
-    Raises: OSError if something else is there.
+    Raises: OSError if another kind of file has its name.
     """
     if _is_ours(folder):
         os.unlink(SOCKET, dir_fd=folder)
 
 
 def _is_answered(folder: int) -> bool:
-    """Return whether an agent answers at the socket.
+    """Whether an agent answers at the socket.
 
-    Raises: OSError if it cannot be asked, as that of another user.
+    Raises: OSError if the connection is refused for another reason, as to another user's socket.
     """
     with socket.socket(socket.AF_UNIX) as probe:
         probe.setblocking(False)
@@ -178,6 +177,6 @@ def _is_answered(folder: int) -> bool:
         except (ConnectionRefusedError, FileNotFoundError):
             return False
         except BlockingIOError:
-            # So many wait there already.
+            # The agent's queue of connections is full.
             return True
     return True

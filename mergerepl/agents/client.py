@@ -1,4 +1,4 @@
-"""A command that a warm agent runs: it has its Java already. No library is loaded here."""
+"""The client side of a command that a warm agent runs: the agent has its Java already. No library is loaded here."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _PATIENCE_S = 0.5
 def hand_over(roots: Sequence[Location], arguments: Sequence[str], progress: Progress) -> int | None:
     """Let the agent of one of these roots run a command; return the exit code, or None if no agent does.
 
-    Raises: AgentLostError if the agent ended in the middle of it.
+    Raises: AgentLostError if the agent ended during it.
     """
     for root in roots:
         if (connection := connect(root, timeout_s=_ANSWER_S)) is None:
@@ -41,9 +41,9 @@ def hand_over(roots: Sequence[Location], arguments: Sequence[str], progress: Pro
 
 
 def _let_begin(messages: Messages, arguments: Sequence[str], progress: Progress) -> None:
-    """Ask, wait for the turn, and let the agent begin.
+    """Send the command, wait for its turn, and let the agent begin.
 
-    Raises: OSError; the agent begins nothing then.
+    Raises: OSError; the agent then begins nothing.
     """
     request = {
         "arguments": [*arguments],
@@ -52,7 +52,7 @@ def _let_begin(messages: Messages, arguments: Sequence[str], progress: Progress)
         "identity": identity(),
     }
     messages.send(**request)
-    # An agent that was stopped does not answer at all.
+    # A suspended agent does not answer at all.
     answer = messages.receive(timeout_s=_ANSWER_S)
     if "heard" not in answer:
         raise ConnectionRefusedError(str(answer.get("refused")))

@@ -1,4 +1,4 @@
-"""What the jobs of a root are, who runs them, and how to end that."""
+"""The jobs of a root, their agent, and how to stop it."""
 
 import os
 import signal
@@ -31,11 +31,11 @@ SYNC = "sync"
 _LOOK_S = 0.1
 
 _FOR_PUBLICATIONS = replace(new_job("", LOG_READER, {}), job_id="")
-"""The job of a log that is read for publications alone: without capture instances no table states it. It always runs."""
+"""The log reader job of a log read only for publications: no table has it without capture instances. It always runs."""
 
 
 def jobs_of(database: Database) -> list[Job]:
-    """Return the jobs of a folder, by their types. No Spark."""
+    """Return the jobs of a folder, by type. No Spark."""
     found: list[Job] = []
     # Between its steps `disable_db` leaves a folder without tables.
     if database.is_enabled and database.control.exists(CDC_JOBS):
@@ -62,7 +62,7 @@ def syncs(root: Location) -> bool:
 
 
 def replication_jobs(root: Location) -> list[Job]:
-    """Return the jobs of what a folder publishes: they run as long as the agent does, and no table has them."""
+    """Return the jobs of a folder's publications: they run as long as the agent does, and are in no table."""
     stated = ((DISTRIBUTE, distributes), (SYNC, syncs))
     return [
         Job(database_id="", job_type=job_type, job_id="", continuous=True)
@@ -74,7 +74,7 @@ def replication_jobs(root: Location) -> list[Job]:
 def agent_status(root: str | os.PathLike[str]) -> AgentStatus:
     """Return the agent of a root.
 
-    Raises: ConfigurationError if there is no such folder.
+    Raises: ConfigurationError if the folder does not exist.
     """
     path = roots.existing(os.fspath(root))
     who = holder(Location.of(path), file=AGENT_LOCK)
@@ -84,18 +84,18 @@ def agent_status(root: str | os.PathLike[str]) -> AgentStatus:
 
 
 _started: list[subprocess.Popen[bytes]] = []
-"""Agents that this process started. They outlive it; Python warns of a process that is forgotten while it runs."""
+"""Agents that this process started. They outlive it; Python warns about a running process that is forgotten."""
 
 
 def start_agent(
     roots_: Sequence[str], options: Sequence[str] = (), *, wait_s: float = 60.0
 ) -> list[AgentStatus]:
-    """Start the agent of some roots in the background, and wait until it has them all. Returns the agent of each.
+    """Start an agent in the background, and wait until it holds all roots. Returns the agent of each.
 
     `options` are options of `mergerepl agent run`.
 
-    Raises: ConfigurationError if there is no such folder; LeaseError if one has an agent already; StoreError if the agent
-        ended, or has not got so far in time: its log says why.
+    Raises: ConfigurationError if a folder does not exist; LeaseError if a root already has an agent; StoreError if the
+        agent ended or did not get that far in time (the reason is in its log).
     """
     before = [agent_status(root) for root in roots_]
     if (taken := next((each for each in before if each.pid is not None), None)) is not None:
@@ -143,9 +143,9 @@ def start_agent(
 
 
 def stop_agent(root: str | os.PathLike[str], *, wait_s: float = 600.0) -> AgentStatus:
-    """End the agent of a root, for all its roots. Returns the agent that was ended; without a pid there was none.
+    """Stop the agent of a root, for all its roots. Returns the agent that was stopped; without a pid if none ran.
 
-    It finishes the cycle that runs; this waits for it.
+    The agent finishes the cycle that runs; this waits for it.
 
     Raises: ConfigurationError if it runs on another machine; LeaseError if it did not end in time.
     """

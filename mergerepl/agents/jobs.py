@@ -37,7 +37,7 @@ Report = Callable[[JobEvent], None]
 
 @dataclass(frozen=True)
 class Intervals:
-    """Seconds between the end of a run and the next: of the syncs of a merge publisher, of a publisher's distributions."""
+    """Seconds from the end of a run to the next: for the syncs of a merge publisher, for a publisher's distributions."""
 
     sync_s: float = 60.0
     distribute_s: float = 5.0
@@ -54,7 +54,7 @@ def run_reported(root: Location, job: str, work: Callable[[], tuple[str, bool]],
         text, is_failed = error.message, True
         log.log(logging.INFO if isinstance(error, Transient) else logging.WARNING, "%s", text)
     except Exception as error:
-        # The other roots, and the other jobs, go on.
+        # The other roots and jobs go on.
         text, is_failed = f"{type(error).__name__}: {error}", True
         log.exception("%s: job %s failed", root, job)
     if text:
@@ -64,7 +64,7 @@ def run_reported(root: Location, job: str, work: Callable[[], tuple[str, bool]],
 
 @dataclass
 class DatabaseJobs:
-    """The jobs of one database. Kept between runs, the log reader reads again only what has changed."""
+    """The jobs of one database. The log reader is kept between runs, so that it reads only changed parts again."""
 
     database: Database
     report: Report
@@ -72,7 +72,7 @@ class DatabaseJobs:
     capture: CaptureState = field(default_factory=CaptureState)
     cleanup: CleanupState = field(default_factory=CleanupState)
     unreadable: str = ""
-    """Why the jobs cannot be read, as it was reported."""
+    """The reported reason why the jobs cannot be read."""
 
     @cached_property
     def reader(self) -> LogReader:
@@ -80,7 +80,7 @@ class DatabaseJobs:
         return log_reader(self.database, wait_s=_LOCK_WAIT_S, is_long_running=True)
 
     def look(self) -> None:
-        """Run what is due. A folder whose jobs cannot be read is reported once; the others go on."""
+        """Run the due jobs. A folder whose jobs cannot be read is reported once; the others go on."""
         try:
             jobs = self._jobs()
         except MergeReplError as error:
@@ -119,7 +119,7 @@ class DatabaseJobs:
             is_asked_to_stop=lambda: self._is_to_stop(job.job_type),
         )
         if not job.continuous:
-            # As in the original, it has come to its end: it runs again when it is started again.
+            # As in the original, the job has ended: it runs again when it is started again.
             stop_job(self.database.root, job.job_type, of_start=job.starts, lock_wait_s=_LOCK_WAIT_S)
         paused = "".join(f" Paused: {why}" for why in done.paused.values())
         if not done.transactions and not done.paused:
@@ -138,7 +138,7 @@ class DatabaseJobs:
 
 
 def sync_merge(root: Location) -> tuple[str, bool]:
-    """Run the merge sessions of what a root publishes. Returns what they did; sessions without changes are not named."""
+    """Run the merge sessions of a root's publications. Returns their reports, without sessions that changed nothing."""
     from mergerepl import api
 
     if not syncs(root):
@@ -159,7 +159,7 @@ def _session_text(session: SessionResult) -> str:
 
 
 def distribute_all(root: Location) -> tuple[str, bool]:
-    """Run the distribution agents of a root. Returns what they did; agents without commands are not named."""
+    """Run the distribution agents of a root. Returns their reports, without agents that had no commands."""
     if not distributes(root):
         return "", False
     from mergerepl.transactional.agents import distribute
@@ -183,10 +183,10 @@ def run(
 ) -> None:
     """Run the jobs of roots until asked to stop: the work that runs is finished first.
 
-    A folder without jobs (yet) is looked at again and again. `pause` waits some seconds between; it may work. Without
-    `intervals` the agent runs only captures, log readers and cleanups.
+    A folder without jobs (yet) is polled. `pause` waits some seconds between; it may work. Without `intervals` the
+    agent runs only captures, log readers and cleanups.
 
-    Raises: ConfigurationError if there is no such folder; LeaseError if another agent has one of them.
+    Raises: ConfigurationError if a folder does not exist; LeaseError if another agent has one of them.
     """
     from mergerepl.spark import session as engine
 
@@ -211,7 +211,7 @@ def run(
                 report(JobEvent(datetime.now(UTC), str(each.root), "agent", text))
             run_until_stopped(looks, is_asked_to_stop=is_asked_to_stop, pause=pause)
         finally:
-            # Before the locks are released: the next holder must not meet this JVM.
+            # Before the locks are released, so that the next holder does not overlap with this JVM.
             engine.stop()
 
 

@@ -1,4 +1,4 @@
-"""The one loop of an agent: work that is due, then a pause that serves clients; signals end it after the work that runs."""
+"""The loop of an agent: due work, then a pause that serves clients. A signal ends it after the running work."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ from mergerepl.agents.schedule import Timer
 T = TypeVar("T")
 
 LOOK_S = 0.5
-"""The agent looks this often for work that is due."""
+"""Seconds between two checks for due work."""
 
 _SIGNALS = (signal.SIGTERM, signal.SIGINT)
 _SIGNALS_S = 0.2
-"""The main thread lets signals in this often."""
+"""Seconds between two moments at which the main thread lets signals in."""
 
 
 class Stop:
@@ -58,7 +58,7 @@ def run_until_stopped(
     is_asked_to_stop: Callable[[], bool],
     pause: Callable[[float], None] = time.sleep,
 ) -> None:
-    """Call each function in turn until asked to stop. `pause` waits some seconds between; it may work."""
+    """Call each function in turn until asked to stop. `pause` waits some seconds between calls, and may do work."""
     while not is_asked_to_stop():
         for look in looks:
             if not is_asked_to_stop():
@@ -68,7 +68,7 @@ def run_until_stopped(
 
 
 def in_worker(work: Callable[[], T], *, name: str) -> T:
-    """Run work in a thread of its own and return its result, while the main thread lets signals in.
+    """Run work in its own thread and return its result, while the main thread lets signals in.
 
     In a main thread pyspark takes Ctrl-C for itself and cancels the running jobs.
     """
@@ -81,7 +81,7 @@ def in_worker(work: Callable[[], T], *, name: str) -> T:
 
 @contextmanager
 def signals() -> Iterator[Stop]:
-    """Take the signals that end an agent, and give them back."""
+    """Handle the signals that end an agent; restore the former handlers at the end."""
     stop = Stop()
     before = {number: signal.signal(number, stop) for number in _SIGNALS}
     try:

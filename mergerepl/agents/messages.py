@@ -1,4 +1,4 @@
-"""What a command and a warm agent say to each other: one JSON object a line.
+"""The protocol between a command and a warm agent: one JSON object a line.
 
 | from | message | means |
 |---|---|---|
@@ -29,7 +29,7 @@ LONGEST_REQUEST = 1_000_000
 
 
 class Messages:
-    """A connection on which messages go to and fro."""
+    """A connection that carries messages both ways."""
 
     def __init__(self, connection: socket.socket) -> None:
         self.connection = connection
@@ -43,9 +43,9 @@ class Messages:
         self.connection.sendall(json.dumps(message, separators=(",", ":")).encode() + b"\n")
 
     def receive(self, *, timeout_s: float | None, most: int | None = None) -> dict[str, Any]:
-        """Return the next message, of at most so many bytes.
+        """Return the next message, of at most `most` bytes.
 
-        Raises: TimeoutError, after which it can be called again; OSError if the other end is gone, or sends something else.
+        Raises: TimeoutError, after which it can be called again; OSError if the other end is gone or sends other data.
         """
         self.connection.settimeout(timeout_s)
         while b"\n" not in self._received:
@@ -65,7 +65,7 @@ class Messages:
 
 
 def identity() -> dict[str, object]:
-    """Return what two processes have in common if a command does the same in either.
+    """Return the properties that two processes share if a command has the same effect in either.
 
     Values of the environment are hashed: they may be secrets.
     """
@@ -81,6 +81,6 @@ def identity() -> dict[str, object]:
         "umask": umask(),
         "encoding of names": sys.getfilesystemencoding(),
         "environment": hashlib.sha256(variables).hexdigest(),
-        # A container may see other folders by the same names.
+        # A container may see other folders under the same names.
         "file systems": [os.readlink("/proc/self/ns/mnt"), top.st_dev, top.st_ino],
     }

@@ -35,8 +35,8 @@ def repeat(
     """Run `once`, report, wait, again. Return True after a signal, False after all sessions failed for good.
 
     Raises:
-        MergeReplError: One that another round would meet again, such as a wrong configuration. A replica that was there in
-            an earlier round and is not now may come back.
+        MergeReplError: One that another round would meet again, such as a wrong configuration. A replica that was
+            reachable in an earlier round may return.
     """
     has_run = has_failed = False
 
@@ -67,13 +67,13 @@ def repeat(
 
 
 def _is_final(session: SessionResult, *, has_run: bool) -> bool:
-    """Whether a session failed for a reason that the next round would meet again, and no article of it can go on."""
+    """Whether a session failed for a reason that the next round would meet again, without any article that can go on."""
     is_away = has_run and session.error is not None and _is_out_of_reach(session.error)
     return session.is_failed and not session.refused and not session.is_transient and not is_away
 
 
 def _is_out_of_reach(facts: Mapping[str, object]) -> bool:
-    """Whether an error's facts name a replica whose folder is gone, perhaps because it is not mounted any more."""
+    """Whether an error's facts name a replica whose folder is gone, perhaps because it is no longer mounted."""
     root = facts.get("replica")
     return root is not None and is_absent(Path(str(root)))
 

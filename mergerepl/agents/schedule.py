@@ -1,4 +1,4 @@
-"""When the jobs of an agent are due. Pure."""
+"""When an agent's jobs are due. Pure."""
 
 from dataclasses import dataclass, replace
 from datetime import datetime, time, timedelta
@@ -13,7 +13,7 @@ CLEANUP_RETRY = timedelta(hours=1)
 
 @dataclass(frozen=True)
 class Timer:
-    """When work that repeats is due: at once, then `interval_s` after each end, or at least `retry_s` after a failure."""
+    """The due times of repeated work: at once, then `interval_s` after each end, at least `retry_s` after a failure."""
 
     interval_s: float
     due_s: float = 0.0
@@ -31,16 +31,16 @@ class Timer:
 
 @dataclass(frozen=True)
 class CaptureState:
-    """A capture job as it was started, and its timer. Other parameters wait until the job is stopped and started."""
+    """A capture job as it was started, and its timer. Changed parameters take effect after a stop and start of the job."""
 
     running: Job | None = None
     timer: Timer = Timer(0.0)
 
     def requested(self, job: Job | None, now_s: float) -> "CaptureState":
-        """Return the state after a look at the stored job."""
+        """Return the state after reading the stored job."""
         if job is None or job.requested != "started":
             return CaptureState()
-        # The agent looks twice a second. A job that was stopped and started between two looks is another start.
+        # The agent polls twice a second. A job that was stopped and started between two polls counts as a new start.
         running = self.running
         if running is not None and (running.job_id, running.starts) == (job.job_id, job.starts):
             return self
@@ -57,12 +57,12 @@ class CaptureState:
 
 @dataclass(frozen=True)
 class CleanupState:
-    """What the agent knows of a cleanup job: when it last tried to run it. A run that failed is tried again in an hour."""
+    """The last time the agent tried to run a cleanup job. A failed run is tried again after an hour."""
 
     tried: datetime | None = None
 
     def is_due(self, job: Job | None, now: datetime) -> bool:
-        """Return whether it is to run now: its time has come since its last run. An agent makes up for a missed run."""
+        """Whether the job is due: its scheduled time has passed since its last run. An agent makes up for a missed run."""
         if job is None or job.requested != "started":
             return False
         at = time.fromisoformat(job.schedule or "02:00")

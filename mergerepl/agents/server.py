@@ -1,4 +1,4 @@
-"""What makes an agent warm for others: it listens in its roots, and runs the commands of clients one at a time."""
+"""The command server of a warm agent: it listens in its roots, and runs the commands of clients one at a time."""
 
 from __future__ import annotations
 
@@ -27,16 +27,16 @@ log = logging.getLogger(__name__)
 _REQUEST_S = 5.0
 _AGAIN_S = 0.1
 _SLOW_S = 10.0
-"""So long a client may let the agent wait."""
+"""Seconds that a client may let the agent wait."""
 
 Run = Callable[[Sequence[str], Progress], int]
 """Runs a command in this process, as `mergerepl ARGUMENTS` would; returns the exit code."""
 
 
 class CommandServer:
-    """Where clients wait. As a context it listens; `serve`, in the thread that works, runs what they ask for.
+    """Takes commands of clients. As a context it listens; `serve`, in the worker thread, runs them.
 
-    If anybody is listened to, `warm_up` runs meanwhile in a thread of its own.
+    If any root is listened in, `warm_up` runs at the same time in its own thread.
     """
 
     def __init__(
@@ -48,10 +48,10 @@ class CommandServer:
         self._waiting: queue.Queue[tuple[Messages, dict[str, Any]]] = queue.Queue()
 
     def __enter__(self) -> Self:
-        """Listen. A root where that is not possible is logged: its syncs run in processes of their own."""
+        """Listen. A root where that fails is logged: its syncs run in their own processes."""
         for root in self._roots:
             try:
-                # As this process was started: the engine sets variables of its own.
+                # The identity of the process as it was started: the engine sets variables of its own.
                 self._identity = identity()
                 found = listen(root)
             except FileNotFoundError as error:
@@ -72,14 +72,14 @@ class CommandServer:
         return self
 
     def __exit__(self, *_: object) -> None:
-        """Stop listening. Those that wait run their commands themselves."""
+        """Stop listening. Waiting clients run their commands themselves."""
         for each in self._sockets:
             each.close()
         while not self._waiting.empty():
             self._waiting.get()[0].connection.close()
 
     def serve(self, seconds: float) -> None:
-        """Wait so long for a client; run its command, however long that takes."""
+        """Wait up to `seconds` for a client; run its command to the end."""
         try:
             messages, request = self._waiting.get(timeout=seconds)
         except queue.Empty:
@@ -108,9 +108,9 @@ class CommandServer:
                 connection.close()
 
     def _asked(self, messages: Messages) -> dict[str, Any]:
-        """Return what a client asks for.
+        """Return a client's request.
 
-        Raises: OSError, LookupError or TypeError if it is not to be run here.
+        Raises: OSError, LookupError or TypeError if the command is not to be run here.
         """
         if not is_same_user(messages.connection):
             raise PermissionError("another user")
@@ -137,17 +137,17 @@ class CommandServer:
                     code = self._run(request["arguments"], _ClientProgress(client))
             client.send(exit=code)
         except OSError as error:
-            # The client has gone before its turn came, or its folder has.
+            # The client went away before its turn, or its folder did.
             log.info("a client is not served: %s", error)
 
 
 class _Client:
-    """Who is shown what a command does. A client that goes away does not end the command."""
+    """The client of a command, to whom its output goes. A client that goes away does not end the command."""
 
     def __init__(self, messages: Messages) -> None:
         self._messages = messages
         self._is_gone = False
-        # Articles are worked on side by side.
+        # Articles are processed in parallel.
         self._lock = threading.Lock()
 
     def send(self, **message: object) -> None:
@@ -160,22 +160,18 @@ class _Client:
 
 
 class _ClientProgress(NoProgress):
-    """Progress that the client shows."""
-
     def __init__(self, client: _Client) -> None:
         self._client = client
 
     def step(self, name: str, *, article: str | None = None, rows: int | None = None) -> None:
-        """Send the step."""
         self._client.send(step=[name, article, rows])
 
     def __exit__(self, *_: object) -> None:
-        """Let the client clear its line."""
         self._client.send(shown=True)
 
 
 class _Sending(io.RawIOBase):
-    """Sends what is written as text of a name."""
+    """Sends written text as messages of one name."""
 
     def __init__(self, client: _Client, name: str, *, is_terminal: bool) -> None:
         self._client, self._name, self._is_terminal = client, name, is_terminal
@@ -192,21 +188,19 @@ class _Sending(io.RawIOBase):
 
 
 class _ClientStream(io.TextIOWrapper):
-    """A stream of the client's process."""
-
     def __init__(self, client: _Client, name: str, *, is_terminal: bool) -> None:
         raw = cast(Any, _Sending(client, name, is_terminal=is_terminal))
         super().__init__(raw, encoding="utf-8", errors="backslashreplace", newline="\n", write_through=True)
         self._client = client
 
     def write_table(self, table: Table) -> None:
-        """Let the client draw a table, who knows its terminal."""
+        """Let the client draw a table: it knows its terminal."""
         self._client.send(table=asdict(table))
 
 
 @contextlib.contextmanager
 def _shown_to(client: _Client, *, is_terminal: bool) -> Iterator[None]:
-    """Send what is written and logged to a client. One command runs at a time, so these are its own words."""
+    """Send output and log to a client. One command runs at a time, so all of it is the command's own."""
     out = _ClientStream(client, "out", is_terminal=is_terminal)
     err = _ClientStream(client, "err", is_terminal=False)
     logger, py4j = logging.getLogger(), logging.getLogger("py4j")
@@ -223,9 +217,9 @@ def _shown_to(client: _Client, *, is_terminal: bool) -> Iterator[None]:
 
 @contextlib.contextmanager
 def _working_in(folder: str) -> Iterator[None]:
-    """Take relative paths as a client does.
+    """Resolve relative paths as a client does.
 
-    Raises: OSError if there is no such folder.
+    Raises: OSError if the folder does not exist.
     """
     before = os.open(".", os.O_RDONLY | os.O_DIRECTORY)
     try:
@@ -237,12 +231,12 @@ def _working_in(folder: str) -> Iterator[None]:
 
 
 def warm_up() -> None:
-    """Start the engine, and load what a sync needs, before the first command comes."""
+    """Start the engine, and load the modules of a sync, before the first command arrives."""
     from mergerepl.spark import session as engine
 
     try:
         engine.interpreting(engine.session(long_running=True)).range(1).groupBy("id").count().toArrow()
         import_module("mergerepl.merge.session.merge_session")
     except Exception as error:
-        # The first command starts it, and says what fails.
+        # The first command starts it, and reports the failure.
         log.info("the engine was not started before it is needed: %s", error)

@@ -1,4 +1,4 @@
-"""What pydantic found wrong with the configuration, in the words of the file's reader."""
+"""Validation errors of pydantic as messages for the reader of the configuration file."""
 
 import re
 from collections.abc import Mapping
@@ -23,7 +23,7 @@ def refusal(
     *,
     type_: str = "merge",
 ) -> ConfigurationError:
-    """Return one error for everything that pydantic found; `models` are those of each place, by default a merge file's.
+    """Return one error for all findings of pydantic; `models` are those of each place, by default a merge file's.
 
     `type_` is the file's.
     """
@@ -51,7 +51,7 @@ def refusal(
 
 
 def _problem(found: ErrorDetails, models: Mapping[str, type[BaseModel]], type_: str) -> str:
-    """Return what is wrong with one value, in the words of this file's reader."""
+    """Describe one invalid value in the terms of the configuration file."""
     value, context = found["input"], found.get("ctx", {})
     match found["type"]:
         case "extra_forbidden" if instead := instead_of(type_, str(found["loc"][-1])):

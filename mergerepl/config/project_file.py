@@ -1,7 +1,7 @@
 """The configuration file: YAML to `Publication`.
 
-It reads the file and looks at the replicas' folders; it changes nothing. Every refusal is one
-`ConfigurationError` that names the file, the line, the key, the reason and what to do.
+It reads the file and checks the replicas' folders; it changes nothing. Every refusal is one `ConfigurationError` that
+names the file, the line, the key, the reason and the remedy.
 """
 
 import os
@@ -45,7 +45,7 @@ MERGE, TRANSACTIONAL = "merge", "transactional"
 
 
 def load(path: str | os.PathLike[str]) -> Publication:
-    """Return the merge publication that a configuration file states.
+    """Read the merge publication of a configuration file.
 
     Raises:
         ConfigurationError: The file cannot be read or is not valid, states another type of publication, or a replica's
@@ -62,7 +62,7 @@ def load(path: str | os.PathLike[str]) -> Publication:
 
 
 def load_any(path: str | os.PathLike[str]) -> Publication | TransactionalPublication:
-    """Return the publication that a configuration file states, of either type.
+    """Read the publication of a configuration file, of either type.
 
     Raises: ConfigurationError as `load`.
     """
@@ -87,9 +87,9 @@ def load_any(path: str | os.PathLike[str]) -> Publication | TransactionalPublica
 
 
 def _require_type(document: strict_yaml.Document, name: str) -> None:
-    """Check that a file's type is one that there is.
+    """Check that a file's type exists.
 
-    Raises: ConfigurationError that names all types.
+    Raises: ConfigurationError that lists all types.
     """
     stated = document.value.get("type", MERGE)
     if not isinstance(stated, str) or stated in (MERGE, TRANSACTIONAL):
@@ -179,7 +179,7 @@ def _publisher(text: str, check: "_Check", folder: Path) -> str:
 
 
 def _read(file: Path, name: str) -> str:
-    """Return the file's text: UTF-8, of a size that a person can have written."""
+    """Read the file's text: UTF-8, of a size that a person can have written."""
     try:
         with file.open("rb") as stream:
             content = stream.read(LARGEST_FILE + 1)
@@ -205,7 +205,7 @@ def _read(file: Path, name: str) -> str:
 
 
 class _Check:
-    """Refuses with the line of a key path."""
+    """Builds refusals that name the line of a key path."""
 
     def __init__(self, document: strict_yaml.Document, file: str) -> None:
         self.document = document
@@ -221,7 +221,7 @@ class _Check:
         )
 
     def unique(self, values: Iterable[str], path: Callable[[int], strict_yaml.KeyPath], what: str) -> None:
-        """Refuse two values that a case-blind or Unicode-composing file system would take for one."""
+        """Refuse two values that are one name for a case-blind or Unicode-composing file system."""
         first: dict[str, str] = {}
         for index, value in enumerate(values):
             if (other := first.get(folded(value))) is not None:
@@ -323,7 +323,7 @@ def _article(stated: ArticleKeys, check: _Check, path: strict_yaml.KeyPath, publ
 
 
 def _with_identity(columns: Iterable[str], identity: tuple[str, ...]) -> tuple[str, ...]:
-    """Return a vertical filter's columns; those that identify a row are always among them."""
+    """Add the columns that identify a row to a vertical filter."""
     chosen = tuple(columns)
     present = {column.lower() for column in chosen}
     return (*(column for column in identity if column.lower() not in present), *chosen)

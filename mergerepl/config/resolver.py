@@ -1,4 +1,4 @@
-"""What an article states for its resolver: the rules that need more than one of the keys."""
+"""The resolver settings of an article: rules that need more than one of the keys."""
 
 import re
 
@@ -13,17 +13,16 @@ _BRACKETS = re.compile(r"\[([^\]]+)\](?:\[([^\]]+)\])?")
 
 
 class ResolverKeyError(Exception):
-    """A key of `resolver` that does not go with the others."""
+    """A key of `resolver` that does not fit the others."""
 
     def __init__(self, key: str, problem: str) -> None:
-        """Name the key and what is wrong with it."""
         super().__init__(key, problem)
         self.key = key
         self.problem = problem
 
 
 def resolver_settings(stated: ResolverKeys, tracking: str) -> ResolverInfo:
-    """Return what is stated for the resolver. `resolver_info` is the original's form of `column` and `delimiter`.
+    """Return the resolver settings. `resolver_info` is the original's form of `column` and `delimiter`.
 
     Raises: ResolverKeyError.
     """
@@ -49,7 +48,7 @@ def resolver_settings(stated: ResolverKeys, tracking: str) -> ResolverInfo:
 
 
 def _function(stated: ResolverKeys) -> str:
-    """Return the name of the agent's function. `resolver_info` is the original's name of this key."""
+    """Return the agent function's name. `resolver_info` is the original's name of this key."""
     others = (
         key for key in ("column", "columns", "delimiter", "update_delete") if getattr(stated, key) is not None
     )

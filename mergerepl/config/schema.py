@@ -22,7 +22,7 @@ _RESERVED_FOLDERS = ("_mergerepl", "_delta_log", "_tracking", "_logreader", "_cd
 
 
 def folded(text: str) -> str:
-    """Return the form in which names are equal that a file system or Spark may take for one."""
+    """Return a form that is equal for names that a file system or Spark may treat as one."""
     return unicodedata.normalize("NFC", unicodedata.normalize("NFC", text).casefold())
 
 
@@ -80,7 +80,7 @@ def _retention(stated: object) -> timedelta:
 
 
 def _conflict_retention(stated: object) -> int:
-    """Return how many days conflicts are kept: as a retention, in whole days; 0: for ever."""
+    """Return the days that conflicts are kept: a retention in whole days; 0: for ever."""
     if stated == 0 and not isinstance(stated, bool):
         return 0
     days, rest = divmod(_retention(stated), timedelta(days=1))
@@ -92,7 +92,7 @@ def _conflict_retention(stated: object) -> int:
 
 
 def first_twice(names: Iterable[str]) -> str | None:
-    """Return the first column name that stands twice, case ignored as Delta does: `masse` is not `maße`."""
+    """Return the first duplicate column name, case ignored as Delta does: `masse` is not `maße`."""
     seen: set[str] = set()
     for name in names:
         if name.lower() in seen:
@@ -111,7 +111,7 @@ def _resolver(name: str) -> str:
 
 
 def _compensate(stated: bool | str) -> bool:
-    """Return whether what the publisher's table refuses is undone at the subscriber."""
+    """Whether the subscriber undoes changes that the publisher's table refuses."""
     if stated is True or stated == "both":
         instead = instead_of("merge", "compensate_for_errors", "both") or ""
         raise ValueError(f"is {shown(stated)}, a value of a later version. {instead.rstrip('.')}")
@@ -126,7 +126,7 @@ Table = Annotated[str, AfterValidator(_table)]
 
 
 class Keys(BaseModel):
-    """Values must have the right type as they are: `yes` is no name, "75" no number."""
+    """Values must have the right type as written: `yes` is not a name, "75" not a number."""
 
     model_config = ConfigDict(strict=True, extra="forbid", frozen=True)
 

@@ -31,10 +31,10 @@ class Document:
 
 
 class _UntaggedLoader(yaml.SafeLoader):
-    """Takes every value for what it looks like: a tag of the file's own (`!!int ""`) means what nobody checked."""
+    """Resolves values by their form alone: a tag of the file's own (`!!int ""`) would bypass the checks."""
 
     def __init__(self, text: str, *, name: str) -> None:
-        """Load a text; `name` is what messages call the file."""
+        """Load a text; `name` is the file's name in messages."""
         super().__init__(text)
         self.file_name = name
 
@@ -55,7 +55,7 @@ class _UntaggedLoader(yaml.SafeLoader):
 
 
 def parse(text: str, *, name: str) -> Document:
-    """Return the one document of a YAML text; `name` is what messages call the file.
+    """Return the one document of a YAML text; `name` is the file's name in messages.
 
     Raises:
         ConfigurationError: A syntax error, a tag, a key twice, endless aliases.
@@ -74,14 +74,14 @@ def parse(text: str, *, name: str) -> Document:
     except RecursionError as error:
         raise ConfigurationError(f"{name}: nested too deeply to be a configuration.", file=name) from error
     except (ValueError, OverflowError) as error:
-        # The constructors of numbers and dates: 2026-13-45, an integer of 5,000 digits.
+        # From the constructors of numbers and dates: 2026-13-45, an integer of 5,000 digits.
         raise ConfigurationError(
             f"{name}: holds a value that is no number or date: {error}.", file=name
         ) from error
 
 
 def _walk(root: yaml.Node, *, name: str) -> Iterator[tuple[KeyPath, yaml.Node]]:
-    """Yield every node with its key path, aliases followed, refusing what a configuration must not hold."""
+    """Yield every node with its key path, aliases followed; refuse invalid nodes."""
     waiting: list[tuple[KeyPath, yaml.Node, frozenset[int]]] = [((), root, frozenset())]
     seen = 0
     while waiting:
@@ -118,20 +118,20 @@ def _children(path: KeyPath, node: yaml.Node, name: str) -> list[tuple[KeyPath, 
             )
         first_lines[key.value] = line
         if key.tag != _MERGE:
-            # YAML 1.1 takes `on`, `yes` and `1` for other things than text; as keys they are text here.
+            # YAML 1.1 resolves `on`, `yes` and `1` to other types; as keys they are text here.
             key.tag = _TEXT
     # A merged mapping (`<<: *base`) is walked for its size; its keys have no path of their own.
     return [((*path, key.value), child) for key, child in node.value]
 
 
 def _place(error: yaml.YAMLError) -> str:
-    """Return ", line 3, column 7" where the parser says it."""
+    """Return ", line 3, column 7" if the parser gives it."""
     mark = getattr(error, "problem_mark", None) or getattr(error, "context_mark", None)
     return f", line {mark.line + 1}, column {mark.column + 1}" if mark else ""
 
 
 def _problem(error: yaml.YAMLError) -> str:
-    """Return what is wrong in the parser's words, without the file's text, which may hold a secret."""
+    """Return the parser's description, without the file's text, which may hold a secret."""
     if isinstance(error, yaml.reader.ReaderError):
         return (
             f"the character {chr(error.character)!r} is not allowed"

@@ -94,4 +94,4 @@ MODELS: dict[str, type[BaseModel]] = {
     "subscriptions": TransactionalSubscriptionKeys,
     "distribution_retention": RetentionKeys,
 }
-"""The model of each place of the file, for what problems say."""
+"""The model of each place of the file, for messages."""

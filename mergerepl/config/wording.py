@@ -18,7 +18,7 @@ _KINDS = {
 
 
 def known(given: str, known: Iterable[str], introduction: str) -> str:
-    """Return the nearest known name as a question, and all of them."""
+    """Return the nearest known name as a question, and all known names."""
     names = tuple(known)
     nearest = get_close_matches(given.lower(), names, n=1, cutoff=0.6)
     all_of_them = f"{introduction} {', '.join(f'`{name}`' for name in names)}"
@@ -26,7 +26,7 @@ def known(given: str, known: Iterable[str], introduction: str) -> str:
 
 
 def dotted(path: KeyPath) -> str:
-    """Return a key path as people write it: articles[0].tracking."""
+    """Return a key path as text: articles[0].tracking."""
     text = "".join(f"[{step}]" if isinstance(step, int) else f".{clean(step)}" for step in path)
     return text.removeprefix(".") or "the file"
 
@@ -37,7 +37,7 @@ def place(name: str, line: int | None) -> str:
 
 
 def kind(value: Any) -> str:
-    """Return what a value is, with the value if it is short enough to help."""
+    """Describe a value by its kind, with the value itself if it is short."""
     if isinstance(value, list | dict):
         return _KINDS[type(value)]
     return f"{_KINDS.get(type(value), 'a ' + type(value).__name__)} ({shown(value)})"
@@ -52,6 +52,6 @@ def shown(value: object) -> str:
 
 
 def clean(text: str) -> str:
-    """Return text without credentials and control characters, at most 80 characters of it."""
+    """Return text without credentials and control characters, cut to 80 characters."""
     safe = "".join(letter if letter.isprintable() else ascii(letter)[1:-1] for letter in roots.masked(text))
     return safe if len(safe) <= 80 else f"{safe[:77]}…"

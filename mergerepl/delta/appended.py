@@ -1,7 +1,7 @@
 """The tables that sessions append to (contents, tombstone, conflicts): Arrow or Spark writes rows, `deltalake` the log.
 
 A commit through Spark rebuilds the table's state before and after it: 0.7 s for three rows, 0.1 s this way
-(docs/decisions/0006). Both kinds of writers keep to Delta's protocol, so OPTIMIZE or a DELETE may come from Spark.
+(docs/decisions/0006). Both writers follow Delta's protocol, so OPTIMIZE or a DELETE may come from Spark.
 """
 
 from collections import Counter
@@ -39,12 +39,12 @@ if TYPE_CHECKING:
 _ROWS_OF_GROUP = 1 << 16
 
 _DICTIONARY_BYTES = 1 << 15
-"""Arrow looks each value of a group up in a dictionary until it has so many bytes: of rowguids and ids, in vain. With its
-default, a megabyte, writing took up to twice as long (measured), and the files were larger.
+"""Arrow looks each value of a group up in a dictionary until it has this many bytes, in vain for rowguids and ids. With
+its default, a megabyte, writing took up to twice as long (measured), and the files were larger.
 """
 
 _being_written: set[Location] = set()
-"""Folders of this process' writers: the two sides of a session append beside each other."""
+"""Folders of this process' writers: the two sides of a session append in parallel."""
 
 
 def append(
@@ -54,15 +54,15 @@ def append(
     *,
     even_if_empty: bool = True,
 ) -> int | None:
-    """Append rows of Spark, or of Arrow, once; without effect if the table holds the transaction already.
+    """Append rows of Spark, or of Arrow, once; without effect if the table already holds the transaction.
 
-    Batches of Arrow are written one after the other; if one cannot be made, nothing is appended. The caller holds the
-    replica. No rows are a commit too, unless `even_if_empty` is False. Returns how many rows were appended; None if they
-    had been.
+    Arrow batches are written one after the other; if one cannot be made, nothing is appended. The caller holds the
+    replica. An empty append is a commit too, unless `even_if_empty` is False. Returns the number of appended rows; None
+    if the table already held the transaction.
 
-    Raises: What making a batch raises; CommitConflictError if another agent committed a transaction of the same application
-        meanwhile; StoreError if the table lacks a column, cannot be committed to, or does not have the commit in its log
-        afterwards (another process overwrote it).
+    Raises: Any error of making a batch; CommitConflictError if another agent has committed a transaction of the same
+        application since; StoreError if the table lacks a column, cannot be committed to, or its log does not have the
+        commit afterwards (another process overwrote it).
     """
     state = open_table(table)
     if is_done(state, transaction):
@@ -76,7 +76,7 @@ def append(
     stats = {file: commit_statistics(read_footer(file), bounded) for file in files}
     count = sum(int(each["numRecords"]) for each in stats.values())
     if not even_if_empty:
-        # Spark writes a file also where a task has no rows.
+        # Spark also writes a file for a task without rows.
         for file in [file for file in files if not stats[file]["numRecords"]]:
             storage(file).delete(file)
             del stats[file]
@@ -100,10 +100,10 @@ def append(
 
 
 def _written(rows: DataFrame, table: Location, schema: StructType) -> list[Location]:
-    """Write rows as the table's columns to Parquet files in its folder; no reader sees them before they are committed."""
+    """Write rows as the table's columns to Parquet files in its folder; they are invisible to readers before the commit."""
     type_of = {field.name.lower(): field for field in schema}
     _require_columns(rows.columns, table, type_of)
-    # Only where types differ: every function of a column costs several messages to the JVM.
+    # Only if types differ: every function of a column costs several messages to the JVM.
     columns = [_as_stored(field, type_of[field.name.lower()]) for field in rows.schema]
     if any(isinstance(column, Column) for column in columns):
         rows = rows.select(columns)
@@ -112,7 +112,7 @@ def _written(rows: DataFrame, table: Location, schema: StructType) -> list[Locat
         # Spark's names hold a UUID of each write.
         files = [rename(file, table / file.name) for file in files_in(folder, ".parquet")]
     if not files:
-        # No rows make a file too, so Spark wrote to another place: its default file system is not this machine's.
+        # Even an empty append makes a file, so Spark wrote elsewhere: its default file system is not this machine's.
         raise StoreError(
             f"Spark wrote rows for '{table}', and there are none. Nothing was appended. Let Spark's default file "
             "system (spark.hadoop.fs.defaultFS) be file:///, and run where the replica's folder is.",
@@ -122,7 +122,7 @@ def _written(rows: DataFrame, table: Location, schema: StructType) -> list[Locat
 
 
 def _written_here(batches: "Iterator[pa.Table]", table: Location, state: TableState) -> Location:
-    """Write rows of Arrow as the table's columns to a file in its folder; a column that they lack is NULL."""
+    """Write Arrow rows as the table's columns to a file in its folder; missing columns are NULL."""
     import pyarrow as pa
     import pyarrow.parquet as pq
 
@@ -153,7 +153,7 @@ def _written_here(batches: "Iterator[pa.Table]", table: Location, state: TableSt
 
 @contextmanager
 def _folder_of_run(table: Location) -> Iterator[Location]:
-    """Give a folder for the files of one append, which their readers do not see; it is removed at the end."""
+    """Give a hidden folder for the files of one append; it is removed at the end."""
     folder = table / f"run-{uuid4()}"
     _being_written.add(folder)
     # The caller holds the replica: all other files here were left by a writer that died.
@@ -191,9 +191,9 @@ def _as_stored(field: StructField, stored: StructField) -> str | Column:
 def read(
     spark: SparkSession, table: Location, bounds: Bounds | None = None, *, version: int | None = None
 ) -> DataFrame:
-    """Return a table's rows as it is now, or was at a version, without files that hold none within the bounds.
+    """Return a table's rows at its head or a version, without files that hold no row within the bounds.
 
-    Rows outside of the bounds may be among them.
+    Rows outside the bounds may be among them.
 
     Raises: StoreError if its last commit is damaged.
     """
@@ -204,12 +204,12 @@ def read(
         chosen = [file for file in files if may_hold(file, bounds)]
         rows = read_files(spark, table, chosen or files[:1], state.schema)
         return rows if chosen else rows.limit(0)
-    # Delta leaves files out by literals only.
+    # Delta prunes files by literals only.
     return within(read_version(spark, table, state.version), bounds, F.lit)
 
 
 def within(rows: DataFrame, bounds: Bounds, constant: Callable[[int], Column]) -> DataFrame:
-    """Return the rows within the bounds; `constant` says how a number is written into the query."""
+    """Return the rows within the bounds; `constant` makes a column of a number."""
     for name, (above, most) in bounds.items():
         if above is not None:
             rows = rows.where(F.col(name) > constant(above))
@@ -219,12 +219,12 @@ def within(rows: DataFrame, bounds: Bounds, constant: Callable[[int], Column]) -
 
 
 def newest_runs(table: Location, *, rows: int) -> tuple[int, int] | None:
-    """Return a run after which the table has at least about so many rows, and at most half of all; and how many.
+    """Return a run after which the table has at least `rows` rows (about) and at most half of all, and their number.
 
-    None if there is no such run, or if the log does not say how many rows there are.
+    None without such a run, or if the log does not state the row counts.
     """
     last, count = f"max.{SEQ}", "num_records"
-    # Spark writes a file also where a task has no rows.
+    # Spark also writes a file for a task without rows.
     files = [file for file in plain_files(open_table(table), bounded=(SEQ,)) or () if file.get(count) != 0]
     if any(file.get(last) is None or file.get(count) is None for file in files):
         return None
@@ -240,7 +240,7 @@ def newest_runs(table: Location, *, rows: int) -> tuple[int, int] | None:
 
 
 def row_count(table: Location, *, from_run_exclusive: int | None = None) -> int | None:
-    """Return how many rows a table has, by its log: at most, in runs after one; None if that does not say it."""
+    """Return a table's row count by its log, an upper bound for runs after one; None if the log does not state it."""
     bounded = () if from_run_exclusive is None else (SEQ,)
     files = plain_files(open_table(table), bounded=bounded)
     if files is None:
@@ -252,7 +252,7 @@ def row_count(table: Location, *, from_run_exclusive: int | None = None) -> int 
 
 
 def delete_where(spark: SparkSession, table: Location, condition: Column) -> bool:
-    """Delete rows, in a commit that is marked as ours; none if there are none. Returns whether there were any."""
+    """Delete rows, in a commit marked as ours if any match. Returns whether any did."""
     if read(spark, table).where(condition).isEmpty():
         return False
     session = session_with_mark(spark, CommitMark("cleanup", "delete"))
@@ -266,14 +266,14 @@ def file_count(table: Location) -> int:
 
 
 def union_all(frames: Sequence[DataFrame]) -> DataFrame:
-    """Return the rows of all frames; a column some lack (another article's image) is NULL there."""
+    """Return the rows of all frames; a missing column (another article's image) is NULL."""
     return reduce(lambda one, other: one.unionByName(other, allowMissingColumns=True), frames)
 
 
 def join_small_files(spark: SparkSession, table: Location, *, large_bytes: int) -> None:
     """Rewrite a table's small files as few large ones (OPTIMIZE): the same rows, in a commit that changes no data.
 
-    Files that are large already are left alone, so that the work grows with the appended rows, not with the table.
+    Files that are already large are left alone, so that the work grows with the appended rows, not with the table.
     """
     session = new_session(spark)
     session.conf.set("spark.databricks.delta.optimize.minFileSize", str(large_bytes))

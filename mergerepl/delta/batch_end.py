@@ -1,4 +1,4 @@
-"""The commit that a batch left a table at, and the commits since: what a consumer asks of a table that it keeps.
+"""The commit at which a batch left a table, and the commits since: the check of a consumer on a table that it keeps.
 
 `cdc apply` and transactional subscriptions keep tables that users can change, too. A Delta transaction in the table does
 not show a RESTORE or an overwrite, and it expires (`delta.setTransactionRetentionDuration`). So a consumer remembers, with
@@ -10,12 +10,12 @@ its position, `left_at(table, version)` of its own last commit; `LeftAt.text` is
 | `same` | no commit | goes on |
 | `no_data` | only commits that changed no row, such as OPTIMIZE | goes on |
 | `foreign` | other writers changed rows | goes on; compares the rows of its batch by key |
-| `replaced` | a RESTORE to an older state, an overwrite, another table (`reason`) | refuses, names what fills it again |
+| `replaced` | a RESTORE to an older state, an overwrite, another table (`reason`) | refuses, names the remedy |
 
 `own` are the consumer's own commits since then (`is_own` of their marks): a run that died between its commit and its
-position finds them, whatever became of the transaction. Ask again after the batch's commit, before the position is saved:
-another writer may have been faster. Then remember the own commit's version, or `through` where nothing was written; never
-the head, which may have commits that `changes_since` did not read.
+position finds them, even if the transaction has expired. Call it again after the batch's commit, before the position is
+saved: another writer may have been faster. Then remember the own commit's version, or `through` if nothing was written;
+never the head, which may have commits that `changes_since` did not read.
 """
 
 from collections.abc import Callable, Iterable
@@ -32,7 +32,7 @@ SAME, NO_DATA, FOREIGN, REPLACED = "same", "no_data", "foreign", "replaced"
 
 @dataclass(frozen=True)
 class LeftAt:
-    """A commit of a table that cannot repeat: `version:hash` of its log file, and the table's id."""
+    """A unique commit of a table: `version:hash` of its log file, and the table's id."""
 
     commit: str
     table_id: str
@@ -78,7 +78,7 @@ class Since:
 
 
 def left_at(table: Location, version: int) -> LeftAt:
-    """Return what to remember of a commit.
+    """Return the value to remember for a commit.
 
     Raises: StoreError if its log file is gone.
     """
@@ -92,7 +92,7 @@ def left_at(table: Location, version: int) -> LeftAt:
 
 
 def changes_since(table: Location, left: LeftAt, is_own: Callable[[CommitMark], bool]) -> Since:
-    """Return what happened to a table since a batch left it at a commit. A table without commits since is not opened.
+    """Classify the commits to a table since a batch left it at a commit. A table without commits since is not opened.
 
     Raises: StoreError if the log has a gap or is damaged.
     """
@@ -121,9 +121,9 @@ def changes_since(table: Location, left: LeftAt, is_own: Callable[[CommitMark], 
 def classify(
     left: LeftAt, through: LeftAt, read: Iterable[Commit], is_own: Callable[[CommitMark], bool]
 ) -> Since:
-    """Return what the commits after a batch did. Pure."""
+    """Classify the commits after a batch. Pure."""
     own: list[Commit] = []
-    # Version of a commit that changed rows -> the clause that refuses it, if it replaced them.
+    # Version of a commit that changed rows -> the reason to refuse it, None unless it replaced them.
     others: dict[int, str | None] = {}
     last = left.version
     for commit in read:
@@ -138,7 +138,7 @@ def classify(
                     f"its version {commit.version} is a RESTORE to {where}, and the last batch left version {last}"
                 )
             else:
-                # The table is as it was then.
+                # The table is back in its state at that version.
                 others = {version: reason for version, reason in others.items() if version <= to}
         elif commit.replaces_rows:
             others[commit.version] = f"its version {commit.version} replaced rows ({commit.operation})"

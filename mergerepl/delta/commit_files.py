@@ -1,7 +1,7 @@
 """The change feed of a few commits, read from their own files with Arrow: as `CDCReader` does, without an engine.
 
-A commit with change files says its changes there. Of another, and where change files are not to be trusted, the rows of the
-files that it added were inserted and those of the files that it removed deleted (PROTOCOL.md, Change Data Files).
+Changes come from a commit's change files. If it has none, or they are not to be trusted, the rows of added files count
+as inserted and the rows of removed files as deleted (PROTOCOL.md, Change Data Files).
 """
 
 import math
@@ -39,22 +39,22 @@ COMMIT_VERSION = "_commit_version"
 
 
 MOST_ROWS = 10_000
-"""The most rows of one feed: what is made of them is interpreted (decision 0022)."""
+"""The most rows of one feed: their processing is interpreted (decision 0022)."""
 
 MOST_KEYS_BYTES = 1 << 30
-"""The largest table whose keys are looked up here: they are streamed, and the wanted ones kept."""
+"""The largest table whose keys are looked up here, by streaming them."""
 
 MOST_MATCHES = 10 * MOST_ROWS
-"""The most rows of a file that are read by the keys of an UPDATE: a tenant's key, say, may be that of all rows."""
+"""The most rows of a file that are read by the keys of an UPDATE: all rows may share a tenant's key, for example."""
 
 
 @dataclass(frozen=True)
 class UpdateKeys:
-    """The key of the rows that an UPDATE of delta-rs changed, before and after it, if it is proven (`update_keys`).
+    """The keys, before and after, of the rows that an UPDATE of delta-rs changed, if they are proven (`update_keys`).
 
-    `values`: the values of key columns. `rows`: the rows with these values in the files that it removed and added, without
-    nested columns, by file and with its kind; none if they are large. `doubt`: why nothing is proven. `is_gone`: a file is
-    gone (VACUUM).
+    `values`: the values of key columns. `rows`: the rows with these values in the removed and added files, without
+    nested columns, by file and with their kind; empty if they are large. `doubt`: why nothing is proven. `is_gone`: a
+    file is gone (VACUUM).
     """
 
     values: "Wanted" = field(default_factory=dict, compare=False)
@@ -74,11 +74,9 @@ def feed_of_files(
 ) -> "pa.Table":
     """Return the feed of some commits: `row` (a struct c0, …, one field for each of the columns), kind and version.
 
-    Args:
-        table: The table at the last of these versions; its rows are those of its files (`small_writer.article_problem`).
-        columns: The columns.
-        versions: Each version, and whether its change files are passed over.
-        keys: Versions of which only the rows with some keys count (`update_keys`).
+    The table is at the last of these versions, and its rows are those of its files (`small_writer.article_problem`).
+    `versions`: each version, and whether to ignore its change files. `keys`: versions of which only the rows with some
+    keys count (`update_keys`).
 
     Raises: NeedsSparkError if Arrow does not read the rows as Spark does.
     """
@@ -114,7 +112,7 @@ def _rows_of_version(
     most_bytes = MOST_BYTES if wanted is None else MOST_KEYS_BYTES
     counts = readable_rows(table, [file for file, _ in files], most_bytes=most_bytes)
     if len({kind for _, kind in files}) == 1:
-        # Their rows are all changes: none is copied.
+        # All their rows are changes, without copies.
         _require_few(count + sum(counts))
     return [(read_rows(file, table, columns, kind, wanted), kind) for file, kind in files]
 
@@ -146,7 +144,7 @@ def without_copied(rows: Sequence[tuple["pa.Table", str | None]], columns: Seque
 
 
 def differing(one: "pa.ChunkedArray[Any]", other: "pa.ChunkedArray[Any]") -> "pa.Array[Any]":
-    """Return where two columns of one type, which is not nested, differ in their bits."""
+    """Return a mask of the rows in which two columns of one non-nested type differ in their bits."""
     import pyarrow.compute as pc
 
     one_bits, other_bits = _bits(one), _bits(other)
@@ -156,7 +154,7 @@ def differing(one: "pa.ChunkedArray[Any]", other: "pa.ChunkedArray[Any]") -> "pa
 
 
 def _bits(values: "pa.ChunkedArray[Any]") -> "pa.Array[Any]":
-    """Return values as such that are equal if their bits are."""
+    """Return a form of values that is equal if their bits are."""
     import pyarrow as pa
 
     whole = pa.concat_arrays(values.chunks) if values.num_chunks else pa.array([], values.type)
@@ -178,7 +176,7 @@ def as_images(rows: "pa.Table", columns: Sequence[str]) -> "pa.Table":
 
 
 def files_of(table: Location, version: int, *, by_files: bool) -> Iterator[tuple[Location, str | None]]:
-    """Yield the files that say what a commit changed, with the kind of their rows; None: they say it themselves.
+    """Yield the files that hold a commit's changes, with the kind of their rows; None: the files state it.
 
     Raises: NeedsSparkError for deletion vectors and encoded names.
     """
@@ -209,13 +207,13 @@ def _require_few(rows: int) -> None:
 
 
 def readable_rows(table: TableState, files: Sequence[Location], *, most_bytes: int = MOST_BYTES) -> list[int]:
-    """Return how many rows each file has; raise NeedsSparkError if Arrow is not to read one of them."""
+    """Return the row count of each file; raise NeedsSparkError if Arrow cannot read one of them safely."""
     if len(files) > MOST_FILES or sum(facts_of(file).st_size for file in files) > most_bytes:
         raise TooLargeForArrowError("too many files, or too large ones")
     try:
         footers = [read_footer(file) for file in files]
     except (OSError, ValueError) as error:
-        # Gone or damaged: Spark says which, and what else can be read.
+        # Gone or damaged: Spark names the file, and may read it otherwise.
         raise NeedsSparkError(f"a file cannot be read: {error}") from error
     for footer in footers:
         if (problem := footer_problem(footer, table.names)) is not None:
@@ -273,7 +271,7 @@ def rows_with_keys(
 def rows_with_values(
     table: TableState, columns: Sequence[str], name: str, values: "pa.Array[Any]"
 ) -> "pa.Table":
-    """Return columns of a table's rows that have one of these values in one of the columns, as it is stored.
+    """Return columns of a table's rows whose stored value in one column is among these values.
 
     Raises: as `rows_with_keys`.
     """
@@ -317,11 +315,11 @@ def matching_rows(
     is_guid: bool = False,
     most_rows: float = math.inf,
 ) -> "pa.Table":
-    """Return columns of a file's rows that have wanted values in each of the wanted columns, which are among them.
+    """Return columns of a file's rows that have wanted values in each of the wanted columns, a subset of the columns.
 
-    Row groups without such a value are not read, by their statistics; of others the wanted columns come first.
+    Statistics exclude row groups without such a value; in the others the wanted columns are read first.
 
-    Raises: NeedsSparkError if there are more than the most rows.
+    Raises: NeedsSparkError if more than `most_rows` match.
     """
     import pyarrow as pa
     import pyarrow.compute as pc
@@ -348,7 +346,7 @@ def matching_rows(
 def _taken(
     source: "pq.ParquetFile", group: int, schema: "pa.Schema", names: Sequence[str], places: "pa.Array[Any]"
 ) -> "pa.Table":
-    """Return columns of some rows of a row group, in order; what follows the last of them is not read."""
+    """Return columns of some rows of a row group, in order; nothing after the last of these rows is read."""
     import pyarrow as pa
     import pyarrow.compute as pc
 
@@ -368,7 +366,7 @@ def _taken(
 def _row_group(source: "pq.ParquetFile", group: int, schema: "pa.Schema", names: Sequence[str]) -> "pa.Table":
     import pyarrow as pa
 
-    # Some kinds of texts that files hold cannot be chosen from.
+    # Arrow cannot select from some kinds of texts in files.
     return source.read_row_group(group, columns=names).cast(pa.schema([schema.field(n) for n in names]))
 
 
@@ -377,6 +375,6 @@ def _columns(rows: "pa.Table") -> dict[str, "pa.ChunkedArray[Any]"]:
 
 
 def image_of(table: TableState, columns: Sequence[str]) -> StructType:
-    """Return the type of the images that these columns make."""
+    """Return the type of images with these columns."""
     types = {field.name: field.dataType for field in table.schema}
     return StructType([StructField(f"c{i}", types[name]) for i, name in enumerate(columns)])

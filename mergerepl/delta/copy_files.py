@@ -1,4 +1,4 @@
-"""A small table's rows, given to an empty table as copies of its files: no Spark job, and the same bits.
+"""A small table's rows, given to an empty table as copies of its files: without a Spark job, bit for bit.
 
 An append by Delta on Spark takes 0.7 s for the smallest table, most of it to rebuild the table's state twice. Spark copies
 values that it would write differently (times of another calendar, INT96), columns that it checks, and larger tables.
@@ -35,7 +35,7 @@ _BOUNDED = frozenset({"byte", "short", "integer", "long", "string"})
 
 
 def copy_files(source: TableState, target: Location, transaction: Transaction) -> bool:
-    """Give the rows of a version to an empty table of the same columns, once. Returns False where Spark is to do it.
+    """Give the rows of a version to an empty table of the same columns, once. Returns False if Spark has to do it.
 
     Raises: CommitConflictError if the commit is not in the log afterwards; OSError if a file cannot be copied.
     """
@@ -60,7 +60,7 @@ def copy_files(source: TableState, target: Location, transaction: Transaction) -
 
 
 def _footers(source: TableState, target: TableState) -> "dict[Location, FileMetaData] | None":
-    """Return the files of a source with their footers; None where their rows may not be taken as they are."""
+    """Return the files of a source with their footers; None if their rows cannot be copied unchanged."""
     files = plain_files(source)
     if files is None or len(files) > MOST_FILES or target.metadata.partition_columns:
         return None
@@ -79,7 +79,7 @@ def _footers(source: TableState, target: TableState) -> "dict[Location, FileMeta
     required = [field["name"] for field in source.fields if not field["nullable"]]
     has_floats = any(leaf_types(field["type"]) & _FLOATS for field in source.fields)
     for footer in footers.values():
-        # Bounds of floats that other libraries write leave NaN out, and readers skip such rows.
+        # Bounds of floats by other libraries leave NaN out, and readers skip such rows.
         is_sparks = str(footer.created_by).startswith(_SPARKS_WRITER)
         if footer_problem(footer, source.names) is not None or (has_floats and not is_sparks):
             return None
@@ -89,7 +89,7 @@ def _footers(source: TableState, target: TableState) -> "dict[Location, FileMeta
 
 
 def _is_checked(field: dict[str, Any]) -> bool:
-    """Return whether Delta on Spark checks, pads or computes a column's values as it writes them."""
+    """Whether Delta on Spark checks, pads or computes a column's values on writing."""
     return bool(set(field["metadata"]) - _PLAIN_COLUMN) or has_not_null_parts(field["type"])
 
 

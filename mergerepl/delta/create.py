@@ -1,9 +1,8 @@
 """Create an empty Delta table by writing its first commit.
 
-A table made through an engine loses column comments, char lengths, constraints, defaults or generation
-expressions on the way, or costs a second each. The first commit of a Delta table is three JSON lines
-(PROTOCOL.md of Delta Lake: commitInfo, protocol, metaData), put in place by a hard link, which fails if there
-is a table already.
+A table made through an engine loses column comments, char lengths, constraints, defaults or generation expressions on
+the way, or costs a second each. The first commit of a Delta table is three JSON lines (PROTOCOL.md of Delta Lake:
+commitInfo, protocol, metaData), put in place by a hard link, which fails if a table exists.
 """
 
 import json
@@ -27,7 +26,7 @@ _READER_FEATURES = frozenset({"timestampNtz", "deletionVectors", "variantType"})
 
 @dataclass(frozen=True)
 class NewTable:
-    """What the first commit states."""
+    """The contents of the first commit."""
 
     fields: Sequence[Field]
     partition_columns: Sequence[str] = ()
@@ -37,7 +36,7 @@ class NewTable:
 
 
 def is_vacant(table: Location) -> bool:
-    """Return whether a table can be made there: nothing is there, no file, or those of an interrupted first commit."""
+    """Whether a table can be made: a free path, a folder without files, or one with an interrupted first commit only."""
     if not is_folder(table):
         return not is_there(table)
     log = log_path(table, 0).parent
@@ -47,7 +46,7 @@ def is_vacant(table: Location) -> bool:
 def create_table(path: Location, table: NewTable, mark: CommitMark) -> str:
     """Create the table and return its id.
 
-    Raises: StoreError if there already is a table, or the folder cannot be written.
+    Raises: StoreError if a table already exists, or the folder cannot be written.
     """
     table_id = str(uuid.uuid4())
     actions = [_commit_info(table, mark), _protocol(table), _metadata(table, table_id), *_clustering(table)]

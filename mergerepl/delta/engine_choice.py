@@ -1,7 +1,7 @@
-"""The choice between the two engines that read and write rows: Arrow with delta-rs for few of them, and Spark.
+"""The choice between the two engines that read and write rows: Arrow with delta-rs for few rows, and Spark.
 
-A session chooses once, when it has read the logs, before it reads a row or starts Java. Tables that Arrow or delta-rs
-refuse later, before they write, are left to Spark as well and counted; any other error fails the session.
+A session chooses once, after it has read the logs and before it reads a row or starts Java. Tables that Arrow or
+delta-rs refuse later, before they write, fall back to Spark and are counted; any other error fails the session.
 """
 
 import logging
@@ -28,19 +28,19 @@ log = logging.getLogger(__name__)
 
 
 class NeedsSparkError(Exception):
-    """Only Spark reads or writes these rows as Delta means them; nothing was written. The message is a clause: why."""
+    """Only Spark reads or writes these rows correctly; nothing was written. The message is a clause with the reason."""
 
 
 class TooLargeForArrowError(NeedsSparkError):
-    """There are more rows or bytes than are worked on in this process: Spark is the engine for them."""
+    """More rows or bytes than this process handles: Spark is the engine for them."""
 
 
 @contextmanager
 def arrow_refusals() -> Iterator[None]:
     """Turn an error with which Arrow or delta-rs refuse to read or write into a NeedsSparkError.
 
-    `MERGEREPL_STRICT_ENGINE` leaves the errors of these libraries as they are, so that a test sees a refusal that this code
-    does not foresee. What cannot be read at all, Spark explains better.
+    `MERGEREPL_STRICT_ENGINE` leaves the errors of these libraries unchanged, so that a test sees a refusal that this
+    code does not foresee. Spark explains unreadable data better.
     """
     from deltalake.exceptions import CommitFailedError, DeltaError
     from pyarrow import ArrowException
@@ -48,7 +48,7 @@ def arrow_refusals() -> Iterator[None]:
     try:
         yield
     except CommitFailedError:
-        # Another writer was first: that is no refusal.
+        # Another writer was first, which is not a refusal.
         raise
     except OSError as error:
         raise NeedsSparkError(f"a file cannot be read: {reason_of(error)}") from error
@@ -59,7 +59,7 @@ def arrow_refusals() -> Iterator[None]:
 
 
 def require_texts(rows: "pa.Table | pa.RecordBatch") -> None:
-    """Check that all texts are UTF-8: to Spark, other bytes are a text, too.
+    """Check that all texts are UTF-8; Spark accepts other bytes as text, too.
 
     Raises: NeedsSparkError.
     """
@@ -73,7 +73,7 @@ def require_texts(rows: "pa.Table | pa.RecordBatch") -> None:
 
 @dataclass(frozen=True)
 class EngineChoice:
-    """Whether Arrow and delta-rs read and write few rows of a session (`uses_arrow`), and the tables they leave to Spark.
+    """Whether Arrow and delta-rs read and write few rows of a session (`uses_arrow`), and the tables left to Spark.
 
     `for_spark` is the choice: table -> why. `fallbacks` also collects the tables that were refused later.
     """
@@ -88,7 +88,7 @@ class EngineChoice:
             self.fall_back(table, error)
 
     def fall_back(self, table: Location, error: NeedsSparkError) -> None:
-        """Note that Spark reads or writes a table; only a table that is not large counts, and its first reason."""
+        """Note that Spark reads or writes a table. A large table does not count; the first reason is kept."""
         log.info("Spark: table '%s': %s", table, error)
         if not isinstance(error, TooLargeForArrowError):
             self.fallbacks.setdefault(table, f"table '{table.name}': {error}")

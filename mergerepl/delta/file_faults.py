@@ -1,8 +1,8 @@
-"""Files of a table that libraries other than Spark read or remove wrongly: find them, and write them again.
+"""Files of a table that libraries other than Spark misread or remove wrongly: find and rewrite them.
 
 By default Spark writes times as INT96. deltalake takes these for nanoseconds in 64 bits, and when it rewrites the file,
-9999-12-31 has become 1816-03-29. And Spark writes a path such as `region=Île/…` as it is, where deltalake encodes it: the
-file that deltalake then removes is not the table's.
+9999-12-31 becomes 1816-03-29. Spark writes a path such as `region=Île/…` unencoded, deltalake encodes it: the file that
+deltalake then removes does not belong to the table.
 
 A faulty file is replaced by the same rows in the same order, in a commit that changes no data.
 
@@ -42,35 +42,35 @@ from mergerepl.store.folders import (
 from mergerepl.store.location import Location
 
 _AS_ONE = {
-    # One task reads a file from its begin to its end: deletion vectors and row ids count rows.
+    # One task reads a file from start to end: deletion vectors and row ids count rows.
     "spark.sql.files.maxPartitionBytes": str(2**50),
     "spark.sql.files.minPartitionNum": "1",
     "spark.sql.files.maxRecordsPerFile": "0",
-    # The file's own bytes, whatever the table pads.
+    # Read the file's own bytes, whatever the table pads.
     "spark.sql.readSideCharPadding": "false",
 }
 
 
 @dataclass(frozen=True)
 class FaultyFiles:
-    """Paths of a table's files as its log writes them: with times as INT96, and with names that are not ASCII."""
+    """Paths of a table's files as in its log: with times as INT96, and with non-ASCII names."""
 
     table: Location
     count: int
-    """All files of the table."""
+    """The number of all files of the table."""
     int96: Sequence[str]
     not_ascii: Sequence[str]
 
     @property
     def names(self) -> list[str]:
-        """All that have a fault."""
+        """All files with a fault."""
         return sorted({*self.int96, *self.not_ascii})
 
 
 def faulty_files(table: Location) -> FaultyFiles:
-    """Look at all files of a table's head.
+    """Check all files of a table's head.
 
-    Raises: StoreError if it is no table or its log has a gap; what deltalake and pyarrow raise if the log, or a file,
+    Raises: StoreError if it is not a table or its log has a gap; errors of deltalake and pyarrow if the log or a file
         cannot be read.
     """
     names = file_names(table, head_version(table))
@@ -84,7 +84,7 @@ def faulty_files(table: Location) -> FaultyFiles:
 
 
 def mend_files(spark: SparkSession, faults: FaultyFiles, mark: CommitMark) -> int:
-    """Replace the faulty files that are still in the table by ones that every library reads; return how many.
+    """Replace the table's remaining faulty files by files that every library reads; return their number.
 
     Times are written as Spark reads them. The caller holds the replica.
 
@@ -157,7 +157,7 @@ def _added(
     else:
         copy_file(old, new)
     stat = facts_of(new)
-    # The folder stays as its log writes it.
+    # The folder keeps its name from the log.
     path = f"{file['path'].rpartition('/')[0]}/{new.name}" if folder != table else new.name
     changed = {"path": path, "size": stat.st_size, "modificationTime": int(stat.st_mtime * 1000)}
     return {"add": {**file, **changed, "dataChange": False}}

@@ -1,4 +1,4 @@
-"""What Parquet files say in their footers: rows, bounds of columns, and times that not every library reads alike."""
+"""The contents of Parquet footers: rows, bounds of columns, and times that not every library reads alike."""
 
 from collections.abc import Collection, Iterable
 from typing import TYPE_CHECKING, Any
@@ -10,10 +10,10 @@ if TYPE_CHECKING:
     from pyarrow.parquet import FileMetaData
 
 _LONGEST_BOUND = 64
-"""Characters of a text that a commit states as a bound."""
+"""The most characters of a text that a commit states as a bound."""
 
 _REBASED = (b"org.apache.spark.legacyDateTime", b"org.apache.spark.legacyINT96")
-"""Notes in a file's footer that days and times before 1582 are those of another calendar: only Spark reads them."""
+"""Notes in a file's footer that days and times before 1582 follow another calendar: only Spark reads them correctly."""
 
 
 def read_footer(file: Location) -> "FileMetaData":
@@ -27,16 +27,16 @@ def read_footer(file: Location) -> "FileMetaData":
 
 
 def has_int96(footer: "FileMetaData") -> bool:
-    """Return whether a file holds times as INT96, at any depth."""
+    """Whether a file holds times as INT96, at any depth."""
     columns = (footer.schema.column(i) for i in range(len(footer.schema)))
     return any(column.physical_type == "INT96" for column in columns)
 
 
 def footer_problem(footer: "FileMetaData", names: Collection[str]) -> str | None:
-    """Return why only Spark reads a file as it is meant, as a clause; None if others may.
+    """Return, as a clause, why only Spark reads a file correctly; None if others may.
 
-    `names` are those of the table's columns and of the fields inside of them. To Delta a file may spell them in another
-    case; Arrow and delta-rs then take NULL for the column.
+    `names` are those of the table's columns and of their inner fields. Delta accepts another case in a file; Arrow and
+    delta-rs then take NULL for the column.
     """
     if has_int96(footer):
         return "timestamps as INT96"
@@ -53,9 +53,9 @@ def footer_problem(footer: "FileMetaData", names: Collection[str]) -> str | None
 
 
 def statistics_of(footer: "FileMetaData", name: str) -> list[Any]:
-    """Return what a file states of a top-level column of a plain type, one a row group: pyarrow's statistics or None.
+    """Return a file's statistics of a top-level column of a plain type, one a row group: pyarrow's statistics or None.
 
-    No entry if the file has no such column.
+    Empty if the file lacks the column.
     """
     index = {footer.schema.column(i).path: i for i in range(len(footer.schema))}.get(name)
     if index is None or "." in name:
@@ -64,9 +64,9 @@ def statistics_of(footer: "FileMetaData", name: str) -> list[Any]:
 
 
 def may_have(footer: "FileMetaData", group: int, name: str, values: "pa.Array[Any]") -> bool:
-    """Return whether a row group may have one of some values in a top-level column of whole numbers, texts or dates.
+    """Whether a row group may have one of some values in a top-level column of whole numbers, texts or dates.
 
-    Raises: ValueError if it states a text that is no UTF-8.
+    Raises: ValueError if its statistics hold a text that is not UTF-8.
     """
     import pyarrow as pa
     import pyarrow.compute as pc
@@ -81,14 +81,14 @@ def may_have(footer: "FileMetaData", group: int, name: str, values: "pa.Array[An
     try:
         lowest, highest = (pa.scalar(end, values.type) for end in (each.min, each.max))
     except OverflowError:
-        # A date after the year 9999 or before the year 1, which pyarrow hands over as Python's.
+        # A date outside the years 1 to 9999, which pyarrow cannot convert to Python's.
         return True
     is_inside = pc.and_(pc.greater_equal(values, lowest), pc.less_equal(values, highest))
     return bool(pc.any(is_inside).as_py())
 
 
 def null_count(footer: "FileMetaData", name: str) -> int | None:
-    """Return how many NULLs a top-level column of a plain type has in a file; None where the footer does not say."""
+    """Return the NULL count of a top-level column of a plain type; None if the footer does not state it."""
     groups = statistics_of(footer, name)
     if any(each is None or not each.has_null_count for each in groups) or not groups:
         return None
@@ -96,10 +96,10 @@ def null_count(footer: "FileMetaData", name: str) -> int | None:
 
 
 def commit_statistics(footer: "FileMetaData", bounded: Iterable[str]) -> dict[str, Any]:
-    """Return what a commit records of a file (PROTOCOL.md, Per-file Statistics).
+    """Return a commit's record of a file (PROTOCOL.md, Per-file Statistics).
 
-    `bounded` are the columns of whole numbers or texts with bounds; one is left out where the footer does not say them, or
-    where a text is too long.
+    `bounded` are the columns of whole numbers or texts with bounds. A column is left out if the footer lacks its bounds
+    or a text is too long.
     """
     stats: dict[str, Any] = {"numRecords": footer.num_rows, "minValues": {}, "maxValues": {}, "nullCount": {}}
     for name in bounded:
@@ -117,7 +117,7 @@ def _bounds(groups: list[Any]) -> tuple[Any, Any] | None:
     try:
         ends = [end for each in groups for end in (each.min, each.max)]
     except ValueError:
-        # A text that is no UTF-8.
+        # A text that is not UTF-8.
         return None
     is_short = all(isinstance(end, int) or len(end) <= _LONGEST_BOUND for end in ends)
     return (min(ends), max(ends)) if is_short else None

@@ -1,6 +1,6 @@
-"""The ranges that the keys of many changed rows lie in: files of a large table between two of them need not be read.
+"""The ranges of the keys of many changed rows: files of a large table between two of them need not be read.
 
-Often old rows change and new ones, and nothing between. The lowest and the highest key say nothing of that.
+Often old and new rows change, and none between. The lowest and the highest key do not show that.
 """
 
 from collections.abc import Callable, Sequence
@@ -18,7 +18,7 @@ MOST_RANGES = 32
 _BUCKETS = 1024
 
 _ROWS_PER_CHANGE, _ROWS = 4, 100_000
-"""With fewer rows or keys than these between the bounds, per change and in all, reading them costs less than a query."""
+"""With fewer rows or keys between the bounds than these, per change and in all, reading them costs less than a query."""
 
 
 def key_ranges(
@@ -28,14 +28,10 @@ def key_ranges(
     bounds: KeyBounds,
     changed: int,
 ) -> list[KeyBounds]:
-    """Return up to MOST_RANGES bounds of the first key column; none if the bounds of all keys serve as well.
+    """Return up to MOST_RANGES bounds of the first key column; empty if the bounds of all keys serve as well.
 
-    Args:
-        rows: Gives the changed rows (image fields); asked only if ranges may serve.
-        table: The table that they are merged into.
-        article: The article.
-        bounds: The bounds of all their keys.
-        changed: How many they are.
+    `rows` gives the changed rows (image fields), and is called only if ranges may help. `bounds` are those of all their
+    keys, `changed` is their number.
     """
     field, column = article.identity_fields[0], article.identity[0]
     number = numbered_key(article, field)
@@ -58,7 +54,7 @@ def key_ranges(
 
 
 def joined(buckets: Sequence[tuple[int, int, str, str]], most: int = MOST_RANGES) -> list[tuple[str, str]]:
-    """Return the ranges that sorted buckets make, split at the widest gaps.
+    """Join sorted buckets into ranges, split at the widest gaps.
 
     A bucket is its lowest and highest key, as numbers and as texts; a range is its lowest and highest key as texts.
     """
@@ -72,15 +68,15 @@ def joined(buckets: Sequence[tuple[int, int, str, str]], most: int = MOST_RANGES
 
 
 def _bucket(number: Column, lowest: Column, highest: Column) -> Column:
-    """Return which of about _BUCKETS equal parts of the way from the lowest to the highest number one lies in."""
+    """Return the bucket of a number, among about _BUCKETS equal parts from the lowest to the highest."""
     from_lowest, length = (end.cast("double") - lowest.cast("double") for end in (number, highest))
     return F.floor(from_lowest / F.greatest(length, F.lit(1.0)) * _BUCKETS)
 
 
 def _has_rows_between(table: TableState, column: str, lowest: str, highest: str, changed: int) -> bool:
-    """Return whether there are many more keys between two than change, and so many rows in the files that may hold them.
+    """Whether many more keys than changes, and enough rows in files, lie between two keys.
 
-    False as well where Arrow does not know the bounds of the files, or a day such as -0044-03-15.
+    False as well if Arrow does not know the bounds of the files, or for a day such as -0044-03-15.
     """
     import pyarrow as pa
     import pyarrow.compute as pc

@@ -1,4 +1,4 @@
-"""How a table's rows lie in its files: it decides how many rows are written again for one that changes."""
+"""The layout of a table's rows in its files: it determines how many rows are rewritten for one changed row."""
 
 import re
 from collections.abc import Iterator, Sequence
@@ -17,10 +17,10 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 FILE_BYTES = 128 * 1024**2
-"""The size of the files that a table is written in again."""
+"""The size of rewritten files."""
 
 CLUSTERING = "clustering"
-"""The feature of a table that has clustering columns, or had some."""
+"""The feature of a table that has or had clustering columns."""
 
 STATISTICS_COLUMNS = "delta.dataSkippingStatsColumns"
 INDEXED_COLUMNS = "delta.dataSkippingNumIndexedCols"
@@ -41,9 +41,9 @@ _PART = re.compile(r"`((?:[^`]|``)+)`|([^.`]+)")
 class Layout:
     """The files of a table at one version.
 
-    `rows` is None where the log does not say how many there are. `row_bytes` is the size of a row in the files that state
-    how many they hold, None if none does. `bounded` counts the files that state bounds of every key column, so that a
-    search by key may leave them out. `properties` are to be set so that new files state these.
+    `rows` is None if the log does not state row counts. `row_bytes` is the size of a row in the files that state
+    theirs, None without such files. `bounded` counts the files that state bounds of every key column, so that a search
+    by key may skip them. `properties` are to be set so that new files state these bounds.
     """
 
     files: int
@@ -56,7 +56,7 @@ class Layout:
 
 
 def layout(table: TableState, key: Sequence[str]) -> Layout:
-    """Return how the rows of a table lie in its files, by its log alone. `key` are the columns whose bounds count."""
+    """Return the layout of a table's rows, by its log alone. `key` are the columns whose bounds count."""
     import pyarrow.compute as pc
 
     files = table.files()
@@ -68,7 +68,8 @@ def layout(table: TableState, key: Sequence[str]) -> Layout:
     others = table.metadata.partition_columns
     bounded = [name for name in key if name not in others and table.field(name) is not None]
     has_bounds = pc.is_valid(files["path"])
-    # Not known here: bounds of columns that the table's properties leave out, and of `a.b` beside a field b of a struct a.
+    # Unknown here: bounds of columns that the table's properties leave out, and of `a.b` next to a field b of a struct
+    # a.
     for name in (f"min.{name}" for name in bounded if files.column_names.count(f"min.{name}") == 1):
         is_empty = pc.fill_null(pc.equal(counts, 0), False)
         has_bounds = pc.and_(has_bounds, pc.or_(pc.is_valid(files[name]), is_empty))
@@ -84,7 +85,7 @@ def layout(table: TableState, key: Sequence[str]) -> Layout:
 
 
 def _statistics_properties(table: TableState, wanted: Sequence[str]) -> dict[str, str]:
-    """Return the property to set so that Delta states bounds of these columns, too; none if it does."""
+    """Return the property that makes Delta state bounds of these columns, too; empty if it already does."""
     stated = table.properties.get(STATISTICS_COLUMNS)
     if stated is not None:
         named = [[part.lower() for part in path_of(each.strip())] for each in _LISTED.findall(stated)]
@@ -101,7 +102,7 @@ def _statistics_properties(table: TableState, wanted: Sequence[str]) -> dict[str
 
 
 def _leaves(type_: Json) -> int:
-    """Return as how many columns Delta counts one; the fields of a struct are counted one by one."""
+    """Return the number of columns for which Delta counts one; the fields of a struct are counted one by one."""
     if isinstance(type_, str) or type_["type"] != "struct":
         return 1
     return sum(_leaves(field["type"]) for field in type_["fields"])
@@ -126,7 +127,7 @@ def last_merges(table: TableState) -> list[Commit]:
 
 
 def refuse_unclustered(spark: "SparkSession", table: TableState, key: Sequence[str]) -> None:
-    """Check that a table with the feature `clustering` is clustered: Delta writes no other again.
+    """Check that a table with the feature `clustering` is clustered: Delta refuses to rewrite any other.
 
     Raises: StoreError.
     """
@@ -142,11 +143,11 @@ def refuse_unclustered(spark: "SparkSession", table: TableState, key: Sequence[s
 def write_in_key_order(
     spark: "SparkSession", table: TableState, key: Sequence[str], file_bytes: int, mark: CommitMark
 ) -> TableState:
-    """Write a table again in files of about a size, in the order of its key, in one marked commit that changes no data.
+    """Rewrite a table in key order and files of about `file_bytes`, in one marked commit that changes no data.
 
     A table with clustering columns keeps their order. The caller holds the replica.
 
-    Returns: The table at that commit; as it was if Delta found nothing to write again.
+    Returns: The table at that commit; unchanged if Delta found nothing to rewrite.
 
     Raises: CommitConflictError if another process overwrote the commit; StoreError if it changed data or rows; Delta's
         error if another writer's commit came first.
@@ -155,9 +156,9 @@ def write_in_key_order(
 
     session = session_with_mark(spark, mark)
     session.conf.set("spark.databricks.delta.optimize.maxFileSize", str(file_bytes))
-    # Values of partition columns are texts, which it reads and writes again.
+    # Delta reads and writes values of partition columns as text.
     session.conf.set("spark.sql.session.timeZone", "UTC")
-    # A boolean or binary key has no bounds, and its order is as good.
+    # A boolean or binary key has no bounds, but its order is as good.
     session.conf.set("spark.databricks.delta.optimize.zorder.checkStatsCollection.enabled", "false")
     columns = [quote(name) for name in key if name not in table.metadata.partition_columns]
     order = f"ZORDER BY ({', '.join(columns)})" if columns else ""
@@ -186,7 +187,7 @@ def write_in_key_order(
 
 
 def clustering_columns(spark: "SparkSession", table: TableState) -> list[list[str]]:
-    """Return the columns a table is clustered by, each as its path of names; none if it is not."""
+    """Return the columns a table is clustered by, each as its path of names; empty if it is not clustered."""
     if "clustering" not in table.features:
         return []
     (detail,) = spark.sql(f"DESCRIBE DETAIL delta.{quote(str(table.path))}").collect()

@@ -1,4 +1,4 @@
-"""Reading a Delta log without an engine: heads, commits and whether they are still the same."""
+"""Read a Delta log without an engine: heads, commits, and whether they are unchanged."""
 
 import json
 import os
@@ -20,11 +20,11 @@ LOG_FOLDER = "_delta_log"
 _COMMIT = re.compile(r"\d{20}\.json\Z")
 _SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:/")
 _CODED_ALIKE = re.compile(r"[A-Za-z0-9_.=/-]*")
-"""A path that is the same encoded (%) or not; a file with another path may have two names in a log."""
+"""A path that is the same percent-encoded or not; a file with another path may have two names in a log."""
 
 _VECTORS = "deletionVectors"
 _ABSOLUTE_PATH = "p"
-"""storageType of a deletion vector that is named by its whole path."""
+"""storageType of a deletion vector that is named by its full path."""
 CHECKPOINT = re.compile(r"(\d{20})\.checkpoint(?:\.[^.]+)*\.(?:parquet|json)\Z")
 """The name of a checkpoint file, of any kind; its group is the version."""
 
@@ -69,30 +69,30 @@ class Commit:
     restored_version: int | None = None
     """The version that a RESTORE went back to."""
     coded_added: tuple[str, ...] = ()
-    """Files that became part of it whose names libraries encode in different ways, such as `region=Île/…`."""
+    """Files added to the table whose names libraries encode in different ways, such as `region=Île/…`."""
     coded_removed: tuple[str, ...] = ()
     made_at_ms: int = 0
-    """When it was made, in milliseconds since 1970, by its writer's clock."""
+    """Time of the commit in milliseconds since 1970, by its writer's clock."""
     in_commit_ms: int | None = None
-    """Its in-commit timestamp in milliseconds since 1970: the time that Delta shows where the table has such times."""
+    """Its in-commit timestamp in milliseconds since 1970: the time that Delta shows for tables with such timestamps."""
     file_bytes: int = 0
-    """The size of the data files that it added and removed, as far as it states it."""
+    """The size of the data files that it added and removed, as far as the commit states it."""
     replaces_rows: bool = False
-    """It is an overwrite, of all rows or of some partitions, or replaced the table."""
+    """It is an overwrite, of all rows or of some partitions, or it replaced the table."""
 
     @property
     def removes_by_own_names(self) -> bool:
-        """True when it may name removed files differently from their writer. Spark repeats the names that it read."""
+        """True if it may name removed files otherwise than their writer did. Spark repeats the names that it read."""
         return bool(self.coded_removed) and not self.engine.startswith(_SPARK)
 
     @property
     def kind(self) -> str:
-        """What wrote the commit, as its mark says; empty without a mark."""
+        """The kind of the commit's writer, from its mark; empty without a mark."""
         return self.mark.kind if self.mark is not None else ""
 
     @property
     def changed_rows(self) -> int | None:
-        """How many rows were changed, by its writer's count; None if there is no count, or not of all.
+        """The number of changed rows by the writer's count; None if the count is missing or incomplete.
 
         Rows that an overwrite removes are not counted.
         """
@@ -105,7 +105,7 @@ class Commit:
 
     @property
     def merged_rows(self) -> tuple[int, int, int]:
-        """How many rows a MERGE inserted, updated and deleted, by its writer's own count."""
+        """Rows that a MERGE inserted, updated and deleted, by its writer's count."""
         counts = (
             self.metrics.get(f"numTargetRows{kind.title()}", self.metrics.get(f"num_target_rows_{kind}", "0"))
             for kind in ("inserted", "updated", "deleted")
@@ -115,16 +115,16 @@ class Commit:
 
     @property
     def copied_rows(self) -> int:
-        """How many rows a MERGE wrote again as they were, as their files have changed ones; 0 if it did not say."""
+        """Rows that a MERGE rewrote unchanged because their files held changed rows; 0 if the commit does not state it."""
         text = self.metrics.get("numTargetRowsCopied", self.metrics.get("num_target_rows_copied", ""))
         return int(text) if text.isdecimal() else 0
 
     @property
     def has_untrue_feed(self) -> bool:
-        """True when its change files may hold other values than it wrote: delta-rs computes an UPDATE twice.
+        """True if its change files may hold values other than the written ones: delta-rs computes an UPDATE twice.
 
-        `random()` and `uuid()` have another value then, and a zero that only changed its sign is left out. Before
-        its version 0.25 it did so for a MERGE, too; what is named `delta-rs.…` (until 1.0) may be as old as that.
+        `random()` and `uuid()` then differ, and a zero that only changed its sign is left out. Before version 0.25
+        delta-rs did so for a MERGE, too; an `engineInfo` of `delta-rs.…` (until 1.0) may be as old as that.
         """
         is_update = self.operation == "UPDATE" and self.engine.startswith(_DELTA_RS)
         return is_update or (self.operation == "MERGE" and self.engine.startswith("delta-rs."))
@@ -136,7 +136,7 @@ def log_path(table: Location, version: int) -> Location:
 
 
 def is_delta_table(table: Location) -> bool:
-    """Return whether there is a Delta log with at least one commit.
+    """Whether the folder has a Delta log with at least one commit.
 
     Raises: StoreError if it cannot be read: no permission, or a mount that does not answer.
     """
@@ -154,7 +154,7 @@ def is_delta_table(table: Location) -> bool:
 
 
 def table_place_problem(path: Location) -> str | None:
-    """Return what is at a path instead of a Delta table, as a clause; None if there is a Delta table.
+    """Describe, as a clause, a path that is not a Delta table; None for a Delta table.
 
     Raises: StoreError if the log cannot be read.
     """
@@ -179,7 +179,7 @@ def table_place_problem(path: Location) -> str | None:
 def head_version(table: Location) -> int:
     """Return the latest version of a table.
 
-    Raises: StoreError if there is no Delta log, or a commit before the latest one is missing from it.
+    Raises: StoreError if the Delta log is missing, or lacks a commit before the latest one.
     """
     try:
         names = names_in(table / LOG_FOLDER)
@@ -200,7 +200,7 @@ def head_version(table: Location) -> int:
 
 
 def last_version(table: Location) -> int | None:
-    """Return the highest version in a table's log folder, whatever is missing before it; None if there is no commit."""
+    """Return the highest version in a table's log folder, despite gaps; None without a commit."""
     try:
         return max(int(name[:20]) for name in names_in(table / LOG_FOLDER) if _COMMIT.match(name))
     except (OSError, ValueError):
@@ -208,12 +208,12 @@ def last_version(table: Location) -> int | None:
 
 
 def _refuse_gap(table: Location, versions: set[int], *, after: int) -> None:
-    """Check that no commit is missing after a version: without it the table's head is unknown.
+    """Check that the log has every commit after a version: with a gap the table's head is unknown.
 
     Raises: StoreError naming the first one.
     """
     head = max(versions)
-    # A listing may miss a file that was made while it ran, and hold the next one.
+    # A listing may miss a file made while it ran, and hold the next one.
     absent = (version for version in range(after + 1, head) if version not in versions)
     missing = next((version for version in absent if not exists(log_path(table, version))), None)
     if missing is None:
@@ -228,7 +228,7 @@ def _refuse_gap(table: Location, versions: set[int], *, after: int) -> None:
 
 
 def written_ns(table: Location, version: int) -> int:
-    """Return when a version's log file was written, in nanoseconds since 1970, by the file system's clock.
+    """Return the time at which a version's log file was written, in nanoseconds since 1970, by the file system's clock.
 
     Raises: FileNotFoundError if the file is gone.
     """
@@ -236,7 +236,7 @@ def written_ns(table: Location, version: int) -> int:
 
 
 def as_seen(table: Location, version: int) -> list[Any]:
-    """Return what distinguishes a table at a version from the same one after any other commit, as JSON can hold it.
+    """Return a JSON-able value that distinguishes a table at a version from the same table after any other commit.
 
     Raises: FileNotFoundError if the version's log file is gone.
     """
@@ -245,7 +245,7 @@ def as_seen(table: Location, version: int) -> list[Any]:
 
 
 def is_as_seen(seen: list[Any]) -> bool:
-    """Return whether a table is still as `as_seen` returned it: two look-ups, for a log of any length."""
+    """Whether a table is unchanged since `as_seen` returned this value: two look-ups, for a log of any length."""
     table, version = Location.of(seen[0]), seen[1]
     try:
         return as_seen(table, version) == seen and not exists(log_path(table, version + 1))
@@ -265,7 +265,7 @@ def commit_text(table: Location, version: int) -> str | None:
 
 
 def is_another_commit(table: Location, version: int, known: str | None) -> bool:
-    """Return whether a table's version is another commit than the `commit_text` known of it; False if either is gone."""
+    """Whether a table's version is another commit than the known `commit_text`; False if either is gone."""
     if known is None:
         return False
     found = commit_text(table, version)
@@ -284,7 +284,7 @@ def commits(
 
 
 def actions_of(text: str) -> list[dict[str, Any]]:
-    """Return the actions of a log file, one a line. A text in them may have characters that Python takes for line ends.
+    """Return the actions of a log file, one a line. Their texts may hold characters that Python treats as line ends.
 
     Raises: ValueError if it is not JSON.
     """
@@ -292,7 +292,7 @@ def actions_of(text: str) -> list[dict[str, Any]]:
 
 
 def _first_named(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    """Return an object of JSON. delta-rs before 1.6 writes what its caller calls `operation`, say, after its own."""
+    """Return a JSON object with the first of repeated keys: delta-rs before 1.6 writes its caller's keys after its own."""
     found = dict(pairs)
     if len(found) < len(pairs):
         found.update(reversed(pairs))
@@ -423,14 +423,14 @@ def _restored(info: Mapping[str, Any]) -> int | None:
 
 
 def _engine(info: Mapping[str, Any]) -> str:
-    """Return who wrote a commit. Beside a `clientVersion` of delta-rs, `engineInfo` is the caller's text."""
+    """Return the writer of a commit. If a `clientVersion` of delta-rs is present, `engineInfo` is the caller's text."""
     client = str(info.get("clientVersion") or "")
     stated = str(info.get("engineInfo") or client)
     return client if client.startswith(_DELTA_RS) and not stated.startswith(_DELTA_RS) else stated
 
 
 def _files_of(action: Mapping[str, Any]) -> Iterator[str]:
-    """Yield the paths that an action names, as in the log: of a file, and of a deletion vector beside it."""
+    """Yield the paths that an action names, as in the log: of a file, and of its deletion vector."""
     for kind in ("add", "remove", "cdc"):
         file = action.get(kind) or {}
         if "path" in file:
@@ -441,12 +441,12 @@ def _files_of(action: Mapping[str, Any]) -> Iterator[str]:
 
 
 def is_coded(name: str) -> bool:
-    """Return whether libraries may write this path of a log in different ways."""
+    """Whether libraries may write this path of a log in different ways."""
     return _CODED_ALIKE.fullmatch(name) is None
 
 
 def is_foreign(table: Location, name: str) -> bool:
-    """Return whether a path of the log leads out of the table's folder."""
+    """Whether a path of the log leads out of the table's folder."""
     if ":/" not in name and ".." not in name and "%" not in name and not name.startswith("/"):
         return False
     path = unquote(name)
@@ -459,8 +459,8 @@ def is_foreign(table: Location, name: str) -> bool:
 def find_own_commit(table: Location, mark: CommitMark, *, from_version_exclusive: int) -> Commit | None:
     """Return the commit after a version that carries this very mark, or None.
 
-    A write is read back with it: another process may have overwritten the commit on a local path. A repeated run
-    finds with it that a step is already done.
+    It reads back a write: another process may have overwritten the commit on a local path. It also shows a repeated run
+    that a step is already done.
     """
     head = head_version(table)
     for commit in commits(

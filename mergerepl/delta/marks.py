@@ -1,4 +1,4 @@
-"""Commit marks: who made a commit, kept in its `userMetadata`.
+"""Commit marks: the author of a commit, kept in its `userMetadata`.
 
 A commit of ours carries {"mergerepl": {"session", "step", "replid", "peer", "unit"}}; fields without a value are left out.
 So a reader of the log knows the author of a change, even if the process died between the commit and its bookkeeping.
@@ -18,7 +18,7 @@ SCHEMA = "schema"
 """The kind of commits that bring a schema change to a user's table."""
 
 MERGE_KINDS = frozenset({SETUP, APPLY, SCHEMA})
-"""The kinds of commits that merge replication writes to users' tables. It takes every other commit as a user's change."""
+"""The kinds of commits that merge replication writes to users' tables. It treats every other commit as a user's change."""
 
 
 @dataclass(frozen=True)
@@ -31,7 +31,7 @@ class CommitUnit:
 
 @dataclass(frozen=True)
 class CommitMark:
-    """Who made a commit: a session (or capture, or apply) and its step; at which replica, and with which other one."""
+    """The author of a commit: a session (or capture, or apply), its step, its replica and the peer replica."""
 
     session: str
     step: str
@@ -54,7 +54,7 @@ class CommitMark:
 
     @staticmethod
     def of_user_metadata(text: object) -> "CommitMark | None":
-        """Return the mark of a commit, None if it has none; other writers may state any JSON."""
+        """Return the mark of a commit, or None; other writers may store any JSON."""
         if not isinstance(text, str) or not text.startswith('{"mergerepl":'):
             return None
         try:
@@ -77,5 +77,5 @@ def _unit(stated: Any) -> CommitUnit | None:
 
 
 def is_own_of_merge(mark: CommitMark | None, replid: str) -> bool:
-    """Return whether merge replication wrote a commit at this replica, so that capture leaves it out."""
+    """Whether merge replication wrote a commit at this replica, so that capture leaves it out."""
     return mark is not None and mark.kind in MERGE_KINDS and mark.replid == replid

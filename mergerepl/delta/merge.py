@@ -1,4 +1,4 @@
-"""Bring a user's table to the final state of staged rows: one MERGE, marked, that happens once."""
+"""Bring a user's table to the final state of staged rows: one marked MERGE, exactly once."""
 
 import logging
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
@@ -38,7 +38,7 @@ from mergerepl.store.location import Location
 log = logging.getLogger(__name__)
 
 _OF_VECTORS = "deletionvectorid"
-"""A column that a MERGE adds to a table's own where it writes deletion vectors; where it rewrites files it does not."""
+"""A column that a MERGE adds to a table's own when it writes deletion vectors, but not when it rewrites files."""
 
 _LOGS_AT_ONCE = 2
 
@@ -59,24 +59,19 @@ def merge_rows(
     small_rows: Callable[[], SmallRows] | None = None,
     choice: EngineChoice | None = None,
 ) -> Commit:
-    """Bring a table to the staged final state of the rows whose `action` column says so, in one MERGE that happens once.
+    """Bring a table to the staged final state of the rows with an action, in one MERGE that happens once.
 
-    Args:
-        spark: Session whose JVM is used; the MERGE gets a session of its own.
-        staged: Gives the staged rows (RESOLVED columns) in a session.
-        table: The user's table.
-        article: The article at this side.
-        action: Name of the action column.
-        actions: Rows by action, to leave out clauses without rows.
-        bounds: Image field -> (lowest, highest) key, as literal texts: prunes files of the table.
-        transaction: Mark and transaction of the commit.
-        from_version_exclusive: Where to look for our own commit from.
-        generated_columns: Columns that Delta computes. Two merged halves of a row may give a value that
-            neither side sent, and Delta refuses any other.
-        left_out_columns: Columns of the table that the article leaves out. A row that was deleted after
-            `from_version_exclusive` and is inserted now gets its former values of them back.
-        small_rows: Gives the rows for delta-rs, which merges them without Spark if it may; by default Spark does.
-        choice: Counts the table if delta-rs may not.
+    The MERGE gets a session of its own in the JVM of `spark`. `staged` gives the staged rows (RESOLVED columns) in a
+    session, `action` names their action column. `actions`: rows by action, to leave out clauses without rows. `bounds`:
+    image field -> (lowest, highest) key, as literal texts: prunes files of the table. Our own commit is searched after
+    `from_version_exclusive`.
+
+    `generated_columns` are columns that Delta computes. Two merged halves of a row may give a value that neither side
+    sent; Delta refuses any other. `left_out_columns` are columns of the table that the article leaves out. A row that
+    was deleted after `from_version_exclusive` and is inserted now gets its former values of these columns back.
+
+    `small_rows` gives the rows to delta-rs, which merges them if it may; otherwise, and by default, Spark merges.
+    `choice` counts the table if delta-rs may not.
 
     Returns: Our commit; it changes no data if the table already was in the final state.
 
@@ -111,7 +106,7 @@ def merge_rows(
             ):
                 _merge(session, source, table, article, chosen, bounds, ranges, generated_columns, left_out)
 
-    # Where another writer changed rows that were read, everything is read and decided again; its rows are captured late.
+    # If another writer changed rows that were read, everything is read and decided again; its rows are captured late.
     lost = lost_commits(
         f"Article '{article.name}' at '{table}'",
         "the merge",
@@ -135,7 +130,7 @@ def analyse_merge(
 ) -> None:
     """Let Spark and Delta analyse the MERGE that `merge_rows` will execute with these arguments; no commit.
 
-    Raises: PySparkException or Py4JJavaError if the MERGE cannot be done, whatever its rows are.
+    Raises: PySparkException or Py4JJavaError if the MERGE is impossible for any rows.
     """
     chosen = _chosen(actions)
     with analysis_session(spark) as session:
@@ -145,9 +140,9 @@ def analyse_merge(
 
 @contextmanager
 def merges_prepared(spark: SparkSession, tables: Iterable[Location]) -> Iterator[None]:
-    """Let Delta on Spark read some tables' logs meanwhile, so that MERGEs which follow find them read; no commit.
+    """Let Delta on Spark read the logs of some tables in parallel, for the MERGEs that follow; no commit.
 
-    While Spark plans one query, it may run another. What is wrong with a table, its MERGE says.
+    While Spark plans one query, it may run another. A faulty table is reported by its MERGE.
     """
     with ThreadPoolExecutor(_LOGS_AT_ONCE) as pool:
         for table in tables:
@@ -175,7 +170,7 @@ def _chosen(actions: Mapping[str, int]) -> list[Action]:
 def _source(staged: DataFrame, action: str, chosen: Collection[Action]) -> DataFrame:
     named: Column = F.col(action)
     if Action.DELETE in chosen:
-        # In a table, a row that leaves is deleted.
+        # At the table, a row that leaves is deleted.
         named = F.when(named == Action.LEAVE.value, Action.DELETE.value).otherwise(named)
     rows = staged.select(named.alias("action"), f"{ROW}.*")
     return rows.where(F.col("action").isin([name.value for name in chosen]))
@@ -186,10 +181,10 @@ def merge_into(
 ) -> tuple[DeltaMergeBuilder, dict[str, DataType]]:
     """Return a MERGE of a source (`s`) into a table (`t`), and the types of the table's columns.
 
-    The session is one of `marked_session`, used for this MERGE alone.
+    The session comes from `marked_session` and is used for this MERGE alone.
     """
     target = DeltaTable.forPath(session, str(table)).alias("t")
-    # If a column is gone, Delta's error names it.
+    # If a column is missing, Delta's error names it.
     types = {field.name: field.dataType for field in target.toDF().schema}
     if _OF_VECTORS in map(str.lower, types):
         session.conf.set("spark.databricks.delta.merge.deletionVectors.persistent.enabled", "false")
@@ -221,13 +216,13 @@ def _merge(
     if Action.DELETE in chosen:
         merge = merge.whenMatchedDelete(condition=F.col("s.action") == Action.DELETE.value)
     if Action.UPDATE in chosen or Action.INSERT in chosen:
-        # An insert that finds its row (sent again, or inserted meanwhile by a user and captured late) updates it.
-        # A GUID in another case is the same row, and its text must be the same everywhere too.
+        # An insert that finds its row (sent again, or inserted by a user in between and captured late) updates it. A
+        # GUID in another case is the same row, and its text must be the same everywhere too.
         is_guid = article.rowguid_column is not None
         kept_equal = [name for name in columns if is_guid or name not in article.identity]
         if kept_equal:
             changed = {quote(name): values[quote(name)] for name in kept_equal}
-            # A row that is the same already (only its lineage is news) is neither rewritten nor counted.
+            # An identical row (only its lineage is new) is neither rewritten nor counted.
             same = [
                 same_value(F.col(f"t.{quote(name)}"), F.col(f"s.{field}"), source.schema[field].dataType)
                 for name, field in columns.items()
@@ -253,9 +248,9 @@ def with_left_out(
     version: int,
     wanted: Sequence[str],
 ) -> Iterator[tuple[DataFrame, dict[str, str]]]:
-    """Yield the source with columns that the article leaves out, as the table had them at a version; name -> field.
+    """Yield the source with the columns that the article leaves out, valued as of a version; name -> field.
 
-    If that version cannot be read any more, yield the source alone: the session must finish.
+    If that version can no longer be read, yield the source alone: the session must finish.
     """
     held = None
     left_out: dict[str, str] = {}
@@ -267,7 +262,7 @@ def with_left_out(
                 held = keep_in_memory(_held_then(before, source, article, bounds, left_out), now=True)
         except (PySparkException, Py4JJavaError) as error:
             if gone_reason(error) is None:
-                # A full disk or memory, say: the version is there, and the next run may read it.
+                # For example a full disk or memory: the version exists, and the next run may read it.
                 raise
             log.warning(
                 "%s: rows come back from a delete without the columns %s: version %s cannot be read: %s",
@@ -289,9 +284,9 @@ def _held_then(
     bounds: KeyBounds,
     left_out: Mapping[str, str],
 ) -> DataFrame:
-    """Return the former values of rows to be inserted in columns left out: identity fields, fields of `left_out`.
+    """For rows to be inserted, return the former values of left-out columns: identity fields, fields of `left_out`.
 
-    There is one row for each key: a user may have added a second row of it, and Delta would insert both.
+    Each key has one row: a user may have added a second row with it, and Delta would insert both.
     """
     inserted = source.where(F.col("action") == Action.INSERT.value)
     then = before.alias("t").join(inserted.alias("s"), on=same_key(article, bounds))

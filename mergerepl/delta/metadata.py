@@ -1,4 +1,4 @@
-"""What a table's metaData action states: its id, schema, partition columns and properties."""
+"""A table's metaData action: its id, schema, partition columns and properties."""
 
 import json
 from collections.abc import Mapping
@@ -7,21 +7,21 @@ from functools import cached_property
 from typing import Any
 
 STATS_PROPERTY = "delta.dataSkippingStatsColumns"
-"""Names the columns (whole numbers) for which every commit states the bounds of its files."""
+"""Names the whole-number columns for which every commit states the bounds of its files."""
 
 CDF_PROPERTY = "delta.enableChangeDataFeed"
 
 CONSTRAINT_PREFIX = "delta.constraints."
-"""What the property of a CHECK constraint begins with."""
+"""Prefix of a CHECK constraint's property."""
 
 FEED_COLUMNS = frozenset({"_change_type", "_commit_version", "_commit_timestamp"})
-"""Columns of the change data feed: no table that has one can have a feed."""
+"""Columns of the change data feed: a table with one of them cannot have a feed."""
 
 CHAR_VARCHAR = "__CHAR_VARCHAR_TYPE_STRING"
-"""The property of a column with its whole type, if char or varchar is in it, at any depth."""
+"""The property of a column with its full type, if that contains char or varchar at any depth."""
 
 GENERATION_EXPRESSION = "delta.generationExpression"
-"""The property of a column that says what Delta computes it from."""
+"""The property of a column with the expression that Delta computes it from."""
 
 DEFAULT_EXPRESSION = "CURRENT_DEFAULT"
 """The property of a column with its default value."""

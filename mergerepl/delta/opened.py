@@ -1,7 +1,7 @@
-"""Opened tables: what delta-rs read of a table's log. A session keeps them open and moves them forward.
+"""Opened tables: delta-rs' view of a table's log. A session keeps them open and moves them forward.
 
-Opening a table reads its log anew, which takes 6 to 40 ms; moving it forward reads the new commits, and finding out that
-there are none takes two look-ups.
+Opening a table reads its whole log, which takes 6 to 40 ms. Moving it forward reads the new commits; two look-ups show
+that there are none.
 """
 
 from collections import Counter
@@ -26,15 +26,15 @@ _lock = Lock()
 class OpenedTable:
     """A table's log as delta-rs read it, at the latest version or at one. It moves forward: use it through `at`.
 
-    It is trusted as long as the file of its last commit is the one that was read, by inode, size and time. A table that
-    was replaced by another one, or restored from a copy, has another file.
+    It is trusted while the file of its last commit is the one that was read, by inode, size and time. A table that was
+    replaced or restored from a copy has another file.
     """
 
     def __init__(self, path: Location, version: int | None) -> None:
         from deltalake import DeltaTable
 
         at = last_version(path) if version is None else version
-        # Before it is read: a file that is replaced at that moment is noticed next time.
+        # Taken before the log is read: a file replaced at that moment is noticed next time.
         seen = None if at is None else _seen(path, at)
         is_latest = version is None or not exists(log_path(path, version + 1))
         # delta-rs takes twice as long to open a version by its number.
@@ -51,7 +51,7 @@ class OpenedTable:
 
     @property
     def is_trusted(self) -> bool:
-        """False once the file of its last commit turned out to be another one, or a write to it failed."""
+        """False once the file of its last commit was replaced, or a write to it failed."""
         return self._seen is not None
 
     @contextmanager
@@ -70,11 +70,11 @@ class OpenedTable:
             seen, self._seen = self._seen, None
             yield log
             is_moved = log is self._log and log.version() != version
-            # `read_back` finds the commit's mark after this: it is the file that delta-rs wrote.
+            # `read_back` finds the commit's mark after this, which confirms the file as delta-rs' own.
             self._seen = _seen(self._path, log.version()) if is_moved else seen
 
     def move_to(self, version: int | None) -> bool:
-        """Move forward to a version, or to the latest one; False if it is to be opened anew."""
+        """Move forward to a version, or to the latest one; False if it has to be reopened."""
         from deltalake.exceptions import DeltaError
 
         with self._lock:
@@ -108,7 +108,7 @@ def _seen(path: Location, version: int) -> list[Any] | None:
 
 
 def opened_table(path: Location, version: int | None = None) -> OpenedTable:
-    """Return a table opened at a version, by default at its latest one: one that is kept open, if it still is that table.
+    """Return a table opened at a version, by default at its latest one; reuse one kept open if the table is unchanged.
 
     Raises: delta-rs' errors.
     """
@@ -130,7 +130,7 @@ def opened_table(path: Location, version: int | None = None) -> OpenedTable:
 
 @contextmanager
 def tables_kept_open(*roots: Location) -> Iterator[None]:
-    """Keep the tables below some replicas open in this block: each log is read once, and then what is new of it."""
+    """Keep the tables below some replicas open in this block: each log is read once, then only its new commits."""
     roots = tuple(map(Location.of, roots))
     with _lock:
         _roots.update(roots)

@@ -23,13 +23,13 @@ LOG_RETENTION = "delta.logRetentionDuration"
 FILE_RETENTION = "delta.deletedFileRetentionDuration"
 
 KEPT_A_DAY = {LOG_RETENTION: "interval 1 days", FILE_RETENTION: "interval 1 days"}
-"""For tables of ours that get a commit every few seconds: readers pin a version, and older ones are not needed."""
+"""For system tables with a commit every few seconds: readers pin a version and do not need older ones."""
 
 _NUMBERED_PROTOCOL = 6
-"""Up to this writer version a protocol is numbers; from the next one, table features."""
+"""Up to this writer version a protocol is numbers; later, table features."""
 
 _DEFAULTS = {LOG_RETENTION: timedelta(days=30), FILE_RETENTION: timedelta(days=7)}
-"""Delta's defaults for a table that states nothing."""
+"""Delta's defaults for a table without these properties."""
 
 _UNIT_SECONDS = {
     "microsecond": 1e-6,
@@ -44,7 +44,7 @@ _PART = re.compile(r"(-?\d+)\s*([a-z]+?)s?(?=[\s\d-]|\Z)", re.IGNORECASE)
 
 
 def interval_of(text: str) -> timedelta | None:
-    """Return the length of a Delta interval ("interval 30 days"), None if it has months or is no interval."""
+    """Return the length of a Delta interval ("interval 30 days"), None if it has months or is not an interval."""
     body = text.strip().lower().removeprefix("interval").strip()
     parts = _PART.findall(body)
     if not parts or _PART.sub("", body).strip() or any(unit not in _UNIT_SECONDS for _, unit in parts):
@@ -53,7 +53,7 @@ def interval_of(text: str) -> timedelta | None:
 
 
 def retention_properties(properties: Mapping[str, str], retention: timedelta) -> dict[str, str]:
-    """Return the retention properties to set so that files live at least that long; longer ones stay."""
+    """Return the retention properties to set so that files live at least `retention`; longer settings stay."""
     lengths = {
         name: default if name not in properties else interval_of(properties[name])
         for name, default in _DEFAULTS.items()
@@ -64,7 +64,7 @@ def retention_properties(properties: Mapping[str, str], retention: timedelta) ->
         if length is not None and length < retention
     }
     if FILE_RETENTION in wanted and retention > _DEFAULTS[LOG_RETENTION] and LOG_RETENTION not in wanted:
-        # Delta compares it with the file retention, and takes its default where a command does not state it.
+        # Delta compares it with the file retention, and assumes its default if a command does not state it.
         wanted[LOG_RETENTION] = properties[LOG_RETENTION]
     return wanted
 
@@ -84,7 +84,7 @@ def missing_properties(table: TableState, retention: timedelta) -> dict[str, str
 def folder_properties(table: TableState) -> dict[str, str]:
     """Return the property that stops Delta from naming folders after values that are not ASCII.
 
-    Spark writes such a path as it is, deltalake and others encode it (%C3%8E), and then remove another file.
+    Spark writes such a path unencoded, deltalake and others encode it (%C3%8E), and then remove another file.
     """
     return {RANDOM_PREFIXES: "true"} if table.may_name_folders_in_unicode else {}
 
@@ -92,7 +92,7 @@ def folder_properties(table: TableState) -> dict[str, str]:
 def set_properties(
     spark: "SparkSession", table: TableState, properties: Mapping[str, str], mark: CommitMark
 ) -> int:
-    """Set table properties in one marked commit and return its version; the head if there is nothing to set.
+    """Set table properties in one marked commit and return its version; the head if `properties` is empty.
 
     Raises: PublicationError if Delta refuses.
     """
@@ -112,7 +112,7 @@ def set_properties(
 
 
 def _set_in_log(table: TableState, properties: Mapping[str, str], mark: CommitMark) -> bool:
-    """Set properties by delta-rs, which takes milliseconds; False where Spark is to do it, and says what fails.
+    """Set properties by delta-rs, which takes milliseconds; False if Spark has to do it, and report failures.
 
     delta-rs raises a protocol of numbers as Spark does. To a protocol of named features it adds unused ones.
     """
@@ -155,7 +155,7 @@ def _set_by_spark(
 
 
 def describe(properties: Mapping[str, str]) -> str:
-    """Return properties to be set as one line for people."""
+    """Return properties as one line of text."""
     words = {
         CDF_PROPERTY: "turn Change Data Feed on",
         LOG_RETENTION: "keep the log for {}",

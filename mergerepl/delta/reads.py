@@ -1,7 +1,7 @@
-"""Reading tables through Spark: a version, its change feed, or its files without Delta in between.
+"""Reading tables through Spark: a version, its change feed, or its files directly, without Delta.
 
-Delta on Spark rebuilds a table's state in jobs of its own, 0.4 s for the smallest table; delta-rs lists the files in 2 ms.
-Where a table's rows are the rows of its files, Spark reads those.
+Delta on Spark rebuilds a table's state in jobs of its own, 0.4 s for the smallest table; delta-rs lists the files in 2
+ms. If a table's rows are exactly the rows of its files, Spark reads those.
 """
 
 import logging
@@ -28,10 +28,10 @@ from mergerepl.store.location import Location
 logger = logging.getLogger(__name__)
 
 _READER_FEATURES = frozenset({"timestampNtz"})
-"""Features with which a file's rows are still the table's rows."""
+"""Features under which a file's rows are still the table's rows."""
 
 _FILES_AT_MOST = 1000
-"""Spark is given every file by its name. More files than this are listed quicker by Delta on Spark."""
+"""Spark gets every file by name. Delta on Spark lists more files than this faster."""
 
 _ONLY_RETAINED = "spark.databricks.delta.vacuum.enforceTimeTravelWithinDeletedFileRetentionDuration"
 
@@ -39,11 +39,11 @@ Bounds = Mapping[str, tuple[int | None, int | None]]
 """Column -> the bound that its values must exceed, and their maximum (None: no bound)."""
 
 _RELATIVE_NAME = re.compile(r"(?!(.*/)?[._])[^/%:*?\[{\\][^%:*?\[{\\]*")
-"""A path below the table that is written in the log as it is, and that Spark takes neither for a pattern nor for hidden."""
+"""A path below the table that the log holds unencoded, and that Spark takes neither for a pattern nor for hidden."""
 
 
 def plain_files(table: TableState, *, bounded: Collection[str] = ()) -> list[dict[str, Any]] | None:
-    """Return a table's files (path, num_records, min.<bounded>, max.<bounded>), None if its rows are not theirs.
+    """Return a table's files (path, num_records, min.<bounded>, max.<bounded>), or None if its rows differ from theirs.
 
     None is returned for column mapping, deletion vectors, partition columns (whose values are only in the log), and file
     names that the log encodes.
@@ -55,7 +55,7 @@ def plain_files(table: TableState, *, bounded: Collection[str] = ()) -> list[dic
     actions = table.files()
     if actions.num_rows > _FILES_AT_MOST:
         return None
-    # Bounds of the other columns may be dates and times that Python does not know.
+    # Bounds of the other columns may be dates and times outside Python's range.
     names = ["path", "num_records", *(f"{end}.{name}" for name in bounded for end in ("min", "max"))]
     wanted = [name for name in names if name in actions.column_names]
     files: list[dict[str, Any]] = actions.select(wanted).to_pylist()
@@ -63,7 +63,7 @@ def plain_files(table: TableState, *, bounded: Collection[str] = ()) -> list[dic
 
 
 def may_hold(file: dict[str, Any], bounds: Bounds) -> bool:
-    """Return whether a file of `plain_files` may have rows within the bounds."""
+    """Whether a file of `plain_files` may have rows within the bounds."""
     for name, (above, most) in bounds.items():
         lowest, highest = file.get(f"min.{name}"), file.get(f"max.{name}")
         if above is not None and highest is not None and highest <= above:
@@ -81,10 +81,10 @@ def read_files(
 
 
 def write_files(rows: DataFrame, folder: Location, measures: Sequence[Column] = ()) -> dict[str, Any]:
-    """Write rows as Parquet files of a folder, in place of what it holds; return the measures of them by name.
+    """Write rows as Parquet files of a folder, replacing its contents; return their measures by name.
 
-    On a local path Spark starts a process (`chmod`, 3 ms) for each file and each folder that it makes. So there is no
-    marker file, and what Hadoop's FileOutputCommitter would make before the first row is there already.
+    On a local path Spark starts a process (`chmod`, 3 ms) for each file and folder that it makes. So the marker file is
+    left out, and the folders that Hadoop's FileOutputCommitter would make before the first row are made beforehand.
     """
     if exists(folder):
         remove_folder(folder)
@@ -92,7 +92,7 @@ def write_files(rows: DataFrame, folder: Location, measures: Sequence[Column] = 
     written = with_write_confs(rows)
     observation = Observation()
     if measures:
-        # Of a query that another session runs than the one that observes, nothing would ever be observed.
+        # An observation sees only queries that its own session runs.
         written = written.observe(observation, *measures)
     writer = written.write.option("mapreduce.fileoutputcommitter.marksuccessfuljobs", "false")
     writer.mode("append").parquet(str(folder))
@@ -102,7 +102,7 @@ def write_files(rows: DataFrame, folder: Location, measures: Sequence[Column] = 
 def foreign_file(spark: SparkSession, table: Location, version: int) -> str | None:
     """Return a data file of a table that lies outside its folder, or None.
 
-    Its owner may remove it, and a log may name any file at all.
+    Its owner may remove it, and a log may name any file.
     """
     from deltalake.exceptions import DeltaError
 
@@ -124,7 +124,7 @@ def read_columns(
     files_at_most: int = _FILES_AT_MOST,
     bounds: Bounds | None = None,
 ) -> DataFrame:
-    """Return some columns of a user's table at one version, or all; of rows outside of the bounds, some or none."""
+    """Return some or all columns of a user's table at one version; rows outside the bounds may be missing."""
     from deltalake.exceptions import DeltaError
 
     try:
@@ -132,7 +132,7 @@ def read_columns(
         fields = {field.name.lower(): field for field in state.schema}
         names = [name.lower() for name in columns] if columns else [*fields]
         schema = StructType([fields[name] for name in names if name in fields])
-        # Delta pads the values of CHAR(n). Its error about a column that is not there is the better one.
+        # Delta pads the values of CHAR(n), and reports a missing column better.
         is_plain = len(schema) == len(names) and not any(
             CHAR_VARCHAR in (field.metadata or {}) for field in schema
         )
@@ -140,7 +140,7 @@ def read_columns(
         if files and bounds:
             files = [each for each in files if may_hold(each, bounds)] or files[:1]
     except (StoreError, DeltaError, OSError) as error:
-        # A feature that only Delta on Spark knows, say; and its errors about tables that it cannot read either are better.
+        # For example a feature that only Delta on Spark knows. Its errors about unreadable tables are better, too.
         logger.info("Spark: table '%s': %s", table, error)
         files = None
     if files and len(files) <= files_at_most:
@@ -152,8 +152,8 @@ def read_columns(
 def read_version(spark: SparkSession, table: Location, version: int) -> DataFrame:
     """Return the rows of a table at one version, however old its commit is.
 
-    Delta refuses a version older than `delta.deletedFileRetentionDuration` as soon as a newer one is there, with all its
-    files in place. Files that are gone fail when they are read.
+    Delta refuses a version older than `delta.deletedFileRetentionDuration` as soon as a newer one exists, even with all
+    its files in place. Missing files fail when they are read.
     """
     reading = copy_if_possible(spark, {_ONLY_RETAINED: "false"})
     rows = reading.read.format("delta").option("versionAsOf", version).load(str(table))
@@ -178,10 +178,10 @@ def feed_as_stored(
     by_files: bool = False,
     is_one_metadata: bool,
 ) -> DataFrame | None:
-    """Return the feed without Delta's reader in between, None with another Delta (Databricks).
+    """Return the feed without Delta's reader, None with another Delta (Databricks).
 
-    That reader turns every row into Java objects and back, which takes longer than reading it, and bytes of a string
-    that are no UTF-8 do not come back as they were.
+    That reader turns every row into Java objects and back, which takes longer than reading it, and alters bytes of a
+    string that are not UTF-8.
     """
     jvm: Any = spark._jvm
     session = spark._jsparkSession
@@ -193,8 +193,8 @@ def feed_as_stored(
         delta_log = getattr(jvm, "org.apache.spark.sql.delta.DeltaLog").forTable(session, str(table))
         at_end = delta_log.getSnapshotAt(through_version_inclusive, nothing, nothing, False)
         snapshot = getattr(jvm, "scala.Option").apply(at_end)
-        # Delta needs only the metadata of the first version. Its whole state may be gone from the log: the cleanup of older
-        # writers leaves versions without a checkpoint before them.
+        # Delta needs only the metadata of the first version. The log may no longer have its whole state: the cleanup of
+        # older writers leaves versions without a checkpoint before them.
         at_start = snapshot if is_one_metadata else nothing
         versions = from_version_inclusive, through_version_inclusive
         with active_session(spark):

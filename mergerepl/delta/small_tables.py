@@ -43,7 +43,7 @@ def read_rows(
 
 
 def typed_rows(path: Location, types: Mapping[str, "pa.DataType"], *, where: str) -> "pa.Table":
-    """Return columns of rows of a table with these types; one that the table does not have yet is NULL."""
+    """Return columns of a table's rows with these types; a column that the table does not have yet is NULL."""
     import pyarrow as pa
 
     found = pa.table(version_and_rows(path, list(types), where=where)[1])
@@ -96,10 +96,10 @@ def _writing(path: Location) -> Iterator["DeltaTable"]:
 
 
 def _query_builder() -> "QueryBuilder":
-    """Return delta-rs' queries, set to read Spark's times as Spark does.
+    """Return delta-rs' query builder, set to read times as Spark does.
 
-    By default Spark writes them as INT96, which DataFusion takes for nanoseconds in 64 bits: after 2262-04-11, and before
-    1677-09-21, it would read other times.
+    By default Spark writes times as INT96, which DataFusion takes for nanoseconds in 64 bits: before 1677-09-21 and
+    after 2262-04-11 it would read other times.
     """
     from deltalake import QueryBuilder
 
@@ -109,7 +109,7 @@ def _query_builder() -> "QueryBuilder":
 
 
 def python_rows(stored: "pa.Table", names: Sequence[str]) -> list[Row]:
-    """Return Arrow rows as Python values; columns that are not there are None."""
+    """Return Arrow rows as Python values; missing columns are None."""
     columns = {name: python_values(stored.column(name)) for name in stored.column_names}
     return [
         {name: _python_value(columns[name][i]) if name in columns else None for name in names}
@@ -127,7 +127,7 @@ def column_names(path: Location) -> list[str]:
 
 
 def count_rows(path: Location, *, where: str | None = None) -> int:
-    """Return how many rows of a Delta table there are, or fulfil a condition.
+    """Count the rows of a Delta table, or those that fulfil a condition.
 
     Raises: StoreError if the table is missing or unreadable.
     """
@@ -142,7 +142,7 @@ def count_rows(path: Location, *, where: str | None = None) -> int:
 
 
 def counts_by(path: Location, column: str, *, where: str) -> dict[Any, int]:
-    """Return how many rows of a Delta table fulfil a condition, by the values of a column.
+    """Count the rows of a Delta table that fulfil a condition, by the values of a column.
 
     Raises: StoreError if the table is missing or unreadable.
     """
@@ -156,13 +156,13 @@ def counts_by(path: Location, column: str, *, where: str) -> dict[Any, int]:
 
 
 def is_of_odd_text(error: BaseException | None) -> bool:
-    """Whether delta-rs refused to read text that is no UTF-8, which Spark reads."""
+    """Whether delta-rs refused to read text that is not UTF-8, which Spark reads."""
     return "non UTF-8" in str(error)
 
 
 @contextmanager
 def _as_store_error(path: Location) -> Iterator[None]:
-    """Raise what delta-rs raises while it reads a table as an error of ours.
+    """Convert errors of delta-rs while it reads a table.
 
     Raises: StoreError.
     """
@@ -186,7 +186,7 @@ def _as_store_error(path: Location) -> Iterator[None]:
                 "`mergerepl.conflicts(...)` in Python, or with Spark SQL. Nothing is damaged.",
                 table=str(path),
             ) from error
-        # Not only DeltaError: what fails while rows are read is a bare Exception of the query engine.
+        # Not only DeltaError: a failure while rows are read is a bare Exception of the query engine.
         raise StoreError(
             f"Table '{path}' cannot be read: {reason_of(error)}. Its log or a file of it is damaged or gone: "
             "restore the folder from a copy.",
@@ -202,7 +202,7 @@ def write_rows(
     properties: Mapping[str, str],
     once: tuple[str, int] | None = None,
 ) -> int:
-    """Write rows in one commit, a table that is not there yet with these properties. Returns the version.
+    """Write rows in one commit; create a missing table with these properties. Returns the version.
 
     `once` is a Delta transaction, an application and a version, which the commit records.
     """
@@ -223,13 +223,13 @@ def write_rows(
 
 
 def update_rows(path: Location, values: Mapping[str, str], *, where: str) -> None:
-    """Set columns (to expressions) in the rows that fulfil a condition, in one commit if there are any."""
+    """Set columns (to expressions) in the rows that fulfil a condition, in one commit if any do."""
     with _writing(path) as table:
         table.update(updates=dict(values), predicate=where)
 
 
 def delete_rows(path: Location, *, where: str) -> None:
-    """Remove the rows that fulfil a condition, in one marked commit if there are any.
+    """Remove the rows that fulfil a condition, in one marked commit if any do.
 
     Files with only such rows are not rewritten.
     """
@@ -238,13 +238,13 @@ def delete_rows(path: Location, *, where: str) -> None:
 
 
 def remove_unused_files(tables: Iterable[Location]) -> None:
-    """Remove files that replaced contents of tables left longer ago than they are kept. What fails is logged."""
+    """Remove files that replaced contents of tables left beyond their retention. Failures are logged."""
     for table in tables:
         try:
             with open_table(table).writing() as opened:
                 opened.vacuum(dry_run=False)
         except Exception as error:
-            # Nothing depends on it; the next cleanup tries again.
+            # A failure is harmless; the next cleanup tries again.
             log.warning("unused files of %s were not removed: %s", table, error)
 
 
@@ -253,7 +253,7 @@ def _lacking(path: Location, column: str, how: str) -> StoreError:
 
 
 def edited_table(path: Location, what: str, **facts: Any) -> StoreError:
-    """Return the error about a system table that says `what` mergerepl never writes."""
+    """Return the error for a system table edited by others; `what` is the state that mergerepl never writes."""
     return StoreError(
         f"System table '{path.name}' of replica '{path.parent.parent}' {what}: it was edited or damaged. Restore it "
         f"to an earlier version (RESTORE TABLE), or the folder '{path.parent}' from a copy taken together with the "
@@ -264,7 +264,7 @@ def edited_table(path: Location, what: str, **facts: Any) -> StoreError:
 
 
 def _python_value(value: Any) -> Any:
-    """Return a value with its maps, which Arrow hands out as lists of pairs, as dictionaries where their keys allow it."""
+    """Return a value with its maps, which Arrow returns as lists of pairs, as dictionaries if their keys allow it."""
     if isinstance(value, dict):
         return {name: _python_value(part) for name, part in value.items()}
     if not isinstance(value, list) or not value:
@@ -276,7 +276,7 @@ def _python_value(value: Any) -> Any:
 
 
 def arrow_value(value: Any) -> Any:
-    """Return a Python value as Arrow takes it: maps as lists of pairs."""
+    """Return a Python value in the form that Arrow takes: maps as lists of pairs."""
     return list(value.items()) if isinstance(value, Mapping) else value
 
 

@@ -1,8 +1,9 @@
 """MERGE of up to 100,000 rows by delta-rs: the second writer of users' tables (decision 0015).
 
-A Spark MERGE takes 1.3 to 2.6 s whatever it writes; this one takes milliseconds for few rows, 0.1 s for 60,000. It decides
-nothing: the staged rows say what each row becomes. For readers it is like Spark's MERGE: the same mark, transaction, rows
-and change feed. Features that the tables below do not list keep Spark's path, and so does what delta-rs refuses.
+A Spark MERGE takes 1.3 to 2.6 s for any number of rows; this one takes milliseconds for few rows, 0.1 s for 60,000. It
+makes no decision: the staged rows state each row's final state. Readers see the same as after Spark's MERGE: the same
+mark, transaction, rows and change feed. Tables with features that the tables below do not list are left to Spark, as is
+everything that delta-rs refuses.
 """
 
 import re
@@ -34,13 +35,13 @@ if TYPE_CHECKING:
     from deltalake import WriterProperties
 
 MOST_ROWS = 100_000
-"""The most rows of one MERGE; they are in this process' memory."""
+"""The most rows of one MERGE; this process holds them in memory."""
 
 MOST_BYTES = 64 * 1024 * 1024
-"""The most bytes of files that are read into this process' memory."""
+"""The most bytes of files that this process reads into memory."""
 
 MOST_BYTES_REWRITTEN = 256 * 1024 * 1024
-"""The most bytes of the files that hold such rows: delta-rs rewrites a touched file here, batch by batch."""
+"""The most bytes of the files with such rows: delta-rs rewrites a touched file here, batch by batch."""
 
 MOST_FILES = 100
 
@@ -49,13 +50,13 @@ ACTION = "action"
 _FEATURES = frozenset(
     {"appendOnly", "invariants", "changeDataFeed", "checkConstraints", "generatedColumns", "timestampNtz"}
 )
-"""Writer features that a table may have; CHECK, generated columns and invariants it may state, and not use."""
+"""Writer features that a table may have. It may list CHECK, generated columns and invariants, but not use them."""
 
 _OLDER_PROTOCOL = 4
 """Up to this writer version the features are those above."""
 
 COLUMN_PROPERTIES = frozenset({"comment"})
-"""Properties that a column may have: char(n), defaults, identities, collations and mapped names are properties."""
+"""Properties that a column may have. char(n), defaults, identities, collations and mapped names are others."""
 
 _NUMBERS = frozenset({"byte", "short", "integer", "long"})
 _FLOATS = frozenset({"float", "double"})
@@ -74,7 +75,7 @@ _NAME = re.compile(r"[^`\".\\]+")
 
 @dataclass(frozen=True)
 class SmallRows:
-    """Rows to be merged: columns `action` (insert, update, delete) and image fields c0…; and each field's type (DDL)."""
+    """Rows to merge: columns `action` (insert, update, delete) and image fields c0…; and each field's type (DDL)."""
 
     rows: "pa.Table"
     types: Mapping[str, str]
@@ -83,13 +84,10 @@ class SmallRows:
 def reason_for_spark(
     table: TableState, article: PublishedArticle, actions: Mapping[str, int], bounds: KeyBounds
 ) -> NeedsSparkError | None:
-    """Return why a table keeps Spark's MERGE for these rows; None if delta-rs may write it.
+    """Return why Spark must merge these rows into a table; None if delta-rs may.
 
-    Args:
-        table: The user's table at its head.
-        article: The article at this side.
-        actions: Rows by action.
-        bounds: Image field -> (lowest, highest) key, as literal texts.
+    The table is at its head. `actions`: rows by action. `bounds`: image field -> (lowest, highest) key, as literal
+    texts.
     """
     if sum(actions.get(each.value, 0) for each in DATA_ACTIONS) > MOST_ROWS:
         return TooLargeForArrowError(f"more than {MOST_ROWS} rows")
@@ -102,11 +100,11 @@ def reason_for_spark(
 
 
 def article_problem(table: TableState, article: PublishedArticle) -> str | None:
-    """Return why Arrow may not hold the rows of a table as Spark does, as a clause; None if it may."""
+    """Return, as a clause, why Arrow may not hold a table's rows as Spark does; None if it may."""
     if (problem := feature_problem(table)) is not None:
         return problem
     if table.metadata.partition_columns:
-        # A file need not hold the columns of its partition, and delta-rs does not write them.
+        # A file need not hold its partition columns, and delta-rs does not write them.
         return "partitions"
     for field in table.fields:
         if (problem := _column_problem(field)) is not None:
@@ -122,7 +120,7 @@ def article_problem(table: TableState, article: PublishedArticle) -> str | None:
 
 
 def feature_problem(table: TableState) -> str | None:
-    """Return the features or constraints that files alone do not fulfil, as a clause; None if a table has none."""
+    """Return, as a clause, the features or constraints that files alone do not fulfil; None for a table without such."""
     others = table.features - _FEATURES
     if others or (not table.features and table.writer_version > _OLDER_PROTOCOL):
         return f"table features {', '.join(sorted(others)) or table.writer_version}"
@@ -140,7 +138,7 @@ def _column_problem(field: Mapping[str, Any]) -> str | None:
 
 
 def type_problem(type_: Json) -> str | None:
-    """Return why Arrow may not hold values of a type as Spark does, as a clause; None if it may."""
+    """Return, as a clause, why Arrow may not hold values of a type as Spark does; None if it may."""
     if "map" in _kinds(type_) or has_not_null_parts(type_):
         return "its type"
     if others := {each for each in leaf_types(type_) if each not in _PLAIN and not _DECIMAL.fullmatch(each)}:
@@ -193,8 +191,8 @@ def merge_small(
 ) -> None:
     """Bring a table to the final state of some rows, in one MERGE of delta-rs, unless it holds the transaction already.
 
-    Raises: NeedsSparkError if Spark is to do it; CommitFailedError if another writer committed after the table was read: a
-        commit never follows one that was not.
+    Raises: NeedsSparkError if Spark has to merge; CommitFailedError if another writer committed after the table was
+        read (a commit never follows one that was not read).
     """
     state = open_table(table)
     if (refused := reason_for_spark(state, article, actions, bounds)) is not None:
@@ -241,13 +239,13 @@ def _merge(
             source_alias="s",
             target_alias="t",
             writer_properties=_writer_properties(state),
-            # A commit of another writer always ends this one: delta-rs compares files and predicates, Spark rows.
+            # Another writer's commit always ends this one: delta-rs compares files and predicates, Spark rows.
             commit_properties=commit_properties(transaction.mark, transaction, max_commit_retries=0),
         )
         if Action.DELETE in found:
             merge = merge.when_matched_delete(is_delete)
         if found - {Action.DELETE.value}:
-            # As Spark's MERGE: an insert that finds its row updates it, and a row that is the same already is left alone.
+            # As in Spark's MERGE, an insert that finds its row updates it, and an identical row is left alone.
             updated = {n: f for n, f in columns.items() if is_guid or n not in article.identity}
             if updated:
                 differs = " OR ".join(
@@ -259,7 +257,7 @@ def _merge(
         merge.execute()
         is_written = log.version() != state.version
     if not is_written:
-        # Where nothing changes, delta-rs commits nothing; Spark's MERGE leaves its transaction.
+        # Without changes delta-rs commits nothing; Spark's MERGE leaves its transaction.
         commit_transaction(state.path, transaction)
 
 
@@ -277,7 +275,7 @@ def _same_key(state: TableState, article: PublishedArticle, bounds: KeyBounds) -
 
 
 def _differs(one: str, other: str, type_: str) -> str:
-    """Return whether two values are not the same bits; DataFusion takes 0.0 for -0.0."""
+    """Return SQL for whether the bits of two values differ; DataFusion takes 0.0 for -0.0."""
     if type_ in _FLOATS:
         one, other = (f"arrow_cast({each}, 'Utf8')" for each in (one, other))
     return f"({one} IS DISTINCT FROM {other})"

@@ -1,16 +1,16 @@
-"""Texts of delta-rs' SQL: names and literals in conditions; and times that stay within its years."""
+"""Texts of delta-rs' SQL: names and literals in conditions; times limited to its years."""
 
 from collections.abc import Iterable
 from datetime import UTC, datetime, timedelta
 
 
 def quoted(name: str) -> str:
-    """Return a column's name as delta-rs' SQL wants it."""
+    """Quote a column's name for delta-rs' SQL."""
     return '"' + name.replace('"', '""') + '"'
 
 
 def text_literal(value: str) -> str:
-    """Return a text as delta-rs' SQL wants it."""
+    """Quote a text for delta-rs' SQL."""
     return "'" + value.replace("'", "''") + "'"
 
 
@@ -20,13 +20,13 @@ def text_literals(values: Iterable[str]) -> str:
 
 
 def timestamp_literal(moment: datetime) -> str:
-    """Return a time, in UTC if it has a zone, as delta-rs' SQL wants it."""
+    """Return a time, in UTC if it has a zone, as a literal of delta-rs' SQL."""
     zone = "None" if moment.tzinfo is None else 'Some("UTC")'
     return f"arrow_cast('{moment}', 'Timestamp(Microsecond, {zone})')"
 
 
 def in_utc(moment: datetime) -> datetime:
-    """Return a time in UTC, one without a zone taken as local; what lies outside of the years 1 to 9999 there is cut."""
+    """Return a time in UTC, taking one without a zone as local; clamped to the years 1 to 9999."""
     try:
         return moment.astimezone(UTC)
     except (OverflowError, ValueError):
@@ -34,7 +34,7 @@ def in_utc(moment: datetime) -> datetime:
 
 
 def time_before(moment: datetime, length: timedelta) -> datetime:
-    """Return the time a length before another, cut to the years 1 to 9999."""
+    """Return the time a length before another, clamped to the years 1 to 9999."""
     try:
         return moment - length
     except OverflowError:

@@ -1,4 +1,4 @@
-"""One table at one version: what its log states, as a value."""
+"""One table at one version: the contents of its log, as a value."""
 
 import hashlib
 import json
@@ -55,7 +55,7 @@ class TableState:
             return pa.table(log.get_add_actions(flatten=with_bounds))
 
     def transaction_version(self, app_id: str) -> int:
-        """Return the last transaction version of an application in this version, -1 if there is none."""
+        """Return the last transaction version of an application in this version, or -1."""
         with self.opened.at(self.version) as log:
             version = log.transaction_version(app_id)
         return -1 if version is None else int(version)
@@ -81,12 +81,12 @@ class TableState:
 
     @property
     def is_append_only(self) -> bool:
-        """Whether the table takes no updates and deletes."""
+        """Whether the table refuses updates and deletes."""
         return self.properties.get("delta.appendOnly", "false").lower() == "true"
 
     @property
     def written_columns(self) -> list[str]:
-        """The columns that a writer may set: those that Delta computes or counts itself are left out."""
+        """The columns that a writer may set: without those that Delta computes or counts itself."""
         return [
             field["name"]
             for field in self.fields
@@ -115,17 +115,17 @@ class TableState:
         return frozenset([*(field["name"] for field in self.fields), *inside])
 
     def field(self, name: str) -> Field | None:
-        """Return the column of this very name, or None."""
+        """Return the column of exactly this name, or None."""
         return next((field for field in self.fields if field["name"] == name), None)
 
     def keeps_empty_as_null(self, name: str) -> bool:
-        """Return whether Delta stores an empty value of this column as NULL, as it does of partition columns."""
+        """Whether Delta stores an empty value of this column as NULL, as in partition columns."""
         partitions = {column.lower() for column in self.metadata.partition_columns}
         field = self.field(name)
         return field is not None and field["type"] in _EMPTY_IS_NULL and name.lower() in partitions
 
     def declared_lengths(self, name: str) -> str:
-        """Return a column's type as it was declared, in DDL, if char(n) or varchar(n) are part of it; else nothing."""
+        """Return a column's declared type in DDL if it contains char(n) or varchar(n); else nothing."""
         field = self.field(name)
         return str(field["metadata"].get(CHAR_VARCHAR, "")) if field is not None else ""
 
@@ -135,7 +135,7 @@ class TableState:
         return invariants(self.fields)
 
     def may_hold_uncopied(self, name: str) -> bool:
-        """Return whether other engines may have written values to a column that a copy would not take or keep."""
+        """Whether other engines may have written values to a column that a copy would refuse or alter."""
         field = self.field(name)
         return field is not None and bool(
             self.keeps_empty_as_null(name)
@@ -146,12 +146,12 @@ class TableState:
 
     @property
     def has_random_folders(self) -> bool:
-        """Return whether new files lie in folders of random names."""
+        """Whether new files lie in folders with random names."""
         return self.properties.get(RANDOM_PREFIXES, "false").lower() == "true"
 
     @property
     def may_name_folders_in_unicode(self) -> bool:
-        """Return whether folders named after its partition columns and their values may have names that are not ASCII."""
+        """Whether folders named after its partition columns and their values may have non-ASCII names."""
         return any(
             not name.isascii() or field["type"] in _EMPTY_IS_NULL
             for name in self.metadata.partition_columns
@@ -160,7 +160,7 @@ class TableState:
 
     @property
     def names_folders_after_values(self) -> bool:
-        """Return whether Delta names the folders of new files after the values of partition columns."""
+        """Whether Delta names the folders of new files after the values of partition columns."""
         is_mapped = self.properties.get(_MAPPING_MODE, "none").lower() != "none"
         return not is_mapped and not self.has_random_folders
 
@@ -175,8 +175,8 @@ class TableState:
 def open_table(path: Location, version: int | None = None) -> TableState:
     """Return a table at a version, by default at its head.
 
-    Raises: StoreError if it is no Delta table, its log has a gap or is damaged, or it needs a feature or has a type that
-        delta-rs does not know.
+    Raises: StoreError if it is not a Delta table, its log has a gap or is damaged, or it has a feature or type unknown
+        to delta-rs.
     """
     from deltalake.exceptions import DeltaError
 
@@ -204,9 +204,9 @@ def open_table(path: Location, version: int | None = None) -> TableState:
 
 
 def row_constraints(table: TableState, article: "PublishedArticle") -> str:
-    """Return a hash of what decides whether a table takes a row: a refused change is sent again when it is another one.
+    """Hash the conditions under which a table takes a row; if the hash changes, a refused change is sent again.
 
-    With CHECK constraints on columns that are not published, every commit may change the result.
+    With CHECK constraints on unpublished columns, every commit may change the result.
     """
     has_checks = any(key.startswith(CONSTRAINT_PREFIX) for key in table.properties)
     has_others = any(field["name"] not in article.columns for field in table.fields)
@@ -223,7 +223,7 @@ def file_names(table: Location, version: int) -> list[str]:
 
 
 def _refuse_damaged_commit(path: Location, version: int) -> None:
-    """Read the commits that delta-rs read: the error that names the damaged file is the better one.
+    """Read the commits that delta-rs read, for an error that names the damaged file.
 
     Raises: StoreError.
     """
@@ -264,7 +264,7 @@ def _checkpoints(path: Location, version: int) -> dict[int, Location]:
 
 
 def refuse_empty_commit(path: Location, version: int) -> None:
-    """Check that a commit is not an empty file, as a power loss leaves it: delta-rs passes over it silently.
+    """Check that a commit is not an empty file, as a power loss leaves it: delta-rs skips it silently.
 
     Raises: StoreError.
     """
@@ -274,6 +274,6 @@ def refuse_empty_commit(path: Location, version: int) -> None:
 
 
 def reason_of(error: Exception) -> str:
-    """Return what delta-rs says is wrong, without the native stack trace and log structures that follow it."""
+    """Return the reason in an error of delta-rs, without the native stack trace and log structures that follow it."""
     first = (str(error).strip() or type(error).__name__).splitlines()[0]
     return first.partition(": ParsedLogPath {")[0].removeprefix("Kernel error: ").rstrip(". ")[:500]

@@ -1,7 +1,7 @@
 """Delta tables for all other rooms: open, read, append, merge, overwrite, create.
 
-What a commit does is in `writes` and `merge`, that it happens once in `transactions`, and what Spark reads in `reads`. This
-module loads neither Spark nor deltalake.
+The effect of commits is in `writes` and `merge`, their once-only execution in `transactions`, Spark's reads in `reads`.
+This module loads neither Spark nor deltalake.
 """
 
 from importlib import import_module
@@ -73,7 +73,7 @@ _ON_SPARK = {
     **dict.fromkeys(("Bounds", "foreign_file", "may_hold", "plain_files", "read_columns"), "reads"),
     **dict.fromkeys(("read_files", "read_version", "write_files"), "reads"),
 }
-"""Names whose modules load pyspark, when they are asked for."""
+"""Names whose modules load pyspark on first use."""
 
 
 def __getattr__(name: str) -> Any:

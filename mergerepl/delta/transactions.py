@@ -1,7 +1,7 @@
 """Commits that happen once: each carries a `CommitMark` and a Delta transaction (txnAppId, txnVersion).
 
-The mark tells whose a commit is, and a repeated run finds by it that a step is done. Delta skips a write whose transaction
-the table holds already.
+The mark identifies a commit's author, and shows a repeated run that a step is done. Delta skips a write whose
+transaction the table already holds.
 """
 
 import logging
@@ -27,21 +27,21 @@ T = TypeVar("T")
 
 COMMIT_ATTEMPTS = 8
 RETRY_WAIT_S = 0.1
-"""The wait after the first lost commit; after each further one it is longer by as much."""
+"""The wait after the first lost commit; each further one adds as much."""
 
 _USER_METADATA = "spark.databricks.delta.commitInfo.userMetadata"
-"""The conf with the metadata that a session's commits carry."""
+"""The conf with the userMetadata of a session's commits."""
 
 _TXN_APP_ID = "spark.databricks.delta.write.txnAppId"
 _TXN_VERSION = "spark.databricks.delta.write.txnVersion"
 
 _ANALYSIS = "mergerepl-analysis"
-"""Delta application id of a MERGE that is analysed only. Nothing is ever written under it."""
+"""Delta application id of a MERGE that is only analysed. Nothing is ever written under it."""
 
 
 @dataclass(frozen=True)
 class Transaction:
-    """A write that happens once: Delta skips it where the table already holds this or a later version of `app_id`."""
+    """A write that happens once: Delta skips it if the table already holds this or a later version of `app_id`."""
 
     app_id: str
     version: int
@@ -56,20 +56,16 @@ def commit_once(
     from_version_exclusive: int,
     lost: CommitConflictError,
 ) -> Commit:
-    """Make a commit once, and return it as it stands in the table's log.
+    """Make a commit once, and return it as recorded in the table's log.
 
-    The log is searched for the mark first: a Delta transaction may expire (delta.setTransactionRetentionDuration). A write
-    whose answer was lost is found there too, or skipped by Delta in the next attempt.
+    The log is searched for the mark first: a Delta transaction may expire (delta.setTransactionRetentionDuration). A
+    write whose reply was lost is found there too, or skipped by Delta in the next attempt.
 
-    Args:
-        write: Reads the table and writes one commit with the mark and the transaction. Called again each time that another
-            writer's commit came first.
-        table: The table.
-        transaction: Mark and transaction of the commit.
-        from_version_exclusive: The version after which the log is searched.
-        lost: Raised if other writers win every commit (`lost_commits`).
+    `write` reads the table and writes one commit with the mark and the transaction; it is called again each time
+    another writer's commit came first. The log is searched after `from_version_exclusive`.
 
-    Raises: `lost`; CommitConflictError if the commit was reported done and is not in the log; what `write` raises.
+    Raises: `lost` (`lost_commits`) if other writers win every commit; CommitConflictError if the commit was reported
+        done but is not in the log; errors of `write`.
     """
     done = find_own_commit(table, transaction.mark, from_version_exclusive=from_version_exclusive)
     if done is not None:
@@ -79,9 +75,9 @@ def commit_once(
 
 
 def retry_conflicts(write: Callable[[], T], table: Location, lost: CommitConflictError) -> T:
-    """Call a function that writes one commit, again each time that another writer's commit came first.
+    """Call a function that writes one commit, and again each time another writer's commit came first.
 
-    Raises: `lost` after COMMIT_ATTEMPTS of them.
+    Raises: `lost` after COMMIT_ATTEMPTS attempts.
     """
     from deltalake.exceptions import CommitFailedError
 
@@ -99,7 +95,7 @@ def retry_conflicts(write: Callable[[], T], table: Location, lost: CommitConflic
 
 
 def lost_commits(target: str, writer: str, again: str, **facts: str) -> CommitConflictError:
-    """Return the error of a writer whose commits other writers always won."""
+    """Return the error of a writer that lost every commit to other writers."""
     return CommitConflictError(
         f"{target} is being changed by other writers: {writer} lost {COMMIT_ATTEMPTS} commits in a row. {again}",
         **facts,
@@ -108,7 +104,7 @@ def lost_commits(target: str, writer: str, again: str, **facts: str) -> CommitCo
 
 def session_with_mark(spark: "SparkSession", mark: CommitMark) -> "SparkSession":
     """Return a new session whose commits carry a mark, for statements that Delta does not count as transactions."""
-    # What deltalake commits is stated without Spark being loaded.
+    # The terms of a deltalake commit must not load Spark.
     from mergerepl.spark.session import new_session
 
     session = new_session(spark)
@@ -133,7 +129,7 @@ def marked_session(spark: "SparkSession", transaction: Transaction) -> Iterator[
     }
     for key, value in confs.items():
         session.conf.set(key, value)
-    # What generated columns and constraints come to; a new session has what the JVM was started with.
+    # They affect the results of generated columns and constraints; a new session has the JVM's initial values.
     for key in ("spark.sql.session.timeZone", "spark.sql.ansi.enabled"):
         session.conf.set(key, str(spark.conf.get(key)))
     try:
@@ -145,16 +141,16 @@ def marked_session(spark: "SparkSession", transaction: Transaction) -> Iterator[
 
 @contextmanager
 def analysis_session(spark: "SparkSession") -> Iterator["SparkSession"]:
-    """Give a new session in which a MERGE is analysed only: nothing is ever committed in it.
+    """Give a new session in which a MERGE is only analysed: nothing is ever committed in it.
 
-    Delta analyses a MERGE whose transaction it has seen, and then skips it. For an application that has never written to
-    a table, Delta takes -1 as the last version. It reads the table's log first, where it does not know it yet; a MERGE
-    that follows finds it read.
+    Delta analyses a MERGE even if its transaction is known, and then skips it. For an application that has never
+    written to a table, Delta takes -1 as the last version. It first reads the table's log unless cached; a later MERGE
+    finds it read.
     """
     from mergerepl.spark.confs import ADAPTIVE
 
     with marked_session(spark, Transaction(_ANALYSIS, -1, CommitMark("", _ANALYSIS))) as session:
-        # A log is read in one job then, instead of three.
+        # A log is then read in one job instead of three.
         session.conf.set(ADAPTIVE, "false")
         yield session
 
@@ -162,7 +158,7 @@ def analysis_session(spark: "SparkSession") -> Iterator["SparkSession"]:
 def commit_properties(
     mark: CommitMark, transaction: Transaction | None = None, **terms: Any
 ) -> "CommitProperties":
-    """Return what deltalake states in a commit: the mark, a transaction, and further terms of `CommitProperties`."""
+    """Return a commit's terms for deltalake: the mark, a transaction, and further terms of `CommitProperties`."""
     from deltalake import CommitProperties
     from deltalake import Transaction as LogTransaction
 
@@ -187,10 +183,10 @@ def write_once(writer: "DataFrameWriter", table: Location, transaction: Transact
 
 
 def read_back(table: Location, transaction: Transaction, *, from_version_exclusive: int) -> Commit:
-    """Return our commit, looked for in the log itself. A write with a transaction always commits, even if empty.
+    """Find our commit in the log itself. A write with a transaction always commits, even if empty.
 
-    Raises: CommitConflictError if it is not there: on a local path another process can overwrite a commit
-    (reliability.md 0.1).
+    Raises: CommitConflictError if it is missing: on a local path another process can overwrite a commit (reliability.md
+        0.1).
     """
     commit = find_own_commit(table, transaction.mark, from_version_exclusive=from_version_exclusive)
     if commit is None:
@@ -204,10 +200,10 @@ def read_back(table: Location, transaction: Transaction, *, from_version_exclusi
 
 
 def transaction_version(table: Location, app_id: str) -> int:
-    """Return the last transaction version of an application in a table, -1 if there is none."""
+    """Return the last transaction version of an application in a table, or -1."""
     return open_table(table).transaction_version(app_id)
 
 
 def is_done(table: TableState, transaction: Transaction) -> bool:
-    """Return whether a table holds a transaction, or a later one of its application."""
+    """Whether a table holds a transaction, or a later one of its application."""
     return table.transaction_version(transaction.app_id) >= transaction.version

@@ -15,10 +15,10 @@ Field = dict[str, Any]
 """A field of a Delta schema: name, type, nullable, metadata."""
 
 INVARIANTS = "delta.invariants"
-"""The property of a field with a condition that its values meet, as JSON."""
+"""The property of a field with an invariant, as JSON."""
 
 USER_DEFINED = "udt"
-"""The name of all user-defined types, such as the vectors of Spark ML."""
+"""The type name of all user-defined types, such as the vectors of Spark ML."""
 
 _PADDED = re.compile(r"(?<!var)char\(\d+\)")
 _DDL_NAMES = {"byte": "tinyint", "short": "smallint", "integer": "int", "long": "bigint"}
@@ -27,14 +27,14 @@ _DIGITS = {"byte": 3, "short": 5, "integer": 10, "long": 19}
 """The decimal digits of whole numbers, narrow ones first."""
 
 _EXACT_DIGITS = {"float": 5, "double": 10}
-"""The widest whole numbers, by their digits, that each is exact for: short and integer."""
+"""The most digits of whole numbers that each type holds exactly: those of short and integer."""
 
 _DECIMAL = re.compile(r"decimal\((\d+),\s*(-?\d+)\)")
 _PLAIN_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*\Z")
 
 
 def ddl_of(data_type: Json) -> str:
-    """Return a type of a Delta schema as Spark DDL (char and varchar are strings there already)."""
+    """Return a type of a Delta schema as Spark DDL (char and varchar are already strings there)."""
     if isinstance(data_type, str):
         return _DDL_NAMES.get(data_type, data_type)
     if data_type["type"] == "array":
@@ -52,7 +52,7 @@ def _ddl_name(name: str) -> str:
 
 
 def json_of(ddl: str) -> Json:
-    """Return the Delta schema type of a DDL type of ours (the system tables'): no names that need quotes."""
+    """Return the Delta schema type of a DDL type of the system tables; names that need quotes are not supported."""
     head, _, rest = ddl.strip().partition("<")
     if not rest:
         return _JSON_NAMES.get(head, head)
@@ -95,9 +95,9 @@ def nullable(data_type: Json) -> Json:
 
 
 def fits(value: Json, column: Json) -> bool:
-    """Return whether every value of a type can be stored in a column of another type as the same value.
+    """Whether every value of a type can be stored unchanged in a column of another type.
 
-    Which parts may be NULL is not compared.
+    Nullability of parts is not compared.
     """
     if isinstance(value, str) and isinstance(column, str):
         return value == column or _is_widened(value, column)
@@ -127,7 +127,7 @@ def _is_widened(value: str, column: str) -> bool:
 
 
 def bare(data_type: Json) -> Json:
-    """Return a type without the metadata of its fields: what is left says which of its parts may be NULL."""
+    """Return a type without the metadata of its fields; nullability of parts is kept."""
     if isinstance(data_type, list):
         return [bare(each) for each in data_type]
     if isinstance(data_type, dict):
@@ -136,7 +136,7 @@ def bare(data_type: Json) -> Json:
 
 
 def padded_types(column: Field) -> list[str]:
-    """Return the char types in a column: what Spark writes to and reads from them is padded."""
+    """Return the char types in a column, whose values Spark pads on writing and reading."""
     return _PADDED.findall(str(column["metadata"].get(CHAR_VARCHAR, "")))
 
 
@@ -151,7 +151,7 @@ def nested_names(data_type: Json) -> Iterator[str]:
 
 
 def leaf_types(data_type: Json) -> set[str]:
-    """Return the names of all the primitive types a type is made of; a user-defined one is not taken apart."""
+    """Return the names of all primitive types in a type; a user-defined one is not taken apart."""
     if isinstance(data_type, str):
         return {data_type}
     if data_type["type"] == "array":
@@ -181,7 +181,7 @@ def invariant_text(metadata: Json) -> str:
 
 
 def has_not_null_parts(data_type: Json) -> bool:
-    """Return whether a part of a type, at any depth, is NOT NULL."""
+    """Whether a part of a type, at any depth, is NOT NULL."""
     if isinstance(data_type, str) or data_type["type"] == USER_DEFINED:
         return False
     if not data_type.get("containsNull", True) or not data_type.get("valueContainsNull", True):

@@ -1,9 +1,9 @@
-"""The keys of the rows that an UPDATE of delta-rs changed, where its commit proves them (decision 0039).
+"""The keys of the rows that an UPDATE of delta-rs changed, if its commit proves them (decision 0039).
 
-delta-rs computes an UPDATE a second time for its change files. Their values may differ from the written ones (`random()`).
-A row that compares as equal before and after is left out, and a copied NaN may be there. So only keys are taken from change
-files. Of the files that the commit removed and added, the rows with these keys are compared. If as many of them differ as
-the UPDATE counted, no other row changed.
+delta-rs computes an UPDATE a second time for its change files. Their values may differ from the written ones
+(`random()`). They leave out a row that compares as equal before and after, and may hold a copied NaN. So only keys are
+taken from change files. The rows with these keys in the removed and added files are compared. If as many of them differ
+as the UPDATE counted, no other row changed.
 """
 
 from collections.abc import Mapping, Sequence
@@ -39,7 +39,7 @@ _MOST_CONSTANTS = 5 * MOST_KEYS
 """The most values of a column in one query, of all its commits."""
 
 _MOST_HELD_BYTES = 16 << 20
-"""The largest rows of a commit that are held for the next reader. The last 64 commits are held."""
+"""The largest rows of a commit that are cached for the next reader, for the last 64 commits."""
 
 REMEDY = "Change few rows by MERGE of delta-rs (`DeltaTable.merge`) or through Spark: then only the changed rows are read."
 
@@ -47,7 +47,7 @@ REMEDY = "Change few rows by MERGE of delta-rs (`DeltaTable.merge`) or through S
 def update_keys(table: Location, version: int, key: Sequence[str]) -> UpdateKeys:
     """Return the keys of the rows that a commit changed, an UPDATE by delta-rs, if it proves them.
 
-    `key` are the key's columns. Some of them are enough: more rows are read then.
+    `key` are the key's columns. A subset is enough, but reads more rows.
     """
     return _update_keys(table, version, tuple(key), commit_text(table, version))
 
@@ -67,8 +67,8 @@ def _update_keys(table: Location, version: int, key: tuple[str, ...], _commit: s
 def _proven(table: TableState, key: Sequence[str]) -> UpdateKeys:
     """Return the values of key columns of the rows that a version changed.
 
-    Raises: NeedsSparkError with the reason if they are not proven; OSError, ValueError, pyarrow's errors if a file
-        cannot be read.
+    Raises: NeedsSparkError with the reason if the values are not proven; OSError, ValueError, pyarrow's errors if a
+        file cannot be read.
     """
     import pyarrow.compute as pc
 
@@ -79,7 +79,7 @@ def _proven(table: TableState, key: Sequence[str]) -> UpdateKeys:
     for kind in ("delete", "insert"):
         if sum(n for n, (_, each) in zip(counts, files, strict=True) if each == kind) != updated + copied:
             raise NeedsSparkError("its files have other numbers of rows than it states")
-    # Rows that differ in some of their columns are enough.
+    # A difference in some of the columns is enough.
     columns = [
         field["name"]
         for field in table.fields
@@ -111,7 +111,7 @@ def _counts(table: TableState) -> tuple[int, int]:
 
 
 def _stated_values(table: TableState, key: Sequence[str]) -> "Wanted":
-    """Return the values of key columns that the change files of a version have."""
+    """Return the values of key columns in the change files of a version."""
     import pyarrow as pa
     import pyarrow.parquet as pq
 
@@ -121,7 +121,7 @@ def _stated_values(table: TableState, key: Sequence[str]) -> "Wanted":
     files = list(files_of(table.path, table.version, by_files=False))
     if any(kind is not None for _, kind in files):
         raise NeedsSparkError("it has no change files")
-    # A row before and after; some copied ones may be there, too.
+    # One row before and one after each update; some copied ones may be included.
     if sum(readable_rows(table, [file for file, _ in files])) > 3 * MOST_KEYS:
         raise NeedsSparkError("its change files have too many rows")
     schema = pa.schema([table.arrow_schema.field(name) for name in names])
@@ -133,7 +133,7 @@ def _stated_values(table: TableState, key: Sequence[str]) -> "Wanted":
 
 
 def _is_usable(table: TableState, name: str) -> bool:
-    """Return whether Spark and Arrow look up the same rows by a column that data files hold."""
+    """Whether Spark and Arrow look up the same rows by a column that data files hold."""
     stated = table.field(name)
     return (
         stated is not None
@@ -147,7 +147,7 @@ def _is_usable(table: TableState, name: str) -> bool:
 
 
 def has_key(keys: Sequence[UpdateKeys]) -> str:
-    """Return as SQL of Spark whether a row has a key that one of some commits changed, or one of few others.
+    """Return Spark SQL for whether a row has a key that one of some commits changed, with few false positives.
 
     A column with too many values is left out: more rows are read then.
     """
@@ -170,7 +170,7 @@ def _is_among(column: str, values: "pa.Array[Any]") -> str:
     elif pa.types.is_integer(values.type):
         texts = [str(each) for each in stated.to_pylist()]
     else:
-        # The session may read a backslash in a text in two ways.
+        # A session may read a backslash in a text in two ways.
         texts = [f"CAST(X'{each.encode().hex()}' AS STRING)" for each in stated.to_pylist()]
     terms = [f"{column} IN ({', '.join(texts)})"] if texts else []
     terms += [f"{column} IS NULL"] if values.null_count else []

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 def append(rows: "DataFrame", table: Location, transaction: Transaction) -> None:
-    """Append rows to a user's table through Spark; without effect if the table holds the transaction already.
+    """Append rows to a user's table through Spark; without effect if the table already holds the transaction.
 
     Raises: CommitConflictError if the commit is not in the log afterwards (another process overwrote it).
     """
@@ -33,10 +33,10 @@ def append(rows: "DataFrame", table: Location, transaction: Transaction) -> None
 def add_files(
     state: TableState, files: Mapping[Location, Mapping[str, Any]], transaction: Transaction
 ) -> None:
-    """Commit files that are in a table's folder already, each with its statistics; no files are a commit too.
+    """Commit files already in a table's folder, each with its statistics; an empty list is a commit too.
 
-    Raises: deltalake's CommitFailedError if the table does not take the commit; CommitConflictError if the commit is not
-        in the log afterwards (another process overwrote it).
+    Raises: deltalake's CommitFailedError if the table refuses the commit; CommitConflictError if the commit is not in
+        the log afterwards (another process overwrote it).
     """
     from deltalake.transaction import AddAction
 
@@ -55,7 +55,7 @@ def add_files(
 
 
 def commit_transaction(table: Location, transaction: Transaction) -> None:
-    """Commit a transaction that changes no row; without effect if the table holds it already.
+    """Commit a transaction that changes no row; without effect if the table already holds it.
 
     Raises: CommitConflictError if the commit is not in the log afterwards (another process overwrote it).
     """
@@ -74,8 +74,8 @@ def overwrite(
 ) -> int:
     """Make `rows` the content of a table, in one commit: readers never see it empty.
 
-    Its columns and partitions become those of the rows where they are others. `keeps_columns`: a table that can take the
-    rows keeps its other columns and its partitions.
+    Its columns and partitions change to those of the rows. `keeps_columns`: a table that can take the rows keeps its
+    other columns and its partitions.
 
     Returns: The version of the commit.
 
@@ -103,7 +103,7 @@ def retype_columns(
 ) -> None:
     """Give columns of a table other types (Spark DDL), in one marked commit that rewrites its rows; once.
 
-    Not by Delta's type widening: that feature would lock delta-rs out. The caller knows that no value is lost.
+    It avoids Delta's type widening, a feature that would lock delta-rs out. The caller ensures that no value is lost.
     """
     from pyspark.sql import functions as F
 
@@ -125,7 +125,7 @@ def retype_columns(
 
 
 def add_columns(spark_of: "Callable[[], SparkSession]", path: Location, columns: Sequence[Field]) -> None:
-    """Add columns at a table's end: by delta-rs, in milliseconds, unless they need a table feature that is not there."""
+    """Add columns at a table's end: by delta-rs, in milliseconds, unless they need a missing table feature."""
     if not columns:
         return
     state = open_table(path)
@@ -145,7 +145,7 @@ def add_columns(spark_of: "Callable[[], SparkSession]", path: Location, columns:
 
 
 def state_features(spark_of: "Callable[[], SparkSession]", table: TableState, types: Iterable[str]) -> None:
-    """State the features that a table lacks for columns of some types (Spark DDL): Delta adds them on request only."""
+    """Add the features that a table lacks for columns of some types (Spark DDL): Delta adds them only on request."""
     missing = _missing_features(table, [field("c", json_of(type_)) for type_ in types])
     if missing:
         pairs = ", ".join(f"'delta.feature.{name}' = 'supported'" for name in missing)
@@ -159,11 +159,11 @@ def _missing_features(table: TableState, columns: Sequence[Field]) -> list[str]:
 def compact(
     table: Location, *, target_bytes: int, most_files: int = 0, rows_of_group: int | None = None
 ) -> bool:
-    """Rewrite files below a size as few of about that size, if a table has more than `most_files`; return whether it did.
+    """Rewrite files below a size as few of about that size if a table has more than `most_files`. Return whether it did.
 
-    The same rows, in a commit that changes no data, without Spark. Files stay in the order of their appends, so that bounds
-    of a column that rises with every append do not overlap. `rows_of_group`: the most rows of a row group, where readers
-    look rows up by bounds.
+    The same rows, in a commit that changes no data, without Spark. Files stay in the order of their appends, so that
+    bounds of a column that rises with every append do not overlap. `rows_of_group`: the most rows of a row group, for
+    readers that look rows up by bounds.
     """
     from deltalake import ColumnProperties, WriterProperties
 

@@ -1,7 +1,7 @@
 """A filter clause as a frozen tree: its canonical text, its columns and functions, and its value in plain Python.
 
-`parse` makes the tree from a text, `prepare` makes its casts explicit, `columns` makes Spark columns of it. A value of
-NULL is None. `=` compares strings by bytes. A failure for a row (a division by zero, a cast) gives NULL.
+`parse` makes the tree from a text, `prepare` makes its casts explicit, `columns` makes Spark columns of it. NULL is
+None. `=` compares strings by bytes. A failure for a row (a division by zero, a cast) gives NULL.
 """
 
 import re
@@ -28,7 +28,7 @@ class SessionFunction(StrEnum):
 
 
 class Operator(StrEnum):
-    """What an operation does with its operands; the value is how the canonical text writes it."""
+    """The operation on the operands; the value is its form in the canonical text."""
 
     AND = "AND"
     OR = "OR"
@@ -77,7 +77,7 @@ CALLS = frozenset(
 )
 
 Value = str | bool | int | float | Decimal | date | datetime | None
-"""What a clause computes with. A TIMESTAMP is a datetime with a time zone, a TIMESTAMP_NTZ one without."""
+"""The values that a clause computes with. A TIMESTAMP is a datetime with a time zone, a TIMESTAMP_NTZ one without."""
 
 
 @dataclass(frozen=True)
@@ -104,7 +104,7 @@ class Function:
 
 @dataclass(frozen=True)
 class Cast:
-    """A value in another type, NULL where it has none there. `type` is Spark DDL, such as `decimal(10,2)`."""
+    """A value in another type, NULL if it cannot be converted. `type` is Spark DDL, such as `decimal(10,2)`."""
 
     operand: "Clause"
     type: str
@@ -123,7 +123,7 @@ Clause = Literal | Column | Function | Cast | Operation
 
 
 def walk(clause: Clause) -> Iterator[Clause]:
-    """Yield the clause and everything in it, from the left."""
+    """Yield the clause and all its parts, from the left."""
     yield clause
     match clause:
         case Cast(operand):
@@ -144,7 +144,7 @@ def functions_of(clause: Clause) -> frozenset[SessionFunction]:
 
 
 def all_of(clauses: "tuple[Clause, ...]") -> Clause | None:
-    """Return the AND of clauses; None is no condition."""
+    """Return the AND of clauses; None for an empty list."""
     if len(clauses) < 2:
         return clauses[0] if clauses else None
     return Operation(Operator.AND, clauses)
@@ -160,7 +160,7 @@ def text(clause: Clause) -> str:
         case Literal(str() as value):
             return literal(value)
         case Literal(Decimal() as value):
-            # With a dot it is read as a decimal number again.
+            # The dot makes the parser read it as a decimal number again.
             return written if "." in (written := format(value, "f")) else f"{written}."
         case Literal(value):
             return str(value)
@@ -192,7 +192,7 @@ def _operation_text(operator: Operator, operands: tuple[Clause, ...]) -> str:
 
 
 def _operand_text(clause: Clause) -> str:
-    """Return an operand, in brackets unless it is one word of the text."""
+    """Return an operand's text, in brackets unless it is a single token."""
     is_infix = isinstance(clause, Operation) and clause.operator not in CALLS
     return f"({text(clause)})" if is_infix else text(clause)
 
@@ -203,7 +203,7 @@ def evaluate(
     """Return the value of a prepared clause for one row and one partition, None for NULL.
 
     The rules are those of `columns.column_of`, tied to it by a property test. Doubles that are NaN, casts of text to
-    DOUBLE other than numbers, and dates after the year 9999 are outside of it.
+    DOUBLE other than numbers, and dates after the year 9999 are excluded.
     """
 
     def of(part: Clause) -> Any:
@@ -223,7 +223,7 @@ def evaluate(
 
 
 def operation(operator: Operator, values: tuple[Any, ...]) -> Any:
-    """Return what an operator makes of values (Kleene's logic for AND, OR and NOT)."""
+    """Return the result of an operator (Kleene's logic for AND, OR and NOT)."""
     match operator:
         case Operator.AND:
             return False if False in values else None if None in values else True
@@ -274,9 +274,9 @@ def _ordered(value: Any) -> Any:
 
 
 def like(pattern: str) -> re.Pattern[str]:
-    r"""Return the pattern of a LIKE: `%` is any text, `_` one character, a backslash before these or itself none.
+    r"""Return the pattern of a LIKE: `%` is any text, `_` one character; a backslash escapes these and itself.
 
-    Raises: ClauseError where the backslash stands before another character, as Spark does.
+    Raises: ClauseError for a backslash before another character, as in Spark.
     """
     found: list[str] = []
     letters = iter(pattern)
@@ -315,7 +315,7 @@ def _computed(operator: Operator, one: Any, other: Any) -> Any:
 
 
 def cast(value: Any, type_: str) -> Any:
-    """Return a value in another type (Spark DDL), None where it has none there."""
+    """Return a value in another type (Spark DDL), None if it cannot be converted."""
     if value is None:
         return None
     name, _, parameters = type_.partition("(")

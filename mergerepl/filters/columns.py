@@ -25,21 +25,21 @@ FunctionOf = Callable[[SessionFunction], SparkColumn]
 
 
 def no_function(name: SessionFunction) -> SparkColumn:
-    """Stand for the functions in a clause that uses none: a static filter, the `on` of a join."""
+    """Stand-in for the functions of a clause that uses none: a static filter, the `on` of a join."""
     raise AssertionError(f"{name} in a clause without functions")
 
 
 def holds(clause: Clause, *, column: ColumnOf, function: FunctionOf = no_function) -> SparkColumn:
-    """Return whether a filter is true: a boolean column that is never NULL, as NULL is not true."""
+    """Return whether a filter is true: a boolean column that is never NULL, as NULL counts as false."""
     return F.coalesce(column_of(clause, column=column, function=function), F.lit(False))
 
 
 def column_of(clause: Clause, *, column: ColumnOf, function: FunctionOf = no_function) -> SparkColumn:
     """Return the value of a prepared clause.
 
-    `column` gives the Spark column of one of the row, `function` that of a function's value. What cannot be computed
-    for a row (division by zero, overflow, a cast) is NULL there and fails nothing. A hash join of the two sides of an
-    equality (`equalities.Equality`) takes this of either side: both have one type after `prepare.prepared`.
+    `column` gives the Spark column of one of the row, `function` that of a function's value. A failure for a row
+    (division by zero, overflow, a cast) gives NULL. A hash join uses this column of either side of an equality
+    (`equalities.Equality`): both have one type after `prepare.prepared`.
     """
 
     def of(part: Clause) -> SparkColumn:

@@ -1,4 +1,4 @@
-"""A filter split into parts that joins can use: equalities of a row with a partition's values, and what is left."""
+"""A filter split into parts that joins can use: equalities of a row with a partition's values, and the rest."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -8,7 +8,7 @@ from mergerepl.filters.clause import Clause, Operation, Operator, all_of, column
 
 @dataclass(frozen=True)
 class Equality:
-    """`of_row` = `of_other`, NULL matches nothing.
+    """`of_row` = `of_other`; NULL matches nothing.
 
     In a part of an own filter `of_row` uses columns only and `of_other` functions only. In the terms of an `on`
     `of_row` uses columns of the child and `of_other` columns of the parent.
@@ -22,8 +22,8 @@ class Equality:
 class Part:
     """Terms that must all be true: equalities for a hash join, and a `residual` condition on the rows joined.
 
-    A part of an own filter without equalities is joined with the values by its residual alone; where `is_static`, it
-    uses no function, and what it selects belongs to everybody (partition_id -1).
+    A part of an own filter without equalities is joined with the values by its residual alone; if `is_static`, it uses
+    no function, and every subscriber has its rows (partition_id -1).
     """
 
     equalities: tuple[Equality, ...]

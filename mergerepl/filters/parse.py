@@ -1,6 +1,6 @@
 """A clause's text to our own tree, by an allow-list. The only module that knows the SQL parser.
 
-The text itself never runs: Spark columns are made only from the tree. So no harm is done if the parser reads a text
+The text itself never runs: Spark columns are made only from the tree. So it is harmless if the parser reads a text
 differently than Spark, and `apply` prints the canonical text of the tree.
 
     clause = parse_filter("region = HOST_NAME()")
@@ -36,7 +36,7 @@ MOST_CHARACTERS = 1_000
 MOST_NODES = 500
 DEEPEST = 50
 _FRAMES = 20_000
-"""Python frames that a text of `MOST_CHARACTERS` cannot use up: the parser takes some 25 for a bracket."""
+"""Python frames that a text of `MOST_CHARACTERS` cannot exhaust: the parser takes some 25 for a bracket."""
 
 Node = Any
 """A node of the parser's tree."""
@@ -45,7 +45,7 @@ Node = Any
 def parse_filter(text: str) -> Clause:
     """Return the tree of an article's own filter.
 
-    Raises: ClauseError if it cannot be read, is too large or uses what a filter may not use.
+    Raises: ClauseError if it cannot be read, is too large or uses a forbidden construct.
     """
     clause = _parsed(text, is_stored=False)
     for column in columns_of(clause):
@@ -58,9 +58,9 @@ def parse_filter(text: str) -> Clause:
 
 
 def parse_on(text: str, *, parent: str, article: str) -> Clause:
-    """Return the tree of a join filter's `on`: every column has its article's name, none of the functions is used.
+    """Return the tree of a join filter's `on`: every column has its article's name, and functions are not allowed.
 
-    Raises: ClauseError as `parse_filter`, and without an equality of a parent's with a child's column.
+    Raises: ClauseError as `parse_filter`, and if no equality relates a parent's to a child's column.
     """
     clause = _parsed(text, is_stored=False)
     for column in columns_of(clause):
@@ -84,7 +84,7 @@ def parse_on(text: str, *, parent: str, article: str) -> Clause:
 
 
 def parse_stored(text: str) -> Clause:
-    """Return the tree of a canonical text of ours; casts may have made it longer than a user's text may be."""
+    """Return the tree of a canonical text; casts may have made it longer than a user's text may be."""
     return _parsed(text, is_stored=True)
 
 
@@ -126,7 +126,7 @@ def _depth(clause: Clause) -> int:
 
 @contextmanager
 def _deep_stack() -> Iterator[None]:
-    """Let the parser, which calls itself for every bracket, go deeper than Python's usual limit."""
+    """Let the parser, which recurses for every bracket, exceed Python's usual recursion limit."""
     before = sys.getrecursionlimit()
     sys.setrecursionlimit(max(before, _FRAMES))
     try:
@@ -137,7 +137,7 @@ def _deep_stack() -> Iterator[None]:
 
 @cache
 def _reader() -> "_Reader":
-    # Imported late: it takes 0.2 s, and most commands meet no clause.
+    # A late import: it takes 0.2 s, and most commands meet no clause.
     import sqlglot.errors
     from sqlglot import expressions
     from sqlglot.dialects.dialect import Dialect
@@ -146,7 +146,7 @@ def _reader() -> "_Reader":
 
 
 class _Reader:
-    """The parser, and what we make of each kind of its nodes. A kind without an entry is refused by name."""
+    """The parser, and the conversion of each kind of its nodes. A kind without an entry is refused by name."""
 
     def __init__(self, expressions: ModuleType, errors: ModuleType, dialect: Any) -> None:
         self.expressions, self.errors, self.dialect = exp, _, _ = expressions, errors, dialect
@@ -211,7 +211,7 @@ class _Reader:
         """Return our tree of a node."""
         kind = type(node)
         if operator := self.infix.get(kind):
-            # `safe` and `typed` say how the parser would write the node for another database.
+            # `safe` and `typed` only affect the node's text for another database.
             one, other = self._parts(node, "this", "expression", ignored=("safe", "typed"))
             return Operation(operator, (self.clause(one), self.clause(other)))
         if operator := self.chains.get(kind):
@@ -221,7 +221,7 @@ class _Reader:
         raise _refused(self._name(node))
 
     def _parts(self, node: Node, *names: str, ignored: Iterable[str] = ()) -> list[Node]:
-        """Return the arguments of a node, and refuse it if it has others."""
+        """Return the arguments of a node; refuse a node with others."""
         for name, value in node.args.items():
             if name not in names and name not in ignored and value not in (None, False, []):
                 raise _refused(f"{self._name(node)} with {name.upper()}")
@@ -378,7 +378,7 @@ def _decimal(value: str) -> Decimal:
 
 
 def _chain(node: Node, kind: type[Any]) -> list[Node]:
-    """Return the terms of a AND b AND c, from the left; the parser nests them. Without recursion: they may be many."""
+    """Return the terms of a AND b AND c, from the left, without recursion: the parser nests them, and they may be many."""
     found: list[Node] = []
     waiting = [node]
     while waiting:
@@ -398,7 +398,7 @@ def _check_brackets(brackets: Iterable[str]) -> None:
 
 
 def _unreadable(text: str, error: Exception) -> str:
-    """Return where and why a text cannot be read, without the parser's markup."""
+    """Return the place and reason of a parse error, without the parser's markup."""
     found: dict[str, Any] = (getattr(error, "errors", None) or [{}])[0]
     if "line" in found:
         before = "\n".join(text.split("\n")[: found["line"] - 1])

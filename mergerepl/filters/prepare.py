@@ -1,10 +1,11 @@
 """Names and types of a clause, checked against the table's columns, and every cast made explicit. No session.
 
-A prepared clause means the same wherever it is computed: in Python, as Spark columns, as the text that `apply` prints.
+A prepared clause means the same everywhere: in Python, as Spark columns, as the text that `apply` prints.
     region = HOST_NAME()      with region char(8)    RTRIM(`region`) = HOST_NAME()
     staff = HOST_NAME()       with staff int         `staff` = CAST(HOST_NAME() AS INT)
     price / 2 > 1.5           with price decimal     (CAST(`price` AS DOUBLE) / CAST(2 AS DOUBLE)) > CAST(1.5 AS DOUBLE)
-Whole numbers are computed as BIGINT, quotients and what meets a FLOAT or DOUBLE as DOUBLE.
+
+Whole numbers are computed as BIGINT; quotients, and operands of a FLOAT or DOUBLE, as DOUBLE.
 """
 
 import re
@@ -47,16 +48,16 @@ _CASTS = {
     "timestamp_ntz": {"date"},
     _NULL: {_NUMBER, _STRING, _BOOLEAN, "date"},
 }
-"""For each kind, the kinds that a CAST makes of it, without a time zone and without digits that an engine may choose."""
+"""For each kind, the kinds that a CAST converts it to, without those that depend on a time zone or on an engine."""
 
 
 def prepared(clause: Clause, types: Mapping[str | None, Mapping[str, str]]) -> Clause:
     """Return a filter with the columns' exact names and explicit casts.
 
-    `types` has the columns of each article that the clause names, None being the article of an own filter: column
-    name to Spark DDL, with `char(n)` as declared.
+    `types` has the columns of each article that the clause names, or of None for an own filter: column name to Spark
+    DDL, with `char(n)` as declared.
 
-    Raises: ClauseError for an unknown column, for types that do not go together, and if the whole is not boolean.
+    Raises: ClauseError for an unknown column, for incompatible types, and if the whole is not boolean.
     """
     found = _Typing(types).of(clause)
     if found.kind not in (_BOOLEAN, _NULL):
@@ -65,7 +66,7 @@ def prepared(clause: Clause, types: Mapping[str | None, Mapping[str, str]]) -> C
 
 
 def uncastable(clause: Clause, values: Mapping[SessionFunction, str | None]) -> tuple[str, str] | None:
-    """Return the function whose value a prepared clause cannot cast, and the type; None if it can cast all.
+    """Return the function whose value a prepared clause cannot cast, and the type, or None.
 
     `staff` = CAST(HOST_NAME() AS INT) with HOST_NAME "abc"     ("HOST_NAME", "INT")
     """
@@ -86,13 +87,13 @@ class _Typed:
 
     @property
     def kind(self) -> str:
-        """What it may be compared with."""
+        """The group of types that it may be compared with."""
         is_number = self.type in WHOLE or self.type in FLOATING or self.type.startswith("decimal")
         return _NUMBER if is_number else self.type
 
     @property
     def is_adaptable(self) -> bool:
-        """Whether it is text that takes the type of what it meets: a constant, or made of functions alone."""
+        """Whether it is text that adapts to the other operand's type: a constant, or made of functions alone."""
         return self.kind == _STRING and not columns_of(self.clause)
 
 
@@ -174,7 +175,7 @@ class _Typing:
                 raise ClauseError(f"uses {what} with a {part.type.upper()}; {advice}")
 
     def _unified(self, operator: Operator, parts: list[_Typed]) -> list[_Typed]:
-        """Return parts that Spark compares without a cast of its own."""
+        """Return parts in types that Spark compares without a cast of its own."""
         leading = next((part for part in parts if not part.is_adaptable and part.kind != _NULL), parts[0])
         adapted = [self._adapted(part, leading.type) if part.is_adaptable else part for part in parts]
         for part in adapted:
@@ -193,7 +194,7 @@ class _Typing:
         return adapted
 
     def _adapted(self, part: _Typed, to: str) -> _Typed:
-        """Return text as the type of what it meets; a constant is checked at once."""
+        """Convert text to the type of the other operand; a constant is checked at once."""
         if to == _STRING or part.kind == _NULL:
             return part
         if to == "timestamp" and not (
@@ -207,7 +208,7 @@ class _Typing:
         return _Typed(Cast(part.clause, to), to)
 
     def _widened(self, part: _Typed, parts: list[_Typed], operator: Operator) -> _Typed:
-        """Return a number in the type in which it is computed or compared with the others."""
+        """Convert a number to the type in which it is computed or compared with the others."""
         if part.kind == _NULL:
             return part
         if operator is Operator.DIVIDE or any(other.type in FLOATING for other in parts):

@@ -16,7 +16,7 @@ from mergerepl.model.article_graph import parents_first
 
 @dataclass(frozen=True)
 class JoinFilter:
-    """A row of `article` belongs where a row of `parent` belongs that it matches (sysmergesubsetfilters).
+    """A row of `article` belongs to the partitions of each row of `parent` that it matches (sysmergesubsetfilters).
 
     `unique`: the parent's join columns contain its key (`join_unique_key`). `on` is prepared.
     """
@@ -36,7 +36,7 @@ class PublicationFilters:
     """The filters that decide the rows of a partition. All clauses are prepared: exact names, explicit casts.
 
     A row of an article is in a partition by its own filter (`own`, by article name) OR by one of the joins whose
-    `article` it is. An article in neither is unfiltered: its rows belong to everybody.
+    `article` it is. An article in neither is unfiltered: every subscriber has its rows.
     """
 
     own: Mapping[str, Clause]
@@ -55,7 +55,7 @@ class PublicationFilters:
         return parents_first(sorted(names), [(join.parent, join.article) for join in self.joins])
 
     def is_filtered(self, article: str) -> bool:
-        """Return whether rows of an article are left out for some partition."""
+        """Whether some partition excludes rows of an article."""
         return article in self.own or bool(self.joins_of(article))
 
     def joins_of(self, article: str) -> tuple[JoinFilter, ...]:

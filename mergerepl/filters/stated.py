@@ -1,4 +1,4 @@
-"""The filters of a publication as the file, or a program, states them: what can be refused before a table is opened."""
+"""The filters of a publication as the file or a program states them: the refusals possible before a table is opened."""
 
 from collections.abc import Iterator, Mapping
 from difflib import get_close_matches
@@ -17,12 +17,12 @@ NO_OVERLAP, ONE_SUBSCRIPTION = 2, 3
 
 
 def first_problem(publication: Publication) -> tuple[Path, str] | None:
-    """Return the first value about filters that cannot be used, and why; the message follows the value's key."""
+    """Return the first unusable value about filters, and why; the message follows the value's key."""
     return next(_problems(publication), None)
 
 
 def value_of(subscription: Subscription, function: SessionFunction) -> str | None:
-    """Return what a function gives for a subscription."""
+    """Return a function's value for a subscription."""
     return {
         SessionFunction.HOST_NAME: subscription.host_name,
         SessionFunction.SUSER_SNAME: subscription.suser_sname,

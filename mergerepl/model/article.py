@@ -1,4 +1,4 @@
-"""An article as the system tables know it: what the phases need of a published table, without storage."""
+"""An article as in the system tables: the facts about a published table that the phases need, without storage."""
 
 from dataclasses import dataclass
 
@@ -12,11 +12,11 @@ BOUNDED_TYPES = ("tinyint", "smallint", "int", "bigint", "date", "string")
 class PublishedArticle:
     """One row of sysmergearticles.
 
-    `columns` are the published columns in stored order: column i is field `c<i>` of a row image, so that any
-    column name may be published. `identity` are the columns (among them) that identify a row, `generated` those that
-    Delta computes, each with its expression. `resolver_info` is what is stated for the resolver, as it is stored.
-    `partition_options` from 1 on: a subscriber may not write rows outside of its partition. `compensates`: a subscriber's
-    change that the publisher's table refuses is undone at that subscriber.
+    `columns` are the published columns in stored order: column i is field `c<i>` of a row image, so that any column
+    name may be published. `identity` are the columns (among them) that identify a row, `generated` those that Delta
+    computes, each with its expression. `resolver_info` are the settings of the resolver, as stored. `partition_options`
+    from 1 on: a subscriber may not write rows outside of its partition. `compensates`: a subscriber's change that the
+    publisher's table refuses is undone at that subscriber.
     """
 
     publication: str
@@ -47,7 +47,7 @@ class PublishedArticle:
 
     @property
     def bounded_identity(self) -> tuple[str, ...]:
-        """Return the identity columns by whose bounds a MERGE leaves files out; GUIDs are everywhere and have none."""
+        """Return the identity columns by whose bounds a MERGE prunes files; GUIDs have no useful bounds."""
         types = dict(zip(self.columns, self.types, strict=True))
         bounded = (name for name in self.identity if types[name] in BOUNDED_TYPES)
         return () if self.rowguid_column is not None else tuple(bounded)
@@ -67,28 +67,28 @@ class PublishedArticle:
 
     @property
     def value_columns(self) -> tuple[str, ...]:
-        """Return the columns outside the identity that writers set: those that colv1 speaks of.
+        """Return the columns outside the identity that writers set: the columns of colv1.
 
-        Nobody changes a generated column by itself, so that it neither is changed nor conflicts.
+        A generated column never changes by itself, so it neither counts as changed nor conflicts.
         """
         computed = dict(self.generated)
         return tuple(name for name in self.columns if name not in self.identity and name not in computed)
 
     @property
     def needs_base(self) -> bool:
-        """Return whether its resolver reads the row before both changes: then capture keeps what was overwritten."""
+        """Whether its resolver reads the row before both changes: then capture keeps overwritten rows."""
         resolver = RESOLVERS.get(self.resolver)
         return resolver is not None and resolver.needs_base
 
     @property
     def rejects(self) -> str | None:
-        """Return the side (`publisher`, `subscriber`) whose changes its resolver never takes, None if there is none."""
+        """Return the side (`publisher`, `subscriber`) whose changes its resolver never takes, or None."""
         resolver = RESOLVERS.get(self.resolver)
         return resolver.rejects if resolver is not None else None
 
     @property
     def may_resolve_alone(self) -> bool:
-        """Return whether a row that one side alone changed may be resolved: then a session numbers such rows of its own."""
+        """Whether a row changed at only one side may be resolved: then a session numbers such rows separately."""
         return self.compensates or self.rejects is not None
 
     @property

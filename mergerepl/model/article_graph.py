@@ -1,4 +1,4 @@
-"""The graph of articles that join filters make: which comes first, and whether it has a circle."""
+"""The graph of articles in join filters: its order, and whether it has a cycle."""
 
 from collections.abc import Iterable, Sequence
 from graphlib import CycleError, TopologicalSorter
@@ -8,13 +8,12 @@ class CircleError(ValueError):
     """Articles are each other's parents; `circle` begins and ends with the same one, each before its child."""
 
     def __init__(self, circle: Sequence[str]) -> None:
-        """Keep the circle."""
         super().__init__(" → ".join(circle))
         self.circle = tuple(circle)
 
 
 def parents_first(articles: Iterable[str], edges: Iterable[tuple[str, str]]) -> tuple[str, ...]:
-    """Return the articles so that every parent stands before its children; `edges` are (parent, child).
+    """Sort the articles so that every parent is before its children; `edges` are (parent, child).
 
     Raises: CircleError.
     """

@@ -1,4 +1,4 @@
-"""What Change Data Capture returns: values without an engine."""
+"""Results of Change Data Capture: values without an engine."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -31,9 +31,9 @@ class CaptureInstance:
 
 @dataclass(frozen=True)
 class ScanResult:
-    """What one `scan` did, over all its cycles.
+    """The outcome of one `scan`, over all its cycles.
 
-    `last_lsn` is None where nothing was new. `paused` are the sources that could not be read on: path -> reason.
+    `last_lsn` is None if nothing was new. `paused`: path of a source that cannot be read further -> reason.
     """
 
     cycles: int
@@ -45,9 +45,9 @@ class ScanResult:
 
 @dataclass(frozen=True)
 class SourceStatus:
-    """How far a source was read. `vacuum_safe_until` and `log_safe_until` are None where nothing is unread.
+    """The progress of reading a source. `vacuum_safe_until` and `log_safe_until` are None if nothing is unread.
 
-    `has_feed`: whether its Change Data Feed is on at the position: RESTORE, for one, may have switched it off.
+    `has_feed`: whether its Change Data Feed is on at the position; a RESTORE, for example, may have switched it off.
     """
 
     source: str
@@ -81,7 +81,7 @@ class DatabaseStatus:
 
 
 LATENCY = timedelta(seconds=30)
-"""Commits that are not read, and commands that are not applied, may be this old without a warning."""
+"""Unread commits and unapplied commands may be this old without a warning."""
 
 WARNING, CRITICAL = "warning", "critical"
 """Levels of a `StatusWarning`."""
@@ -89,7 +89,7 @@ WARNING, CRITICAL = "warning", "critical"
 
 @dataclass(frozen=True)
 class StatusWarning:
-    """What is wrong with a source, or soon will be: `level` is warning or critical."""
+    """A present or imminent problem of a source: `level` is warning or critical."""
 
     source: str
     level: str
@@ -168,11 +168,11 @@ class ScanError:
 
 @dataclass(frozen=True)
 class CleanupResult:
-    """What one cleanup did.
+    """The outcome of one cleanup.
 
-    `low_water_mark` is the LSN below which change rows went, None if there are none to be cleaned yet. `rows` are the
-    change rows removed by capture instance, `entries` those of lsn_time_mapping. `failed` are the change tables that could
-    not be cleaned: instance -> reason.
+    `low_water_mark` is the LSN below which change rows were removed, None if nothing was due. `rows` are the removed
+    change rows by capture instance, `entries` those of lsn_time_mapping. `failed`: instance whose change table could
+    not be cleaned -> reason.
     """
 
     low_water_mark: bytes | None
@@ -183,12 +183,12 @@ class CleanupResult:
 
 @dataclass(frozen=True)
 class AppliedChanges:
-    """What one `apply_changes` brought to its target.
+    """The changes that one `apply_changes` brought to its target.
 
-    `from_lsn` is None where the target was filled from a snapshot; both are None where nothing was new. `upserted` are rows
-    inserted or updated, `deleted` rows deleted, by the net changes. `foreign_commits` are those by which other writers
-    changed rows of the target since the last batch. `paused` is why the source is not captured, None if it is;
-    `unread_commits` are those of the source that were not captured yet.
+    `from_lsn` is None if the target was filled from a snapshot; both LSNs are None if nothing was new. `upserted` are
+    rows inserted or updated, `deleted` rows deleted, by the net changes. `foreign_commits` are those by which other
+    writers changed rows of the target since the last batch. `paused` is why the source is not captured, or None;
+    `unread_commits` are the source's commits not captured yet.
     """
 
     target: str
@@ -204,7 +204,7 @@ class AppliedChanges:
 
 @dataclass(frozen=True, kw_only=True)
 class Job:
-    """A row of `cdc_jobs`: the result set of `sp_cdc_help_jobs`, and what was asked of the job."""
+    """A row of `cdc_jobs`: the result set of `sp_cdc_help_jobs`, and the job's requested state."""
 
     database_id: Annotated[str, "identity of the database"]
     job_type: Annotated[
@@ -227,7 +227,7 @@ class Job:
 
 @dataclass(frozen=True)
 class JobEvent:
-    """Something that an agent did: `job` is capture, logreader, cleanup, distribute, sync or agent."""
+    """An event of an agent: `job` is capture, logreader, cleanup, distribute, sync or agent."""
 
     time: datetime
     database: str
@@ -238,7 +238,7 @@ class JobEvent:
 
 @dataclass(frozen=True)
 class AgentStatus:
-    """The agent that runs the jobs of a root; without a pid there is none. `since` is when it started, in UTC."""
+    """The agent that runs the jobs of a root; without a pid none runs. `since` is its start, in UTC."""
 
     root: str
     pid: int | None = None
@@ -248,9 +248,9 @@ class AgentStatus:
 
 @dataclass(frozen=True)
 class Vacuumed:
-    """What `vacuum` kept: files of so many hours.
+    """The outcome of `vacuum`; `retention_hours` is the age up to which files were kept.
 
-    `read_through` is the version through which everybody has read the table, None if nothing is unread.
+    `read_through` is the version through which all consumers have read the table, None if nothing is unread.
     """
 
     source: str

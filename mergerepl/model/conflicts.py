@@ -1,4 +1,4 @@
-"""Which conflicts are meant, and what was done about them. Values only, no storage, no Spark."""
+"""The choice of conflicts, and their resolutions. Values only, no storage, no Spark."""
 
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
@@ -7,12 +7,12 @@ from enum import StrEnum
 
 
 class ConflictStatus(StrEnum):
-    """What people have said of a conflict."""
+    """Whether a user has resolved a conflict."""
 
     OPEN = "open"
-    """Nothing yet: its outcome is the resolver's."""
+    """Not yet: its outcome is the resolver's."""
     SETTLED = "settled"
-    """Somebody resolved it."""
+    """A user resolved it."""
 
 
 class Choice(StrEnum):
@@ -21,14 +21,14 @@ class Choice(StrEnum):
     WINNER = "winner"
     """The outcome stands."""
     LOSER = "loser"
-    """What lost was written."""
+    """The losing row was written."""
     EDITED = "edited"
     """Other values were written."""
 
 
 @dataclass(frozen=True)
 class ConflictFilter:
-    """Which of a replica's conflicts are meant: those that meet all that is given.
+    """A filter on a replica's conflicts: those that meet all given conditions.
 
     `ids` are ids or beginnings of them. `since` is inclusive, `until` exclusive. `column` is among the columns in conflict.
     """
@@ -44,7 +44,7 @@ class ConflictFilter:
     status: ConflictStatus | None = None
 
     def ids_without(self, conflict_ids: Collection[str]) -> list[str]:
-        """Return those of `ids` with which none of these conflicts' ids begins."""
+        """Return those of `ids` that are not the beginning of any of these conflicts' ids."""
         beginnings = {each: each.strip().lower() for each in self.ids}
         return [
             each
@@ -66,7 +66,7 @@ class Wish:
 
 @dataclass(frozen=True)
 class NotResolved:
-    """A conflict that was left alone, as its row was changed since: in `columns`, or deleted or inserted (none)."""
+    """A conflict left alone because its row has changed since: in `columns`, or deleted or inserted (empty)."""
 
     conflict_id: str
     article: str
@@ -76,7 +76,7 @@ class NotResolved:
 
 @dataclass(frozen=True)
 class PlannedWrite:
-    """What a dry run of `resolve_conflicts` would write: the action (insert, update, delete), an update's columns."""
+    """A write planned by a dry run of `resolve_conflicts`: the action (insert, update, delete), an update's columns."""
 
     conflict_id: str
     article: str
@@ -87,9 +87,9 @@ class PlannedWrite:
 
 @dataclass(frozen=True)
 class ResolveResult:
-    """What `resolve_conflicts` did: conflicts it settled, rows it wrote, and those it left alone.
+    """The outcome of `resolve_conflicts`: conflicts it settled, rows it wrote, and conflicts it left alone.
 
-    A dry run counts what it would do, and has the first 100 rows of it in `planned`.
+    A dry run counts the planned writes, and has the first 100 rows of them in `planned`.
     """
 
     resolution_id: str
@@ -103,7 +103,7 @@ class ResolveResult:
 
 @dataclass(frozen=True)
 class RetryResult:
-    """How many refused changes the next sessions send again: in all, and by the replica at which they wait."""
+    """The number of refused changes that the next sessions resend: in all, and by the replica at which they wait."""
 
     changes: int
     waiting_at: dict[str, int]
@@ -111,7 +111,7 @@ class RetryResult:
 
 @dataclass(frozen=True)
 class PurgeResult:
-    """How many conflicts `purge_conflicts` removed from the log, with how many losing rows and resolutions."""
+    """The numbers of conflicts, losing rows and resolutions that `purge_conflicts` removed from the log."""
 
     conflicts: int
     rows: int

@@ -1,4 +1,4 @@
-"""The words that a later version will know, and what to do today instead. They are declared, shown and stored nowhere.
+"""Words reserved for a later version, each with today's alternative. They are not declared, shown or stored anywhere.
 
 One table for the keys of files, the options of commands and the arguments of functions. A key with one value of a later
 version is written `key: value`.
@@ -80,11 +80,11 @@ LATER: Final[dict[str, dict[str, str]]] = {
         "rebuild_counters": "Restore counters.json from a copy taken with the tables.",
     },
 }
-"""Place -> word -> what to do instead. The commands of merge publications are `commands`, of the others their group."""
+"""Place -> word -> the alternative. Merge publications use `commands`, the other commands their group."""
 
 
 def instead_of(place: str, word: str, value: object = None) -> str | None:
-    """Return what to do instead of a later word, or of a value of a known one; None if no later version is to know it.
+    """Return the alternative to a later word, or to a later value of a known word; None if no later version plans it.
 
     An option may have its dashes.
     """
@@ -96,7 +96,7 @@ def instead_of(place: str, word: str, value: object = None) -> str | None:
 def answers_later(
     place: str, refused: Callable[[str, str], Exception]
 ) -> Callable[[Callable[_P, _T]], Callable[_P, _T]]:
-    """Let a function answer arguments of a later version; `refused` makes the error of an argument and its way out."""
+    """Make a function answer arguments of a later version; `refused` makes the error of an argument and its alternative."""
 
     def decorate(function: Callable[_P, _T]) -> Callable[_P, _T]:
         @wraps(function)

@@ -1,17 +1,17 @@
-"""How the library reports to a person what it is doing. The library calls `step`; the caller shows it."""
+"""Progress reports of the library. The library calls `step`; the caller shows it."""
 
 from types import TracebackType
 from typing import Protocol, Self
 
 
 class Progress(Protocol):
-    """Receives each step of an apply, a sync or another long command; used as a context for the time of the work."""
+    """Receives each step of an apply, a sync or another long command; used as a context for the duration of the work."""
 
     def step(self, name: str, *, article: str | None = None, rows: int | None = None) -> None:
-        """Say that a step begins: its name, such as "capture", the article, and its rows if known."""
+        """Report that a step begins: its name, such as "capture", the article, and its rows if known."""
 
     def __enter__(self) -> Self:
-        """Begin to show."""
+        """Start showing progress."""
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None

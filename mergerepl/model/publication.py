@@ -8,12 +8,12 @@ from mergerepl.model.resolvers import NO_RESOLVER_INFO, PRIORITY, ResolverInfo
 
 
 class Tracking(StrEnum):
-    """What counts as a conflict (merge_replication.md 3.2)."""
+    """The definition of a conflict (merge_replication.md 3.2)."""
 
     ROW = "row"
     """Two changes of one row conflict, whatever the columns."""
     COLUMN = "column"
-    """Two changes of one row conflict only where they changed one column to different values."""
+    """Two changes of one row conflict only if they changed one column to different values."""
 
 
 class SubscriberType(StrEnum):
@@ -31,11 +31,11 @@ class SyncType(StrEnum):
     AUTOMATIC = "automatic"
     """From a snapshot of the publisher."""
     NONE = "none"
-    """It holds the data already; `apply` checks that it does and creates only the system tables."""
+    """It already holds the data; `apply` checks that and creates only the system tables."""
 
 
 class Resolution(StrEnum):
-    """How much of a losing row is lost."""
+    """The part of a losing row that is lost."""
 
     ROW = "row"
     """The winner's whole row wins, as in SQL Server."""
@@ -44,7 +44,7 @@ class Resolution(StrEnum):
 
 
 class ConflictLogging(StrEnum):
-    """At which replica conflict rows are kept."""
+    """The replica that keeps conflict rows."""
 
     PUBLISHER = "publisher"
     SUBSCRIBER = "subscriber"
@@ -64,7 +64,7 @@ DEFAULT_CONFLICT_RETENTION = 14
 class Article:
     """A published table. `key` are the identifying columns; `rowguid` names an existing GUID column instead.
 
-    `filter` is a clause on its rows (docs/filters.md); a row is published if it is true or if a join brings the row in.
+    `filter` is a clause on its rows (docs/filters.md); a row is published if it is true or a join brings the row in.
     `compensates`: a subscriber's change that the publisher's table refuses is undone at that subscriber.
     """
 
@@ -89,9 +89,9 @@ class Article:
 
 @dataclass(frozen=True)
 class Join:
-    """A join filter: a row of `article` belongs where a row of `parent` belongs that it matches by `on`.
+    """A join filter: a row of `article` belongs to the partitions of each row of `parent` that it matches by `on`.
 
-    `unique`: the parent's columns in `on` contain its key, so that a row matches one parent at most.
+    `unique`: the parent's columns in `on` contain its key, so that a row matches at most one parent.
     """
 
     article: str
@@ -104,7 +104,7 @@ class Join:
 class Subscription:
     """A subscriber's right to the publication. `subscriber` is the absolute replica root.
 
-    `host_name` and `suser_sname` are what HOST_NAME() and SUSER_SNAME() give in filters: the subscriber's partition.
+    `host_name` and `suser_sname` are its HOST_NAME() and SUSER_SNAME() in filters, which make its partition.
     """
 
     subscriber: str
@@ -130,4 +130,4 @@ class Publication:
     joins: tuple[Join, ...] = ()
     allow_partition_realignment: bool = True
     engine: str = "auto"
-    """Who writes users' tables in a session: `spark` alone, or `auto` (few rows by delta-rs)."""
+    """The engine that writes users' tables in a session: `spark` alone, or `auto` (few rows by delta-rs)."""

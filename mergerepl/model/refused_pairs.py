@@ -1,6 +1,6 @@
-"""Options that do not go together: what `apply` or `sync` says of each pair. docs/configuration.md shows the same table.
+"""Options that exclude each other, with the message of `apply` or `sync`. docs/configuration.md shows the same table.
 
-A pair of values that are no options of one thing, such as a column that is not there, is no part of it.
+Only pairs of options belong here, not a pair of values such as a column that does not exist.
 """
 
 from dataclasses import dataclass
@@ -11,8 +11,8 @@ from typing import Final
 class RefusedPair:
     """Two options that are refused together.
 
-    `one`, `other` and `instead` (what to state) are for readers, in Markdown. `message` is a template of `str.format`: a
-    sentence, or what follows the key of a file.
+    `one`, `other` and `instead` (the remedy) are for readers, in Markdown. `message` is a template of `str.format`: a
+    sentence, or the text after the key of a file.
     """
 
     one: str

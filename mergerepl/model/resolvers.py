@@ -1,4 +1,4 @@
-"""The resolvers that a file may name, what each of them needs, and what an article's own settings of it are.
+"""The resolvers that a file may name, their needs, and an article's settings for its resolver.
 
 `conflict` has their rules; a replica stores names and settings only. Source: merge_replication.md 3.3.
 """
@@ -11,7 +11,7 @@ from typing import Final
 
 
 class TypeFamily(StrEnum):
-    """What a column may be that a resolver reads."""
+    """The types of a column that a resolver reads."""
 
     NUMBER = "a number"
     """tinyint to bigint, decimal, float, double."""
@@ -26,11 +26,11 @@ class TypeFamily(StrEnum):
 class Resolver:
     """A resolver as a file may name it.
 
-    `original` is its name in SQL Server. `reads`: what the column must be that it is given; None: it is given none.
-    `makes_value`: it computes the value of its columns, and the default decides the rest of the row. `decides_deletes`: it
-    decides an update against a delete, too. `needs_base`: it reads the row before either change. `clashes_if_equal`: two
-    changes of its column to one value are two changes. `by_row`: it goes with row tracking, too. `rejects`: the side
-    (`publisher` or `subscriber`) whose changes are never taken; whole rows are decided then.
+    `original` is its name in SQL Server. `reads`: the required type of its column; None: it takes no column.
+    `makes_value`: it computes the value of its columns, and the default decides the rest of the row. `decides_deletes`:
+    it decides an update against a delete, too. `needs_base`: it reads the row before either change. `clashes_if_equal`:
+    two changes of its column to one value are two changes. `by_row`: it also works with row tracking. `rejects`: the
+    side (`publisher` or `subscriber`) whose changes are never taken; whole rows are decided then.
     """
 
     name: str
@@ -100,20 +100,20 @@ RESOLVERS: Final = {
         ),
     )
 }
-"""The resolvers that there are, by name."""
+"""All resolvers, by name."""
 
 ALIASES: Final = {
     **{each.original.lower(): each.name for each in RESOLVERS.values() if each.original is not None},
     _ORIGINAL.format("Merge Text").lower(): "merge_text",
 }
-"""The names in the original, in lower case."""
+"""The names of the original, in lower case."""
 
 FUNCTION: Final = re.compile(r"[A-Za-z][A-Za-z0-9_-]{0,63}")
-"""The name under which an agent has a function: never a module or a path, as replicas and files state it."""
+"""The name of an agent's function: never a module or a path, as replicas and files state it."""
 
 
 class OfDeletes(StrEnum):
-    """Who wins where one side updated a row and the other deleted it, if the article's resolver does not decide that."""
+    """The winner if one side updated a row and the other deleted it, unless the article's resolver decides that."""
 
     PRIORITY = "priority"
     PUBLISHER_WINS = "publisher_wins"
@@ -124,8 +124,8 @@ class OfDeletes(StrEnum):
 
 @dataclass(frozen=True)
 class ResolverInfo:
-    """What an article states for its resolver: the columns it reads or makes, in order, what goes between two texts, and
-    the name under which the agent has a function.
+    """The settings of an article's resolver: the columns that it reads or makes, in order, the delimiter between two
+    texts, and the name of the agent's function.
     """
 
     columns: tuple[str, ...] = ()
@@ -135,7 +135,7 @@ class ResolverInfo:
 
     @property
     def stored(self) -> str | None:
-        """The text that sysmergearticles.resolver_info has: JSON, None if there is nothing."""
+        """The text of sysmergearticles.resolver_info: JSON, None if nothing is stated."""
         if self == ResolverInfo():
             return None
         stated = {
@@ -151,7 +151,7 @@ NO_RESOLVER_INFO: Final = ResolverInfo()
 
 
 def resolver_info(stored: str | None) -> ResolverInfo:
-    """Return what a text of sysmergearticles.resolver_info says.
+    """Parse a text of sysmergearticles.resolver_info.
 
     Raises: ValueError for another text.
     """

@@ -1,4 +1,4 @@
-"""What the public functions return: frozen, plain, JSON-able by `dataclasses.asdict`."""
+"""Results of the public functions: frozen, plain, JSON-able by `dataclasses.asdict`."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -9,13 +9,13 @@ SessionStatus = Literal["succeeded", "nothing_to_do", "planned", "failed", "give
 
 
 def _is_transient(error: Mapping[str, Any] | None) -> bool:
-    """Return what an error's facts (`MergeReplError.details`) say of it; False without one."""
+    """Whether an error's facts (`MergeReplError.details`) mark it as transient; False without an error."""
     return bool((error or {}).get("transient", False))
 
 
 @dataclass(frozen=True)
 class PhaseCounts:
-    """Changes one direction of a session made at its destination (rows), and the conflicts it met."""
+    """Changes that one direction of a session made at its destination (rows), and its conflicts."""
 
     inserts: int = 0
     updates: int = 0
@@ -50,7 +50,7 @@ class ArticleCounts:
 class KeyDifference:
     """One row that differs between the replicas: `kind` is missing_at_subscriber, missing_at_publisher or different.
 
-    `key`: identifying column -> its value as text, as Spark words it.
+    `key`: identifying column -> its value as Spark's text.
     """
 
     key: dict[str, str]
@@ -61,9 +61,9 @@ class KeyDifference:
 class ArticleValidation:
     """Row counts (and, for level `checksum`, order-independent row hashes) of one article at both sides.
 
-    `missing_at` names the side that does not have the article at all: publisher or subscriber. `publication`
-    distinguishes articles of one name. `partition_id` is the partition of the publisher's rows that a filtered article was
-    compared with; `publisher_rows` are its rows and those of everybody. An article that `may_differ` (`upload_only`) is
+    `missing_at` is the side without the article: publisher or subscriber. `publication` distinguishes articles of one
+    name. `partition_id` is the partition of the publisher's rows that a filtered article was compared with;
+    `publisher_rows` are its rows and those that every subscriber has. An article that `may_differ` (`upload_only`) is
     counted and not compared.
     """
 
@@ -81,7 +81,7 @@ class ArticleValidation:
 
     @property
     def ok(self) -> bool:
-        """True when the two sides hold the same rows as far as the level looks, or may differ."""
+        """True if both sides hold the same rows as far as the level compares, or may differ."""
         is_there = self.missing_at is None and self.error is None
         if self.may_differ:
             return is_there
@@ -89,17 +89,17 @@ class ArticleValidation:
 
     @property
     def is_transient(self) -> bool:
-        """True when it could not be compared, for a reason that is worth an unchanged second run."""
+        """True if the comparison failed for a reason that an unchanged second run may not meet."""
         return _is_transient(self.error)
 
 
 @dataclass(frozen=True)
 class ConflictPreview:
-    """One conflict as `sync --dry-run` shows it: who wins, by what code; rows as text by column.
+    """One conflict as `sync --dry-run` shows it: its winner and reason code; rows as text by column.
 
-    `resolver` decides it, and makes the values of `made_columns` in the winning row; `note` is what it says of that, or the
-    rule by which a table refuses the row. `winning_row` is the row as the session would leave it. `conflict_columns` are in
-    conflict; none where one side deleted the row.
+    `resolver` decides it, and makes the values of `made_columns` in the winning row; `note` is its remark on them, or
+    the rule by which a table refuses the row. `winning_row` is the row after the session. `conflict_columns` are in
+    conflict; empty if one side deleted the row.
     """
 
     article: str
@@ -121,7 +121,7 @@ class ConflictPreview:
 
 @dataclass(frozen=True)
 class GivenUp:
-    """A staged session that was given up: its id, the folder that keeps its rows, why, and what to do next."""
+    """A staged session that was given up: its id, the folder that keeps its rows, the reason, and the next step."""
 
     session: str
     kept: str
@@ -133,9 +133,9 @@ class GivenUp:
 class SessionResult:
     """One merge session (one subscription).
 
-    A session that went well and could not be validated keeps its status and counts, and has an `error`. So has one whose
-    `refused` articles could not go on, while the others did. `waiting` changes stay at their source, as the other
-    side's table refuses them. `fallbacks` says for each table that Spark read or wrote, though its rows were few, why.
+    A successful session whose validation failed to run keeps its status and counts, and has an `error`. So has one in
+    which some articles were `refused` while the others went on. `waiting` changes stay at their source because the
+    other side's table refuses them. `fallbacks`: table -> why Spark read or wrote it, though its rows were few.
     """
 
     publication: str
@@ -157,12 +157,12 @@ class SessionResult:
 
     @property
     def is_failed(self) -> bool:
-        """True when the session, an article of it or the validation after it ended in an error."""
+        """True if the session, an article of it or the validation after it ended in an error."""
         return self.status == "failed" or self.error is not None
 
     @property
     def is_transient(self) -> bool:
-        """True when its error is worth an unchanged second run."""
+        """True if its error is worth an unchanged second run."""
         return _is_transient(self.error)
 
     @property
@@ -180,7 +180,7 @@ class SyncResult:
 
     @property
     def ok(self) -> bool:
-        """True when no session failed and every requested validation passed."""
+        """True if no session failed and every requested validation passed."""
         return all(
             not session.is_failed and all(item.ok for item in session.validation or ())
             for session in self.sessions
@@ -198,7 +198,7 @@ class PlanStep:
 
 @dataclass(frozen=True)
 class ApplyResult:
-    """What `apply` did, in order; empty `steps` means the replicas already matched the file."""
+    """The steps of `apply`, in order; empty `steps` mean that the replicas already matched the file."""
 
     publication: str
     steps: tuple[PlanStep, ...]
@@ -220,7 +220,7 @@ class ArticleCapture:
 
 @dataclass(frozen=True)
 class CaptureResult:
-    """What `capture` wrote to MSmerge_contents and MSmerge_tombstone of one replica."""
+    """The changes that `capture` wrote to MSmerge_contents and MSmerge_tombstone of one replica."""
 
     replica: str
     articles: tuple[ArticleCapture, ...]
@@ -228,9 +228,9 @@ class CaptureResult:
 
 @dataclass(frozen=True)
 class ArticleTuning:
-    """One article's table at `tune`: what is wrong with its files, and what was done.
+    """One article's table in `tune`: the problem of its files, and the outcome.
 
-    `status` is fine (left alone), planned (of a dry run), tuned or unchanged (Delta found nothing to write again).
+    `status` is fine (left alone), planned (by a dry run), tuned or unchanged (Delta found nothing to rewrite).
     `properties` are set so that new files state bounds of the key. `version` is that of the commit with the new files.
     """
 
@@ -249,7 +249,7 @@ class ArticleTuning:
 
 @dataclass(frozen=True)
 class TuneResult:
-    """What `tune` did with the tables of one replica."""
+    """The outcome of `tune` for the tables of one replica."""
 
     replica: str
     articles: tuple[ArticleTuning, ...]
@@ -261,9 +261,9 @@ class TuneResult:
 class PartitionInfo:
     """A partition of a publication with row filters.
 
-    `host_name` and `suser_sname` are what HOST_NAME() and SUSER_SNAME() give in it; None where its filters do not use them.
-    `added_at_generation` is the publisher's last generation when it was added. `is_explicit`: by `partition add`, not by a
-    subscription.
+    `host_name` and `suser_sname` are its values of HOST_NAME() and SUSER_SNAME(); None if its filters do not use them.
+    `added_at_generation` is the publisher's last generation when it was added. `is_explicit`: added by `partition add`,
+    not by a subscription.
     """
 
     publication: str
@@ -277,7 +277,7 @@ class PartitionInfo:
 
 @dataclass(frozen=True)
 class ArticleStatus:
-    """One article at one replica. `uncaptured_commits` counts user commits the agent has not captured yet."""
+    """One article at one replica. `uncaptured_commits` counts user commits that are not captured yet."""
 
     publication: str
     article: str
@@ -290,18 +290,18 @@ class ArticleStatus:
     uncaptured_commits: int
     triggers: tuple[str, str, str]
     cost: str = ""
-    """Why few changes of its table take long, and what helps; empty where they do not."""
+    """Why small changes of its table take long, and the remedy; empty if they do not."""
 
 
 @dataclass(frozen=True)
 class SubscriptionStatus:
     """One subscription as the asked replica knows it.
 
-    `sentgen` and `recgen` are the last generations sent to the other end (numbers of the asked replica) and
-    received from it (numbers of the other end); `unsent_generations` counts those with changes that have not been
-    sent. `subscriber_type` is server or client, `status` inactive, active or deleted, `last_sync_status` how the
-    last session ended. Dates are in UTC; `priority` is 0.00 to 99.99. `partition_id` is the partition of the subscriber
-    in a publication with row filters, at the publisher.
+    `sentgen` and `recgen` are the last generations sent to the other end (numbers of the asked replica) and received
+    from it (numbers of the other end); `unsent_generations` counts those with changes that have not been sent.
+    `subscriber_type` is server or client, `status` inactive, active or deleted, `last_sync_status` the outcome of the
+    last session. Dates are in UTC; `priority` is 0.00 to 99.99. `partition_id` is the partition of the subscriber in a
+    publication with row filters, at the publisher.
     """
 
     publication: str
@@ -320,7 +320,7 @@ class SubscriptionStatus:
 
 @dataclass(frozen=True)
 class ReplicaStatus:
-    """`status` of one replica: who it is, what it holds, how far its subscriptions are, what is wrong."""
+    """`status` of one replica: its identity, articles, subscriptions with their progress, and problems."""
 
     replica: str
     replid: str
@@ -335,10 +335,10 @@ class ReplicaStatus:
 
 @dataclass(frozen=True)
 class PendingArticle:
-    """Changes waiting to travel: counted in captured generations, plus commits not captured yet.
+    """Pending changes: counted in captured generations, plus commits not captured yet.
 
-    Downwards, of a filtered article, `changes` are those in the subscriber's partition and those in everybody's rows.
-    `problem` says why the table cannot be captured; then its waiting changes are unknown.
+    Downwards, for a filtered article, `changes` are those in the subscriber's partition and in the rows that every
+    subscriber has. `problem` is the reason why the table cannot be captured; its pending changes are then unknown.
     """
 
     article: str
@@ -351,7 +351,7 @@ class PendingArticle:
 
 @dataclass(frozen=True)
 class PendingSubscription:
-    """`pending` of one subscription; `problem` says that its other end is out of reach, or is None."""
+    """`pending` of one subscription; `problem` is set if its other end is out of reach."""
 
     publication: str
     subscriber: str
@@ -378,7 +378,7 @@ class SessionRecord:
 
 @dataclass(frozen=True)
 class ConflictResolution:
-    """How `mergerepl conflicts resolve` settled a conflict: `choice` is winner, loser or edited; `message` says why."""
+    """A conflict's resolution by `conflicts resolve`: `choice` is winner, loser or edited; `message` is the reason."""
 
     choice: str
     by: str | None
@@ -390,11 +390,11 @@ class ConflictResolution:
 class ConflictRecord:
     """One conflict: a row of MSmerge_conflicts_info with its losing row (absent for a losing delete).
 
-    `origin_datasource` and `winner` are the two ends of the session: the replica that held the losing change, and the
-    one that held the winning change; other replicas may have made the changes. `conflict_columns`: columns with
-    different values at the two sides and, if tracked by column, changed at both; empty if one side had deleted the
-    row. `resolver` decided. It computed the values of `made_columns` in the winning row; `note` is its remark on them.
-    `status`: `open` or `settled`; `resolution` says how. If the article is no longer published (`is_published`), only the
+    `origin_datasource` and `winner` are the two ends of the session: the replica with the losing change, and the one
+    with the winning change; other replicas may have made the changes. `conflict_columns`: columns with different values
+    at the two sides and, if tracked by column, changed at both; empty if one side had deleted the row. `resolver`
+    decided, and computed the values of `made_columns` in the winning row; `note` is its remark on them. `status`:
+    `open` or `settled`; `resolution` has the details. If the article is no longer published (`is_published`), only the
     losing row is shown.
     """
 
@@ -422,7 +422,7 @@ class ConflictRecord:
 
 @dataclass(frozen=True)
 class ColumnVersion:
-    """colv1 of one column: the replica (nickname) that changed it last and its version."""
+    """colv1 of one column: the replica (nickname) of its last change, and its version."""
 
     column: str
     nickname: int
@@ -433,9 +433,9 @@ class ColumnVersion:
 class RowReplicaInfo:
     """One row at one replica, as sp_showrowreplicainfo shows it; `source` is contents, tombstone or none.
 
-    `current`: its lineage includes every change that the replicas in reach know of; a row that nobody changed
-    since it was published is current everywhere. `outside`: the row is in no partition of this subscriber, which has no
-    such row, and so all that it is to have: it is current. `problem` says why the row cannot be looked up in the table.
+    `current`: its lineage includes every change that the replicas in reach know of; a row unchanged since it was
+    published is current everywhere. `outside`: the row is outside this subscriber's partitions and rightly missing
+    there, so it counts as current. `problem` is the reason why the row cannot be looked up in the table.
     """
 
     replica: str
@@ -452,10 +452,10 @@ class RowReplicaInfo:
 
 @dataclass(frozen=True)
 class RowPartition:
-    """A partition that a row of a filtered article is in, or was in, as the publisher's mappings say.
+    """A current or past partition of a filtered article's row, by the publisher's mappings.
 
-    `partition_id` -1 is everybody. `generation` is the publisher's, of the last change of the row there; `reason` why it
-    left: deleted, own_columns or parent, None while it is in.
+    `partition_id` -1 is for rows that every subscriber has. `generation` is the publisher's, of the last change of the
+    row there; `reason` is why it left: deleted, own_columns or parent; None while it is in.
     """
 
     partition_id: int
@@ -469,8 +469,8 @@ class RowPartition:
 class RowInfo:
     """`row`: lineage and colv of one row at every replica of the publication; `out_of_reach` are roots.
 
-    `partitions` has the mappings of a row of a filtered article, if the publisher is in reach; a row that neither changed
-    nor moved since it was published has none.
+    `partitions` has the mappings of a row of a filtered article, if the publisher is in reach; a row that neither
+    changed nor moved since it was published has no mapping.
     """
 
     publication: str
@@ -483,5 +483,5 @@ class RowInfo:
 
     @property
     def is_known(self) -> bool:
-        """False when no replica in reach has the row or knows that it was deleted; `current` says nothing then."""
+        """False if no replica in reach has the row or knows that it was deleted; `current` is then meaningless."""
         return any(each.row is not None or each.source != "none" for each in self.replicas)

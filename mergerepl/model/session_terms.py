@@ -1,4 +1,4 @@
-"""What a session has agreed on before any row is looked at: its directions, its start, its numbers, its articles."""
+"""The terms of a session, agreed before any row is read: its directions, its start, its numbers, its articles."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -10,13 +10,14 @@ from mergerepl.model.resolvers import CUSTOM, PRIORITY, RESOLVERS, resolver_info
 
 @dataclass(frozen=True)
 class ArticleTerms:
-    """What the decision needs to know of one article.
+    """The terms of one article for the decision.
 
-    `by_columns`: a conflict is lost by columns, not by the row. `whole_rows`: rows that differ are never merged. `resolver`
-    decides two updates, `update_delete` an update against a delete. `made_columns`: the resolver makes their values;
-    `clashing_columns`: two changes of them to one value are two changes. `floor`: versions up to it count as known to
-    everybody. `names`: by field of `fields` the name of a value column, None for a key's. `resolved_at_…`: the generations
-    that merged and resolved rows join at each side. `rejects`: the side whose changes are not taken, None: there is none.
+    `by_columns`: a conflict is lost by columns, not by the row. `whole_rows`: rows that differ are never merged.
+    `resolver` decides two updates, `update_delete` an update against a delete. `made_columns`: the resolver makes their
+    values; `clashing_columns`: two changes of them to one value are two changes. `floor`: versions up to it count as
+    known to all replicas. `names`: by field of `fields` the name of a value column, None for a key's. `resolved_at_…`:
+    the generations that merged and resolved rows join at each side. `rejects`: the side whose changes are not taken, or
+    None.
     """
 
     tablenick: int
@@ -43,7 +44,7 @@ def terms_of(
 ) -> ArticleTerms:
     """Return the terms of a published article.
 
-    Halves that may not be put together (`whole_rows`) are decided by priority where the resolver would make a value.
+    Rows that may not be merged (`whole_rows`) are decided by priority where the resolver would make a value.
     """
     resolver, info = RESOLVERS[article.resolver], resolver_info(article.resolver_info)
     if whole_rows and (resolver.makes_value or resolver.name == CUSTOM):
@@ -73,11 +74,11 @@ def terms_of(
 
 @dataclass(frozen=True)
 class SessionTerms:
-    """What classification and resolution need to know of a session.
+    """The terms of a session for classification and resolution.
 
-    `publisher_generations` maps the subscriber's generation numbers to those the publisher receives them under,
-    `subscriber_generations` the other way round. `unpublished` is the side whose change the publisher does not get in this
-    session, if there is one: a row merged with it keeps its priority.
+    `publisher_generations` maps the subscriber's generation numbers to those at the publisher, `subscriber_generations`
+    the other way round. `unpublished` is the side, if any, whose change the publisher does not get in this session: a
+    row merged with it keeps its priority.
     """
 
     upload: bool

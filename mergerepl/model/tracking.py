@@ -1,4 +1,4 @@
-"""The nouns of Compact change tracking: options, keys, numbers, and what `tracking status` shows."""
+"""The nouns of Compact change tracking: options, keys, numbers, and the result of `tracking status`."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -10,7 +10,7 @@ from mergerepl.model.columns import NOT_NULL, Bigint
 
 
 class TrackingOptions(IntFlag):
-    """Which operations on a table are tracked. Combined with `|`. The original's NONE and MAX are reserved names."""
+    """The tracked operations on a table. Combined with `|`. The original's NONE and MAX are reserved names."""
 
     INSERT = 1
     UPDATE = 2
@@ -19,7 +19,7 @@ class TrackingOptions(IntFlag):
 
 
 class TrackingKeyType(IntEnum):
-    """What identifies a row. The original's None and Max are reserved names."""
+    """The kind of a row's key. The original's None and Max are reserved names."""
 
     PRIMARY_KEY = 1
     """The columns named by `key`."""
@@ -28,7 +28,7 @@ class TrackingKeyType(IntEnum):
 
 
 class PurgeType(IntEnum):
-    """How the rows to purge are chosen. The original's None and Max are reserved names."""
+    """The choice of rows to purge. The original's None and Max are reserved names."""
 
     TIME_BASED = 1
     """Rows older than `value` days."""
@@ -37,31 +37,31 @@ class PurgeType(IntEnum):
 
 
 class Foreign(StrEnum):
-    """What becomes of commits that went through no transaction."""
+    """The handling of commits without a transaction."""
 
     ADOPT = "adopt"
     """Each becomes an implicit transaction."""
     REFUSE = "refuse"
-    """They are an error, until they are adopted by command or undone."""
+    """They are an error until a command adopts them or they are undone."""
 
 
 @dataclass(frozen=True)
 class TrackedTable:
-    """A table under tracking, as `__sysOCSTrackedObjects` states it."""
+    """A tracked table, as in `__sysOCSTrackedObjects`."""
 
     name: str
     options: TrackingOptions
     key_type: TrackingKeyType
     key: tuple[str, ...]
     key_types: tuple[str, ...]
-    """The types of the key's columns (Spark DDL), by which their values are packed; `guid` for a GUID column."""
+    """The types of the key's columns (Spark DDL), which determine the packing of their values; `guid` for a GUID column."""
     table_id: str
     enabled_version: int
     """The version of the table from which on changes are tracked."""
     foreign: Foreign
     enabled_at: datetime
     enabled_csn: int | None
-    """CSN of the transaction that enabling took; None where the database had neither numbers nor consumers."""
+    """CSN of the transaction that enabling took; None if the database had neither numbers nor consumers."""
 
 
 @dataclass(frozen=True)
@@ -86,14 +86,14 @@ class CommittedTransaction:
 
 @dataclass(frozen=True)
 class TransactionResult:
-    """What a commit did."""
+    """The outcome of a commit."""
 
     bsn: int
     csn: int
     changes: Mapping[str, int]
     """Table name to the number of rows inserted, updated or deleted."""
     overwritten: Mapping[str, int] = field(default_factory=dict)
-    """Table name to the rows that a foreign commit changed while this one was written, and that this one overwrote."""
+    """Table name to the number of rows that a foreign commit changed while this one overwrote them."""
 
 
 @dataclass(frozen=True)
@@ -108,7 +108,7 @@ class Anchors:
 
 @dataclass(frozen=True)
 class OpenTransaction:
-    """A transaction that has begun and not ended."""
+    """A transaction that has begun but not ended."""
 
     bsn: int
     since: datetime
@@ -142,7 +142,7 @@ class ForeignCommit:
 
 @dataclass(frozen=True)
 class TrackingStatus:
-    """What `mergerepl tracking status` shows."""
+    """The result of `mergerepl tracking status`."""
 
     path: str
     database_id: str
@@ -156,16 +156,16 @@ class TrackingStatus:
     purged_through: Mapping[str, int]
     """Table name, or `__sysTxCommitSequence`, to the lowest LCSN that is still served exactly."""
     problems: Mapping[str, str] = field(default_factory=dict)
-    """Table name to the reason why it cannot be read on; the other tables go on."""
+    """Table name to the reason why it cannot be read further; the other tables go on."""
 
 
 @dataclass(frozen=True)
 class Purged:
-    """What a purge removed, and what the slowest consumer held back."""
+    """The rows that a purge removed, and those that the slowest consumer held back."""
 
     target: str
     removed: int
     held_back: int
     bound_csn: int | None
-    """The lowest LCSN of all consumers; None if there are none."""
+    """The lowest LCSN of all consumers; None without consumers."""
     dry_run: bool = False

@@ -1,4 +1,4 @@
-"""A transactional publication as a file states it, and what its agents report."""
+"""A transactional publication as a file states it, and the reports of its agents."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -27,7 +27,7 @@ class TransactionalArticle:
 
 @dataclass(frozen=True)
 class TransactionalSubscription:
-    """Who receives the publication, and where its articles go there (by default to the same folder)."""
+    """The receiver of the publication, and the folders of its articles there (by default the same)."""
 
     subscriber: str
     sync_type: str = "automatic"
@@ -51,7 +51,7 @@ class TransactionalPublication:
 
 @dataclass(frozen=True)
 class LogReaderResult:
-    """What the log reader did: transactions and commands that the distributor has now, its last LSN (`0x…`)."""
+    """The outcome of the log reader: transactions and commands now at the distributor, its last LSN (`0x…`)."""
 
     cycles: int = 0
     transactions: int = 0
@@ -62,9 +62,9 @@ class LogReaderResult:
 
 @dataclass(frozen=True)
 class SkippedTransaction:
-    """A transaction that was left out at one subscription. `commands`: article to number of commands.
+    """A transaction left out at one subscription. `commands`: article to number of commands.
 
-    `is_done` is false for a dry run, and where the transaction had been skipped before.
+    `is_done` is False for a dry run, and if the transaction had been skipped before.
     """
 
     publication: str
@@ -76,7 +76,7 @@ class SkippedTransaction:
 
 @dataclass(frozen=True)
 class DistributionResult:
-    """What the distribution agent did for one subscription. `latency_s`: from the last commit to its arrival."""
+    """The outcome of the distribution agent for one subscription. `latency_s`: from the last commit to its arrival."""
 
     publication: str
     subscriber: str

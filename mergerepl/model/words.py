@@ -1,4 +1,4 @@
-"""Values, numbers, times, keys, folders and conflicts in words, the same in all reports."""
+"""Values, numbers, times, keys, folders and conflicts as text, the same in all reports."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from mergerepl.model.results import ConflictPreview, ConflictRecord, PhaseCounts
 
 NULL = "NULL"
 LONGEST_SHOWN = 1000
-"""Characters of a value that people are shown."""
+"""The most characters of a value that are shown."""
 
 
 def changes(counts: PhaseCounts) -> str:
-    """Return a direction in a few letters: `+12 ~3 -1`, or `0`."""
+    """Return a direction's counts in short: `+12 ~3 -1`, or `0`."""
     signs = (("+", counts.inserts), ("~", counts.updates), ("-", counts.deletes))
     return " ".join(f"{sign}{number}" for sign, number in signs if number) or "0"
 
@@ -30,7 +30,7 @@ def key_text(key: Mapping[str, object]) -> str:
 def text_of(value: object) -> str | None:
     """Return a value as docs/cli-json.md writes it, the same for every library that read it; NULL stays None.
 
-    A struct or map is a mapping; a map whose keys a mapping cannot hold is a list of pairs, as Arrow has it.
+    A struct or map is a mapping; a map whose keys a mapping cannot hold is a list of pairs, as in Arrow.
     """
     match value:
         case None | str():
@@ -64,7 +64,7 @@ def _part(value: object) -> str:
 
 
 def value_text(value: object) -> str:
-    """Return a value of a row: NULL is not an empty text, and of a long value the beginning is shown, and its length."""
+    """Return a value of a row as text: NULL differs from an empty text; a long value is cut, with its length."""
     text = text_of(value)
     if text is None:
         return NULL
@@ -84,7 +84,7 @@ def seconds(duration_s: float) -> str:
 
 
 def short(root: str) -> str:
-    """Return a root relative to the working directory where that is shorter."""
+    """Return a root relative to the working directory if that is shorter."""
     if not os.path.isabs(root):
         return root
     relative = os.path.relpath(root)
@@ -92,7 +92,7 @@ def short(root: str) -> str:
 
 
 def typed(root: str) -> str:
-    """Return a root as one types it in a shell."""
+    """Return a root quoted for a shell."""
     return shlex.quote(short(root))
 
 
@@ -117,14 +117,14 @@ CONFLICT_NAMES = {
     10: "update refused at the subscriber",
     11: "rejected by a one-way article",
 }
-"""conflict_type of MSmerge_conflicts_info in a few words."""
+"""Short names of MSmerge_conflicts_info's conflict_type."""
 REJECTED = 11
 REFUSED = range(5, 11)
 """The types of changes that a table refuses: no other row has won over them, unless a rule decided (`resolver`)."""
 
 
 def stays_at_source(conflict: ConflictRecord | ConflictPreview) -> bool:
-    """Return whether the logged row stands where it was written, and no other has won over it there."""
+    """Whether the logged row is still in place at the replica that wrote it, not overwritten by a winner."""
     if conflict.conflict_type in REFUSED:
         return conflict.resolver is None
     return conflict.conflict_type == REJECTED and conflict.resolver == "upload_only"
@@ -138,7 +138,7 @@ _SETTLED = {
 
 
 def how_settled(conflict: ConflictRecord) -> str:
-    """Return how a conflict was settled, by whom, when and why; nothing if it is open."""
+    """Return how, by whom, when and why a conflict was settled; empty if it is open."""
     if conflict.status != ConflictStatus.SETTLED.value:
         return ""
     if (done := conflict.resolution) is None:
@@ -148,5 +148,5 @@ def how_settled(conflict: ConflictRecord) -> str:
 
 
 def conflict_name(conflict_type: int) -> str:
-    """Return the words for a type; a number that is not known stays a number."""
+    """Return the name of a type; an unknown number stays a number."""
     return CONFLICT_NAMES.get(conflict_type, f"type {conflict_type}")

@@ -1,4 +1,4 @@
-"""Values of Arrow columns as Python's; where Python has no such value (a date after the year 9999), as text. Pure."""
+"""Values of Arrow columns as Python's; as text if Python lacks the value (a date after the year 9999). Pure."""
 
 import re
 from typing import TYPE_CHECKING, Any
@@ -8,13 +8,13 @@ if TYPE_CHECKING:
 
 
 def python_values(column: "pa.ChunkedArray[Any]") -> list[Any]:
-    """Return the values of a column of pyarrow or delta-rs; maps are lists of pairs, as Arrow has them."""
+    """Return the values of a column of pyarrow or delta-rs; maps are lists of pairs, as in Arrow."""
     try:
         values: list[Any] = column.to_pylist()
     except (ValueError, OverflowError):
         import pyarrow as pa
 
-        # One by one takes ten times as long. delta-rs' columns are of another library than pyarrow's.
+        # One by one takes ten times as long. delta-rs' columns come from another library than pyarrow's.
         values = [_python_value(each) for each in pa.chunked_array(column)]
     return values
 
@@ -43,7 +43,7 @@ def _python_value(scalar: "pa.Scalar[Any]") -> Any:
 
 
 def _time_text(value: int, unit: str) -> str:
-    """Return a date or time as Spark words it: a sign where the year has not four digits, no empty fraction."""
+    """Return a date or time as Spark's text: a sign unless the year has four digits, no empty fraction."""
     import numpy as np
 
     text = str(np.asarray(value).astype(f"datetime64[{unit}]"))

@@ -1,7 +1,7 @@
 """Canonical encodings: the value of a field as bytes, so that rows of any article are compared as arrays of bytes.
 
-Two encodings of one type are equal if and only if `images.same_value` says so of the values. They are for one session's
-comparisons: no format to keep, and no values to be read from. All expressions are pure Columns.
+Two encodings of one type are equal if and only if `images.same_value` is true for the values. They serve one session's
+comparisons: they are neither stored nor decoded. All expressions are pure Columns.
 """
 
 from collections.abc import Collection
@@ -27,7 +27,7 @@ def encoded_fields(image: str, data_type: T.StructType, fields: Collection[str])
 def encoded(value: Column, data_type: T.DataType) -> Column:
     """Return the canonical bytes of a value; NULL is NULL.
 
-    Raises: TypeError for a type that no article may have.
+    Raises: TypeError for a type that articles may not have.
     """
     if isinstance(data_type, T.BinaryType):
         return value
@@ -35,15 +35,15 @@ def encoded(value: Column, data_type: T.DataType) -> Column:
 
 
 def _text(value: Column, data_type: T.DataType) -> Column:
-    """Return a string whose bytes are canonical: it need not be UTF-8."""
+    """Return a string whose bytes are canonical, perhaps not UTF-8."""
     match data_type:
         case T.StringType():
-            # Casting to bytes first leaves a collation behind.
+            # Casting to bytes first removes a collation.
             return value.cast("binary").cast("string")
         case T.BinaryType():
             return value.cast("string")
         case T.TimestampType():
-            # As text, two instants of one hour are the same where clocks are set back.
+            # As text, two instants are equal in the hour in which clocks are set back.
             return F.unix_micros(value).cast("string")
         case T.VariantType():
             return F.to_json(value)
@@ -74,7 +74,7 @@ def _text(value: Column, data_type: T.DataType) -> Column:
 
 
 def _framed(value: Column, data_type: T.DataType) -> Column:
-    """Return a part of a value with its length before it: no two sequences of parts give the same text."""
+    """Return a part of a value prefixed with its length, so that no two sequences of parts give the same text."""
     text = _text(value, data_type)
     framed = F.concat(F.octet_length(text).cast("string"), F.lit(":"), text)
     return F.coalesce(framed, F.lit(_NULL))

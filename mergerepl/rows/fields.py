@@ -1,8 +1,8 @@
-"""What is computed for each field of a row.
+"""Computation for each field of a row.
 
-Spark interprets the functions of an array, and reads each value of the array at the cost of a look into its settings: two
-thirds of the time of the merge rules over many rows (measured). So where many rows have one number of fields, the same is
-written out field by field, which Spark compiles. Over few rows, to write and compile it takes longer. (decisions/0024)
+Spark interprets array functions, and looks up its settings for each value of the array: two thirds of the time of the
+merge rules over many rows (measured). So if many rows have the same number of fields, the expression is written out
+field by field, which Spark compiles. For few rows, writing and compiling takes longer. (decisions/0024)
 """
 
 from collections.abc import Callable, Mapping
@@ -14,24 +14,24 @@ from pyspark.sql import functions as F
 from pyspark.sql.types import StructType
 
 Structs = Column | Mapping[str, Column]
-"""An array of structs, or one array for each of their fields. If there are no structs, the last of these is NULL."""
+"""An array of structs, or one array for each of their fields. Without structs, the last of these is NULL."""
 
 Struct = Column | Mapping[str, Column]
-"""One of them."""
+"""One struct of `Structs`."""
 
 MOST_WRITTEN_OUT = 20
-"""With more fields the code takes longer to compile than to interpret 20,000 rows (measured)."""
+"""With more fields, compiling takes longer than interpreting 20,000 rows (measured)."""
 
 
 @dataclass(frozen=True)
 class Fields:
-    """The fields to write out, of typed rows that come along; None: functions of arrays are used, over encoded fields."""
+    """The fields to write out, for typed rows; None: array functions over encoded fields are used."""
 
     written: StructType | None = None
 
     @classmethod
     def of_many(cls, written: StructType) -> "Fields":
-        """Return how the fields of many rows are gone through, which have these."""
+        """Return the mode for many rows with these fields."""
         return cls(written if len(written) <= MOST_WRITTEN_OUT else None)
 
     @property
@@ -40,14 +40,14 @@ class Fields:
         return self.written is not None
 
     def each(self, array: Column, value: Callable[[Column, Column | int], Column]) -> Column:
-        """Return the array of what is computed from each element and its index; NULL for NULL."""
+        """Return the array of a value computed from each element and its index; NULL for NULL."""
         if self.written is None:
             return F.transform(array, value)
         values = (value(F.get(array, F.lit(i)), i) for i in range(len(self.written)))
         return F.when(array.isNotNull(), F.array(*values))
 
     def each_struct(self, structs: Structs, value: Callable[[Struct], Column]) -> Column:
-        """Return the array of what is computed from each struct; NULL if there are none."""
+        """Return the array of a value computed from each struct; NULL without structs."""
         if self.written is None:
             assert isinstance(structs, Column)
             return F.transform(structs, value)
@@ -58,7 +58,7 @@ class Fields:
     def any_struct(
         self, structs: Structs, beside: Column, test: Callable[[Struct, Column], Column]
     ) -> Column:
-        """Return whether a test holds for any struct and the element of another array at its place."""
+        """Return whether a test holds for any struct and the element of another array at the same index."""
         if self.written is None:
             assert isinstance(structs, Column)
             both = F.arrays_zip(structs.alias("struct"), beside.alias("beside"))
@@ -67,7 +67,7 @@ class Fields:
         return reduce(Column.__or__, found)
 
     def present(self, structs: Structs, value: Callable[[Struct], Column]) -> Column:
-        """Return what `each_struct` does, without NULLs. No two values may be equal."""
+        """Return `each_struct` without NULLs. The values must be distinct."""
         found = self.each_struct(structs, value)
         if self.written is None:
             return F.filter(found, lambda each: each.isNotNull())

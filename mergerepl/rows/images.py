@@ -1,7 +1,7 @@
-"""Row images: the struct c0..cN a row travels as, its bit-exact comparison and its rowguid.
+"""Row images: the struct c0..cN of a row, its bit-exact comparison and its rowguid.
 
-All expressions are pure Columns. A rowguid must be the same on every replica, in every session time zone and
-Spark version, so no formatting that depends on a conf is used on the way to it.
+All expressions are pure Columns. A rowguid must be the same on every replica, in every session time zone and Spark
+version, so its computation uses no formatting that depends on a conf.
 """
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
@@ -22,7 +22,7 @@ def row_image(columns: Sequence[str]) -> Column:
 def comparable(value: Column, data_type: T.DataType) -> Column:
     """Return an expression whose null-safe equality is equality of the stored bits.
 
-    Spark's own equality knows no maps and no variants, takes 0.0 for -0.0, and follows a string's collation.
+    Spark's own equality lacks maps and variants, takes 0.0 for -0.0, and follows a string's collation.
     """
     if isinstance(data_type, T.FloatType | T.DoubleType):
         return value.cast("string")
@@ -67,9 +67,9 @@ def _is_odd(data_type: T.DataType) -> bool:
 
 
 def same_value(one: Column, other: Column, data_type: T.DataType) -> Column:
-    """Return whether two values are the same bits (NULL equals NULL)."""
+    """Return whether two values have the same bits (NULL equals NULL)."""
     if isinstance(data_type, T.FloatType | T.DoubleType):
-        # To write each out as a text takes longer than all else that is done with a row.
+        # Writing each out as text takes longer than all other work on a row.
         return one.eqNullSafe(other) & _is_negative_zero(one).eqNullSafe(_is_negative_zero(other))
     if not _is_odd(data_type):
         return one.eqNullSafe(other)
@@ -97,7 +97,7 @@ def same_image(one: str, other: str, data_type: T.StructType) -> Column:
 
 
 def all_true(terms: Sequence[Column]) -> Column:
-    """Return whether all terms are true, as a tree: Spark's stack is not as deep as a table may have columns."""
+    """Return whether all terms are true, as a tree: a table may have more columns than Spark's stack is deep."""
     if len(terms) == 1:
         return terms[0]
     middle = len(terms) // 2
@@ -107,7 +107,7 @@ def all_true(terms: Sequence[Column]) -> Column:
 def image_hash(image: str, data_type: T.StructType) -> Column:
     """Return a 64-bit number that almost certainly differs between images with different bits.
 
-    For a session's own use: it is no format to keep.
+    Only for use within a session; not a format to store.
     """
     parts = []
     for field in data_type:
@@ -116,7 +116,7 @@ def image_hash(image: str, data_type: T.StructType) -> Column:
             parts += [value, value.isNull(), _is_negative_zero(value)]
             continue
         value = comparable(value, field.dataType)
-        # Spark's hash passes over NULLs: without these, (NULL, 1) and (1, NULL) had one, at any depth.
+        # Spark's hash skips NULLs: without these, (NULL, 1) and (1, NULL) would collide, at any depth.
         is_nested = isinstance(field.dataType, T.StructType | T.ArrayType | T.MapType)
         parts += [value, value.isNull(), *([value.cast("string")] if is_nested else [])]
     return F.xxhash64(*parts)
@@ -130,13 +130,9 @@ def no_names() -> Column:
 def differing_columns(
     one: str, other: str, data_type: T.StructType, names: Iterable[tuple[str, str]]
 ) -> Column:
-    """Return the array of column names whose fields differ between two images.
+    """Return the array of column names whose fields differ between two images of one type.
 
-    Args:
-        one: Image column.
-        other: Image column.
-        data_type: Type of both.
-        names: (column name, image field) pairs to compare.
+    `names`: (column name, image field) pairs to compare.
     """
     flags = [
         F.when(~same_value(F.col(f"{one}.{f}"), F.col(f"{other}.{f}"), data_type[f].dataType), F.lit(name))
@@ -153,12 +149,12 @@ def key_text(value: Column, data_type: T.DataType) -> Column:
         return F.unix_micros(value).cast("string")
     if isinstance(data_type, T.BinaryType):
         return F.hex(value)
-    # A cast to string writes small decimals with or without an exponent as the session's ANSI mode has it.
+    # A cast to string writes small decimals with or without an exponent, depending on the session's ANSI mode.
     return value.try_cast("string")
 
 
 def readable(value: Column, data_type: T.DataType) -> Column:
-    """Return a value as text for people: also what Python has no value for, and bytes that are no UTF-8."""
+    """Return a value as readable text, including values that Python lacks and bytes that are not UTF-8."""
     if isinstance(data_type, T.BinaryType):
         return F.concat(F.lit("0x"), F.hex(value))
     text = value.cast("string")
@@ -178,7 +174,7 @@ def with_readable(rows: DataFrame, names: Collection[str]) -> DataFrame:
 
 
 def differs_from_expression(generated: Mapping[str, str]) -> dict[str, Column]:
-    """Return for each generated column (name -> expression) whether a row's value is not what this session computes."""
+    """Return for each generated column (name -> expression) whether a row's value differs from this session's result."""
     return {
         name: ~F.col(quote(name)).eqNullSafe(F.expr(expression)) for name, expression in generated.items()
     }

@@ -15,10 +15,10 @@ KeyBounds = Mapping[str, tuple[str, str]]
 """The lowest and the highest value of identity fields, as text."""
 
 _FIRST_BOUNDED_DAY = "1582-10-25"
-"""Delta reads the bounds of files from 1582-10-05 to 1582-10-14 as ten days later: it would leave such rows out."""
+"""Delta reads bounds of files from 1582-10-05 to 1582-10-14 as ten days later, and would skip such rows."""
 
 _PRINTABLE = re.compile("[ -~]*")
-"""ASCII from the space on; the letter after each of these is ASCII, too."""
+"""ASCII from the space on; the letter after each of these is also ASCII."""
 
 
 def bound_measures(
@@ -32,7 +32,7 @@ def bound_measures(
 
 
 def measures_of(name: str, key: Column, type_: str, *, prefix: str = "") -> dict[str, Column]:
-    """Return the aggregates that `found_between` reads, of one column of one of BOUNDED_TYPES."""
+    """Return the aggregates that `found_between` reads, for one column of one of BOUNDED_TYPES."""
     measures = {
         f"{prefix}min_{name}": F.min(key).cast("string"),
         f"{prefix}max_{name}": F.max(key).cast("string"),
@@ -43,7 +43,7 @@ def measures_of(name: str, key: Column, type_: str, *, prefix: str = "") -> dict
 
 
 def found_between(name: str, found: Mapping[str, object], *, prefix: str = "") -> tuple[str, str] | None:
-    """Return the bounds of one column as text, None if it has none."""
+    """Return the bounds of one column as text, or None."""
     # Delta's bounds of a file have other bytes than its values if these are not UTF-8.
     if found[f"{prefix}min_{name}"] is None or found.get(f"{prefix}odd_{name}"):
         return None
@@ -53,7 +53,7 @@ def found_between(name: str, found: Mapping[str, object], *, prefix: str = "") -
 def bounds_found(
     article: PublishedArticle, found: Mapping[str, object], *, prefix: str = ""
 ) -> dict[str, tuple[str, str]]:
-    """Return the bounds of the identity fields that have some, from the values of `bound_measures`."""
+    """Return the bounds of the identity fields that have bounds, from the values of `bound_measures`."""
     between = {field: found_between(field, found, prefix=prefix) for field in _bounded(article)}
     return {field: bounds for field, bounds in between.items() if bounds is not None}
 
@@ -70,21 +70,21 @@ def bounds_of(
 
 
 def within_bounds(article: PublishedArticle, bounds: KeyBounds, *, of: str = "") -> Column:
-    """Return a condition that rows with keys inside the bounds meet, and by the bounds of their files, too.
+    """Return a condition met by rows with keys inside the bounds, and by the bounds of their files.
 
-    `of` is what the user's columns are qualified with (`t.`).
+    `of` qualifies the user's columns (`t.`).
     """
     condition: Column = F.lit(True)
     types = _bounded(article)
     for name, field in zip(article.identity, article.identity_fields, strict=True):
-        # A GUID's text in another case lies outside of the bounds (and GUIDs are everywhere: they prune nothing).
+        # A GUID's text in another case lies outside the bounds (and GUIDs are scattered, so bounds prune nothing).
         if field in bounds and name in article.bounded_identity:
             condition = condition & within(F.col(f"{of}{quote(name)}"), *bounds[field], types[field])
     return condition
 
 
 def numbered_key(article: PublishedArticle, field: str) -> Callable[[Column], Column] | None:
-    """Return how the values of an identity field are counted: in order, as whole numbers; None if they are not."""
+    """Return the function that maps an identity field's values to whole numbers in order, or None."""
     type_ = dict(zip(article.fields, article.types, strict=True))[field]
     if article.rowguid_column is not None or type_ not in BOUNDED_TYPES or type_ == "string":
         return None
@@ -94,7 +94,7 @@ def numbered_key(article: PublishedArticle, field: str) -> Callable[[Column], Co
 def same_key(article: PublishedArticle, bounds: KeyBounds, ranges: Sequence[KeyBounds] = ()) -> Column:
     """Return whether a row of the table (alias `t`) has the key of a row of images (alias `s`), within the bounds.
 
-    `ranges` are bounds one of which each key is within.
+    `ranges` are bounds; each key is within one of them.
     """
     condition = within_bounds(article, bounds, of="t.")
     if ranges:
@@ -117,12 +117,12 @@ def _bounded(article: PublishedArticle) -> dict[str, str]:
 
 
 def is_unbounded(lowest: str, type_: str) -> bool:
-    """Return whether bounds from this value on would leave out rows that have such keys."""
+    """Whether a lower bound of this value would exclude rows that have such keys."""
     return type_ == "date" and lowest < _FIRST_BOUNDED_DAY
 
 
 def within(key: Column, lowest: str, highest: str, type_: str) -> Column:
-    """Return a condition that the values between two bounds meet, and by the bounds of their files, too."""
+    """Return a condition met by the values between two bounds, and by the bounds of their files."""
     if is_unbounded(lowest, type_):
         return F.lit(True)
     if type_ != "string":
@@ -133,19 +133,20 @@ def within(key: Column, lowest: str, highest: str, type_: str) -> Column:
 
 
 def below_unpadded(lowest: str) -> str:
-    """Return a text that sorts before every key from `lowest` on, with or without padding; '' if there is none.
+    """Return a text that sorts before every key from `lowest` on, with or without padding; '' if that is impossible.
 
-    Other engines write a char(n) as it is given, and so are the bounds of their files: 'ab' lies before 'ab   '. What
-    sorts before a space ends the text, too: 'a' and 'a', tab, 'b' change places where they are padded. And as Spark pads
-    what such a column is compared with, the last letter is the one before it. What is no ASCII ends the text because in
-    Delta's bounds of a file each byte that is no UTF-8 is U+FFFD, which may lie on the other side of such a letter.
+    Other engines write a char(n) unpadded, and so are the bounds of their files: 'ab' sorts before 'ab   '. A character
+    below the space ends the text: 'a' and 'a', tab, 'b' change order when padded. As Spark pads the literal that such a
+    column is compared with, the last letter is replaced by the one before it. A non-ASCII character ends the text
+    because Delta's bounds of a file replace each byte that is not UTF-8 by U+FFFD, which may sort on the other side of
+    such a letter.
     """
     kept = _printable(lowest).rstrip(" ")
     return kept[:-1] + chr(ord(kept[-1]) - 1) if kept else ""
 
 
 def above_odd(highest: str) -> str:
-    """Return a text that sorts after every key up to `highest`, of the same letters; '' if there is none."""
+    """Return a text of the same letters that sorts after every key up to `highest`; '' if that is impossible."""
     kept = _printable(highest)
     if kept == highest or not kept:
         return kept

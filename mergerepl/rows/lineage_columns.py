@@ -1,4 +1,4 @@
-"""Lineage and colv1 as Spark column expressions; the rules are those of `value`, tied to it by a property test."""
+"""Lineage and colv1 as Spark column expressions, by the rules of `lineage_value`; a property test ties the two."""
 
 from functools import partial, reduce
 
@@ -9,21 +9,21 @@ from mergerepl.rows.lineage_value import PUBLICATION, PUBLISHED
 from mergerepl.systables.contents import COLV1_TYPE, LINEAGE_TYPE
 
 _WRITTEN_OUT = 4
-"""So many entries are written out where there are many rows; a longer lineage is interpreted (`rows.fields`)."""
+"""The number of entries written out for many rows; a longer lineage is interpreted (`rows.fields`)."""
 
 
 def empty_lineage() -> Column:
-    """Return the lineage of a row that never was anywhere: an insert begins with it."""
+    """Return the lineage of a row that never existed, from which an insert starts."""
     return F.expr(f"cast(map() as {LINEAGE_TYPE})")
 
 
 def published_lineage() -> Column:
-    """Return the lineage of a row that exists and has no recorded change."""
+    """Return the lineage of a row that exists without a recorded change."""
     return F.expr(f"cast(map({PUBLICATION}, {PUBLISHED[PUBLICATION]}) as {LINEAGE_TYPE})")
 
 
 def empty_colv() -> Column:
-    """Return the colv1 of a row none of whose columns changed since the snapshot."""
+    """Return the colv1 of a row without a column change since the snapshot."""
     return F.expr(f"cast(map() as {COLV1_TYPE})")
 
 
@@ -38,7 +38,7 @@ def version_of(lineage: Column, nickname: Column) -> Column:
 
 
 def next_version(lineage: Column, *, floor: int | Column) -> Column:
-    """Return the version of one more change: above everything the lineage and the floor know."""
+    """Return the version of one more change: above every version in the lineage and the floor."""
     highest = F.coalesce(F.array_max(F.map_values(lineage)), F.lit(0).cast("bigint"))
     return F.greatest(highest, F.lit(floor).cast("bigint")) + F.lit(1)
 
@@ -78,7 +78,7 @@ def covers(known: Column, other: Column, *, floor: int | Column, is_written_out:
 
 
 def share_a_writer(one: Column, other: Column) -> Column:
-    """Return whether two lineages have a writer in common: else they are of rows that know nothing of each other."""
+    """Return whether two lineages have a writer in common; otherwise their rows are independent."""
     return F.arrays_overlap(F.map_keys(one), F.map_keys(other))
 
 
@@ -93,7 +93,7 @@ def merge(one: Column, other: Column) -> Column:
 
 
 def later_version(one: Column, other: Column, nickname: Column) -> Column:
-    """Return the later version that two lineages hold for a nickname, NULL if none."""
+    """Return the later version that two lineages hold for a nickname, or NULL."""
     return F.greatest(*(F.try_element_at(each, nickname) for each in (one, other)))
 
 
@@ -110,7 +110,7 @@ def versions_of(one: Column, other: Column, nicknames: Column) -> Column:
 
 
 def of_entries(nicknames: Column, versions: Column, nickname: Column, version: Column) -> Column:
-    """Return the lineage of these entries and of one more, if its version is not NULL."""
+    """Return the lineage of these entries plus one more, if its version is not NULL."""
     has_more = version.isNotNull()
     return F.map_from_arrays(
         F.when(has_more, F.array_append(nicknames, nickname)).otherwise(nicknames),

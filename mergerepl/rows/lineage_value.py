@@ -1,4 +1,4 @@
-"""Lineage and colv1 in plain Python; `columns` says the same as Spark expressions, a property test ties the two.
+"""Lineage and colv1 in plain Python; `lineage_columns` has the same rules in Spark; a property test ties the two.
 
 lineage: nickname -> version; colv: column -> (nickname, version). Versions are per row and Lamport-like: a
 bump takes the largest version seen plus one (merge_replication.md 2.2, 2.4).
@@ -9,10 +9,10 @@ from collections.abc import Mapping
 Lineage = Mapping[int, int]
 
 PUBLICATION = 0
-"""The writer of every row that was there when its table was published: no replica has this nickname."""
+"""The writer of every row that existed when its table was published: no replica has this nickname."""
 
 PUBLISHED: Lineage = {PUBLICATION: 1}
-"""The lineage of a row that exists and has no recorded change. (decisions/0002)"""
+"""The lineage of a row that exists without a recorded change. (decisions/0002)"""
 
 
 def bump(lineage: Lineage, nickname: int, floor: int = 0) -> dict[int, int]:
@@ -42,17 +42,17 @@ LATE_STRIDE = 1 << 20
 def agent_nickname(nickname: int) -> int:
     """Return the nickname under which a replica's merge agent resolves conflicts.
 
-    A replica's users may write a row while its agent resolves it: two events that do not know of each other,
-    so they need entries of their own in a lineage. (decisions/0002)
+    A replica's users may write a row while its agent resolves it: two independent events, so they need separate entries
+    in a lineage. (decisions/0002)
     """
     return -nickname
 
 
 def late_nickname(nickname: int, round_number: int) -> int:
-    """Return the nickname of users' changes captured in a late round: they do not know of the rounds before."""
+    """Return the nickname of users' changes captured in a late round: they are independent of the rounds before."""
     return nickname + LATE_STRIDE * round_number
 
 
 def replica_nickname(writer: int) -> int:
-    """Return the replica a lineage entry belongs to."""
+    """Return the replica of a lineage entry."""
     return abs(writer) % LATE_STRIDE

@@ -1,7 +1,7 @@
-"""Nested values: in another shape, and with NOT NULL inside of columns.
+"""Nested values: conversion to another shape, and NOT NULL inside columns.
 
-Rows travel as images whose parts may all be NULL. Delta's MERGE takes a value only under the type that its table states,
-and no cast of Spark's makes a part NOT NULL.
+Rows travel as images whose parts may all be NULL. Delta's MERGE takes a value only under the type that its table
+states, and Spark has no cast that makes a part NOT NULL.
 """
 
 from functools import reduce
@@ -14,15 +14,15 @@ from pyspark.sql import types as T
 
 
 def is_nested(data_type: T.DataType) -> bool:
-    """Return whether a type has parts."""
+    """Whether a type has parts."""
     return isinstance(data_type, T.StructType | T.ArrayType | T.MapType)
 
 
 def in_shape(value: Column, have: T.DataType, want: T.DataType) -> Column:
-    """Return a value with the fields that another type has, by their names, as Delta reads them: a cast goes by places.
+    """Return a value with the fields of another type, matched by name as Delta does; a cast would match by position.
 
-    Fields that the other type lacks are left out; those that the value lacks are NULL. The keys of maps
-    stay as they are; other values are cast, and NULL where that cannot be.
+    Fields that the other type lacks are dropped; those that the value lacks are NULL. The keys of maps are unchanged;
+    other values are cast, and NULL if that fails.
     """
     if have.simpleString() == want.simpleString():
         return value
@@ -46,7 +46,7 @@ def in_shape(value: Column, have: T.DataType, want: T.DataType) -> Column:
 
 
 def is_declared_inside(data_type: T.DataType) -> bool:
-    """Return whether a part of a type is NOT NULL. Keys of maps always are; of what is inside of them it is not asked."""
+    """Whether a part of a type is NOT NULL. Keys of maps always are, and their parts are not checked."""
     match data_type:
         case T.ArrayType():
             return not data_type.containsNull or is_declared_inside(data_type.elementType)
@@ -59,7 +59,7 @@ def is_declared_inside(data_type: T.DataType) -> bool:
 
 
 def as_declared(spark: SparkSession, value: Column, data_type: T.DataType) -> Column:
-    """Return a value of this very type, from one whose parts may be NULL; a NULL where there is to be none fails."""
+    """Return a value of this exact type, from one whose parts may be NULL; a NULL in a NOT NULL part fails."""
 
     def part(value: Column, data_type: T.DataType, *, nullable: bool) -> Column:
         typed = as_declared(spark, value, data_type)
@@ -87,7 +87,7 @@ def as_declared(spark: SparkSession, value: Column, data_type: T.DataType) -> Co
 
 
 def _asserted(spark: SparkSession, value: Column) -> Column:
-    """Return a value that is never NULL. Of Spark's SQL functions none says so of any value without changing it."""
+    """Return a value that is never NULL. No function of Spark's SQL declares that for any value without changing it."""
     jvm: Any = spark._jvm
     utils = getattr(jvm, "org.apache.spark.sql.classic.ExpressionUtils")
     asserting = getattr(jvm, "org.apache.spark.sql.catalyst.expressions.objects.AssertNotNull")
@@ -96,7 +96,7 @@ def _asserted(spark: SparkSession, value: Column) -> Column:
 
 
 def holds_inside(value: Column, data_type: T.DataType, *, of_row: bool = True) -> Column | None:
-    """Return whether no part of a value is NULL that is declared not to be; None if there is no such part.
+    """Return whether every NOT NULL part of a value is present; None if the type has no such part.
 
     For structs of the row itself (`of_row`) Delta is stricter than for those in arrays and maps: if such a struct is
     NULL, all its parts count as NULL.

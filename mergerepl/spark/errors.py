@@ -1,4 +1,4 @@
-"""What Spark, py4j, delta-rs and the file system raise, as our errors: at the edge of the work that uses them."""
+"""Conversion of errors of Spark, py4j, delta-rs and the file system into ours, at the edge of the work."""
 
 import re
 from collections.abc import Iterator
@@ -22,7 +22,7 @@ COMMIT_CONFLICTS = (
     exceptions.MetadataChangedException,
     exceptions.ProtocolChangedException,
 )
-"""What Delta raises if another writer's commit came first: in Python these have no base in common, as they have in Java."""
+"""Delta's errors if another writer's commit came first: they share a base class in Java, but not in Python."""
 
 AGAIN = "Mend the cause and run again: a session that was staged is finished first; else nothing was changed."
 _DEEP = (
@@ -38,14 +38,14 @@ _NOT_OPENED = re.compile(
 
 @contextmanager
 def plain_errors(doing: str, *, again: str = AGAIN) -> Iterator[None]:
-    """Turn engine failures into one message that says what was being done; `again` says what to do next.
+    """Turn engine failures into one message that names the work (`doing`) and the next step (`again`).
 
-    Raises: EngineLostError, CommitConflictError (run again); StoreError for anything that could not be done.
+    Raises: EngineLostError, CommitConflictError (run again); StoreError for any other failure.
     """
     try:
         yield
     except (PySparkException, Py4JError, ConnectionError) as error:
-        # What pyspark and py4j raise once the JVM is gone has many types and texts, by the call it met.
+        # After the JVM is gone, pyspark and py4j raise many types and texts, depending on the call.
         if not engine_answers():
             raise EngineLostError(f"The Spark engine ended while {doing}. {again}") from error
         if isinstance(error, COMMIT_CONFLICTS):
@@ -68,19 +68,20 @@ def plain_errors(doing: str, *, again: str = AGAIN) -> Iterator[None]:
 
 
 def unopened_file(error: Exception) -> tuple[str, str] | None:
-    """Return a file that Java could not open though it is there, and why; None if an error names none.
+    """Return an existing file that Java could not open, and why; None if an error names none.
 
-    Java has one exception for this and for files that are gone, and Spark says of both that the file does not exist.
+    Java has one exception for this and for missing files, and Spark reports both as a missing file.
     """
     found = _NOT_OPENED.search(str(error))
     return (found[1], found[2]) if found else None
 
 
 def gone_reason(error: Exception) -> str | None:
-    """Return what is missing if an error says that a change feed (or a version) is gone, None for any other error."""
+    """Return the missing item if an error says that a change feed (or a version) is gone, None for any other error."""
     text = str(error)
     if "blockmgr-" in text or unopened_file(error) is not None:
-        # Spark's own scratch files, not the table's: somebody cleaned /tmp, say. Or a file that may be opened later.
+        # Spark's own scratch files, not the table's, for example after a cleanup of /tmp; or a file that may be opened
+        # later.
         return None
     reasons = {
         "DELTA_MISSING_CHANGE_DATA": "Change Data Feed was off for some of these versions",
@@ -98,7 +99,7 @@ def gone_reason(error: Exception) -> str | None:
 
 
 def engine_answers() -> bool:
-    """Ask Spark's JVM for anything; one that was never started counts as answering."""
+    """Whether Spark's JVM answers; one that was never started counts as answering."""
     gateway = SparkContext._gateway
     if gateway is None:
         return True
@@ -110,11 +111,11 @@ def engine_answers() -> bool:
 
 
 def cause_of(error: Exception) -> str:
-    """Return the first line of what an engine says went wrong, without a full stop."""
+    """Return the first line of an engine's reason, without a full stop."""
     lines = [line.strip() for line in str(_java_cause(error)).splitlines() if line.strip()]
     return lines[0].rstrip(".")[:500] if lines else type(error).__name__
 
 
 def _java_cause(error: Exception) -> object:
-    """Return what py4j wraps: its own text begins with the call that failed."""
+    """Return the error wrapped by py4j, whose own text begins with the failed call."""
     return error.java_exception if isinstance(error, Py4JJavaError) else error

@@ -1,8 +1,8 @@
-"""Rows that a session reads more than once stay in memory (on disk where that is short) until they are let go.
+"""Rows that a session reads more than once are kept in memory (on disk if memory is short) until released.
 
-Spark's cache would turn the rows into columns and back again, a twelfth of all that a session of 100,000 changes costs;
-and where contents are read through Delta (a deletion vector, say), an append to them makes Spark compute again what the
-cache was filled from. A local checkpoint keeps the rows as they are.
+Spark's cache would convert the rows to columns and back, a twelfth of the cost of a session of 100,000 changes; and if
+contents are read through Delta (a deletion vector, for example), an append to them makes Spark recompute the source of
+the cache. A local checkpoint keeps the rows unchanged.
 """
 
 from collections.abc import Iterable
@@ -25,25 +25,25 @@ _FEW_ROWS = 100_000
 _SMALL_BYTES = 64 << 20
 
 _ROWS_OF_ONE_TASK = 10_000
-"""So many rows are read, compared and written quicker in one task than Spark plans and runs a job more for them."""
+"""This many rows are read, compared and written faster in one task than Spark plans and runs a further job for them."""
 
 
 _MOST_ROWS = 2**31 - 1
 
 
 def keep_in_memory(frame: DataFrame, *, now: bool = False) -> DataFrame:
-    """Return the frame, its rows kept: from the first time they are computed, or computed now.
+    """Return the frame with its rows kept: from their first computation, or computed now.
 
-    Its plan ends here: Spark plans what follows by itself.
+    Its plan ends here: Spark plans the following steps separately.
     """
     return frame.localCheckpoint(eager=now)
 
 
 def keep_for_joins(frame: DataFrame) -> DataFrame:
-    """Return the frame, its rows kept and computed now; Spark knows by which columns a join in it has divided them.
+    """Return the frame with its rows kept and computed now; Spark knows the columns by which a join partitioned them.
 
-    Joined by the same columns with rows kept like this, they are neither shuffled nor sorted. Of a query that it plans
-    further while it runs, Spark does not know that.
+    Joined by the same columns with rows kept like this, they are neither shuffled nor sorted. For a query planned
+    adaptively, Spark does not know this.
     """
     spark = frame.sparkSession
     try:
@@ -54,9 +54,9 @@ def keep_for_joins(frame: DataFrame) -> DataFrame:
 
 
 def frame_of(spark: SparkSession, rows: "pa.Table", schema: StructType | None = None) -> DataFrame:
-    """Return rows of Arrow as a frame of a session, which does not become the active one.
+    """Return Arrow rows as a frame of a session, which does not become the active one.
 
-    Of rows in several chunks Spark takes none after an empty chunk, without an error.
+    Spark silently drops the rows after an empty chunk.
     """
     whole = rows.combine_chunks()
     # `SparkSession.createDataFrame` makes its session the active one of all threads, then calls this.
@@ -81,7 +81,7 @@ def frame_of_images(spark: SparkSession, rows: "pa.Table", image: StructType) ->
 
 
 def collected(frame: DataFrame) -> "pa.Table":
-    """Return few rows in this process' memory, with the types that Arrow has for the frame's, whatever the session's confs.
+    """Collect few rows in this process' memory, with Arrow's types for the frame's, whatever the session's confs.
 
     NOTE: for frames without times.
     """
@@ -100,8 +100,8 @@ def release(frame: DataFrame) -> None:
 class Kept:
     """Frames kept in memory until a step of the session is done.
 
-    Each is also where Spark stops planning as one: without these breaks the expressions of merging and
-    resolving are inlined into each other, and planning them takes longer than all rows.
+    Each also ends a plan: without these breaks the expressions of merging and resolving are inlined into each other,
+    and planning them takes longer than all rows.
     """
 
     frames: list[DataFrame] = field(default_factory=list)
@@ -112,7 +112,7 @@ class Kept:
         return self.frames[-1]
 
     def keep_if_any(self, frame: DataFrame | None) -> DataFrame | None:
-        """Return the frame, computed now and held in memory; None if it has no row, or there is none."""
+        """Return the frame, computed now and held in memory; None if it is None or has no row."""
         if frame is None:
             return None
         frame = self.keep(frame)
@@ -124,43 +124,43 @@ class Kept:
         return self.frames[-1]
 
     def release(self) -> None:
-        """Let go of the memory."""
+        """Free the memory."""
         for frame in self.frames:
             release(frame)
 
 
 def is_for_one_task(rows: int | None) -> bool:
-    """Return whether so many rows are few enough for one task; None means unknown."""
+    """Whether this number of rows is small enough for one task; None means unknown."""
     return rows is not None and rows <= _ROWS_OF_ONE_TASK
 
 
 def in_one_task(frame: DataFrame, rows: int | None, *, join: str = "merge") -> DataFrame:
-    """Return the frame, for one task if the rows of all that it is joined with are few.
+    """Return the frame, for one task if all frames it is joined with have few rows.
 
-    Frames of one task each are joined and grouped where they are: without a job for a broadcast or a shuffle. `join` is
-    how, as a hint to Spark: `shuffle_hash` where this frame has much fewer rows than the other one.
+    Frames of one task each are joined and grouped in place: without a job for a broadcast or a shuffle. `join` is the
+    join hint for Spark: `shuffle_hash` if this frame has much fewer rows than the other one.
     """
     if not is_for_one_task(rows):
         return frame
-    # The size of kept rows Spark guesses as endless, and it would shuffle such a task. No task comes to this limit.
+    # Spark assumes an endless size for kept rows, and would shuffle such a task. No task reaches this limit.
     return frame.coalesce(1).limit(_MOST_ROWS).hint(join)
 
 
 def are_few(rows: int) -> bool:
-    """Return whether so many rows may go to every task."""
+    """Whether this number of rows may go to every task."""
     return rows <= _FEW_ROWS
 
 
 def broadcast_if_few(keys: DataFrame, rows: int) -> DataFrame:
-    """Return keys that go to every task if they are few, so that what they are looked up in need not be shuffled.
+    """Return keys, sent to every task if they are few, so that the rows they are looked up in need not be shuffled.
 
-    Spark itself does not know how many rows were kept.
+    Spark itself does not know the number of kept rows.
     """
     return F.broadcast(keys) if are_few(rows) else keys
 
 
 def broadcast_if_small(kept: DataFrame) -> DataFrame:
-    """Return kept rows that were computed; they go to every task if they take little memory, which Spark does not ask."""
+    """Return computed kept rows, sent to every task if they take little memory, which Spark does not check."""
     plan: Any = kept._jdf.queryExecution().logical()
     context: Any = kept.sparkSession.sparkContext._jsc
     stored = [each for each in context.sc().getRDDStorageInfo() if each.id() == plan.rdd().id()]

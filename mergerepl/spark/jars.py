@@ -44,8 +44,8 @@ ARTIFACTS = (
     Artifact("delta-storage", "4.4.0", "c46735481fa8e326b0957be02b4420cbcab4b325bb08009b7f2045a95133f1cc"),
 )
 
-# An own settings file, so that neither ~/.ivy2 nor ~/.m2 (which may hold POMs without their JARs) is read or
-# written. `ibiblio` without a root is Ivy's built-in Maven Central.
+# An own settings file, so that neither ~/.ivy2 nor ~/.m2 (which may hold POMs without their JARs) is read or written.
+# `ibiblio` without a root is Ivy's built-in Maven Central.
 IVY_SETTINGS = """<ivysettings>
   <settings defaultResolver="central"/>
   <caches defaultCacheDir="${ivy.home}/cache"/>
@@ -55,10 +55,10 @@ IVY_SETTINGS = """<ivysettings>
 
 
 def delta_jars(java: Java) -> list[Path]:
-    """Return the Delta JARs for the class path, resolving them at the first use on this machine.
+    """Return the Delta JARs for the class path; resolve them at the first use on this machine.
 
-    `$MERGEREPL_JARS` (paths, separated as in PATH) goes before all; JARs that the user put into pyspark's own
-    folder go before the cache, and need nothing added.
+    `$MERGEREPL_JARS` (paths, separated as in PATH) comes first; JARs that the user put into pyspark's own folder come
+    before the cache, and need nothing added.
 
     Raises:
         EngineError: A JAR of `$MERGEREPL_JARS` is missing, or one cannot be resolved or has changed.
@@ -87,7 +87,7 @@ def chosen_jars() -> list[Path]:
         EngineError: One of them does not exist.
     """
     named = (name for name in os.environ.get("MERGEREPL_JARS", "").split(os.pathsep) if name)
-    # Not Path.expanduser, which fails where there is no such user: then there is no such file either.
+    # Not Path.expanduser, which fails for an unknown user, for whom the file does not exist either.
     jars = [Path(os.path.expanduser(name)) for name in named]
     if missing := [str(jar) for jar in jars if not jar.is_file()]:
         raise EngineError(
@@ -98,12 +98,12 @@ def chosen_jars() -> list[Path]:
 
 
 def cached_jar(artifact: Artifact) -> Path:
-    """Return where the cache keeps a JAR."""
+    """Return a JAR's path in the cache."""
     return cache.root() / "jars" / artifact.file_name
 
 
 def is_intact(artifact: Artifact) -> bool:
-    """Say whether the cache has the JAR with the pinned checksum: some 10 ms, so done at every start."""
+    """Whether the cache has the JAR with the pinned checksum: takes some 10 ms, so done at every start."""
     jar = cached_jar(artifact)
     return jar.is_file() and checksum(jar) == artifact.sha256
 
@@ -125,11 +125,11 @@ def pyspark_home() -> Path:
 def resolve(java: Java) -> None:
     """Resolve the JARs with the Ivy inside pyspark into the cache.
 
-    They are resolved into a folder of their own, verified, and only then renamed into place: a process that
-    is interrupted, or runs at the same time as another, leaves whole files or none.
+    They are resolved into a separate folder, verified, and only then renamed into place: an interrupted or concurrent
+    process leaves whole files or none.
 
     Raises:
-        EngineError: The cache cannot be written, Ivy failed, or what it brought has another checksum.
+        EngineError: The cache cannot be written, Ivy failed, or a resolved JAR has another checksum.
     """
     try:
         folder = cache.folder("jars")
@@ -159,7 +159,7 @@ def run_ivy(java: Java, work: Path) -> None:
     """Run Ivy in `work`, leaving the JARs in `work/out`.
 
     Raises:
-        EngineError: Ivy is missing from pyspark, or did not succeed.
+        EngineError: Ivy is missing from pyspark, or failed.
     """
     ivy = next((pyspark_home() / "jars").glob("ivy-*.jar"), None)
     if ivy is None:
@@ -177,7 +177,7 @@ def run_ivy(java: Java, work: Path) -> None:
         f"<dependencies>{dependencies}</dependencies></ivy-module>"
     )
     (work / "settings.xml").write_text(IVY_SETTINGS)
-    # A company's own repository: its Ivy settings file is used instead of ours.
+    # A company's own repository: its Ivy settings file replaces ours.
     settings = os.environ.get("MERGEREPL_IVY_SETTINGS") or str(work / "settings.xml")
     arguments = ["-cp", str(ivy), "org.apache.ivy.Main", "-warn", "-settings", settings]
     arguments += ["-ivy", str(work / "ivy.xml"), "-confs", "default", "-types", "jar"]
@@ -204,7 +204,7 @@ def run_ivy(java: Java, work: Path) -> None:
 
 
 def run_java(java: Java, arguments: list[str], log: Path) -> bool:
-    """Run a Java program, adding what it prints to a log; return whether it succeeded."""
+    """Run a Java program, adding its output to a log; return whether it succeeded."""
     with log.open("ab") as output:
         try:
             done = subprocess.run(

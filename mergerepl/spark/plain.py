@@ -1,4 +1,4 @@
-"""Errors of the engine become ours at the edge of work that often ends before the engine is loaded."""
+"""Conversion of engine errors into ours, for work that often ends before the engine is loaded."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -6,9 +6,9 @@ from contextlib import contextmanager
 
 @contextmanager
 def plain_errors(doing: str) -> Iterator[None]:
-    """Turn engine failures into one message, as `engine.errors.plain_errors` does; Spark is loaded after a failure only.
+    """Turn engine failures into one message, as `spark.errors.plain_errors` does; Spark is loaded only after a failure.
 
-    Raises: EngineLostError, CommitConflictError (run again); StoreError for anything that could not be done.
+    Raises: EngineLostError, CommitConflictError (run again); StoreError for any other failure.
     """
     try:
         yield

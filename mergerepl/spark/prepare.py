@@ -1,4 +1,4 @@
-"""`python -m mergerepl.spark.prepare`: make the engine ready before its first use, for scripts/setup."""
+"""`python -m mergerepl.spark.prepare`: prepare the engine before its first use, for scripts/setup."""
 
 from __future__ import annotations
 

@@ -1,8 +1,7 @@
-"""The only place that obtains a SparkSession: the user's own, or an embedded local one.
+"""The only module that obtains a SparkSession: the user's own, or an embedded local one.
 
-Functions elsewhere take `spark` or a store. A notebook, a Databricks job or a spark-submit has a session: it
-is used as it is, if its reads return every row. Without one, a JVM is started here, and ends with this process, also if
-that is killed.
+Functions elsewhere take `spark` or a store. A notebook, a Databricks job or a spark-submit has a session: it is used
+unchanged, if its reads return every row. Otherwise a JVM is started here; it ends with this process, even a killed one.
 """
 
 from __future__ import annotations
@@ -38,29 +37,29 @@ ENGLISH = "-Duser.language=en -Duser.country=US"
 _lock = threading.RLock()
 _embedded: tuple[jvm.Jvm, SparkSession] | None = None
 _owner = 0
-"""The process that started it."""
+"""The process that started the JVM."""
 
 
 def session(*, long_running: bool = False) -> SparkSession:
-    """Return the session to work in, starting the embedded one if there is none.
+    """Return the session to work in; start the embedded one if none exists.
 
     Args:
         long_running: For agents and large change sets: the embedded JVM takes longer to start and merges
             faster. Without effect on a session that already runs.
 
     Raises:
-        EngineError: The user's session has no Delta or is of Spark Connect, the embedded one cannot start, or the session
-            passes over files that it cannot read.
+        EngineError: The user's session lacks Delta or is of Spark Connect, the embedded one cannot start, or the
+            session ignores files that it cannot read.
     """
     with _lock:
         _forget_parents()
         if _embedded is not None:
             own_jvm, own_session = _embedded
             if own_jvm.process.poll() is None and own_session._sc._jsc is not None:
-                # A caller's `SparkSession.builder.config(...)` and `SET` reach this one, too.
+                # A caller's `SparkSession.builder.config(...)` and `SET` affect this one, too.
                 require_all_files(own_session)
                 return own_session
-            # The JVM was killed, or a caller stopped the session: start afresh.
+            # The JVM was killed, or a caller stopped the session: restart it.
             stop()
         if (users := users_session()) is not None:
             require_ascii_digits(usable(users))
@@ -69,7 +68,7 @@ def session(*, long_running: bool = False) -> SparkSession:
 
 
 def scratch_folders(spark: SparkSession) -> tuple[Path, ...]:
-    """Return where a session's JVM puts blocks, shuffle files and what else it needs for a while."""
+    """Return the folders of a session's JVM for blocks, shuffle files and other temporary data."""
     context: Any = spark.sparkContext
     jvm_ = context._jvm
     local = jvm_.org.apache.spark.util.Utils.getConfiguredLocalDirs(context._jsc.sc().conf())
@@ -102,7 +101,7 @@ def usable(given: SparkSession) -> SparkSession:
     """Return a session made elsewhere, checked.
 
     Raises:
-        EngineError: It is a client of Spark Connect, has no Delta, or passes over files that it cannot read.
+        EngineError: It is a client of Spark Connect, lacks Delta, or ignores files that it cannot read.
     """
     require_classic(given)
     require_delta(given)
@@ -132,7 +131,7 @@ def require_delta(spark: SparkSession) -> None:
     """Check that a session made elsewhere can work with Delta tables.
 
     Raises:
-        EngineError: Its confs lack Delta; the message says which to add.
+        EngineError: Its confs lack Delta; the message names them.
     """
     is_databricks = "DATABRICKS_RUNTIME_VERSION" in os.environ
     if is_databricks or confs.EXTENSION in (spark.conf.get("spark.sql.extensions", "") or ""):
@@ -148,7 +147,7 @@ def require_all_files(spark: SparkSession) -> None:
     """Check that a read in a session fails where a file is missing or damaged, and that its times are instants.
 
     Raises:
-        EngineError: Its confs say otherwise; the message says which to set.
+        EngineError: Its confs differ; the message names them.
     """
     name, zoned = confs.TIMESTAMP_TYPE
     if (stated := (spark.conf.get(name, zoned) or zoned).strip().upper()) != zoned:
@@ -168,7 +167,7 @@ def require_all_files(spark: SparkSession) -> None:
 
 
 def require_ascii_digits(spark: SparkSession) -> None:
-    """Check that a session's JVM writes numbers with ASCII digits: in the names of its log's files, Delta does as the JVM.
+    """Check that a session's JVM writes numbers with ASCII digits: Delta names its log files with the JVM's digits.
 
     Raises:
         EngineError: Its locale has others.
@@ -185,7 +184,7 @@ def require_ascii_digits(spark: SparkSession) -> None:
 
 
 def format_in_jvm(spark: SparkSession, pattern: str, value: object) -> str:
-    """Return a value as the locale of a session's JVM words it."""
+    """Return a value formatted by the locale of a session's JVM."""
     context: Any = spark.sparkContext
     java: Any = context._jvm
     values = context._gateway.new_array(java.java.lang.Object, 1)
@@ -198,10 +197,10 @@ def _is_true(value: str | None) -> bool:
 
 
 def new_session(spark: SparkSession) -> SparkSession:
-    """Return a session beside another, with confs of its own, whose reads fail where a file is missing or damaged.
+    """Return a session next to another, with its own confs, whose reads fail if a file is missing or damaged.
 
-    It takes times as instants, and writes what every engine reads back. It begins with what the JVM was started with, not
-    with what the other session was set to since.
+    It takes times as instants, and writes files that every engine reads correctly. It starts with the JVM's initial
+    confs, not with those set in the other session since.
     """
     session = spark.newSession()
     OURS.add(session)
@@ -215,12 +214,12 @@ def new_session(spark: SparkSession) -> SparkSession:
 
 
 def interpreting(spark: SparkSession) -> SparkSession:
-    """Return a copy of a session that interprets its queries; the session itself if this Spark has no copies."""
+    """Return a copy of a session that interprets its queries; the session itself if this Spark cannot copy sessions."""
     return copy_if_possible(spark, confs.INTERPRETED)
 
 
 def copy_if_possible(spark: SparkSession, settings: Mapping[str, str]) -> SparkSession:
-    """Return `copy_of`; the session itself, without the settings, if this Spark has no copies."""
+    """Return `copy_of`; the session itself, without the settings, if this Spark cannot copy sessions."""
     try:
         return copy_of(spark, settings)
     except Py4JError:
@@ -228,10 +227,10 @@ def copy_if_possible(spark: SparkSession, settings: Mapping[str, str]) -> SparkS
 
 
 def copy_of(spark: SparkSession, settings: Mapping[str, str]) -> SparkSession:
-    """Return a session with the state of another, but for some confs; the other one stays as it is.
+    """Return a session with the state of another, except for some confs; the other one is unchanged.
 
     Raises:
-        Py4JError: This Spark has no copies.
+        Py4JError: This Spark cannot copy sessions.
     """
     copy = SparkSession(spark._sc, spark._jsparkSession.cloneSession())
     OURS.add(copy)
@@ -248,16 +247,16 @@ def in_session(rows: DataFrame, spark: SparkSession) -> DataFrame:
 
 
 def with_write_confs(rows: DataFrame) -> DataFrame:
-    """Return rows that are written as every engine reads them back, whatever the confs of their session.
+    """Return rows that are written in a form that every engine reads correctly, whatever the confs of their session.
 
-    That session, a user's perhaps, stays as it is: the rows go to a copy of it. Delta notes the version of a commit in a
+    That session, perhaps a user's, is unchanged: the rows go to a copy of it. Delta notes the version of a commit in a
     conf of the session that commits.
 
     Raises:
-        EngineError: This Spark has no such copies; the message says which confs to set.
+        EngineError: This Spark cannot copy sessions; the message names the confs to set.
     """
     spark = rows.sparkSession
-    # A default of "" Spark would refuse as a value of most of them.
+    # Spark would refuse a default of "" as a value of most of them.
     is_fit = all(spark.conf.get(name, None) == value for name, value in confs.WRITES.items())
     if is_fit and spark in OURS:
         return rows
@@ -279,10 +278,10 @@ def with_write_confs(rows: DataFrame) -> DataFrame:
 def require_utc(
     spark: SparkSession, article: str, table: Location, timestamp_partitions: Sequence[str]
 ) -> None:
-    """Check that a session reads a table's timestamp partition columns as they are meant.
+    """Check that a session reads a table's timestamp partition columns correctly.
 
-    Their values stand in the log as text, of many writers without a time zone (PROTOCOL.md, Partition Value Serialization):
-    Spark takes its session's then, delta-rs UTC. Reading them otherwise would move rows in time, also those that a MERGE
+    The log holds their values as text, many writers' without a time zone (PROTOCOL.md, Partition Value Serialization):
+    Spark then takes its session's zone, delta-rs UTC. A wrong zone would shift rows in time, also those that a MERGE
     only copies.
 
     Raises: EngineError.
@@ -298,14 +297,15 @@ def require_utc(
 
 
 def jvm_pid() -> int | None:
-    """Return the process id of the embedded JVM, None if none was started."""
+    """Return the process id of the embedded JVM, or None."""
     return _embedded[0].process.pid if _embedded is not None else None
 
 
 def stop(*, at_exit: bool = False) -> None:
     """Stop the embedded session and its JVM, if one was started. A user's session is left alone.
 
-    At this process' end, nothing waits half a second for a thread of pyspark: a JVM that ends removes Spark's files, too.
+    At this process' end it skips the wait of half a second for a pyspark thread: an ending JVM removes Spark's files
+    too.
     """
     global _embedded
     with _lock:
@@ -314,11 +314,11 @@ def stop(*, at_exit: bool = False) -> None:
             return
         (own_jvm, own_session), _embedded = _embedded, None
         if at_exit and (server := own_session.sparkContext._accumulatorServer) is not None:
-            # A thread of pyspark reads from the JVM what tasks in Python count. It would print the JVM's end as an error.
+            # A thread of pyspark reads from the JVM the counters of Python tasks. It would print the JVM's end as an
+            # error.
             server.handle_error = _pass_over  # type: ignore[method-assign, assignment]
         if own_jvm.process.poll() is None and not at_exit:
-            # An orderly end lets Spark remove its files; if the JVM dies meanwhile, there is nothing left to
-            # stop.
+            # An orderly end lets Spark remove its files; if the JVM dies first, there is nothing left to stop.
             with contextlib.suppress(Py4JError, OSError):
                 own_session.stop()
         _forget_gateway()
@@ -326,11 +326,11 @@ def stop(*, at_exit: bool = False) -> None:
 
 
 def _pass_over(*_: object) -> None:
-    """Report no error."""
+    """Suppress the error."""
 
 
 def _forget_parents() -> None:
-    """Forget an engine that this process was forked with: it is the parent's, and goes on."""
+    """Forget an engine inherited by a fork: it belongs to the parent and goes on."""
     global _embedded
     if _embedded is not None and _owner != os.getpid():
         _embedded = None
@@ -338,7 +338,6 @@ def _forget_parents() -> None:
 
 
 def _start(*, long_running: bool) -> SparkSession:
-    """Start the JVM and the session in it."""
     global _embedded, _owner
     own_jvm = jvm.launch(
         find_java(), long_running=long_running, heap_mb=confs.heap_mb(long_running=long_running)
@@ -367,11 +366,10 @@ def _start(*, long_running: bool) -> SparkSession:
 def _connect(own_jvm: jvm.Jvm) -> None:
     """Connect pyspark to the JVM.
 
-    pyspark takes the port and secret from the environment only; they are taken out again at once, so that no
-    child process inherits the secret.
+    pyspark takes the port and secret from the environment only; they are removed again at once, so that no child
+    process inherits the secret.
     """
-    # Python workers run this interpreter, not whatever `python3` is on the PATH of a venv that is not
-    # activated.
+    # Python workers run this interpreter, not the `python3` on the PATH, which differs if a venv is not activated.
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     # Otherwise the active session of one thread would be another's, too.
     os.environ["PYSPARK_PIN_THREAD"] = "true"
@@ -385,20 +383,20 @@ def _connect(own_jvm: jvm.Jvm) -> None:
 
 
 class _LookedUpOnce(JavaClass):  # type: ignore[misc]
-    """A class of the JVM that is asked once for each of its static functions."""
+    """A class of the JVM that looks up each of its static functions once."""
 
     def __getattr__(self, name: str) -> object:
         member = super().__getattr__(name)
-        # Found before `__getattr__` is, from now on.
+        # From now on it is found before `__getattr__`.
         setattr(self, name, member)
         return member
 
 
 def _remember_functions() -> None:
-    """Let pyspark find the JVM's functions once.
+    """Let pyspark look up the JVM's functions once.
 
-    It asks the JVM for the class and for the function at every use: 3,000 of the 10,500 messages of a session, and
-    messages are most of the time that Python uses.
+    It otherwise asks the JVM for the class and the function at every use: 3,000 of the 10,500 messages of a session,
+    and messages take most of Python's time.
     """
     java: Any = SparkContext._jvm
     for name, imported in (
@@ -412,7 +410,7 @@ def _remember_functions() -> None:
 
 
 def _settle_local_files() -> None:
-    """Keep Hadoop from writing a file `.<name>.crc` beside each file on a local path, and let it heed the umask.
+    """Keep Hadoop from writing a file `.<name>.crc` for each file on a local path, and make it respect the umask.
 
     Each such file costs a process (`chmod`, 3 ms). Parquet's pages hold checksums themselves; writers without Hadoop
     neither write nor read such files, and leave stale ones behind.

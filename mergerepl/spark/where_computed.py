@@ -1,4 +1,4 @@
-"""A filter by columns that are dear to compute."""
+"""A filter by columns that are expensive to compute."""
 
 from collections.abc import Callable
 from functools import lru_cache, wraps
@@ -16,8 +16,8 @@ _NUMBER = "number_of_row"
 def where_computed(frame: DataFrame, condition: Column) -> DataFrame:
     """Return the rows that meet a condition on computed columns, which are computed once.
 
-    Spark puts a filter before the expressions that it tests and computes these for both. It does not do so beside a column
-    that may differ from run to run.
+    Spark puts a filter before the expressions that it tests and computes these for both, except next to a
+    nondeterministic column.
     """
     numbered = frame.withColumn(_NUMBER, F.monotonically_increasing_id())
     return numbered.where(condition & (F.col(_NUMBER) >= 0)).select(*frame.columns)
@@ -30,7 +30,7 @@ T = TypeVar("T")
 
 
 def made_once(make: Callable[P, T]) -> Callable[P, T]:
-    """Let a function of hashable arguments give what it gave before, as long as the JVM is the same."""
+    """Cache a function of hashable arguments for the lifetime of the JVM."""
     made = lru_cache(maxsize=_REMEMBERED)(make)
     jvm: list[Any] = [None]
 
@@ -48,20 +48,19 @@ def made_once(make: Callable[P, T]) -> Callable[P, T]:
 def passed(value: int | float, data_type: str) -> Column:
     """Return a constant as a column of rows that have a rowguid.
 
-    Spark writes a number as it is into the Java code it makes of a query, so a query with a generation or a time in
-    it is new code in every session: 18 classes in each, to be made and compiled again while an agent runs. An array
-    is handed to the code; and as the index depends on the row, the optimizer cannot see that its element is a
-    constant.
+    Spark writes a number literally into the Java code of a query, so a query with a generation or a time is new code in
+    every session: 18 classes each time, to be made and compiled again while an agent runs. An array is passed to the
+    code; and as the index depends on the row, the optimizer cannot see that its element is a constant.
     """
     return _first_of(f"cast({value!r} as {data_type})")
 
 
 def passed_column(name: str) -> Column:
-    """Return a column that may turn out to be a constant of the session, as `passed` does, of rows that have a rowguid."""
+    """Return a column that may be a constant of the session, as `passed` does, of rows that have a rowguid."""
     return _first_of(name)
 
 
 def _first_of(value: str) -> Column:
-    # A length has no sign: 0 for every row, which a product with 0 would be to the optimizer too. A row that never
-    # had a key has no rowguid. As text, since each function of an expression costs several messages to the JVM.
+    # A length is never negative, so the index is 0 for every row; the optimizer would fold a product with 0. A row that
+    # never had a key has no rowguid. As text, since each function of an expression costs several messages to the JVM.
     return F.expr(f"get(array({value}), shiftright(coalesce(octet_length({ROWGUID}), 0), 31))")

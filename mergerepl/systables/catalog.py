@@ -22,7 +22,7 @@ class SubscriptionState(IntEnum):
     """sysmergesubscriptions.status."""
 
     INACTIVE = 0
-    """Not initialised to the end."""
+    """The initialisation is incomplete."""
     ACTIVE = 1
     DELETED = 2
 
@@ -97,7 +97,7 @@ class PublicationRow:
     ] = None
 
     def is_published_by(self, replid: str) -> bool:
-        """Return whether this replica is the publisher; every other one is a subscriber."""
+        """Whether this replica is the publisher; every other one is a subscriber."""
         return self.publisher_replid == replid
 
 
@@ -182,7 +182,7 @@ ARTICLES: Final = TypedTable("sysmergearticles", Plane.CONTROL, ArticleRow)
 
 @dataclass(frozen=True, kw_only=True)
 class SubscriptionRow:
-    """A row of sysmergesubscriptions: what a replica knows of another one, or of itself, in one publication."""
+    """A row of sysmergesubscriptions: a replica's record of another one, or of itself, in one publication."""
 
     subscriber_server: Annotated[str, "replica root of the other side (at the subscriber: of the publisher)"]
     db_name: Annotated[str | None, "reserved"] = None
@@ -220,7 +220,7 @@ class SubscriptionRow:
 
     @property
     def is_own(self) -> bool:
-        """True for the row of a replica about itself: it has the publication's id instead of a subscription's."""
+        """True for a replica's row about itself: it has the publication's id instead of a subscription's."""
         return self.subid == self.pubid
 
     @property
@@ -230,19 +230,19 @@ class SubscriptionRow:
 
     @property
     def is_ended(self) -> bool:
-        """True when the subscription has ended; its row stays."""
+        """True if the subscription has ended; its row stays."""
         return self.status == SubscriptionState.DELETED
 
     @property
     def is_client(self) -> bool:
-        """True when the subscriber is a client: its changes become the publisher's once they are there."""
+        """True if the subscriber is a client: its changes become the publisher's on arrival there."""
         return self.subscriber_type == SubscriberKind.CLIENT
 
 
 def relations(rows: Iterable[SubscriptionRow], pubid: str | None = None) -> list[SubscriptionRow]:
     """Return a replica's rows about the other sides of its subscriptions, also of those that have ended.
 
-    At a publisher they speak of its subscribers, at a subscriber of its publisher.
+    At a publisher they describe its subscribers, at a subscriber its publisher.
     """
     return [row for row in rows if not row.is_own and pubid in (None, row.pubid)]
 

@@ -28,7 +28,7 @@ UPDATE_MASK: Final = "__$update_mask"
 SCAN_CYCLE: Final = "__$scan_cycle"
 
 RESERVED_PREFIX: Final = "__$"
-"""How the names of a change table's own columns begin; captured columns have none such."""
+"""Prefix of the names of a change table's own columns; captured columns never have it."""
 
 DELETE, INSERT, UPDATE_BEFORE, UPDATE_AFTER = 1, 2, 3, 4
 """Values of `__$operation`."""
@@ -152,4 +152,4 @@ CREATED: Final[tuple[TypedTable[Any], ...]] = (
     CDC_JOBS,
     CHANGE_TABLES,
 )
-"""The tables in the order in which `enable_db` makes them: the last one says that the database is enabled."""
+"""The tables in the order in which `enable_db` makes them: the last one shows that the database is enabled."""

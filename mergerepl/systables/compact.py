@@ -24,7 +24,7 @@ ROW_COLUMNS: Final = ((CHANGE_BSN, "binary"), (INSERT_BSN, "binary"), (CONTEXT, 
 """The columns that tracking appends to a table, with their types."""
 
 SYSTEM_PREFIX: Final = "__sys"
-"""How the names of the runtime's columns and tables begin; users have none such."""
+"""Prefix of the runtime's columns and tables; users' names never have it."""
 
 TABLE_NAME: Final = "__sysTN"
 DELETE_BSN: Final = "__sysDeleteTxBsn"

@@ -1,4 +1,4 @@
-"""MSmerge_conflict_resolutions: what people have said of conflicts. The original removes a conflict that is resolved."""
+"""MSmerge_conflict_resolutions: users' resolutions of conflicts. The original removes a resolved conflict."""
 
 from dataclasses import dataclass
 from datetime import datetime

@@ -41,8 +41,8 @@ class ConflictType(IntEnum):
     DOWNLOAD_UPDATE_FAILED = 10
     """The subscriber's table refuses an updated row, which waits at the publisher."""
     RESOLUTION = 11
-    """A change lost to a rule, not to a change: its article takes changes of the other side only, or keeps its writer in
-    its partition."""
+    """A change lost to a rule, not to another change: its article takes changes of the other side only, or keeps its
+    writer in its partition."""
 
     @property
     def is_failed_change(self) -> bool:
@@ -131,7 +131,7 @@ class ConflictRow:
 
     @property
     def is_undecided(self) -> bool:
-        """Whether a table refused the change, and it stayed at its source: no other row won over it."""
+        """Whether a table refused the change, so that it stayed at its source: no other row won over it."""
         return ConflictType(self.conflict_type).is_failed_change and self.resolver is None
 
 
@@ -152,7 +152,7 @@ CONFLICT_TABLE_PREFIX = "MSmerge_conflict_"
 
 
 LONGEST_FOLDER_NAME: Final = 200
-"""Bytes of the name of a folder that is made here: file systems take 255, and what is written beside it has a suffix."""
+"""Bytes of a folder name made here: file systems allow 255, and temporary names next to it have a suffix."""
 
 
 def conflict_table_name(publication: str, article: str) -> str:

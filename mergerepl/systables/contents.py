@@ -1,11 +1,11 @@
 """MSmerge_contents: one row per inserted or updated row since the publication (merge_replication.md 1.1).
 
-On disk the table is append-only: each capture or apply appends a *run* of rows with one rising `seq`. Of all
-rows of one (tablenick, rowguid) in this table and in MSmerge_tombstone the one with the highest `seq` counts,
-so a delete supersedes the contents row and a re-insert the tombstone, each with a single append.
-`row_<tablenick>` columns, one per article, hold the row's image as captured or applied: enumeration needs no
-read of the users' table. `base_<tablenick>` is beside it: the row as it was published, in the first version of a row that
-was there before, of articles whose resolver asks for the common ancestor of two changes.
+On disk the table is append-only: each capture or apply appends a *run* of rows with one rising `seq`. Among all rows of
+one (tablenick, rowguid) in this table and in MSmerge_tombstone the one with the highest `seq` counts, so a delete
+supersedes the contents row and a re-insert the tombstone, each with a single append. `row_<tablenick>` columns, one per
+article, hold the row's image as captured or applied, so that enumeration need not read the users' table.
+`base_<tablenick>`, for articles whose resolver needs the common ancestor of two changes, holds the published row in the
+first version of a row that existed before.
 """
 
 from typing import Final
@@ -55,7 +55,7 @@ TABLE: Final = SystemTable(
 
 
 def base_column(tablenick: int) -> str:
-    """Return the name of the column with the row before its first change that is known here (in contents and tombstone).
+    """Return the name of the column with the row before its first change known here (in contents and tombstone).
 
     Only articles whose resolver reads it have values there.
     """

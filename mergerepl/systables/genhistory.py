@@ -1,8 +1,8 @@
 """MSmerge_genhistory: the generations a replica knows (merge_replication.md 1.1).
 
-On disk the table is append-only, as contents are: a generation that changes is appended again. Of the rows of one guid the
-one with the highest `seq` counts; one beyond `last_seq` of MSmerge_replinfo is what a crash left. So a session reads and
-writes what is new (docs/decisions/0012).
+On disk the table is append-only, as contents are: a generation that changes is appended again. Among the rows of one
+guid the one with the highest `seq` counts; one beyond `last_seq` of MSmerge_replinfo is the leftover of a crash. So a
+session reads and writes only new rows (docs/decisions/0012).
 """
 
 import secrets
@@ -19,11 +19,11 @@ from mergerepl.systables.table import Plane, TypedTable
 NAME: Final = "MSmerge_genhistory"
 
 ASKED_AGAIN: Final = "again:"
-"""Stands before `refused_by` where the user lets the next session send a generation again."""
+"""Prefix of `refused_by` if the user lets the next session resend a generation."""
 
 
 def new_guid() -> str:
-    """Return a guid that rises with time (version 7): a file's bounds then say which guids it may hold."""
+    """Return a guid that rises with time (version 7), so that a file's bounds show which guids it may hold."""
     moment = time.time_ns() // 1_000_000
     bits = (moment << 80) | (7 << 76) | (secrets.randbits(12) << 64) | (2 << 62) | secrets.randbits(62)
     return str(UUID(int=bits))
@@ -72,12 +72,12 @@ class Generation:
 
     @property
     def was_refused_by(self) -> str | None:
-        """What the table that it waits for asked of its rows, also if it is to be asked again."""
+        """The `row_constraints` of the table that refused its rows, also if they are to be resent."""
         return None if self.refused_by is None else self.refused_by.removeprefix(ASKED_AGAIN)
 
     @property
     def is_open(self) -> bool:
-        """True while it collects changes; it is never sent then."""
+        """True while it collects changes; an open generation is never sent."""
         return self.genstatus == GenStatus.OPEN
 
     def closed(self) -> "Generation":

@@ -1,10 +1,10 @@
 """The partition tables of a publisher with row filters (merge_replication.md 1.2); at a subscriber they stay empty.
 
-MSmerge_partition_groups says which partitions there are. The three others are append-only runs, as contents are. Each run
-that changes a row, or its membership, writes for that row one mapping row for *every* partition that it was or is in:
-*enter* and *stay* in MSmerge_current_partition_mappings, *leave* in MSmerge_past_partition_mappings. Of all rows of one
-(tablenick, rowguid, partition_id) in both tables the one with the highest `seq` counts: a leave supersedes the current
-mapping, an enter the past one. (docs/decisions/0013)
+MSmerge_partition_groups lists the partitions. The three others are append-only runs, as contents are. Each run that
+changes a row, or its membership, writes for that row one mapping row for *every* partition that it was or is in:
+*enter* and *stay* in MSmerge_current_partition_mappings, *leave* in MSmerge_past_partition_mappings. Among all rows of
+one (tablenick, rowguid, partition_id) in both tables the one with the highest `seq` counts: a leave supersedes the
+current mapping, an enter the past one. (docs/decisions/0013)
 """
 
 from dataclasses import dataclass
@@ -15,7 +15,7 @@ from mergerepl.model.columns import NOT_NULL, Bigint
 from mergerepl.systables.table import Plane, SystemTable, TypedTable, columns
 
 EVERYBODY: Final = -1
-"""partition_id of what every subscriber has: the rows that a static filter selects."""
+"""partition_id of the rows that every subscriber has: those that a static filter selects."""
 
 PUBLICATION_NUMBER: Final = "publication_number"
 PARTITION_ID: Final = "partition_id"
@@ -33,7 +33,7 @@ class Reason(IntEnum):
     OWN_COLUMNS = 2
     """Its own columns changed."""
     PARENT = 3
-    """A row changed that it follows through a join filter."""
+    """A parent row changed that it follows through a join filter."""
 
 
 class PartitionStatus(IntEnum):

@@ -1,7 +1,7 @@
-"""MSmerge_replinfo: one row, who this replica is and how far its own bookkeeping is.
+"""MSmerge_replinfo: one row with this replica's identity and the progress of its own bookkeeping.
 
-Everything here moves in one commit. `captured` and `last_seq` together are the commit point of a capture and of
-an apply: a run of MSmerge_contents or MSmerge_tombstone with a higher `seq` is the leftover of a crash.
+Every update is one commit. `captured` and `last_seq` together are the commit point of a capture and of an apply: a run
+of MSmerge_contents or MSmerge_tombstone with a higher `seq` is the leftover of a crash.
 """
 
 from collections.abc import Mapping
@@ -44,12 +44,12 @@ class ReplicaInfo:
 
     @property
     def replid(self) -> str:
-        """The replica's identity by the name that it has in the other tables."""
+        """The replica's identity, under its name in the other tables."""
         return self.repid
 
     @property
     def nickname(self) -> int:
-        """The replica's nickname, by which lineages name it."""
+        """The replica's nickname in lineages."""
         return self.replnickname
 
 

@@ -1,4 +1,4 @@
-"""MSmerge_sessions, MSmerge_articlehistory and MSmerge_history: what the agent did (merge_replication.md 1.5)."""
+"""MSmerge_sessions, MSmerge_articlehistory and MSmerge_history: the agent's history (merge_replication.md 1.5)."""
 
 from dataclasses import dataclass
 from datetime import datetime

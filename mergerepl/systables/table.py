@@ -1,4 +1,4 @@
-"""What a system table is: a name, a plane, columns that are only ever appended to, and the type of its rows."""
+"""A system table: a name, a plane, columns that are only ever appended, and the type of its rows."""
 
 import dataclasses
 from collections.abc import Iterator, Mapping
@@ -22,7 +22,7 @@ _DDL = {str: "string", int: "int", bool: "boolean", float: "double", bytes: "bin
 
 
 class Plane(StrEnum):
-    """Who writes a table's rows. Sessions commit them through `deltalake` in every plane (docs/decisions/0006)."""
+    """The writer of a table's rows. Sessions commit them through `deltalake` in every plane (docs/decisions/0006)."""
 
     CONTROL = "control"
     """`deltalake`: small, rewritten whole by each commit."""
@@ -41,7 +41,7 @@ class Column:
     doc: str
     is_required: bool = False
     field: str = ""
-    """The field of a row that holds its value."""
+    """The field of a row with its value."""
 
 
 class SystemTable:
@@ -67,7 +67,7 @@ class SystemTable:
 
     @property
     def required(self) -> list[str]:
-        """The columns that every row needs: a row where one of them is NULL is refused."""
+        """The columns that every row needs: a row with NULL in one of them is refused."""
         return [column.name for column in self.columns if column.is_required]
 
 
@@ -87,12 +87,12 @@ class TypedTable(SystemTable, Generic[RowT]):
         return tuple(_declared_columns(self.row))
 
     def read(self, stored: Mapping[str, Any]) -> RowT:
-        """Return the row of these stored values: lists become tuples, maps lose entries that are NULL."""
+        """Return the row with these stored values: lists become tuples, maps lose NULL entries."""
         given = [column for column in self.columns if stored.get(column.name) is not None]
         return self.row(**{column.field: _typed(column.type, stored[column.name]) for column in given})
 
     def values(self, row: RowT) -> dict[str, Any]:
-        """Return a row's values by column, as they are stored."""
+        """Return a row's stored values by column."""
         return {column.name: getattr(row, column.field) for column in self.columns}
 
 
@@ -113,7 +113,7 @@ def _declared_columns(row: "type[DataclassInstance]") -> Iterator[Column]:
 
 
 def _ddl(type_: Any) -> str:
-    """Return the Spark DDL of a field's type: of `int`, `str | None`, `tuple[str, ...]`, `Mapping[int, Bigint]`."""
+    """Return the Spark DDL of a field's type: `int`, `str | None`, `tuple[str, ...]`, `Mapping[int, Bigint]`."""
     origin, parts = get_origin(type_), get_args(type_)
     if origin is Annotated:
         return next((each.text for each in parts if isinstance(each, Ddl)), "") or _ddl(parts[0])

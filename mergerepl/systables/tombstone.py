@@ -1,7 +1,7 @@
 """MSmerge_tombstone: one row per deleted row (merge_replication.md 1.1). Append-only, see `contents`.
 
-The image column of a tombstone is the deleted row as it was last seen: it carries the key that the delete is
-applied by, and what the loser was when an update wins over the delete.
+The image column of a tombstone is the last known version of the deleted row: it has the key by which the delete is
+applied, and the losing row if an update wins over the delete.
 """
 
 from enum import IntEnum

@@ -19,7 +19,7 @@ PAUSES_APP_ID: Final = "mergerepl-paused"
 """The Delta transaction application of notes on paused sources; versions are scan cycles."""
 
 CONSUMER: Final = "transactional"
-"""The name under which the log reader serves publications."""
+"""The log reader's consumer name for publications."""
 
 SCHEMA_VERSION: Final = 2
 
@@ -253,7 +253,7 @@ AT_DISTRIBUTOR: Final[tuple[TypedTable[Any], ...]] = (
     STOPS,
     PUBLICATIONS,
 )
-"""In the order in which they are made: the last one says that there is a distributor."""
+"""In the order in which they are made: the last one shows that the folder has a distributor."""
 
 ALL: Final[tuple[SystemTable, ...]] = (*AT_DISTRIBUTOR, COMMANDS, POSITIONS)
 

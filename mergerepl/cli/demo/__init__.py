@@ -26,5 +26,5 @@ def demo(directory: str, output: Output) -> None:
     from mergerepl.cli.demo import story
 
     root = roots.parse(directory)
-    # A path stays as it was given: the commands that the story ends with name it so.
+    # Keep the path as it was given: the commands shown at the end of the story contain it.
     story.run(Path(root if directory.lower().startswith("file:") else directory), output.said)

@@ -1,4 +1,4 @@
-"""The three sites, and what people do there before they meet: with Spark SQL, DataFrames, MERGE, and without Spark."""
+"""The three sites, and the changes made there before they meet: with Spark SQL, DataFrames, MERGE, and without Spark."""
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
@@ -42,13 +42,13 @@ class Sites:
         return f"delta.{quote(str(self.root(site) / name))}"
 
     def row(self, site: str, name: str, key: Mapping[str, Any]) -> Row | None:
-        """Return one row as it is now, None if there is none."""
+        """Return the current row, or None."""
         rows: list[Row] = self.table(site, name).to_pyarrow_table().to_pylist()
         return next((row for row in rows if all(row[column] == value for column, value in key.items())), None)
 
 
 def condition(key: Mapping[str, Any]) -> str:
-    """Return what picks a row, in words that Spark's SQL and deltalake's share; the demo's keys hold no quotes."""
+    """Return the condition that selects a row, valid in Spark's SQL and in deltalake; the demo's keys hold no quotes."""
     return " AND ".join(
         f"{column} = '{value}'" if isinstance(value, str) else f"{column} = {value}"
         for column, value in key.items()
@@ -71,19 +71,19 @@ _METRICS: Final = (
     "num_deleted_rows",
     "num_added_rows",
 )
-"""How Spark and delta-rs name in a commit what it changed."""
+"""Metrics of a commit's changes, as Spark and delta-rs name them."""
 
 
 @dataclass(frozen=True)
 class Cast:
-    """The rows the story is about."""
+    """The rows of the story."""
 
     merged: Row
     """Key of a flight: two sites change different columns of it."""
     contested: Row
     """Key of a flight: two sites give it another plane each."""
     cancelled: Row
-    """Key of a flight that never left: a subscriber deletes it."""
+    """Key of a cancelled flight: a subscriber deletes it."""
     extra: Row
     """A flight that a client adds."""
     retired: Row
@@ -130,7 +130,7 @@ def _key(flight: Row) -> Row:
 
 @dataclass(frozen=True)
 class Edit:
-    """One piece of work at one site, as it is shown and as it is done."""
+    """One piece of work at one site: its display and its function."""
 
     site: str
     tool: str
@@ -139,7 +139,7 @@ class Edit:
     work: Callable[[], object]
 
     def do(self, sites: Sites) -> int:
-        """Do it. Returns the rows changed, as the table's own log says."""
+        """Do it. Returns the number of changed rows from the table's own log."""
         self.work()
         (commit,) = sites.table(self.site, self.article).history(1)
         metrics = commit.get("operationMetrics", {})
@@ -147,7 +147,7 @@ class Edit:
 
 
 def edits(sites: Sites, cast: Cast, spark: SparkSession) -> Iterator[Edit]:
-    """Yield what is done, in order."""
+    """Yield the edits in order."""
     yield _sql_update(sites, cast, spark)
     yield _merge(sites, cast, spark)
     yield _dataframe_update(sites, cast, spark)

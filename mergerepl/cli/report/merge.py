@@ -1,4 +1,4 @@
-"""What the commands of merge replication report: for each kind of result the value for programs, and tables and sentences.
+"""The reports of the merge replication commands: for each kind of result the value for programs, and tables and sentences.
 
 The keys of the values are described in docs/cli-json.md.
 """
@@ -56,7 +56,7 @@ _STYLES = {_CLASHES: "red", _DIFFERS: "yellow", _MADE: "green"}
 
 
 def applied(result: ApplyResult) -> Report:
-    """Report what `apply` did, or would do."""
+    """Report the steps of `apply`, done or planned."""
     who = f"Publication {result.publication}"
     if not result.steps:
         return result, [f"{who}: the replicas match the file, nothing to do."]
@@ -89,7 +89,7 @@ def captured(result: CaptureResult) -> Report:
 
 
 def synced(result: SyncResult) -> Report:
-    """Report what travelled by subscriber and direction, then how each session ended, conflicts to come, validation."""
+    """Report the changes by subscriber and direction, then each session's end, conflicts to come, validation."""
     moved = [each for each in result.sessions if _counts(each).total or _counts(each).conflicts]
     table = Table(("subscriber", "direction", "article", ">inserts", ">updates", ">deletes", ">conflicts"))
     for row in (row for session in moved for row in _travelled(session)):
@@ -141,7 +141,7 @@ class Rounds:
 
 
 def sync_object(result: SyncResult) -> dict[str, Any]:
-    """Return the object that `sync --json` promises; the keys of the contract stand first."""
+    """Return the object of `sync --json`; the keys of the contract come first."""
     promised = ("subscriber", "status", "upload", "download", "duration_s")
     sessions = []
     for session in result.sessions:
@@ -158,7 +158,7 @@ def sync_object(result: SyncResult) -> dict[str, Any]:
 
 
 def _travelled(session: SessionResult) -> Iterator[tuple[object, ...]]:
-    """Yield what travelled: by direction, and by article where there are several."""
+    """Yield the changes by direction, and by article if there are several."""
     for direction in ("upload", "download"):
         articles = [(each.article, getattr(each, direction)) for each in session.articles]
         moved = [(name, counts) for name, counts in articles if counts.total or counts.conflicts]
@@ -169,7 +169,7 @@ def _travelled(session: SessionResult) -> Iterator[tuple[object, ...]]:
 
 
 def _session_line(session: SessionResult, *, in_full: bool) -> str:
-    """Return how a session ended; `in_full` with its counts, where no table shows them."""
+    """Return how a session ended; `in_full` with its counts, for sessions without a table."""
     who = short(session.subscriber)
     took = seconds(session.duration_s)
     if session.status == "failed":
@@ -202,7 +202,7 @@ def _counts(session: SessionResult) -> PhaseCounts:
 
 
 def _previews(session: SessionResult) -> list[Part]:
-    """Return who would lose each conflict (`sync --dry-run`), and how many more of an article there are."""
+    """Return the losers of each conflict (`sync --dry-run`), and the number of further conflicts per article."""
     parts: list[Part] = []
     for each in session.conflicts:
         stays = stays_at_source(each)
@@ -237,7 +237,6 @@ def _validation_object(articles: Sequence[ArticleValidation]) -> dict[str, Any]:
 
 
 def _validation(subscriber: str, articles: Sequence[ArticleValidation]) -> list[Part]:
-    """Return the comparison of one subscriber with the publisher, differing keys by name."""
     ids = {each.partition_id for each in articles if each.partition_id is not None}
     compared_with = "".join(f", partition {number}" for number in sorted(ids))
     several = len({article.publication for article in articles}) > 1
@@ -273,7 +272,7 @@ def _validation(subscriber: str, articles: Sequence[ArticleValidation]) -> list[
 
 
 def checked(checks: Sequence[Check]) -> Report:
-    """Report each check of `doctor` and what to do about it."""
+    """Report each check of `doctor` and its remedy."""
     columns = {"status": "status", "check": "name", "found": "detail"}
     remedies = [f"{each.name}: {each.remedy}" for each in checks if each.remedy]
     return {"checks": checks}, [listing(checks, columns), *remedies]
@@ -304,7 +303,7 @@ _SUBSCRIPTIONS: Columns = {
     "status": "status",
     ">unsent": "unsent_generations",
     "last sync": lambda each: each.last_sync_date or "never",
-    # Why it failed is among the problems.
+    # The reason of a failure is listed among the problems.
     "result": lambda each: (
         each.last_sync_status
         if each.last_sync_status == "failed"
@@ -325,7 +324,7 @@ _SESSIONS: Columns = {
 
 
 def status(found: ReplicaStatus) -> Report:
-    """Report who the replica is, its articles and how far each subscription is."""
+    """Report the replica's identity, its articles and the progress of each subscription."""
     # Only a subscriber of filtered rows has a partition.
     is_filtered = any(each.partition_id is not None for each in found.subscriptions)
     subscriptions = {
@@ -351,7 +350,7 @@ def status(found: ReplicaStatus) -> Report:
 
 
 def pending(replica: str, subscriptions: Sequence[PendingSubscription]) -> Report:
-    """Report the changes that wait to travel, by subscription, article and direction."""
+    """Report the pending changes by subscription, article and direction."""
     names = ("subscription", "publication", "article", "direction")
     table = Table((*names, ">generations", ">changes", ">not captured"))
     for each in subscriptions:
@@ -419,7 +418,7 @@ def conflict_list(replica: str, conflicts: Sequence[ConflictRecord], *, total: i
 
 
 def conflict_rows(replica: str, conflicts: Sequence[ConflictRecord], *, total: int) -> Report:
-    """Report the losing row beside the winning row, columns in conflict marked with `*`, others that differ with `~`."""
+    """Report the losing and the winning row side by side: `*` marks columns in conflict, `~` others that differ."""
     value, parts = conflict_list(replica, conflicts, total=total)
     parts = [] if conflicts else parts
     for each in conflicts:
@@ -459,9 +458,9 @@ def _older(shown: int, total: int) -> list[str]:
 
 
 def _two_rows(each: ConflictRecord | ConflictPreview) -> list[Part]:
-    """Return two rows column by column, and what the marks mean.
+    """Return two rows column by column, and a legend of the marks.
 
-    A missing row was a delete. Where no column is known to clash, all that differ do.
+    A missing row was a delete. If no column is known to conflict, all differing columns do.
     """
     losing, winning = each.losing_row, each.winning_row
     table = Table(("", "column", "losing row", "winning row"), styles=_STYLES)
@@ -518,7 +517,7 @@ _PARTITIONS: Columns = {
 
 
 def row(found: RowInfo) -> Report:
-    """Report one row's lineage, colv and values at every replica, and whether one of them knows it."""
+    """Report one row's lineage, colv and values at every replica, and whether any of them knows it."""
     parts: list[Part] = [
         f"{found.publication}.{found.article} {key_text(found.key)}  (rowguid {found.rowguid})"
     ]
@@ -545,7 +544,7 @@ def row(found: RowInfo) -> Report:
 
 
 def _differs(rows: Iterable[Mapping[str, object] | None], column: str) -> bool:
-    """Whether rows have several values in a column, also where what is shown of them is the same."""
+    """Whether rows have several values in a column, even if they are displayed alike."""
     return len({(row is None, text_of(row.get(column)) if row is not None else None) for row in rows}) > 1
 
 

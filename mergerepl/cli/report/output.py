@@ -1,4 +1,4 @@
-"""What the command line says, in one of two forms: text for people, JSON for programs (docs/cli-json.md)."""
+"""The output of the command line in two forms: text for people, JSON for programs (docs/cli-json.md)."""
 
 from __future__ import annotations
 
@@ -18,10 +18,11 @@ if TYPE_CHECKING:
 
 
 class Output:
-    """Writes results to `out`, and to people what failed to standard error.
+    """Writes results to `out`, and in text form failures to standard error.
 
     Attributes:
-        is_for_programs: Whether a program reads it: no progress is drawn, and results contain the errors of their parts.
+        is_for_programs: Whether a program reads the output: no progress is drawn, and results contain the errors of
+            their parts.
     """
 
     def __init__(self, out: TextIO, *, is_for_programs: bool) -> None:
@@ -42,7 +43,7 @@ class Output:
         self.out.flush()
 
     def noted(self, value: object, text: str, *, is_failure: bool = False) -> None:
-        """Report on one line something that a running agent did; to people, a failure on standard error."""
+        """Report an action of a running agent on one line; in text form, a failure goes to standard error."""
         if self.is_for_programs:
             self._write_json(value, indent=None)
             return
@@ -96,6 +97,6 @@ def jsonable(value: object) -> object:
         case timedelta():
             return value.total_seconds()
         case bytes() if type(value) is not bytes:
-            # An LSN, which is written in one way everywhere.
+            # An LSN, which has one notation everywhere.
             return str(value)
     return text_of(value)

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 def open_progress(err: TextIO, *, quiet: bool) -> Progress:
-    """Return the progress that suits `err`."""
+    """Return the kind of progress that suits `err`."""
     if quiet:
         return NoProgress()
     return LiveProgress(err) if err.isatty() else LineProgress(err)
@@ -31,7 +31,7 @@ class LineProgress(NoProgress):
     def step(self, name: str, *, article: str | None = None, rows: int | None = None) -> None:
         """Write the step."""
         elapsed = time.monotonic() - self.started
-        # A reader that went away or a full disk (OSError), a stream that was closed (ValueError): the work goes on.
+        # The reader went away or the disk is full (OSError), or the stream was closed (ValueError): the work goes on.
         with suppress(OSError, ValueError):
             self.err.write(f"{elapsed:7.1f} s  {_words(name, article, rows)}\n")
             self.err.flush()
@@ -45,7 +45,7 @@ class LiveProgress:
         self.live: RichProgress | None = None
 
     def step(self, name: str, *, article: str | None = None, rows: int | None = None) -> None:
-        """Show the step in place of the last one. rich is loaded with the first."""
+        """Show the step in place of the last one. The first step loads rich."""
         words = _words(name, article, rows)
         if self.live is None:
             from rich.console import Console
@@ -76,6 +76,6 @@ class LiveProgress:
 
 
 def _words(name: str, article: str | None, rows: int | None) -> str:
-    """Return a step as people read it: "capture orders (1,200 rows)"."""
+    """Return a step as text: "capture orders (1,200 rows)"."""
     parts = [name, article or "", f"({rows:,} rows)" if rows is not None else ""]
     return printable(" ".join(part for part in parts if part))

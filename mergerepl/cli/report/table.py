@@ -16,7 +16,7 @@ from typing import Any, TextIO
 from mergerepl.model.words import moment_text
 
 Columns = Mapping[str, str | Callable[[Any], object]]
-"""Heading to source: the name of an attribute or key of a row, or what computes the cell. `>` sets a column flush right."""
+"""Heading to source: an attribute or key of a row, or a function that computes the cell. `>` sets a column flush right."""
 LONGEST_LINE = 60
 """Characters of a text that is wrapped."""
 
@@ -30,7 +30,7 @@ def listing(rows: Iterable[Any], columns: Columns, *, title: str = "") -> Table:
 
 
 def listing_or(none: str, rows: Sequence[Mapping[str, Any]], *, wrapped: str = "") -> list[Part]:
-    """Return rows with one column for each key, or a sentence if there are none; the column `wrapped` has long texts."""
+    """Return rows with one column for each key, or a sentence if there are no rows; the column `wrapped` has long texts."""
     if not rows:
         return [none] if none else []
     columns: dict[str, str | Callable[[Any], object]] = {name: name for name in rows[0]}
@@ -49,7 +49,7 @@ class _Lines(list[str]):
 
 
 def cell(value: object) -> object:
-    """Return a value as listings show it: yes and no, times in UTC, LSNs as they are typed, lists with commas."""
+    """Return a value in its form for listings: yes and no, times in UTC, LSNs as typed, lists with commas."""
     match value:
         case bool():
             return "yes" if value else "no"
@@ -74,13 +74,13 @@ def _value(row: Any, source: str | Callable[[Any], object]) -> object:
 
 @dataclass
 class Table:
-    """Rows of text under headings. A heading that begins with `>` has its column set flush right."""
+    """Rows of text under headings. A heading that begins with `>` has a column set flush right."""
 
     headings: Sequence[str]
     rows: list[tuple[str, ...]] = field(default_factory=list)
     title: str = ""
     styles: Mapping[str, str] = field(default_factory=dict)
-    """On a terminal: how rows look, by their first cell."""
+    """Styles of rows on a terminal, by their first cell."""
 
     def add(self, *cells: object) -> None:
         """Add a row; None is an empty cell."""
@@ -91,7 +91,7 @@ class Table:
         if not out.isatty():
             out.write(self.plain())
         elif (write_table := getattr(out, "write_table", None)) is not None:
-            # The terminal is another process's.
+            # The terminal belongs to another process.
             write_table(self)
         else:
             self._draw(out)
@@ -135,7 +135,7 @@ class Table:
 
 
 Part = Table | str
-"""What a command shows is tables and sentences."""
+"""A command shows tables and sentences."""
 
 
 def _text(value: object) -> str:
@@ -143,7 +143,7 @@ def _text(value: object) -> str:
 
 
 def _lines_of(cells: Sequence[str]) -> list[tuple[str, ...]]:
-    """Return a row as lines of the screen: a line break stands only where a cell was wrapped."""
+    """Return a row as lines of the screen: a line break occurs only where a cell was wrapped."""
     if not any("\n" in each for each in cells):
         return [tuple(cells)]
     parts = [each.split("\n") for each in cells]
@@ -169,7 +169,7 @@ def _pad(cell: str, width: int, *, right: bool) -> str:
 
 
 def _width(text: str) -> int:
-    """Return the columns that a text takes: wide letters two, combining ones none."""
+    """Return the display width of a text: wide letters take two columns, combining ones none."""
     if text.isascii():
         return len(text)
     return sum(

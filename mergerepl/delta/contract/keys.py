@@ -1,4 +1,4 @@
-"""Whether a key identifies the rows of a table: it is never NULL, no two rows share it, GUIDs are GUIDs."""
+"""Whether a key identifies a table's rows: it is never NULL, no two rows share it, GUIDs are well-formed."""
 
 from collections.abc import Mapping, Sequence
 from functools import reduce
@@ -12,14 +12,14 @@ from mergerepl.rows.images import with_readable
 from mergerepl.rows.sql import quote
 
 GUID_PATTERN = "^[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}$"
-"""What a GUID matches, in lower case."""
+"""Pattern of a GUID in lower case."""
 
 NULL, SHARED, NO_GUID = "null", "shared", "no GUID"
 _REASON, _ROWS = "__mr_reason", "__mr_rows"
 
 
 class BadKey(NamedTuple):
-    """A key that does not identify one row, as text for people, and the reason."""
+    """A key that does not identify one row, as text, and the reason."""
 
     reason: str
     values: tuple[str, ...]
@@ -33,14 +33,14 @@ def bad_keys(
     is_guid: bool = False,
     also: Mapping[str, Column] | None = None,
 ) -> list[BadKey]:
-    """Return up to `most` keys that do not identify one row each, in one scan.
+    """Return up to `most` keys that fail to identify one row, in one scan.
 
-    `also` are further reasons, which count last: aggregates of a key's rows that are true for a bad one.
+    `also` are further reasons, tested last: aggregates over a key's rows that are true for a bad key.
     """
     names = [f"k{i}" for i in range(len(key))]
     columns = [F.col(quote(name)) for name in key]
     if is_guid:
-        # A GUID is the same in either case.
+        # GUIDs are compared without regard to case.
         columns = [F.lower(columns[0])]
     others = {f"__mr_also{i}": each for i, each in enumerate((also or {}).items())}
     counted = rows.groupBy(*(column.alias(name) for column, name in zip(columns, names, strict=True))).agg(

@@ -1,6 +1,6 @@
-"""Why a table cannot take part: one list of problems for all products.
+"""Reasons why a table cannot take part: one list of problems for all products.
 
-A product states a text for each problem that stops it, in the order in which it reports them (`Texts`).
+A product has a text for each problem that stops it, in the order in which it reports them (`Texts`).
 """
 
 from collections.abc import Collection, Iterator, Mapping
@@ -20,7 +20,7 @@ from mergerepl.delta.types import (
 )
 
 Problem = tuple[str, str]
-"""Why a table cannot take part, and what to do."""
+"""The reason why a table cannot take part, and the remedy."""
 
 _KNOWN_FEATURES = frozenset(
     {
@@ -51,7 +51,7 @@ _KNOWN_FEATURES = frozenset(
 _HEEDED_FEATURES = frozenset(
     {"checkpointProtection", "icebergCompatV1", "icebergCompatV2", "materializePartitionColumns"}
 )
-"""Features that a published table may get later, as DROP FEATURE gives it the first: Spark writes it as they ask."""
+"""Features that a published table may get later, as DROP FEATURE adds the first: Spark honours them on writing."""
 
 _LAST_READER_VERSION, _LAST_WRITER_VERSION = 3, 7
 _ISOLATION_LEVEL, _SERIALIZABLE = "delta.isolationLevel", "Serializable"
@@ -77,13 +77,13 @@ _OF_THE_MERGE = frozenset(
     }
 )
 """Columns that Delta's MERGE, or its reading of files and feeds, adds to a table's own, found by trying with
-delta-spark 4.4.0. `_metadata` with deletion vectors only, which a table may get at any time."""
+delta-spark 4.4.0. `_metadata` only with deletion vectors, which a table may get at any time."""
 
 _MAPPING_CHARACTERS = frozenset(" ,;{}()\n\t=")
 
 
 class Code(StrEnum):
-    """The names of the problems; of one of a column, `column` is its name."""
+    """The names of the problems; for a column problem, `column` is the column's name."""
 
     FEATURE = "a table feature that is not known"
     HEEDED_FEATURE = "a table feature that is known, but not to publish with"
@@ -110,15 +110,15 @@ class Code(StrEnum):
 
 
 _OF_TAKING_PART = frozenset(Code) - {Code.FEED_NAME, Code.MERGE_NAME, Code.UNFILLED}
-"""Problems of the columns that take part only; the others are problems of any column."""
+"""Problems only of columns that take part; the others apply to any column."""
 
 Texts = Mapping[Code, Problem]
-"""Why and what to do, of each problem that stops a product; with {path}, {column} and {detail}."""
+"""Reason and remedy of each problem that stops a product, with {path}, {column} and {detail}."""
 
 
 @dataclass(frozen=True)
 class FoundProblem:
-    """A problem of a table: its name, the column that has it, and what a text says of it beyond that."""
+    """A problem of a table: its name, its column, and further detail for the text."""
 
     code: Code
     column: str = ""
@@ -127,7 +127,7 @@ class FoundProblem:
 
 @dataclass(frozen=True)
 class TableContract:
-    """A table, with the columns of it that take part (None: all) and the key."""
+    """A table, its columns that take part (None: all) and the key."""
 
     table: TableState
     columns: Collection[str] | None = None
@@ -143,7 +143,7 @@ class TableContract:
                     yield FoundProblem(code, field["name"], detail)
 
     def find(self, *codes: Code) -> FoundProblem | None:
-        """Return the first of some problems that the table has, in the order of the codes; None if it has none."""
+        """Return the first of some problems that the table has, in the order of the codes, or None."""
         found = {each.code: each for each in reversed([*self.problems()])}
         return next((found[code] for code in codes if code in found), None)
 
@@ -164,7 +164,7 @@ class TableContract:
             yield FoundProblem(Code.HEEDED_FEATURE, detail=", ".join(sorted(heeded)))
         if table.reader_version > _LAST_READER_VERSION or table.writer_version > _LAST_WRITER_VERSION:
             yield FoundProblem(Code.PROTOCOL, detail=f"{table.reader_version}/{table.writer_version}")
-        # Only at the level Serializable does an append of a key conflict with the MERGE that inserts it. It is the default.
+        # Only at the level Serializable, the default, does an append of a key conflict with the MERGE that inserts it.
         level = table.properties.get(_ISOLATION_LEVEL, _SERIALIZABLE)
         if level.casefold() != _SERIALIZABLE.casefold():
             yield FoundProblem(Code.ISOLATION, detail=level)
@@ -186,7 +186,7 @@ class TableContract:
         )
         has_value = DEFAULT_EXPRESSION in metadata or GENERATION_EXPRESSION in metadata
         is_left_out = self.columns is not None and name not in self.columns
-        # Delta's log has the collation of a text beside its type.
+        # Delta's log has the collation of a text next to its type.
         is_collated = "__COLLATIONS" in metadata or "collate" in ddl.lower()
         found = {
             Code.FEED_NAME: name.lower() in FEED_COLUMNS,
@@ -243,7 +243,7 @@ _APPEND_ONLY: Texts = {
     )
 }
 OF_REPLICAS: Texts = {**_OF_SESSIONS, Code.HEEDED_FEATURE: _UNKNOWN_FEATURE, **_APPEND_ONLY}
-"""What stops a table from being part of a merge publication, at any replica."""
+"""Problems that bar a table from a merge publication, at any replica."""
 
 _NO_TYPE = (
     "its column '{column}' is {detail}, which cannot be replicated",
@@ -262,9 +262,9 @@ OF_REPLICATED_COLUMNS: Texts = {
         "Use keys that are unique everywhere, such as GUIDs, in an ordinary column.",
     ),
 }
-"""What stops a column from being replicated, at any replica."""
+"""Problems that bar a column from replication, at any replica."""
 
 
 def write_problem(table: TableState, *, takes_away: bool) -> Problem | None:
-    """Return why a MERGE into a published table would fail, one that updates or deletes (`takes_away`) or only inserts."""
+    """Return why a MERGE into a published table would fail if it updates or deletes (`takes_away`) or only inserts."""
     return TableContract(table).explain({**_OF_SESSIONS, **_APPEND_ONLY} if takes_away else _OF_SESSIONS)

@@ -1,4 +1,4 @@
-"""The rules of a table for its rows beyond their types. Delta refuses the whole commit of a row that breaks one.
+"""The rules of a table for its rows beyond their types. Delta refuses the whole commit if a row breaks one.
 
 All rules map a name to a condition that is never NULL, on columns by their own names. Engines other than Spark check only
 some of them when they write.
@@ -32,7 +32,7 @@ def table_rules(table: TableState, columns: Collection[str]) -> dict[str, Column
 
 
 def copy_rules(table: TableState, columns: Collection[str]) -> dict[str, Column]:
-    """Return the rules that a copy of a table has for these columns, and that rows of the table itself may break."""
+    """Return the rules of a copy of a table for these columns that rows of the table itself may break."""
     return (
         partition_rules(table, columns, of_copy=True)
         | _length_rules(table, columns)
@@ -41,8 +41,8 @@ def copy_rules(table: TableState, columns: Collection[str]) -> dict[str, Column]
 
 
 def value_rules(table: TableState, columns: Collection[str]) -> dict[str, Column]:
-    """Return the rules of a table but those of its partition columns' folders."""
-    # NOT NULL comes first: a NULL breaks most CHECKs, too.
+    """Return a table's rules except those of its partition columns' folders."""
+    # NOT NULL is first: a NULL breaks most CHECKs, too.
     rules = {
         f"NOT NULL of column '{name}'": F.col(quote(name)).isNotNull()
         for name in columns
@@ -57,12 +57,12 @@ def value_rules(table: TableState, columns: Collection[str]) -> dict[str, Column
 
 
 def _is_true(text: str) -> Column:
-    # Delta takes a row only if the condition is true. In SQL NULL passes, here it breaks the rule.
+    # Delta takes a row only if the condition is true. NULL passes in SQL, but breaks the rule here.
     return F.coalesce(F.expr(text), F.lit(False))
 
 
 def declared_rules(table: TableState, columns: Collection[str]) -> dict[str, Column]:
-    """Return NOT NULL inside of these columns, and all invariants of the table (`delta.invariants`, the older CHECK)."""
+    """Return NOT NULL rules inside these columns, and all invariants of the table (`delta.invariants`, the older CHECK)."""
     rules: dict[str, Column] = {}
     for field in table.fields:
         if field["name"] not in columns:
@@ -81,8 +81,8 @@ def partition_rules(
 ) -> dict[str, Column]:
     """Return the rules for texts in partition columns: Spark names folders after them and reads them from the names.
 
-    `of_copy`: the rules of a copy of the table. Only the original has column mapping, with which folders are not named
-    after values.
+    `of_copy`: the rules of a copy of the table. Only the original may have column mapping, under which folders are not
+    named after values.
     """
     has_folders = table.names_folders_after_values or (of_copy and not table.has_random_folders)
     rules: dict[str, Column] = {}
@@ -121,7 +121,7 @@ def _length_rules(table: TableState, columns: Collection[str]) -> dict[str, Colu
 
 
 def _fits(value: Column, declared: T.DataType) -> Column | None:
-    """Return whether no text in a value is too long; None if the type sets no limit."""
+    """Return whether every text in a value is short enough; None if the type sets no limit."""
     match declared:
         case T.CharType() | T.VarcharType():
             return F.char_length(value) <= declared.length

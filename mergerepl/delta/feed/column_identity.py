@@ -1,8 +1,8 @@
-"""Which column a name means, through the commits of a table's log. Pure.
+"""The identity of the column that a name means, through the commits of a table's log. Pure.
 
-A name is no identity: a column may be dropped and added again, or exchange its name with another one. Its values are then
-others although no commit changed a row. Where columns are mapped, the physical name of a column stays; else its name is all
-that it has, and a commit that replaces the columns together with the rows may end it.
+A name does not identify a column: it may be dropped and added again, or exchange its name with another one. Its values
+then differ although no commit changed a row. With column mapping, the physical name identifies a column; otherwise only
+its name does, and a commit that replaces the columns together with the rows may end it.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
@@ -45,12 +45,12 @@ def _inside(type_: Any, names: Path, physical: Path) -> Iterator[tuple[Path, Pat
 
 
 def replaced_columns(before: "TableMetadata", commits: Iterable["Commit"]) -> dict[str, "Commit"]:
-    """Return the columns of the last commit that are others than those of the same names before.
+    """Return the columns of the last commit that replaced columns of the same names before.
 
-    A dropped column does not come back by its name, except by RESTORE. A commit that replaces the rows, too, or switches
+    A dropped column does not return by its name, except by RESTORE. A commit that also replaces the rows, or switches
     column mapping on or off, keeps the columns that it names, also under new physical names.
 
-    Returns: The dotted name of a column, or of a field inside of one, and the commit that took the former one away.
+    Returns: The dotted name of a column, or of a field inside of one, and the commit that removed the former one.
     """
     known = identities(before.fields)
     now, mode = known, _mode(before)
@@ -85,7 +85,7 @@ def _mode(metadata: "TableMetadata") -> str:
 
 
 def retyped_column(before: "TableMetadata", after: "TableMetadata") -> str | None:
-    """Return a column that has another type, and older files not the values for it; None if there is none."""
+    """Return a column whose type changed so that older files lack its values, or None."""
     types = {each["name"]: ddl_of(each["type"]) for each in before.fields}
     for each in after.fields:
         old = types.get(each["name"])

@@ -1,4 +1,4 @@
-"""From a table's change feed to the changes of each commit (cdc.md 5). Pure but for the rows it keeps in memory.
+"""From a table's change feed to the changes of each commit (cdc.md 5). Pure except for the rows it keeps in memory.
 
 Per version and key, the pre-images (update_preimage, delete) are the row before the commit and the post-images (insert,
 update_postimage) the row after it, whatever a writer calls them. So RESTORE and INSERT OVERWRITE show only differing rows.
@@ -33,8 +33,8 @@ _NET = "net"
 class KeptEvents:
     """The events of some commits by version and key, kept in memory, with facts about them.
 
-    `several`: how many keys had more than one row before, or after, one of these commits. `half_updates`: the versions
-    whose updates lack rows before or after (some engines leave them out): their feed cannot be used.
+    `several`: the number of keys with more than one row before or after one of these commits. `half_updates`: the
+    versions whose updates lack rows before or after (some engines leave them out), so that their feed cannot be used.
     """
 
     kept: DataFrame
@@ -45,7 +45,7 @@ class KeptEvents:
 
 
 def keep_events(feed: DataFrame, shape: RowShape, *, rows: int | None = None) -> KeptEvents:
-    """Read the feed once and keep its events; `rows` is how many it has at most, about, if that is known.
+    """Read the feed once and keep its events; `rows` is its approximate maximum size, if known.
 
     Reads: the feed of commits that count: the table's columns, `_change_type`, `_commit_version`.
     """
@@ -71,7 +71,7 @@ def keep_events(feed: DataFrame, shape: RowShape, *, rows: int | None = None) ->
     found = counted.collect()[0]
     half_updates: tuple[int, ...] = ()
     if found[_HALF]:
-        # An UPDATE of keys has them in balance over the whole version.
+        # An UPDATE of keys balances them over the whole version.
         unbalanced = kept.groupBy(VERSION).agg(F.sum(_HALF).alias(_HALF)).where(F.col(_HALF) != 0)
         half_updates = tuple(sorted(row[VERSION] for row in unbalanced.select(VERSION).collect()))
     return KeptEvents(kept, shape, found["groups"], found["several"], half_updates)
@@ -90,10 +90,7 @@ def _of_event(shape: RowShape) -> tuple[Column, ...]:
 
 
 def as_feed(before: DataFrame, after: DataFrame, version: int) -> DataFrame:
-    """Return two versions of a table as a feed would show one commit that replaced all rows.
-
-    Both have the same columns.
-    """
+    """Return two versions of a table, with the same columns, as the feed of one commit that replaced all rows."""
     images = ((before, "delete"), (after, "insert"))
     one, other = (
         rows.select("*", F.lit(kind).alias(CHANGE_TYPE), F.lit(version).cast("bigint").alias(COMMIT_VERSION))
@@ -105,10 +102,10 @@ def as_feed(before: DataFrame, after: DataFrame, version: int) -> DataFrame:
 def commit_changes(events: KeptEvents) -> DataFrame:
     """Return one row for each row that a commit changed.
 
-    An update is a row with both images; an update that changes no column is none. A key that had several rows before or
-    after a commit: equal images cancel out, what is left are deletes and inserts.
+    An update is a row with both images; an update that changes no column is left out. If a key had several rows before
+    or after a commit, equal images cancel out, and deletes and inserts remain.
 
-    Returns: version, row_hash (9 bytes), before, after (row images; NULL where there was no row).
+    Returns: version, row_hash (9 bytes), before, after (row images; NULL without a row).
     """
     kept, shape = events.kept, events.shape
     if not shape.identity:
@@ -136,12 +133,12 @@ def _images_after() -> Column:
 
 
 def _is_single() -> Column:
-    """Return whether a key had at most one row before a commit and one after it."""
+    """Return whether a key had at most one row before a commit and at most one after it."""
     return (F.size(_images_before()) <= 1) & (F.size(_images_after()) <= 1)
 
 
 def _left_over(groups: DataFrame, image: StructType) -> DataFrame:
-    """Return the images that a key has more, or fewer, of after a commit than before it."""
+    """Return the images of which a key has more, or fewer, after a commit than before it."""
     events = groups.select(VERSION, F.explode(_EVENTS).alias("event")).select(VERSION, "event.*")
     net = F.sum(F.when(F.col(_IS_BEFORE), -1).otherwise(1)).alias(_NET)
     coded = encoded(F.col(ROW), image).alias("image")
@@ -149,7 +146,7 @@ def _left_over(groups: DataFrame, image: StructType) -> DataFrame:
 
 
 def _counted_rows(rows: DataFrame, image: StructType, shape: RowShape | None = None) -> DataFrame:
-    """Return deletes and inserts, each as often as it is left over. Without a key, each has a number in its hash."""
+    """Return deletes and inserts, each as often as it remains. Without a key, the hash of each includes a number."""
     left = rows.where(F.col(_NET) != 0)
     numbered = left.select(
         VERSION, _NET, ROW, F.explode(F.sequence(F.lit(0), F.abs(_NET).cast("int") - 1)).alias("number")

@@ -1,6 +1,6 @@
 """From a table's change feed to one net change per row (design section 3). Pure.
 
-All changes of a row in a window, also within one commit, become one before and one after.
+All changes of a row in a window, also within one commit, become one image before and one after.
 """
 
 from collections.abc import Mapping, Sequence
@@ -28,9 +28,9 @@ COMMIT_VERSION = "_commit_version"
 
 @dataclass(frozen=True)
 class RowShape:
-    """The columns of a table that are a row's image (column i is its field `c<i>`), and those that identify the row.
+    """The columns of a table in a row's image (column i is its field `c<i>`), and those that identify the row.
 
-    `is_guid`: the one identity column holds GUIDs, which are the same in upper and lower case.
+    `is_guid`: the one identity column holds GUIDs, compared without regard to case.
     """
 
     columns: tuple[str, ...]
@@ -53,13 +53,13 @@ def net_changes(feed: DataFrame, shape: RowShape) -> DataFrame:
     This holds for one row. If a key had two rows for a while, its first and last event may be of different rows: such a
     key is `doubtful`, and only the table before and after gives its change.
 
-    `half_updates` is the number of post-images of updates of a key, minus its pre-images: 1 if an update gave a row this
-    key, -1 if it took the key away. Over all keys the sum is 0, unless a writer leaves pre-images out (some engines do):
-    then the feed has neither the former row nor its key. So keys with a difference are returned even if they have no
-    net change (`is_change`).
+    `half_updates` is the number of post-images of updates of a key, minus its pre-images: 1 if an update gave a row
+    this key, -1 if it removed the key. Over all keys the sum is 0, unless a writer leaves pre-images out (some engines
+    do): then the feed has neither the former row nor its key. So keys with a difference are returned even without a net
+    change (`is_change`).
 
-    Reads: the feed of commits that count. Returns: existed, before, exists, after (row images),
-    doubtful, duplicated (False: a feed says nothing of the rows that were there all the time), half_updates.
+    Reads: the feed of commits that count. Returns: existed, before, exists, after (row images), doubtful, duplicated
+    (False: a feed does not show unchanged rows), half_updates.
     """
     events = feed.select(row_image(shape.columns).alias(ROW), *of_event())
     return net_of_events(events, _aliased_keys(shape), image_type(events, ROW))
@@ -70,11 +70,8 @@ def net_of_events(
 ) -> DataFrame:
     """Return `net_changes` of events, with some of the keys as columns before it.
 
-    Args:
-        events: `row` and the columns of `of_event`.
-        keys: What identifies a row.
-        image: The fields of `row` that are compared; it may have others.
-        kept: The names of these keys.
+    `events` has `row` and the columns of `of_event`, `keys` identify a row, and `image` has the fields of `row` to
+    compare; `row` may have others. `kept` are the names of these keys.
     """
     spans = spans_of_events(events, keys, image, kept=kept)
     return where_computed(spans, counts(image) | (F.col(HALF_UPDATES) != 0))
@@ -99,13 +96,13 @@ def spans_of_events(
 
 @made_once
 def is_before() -> Column:
-    """Return whether a row of a feed is the one before its commit, whatever the writer calls it, and not the one after."""
+    """Return whether a feed's row is a pre-image, whatever the writer calls it, rather than a post-image."""
     return F.col(CHANGE_TYPE).isin("update_preimage", "delete").alias("is_before")
 
 
 @made_once
 def of_event() -> tuple[Column, ...]:
-    """Return what an event says beside its row, from the columns of a feed."""
+    """Return the facts of an event besides its row, from the columns of a feed."""
     return (is_before(), F.col(CHANGE_TYPE).alias("type"), F.col(COMMIT_VERSION).alias("version"))
 
 
@@ -125,8 +122,8 @@ def _of_key(image: StructType) -> tuple[Column, ...]:
 @made_once
 def _of_span(image: StructType) -> tuple[Column, ...]:
     existed, exists = F.col("first.is_before"), F.col("last.col1")
-    # One row adds its last image and removes its first; images in between are added and removed. With another balance
-    # there were more rows; and with other images left over one row replaced another.
+    # One row adds its last image and removes its first; images in between are added and removed. Another balance means
+    # more rows; other remaining images mean that one row replaced another.
     is_odd = F.col("balance") != exists.cast("bigint") - existed.cast("bigint")
     of_one_row = (
         F.when(existed, image_hash(f"first.{ROW}", image))
@@ -147,9 +144,9 @@ def _of_span(image: StructType) -> tuple[Column, ...]:
 def compared_versions(before: DataFrame, after: DataFrame, shape: RowShape) -> DataFrame:
     """Return the result of `net_changes` from two whole versions of the table instead of its feed.
 
-    For gaps in the feed (CDF switched off and on, vacuumed change files). Rows of one key are counted: two rows
-    that were inserted while the feed was off would otherwise be two changes of one row. A key that had several
-    rows before and one now counts as inserted: the row that other replicas have is unknown.
+    For gaps in the feed (CDF switched off and on, vacuumed change files). Rows of one key are counted: two rows that
+    were inserted while the feed was off would otherwise be two changes of one row. A key that had several rows before
+    and one now counts as inserted: other replicas' row is unknown.
 
     Reads: the table at the position and at the window's end.
     """
@@ -157,7 +154,7 @@ def compared_versions(before: DataFrame, after: DataFrame, shape: RowShape) -> D
 
 
 def decided(net: DataFrame, before: DataFrame, after: DataFrame, shape: RowShape) -> DataFrame:
-    """Return net changes whose doubtful keys are decided by two whole versions of the table.
+    """Decide the doubtful keys of net changes by two whole versions of the table.
 
     Reads: `net_changes`, the table before the feed's versions and after them.
     """
@@ -193,7 +190,7 @@ def _compared(before: DataFrame, after: DataFrame, shape: RowShape) -> DataFrame
 
 
 def sides_of(images: DataFrame, keys: Sequence[Column]) -> DataFrame:
-    """Return an image before and one after of each key (NULL: none), and how many of each there are.
+    """Return an image before and one after of each key (or NULL), and the numbers of both.
 
     Reads: `row`, `is_before`. Returns: the keys, before, after, rows_before, rows_after.
     """
@@ -208,13 +205,13 @@ def sides_of(images: DataFrame, keys: Sequence[Column]) -> DataFrame:
 
 @made_once
 def counts(image: StructType) -> Column:
-    """Return whether a row, whose images are of this type, is a change or a key to be decided or refused."""
+    """Return whether a row, with images of this type, is a change or a key to decide or refuse."""
     return is_change(image) | F.col(DOUBTFUL) | F.col(DUPLICATED)
 
 
 @made_once
 def is_change(image: StructType) -> Column:
-    """Return whether a row, whose images are of this type, differs before and after."""
+    """Return whether a row, with images of this type, differs before and after."""
     never_there = ~F.col(EXISTED) & ~F.col(EXISTS)
     unchanged = F.col(EXISTED) & F.col(EXISTS) & same_image(BEFORE, AFTER, image)
     return ~(never_there | unchanged)

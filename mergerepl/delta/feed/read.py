@@ -11,7 +11,7 @@ from mergerepl.store.location import Location
 
 
 def read_segment(spark: SparkSession, table: Location, segment: Segment) -> DataFrame | None:
-    """Return the rows that changed in a segment, without the versions that are left out.
+    """Return the rows that changed in a segment, without the left-out versions.
 
     Returns: The table's columns at the segment's end, `_change_type`, `_commit_version`, `_commit_timestamp`. None with
         another Delta (Databricks) that cannot read versions by their files.
@@ -32,7 +32,7 @@ def read_segment(spark: SparkSession, table: Location, segment: Segment) -> Data
     stored = feed.where(~version.isin(others)) if others else feed
     if not (whole or some):
         return stored
-    # The version is a partition column of what Delta reads here: files of the other versions are not opened.
+    # Delta reads the version as a partition column here: files of the other versions are not opened.
     of_files = feed_as_stored(spark, table, *bounds, by_files=True, is_one_metadata=is_one_metadata)
     if of_files is None:
         return None

@@ -1,6 +1,6 @@
-"""What happened to a table after a position, as its log records it: facts only, read without an engine.
+"""The changes of a table after a position, as its log records them: facts only, read without an engine.
 
-Every product that reads a feed starts here. Each product itself refuses what it cannot use.
+Every product that reads a feed starts here, and refuses unusable facts itself.
 """
 
 import logging
@@ -30,15 +30,15 @@ from mergerepl.store.location import Location
 log = logging.getLogger(__name__)
 
 IsOwn = Callable[[CommitMark | None], bool]
-"""Whether a reader wrote the commit with this mark itself, so that it is no change to it."""
+"""Whether the reader itself wrote the commit with this mark, so that it does not count as a change."""
 
 
 @dataclass(frozen=True)
 class FeedPosition:
     """The last version of a table whose changes were read.
 
-    `commit` is `delta.log.commit_text` of that version, None if it is not known. A folder that was restored may have
-    another commit with the same number.
+    `commit` is `delta.log.commit_text` of that version, None if unknown. A restored folder may have another commit with
+    the same number.
     """
 
     table_id: str
@@ -50,9 +50,9 @@ class FeedPosition:
 class Segment:
     """Versions of a table that one schema describes: they are read as one frame.
 
-    `left_out` are versions whose rows do not count. `by_files` are versions that are read from the data files that they
-    added and removed, and not from change files. `by_keys` are such versions too, but only rows with a changed `key` are
-    read. `is_one_metadata`: the metadata is the same from first to last version.
+    `left_out` are versions whose rows do not count. `by_files` are versions read from added and removed data files
+    instead of change files. `by_keys` are such versions too, but only rows with a changed `key` are read.
+    `is_one_metadata`: the metadata is the same from first to last version.
     """
 
     from_version_inclusive: int
@@ -66,10 +66,10 @@ class Segment:
 
 @dataclass(frozen=True)
 class UnmatchedRemoval:
-    """A removal that removed nothing: the path that the commit states, and the path by which the log knows the file.
+    """A removal that removed nothing: the path stated in the commit, and the file's path in the log.
 
-    Delta compares the paths of a log letter by letter. Spark writes `region=Île/…` where a file lies so; deltalake reads it
-    as that file and removes `region=%C3%8Ele/…`. Rows that it updated are then there twice, and deleted rows still there.
+    Delta compares the paths of a log letter by letter. Spark writes `region=Île/…` unencoded; deltalake finds that file
+    but removes `region=%C3%8Ele/…`. Rows that it updated then exist twice, and deleted rows still exist.
     """
 
     commit: Commit
@@ -81,8 +81,8 @@ class UnmatchedRemoval:
 class UnmatchedRemovals:
     """The removals of a window that removed nothing.
 
-    `standing` are removals whose file is still in the table. `gap` is why the feed cannot be used, even if `standing` is
-    empty; None if every removal of the window removed its file.
+    `standing` are removals whose file is still in the table. `gap` is the reason why the feed cannot be used, even if
+    `standing` is empty; None if every removal of the window removed its file.
     """
 
     standing: tuple[UnmatchedRemoval, ...] = ()
@@ -93,9 +93,9 @@ class UnmatchedRemovals:
 class FeedWindow:
     """The commits of a table after a position.
 
-    `head_version` is None where no Delta table stands at the path. `unreadable` is why the commits after the last of
-    `commits` are not known: the log lacks one (TruncatedLogError), or one is damaged. `is_another_commit` says that the
-    version of the position has another commit than the one that was read; False if either is not known.
+    `head_version` is None without a Delta table at the path. `unreadable` is why the commits after the last of
+    `commits` are unknown: the log lacks one (TruncatedLogError), or one is damaged. `is_another_commit`: the version of
+    the position has another commit than the one that was read; False if either is unknown.
     """
 
     path: Location
@@ -113,22 +113,22 @@ class FeedWindow:
 
     @property
     def is_older(self) -> bool:
-        """True when the table has fewer versions than were read."""
+        """True if the table has fewer versions than were read."""
         return self.head_version is not None and self.head_version < self.position.version
 
     @property
     def is_at_position(self) -> bool:
-        """True when the table is at the version of the position, as far as is known with the same commit."""
+        """True if the table is at the version of the position and its commit is not known to differ."""
         return self.head_version == self.position.version and not self.is_another_commit
 
     @property
     def is_unchanged(self) -> bool:
-        """True when the table is known to be at the very commit of the position."""
+        """True if the table is known to be at the very commit of the position."""
         return self.is_at_position and self.position.commit is not None
 
     @property
     def is_truncated(self) -> bool:
-        """True when the log lacks commits after the position."""
+        """True if the log lacks commits after the position."""
         return isinstance(self.unreadable, TruncatedLogError)
 
     @cached_property
@@ -141,7 +141,7 @@ class FeedWindow:
 
     @cached_property
     def before(self) -> TableMetadata | None:
-        """The metadata at the position; None if that version is gone, or there was none."""
+        """The metadata at the position; None if that version is gone or did not exist."""
         if self.position.version < 0:
             return None
         try:
@@ -156,9 +156,9 @@ class FeedWindow:
 
     @cached_property
     def replaced_columns(self) -> dict[str, Commit]:
-        """The columns that are others than those of the same names at the position, with the commits that took these away.
+        """The columns that replaced columns of the same names since the position, with the commits that removed these.
 
-        Nothing is known where the metadata at the position is not.
+        Empty if the metadata at the position is unknown.
         """
         stated = self.metadata_commits
         return replaced_columns(self.before, stated) if stated and self.before is not None else {}
@@ -169,7 +169,7 @@ class FeedWindow:
 
     @cached_property
     def standing_foreign_files(self) -> dict[str, Commit]:
-        """The files outside the table's folder that these commits brought and left: path -> commit."""
+        """The files outside the table's folder that these commits added and kept: path -> commit."""
         standing: dict[str, Commit] = {}
         for commit in self.commits:
             for name in commit.foreign_removed:
@@ -179,11 +179,11 @@ class FeedWindow:
 
     @cached_property
     def unmatched_removals(self) -> UnmatchedRemovals:
-        """The removals by names that the log does not know."""
+        """The removals by names unknown to the log."""
         return unmatched_removals(self.path, self.position.version, self.commits)
 
     def gap(self, changes: Iterable[Commit]) -> str | None:
-        """Return why the feed does not have these changes, as a clause about the table; None if it does."""
+        """Return, as a clause about the table, why the feed lacks these changes; None if it has them."""
         if self.is_truncated:
             return "versions are gone from its log"
         wanted = {commit.version for commit in changes}
@@ -192,8 +192,8 @@ class FeedWindow:
         known = self.before if self.metadata_commits else None
         for commit in self.commits:
             if dropped is not None and commit.version in wanted:
-                # Delta reads the feed under the protocol of its last commit, and gives every row of a file as deleted, or
-                # as deleted and inserted.
+                # Delta reads the feed under the protocol of its last commit, and returns every row of a file as deleted,
+                # or as deleted and inserted.
                 return f"deletion vectors were dropped from it at version {dropped}"
             has_vectors = has_vectors or (commit.has_vectors and commit.version in wanted)
             if has_vectors and commit.drops_vectors:
@@ -211,7 +211,7 @@ class FeedWindow:
     def segments(self, changes: Sequence[Commit], key: Sequence[str]) -> tuple[Segment, ...]:
         """Return the segments of the feed to read for these changes, cut where columns changed.
 
-        `key` are the columns by which the reader groups rows; none: it compares whole rows.
+        `key` are the columns by which the reader groups rows; empty: it compares whole rows.
         """
         if not changes:
             return ()
@@ -248,7 +248,6 @@ class FeedWindow:
 
     @cached_property
     def _new_columns(self) -> list[int]:
-        """The versions from which on the table has other columns or another partitioning."""
         found = []
         shape = _shape(self.before) if self.metadata_commits and self.before is not None else None
         for commit in self.metadata_commits:
@@ -262,8 +261,8 @@ class FeedWindow:
 def unmatched_removals(table: Location, version: int, commits: Sequence[Commit]) -> UnmatchedRemovals:
     """Return the removals of commits after a version that removed nothing.
 
-    The version's files are listed only where a library other than Spark removed a file whose name a log may spell in
-    two ways.
+    The version's files are listed only if a library other than Spark removed a file whose name a log may spell in two
+    ways.
     """
     if not any(commit.removes_by_own_names for commit in commits):
         return UnmatchedRemovals()
@@ -298,7 +297,7 @@ def unmatched_removals(table: Location, version: int, commits: Sequence[Commit])
 def untrue_versions(
     table: Location, commits: Iterable[Commit], key: Sequence[str]
 ) -> tuple[tuple[int, ...], tuple[int, ...]]:
-    """Return the versions with untrue change files: those to be compared whole, those whose changed keys are proven."""
+    """Return the versions with untrue change files: those to compare whole, and those whose changed keys are proven."""
     updates = [each.version for each in commits if each.has_untrue_feed]
     if not updates:
         return (), ()
