@@ -1,9 +1,9 @@
-"""The common ancestor of two changes: the row before either side changed it by itself.
+"""The common ancestor of two changes: the row before either side's separate change.
 
-Merge session step: before detect, for articles whose resolver reads it. Pure. Each side keeps the versions of a row that
-it held, in their order, and before them the row as it was published. For each side, the last version
-that the other side's change includes is found; the later of the two is the ancestor. Both sides are needed: after a session
-of one direction, the other side may hold a later version that both include.
+Merge session step: before detect, for articles whose resolver reads it. Pure. Each side keeps its versions of a row in
+order, beginning with the published row. The later of both sides' last versions that the other side's change includes is
+the ancestor. Both sides are needed: after a session of one direction, the other side may hold a later version that both
+include.
 """
 
 from pyspark.sql import Column, DataFrame
@@ -13,7 +13,7 @@ from mergerepl.changes import BASE, DELETED, LINEAGE, ROW, ROWGUID
 from mergerepl.rows import lineage_columns as lineage
 
 ANCESTOR = "ancestor"
-"""Struct (deleted, row) of a row's ancestor; NULL where none is known."""
+"""Struct (deleted, row) of a row's ancestor, or NULL."""
 
 ORDER = "version_order"
 _PUBLISHED_FIRST = -1
@@ -21,7 +21,7 @@ _OF_PUBLISHER, _OF_SUBSCRIBER = "publisher_lineage", "subscriber_lineage"
 
 
 def versions(recorded: DataFrame, order: str) -> DataFrame:
-    """Return the versions of rows that a side recorded, and before them the row as it was published.
+    """Return the versions of rows that a side recorded, beginning with the published row.
 
     Reads: CAPTURED columns with `base`, and a column with the order in which versions came. Returns: rowguid,
     version_order, deleted, lineage, row.
@@ -48,11 +48,11 @@ def ancestors(
     """Return the ancestors of the rows that both sides have changed.
 
     Args:
-        at_publisher: What the publisher changed: rowguid, lineage.
-        at_subscriber: What the subscriber changed.
+        at_publisher: The publisher's changes: rowguid, lineage.
+        at_subscriber: The subscriber's changes.
         publisher_versions: As `versions` returns them, of at least these rows.
         subscriber_versions: The subscriber's.
-        floor: Versions up to it count as known to everybody.
+        floor: Versions up to it count as known to all replicas.
 
     Returns: rowguid, ancestor.
     """

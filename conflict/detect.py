@@ -35,7 +35,7 @@ from mergerepl.rows.lineage_value import PUBLICATION
 from mergerepl.spark.where_computed import made_once
 
 SIDES = "sides"
-"""By field of a candidate: its column (NULL: of the key), which sides changed it, and whether the values differ."""
+"""By field of a candidate: its column (NULL for the key), the sides that changed it, and whether the values differ."""
 
 NAME = "name"
 PUBLISHER_CHANGED = "publisher_changed"
@@ -49,13 +49,13 @@ _ARRAY_OF = {name: f"{SIDES}_{name}" for name in (PUBLISHER_CHANGED, SUBSCRIBER_
 def detect(pairs: DataFrame, fields: Fields = INTERPRETED) -> DataFrame:
     """Return the pairs with each candidate decided: verdict merge or conflict, conflict_columns and sides.
 
-    Two deletes and two equal rows are no conflict. An update against a delete is one. Two updates conflict,
-    row-tracked or with `whole_rows`, if the rows differ; column-tracked, if one column was changed at both sides to
-    different values, or to equal ones where the article's resolver counts both changes.
+    Two deletes, or two equal rows, do not conflict. An update against a delete does. Two updates conflict, row-tracked or
+    with `whole_rows`, if the rows differ; column-tracked, if one column was changed at both sides to different values, or
+    to equal ones where the article's resolver counts both changes.
 
     Args:
         pairs: PAIRS with `article`, and with `fields`, or `row` where fields are written out.
-        fields: How the fields of a row are gone through.
+        fields: The way to iterate over the fields of a row.
 
     Returns: PAIRS, sides, conflict_columns.
     """
@@ -70,7 +70,7 @@ def detect(pairs: DataFrame, fields: Fields = INTERPRETED) -> DataFrame:
 
 
 def is_conflict() -> Column:
-    """Return whether a detected row is a conflict."""
+    """True if a detected row is a conflict."""
     return F.col(VERDICT) == Verdict.CONFLICT.value
 
 
@@ -123,7 +123,7 @@ def _sides(fields: Fields) -> Column:
 def _arrays(fields: Fields) -> dict[str, Column]:
     names = F.col(f"{ARTICLE}.{NAMES}")
     arrays = {_ARRAY_OF[each]: fields.each(names, fact) for each, fact in _facts(fields).items()}
-    # What is the same for all rows is a constant to Spark only if it does not depend on the verdict.
+    # Values that are equal for all rows are constants to Spark only if they do not depend on the verdict.
     is_candidate = F.col(VERDICT) == Verdict.CANDIDATE.value
     return arrays | {_ARRAY_OF[DIFFERENT]: F.when(is_candidate, arrays[_ARRAY_OF[DIFFERENT]])}
 
@@ -148,9 +148,9 @@ def _facts(fields: Fields) -> dict[str, Callable[[Column, Column | int], Column]
 
 
 def _changed(side: str, column: Column) -> Column:
-    """Return whether a side changed a column: its last change there is not part of the other side's lineage.
+    """True if a side changed a column: its last change there is not part of the other side's lineage.
 
-    A row-tracked article has one answer for the whole row: both sides did.
+    A row-tracked article has one answer for the whole row: both sides changed it.
     """
     # A side that has the publication's row has its columns as well, until they are changed.
     is_published = lineage.version_of(F.col(f"{side}.{LINEAGE}"), F.lit(PUBLICATION)) > 0

@@ -7,10 +7,10 @@ from mergerepl.errors import ConflictError
 
 
 class ResolverInfoError(ConflictError):
-    """What a replica's system tables state for an article's resolver cannot be read, or is not of that article."""
+    """A replica's system tables have unreadable data for an article's resolver, or data of another article."""
 
     def __init__(self, article: str, reason: str) -> None:
-        """Name the article and what stands there."""
+        """Name the article and the data found."""
         super().__init__(
             f"Article '{article}': sysmergearticles says of its resolver what cannot be used ({reason}): it was edited. "
             "Run `mergerepl apply FILE`, which writes what the file says.",
@@ -22,7 +22,7 @@ class UnknownResolverError(ConflictError):
     """An article names a resolver that this agent does not have."""
 
     def __init__(self, article: str, resolver: str, *, known: Iterable[str]) -> None:
-        """Name the article, its resolver and those there are."""
+        """Name the article, its resolver and the known ones."""
         super().__init__(
             f"Article '{article}' names the resolver '{resolver}', which this agent does not have. "
             f"Known: {', '.join(sorted(known))}. Correct it in the file and run `mergerepl apply`.",
@@ -37,7 +37,7 @@ class UnknownFunctionError(UnknownResolverError):
     def __init__(
         self, article: str, function: str, *, known: Iterable[str], agent_file: PathLike[str]
     ) -> None:
-        """Name the article, its function, those there are, and where functions come from."""
+        """Name the article, its function, the known ones, and the agent file that may define more."""
         ConflictError.__init__(
             self,
             f"Article '{article}' names the function '{function}', which this agent does not have. It has: "
@@ -54,7 +54,7 @@ class ResolverError(ConflictError):
     """A resolver of the agent's own could not be loaded, failed, or gave an answer that cannot be used."""
 
     def __init__(self, article: str, function: str, problem: str) -> None:
-        """Name the article, the function and what is wrong with it."""
+        """Name the article, the function and the problem."""
         super().__init__(
             f"Article '{article}': its resolver '{function}' {problem}. The session ended and nothing was changed. Correct "
             "the function, or name another resolver in the file and run `mergerepl apply`.",

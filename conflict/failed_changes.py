@@ -31,7 +31,7 @@ from mergerepl.rows.images import image_type, no_names, same_image
 from mergerepl.systables.conflicts_info import COMPENSATION, ConflictType
 
 REFUSED_AT = {PUBLISHER: "refused_at_publisher", SUBSCRIBER: "refused_at_subscriber"}
-"""Columns of REFUSED: the rule by which a side's table refuses the row, NULL: it takes it."""
+"""Columns of REFUSED: the rule by which a side's table refuses the row, or NULL."""
 
 REFUSED_COLUMNS = (ROWGUID, VERDICT, *ACTION_OF.values(), *REFUSED_AT.values())
 """Columns of REFUSED (agent -> conflict): the intended action of each row that a table refuses, and the reason."""
@@ -56,11 +56,11 @@ _TYPES = {
 def withheld(
     sent: DataFrame, refused: DataFrame, *, side: str, generation: int, logged: Collection[int]
 ) -> DataFrame:
-    """Return RESOLVED of one side's changes that wait: it records its own version once more, in a generation that waits.
+    """Return RESOLVED of one side's changes that wait: it records its own version again, in a generation that waits.
 
-    A row that only this side sent waits here. If both sides changed a row, each side's version waits at its side.
-    The side that refuses does nothing. The row is logged as a loser, with type 5 to 10, once for each version; its note is
-    the rule, also if it is logged already.
+    A row that only this side sent waits here. If both sides changed a row, each side's version waits at its side. The side
+    that refuses does nothing. The row is logged as a loser, with type 5 to 10, once for each version; its note is the
+    rule, also if it is logged already.
 
     Args:
         sent: CHANGES of the side, of one article.
@@ -109,11 +109,11 @@ def withheld(
 def undone(rejected: DataFrame, refused: DataFrame) -> DataFrame:
     """Return RESOLVED of a subscriber's changes that the publisher's table refuses and that are undone at the subscriber.
 
-    They are logged with type 5, 7 or 9; the note is the rule. The publisher records nothing: its row is as it was.
+    They are logged with type 5, 7 or 9; the note is the rule. The publisher records nothing: its row is unchanged.
 
     Args:
         rejected: RESOLVED of rejected rows (`out_of_partition.rejected`).
-        refused: REFUSED; rows of it that are not rejected, and the other way round, are left out.
+        refused: REFUSED; only rows in both `rejected` and `refused` count.
     """
     rule = F.col(REFUSED_AT[PUBLISHER])
     planned = refused.where(rule.isNotNull()).select(
@@ -132,9 +132,9 @@ def undone(rejected: DataFrame, refused: DataFrame) -> DataFrame:
 
 
 def put_back(rows: DataFrame, *, generation: int) -> DataFrame:
-    """Return rows that are undone with what the subscriber does, in a generation of its own.
+    """Return rows to undo, with the subscriber's action, in a separate generation.
 
-    Rows that are at the subscriber as they are at the publisher are left out: nothing is to be undone.
+    Rows that are equal at both sides are left out: there is nothing to undo.
     """
     gone, was_deleted = F.col(DELETED), F.col(f"{changes.LOSER}.{DELETED}")
     is_same = same_image(f"{changes.LOSER}.{ROW}", ROW, image_type(rows, ROW))

@@ -36,15 +36,15 @@ from mergerepl.rows.sql import free_name
 
 PUBLISHER_ROW = "publisher_row"
 SUBSCRIBER_ROW = "subscriber_row"
-"""The typed rows of both sides beside the decision, for `resolved_rows`; NULL where a side has none."""
+"""The typed rows of both sides, for `resolved_rows`; NULL where a side has none."""
 
 
 def of_subscriber(takes_columns: Column, takes_made: Column | None, fields: Fields) -> Column:
-    """Return by field whether its value is the subscriber's: where columns are taken, the side's that changed it, a
-    clashing one the winner's; else all of them the winner's.
+    """True by field if its value is the subscriber's.
 
-    `takes_made`, if a rule makes values: whether the columns of such a rule are taken like that in any case. A change of
-    one side alone is no part of a sum, and is not lost with its row.
+    Where columns are taken, the value is that of the side that changed it, a clashing one the winner's; else all values
+    are the winner's. `takes_made`, if a rule makes values: whether the columns of such a rule are taken like that in any
+    case. A change of one side alone does not belong to a sum, and survives even if its row loses.
     """
     publisher_prevails = F.coalesce(PUBLISHER_WINS, F.lit(True))
 
@@ -59,12 +59,11 @@ def of_subscriber(takes_columns: Column, takes_made: Column | None, fields: Fiel
 
 
 def _is_of_maker(side: Struct) -> Column:
-    """Return whether a rule makes the value of a column where both sides changed it."""
     return F.coalesce(F.array_contains(F.col(f"{ARTICLE}.{MADE_COLUMNS}"), side[NAME]), F.lit(False))
 
 
 def is_changed_for(side: str, *, is_any_made: bool, fields: Fields) -> Column:
-    """Return whether a decided row differs from a side's row: it gets the other side's value, or a computed one."""
+    """True if a decided row differs from a side's row: it gets the other side's value, or a computed one."""
 
     def differs(each: Struct, is_of_subscriber: Column) -> Column:
         from_other = (is_of_subscriber if side == PUBLISHER else ~is_of_subscriber) & each[DIFFERENT]
@@ -76,11 +75,11 @@ def is_changed_for(side: str, *, is_any_made: bool, fields: Fields) -> Column:
 
 
 def merged_colv(stamp: Column, *, is_any_made: bool, fields: Fields) -> Column:
-    """Return colv1 of both sides joined: per column the entry of the side that changed it, the publisher's if both
-    did, which is the one that other subscribers may know; the later one if neither did.
+    """Return colv1 of both sides joined: per column the entry of the side that changed it; the publisher's if both did,
+    since other subscribers may know it; the later one if neither did.
 
     In a conflict a column whose loser's change is overridden gets the stamp of the resolution instead, and so does a made
-    value that is not what a side changed it to. A column that the loser did not change keeps its entry: otherwise an edit
+    value that differs from both sides' values. A column that the loser did not change keeps its entry: otherwise an edit
     made with knowledge of it would conflict with a change that never happened.
     """
 
@@ -168,7 +167,7 @@ def with_generated(
         for name, field in zip(article.columns, article.fields, strict=True)
     )
     named = rows.withColumn(composed, is_composed).select(F.struct("*").alias(state), *by_name)
-    # A key stays as it is: it is the row's identity, and the same in both halves.
+    # A key stays: it is the row's identity, and equal in both halves.
     text_of = {
         article.fields[article.columns.index(name)]: text
         for name, text in article.generated

@@ -1,10 +1,10 @@
-"""Articles that take changes of one side only: the other side's are rejected, also where nobody else changed the row.
+"""Articles that accept changes of one side only: the other side's are rejected, also without a conflict.
 
 Merge session step: around detect and resolve, for articles with a one-way resolver. Pure. Rules: merge_replication.md 3.3.
 
-`download_only` rejects the subscriber's: its row goes back to what the publisher has. `upload_only` rejects the
-publisher's: it is not sent, both keep what they have, and the subscriber records that it knows of the change. Without
-that record its next change would not know of the publisher's, and meet it as a conflict.
+`download_only` rejects the subscriber's: its row is reset to the publisher's. `upload_only` rejects the publisher's: it is
+not sent, both sides keep their rows, and the subscriber records the change as known. Without that record its next change
+would conflict with the publisher's.
 """
 
 from collections.abc import Collection, Mapping
@@ -30,13 +30,13 @@ from mergerepl.model.session_terms import ArticleTerms, SessionTerms
 from mergerepl.systables.conflicts_info import ConflictType
 
 REJECTED: Final = "rejected"
-"""Column of PAIRS: the verdict of a row whose news one side alone has, and whose article rejects it; NULL for others."""
+"""Column of PAIRS: the verdict of a row that only one side changed and whose article rejects that; NULL for others."""
 
 _SENT_BY = {PUBLISHER: Verdict.DOWNLOAD.value, SUBSCRIBER: Verdict.UPLOAD.value}
 
 
 def with_rejected(pairs: DataFrame, articles: Collection[ArticleTerms], terms: SessionTerms) -> DataFrame:
-    """Return PAIRS in which what these articles reject is a candidate, with `rejected`.
+    """Return PAIRS in which changes that these articles reject are candidates, with `rejected`.
 
     A change in a direction that does not run is not rejected yet.
     """
@@ -51,17 +51,17 @@ def with_rejected(pairs: DataFrame, articles: Collection[ArticleTerms], terms: S
 
 
 def without_equal(detected: DataFrame) -> DataFrame:
-    """Return detected rows in which a rejected change goes over after all if both sides' rows are the same."""
+    """Return detected rows in which a rejected change is sent after all if both sides' rows are equal."""
     is_equal = F.col(VERDICT) == Verdict.MERGE.value
     verdict = F.when(is_equal & F.col(REJECTED).isNotNull(), F.col(REJECTED)).otherwise(F.col(VERDICT))
     return detected.withColumn(VERDICT, verdict)
 
 
 def outcome_of_rejected(outcome: Mapping[str, Column], joined_lineage: Column) -> dict[str, Column]:
-    """Return the columns of DECIDED, given those of a conflict, that rejected changes have otherwise.
+    """Return the columns of DECIDED in which rejected changes differ from a conflict.
 
     Args:
-        outcome: By column what a conflict comes to.
+        outcome: The outcome of a conflict, by column.
         joined_lineage: The lineage that covers both sides' versions.
     """
     is_rejected = is_conflict() & F.col(REJECTED).isNotNull()

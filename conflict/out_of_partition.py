@@ -1,8 +1,8 @@
 """Rows that a subscriber may not write: partition_options 1 to 3 of an article keep its subscribers in their partitions.
 
-Merge session step: after resolve, while the memberships of uploaded rows are computed. Pure. Rules: filters 5. Delta has no
-trigger that could refuse such a row when it is written, so that it is rejected when it is uploaded: the publisher's row
-stands, the subscriber gets it back or loses its row, and its version is logged.
+Merge session step: after resolve, while the memberships of uploaded rows are computed. Pure. Rules: filters 5. Delta has
+no trigger to refuse such a row when it is written, so it is rejected when it is uploaded: the publisher's row stands, the
+subscriber gets it back or loses its row, and its version is logged.
 """
 
 from collections.abc import Collection, Sequence
@@ -38,10 +38,10 @@ _SENT, _KNOWN = "sent", "known"
 
 @dataclass(frozen=True)
 class Uploaded:
-    """What a subscriber sends of one article, and what comes of it; one row per rowguid in each frame.
+    """A subscriber's upload of one article and its resolution; one row per rowguid in each frame.
 
     Attributes:
-        sent: What it sends (CHANGES).
+        sent: The uploaded changes (CHANGES).
         known: The publisher's versions of these rows (CHANGES).
         outcome: RESOLVED.
     """
@@ -54,8 +54,8 @@ class Uploaded:
 def bound_to_partition(uploaded: Uploaded, fields: Collection[str]) -> DataFrame:
     """Return the rows (rowguid) that must be in the subscriber's partition, once they are as decided.
 
-    These are inserts, and updates of a field (of `fields`) that decides about partitions. Deletes may always be sent, and
-    so may an edit of a row that the publisher moved away: the row leaves.
+    These are inserts, and updates of a field (of `fields`) that decides partitions. Deletes are always allowed, and so is
+    an edit of a row that the publisher moved away: the row leaves.
     """
     joined = _joined(uploaded).where(F.col(VERDICT).isin(*WRITTEN_VERDICTS) & ~F.col(DELETED))
     known = F.col(_KNOWN)

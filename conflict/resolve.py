@@ -1,8 +1,7 @@
 """Decide every row of a session: its final state, the actions of both sides, and the losing changes.
 
-Merge session step: after get_metadata and detect, before staging. Pure. A resolution is a new event: its
-lineage covers both sides and adds a version of the resolving agent, so that it covers both at every
-replica (design section 5).
+Merge session step: after get_metadata and detect, before staging. Pure. A resolution is a new event: its lineage covers
+both sides and adds a version of the resolving agent, so that it covers both at every replica (design section 5).
 """
 
 from collections.abc import Sequence
@@ -60,12 +59,12 @@ _VERSION = "resolution_version"
 def resolve(
     detected: DataFrame, decide: Decide, terms: SessionTerms, fields: Fields = INTERPRETED
 ) -> DataFrame:
-    """Return DECIDED: a row that only one side changed is sent as it is, others as they are merged or resolved.
+    """Return DECIDED: a row that only one side changed is sent unchanged, others are merged or resolved.
 
-    Rows that both sides hold already have no action, nor have rows of a direction that the session does not run.
+    Rows that both sides hold already get no action; neither do rows of a direction that the session does not run.
 
-    Reads: `detect`. Returns: DECIDED, the made column of each article whose resolver makes values, and the typed rows of
-    both sides if the changes came with them.
+    Reads: `detect`. Returns: DECIDED, the column of made values of each article whose resolver makes values, and the typed
+    rows of both sides if the changes came with them.
     """
     rows = decide(detected)
     made = changes.all_made_columns(rows.columns)
@@ -99,7 +98,7 @@ def resolve(
 
 
 def acted_on(rows: DataFrame) -> DataFrame:
-    """Return the detected rows that something is done about: the others need no decision."""
+    """Return the detected rows that need a decision."""
     is_sent = F.coalesce(changes.PUBLISHER_ACTION, changes.SUBSCRIBER_ACTION).isNotNull()
     return where_computed(rows, _is_of_two() | is_sent)
 
@@ -162,7 +161,7 @@ def _state(
     is_any_made: bool,
     is_any_answered: bool,
 ) -> dict[str, Column]:
-    """Return the final state of a row: as it is sent, or that of a row that both sides changed."""
+    """Return the final state of a row: as sent, or as decided if both sides changed it."""
     wins, joined, version = F.col(PUBLISHER_WINS), F.col(_JOINED), F.col(_VERSION)
     deleted = F.when(_is_merge() | wins, F.col(f"{PUBLISHER}.{DELETED}")).otherwise(
         F.col(f"{SUBSCRIBER}.{DELETED}")
@@ -174,7 +173,7 @@ def _state(
         both = _lineage_with(nickname, F.when(_is_merge(), F.col(_RESOLVERS)).otherwise(version))
     else:
         both = F.when(_is_merge(), joined).otherwise(lineage.with_version(joined, nickname, version))
-    # A row that is restored after a delete has the winner's columns: the other side changed none.
+    # A row that is restored after a delete has the winner's columns: the other side did not change columns.
     winner_colv = F.when(wins, F.col(f"{PUBLISHER}.{COLV1}")).otherwise(F.col(f"{SUBSCRIBER}.{COLV1}"))
     stamp = F.struct(nickname.alias("nickname"), version.alias("version"))
     colv = merged_colv(stamp, is_any_made=is_any_made, fields=fields)

@@ -34,8 +34,9 @@ HAD = "had"
 HAS = "has"
 EVENT_GENERATION = "event_generation"
 WHY = "why"
-"""Columns of WINDOW besides rowguid: whether the subscriber had the row at the start, whether it is to have it, the
-generation of the last event, and the reason of the last leave (0: it never left)."""
+"""Columns of WINDOW after rowguid: whether the subscriber had the row at the start, whether it shall have it, the
+generation of the last event, and the reason of the last leave (0: it never left).
+"""
 
 
 def enum_partition_changes(
@@ -43,10 +44,10 @@ def enum_partition_changes(
 ) -> DataFrame:
     """Return WINDOW: one row for each row with a mapping row for the subscriber in these generations.
 
-    The *first* run says what it had (a row that stays or leaves was there), the *last* run what it is to have.
-    Every run has all of a row's mapping rows, so that none before the first is needed.
+    The *first* run shows whether it had the row (a row that stays or leaves was there), the *last* run whether it shall
+    have it. Every run has all of a row's mapping rows, so earlier runs are not needed.
 
-    Reads: `partitions.runs.read_mappings`; at most so many rows (`most`), None: unknown.
+    Reads: `partitions.runs.read_mappings`; `most` is an upper bound of the rows, None: unknown.
     """
     chosen = F.array(*(F.lit(number) for number in sorted(generations))).cast("array<bigint>")
     rows = mappings.where(F.array_contains(chosen, F.col(GENERATION)))
@@ -58,7 +59,6 @@ def enum_partition_changes(
 
 @made_once
 def _aggregates() -> tuple[list[Column], list[Column]]:
-    """Return what the mapping rows of a row say in one run, and what its runs say."""
     is_in = F.col(ENTERED).isNotNull()
     was_in = ~F.coalesce(ENTERED, F.lit(False))
     of_run = [

@@ -8,7 +8,7 @@ class UnknownGenerationError(EnumerationError):
 
 
 def lost_by_publisher(publisher: str, subscriber: str) -> EnumerationError:
-    """Return the error of a subscriber that received generations which its publisher does not have any more."""
+    """Return the error for a subscriber with generations that its publisher has lost."""
     return EnumerationError(
         f"'{subscriber}' received changes in a session that its publisher '{publisher}' does not know of: the publisher "
         "was put back to an older state, or that session's folder was removed before it was finished. Nothing was changed. "

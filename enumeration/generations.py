@@ -1,5 +1,4 @@
-"""The generations that a session sends: make_generation and the start of enumeration, on rows of
-MSmerge_genhistory.
+"""The generations that a session sends: make_generation and the start of enumeration, on rows of MSmerge_genhistory.
 
 Pure Python over the rows after a watermark. Rules: merge_replication.md 2.5 to 2.7.
 """
@@ -12,7 +11,7 @@ from enumeration.errors import UnknownGenerationError
 from mergerepl.systables.genhistory import Generation, GenStatus
 
 Held = Callable[[Collection[str]], Collection[str]]
-"""Returns which generations, of those with these guids, a replica has."""
+"""Returns the generations that a replica has, among those with these guids."""
 
 
 @dataclass(frozen=True)
@@ -94,7 +93,7 @@ def generations_to_send(
 
 
 def received_generation(row: Generation, *, generation: int, nickname: int, now: Any) -> Generation:
-    """Return the row a destination keeps of a generation it received: the source's guid under a number of its own."""
+    """Return the row a destination keeps of a generation it received: the source's guid under its own number."""
     return replace(
         row,
         generation=generation,

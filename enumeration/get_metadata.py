@@ -2,10 +2,9 @@
 
 Merge session step: after enum_changes of both sides, before conflict detection. Decision table: merge_replication.md 2.8.
 
-A change that the other side has received is part of the sender's own version of the row. So where whole tables are
-replicated it is enough to compare the two enumerations (decisions/0004). Where they are filtered, a row may lie outside of
-the destination's partition and be changed there all the same. So the destination's metadata of each row that is sent is
-compared as well.
+A change that the other side has received is part of the sender's own version of the row. So for unfiltered articles the
+two enumerations are enough (decisions/0004). With filters, the destination may change a row outside of its partition, so
+its metadata of each sent row is compared as well.
 """
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
@@ -57,24 +56,24 @@ def get_metadata(
     is_written_out: bool = False,
     sends_rows: bool = False,
 ) -> DataFrame:
-    """Return PAIRS: each row with both sides' changes (or NULL), its verdict, and what is done where it is sent.
+    """Return PAIRS: each row with both sides' changes (or NULL), its verdict, and the actions of both sides.
 
     A side that knows the other's version (its lineage covers it) is sent; equal lineages are known; neither covering the
-    other is a conflict candidate. So is a row whose key the destination knows with a lineage that is not covered by what
-    is sent: of a candidate, what the destination knows stands in the place of a change.
+    other is a conflict candidate. So is a row whose key the destination knows with a lineage that the sent change does not
+    cover: for a candidate, the destination's metadata takes the place of a change.
 
-    The columns besides the metadata are the content of a row and come along: its encoded fields where all articles are
-    decided together, the typed row where an article is alone or only one side has changes of it.
+    The other columns are the content of a row: its encoded fields where all articles are decided together, the typed row
+    for a single article, or if only one side changed it.
 
     Args:
-        at_publisher: Changes the subscriber has not seen, with tablenick; None if there are none.
-        at_subscriber: Changes the publisher has not seen, with tablenick; None if there are none.
+        at_publisher: Changes the subscriber has not seen, with tablenick, or None.
+        at_subscriber: Changes the publisher has not seen, with tablenick, or None.
         articles: All articles of the rows.
         terms: Directions, starts and numbers of the session.
         known_at_publisher: The publisher's version of rows that the subscriber sends, as `at_subscriber`, whether or not
-            it enumerates them; None where that can be no news to the sender.
-        known_at_subscriber: The same the other way round.
-        is_written_out: Whether there are so many rows that lineages are compared by compiled code (`rows.fields`).
+            it enumerates them; None where the sender is sure to know it.
+        known_at_subscriber: The same for the other direction.
+        is_written_out: Whether lineages are compared by compiled code (`rows.fields`), for large numbers of rows.
         sends_rows: Whether `sent` has the typed row; elsewhere `conflict` chooses the values of a row.
 
     Returns: tablenick, rowguid, publisher, subscriber, verdict, sent, uploaded_priority, the actions and generations of
@@ -95,7 +94,7 @@ def get_metadata(
 
 
 def _paired(at: Mapping[str, DataFrame | None], known: Mapping[str, DataFrame | None]) -> DataFrame:
-    """Return the changes of both sides beside each other, with each side's metadata of them where that is given."""
+    """Return the changes of both sides joined, with each side's metadata of them where that is given."""
     frames = {side: _as_struct(rows, side) for side, rows in at.items() if rows is not None}
     if len(frames) == 2:
         pairs = frames[PUBLISHER].join(frames[SUBSCRIBER], on=list(KEYS), how="full_outer")
@@ -183,7 +182,7 @@ def _sent(is_clients_upload: bool, content: tuple[str, ...]) -> dict[str, Column
 
 
 def one_sided(pairs: DataFrame) -> DataFrame:
-    """Return RESOLVED of the typed rows that are sent as they are, in the directions that the session runs.
+    """Return RESOLVED of the typed rows that are sent unchanged, in the directions that the session runs.
 
     Reads: PAIRS with `row`.
     """
@@ -235,7 +234,7 @@ def _action(source: str, *, start: int) -> Column:
 
 
 def _received(source: str, numbers: Mapping[int, int]) -> Column:
-    """Return the destination's number of a change's generation, NULL if it has none."""
+    """Return the destination's number of a change's generation, or NULL."""
     if not numbers:
         return F.lit(None).cast("bigint")
     keys = F.array(*(F.lit(number).cast("bigint") for number in numbers))
@@ -246,8 +245,8 @@ def _received(source: str, numbers: Mapping[int, int]) -> Column:
 def article_terms(articles: Iterable[ArticleTerms], tablenick: str) -> Column:
     """Return the terms of the article that a column names, as a struct with the fields of ArticleTerms but `rejects`.
 
-    By that one the articles of a query are chosen. The struct is looked up in a small table of constants. The terms of one
-    article alone are constants themselves: Spark leaves out of a query what they make needless.
+    The caller chooses the articles of a query by `rejects`. The struct is looked up in a small table of constants. For a
+    single article the terms are constants: Spark then removes unneeded parts of the query.
     """
     articles = list(articles)
     if len(articles) == 1:

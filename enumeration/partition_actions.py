@@ -1,7 +1,7 @@
 """Compute the actions of both sides for the rows of a filtered article, after the decision and the memberships.
 
-Merge session step: after detect and resolve, before staging. Pure. Rules: filters 4.3. A subscriber keeps a row that it is
-to see, gets the whole row if it enters its partition, and loses it (LEAVE) if it leaves.
+Merge session step: after detect and resolve, before staging. Pure. Rules: filters 4.3. A subscriber keeps a row of its
+partition, gets the whole row when it enters, and loses it (LEAVE) when it leaves.
 """
 
 from collections.abc import Mapping
@@ -39,11 +39,11 @@ _WINDOW_TYPE = f"struct<{HAD}:boolean,{HAS}:boolean,{EVENT_GENERATION}:bigint,{W
 
 @dataclass(frozen=True)
 class PartitionTerms:
-    """What a session has agreed on about one filtered article.
+    """The terms of a session for one filtered article.
 
     `received` maps the publisher's generations that have changes for the partition to those the subscriber receives them
-    under; `held` are those after `start` that the subscriber has already. `own_at_publisher` and `own_at_subscriber` number
-    the generation of the publisher's own in which the session moves rows.
+    under; `held` are those after `start` that the subscriber has already. `own_at_publisher` and `own_at_subscriber` are
+    the numbers of the publisher's own generation in which the session moves rows.
     """
 
     partition_id: int
@@ -59,12 +59,12 @@ class PartitionRows:
     """The frames of one filtered article; None: no row.
 
     Attributes:
-        versions: What the publisher knows of every row in the other frames, but those that are new to it (CHANGES).
-        sent: What the subscriber sends (CHANGES).
-        outcome: What comes of that (RESOLVED); a row that both sides hold in the same version is left out.
+        versions: The publisher's metadata of all rows in the other frames that it knows (CHANGES).
+        sent: The subscriber's changes (CHANGES).
+        outcome: Their resolution (RESOLVED), without rows that both sides hold in the same version.
         memberships: MEMBERSHIPS of all rows that are sent, and of those that they move.
         window: WINDOW of the subscriber's partition.
-        most: At most so many rows are in any of them; None: unknown.
+        most: Upper bound of the rows in any of them; None: unknown.
     """
 
     versions: DataFrame
@@ -80,10 +80,10 @@ def without_strangers(
 ) -> tuple[DataFrame, DataFrame]:
     """Return CHANGES of both sides in which two unrelated rows of one key are not compared as versions of one row.
 
-    A live row against a tombstone of another one is a new insert: both count as that row, which merges. A tombstone against
-    another, live row is the delete of a row that nobody else had: it is in the past of the live one.
+    A live row against a tombstone of another one is a new insert: both count as that row, which merges. A tombstone
+    against another, live row is the delete of a row that no other replica had: it precedes the live one.
 
-    At most so many rows (`most`) are sent; None: unknown.
+    `most` is an upper bound of the rows that are sent; None: unknown.
     """
     metadata = tuple(name for name in sent.columns if name != ROWGUID)
     sides = [
@@ -125,9 +125,9 @@ def _without_strangers(metadata: tuple[str, ...]) -> tuple[list[Column], list[Co
 
 
 def partition_actions(rows: PartitionRows, terms: PartitionTerms) -> DataFrame:
-    """Return RESOLVED: the final state of each row with what both sides do and under which generation they record it."""
+    """Return RESOLVED: the final state of each row, with the actions and generations of both sides."""
     image = image_type(rows.versions, ROW)
-    # A row that was only looked at, because one that it follows moved, and that stays where it is: nothing becomes of it.
+    # A row that was only read because a row that it follows moved, and that itself stays: it needs no action.
     joined = _joined(rows, image).where(F.col(_VERSION).isNotNull() | F.col(_OUTCOME).isNotNull())
     joined = joined.withColumns(_final()).withColumns(_membership(terms.partition_id))
     joined = joined.withColumns(
@@ -154,7 +154,7 @@ def _final() -> dict[str, Column]:
 
 @made_once
 def _membership(partition_id: int) -> dict[str, Column]:
-    """Return what is known of each row's existence and membership, for a subscriber of the partition."""
+    """Return the existence and membership of each row, for a subscriber of the partition."""
     return {
         "is_gone": F.coalesce("final_deleted", F.lit(True)),
         HAD: _had(partition_id),
@@ -256,12 +256,12 @@ def _state(name: str) -> Column:
 
 
 def is_seen(members: str, partition_id: int) -> Column:
-    """Return whether a subscriber of the partition sees a row of these partitions."""
+    """True if a subscriber of the partition sees a row of these partitions."""
     return F.arrays_overlap(F.col(members), F.array(F.lit(partition_id), F.lit(EVERYBODY)))
 
 
 def _had(partition_id: int) -> Column:
-    """Return whether the subscriber has the row: a row that it sends, if that is live."""
+    """True if the subscriber has the row; for a row that it sends, if that is live."""
     return (
         F.when(F.col(_MINE).isNotNull(), ~F.col(f"{_MINE}.{DELETED}"))
         .when(F.col(_WINDOW).isNotNull(), F.col(f"{_WINDOW}.{HAD}"))
@@ -270,7 +270,7 @@ def _had(partition_id: int) -> Column:
 
 
 def _has(partition_id: int) -> Column:
-    """Return whether the subscriber is to have the row: what the session moves counts before what was recorded."""
+    """True if the subscriber shall have the row: the session's moves override the recorded membership."""
     return F.when(F.col(_PASS).isNotNull(), is_seen(f"{_PASS}.is", partition_id)).otherwise(
         F.col(f"{_WINDOW}.{HAS}")
     )
@@ -300,7 +300,7 @@ def _subscriber_action(joined: DataFrame, image: StructType, terms: PartitionTer
 
 
 def _is_news(terms: PartitionTerms) -> Column:
-    """Return whether the subscriber was never sent the publisher's version, as a generation or as a part of one."""
+    """True if the subscriber never received the publisher's version, as a generation or as part of one."""
     generation = F.col(f"{_VERSION}.{GENERATION}")
     held = F.array(*(F.lit(number) for number in terms.held)).cast("array<bigint>")
     return (generation > passed(terms.start, "bigint")) & ~F.array_contains(held, generation)

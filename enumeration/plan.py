@@ -33,7 +33,7 @@ class Partition:
 class Source:
     """A replica that sends: its generations, its row about the destination and the articles in question (tablenicks).
 
-    `partition` is there where it filters rows by the destination.
+    `partition` is set if it filters rows by the destination.
     """
 
     root: str
@@ -45,9 +45,9 @@ class Source:
 
 @dataclass(frozen=True)
 class Destination:
-    """A replica that receives: the generations it has, and its row about the source (None: it is not read).
+    """A replica that receives: the generations it has, and its row about the source (None: unread).
 
-    `rules` returns the present conditions of its table of an article (tablenick); None: they are not read.
+    `rules` returns the present conditions of its table of an article (tablenick); None: unread.
     """
 
     root: str
@@ -58,11 +58,11 @@ class Destination:
 
 @dataclass(frozen=True)
 class Enumeration:
-    """What a source sends: closed generations after a start that the destination does not hold.
+    """The generations a source sends: closed ones after a start that the destination does not hold.
 
-    `known` are generations after the start that are not sent: the destination holds them. `passed_over` have no change
-    for its partition: it neither holds them nor gets them. `waiting` are those of `generations` whose rows the destination
-    refused and would refuse again. `elsewhere` have rows that wait for another destination; this one got them before.
+    `known` are generations after the start that are not sent: the destination holds them. `passed_over` lack changes for
+    its partition: it neither holds them nor gets them. `waiting` are those of `generations` whose rows the destination
+    refused and would refuse again. `elsewhere` have rows that wait for another destination and that this one has.
     """
 
     from_generation_exclusive: int
@@ -90,7 +90,7 @@ class Enumeration:
 
 
 def enumeration(source: Source, destination: Destination | None) -> Enumeration:
-    """Return what a source sends to a destination; open generations count as closed.
+    """Return the enumeration of a source for a destination; open generations count as closed.
 
     If the destination cannot be read (None), the source's notes about it are used.
 
@@ -145,7 +145,7 @@ def _none_held(guids: Collection[str]) -> Collection[str]:
 
 @dataclass(frozen=True)
 class SessionPlan:
-    """What a session sends, and the directions in which it runs."""
+    """The generations a session sends, and the directions in which it runs."""
 
     upload: bool
     download: bool
@@ -215,10 +215,11 @@ def number_generations(
 ) -> dict[str, Numbers]:
     """Give out the numbers after each side's last generation; an article changed at both sides gets one for resolved rows.
 
-    So does each `filtered` one: an upload to one of them may move rows of all. So does one that is sent anything and is
-    `resolving_alone`: rows that one side alone changed.
+    So does each `filtered` one: an upload to one of them may move rows of all. So does an article with sent changes that
+    is `resolving_alone`: its resolver decides rows that only one side changed.
 
-    A side that is sent nothing in this session has none of these, but one for what it sends and the other side refuses.
+    A side that receives nothing in this session gets none of these, only a number for its changes that the other side
+    refuses.
     """
     up, down = plan.up.generations, plan.down.generations
     uploaded, downloaded = ({row.art_nick for row in rows} for rows in (up, down))

@@ -1,8 +1,8 @@
 """Capture of one article: users' changes of its rows become rows of contents and tombstone.
 
-Four steps, each settled before the next one: read the feed, net changes, settle doubtful keys, check keys. Then the insert,
-update and delete triggers (`tracked_rows`). Merge session step: capture. It runs read-only jobs on frames that it is given;
-it opens no table, writes nothing and knows no session.
+Four steps, each settled before the next one: read the feed, net changes, settle doubtful keys, check keys. Then the
+insert, update and delete triggers (`tracked_rows`). Merge session step: capture. Read-only jobs on the given frames: no
+table is opened or written, no session is involved.
 """
 
 import logging
@@ -75,9 +75,9 @@ class TableReader:
         feed: The change feed of the window's segments; None where Delta cannot give it (see `feed.read`).
         rows_at: All rows of a version.
         keys_at: The identity columns of a version.
-        known: What contents and tombstone know of some rows (a frame of rowguids, how many they are): KNOWN_COLUMNS,
-            None if they know nothing at all.
-        recent: What their newest runs know of whatever rows, where that costs less than to look so many rows up; else None.
+        known: KNOWN_COLUMNS of some rows in contents and tombstone (given a frame of rowguids and their number); None if
+            both tables lack all of them.
+        recent: The metadata in their newest runs, for any rows, where that costs less than looking the rows up; else None.
     """
 
     feed: Callable[[], DataFrame | None]
@@ -89,9 +89,9 @@ class TableReader:
 
 @dataclass(frozen=True)
 class CapturedRows:
-    """The captured rows of an article (CHANGES columns), readable until `in_memory` is let go.
+    """The captured rows of an article (CHANGES columns), readable until `in_memory` is released.
 
-    `images` (rowguid, before, after; NULL: no row) are there where they were asked for.
+    `images` (rowguid, before, after; NULL: no row) are set if `capture` was called `with_images`.
     """
 
     rows: DataFrame
@@ -105,11 +105,11 @@ class CapturedRows:
 def capture(
     window: CaptureWindow, table: TableReader, origin: Origin, *, with_images: bool = False
 ) -> CapturedRows | None:
-    """Return the new changes of one article; None if there are none.
+    """Return the new changes of one article; None if nothing changed.
 
     `with_images`: return also the rows before the changes, which the filters of a publication need.
 
-    Raises: NullKeyError, DuplicateKeyError naming keys; FeedGapError if neither the feed nor the old version is there;
+    Raises: NullKeyError, DuplicateKeyError naming keys; FeedGapError if both the feed and the old version are gone;
         CaptureError if a generated column has values that this session computes otherwise.
     """
     net = captured_net(window, table)
@@ -122,7 +122,7 @@ def capture(
             known = table.known(net.rows.select(ROWGUID), net.changes)
             rows = tracked_rows(in_one_task(net.rows, net.changes), known, window.article, origin)
             if known is not None:
-                # The first that reads them computes them, in a job of its own.
+                # The first reader computes them, in a separate job.
                 rows = keep_in_memory(rows)
                 in_memory.append(rows)
         else:
@@ -148,11 +148,11 @@ def capture(
 def _many_rows(
     net: "NetRows", table: TableReader, article: PublishedArticle, origin: Origin
 ) -> tuple[DataFrame, DataFrame | None]:
-    """Return CAPTURED of many net changes, and the frame that keeps them in memory; None where nothing is known."""
+    """Return CAPTURED of many net changes, and the frame that keeps them in memory (None without known metadata)."""
 
     def tracked(known: DataFrame | None) -> DataFrame:
         if known is not None and not are_few(net.changes):
-            # The session's other joins of these rows want them divided and sorted, too.
+            # The session's other joins of these rows need them partitioned and sorted, too.
             known = known.hint("merge")
         return tracked_rows(net.rows, known, article, origin, is_written_out=True, marks_known=is_recent)
 
@@ -186,8 +186,8 @@ def _many_rows(
 class NetRows:
     """Net changes with their rowguids, kept in memory, with their number by kind.
 
-    A key that is NULL, or that the feed leaves in doubt, has no kind. `bounds` are those of inserted and deleted keys.
-    `gap` is why whole versions were compared; None if the net changes come from the feed.
+    NULL keys and keys in doubt have no kind. `bounds` are those of inserted and deleted keys. `gap` is why whole versions
+    were compared; None if the net changes come from the feed.
     """
 
     kept: DataFrame
@@ -259,7 +259,7 @@ def _gap_if_gone(window: CaptureWindow, gap: str | None = None) -> Iterator[None
     except Exception as error:
         reason = gone_reason(error)
         if reason is None:
-            # A full disk or memory, say: the version is there, and the next run may read it.
+            # For example a full disk or memory: the version still exists, and the next run may read it.
             raise
         since, name = window.from_version_exclusive, window.article.name
         raise FeedGapError(
@@ -277,7 +277,6 @@ def shape_of(article: PublishedArticle) -> RowShape:
 
 
 def _kept(window: CaptureWindow, changed: DataFrame, *, gap: str | None) -> NetRows:
-    """Keep net changes in memory and count them, in one job."""
     article, shape = window.article, shape_of(window.article)
     image = image_type(changed, AFTER)
     guid = rowguid_of_image(AFTER, image, shape.identity_fields, existing=shape.is_guid)
@@ -334,9 +333,9 @@ def _came_or_went() -> Column:
 def _settled(window: CaptureWindow, table: TableReader, net: NetRows) -> tuple[NetRows, list[str]]:
     """Return net changes without doubtful keys, and some keys that several rows have.
 
-    The feed alone says neither that an inserted key had a row already nor which of a key's rows was deleted. So the keys
-    that came or went are looked up in the table; keys in doubt are decided by the versions before and after the changes.
-    Where whole versions were compared, the rows of each key have been counted.
+    The feed alone shows neither an earlier row of an inserted key nor the deleted one among a key's rows. So inserted and
+    deleted keys are looked up in the table; keys in doubt are decided by the versions before and after the changes. Where
+    whole versions were compared, the rows of each key have been counted.
 
     Raises: FeedGapError.
     """
@@ -346,7 +345,7 @@ def _settled(window: CaptureWindow, table: TableReader, net: NetRows) -> tuple[N
         duplicates, is_left = _rows_in_table(window, table, net)
         if not (net.doubtful or is_left):
             return net, duplicates
-        # One of several rows of a key was deleted. That is rare, so all deletes may be looked up.
+        # One of several rows of a key was deleted. That is rare, so looking up all deletes is acceptable.
         is_doubtful = F.col(DOUBTFUL) | (~F.col(EXISTS) if is_left else F.lit(False))
         before, after = (
             table.rows_at(version) for version in (window.first_change - 1, window.through_version_inclusive)
@@ -363,14 +362,14 @@ def _rows_in_table(window: CaptureWindow, table: TableReader, net: NetRows) -> t
     if net.inserts + net.deletes == 0:
         return [], False
     existing = article.rowguid_column is not None
-    # Names of our own: a column of the user's may have any name that is used on the way.
+    # Generated names: a user's column may have any name used in between.
     keys = [f"k{i}" for i, _ in enumerate(article.identity)]
 
     def keyed(columns: Sequence[str]) -> list[Column]:
         values = [identity_value(F.col(column), existing=existing) for column in columns]
         return [value.alias(key) for key, value in zip(keys, values, strict=True)]
 
-    # An inserted key may have one row; a deleted one, whose AFTER is the row that was there, none.
+    # An inserted key may have one row; a deleted one, whose AFTER is the former row, must have none.
     came_or_went = net.rows.where(_came_or_went()).select(
         *keyed([f"{AFTER}.{field}" for field in article.identity_fields]),
         F.col(EXISTS).cast("int").alias("most"),
@@ -386,7 +385,7 @@ def _rows_in_table(window: CaptureWindow, table: TableReader, net: NetRows) -> t
 
 
 def _check_keys(window: CaptureWindow, net: NetRows, duplicates: Sequence[str]) -> None:
-    """Refuse keys that are NULL or that several rows have; a late window's rows are there to stay: they are logged.
+    """Refuse keys that are NULL or that several rows have; a late window's rows stay, so those keys are only logged.
 
     Raises: NullKeyError, DuplicateKeyError.
     """

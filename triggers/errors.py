@@ -17,7 +17,7 @@ class FeedGapError(CaptureError):
 
 
 def table_gone(article: str, table: Location, root: Location, *, is_publisher: bool) -> CaptureError:
-    """Return the error about an article's table that is not there any more."""
+    """Return the error about a missing table of an article."""
     leave = "all subscriptions and the article" if is_publisher else "the subscription of this replica"
     return CaptureError(
         f"Article '{article}': its table '{table}' is gone or no Delta table any more. Nothing was changed. Restore "
@@ -28,7 +28,7 @@ def table_gone(article: str, table: Location, root: Location, *, is_publisher: b
 
 
 def replaced_table(article: str, table: Location, root: Location) -> CaptureError:
-    """Return the error about a table whose id is another one than was captured."""
+    """Return the error about a table whose id differs from the captured one."""
     return CaptureError(
         f"Article '{article}': table '{table}' was dropped and created again, or replaced, or given columns by a MERGE of "
         "deltalake (its table id changed), so what happened to its rows is not recorded. Nothing was changed. Restore the "
@@ -40,7 +40,7 @@ def replaced_table(article: str, table: Location, root: Location) -> CaptureErro
 
 
 def older_copy(article: str, table: Location, root: Location, what: str) -> CaptureError:
-    """Return the error about a table whose folder was put back; `what` says by which version that shows."""
+    """Return the error about a table whose folder was restored; `what` is the version that shows it."""
     return CaptureError(
         f"Article '{article}': table '{table}' {what}. Its folder was replaced by an older copy. Nothing was changed. Put "
         "the newer folder back (to go back in time use RESTORE TABLE, which is captured as a change), or "
@@ -51,7 +51,7 @@ def older_copy(article: str, table: Location, root: Location, what: str) -> Capt
 
 
 def another_column(column: str, version: int, operation: str) -> str:
-    """Return the sentence that a column only has the name of a published one."""
+    """Return the sentence that a column has only the name of a published one."""
     return (
         f"published column '{column}' is not the column any more that it was before version {version} ({operation}): it "
         "was dropped and added again, or another column has its name now."

@@ -1,7 +1,7 @@
 """Partition mappings that the triggers of a filtered article write: an enter, a stay or a leave for each partition.
 
-Merge session step: capture, and staging of what a session writes at the publisher. Pure. Rules: filters section 3 (INSERT,
-UPDATE, DELETE; rows that follow a changed row); systables.partitions says how the rows are read.
+Merge session step: capture, and staging of a session's writes at the publisher. Pure. Rules: filters section 3 (INSERT,
+UPDATE, DELETE; rows that follow a changed row); `systables.partitions` reads the rows.
 
 EVENTS: one row per (rowguid, partition_id) of one article.
     rowguid, partition_id, kind (enter, stay, leave, data), reason (of a leave), generation
@@ -42,12 +42,12 @@ class Kind(StrEnum):
 
 
 def has_events() -> Column:
-    """Return whether a row of MEMBERSHIPS has a mapping to be written."""
+    """True if a row of MEMBERSHIPS needs a mapping."""
     return F.col("written") | is_touched()
 
 
 def is_touched() -> Column:
-    """Return whether only the membership of the row changed."""
+    """True if only the membership of the row changed."""
     return ~F.col("written") & (F.col("was") != F.col("is"))
 
 
@@ -60,7 +60,7 @@ def partition_events(memberships: DataFrame, *, generation: int) -> DataFrame:
 
 @made_once
 def _events() -> tuple[list[Column | str], list[Column | str]]:
-    """Return the columns of EVENTS but the generation, in two steps: each row's partitions, and what happened in them."""
+    """Return the columns of EVENTS without the generation, in two steps: each row's partitions, and its change in each."""
     of_row: list[Column | str] = [
         ROWGUID,
         F.explode(F.array_union("was", "is")).alias(PARTITION_ID),
@@ -82,7 +82,7 @@ def data_events(memberships: DataFrame, generations: DataFrame, *, most: int | N
     Args:
         memberships: MEMBERSHIPS of an article.
         generations: rowguid, generation of the rows whose data is in another generation than their mappings.
-        most: At most so many rows are in each; None: unknown.
+        most: Upper bound of the rows in each; None: unknown.
     """
     rows = in_one_task(memberships.select(ROWGUID, F.explode("is").alias(PARTITION_ID)), most)
     rows = rows.join(in_one_task(generations, most), on=ROWGUID)

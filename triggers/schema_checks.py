@@ -39,7 +39,7 @@ class ArticleTable:
 def check_captured_table(at: ArticleTable, window: "FeedWindow", *, is_late: bool = False) -> None:
     """Check that an article's table is the one that was captured.
 
-    `is_late`: after a session's MERGE, when its id does not matter.
+    `is_late`: after a session's MERGE, when the table's id is not compared.
 
     Raises: CaptureError if it is gone, another table or an older copy; StoreError if its log cannot be read.
     """
@@ -59,7 +59,7 @@ def check_captured_table(at: ArticleTable, window: "FeedWindow", *, is_late: boo
 
 
 def check_columns(at: ArticleTable, window: "FeedWindow") -> None:
-    """Check that the table's columns are the published ones at its head, and none has only the name of one.
+    """Check that the table's columns are the published ones at its head, and not other columns of the same names.
 
     Raises: SchemaMismatchError.
     """
@@ -125,9 +125,9 @@ def columns_gap(article: PublishedArticle, window: "FeedWindow", changes: Collec
 
 
 def check_files(at: ArticleTable, window: "FeedWindow") -> None:
-    """Check that no file outside the table's folder became part of it.
+    """Check that all files of the table lie in its folder.
 
-    Publishing refuses them as well: their owner may remove them, and a log may name any file at all.
+    Publishing refuses them as well: their owner may remove them, and a log may name any file.
 
     Raises: CaptureError.
     """
@@ -144,7 +144,7 @@ def check_files(at: ArticleTable, window: "FeedWindow") -> None:
 
 
 def check_removals(at: ArticleTable, window: "FeedWindow") -> None:
-    """Check that no commit removed a file by another name than the log knows it by.
+    """Check that all commits removed files by the names that the log knows.
 
     Raises: CaptureError.
     """
@@ -190,7 +190,7 @@ def schema_problem(
 ) -> str | None:
     """Return how a table's columns differ from the published ones, or None.
 
-    `before` is the table as it was captured, if that is known: its NOT NULL and its padded texts count.
+    `before` is the captured state of the table, if known: its NOT NULL and its padded texts count.
     """
     present = {column["name"]: column for column in metadata.fields}
     for name, type_ in zip(article.columns, article.types, strict=True):
@@ -209,7 +209,7 @@ def schema_problem(
             return f"published column '{name}' became generated as ({metadata.generated_columns[name]})"
         if any(key.startswith("delta.identity.") for key in present[name]["metadata"]):
             return f"published column '{name}' became an identity column"
-    # Compact change tracking has columns of its own, which are never published.
+    # Compact change tracking adds its own columns, which are never published.
     added = [name for name in present if name not in article.columns and not name.startswith(SYSTEM_PREFIX)]
     if added and not article.vertical:
         return f"column '{added[0]}' was added"
@@ -224,7 +224,7 @@ def _null_problem(
     """Return the column whose NOT NULL was added or dropped, or None."""
     took_null = {column["name"]: column["nullable"] for column in before.fields}
     for name, column in present.items():
-        # A column that is not published may take NULL again: no other replica has it.
+        # A column that is not published may take NULL again: other replicas lack it.
         is_news = name in article.columns or not column["nullable"]
         if is_news and took_null.get(name, column["nullable"]) != column["nullable"]:
             return f"column '{name}' " + (

@@ -1,7 +1,7 @@
 """The insert, update and delete triggers of an article: net changes become rows of MSmerge_contents and MSmerge_tombstone.
 
-Merge session step: capture. Reads net changes and what is known of those rows; writes nothing (the agent
-appends). Rules: merge_replication.md 2.1 and 2.2.
+Merge session step: capture. Reads net changes and the metadata of their rows; writes nothing (the agent appends). Rules:
+merge_replication.md 2.1 and 2.2.
 """
 
 from collections.abc import Mapping, Sequence
@@ -60,8 +60,9 @@ GENERATION_OF_ORIGIN, NICKNAME, ORIGIN_PRIORITY, FLOOR_OF_ARTICLE = (
 )
 IS_KNOWN = "is_known"
 CHANGED_COLUMNS = "changed_columns"
-"""Columns of DESCRIBED: what Origin and the article state, and the array of columns whose version rises: those of a live
-row that its writer set. NULL in row-tracked articles."""
+"""Columns of DESCRIBED: the values of Origin and the article, and the array of columns whose version rises: those of a
+live row that its writer set. NULL in row-tracked articles.
+"""
 
 
 @dataclass(frozen=True)
@@ -73,7 +74,7 @@ class Written:
 
 
 def insert_trigger() -> Written:
-    """MSmerge_ins: the row was inserted. Its generation is noted if no other replica can know the row from before."""
+    """MSmerge_ins: the row was inserted. Its generation is noted if the row is new to all other replicas."""
     return Written(F.col(AFTER), F.when(F.col("known_lineage").isNull(), F.col(GENERATION_OF_ORIGIN)))
 
 
@@ -96,12 +97,11 @@ def tracked_rows(
     is_written_out: bool = False,
     marks_known: bool = False,
 ) -> DataFrame:
-    """Return one CAPTURED row per net change, as the trigger of its kind writes it; with `base` if the article needs it.
+    """Return one CAPTURED row per net change, written by the trigger of its kind; with `base` if the article needs it.
 
-    Reads: net changes with their rowguid; `known` = KNOWN_COLUMNS of rows as they are now (a row that is not there counts
-    as unknown), None if there is none at all. `is_written_out`: there are so many rows that lineages are computed by
-    compiled code.
-    `marks_known` adds the column `is_known`: whether `known` has the row.
+    Reads: net changes with their rowguid; `known` = KNOWN_COLUMNS of rows as they are now (missing rows count as unknown),
+        or None. `is_written_out`: lineages are computed by compiled code, for large numbers of rows. `marks_known` adds
+        the column `is_known`: whether `known` has the row.
     """
     described = net.select(
         *(ROWGUID, EXISTED, BEFORE, EXISTS, AFTER),
@@ -127,21 +127,21 @@ def tracked_rows_of(
 ) -> DataFrame:
     """Return CAPTURED of net changes of any articles, with the keys before it and more columns after it.
 
-    Lineage and colv1 continue what is known of the row, also of a deleted one (a re-insert). A row that existed
-    and has no metadata is the publication's: {0: 1}. An insert of an unknown key starts from {}. So does one of a key
-    whose row left the partition (type 5), above its versions: that row still exists elsewhere, and this is another one.
+    Lineage and colv1 continue the row's known metadata, also that of a deleted row (a re-insert). A row that existed and
+    has no metadata is the publication's: {0: 1}. An insert of an unknown key starts from {}. So does one of a key whose
+    row left the partition (type 5), above its versions: that row still exists elsewhere, and this is another one.
 
     Reads: DESCRIBED: net changes (`before` and `after` of any one type) with the columns above; `known` = KNOWN_COLUMNS
     with the keys.
     """
     columns = {**_columns(is_written_out), **more}
-    # Only the image that is written is joined with what is known: it may have to be shuffled.
+    # Only the written image is joined with the known metadata: it may have to be shuffled.
     joined = [
         name for name in described.columns if name not in (AFTER, BEFORE) or (BASE in more and name == BEFORE)
     ]
     written = described.select(*joined, _written_row().alias(ROW))
     rows = _with_known(written, known, keys)
-    # Under another name, Spark would forget that the join has divided the rows by their keys.
+    # Under another name, Spark would forget that the join has partitioned the rows by their keys.
     return rows.select(
         *dict.fromkeys((*keys, ROWGUID)), *(value.alias(name) for name, value in columns.items())
     )
@@ -175,7 +175,7 @@ def _columns(is_written_out: bool) -> dict[str, Column]:
 
 
 def _changed_columns(article: PublishedArticle, image: StructType) -> Column:
-    """Return the columns that a change's writer set: those that differ; of an insert all."""
+    """Return the columns that a change's writer set: those that differ, or all for an insert."""
     if not article.column_tracking:
         return F.lit(None).cast("array<string>")
     every_column = F.array(*(F.lit(name) for name in article.value_columns)).cast("array<string>")

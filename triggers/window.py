@@ -1,6 +1,6 @@
-"""The window of an article's table that merge capture reads: the facts of a feed window, as merge replication uses them.
+"""The window of an article's table for merge capture: the facts of a feed window that merge replication uses.
 
-Merge session step: before capture. It reads no table.
+Merge session step: before capture. Tables are not read.
 """
 
 from collections.abc import Mapping
@@ -27,16 +27,16 @@ if TYPE_CHECKING:
 
 
 SMALL_ROWS, SMALL_BYTES = 10_000, 4 * 1024 * 1024
-"""Of a window no larger than this, interpreting the queries is faster than compiling them."""
+"""For a window up to this size, interpreting the queries is faster than compiling them."""
 
 
 @dataclass(frozen=True)
 class CaptureWindow:
     """The versions of one article's table that are not captured yet.
 
-    `gap` says why the feed cannot be used. `generated_columns` are the published columns that Delta computes, with their
-    expressions. Only a session in UTC may read `timestamp_partitions`. A late window lies before a MERGE of ours that is
-    done.
+    `gap` is the reason why the feed cannot be used. `generated_columns` are the published columns that Delta computes,
+    with their expressions. Only a session in UTC may read `timestamp_partitions`. A late window lies before a finished
+    MERGE of ours.
     """
 
     article: PublishedArticle
@@ -54,17 +54,17 @@ class CaptureWindow:
 
     @property
     def has_changes(self) -> bool:
-        """True when a user changed rows in these versions."""
+        """True if users changed rows in these versions."""
         return bool(self.user_commits) or self.gap is not None
 
     @property
     def changed_rows(self) -> int | None:
-        """How many rows the feed has at most, about; None where the commits do not say, or whole files are read."""
+        """The approximate maximum of rows in the feed; None without the commits' counts, or if whole files are read."""
         return None if any(segment.by_files for segment in self.segments) else self._counted_rows
 
     @property
     def is_small(self) -> bool:
-        """True where few rows are read of the feed, and few bytes of files that are read whole."""
+        """True if few rows of the feed, and few bytes of whole files, are read."""
         by_files = {version for segment in self.segments for version in segment.by_files}
         whole = sum(commit.file_bytes for commit in self.user_commits if commit.version in by_files)
         rows = self._counted_rows
@@ -72,7 +72,7 @@ class CaptureWindow:
 
     @property
     def _counted_rows(self) -> int | None:
-        """How many rows those who wrote the commits counted; None where one counted none, or there is a gap."""
+        """The rows counted by the commits' writers; None if a count is missing, or there is a gap."""
         counts = [commit.changed_rows for commit in self.user_commits]
         if self.gap is not None or None in counts:
             return None
@@ -90,7 +90,7 @@ def capture_window(at: ArticleTable, window: "FeedWindow", *, is_late: bool = Fa
     The users' commits of a late window cannot be refused any more. Changed columns are refused by the next ordinary
     window; for bad keys, capture logs a warning.
 
-    Raises: CaptureError if the table went back, was re-created or is gone, or has files elsewhere; SchemaMismatchError if
+    Raises: CaptureError if the table was restored, re-created or is gone, or has files elsewhere; SchemaMismatchError if
         its published columns are others at the window's end; StoreError if a commit of the window is damaged.
     """
     check_captured_table(at, window, is_late=is_late)
@@ -128,10 +128,10 @@ def capture_window(at: ArticleTable, window: "FeedWindow", *, is_late: bool = Fa
 
 
 def user_changes(window: "FeedWindow", replid: str, *, is_late: bool) -> "list[Commit]":
-    """Return the commits that merge replication takes as changes by users, also those that another product marked.
+    """Return the commits that count as changes by users for merge replication, including those marked by another product.
 
-    A session that finishes a replica moves the captured version past its own MERGEs. MERGEs of a session that was given up
-    before that are in no metadata: they count as if users had written them.
+    A session that finishes a replica moves the captured version past its own MERGEs. MERGEs of a session that was
+    abandoned before that are missing from metadata: they count as user changes.
     """
     is_own = partial(is_own_of_merge, replid=replid)
 

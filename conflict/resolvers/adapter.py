@@ -36,13 +36,13 @@ IS_MADE, VALUE = "made", "value"
 
 
 def one_deleted() -> Column:
-    """Return whether one side deleted the row and the other did not."""
+    """True if exactly one side deleted the row."""
     return F.col(f"{PUBLISHER}.{DELETED}") != F.col(f"{SUBSCRIBER}.{DELETED}")
 
 
 @dataclass(frozen=True)
 class _Article:
-    """An article whose rule reads values, as its rows stand in a frame of all articles."""
+    """An article whose rule reads values, with its columns in a frame of all articles."""
 
     article: PublishedArticle
     terms: ArticleTerms
@@ -155,7 +155,7 @@ def _made(
 ) -> dict[str, Column]:
     """Return the values that rules make: the made column of each article, `made` and `note`.
 
-    Of `answered` articles the rows that are answers are in their made columns already.
+    For `answered` articles, the made columns already have the rows that are answers.
     """
     columns: dict[str, Column] = {}
     entries, notes = [], []

@@ -1,8 +1,7 @@
 """Rules that compute a number from both sides' numbers: the sum, the mean.
 
-If one side has NULL, the other's number is taken. If the result does not fit the column's type, the winner's value
-stays.
-Integers and decimals are computed exactly, in a wider decimal: `publish` takes no column of more than 35 digits.
+If one side has NULL, the other's number is taken. If the result does not fit the column's type, the winner's value stays.
+Integers and decimals are computed exactly, in a wider decimal: `publish` refuses columns of more than 35 digits.
 """
 
 from typing import Final
@@ -28,7 +27,7 @@ def computed(values: Values, result: Column) -> Made:
 
 
 def wide(value: Column, data_type: DataType) -> Column:
-    """Return a number in a type in which sums of three of its kind are exact; floating ones as double."""
+    """Return a number in a type in which sums of three such numbers are exact; floating ones as double."""
     match data_type:
         case ByteType() | ShortType() | IntegerType() | LongType():
             return value.cast("decimal(20,0)")

@@ -33,7 +33,7 @@ from mergerepl.model.resolvers import CUSTOM, RESOLVERS
 from mergerepl.rows.images import same_value
 
 ANSWER: Final = "answer"
-"""Column of detected rows: the answer to a conflict, as a struct (name, outcome, message); NULL where none was asked."""
+"""Column of detected rows: the answer to a conflict, as a struct (name, outcome, message); NULL without a question."""
 
 NAME_OF: Final = "name"
 OUTCOME: Final = "outcome"
@@ -50,12 +50,11 @@ _LONGEST_MESSAGE = 512
 
 
 def conflicts_of(detected: DataFrame, article: PublishedArticle) -> DataFrame:
-    """Return the conflicts of one article as a function gets them, each rowguid once.
+    """Return the conflicts of one article in the form that a function gets, each rowguid once.
 
     Returns: rowguid, kind (update or update_delete), publisher and subscriber as structs (deleted, priority, changed,
-        lineage, row with the columns by their names), base (the row before both changes; NULL: there was none, or none is
-        known) and base_known, conflict_columns, default_publisher_wins. Of a deleted side `row` is the row as it was last
-        seen.
+        lineage, row with the columns by their names), base (the row before both changes; NULL: it did not exist, or is
+        unknown) and base_known, conflict_columns, default_publisher_wins. For a deleted side `row` is its last image.
     """
     values, ancestor = values_column(article.nickname), ancestor_column(article.nickname)
     found = F.col(f"{SUBSCRIBER}.{ancestor}")
@@ -125,7 +124,7 @@ def complete(answers: DataFrame, asked: DataFrame) -> DataFrame:
 
 
 def problems_of(answers: DataFrame, asked: DataFrame, key: Iterable[str]) -> DataFrame:
-    """Return the answers that cannot be used: rowguid, problem. `answers` are complete, `key` what identifies a row."""
+    """Return the answers that cannot be used: rowguid, problem. `answers` are complete, `key` identifies a row."""
     given = answers.groupBy(ROWGUID).agg(
         F.count("*").alias("answers"), F.first(OUTCOME).alias(OUTCOME), F.first(ROW).alias("made")
     )
@@ -177,12 +176,12 @@ def with_answers(detected: DataFrame, answers: DataFrame, article: PublishedArti
 
 
 def is_row() -> Column:
-    """Return whether the answer to a conflict is a row of its own."""
+    """True if the answer to a conflict is a row of its own."""
     return F.coalesce(F.col(f"{ANSWER}.{OUTCOME}") == "row", F.lit(False))
 
 
 def is_delete() -> Column:
-    """Return whether the answer to a conflict is that there shall be no row."""
+    """True if the answer to a conflict is to delete the row."""
     return F.coalesce(F.col(f"{ANSWER}.{OUTCOME}") == "delete", F.lit(False))
 
 

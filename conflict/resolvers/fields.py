@@ -40,7 +40,7 @@ def _merged(one: Column, other: Column, base: Column, data_type: DataType) -> Co
 
 
 def _merged_map(one: Column, other: Column, base: Column, data_type: MapType) -> Column:
-    """Return a map merged key by key: the publisher's keys first. A missing key is a value of its own, NULL another one."""
+    """Return a map merged key by key: the publisher's keys first. A missing key and NULL are two different values."""
     entry = StructType().add("value", data_type.valueType)
 
     def entry_of(side: Column, key: Column) -> Column:

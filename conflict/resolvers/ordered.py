@@ -1,7 +1,7 @@
 """Rules by the order of one column: the row with the larger or smaller value wins.
 
-A side with NULL loses to one with a value. Equal values, and two NULLs, are left to the default. Numbers are compared
-as Spark orders them: NaN is the largest, -0.0 equals 0.0. Timestamps are instants: no time zone is applied.
+A side with NULL loses to one with a value. Equal values, and two NULLs, are left to the default. Numbers are compared as
+Spark orders them: NaN is the largest, -0.0 equals 0.0. Timestamps are compared as instants, without a time zone.
 """
 
 from typing import Final

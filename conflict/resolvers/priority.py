@@ -22,7 +22,7 @@ def publisher_wins() -> Column:
 
 
 def by_default(_: Values | None) -> Column:
-    """Return NULL: a rule that says nothing leaves it to the default, which is this one."""
+    """Return NULL: a rule without an answer leaves it to the default, which is this one."""
     return F.lit(None).cast("boolean")
 
 

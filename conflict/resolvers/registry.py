@@ -1,4 +1,4 @@
-"""Resolvers by name. A replica stores only the name; the agent decides here what it means."""
+"""Resolvers by name. A replica stores only the name; the agent resolves it here."""
 
 from collections.abc import Iterable
 from itertools import chain
@@ -21,9 +21,9 @@ RULES: Final[dict[str, Rule]] = {
 
 
 def require_resolver(article: PublishedArticle) -> None:
-    """Check that the resolver that an article names is there, and can use what the article states.
+    """Check that the resolver named by an article exists, and can use the article's settings.
 
-    Raises: UnknownResolverError naming those there are; ResolverInfoError.
+    Raises: UnknownResolverError naming the known ones; ResolverInfoError.
     """
     if article.resolver not in RULES:
         raise UnknownResolverError(article.name, article.resolver, known=RULES)

@@ -20,7 +20,7 @@ def _subscriber(_: Values | None) -> Column:
 
 
 def _most_changes(_: Values | None) -> Column:
-    """Return whether the publisher changed more value columns; NULL if both changed as many."""
+    """True if the publisher changed more value columns; NULL if both changed the same number."""
 
     def changed(flag: str) -> Column:
         return F.size(F.filter(SIDES, lambda side: side[NAME].isNotNull() & side[flag]))

@@ -10,9 +10,9 @@ from mergerepl.model.resolvers import RESOLVERS
 
 
 def _joined(values: Values) -> Made:
-    """Return what both texts begin with, the rest of the publisher's, the delimiter, the rest of the subscriber's.
+    """Return the common prefix of both texts, the rest of the publisher's, the delimiter, the rest of the subscriber's.
 
-    In characters (code points). NULL is no text; of two equal texts nothing is made.
+    In characters (code points). No value is made for NULL or for two equal texts.
     """
     publisher, subscriber = (F.coalesce(each, F.lit("")) for each in (values.publisher, values.subscriber))
     same = F.zip_with(

@@ -1,7 +1,7 @@
 """Change Data Capture over a folder of Delta tables, with the names of SQL Server's procedures and functions.
 
-`__init__.pyi` names the public names; no module of the package has one. They are loaded on first use: calls without Spark
-start none.
+`__init__.pyi` lists the public names; modules must not be named like them. They are loaded on first use: calls without
+Spark do not start it.
 """
 
 from typing import Any

@@ -61,7 +61,7 @@ from mergerepl.store.location import Location
 from mergerepl.systables.cdc import DELETE, INSERT, OPERATION, SEQVAL, START_LSN, ChangeTable
 
 _TWICE = "mergerepl: a row that is new is there"
-"""What a MERGE raises, before it commits, if a row that the window inserts is in the target."""
+"""The error that a MERGE raises before it commits, if the target has a row that the window inserts."""
 
 
 @answers_later("cdc", CdcUsageError.later)
@@ -79,26 +79,26 @@ def apply_changes(
 ) -> AppliedChanges:
     """Bring a Delta table to the newest state of an instance: one MERGE of its net changes, exactly once.
 
-    The consumer's position lies in the target's folder. A run that died and is repeated changes nothing twice. The first
-    run fills the target, new or empty, from a snapshot.
+    The consumer's position lies in the target's folder. Repeating a run that died changes nothing twice. The first run
+    fills the target, new or empty, from a snapshot.
 
     Args:
         database: The folder.
         instance: Name of the capture instance.
-        target: The table to keep; made if it is not there. It has the captured columns, and may have more.
-        consumer: Name of this consumer: each has a position of its own.
+        target: The table to keep; created if missing. It has the captured columns, and may have more.
+        consumer: Name of this consumer: each has its own position.
         keys: The columns that identify a row, for an instance without a key; by default the instance's.
-        initial: Fill a target without a position from a snapshot. Else its rows are taken as they are, and changes are
-            applied from start_lsn on.
+        initial: Fill a target without a position from a snapshot. Else its rows are kept, and changes are applied from
+            start_lsn on.
         restart: Replace the rows of the target by those of a snapshot, in one commit, and go on from there.
         spark: The Spark session; by default the running one, or an embedded one.
         lock_wait_s: Seconds to wait for others that hold the target's folder.
 
-    Returns: What was applied; `paused` and `unread_commits` say what is not captured yet.
+    Returns: What was applied; `paused` and `unread_commits` describe changes that are not captured yet.
 
     Raises: CdcUsageError for a wrong parameter or a target that cannot be used or hold every value; LsnRangeError 313 if
-        cleanup passed the position; CdcError 22838 if a key has two rows, 22859 if the target or the database was replaced;
-        CommitConflictError if another writer won the commit: run again.
+        cleanup passed the position; CdcError 22838 if a key has two rows, 22859 if the target or the database was
+        replaced; CommitConflictError if another writer won the commit: run again.
     """
     if not consumer or not consumer.replace("-", "").replace("_", "").isalnum():
         raise CdcUsageError.bad_parameter(
@@ -177,9 +177,10 @@ def _applied(
 
 
 def _from_lsn(database: Database, instance: ChangeTable, stored: Lsn) -> Lsn:
-    """Return where a window begins. A low end that cleanup moved to the very next LSN removed nothing in between.
+    """Return the beginning of a window.
 
-    One at which the source began again did: what was written before was never captured.
+    A low end that cleanup moved to the very next LSN removed nothing in between. A low end where the source began again
+    did: earlier changes were never captured.
     """
     low = Lsn(instance.start_lsn)
     is_next = low.slot == 1 and low.scan_cycle == stored.scan_cycle + 1
@@ -191,7 +192,7 @@ def _from_lsn(database: Database, instance: ChangeTable, stored: Lsn) -> Lsn:
 
 
 def _check_place(database: Database, path: Location) -> None:
-    """Check that a target is a table of its own.
+    """Check that a target is a separate table.
 
     Raises: CdcUsageError.
     """
@@ -246,7 +247,7 @@ def _filled(
     state = open_table(aim.path)
     filling = first.rows
     if keeps_columns:
-        # Delta takes no append of a decimal into a wider one.
+        # Delta refuses to append a decimal to a wider one.
         known = {each.name.lower(): each for each in state.schema}
         columns = ((name, known[name.lower()]) for name in first.rows.columns)
         filling = filling.select(
@@ -311,7 +312,7 @@ def _merged(
             except (PySparkException, Py4JJavaError) as error:
                 if _TWICE not in str(error):
                     raise
-                # Another row of the key was there, or another writer inserted it. The source tells.
+                # The target had another row of the key, or another writer inserted it. The source decides.
                 known = read_version(session, aim.path, head_version(aim.path))
                 doubtful = rows.alias("n").where(f"{quote(OPERATION)} = {INSERT}")
                 doubtful = doubtful.join(known.alias("d"), _same_key(key, "n", "d"), "left_semi")
@@ -335,7 +336,7 @@ def _merged(
 
 
 def _refuse_twice_there(session: SparkSession, rows: DataFrame, aim: Target, key: Sequence[str]) -> None:
-    """Check that a target that others changed has no key of a batch twice: all its rows would get the same values.
+    """Check that a target that other writers changed has each key once: all its rows would get the same values.
 
     Raises: CdcError 22838 naming keys.
     """
@@ -366,7 +367,7 @@ def _merge(
     *,
     is_strict: bool,
 ) -> None:
-    """Merge net changes into the target. `is_strict`: fail, before anything is written, if a row that is new is there."""
+    """Merge net changes into the target. `is_strict`: fail, before anything is written, if a new row exists already."""
     merge, _ = merge_into(session, rows, target, _same_key(key, "t", "s"))
     values = {quote(name): F.col(f"s.{quote(name)}") for name in captured}
     operation = F.col(f"s.{quote(OPERATION)}")

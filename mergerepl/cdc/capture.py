@@ -34,7 +34,7 @@ from mergerepl.systables.cdc import (
 log = logging.getLogger(__name__)
 
 JOIN_EVERY = 32
-"""After so many cycles the small files are counted."""
+"""The small files are counted after this number of cycles."""
 
 SMALL_FILES = 64
 JOINED_BYTES = 4 << 20
@@ -74,9 +74,9 @@ def scan(
 def run_cycles(
     reader: LogReader, *, maxtrans: int, maxscans: int, is_asked_to_stop: Callable[[], bool] = lambda: False
 ) -> ScanResult:
-    """Run up to `maxscans` cycles while there is more to read, and nobody asked to stop. A cycle is never cut short.
+    """Run up to `maxscans` cycles, until everything is read or a stop is requested. A cycle is never cut short.
 
-    A publication that came meanwhile is served, too.
+    New publications are served, too.
 
     Raises: as `scan`.
     """
@@ -125,7 +125,7 @@ def log_reader(
 def held(reader: LogReader, purpose: str) -> Iterator[None]:
     """Hold the log for a command.
 
-    Raises: ScanInProgressError (22903) if somebody else holds it.
+    Raises: ScanInProgressError (22903) if another process holds it.
     """
     try:
         with reader.held(purpose):

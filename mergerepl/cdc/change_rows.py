@@ -34,10 +34,10 @@ from mergerepl.systables.cdc import (
 )
 
 _PHASES = {DELETE: 0, UPDATE_AFTER: 1, INSERT: 2}
-"""Of the first byte of seqval: deletes come before updates, updates before inserts."""
+"""The first byte of seqval: deletes come before updates, updates before inserts."""
 
 _LITERALS = 200
-"""So many LSNs are written into the query; more are joined."""
+"""Up to this number of LSNs are written into the query; more are joined."""
 
 _LSN = "lsn"
 
@@ -54,8 +54,8 @@ def change_rows(
         spark: The session.
         read: version, row_hash, before, after.
         lsns: The LSN of each version.
-        captured: Of each captured column, by ordinal: its name in the change table, its name in the source at the end of
-            the reading (None if it is not there), its type in the change table (Spark DDL).
+        captured: For each captured column, by ordinal: its name in the change table, its name in the source at the end of
+            the reading (None if missing), its type in the change table (Spark DDL).
 
     Returns: The columns of the change table, in order.
     """
@@ -176,7 +176,7 @@ MAX_COLUMNS = 1024
 
 
 def mask_bytes(ordinals: Iterable[int], columns: int) -> bytes:
-    """Return the mask with the bits of these ordinals (from 1) set, of an instance with so many captured columns."""
+    """Return the mask of an instance with this number of captured columns, with the bits of the ordinals (from 1) set."""
     number = 0
     for ordinal in ordinals:
         number |= 1 << (ordinal - 1)
@@ -194,7 +194,7 @@ def mask_length(columns: int) -> int:
 
 
 def has_bit(position: int, mask: bytes | None) -> bool:
-    """Return whether a mask has the bit of an ordinal (from 1); no mask, and an ordinal it does not have, is no."""
+    """True if a mask has the bit of an ordinal (from 1); False without a mask, or for an ordinal that it lacks."""
     if mask is None or not 0 < position <= 8 * len(mask):
         return False
     return bool(mask[-1 - (position - 1) // 8] >> ((position - 1) % 8) & 1)

@@ -1,7 +1,7 @@
 """Cleanup: raise the low end of each interval, then remove change rows older than the retention (cdc.md 9). No Spark.
 
-Readers open a change table before they read the low end. So the mark moves before the first row goes: a reader either has
-the rows in the version that it opened, or is refused.
+Readers open a change table before they read the low end. So the mark moves before the first row is removed: a reader
+either has the rows in its opened version, or is refused.
 """
 
 import logging
@@ -122,12 +122,12 @@ def cleanup_change_table(
     Args:
         database: The folder.
         instance: Name of the capture instance.
-        low_water_mark: The new low end: the LSN of a transaction. It is lowered to the smallest LSN of its time. None only
-            removes what lies below the present one.
+        low_water_mark: The new low end: the LSN of a transaction. It is lowered to the smallest LSN of its time. None
+            removes only the rows below the present one.
         threshold: Rows that one statement removes at most, except where a file has more.
         lock_wait_s: Seconds to wait for a scan that holds the log.
 
-    Raises: CdcUsageError 22985 if there is no such instance, 22964 if the LSN was given to no transaction, 22957 if it lies
+    Raises: CdcUsageError 22985 if the instance does not exist, 22964 if no transaction has this LSN, 22957 if it lies
         outside the instance's interval; ScanInProgressError (22903).
     """
     found = database_at(database)
@@ -190,7 +190,7 @@ def _unused(instances: list[ChangeTable], newest: bytes) -> str:
 
 
 def _cleaned(database: Database, instances: list[ChangeTable], threshold: int, mark: Lsn) -> CleanupResult:
-    """Remove the change rows below the low ends, then rows of lsn_time_mapping that no instance needs."""
+    """Remove the change rows below the low ends, then the rows of lsn_time_mapping that all instances have passed."""
     rows: dict[str, int] = {}
     failed: dict[str, str] = {}
     for each in instances:
@@ -233,7 +233,6 @@ def _note(database: Database, failed: dict[str, str]) -> None:
 
 
 def _remove_below(table: Location, mark: Lsn, threshold: int) -> int:
-    """Remove the rows of a change table below an LSN, a statement after the other. Returns how many went."""
     removed = 0
     for statement in list(_statements(table, mark, threshold)):
         with open_table(table).writing() as opened:
@@ -245,7 +244,7 @@ def _remove_below(table: Location, mark: Lsn, threshold: int) -> int:
 def _statements(table: Location, mark: Lsn, threshold: int) -> Iterator[str]:
     """Yield conditions of rows below an LSN: whole files first, oldest first, at most `threshold` rows at a time.
 
-    A larger file goes alone. Last comes what shares a file, or a scan cycle, with rows that stay.
+    A larger file has its own condition. Rows that share a file, or a scan cycle, with rows that stay come last.
     """
     files = open_table(table).files().to_pylist()
     cycle = quoted(SCAN_CYCLE)

@@ -65,7 +65,7 @@ NAME = "cdc"
 
 
 def is_shared(state: LogState) -> bool:
-    """Return whether another product is served from the log, too: then its log reader reads it, and no capture job."""
+    """True if another product reads the log too: then its log reader reads it, and no capture job."""
     return any(set(row.consumers) - {NAME} for row in state.sources.values())
 
 
@@ -85,7 +85,7 @@ class Capture:
     def __init__(self, database: Database) -> None:
         self.database = database
 
-    # -- what is wanted ------------------------------------------------------------------------------------------------
+    # -- wanted sources ------------------------------------------------------------------------------------------------
 
     def at_work(self) -> AbstractContextManager[None]:
         """Record nothing: `cdc status` looks at the log itself."""
@@ -225,7 +225,7 @@ class Capture:
                     )
         return steps
 
-    # -- what is decided -----------------------------------------------------------------------------------------------
+    # -- after the decision --------------------------------------------------------------------------------------------
 
     def write(self, cycle: Cycle) -> int:
         """Make the change tables of instances that begin, bring changed columns over, append the rows."""
@@ -281,7 +281,7 @@ class Capture:
             self.database.control.replace_where(CAPTURED_COLUMNS, rows, object_id=instance.object_id)
 
     def _begin(self, plan: Plan, begin: Mapping[str, Any]) -> None:
-        """Create change tables, in place of what is there, and state their instances, `change_tables` last."""
+        """Create change tables, replacing existing ones, and state their instances, `change_tables` last."""
         created = CommitMark(plan.after.database.database_id, f"cdc:create:{plan.scan_cycle}")
         control = self.database.control
         instances = [_instance(each) for each in begin["instances"]]
@@ -303,7 +303,7 @@ class Capture:
         failpoint("cdc.after_change_tables")
 
     def _end_paused(self, plan: Plan) -> None:
-        """Note where instances of paused sources end, and that those of sources in this cycle do not end any more."""
+        """Record the ends of instances of paused sources, and clear those of sources in this cycle."""
         paused = {each.object_id: each.is_gone for each in plan.paused}
         read = {source.object_id for source in plan.sources}
         before = self.database.instances()
@@ -357,10 +357,10 @@ def _is_mapped(source: SourcePlan, rows: Sequence[ReadRows]) -> bool:
 
 
 def _loses(frame: DataFrame, column: str, type_: str) -> bool:
-    """Return whether a value of a column is none of another type; also where no value can be: a struct has other fields."""
+    """True if a value of a column does not fit another type, or if a cast cannot decide it: a struct has other fields."""
     old = frame.schema[column].dataType
     if _names_inside(old) != _names_inside(DataType.fromDDL(type_)):
-        # A cast goes by the places of fields, and would take one for another.
+        # A cast matches fields by position, and would mix them up.
         return True
     value = F.col(quote(column))
     back = value.try_cast(type_).try_cast(old)
@@ -385,7 +385,7 @@ def _instance(stated: Mapping[str, Any]) -> ChangeTable:
 def _create(
     table: Location, captured: Sequence[CapturedColumn], types: Mapping[str, Any], mark: CommitMark
 ) -> None:
-    """Create an empty change table; what is at its place is removed."""
+    """Create an empty change table, replacing an existing one."""
     remove_table(table)
     leading, trailing = (
         [field(each.name, json_of(each.type)) for each in part] for part in (LEADING, TRAILING)
@@ -425,7 +425,7 @@ def columns_after(
 
 
 def _is_of(column: CapturedColumn, change: ColumnChange, is_mapped: bool) -> bool:
-    """Return whether a column that is added to the source is this one of the change table."""
+    """True if a column added to the source is this column of the change table."""
     if is_mapped:
         return column.column_id == change.column_id
     return column.column_name.lower() == change.new_name.lower()
@@ -441,5 +441,5 @@ def retyped(before: Sequence[CapturedColumn], after: Sequence[CapturedColumn]) -
 
 
 def is_wider(old: str, new: str) -> bool:
-    """Return whether every value of a type is one of another type; False for nested types."""
+    """True if every value of a type fits another type; False for nested types."""
     return "<" not in old + new and fits(json_of(old), json_of(new))

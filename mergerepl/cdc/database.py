@@ -1,4 +1,4 @@
-"""The tables of Change Data Capture of one folder as values. Everything here works without Spark."""
+"""The tables of Change Data Capture of one folder as values. Without Spark."""
 
 import os
 from dataclasses import dataclass
@@ -72,7 +72,7 @@ class Database(ControlDatabase):
     def instance(self, name: str) -> ChangeTable:
         """Return a capture instance by its name; case is ignored.
 
-        Raises: CdcUsageError 22985 if there is none.
+        Raises: CdcUsageError 22985 if it does not exist.
         """
         known = self.instances()
         found = next((row for row in known if row.capture_instance.lower() == name.strip().lower()), None)
@@ -86,7 +86,7 @@ class Database(ControlDatabase):
         return sorted(rows, key=lambda row: row.column_ordinal)
 
     def key(self, object_id: int) -> list[IndexColumn]:
-        """Return the key columns of an instance, in order; none where it has no key."""
+        """Return the key columns of an instance, in order; empty without a key."""
         rows = (row for row in self.control.rows(INDEX_COLUMNS) if row.object_id == object_id)
         return sorted(rows, key=lambda row: row.index_ordinal)
 
@@ -114,6 +114,6 @@ class Database(ControlDatabase):
 def database_at(database: str | os.PathLike[str]) -> Database:
     """Return the database in a folder.
 
-    Raises: ConfigurationError if there is no such folder.
+    Raises: ConfigurationError if the folder does not exist.
     """
     return Database(Location.of(roots.existing(os.fspath(database))))

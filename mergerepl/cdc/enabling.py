@@ -1,4 +1,4 @@
-"""Databases: enabled, disabled, taken over after a move or a copy (cdc.md 1 and 4)."""
+"""Databases: enable, disable, and adopt after a move or a copy (cdc.md 1 and 4)."""
 
 import os
 import uuid
@@ -26,11 +26,11 @@ DEFAULT_LOG_RETENTION = "7 days"
 
 
 def enable_db(database: str | os.PathLike[str], *, log_retention: str = DEFAULT_LOG_RETENTION) -> bool:
-    """Enable a folder of Delta tables for Change Data Capture. Returns False if it was already: nothing is changed then.
+    """Enable a folder of Delta tables for Change Data Capture. Returns False, without changes, if it was enabled already.
 
-    `log_retention` is how long removed files of captured tables are kept at least (`enable_table` sets it).
+    `log_retention` is the minimum time that removed files of captured tables are kept (`enable_table` sets it).
 
-    Raises: ConfigurationError if there is no such folder; CdcUsageError; ScanInProgressError.
+    Raises: ConfigurationError if the folder does not exist; CdcUsageError; ScanInProgressError.
     """
     found = database_at(database)
     retention = _retention(log_retention)
@@ -55,7 +55,7 @@ def _retention(text: str) -> timedelta:
 def disable_db(database: str | os.PathLike[str]) -> bool:
     """Disable a database: all capture instances with their rows, and the jobs. Returns False if it was not enabled.
 
-    The log reader's table stays: LSNs of another life of the database are higher.
+    The log reader's table stays: if the database is enabled again, its LSNs are higher.
 
     Raises: ScanInProgressError.
     """
@@ -76,14 +76,14 @@ def disable_db(database: str | os.PathLike[str]) -> bool:
 
 
 def is_cdc_enabled(database: str | os.PathLike[str]) -> bool:
-    """Return whether a database is enabled."""
+    """True if a database is enabled."""
     return database_at(database).is_enabled
 
 
 def adopt(database: str | os.PathLike[str]) -> bool:
-    """Take over a database whose folder was moved or copied. Returns whether a new epoch began: it was a copy.
+    """Take over a database whose folder was moved or copied. Returns True if it was a copy, so that a new epoch began.
 
-    Raises: LogReaderError if there is no log reader; ScanInProgressError.
+    Raises: LogReaderError if the log reader's table is missing; ScanInProgressError.
     """
     found = database_at(database)
     reader = log_reader(found)

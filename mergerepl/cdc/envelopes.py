@@ -36,10 +36,10 @@ def to_debezium(changes: DataFrame, database: str | os.PathLike[str], instance: 
         instance: Name of the capture instance.
 
     Returns: before and after (structs of the captured columns, or NULL), op (c, u, d), source (schema, table, commit_lsn,
-    change_lsn, ts_ms: when it was committed), ts_ms (the same). LSNs are written as epoch:cycle:slot, in hexadecimal. Rows
-    of one LSN are in the order of `change_lsn`.
+    change_lsn, ts_ms: the commit time), ts_ms (the same). LSNs are written as epoch:cycle:slot, in hexadecimal. Rows of
+    one LSN are in the order of `change_lsn`.
 
-    Raises: CdcUsageError 22985 if there is no such instance.
+    Raises: CdcUsageError 22985 if the instance does not exist.
     """
     found = database_at(database)
     chosen = found.instance(instance)
@@ -76,7 +76,7 @@ def to_debezium(changes: DataFrame, database: str | os.PathLike[str], instance: 
 
 
 def _colons(name: str, *lengths: int) -> Column:
-    """Return bytes in hexadecimal, with colons between parts of so many bytes."""
+    """Return bytes in hexadecimal, with colons between parts of the given lengths."""
     parts, at = [], 1
     for length in lengths:
         parts.append(F.lower(F.hex(F.substring(name, at, length))))

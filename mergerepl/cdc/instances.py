@@ -66,13 +66,13 @@ def enable_table(
         source_name: The table's folder; with its schema before it (`bronze/eu/orders`) if `source_schema` is not given.
         source_schema: The folder below the database that holds the table; `dbo` for the database itself.
         capture_instance: The instance's name; by default `<schema>_<table>`.
-        supports_net_changes: Whether net changes can be asked for; by default if there is a key.
+        supports_net_changes: Whether net changes can be queried; by default True if the table has a key.
         role_name: Stored and shown only.
-        index: The columns that identify a row: without NULLs and duplicates. A list, or names with commas between them; by
-            default the key of the article that publishes the table, if there is one.
+        index: The columns that identify a row: without NULLs and duplicates. A list, or comma-separated names; by default
+            the key of the article that publishes the table.
         index_name: A name for the key; stored and shown only.
         captured_column_list: The columns to capture; by default all whose names do not begin with `__sys`.
-        on_gap: What becomes of versions whose feed is gone: `compare` or `stop`.
+        on_gap: How versions without a feed are handled: `compare` or `stop`.
         spark: The Spark session; by default the running one, or an embedded one.
         lock_wait_s: Seconds to wait for others that hold the folder.
 
@@ -123,7 +123,7 @@ def enable_table(
 
 
 def _set_properties(reader: LogReader, wanted: NewInstance, retention: timedelta) -> None:
-    """Set on the source what is missing: the feed on, files kept as long as the database says, the log 30 days."""
+    """Set missing properties of the source: the feed on, files kept for the database's retention, the log 30 days."""
     table = wanted.state
     missing = {} if table.metadata.change_data_feed else {CDF_PROPERTY: "true"}
     files = retention_properties(table.properties, retention)
@@ -131,7 +131,7 @@ def _set_properties(reader: LogReader, wanted: NewInstance, retention: timedelta
     missing |= {name: value for name, value in files.items() if name == FILE_RETENTION}
     missing |= {name: value for name, value in logs.items() if name == LOG_RETENTION}
     if FILE_RETENTION in missing and LOG_RETENTION not in missing and LOG_RETENTION in table.properties:
-        # Delta compares the two, and takes its default where a command does not state the other one.
+        # Delta compares the two, with its default for one that a command does not state.
         missing[LOG_RETENTION] = table.properties[LOG_RETENTION]
     if not missing:
         return
@@ -211,9 +211,9 @@ def disable_table(
     capture_instance: str,
     lock_wait_s: float = 0.0,
 ) -> list[str]:
-    """End an instance of a table, or `all`: its change table goes with all its rows. Returns the names.
+    """End an instance of a table, or `all`: its change table is removed with all its rows. Returns the names.
 
-    Raises: CdcUsageError if there is none; ScanInProgressError.
+    Raises: CdcUsageError if the table has none; ScanInProgressError.
     """
     found = database_at(database)
     found.require_enabled()
@@ -242,7 +242,7 @@ def disable_table(
 def help_change_data_capture(
     database: str | os.PathLike[str], source_name: str | None = None, *, source_schema: str | None = None
 ) -> list[CaptureInstance]:
-    """Return the capture instances: of all tables, or of one.
+    """Return the capture instances of all tables, or of one.
 
     Raises: CdcUsageError if the database is not enabled.
     """
@@ -290,7 +290,7 @@ def _shown(database: Database, source: LogReaderRow, instance: ChangeTable) -> C
 def is_tracked_by_cdc(
     database: str | os.PathLike[str], source_name: str, *, source_schema: str = DBO
 ) -> bool:
-    """Return whether a table has a capture instance."""
+    """True if a table has a capture instance."""
     found = database_at(database)
     return found.is_enabled and bool(
         help_change_data_capture(database, source_name, source_schema=source_schema)
@@ -300,7 +300,7 @@ def is_tracked_by_cdc(
 def get_captured_columns(database: str | os.PathLike[str], instance: str) -> list[CapturedColumn]:
     """Return the captured columns of an instance, by ordinal.
 
-    Raises: CdcUsageError if there is no such instance.
+    Raises: CdcUsageError if the instance does not exist.
     """
     found = database_at(database)
     return found.captured(found.instance(instance).object_id)

@@ -13,7 +13,7 @@ from mergerepl.model.cdc import Job
 CAPTURE: Final = "capture"
 CLEANUP: Final = "cleanup"
 LOG_READER: Final = "logreader"
-"""In place of the capture job where transactional publications are served from the same log."""
+"""Replaces the capture job where transactional publications are served from the same log."""
 
 JOB_TYPES: Final = (CAPTURE, CLEANUP, LOG_READER)
 
@@ -48,7 +48,7 @@ _UNITS = {"pollinginterval": "seconds", "retention": "minutes"}
 
 
 def new_job(database_id: str, job_type: str, given: Mapping[str, Any], *, requested: str = STARTED) -> Job:
-    """Return a job with its defaults, and what was given.
+    """Return a job with its defaults and the given parameters.
 
     Raises: CdcUsageError.
     """
@@ -63,9 +63,9 @@ def new_job(database_id: str, job_type: str, given: Mapping[str, Any], *, reques
 
 
 def changed_job(job: Job, given: Mapping[str, Any]) -> Job:
-    """Return a job with other parameters; None leaves one as it is.
+    """Return a job with other parameters; None keeps a parameter.
 
-    `continuous` False has a pollinginterval of 0; a pollinginterval above 0 makes the job continuous, if that is not given.
+    `continuous` False has a pollinginterval of 0; one above 0 makes the job continuous, unless `continuous` is given.
 
     Raises: CdcUsageError.
     """
@@ -88,7 +88,7 @@ def changed_job(job: Job, given: Mapping[str, Any]) -> Job:
 
 
 def check_parameters(**given: int) -> None:
-    """Check numbers that jobs, and the commands that do their work by hand, have in common.
+    """Check the numbers that jobs and their manual commands share.
 
     Raises: CdcUsageError.
     """
@@ -121,9 +121,9 @@ def with_default_jobs(database_id: str, jobs: Sequence[Job], *, is_shared: bool)
 
 
 def fitting_jobs(database_id: str, jobs: Sequence[Job], *, is_shared: bool) -> list[Job]:
-    """Return the jobs when publications come to the log, or the last one has gone: one job reads it, with its defaults.
+    """Return the jobs after the log got its first publication or lost its last one: one default job reads it.
 
-    A job that was dropped does not come back.
+    A dropped job does not come back.
     """
     leaving, coming = (CAPTURE, LOG_READER) if is_shared else (LOG_READER, CAPTURE)
     kept = [job for job in jobs if job.job_type != leaving]

@@ -1,7 +1,7 @@
 """The jobs of a database: `cdc_jobs`. `mergerepl agent run` runs them (cdc.md 9). No Spark.
 
 `capture` captures changes, `cleanup` removes old change rows. Where transactional publications are served from the same
-log, `logreader` stands in place of `capture` and reads for both. The two change places by themselves.
+log, `logreader` replaces `capture` and reads for both. The two replace each other automatically.
 """
 
 import os
@@ -34,10 +34,10 @@ WAIT_S = 60.0
 
 
 class JobParameters(TypedDict, total=False):
-    """The parameters of a job, with their defaults. None leaves a parameter as it is.
+    """The parameters of a job, with their defaults. None keeps a parameter.
 
     capture and logreader: maxtrans (1,000), transactions of a cycle at most; maxscans (10), cycles before it waits;
-    continuous (True), whether it goes on after it waited; pollinginterval (5), seconds to wait.
+    continuous (True), whether it continues after waiting; pollinginterval (5), seconds to wait.
     cleanup: retention (4,320), minutes that change rows are kept; threshold (5,000), rows of a statement at most; schedule
     (`02:00`), time of day, local.
     """
@@ -69,7 +69,7 @@ def add_job(
     lock_wait_s: float = WAIT_S,
     **parameters: Unpack[JobParameters],
 ) -> Job:
-    """Create a job. A database has one of each type; they come with its first capture instance.
+    """Create a job. A database has one of each type; its first capture instance creates them.
 
     Args:
         database: The folder.
@@ -78,8 +78,8 @@ def add_job(
         lock_wait_s: Seconds to wait for a scan that holds the log.
         parameters: `JobParameters`.
 
-    Raises: CdcUsageError for a wrong parameter, or if there is a job of this type; CdcError 22911 for a capture job beside
-        publications; ScanInProgressError (22903).
+    Raises: CdcUsageError for a wrong parameter, or if a job of this type exists; CdcError 22911 for a capture job if
+        publications read the log; ScanInProgressError (22903).
     """
     checked_type(job_type)
     found = database_at(database)
@@ -109,11 +109,11 @@ def change_job(
     lock_wait_s: float = WAIT_S,
     **parameters: Unpack[JobParameters],
 ) -> Job:
-    """Change parameters of a job; None leaves one as it is. It takes effect when the job is stopped and started.
+    """Change parameters of a job; None keeps a parameter. The change takes effect when the job is stopped and started.
 
     Args: as `add_job`.
 
-    Raises: CdcUsageError for a wrong parameter, or if there is no such job; ScanInProgressError (22903).
+    Raises: CdcUsageError for a wrong parameter, or if the job does not exist; ScanInProgressError (22903).
     """
     return _with(database, job_type, lambda job: changed_job(job, parameters), lock_wait_s)
 
@@ -121,7 +121,7 @@ def change_job(
 def drop_job(database: str | os.PathLike[str], job_type: str, *, lock_wait_s: float = WAIT_S) -> None:
     """Remove a job; if it runs, its cycle is finished first.
 
-    Raises: CdcUsageError if there is no such job; ScanInProgressError (22903).
+    Raises: CdcUsageError if the job does not exist; ScanInProgressError (22903).
     """
 
     def drop(jobs: Sequence[Job]) -> list[Job]:
@@ -134,9 +134,9 @@ def drop_job(database: str | os.PathLike[str], job_type: str, *, lock_wait_s: fl
 def start_job(
     database: str | os.PathLike[str], job_type: str = CAPTURE, *, lock_wait_s: float = WAIT_S
 ) -> Job:
-    """Ask for a job to run: an agent takes it up within a second. Without an agent nothing runs.
+    """Request a start of a job: a running agent starts it within a second.
 
-    Raises: CdcUsageError if there is no such job; ScanInProgressError (22903).
+    Raises: CdcUsageError if the job does not exist; ScanInProgressError (22903).
     """
     return _with(
         database,
@@ -156,15 +156,15 @@ def stop_job(
     of_start: int | None = None,
     lock_wait_s: float = WAIT_S,
 ) -> Job:
-    """Ask for a job to stop. A cycle that runs is finished before this returns; nothing is lost.
+    """Request a stop of a job, and wait until its running cycle is finished; no change is lost.
 
     Args:
         database: The folder.
-        job_type: As of `add_job`.
+        job_type: As for `add_job`.
         of_start: Stop only this start of the job (its `starts`): a later one goes on.
         lock_wait_s: Seconds to wait for a cycle that runs.
 
-    Raises: CdcUsageError if there is no such job; ScanInProgressError (22903).
+    Raises: CdcUsageError if the job does not exist; ScanInProgressError (22903).
     """
     return _with(
         database,

@@ -22,7 +22,7 @@ _OPERATORS: Final = {
 
 
 def get_min_lsn(database: str | os.PathLike[str], instance: str) -> Lsn:
-    """Return the low end of an instance's validity interval; zero of an instance that is not there, as in the original.
+    """Return the low end of an instance's validity interval; zero if the instance does not exist, as in SQL Server.
 
     Raises: CdcUsageError 22901 if the database is not enabled.
     """
@@ -44,7 +44,7 @@ def get_max_lsn(database: str | os.PathLike[str]) -> Lsn | None:
 def increment_lsn(lsn: bytes | str) -> Lsn:
     """Return the next LSN: the beginning of the window after one that ended with `lsn`.
 
-    Raises: CdcUsageError 22964 if this is no LSN, or the highest one.
+    Raises: CdcUsageError 22964 if it is not an LSN, or is the highest one.
     """
     return _neighbour(lsn, Lsn.incremented)
 
@@ -52,7 +52,7 @@ def increment_lsn(lsn: bytes | str) -> Lsn:
 def decrement_lsn(lsn: bytes | str) -> Lsn:
     """Return the LSN before.
 
-    Raises: CdcUsageError 22964 if this is no LSN, or zero.
+    Raises: CdcUsageError 22964 if it is not an LSN, or is zero.
     """
     return _neighbour(lsn, Lsn.decremented)
 
@@ -77,12 +77,12 @@ def lsn_of_text(lsn: bytes | str) -> Lsn:
 
 
 def map_time_to_lsn(database: str | os.PathLike[str], operator: str, time: datetime) -> Lsn | None:
-    """Return the LSN that an operator finds for a time; None if there is none.
+    """Return the LSN that an operator finds for a time, or None.
 
     Args:
         database: The folder.
         operator: `largest less than`, `largest less than or equal`, `smallest greater than` or `smallest greater than or
-            equal`: which of the LSNs whose tran_end_time is so.
+            equal`: the relation of the LSN's tran_end_time to `time`.
         time: A time; one without a zone is local.
 
     Raises: CdcUsageError 22901; 22990 for another operator.
@@ -147,9 +147,9 @@ def _transaction(database: Database, where: str, order: str) -> tuple[int, int, 
 
 
 def version_of(database: str | os.PathLike[str], instance: str, lsn: bytes | str) -> int:
-    """Return the version of an instance's source that has all changes up to an LSN, and none after it.
+    """Return the version of an instance's source that has exactly the changes up to an LSN.
 
-    Raises: CdcUsageError 22985 if there is no such instance; LsnRangeError if the LSN is not in its interval.
+    Raises: CdcUsageError 22985 if the instance does not exist; LsnRangeError if the LSN is not in its interval.
     """
     found = database_at(database)
     chosen = found.instance(instance)
@@ -159,9 +159,9 @@ def version_of(database: str | os.PathLike[str], instance: str, lsn: bytes | str
 def lsn_of(database: str | os.PathLike[str], instance: str, version: int) -> Lsn | None:
     """Return the highest LSN whose changes are in a version of an instance's source: the inverse of `version_of`.
 
-    None if the version was not read yet, lies before the instance's interval, or inside a gap that was compared as a whole.
+    None if the version is unread, lies before the instance's interval, or inside a gap that was compared as a whole.
 
-    Raises: CdcUsageError 22985 if there is no such instance.
+    Raises: CdcUsageError 22985 if the instance does not exist.
     """
     found = database_at(database)
     chosen = found.instance(instance)
@@ -185,10 +185,9 @@ class Switch(NamedTuple):
 def switch_lsn(database: str | os.PathLike[str], old: str, new: str) -> Switch:
     """Return how a consumer moves between two instances of one table: `old` below the LSN, `new` from it on.
 
-    Values that were written to the new columns before are in neither instance: take them once from
-    `cdc.snapshot(database, new, lsn)`.
+    Earlier values of the new columns are in neither instance: take them once from `cdc.snapshot(database, new, lsn)`.
 
-    Raises: CdcUsageError 22985 if there is no such instance, 22990 if they are of two tables, or `new` began first.
+    Raises: CdcUsageError 22985 if the instance does not exist, 22990 if they are of two tables, or `new` began first.
     """
     found = database_at(database)
     before, after = found.instance(old), found.instance(new)

@@ -37,7 +37,7 @@ _FEED_OFF = (
 
 
 def status(database: str | os.PathLike[str]) -> DatabaseStatus:
-    """Return how far each source was read, until when VACUUM is safe, and the validity interval of the database.
+    """Return the position of each source, the latest safe time for VACUUM, and the validity interval of the database.
 
     Raises: CdcUsageError if the database is not enabled.
     """
@@ -61,7 +61,7 @@ def status(database: str | os.PathLike[str]) -> DatabaseStatus:
 
 
 def source_status(database: Database, instance: ChangeTable) -> SourceStatus:
-    """Return how far the source of an instance was read."""
+    """Return the position of an instance's source."""
     return _source(database, read_state(database.log).sources[instance.source_object_id], [instance])
 
 
@@ -74,7 +74,7 @@ def _source(database: Database, row: LogReaderRow, instances: list[ChangeTable])
         if head is not None and head > row.position:
             oldest = moment_of_ns(written_ns(path, row.position + 1))
     except (StoreError, FileNotFoundError):
-        # A truncated log: nothing says when its oldest unread commit was.
+        # A truncated log: the time of the oldest unread commit is unknown.
         oldest = None
     metadata = metadata_of(row)
     kept = metadata.configuration
@@ -104,8 +104,8 @@ def _source(database: Database, row: LogReaderRow, instances: list[ChangeTable])
 def warnings_of(found: DatabaseStatus, now: datetime) -> list[StatusWarning]:
     """Return the problems of sources: paused ones, and unread commits whose files or log entries may soon be removed.
 
-    Unread commits older than 30 seconds are a warning: consumers have an older state. So is less than a quarter of the time
-    left, and a feed that is off; no time left is critical, as a paused source is. Pure.
+    Warnings: unread commits older than 30 seconds (consumers have an older state), less than a quarter of the time left, a
+    feed that is off. Critical: no time left, or a paused source. Pure.
     """
     warnings = []
     for each in found.sources:
@@ -141,7 +141,7 @@ def warnings_of(found: DatabaseStatus, now: datetime) -> list[StatusWarning]:
 
 
 def problems_at(database: str | os.PathLike[str]) -> tuple[str, ...]:
-    """Return the problems of the captured tables of a folder, or why they are unknown; none if CDC is not enabled."""
+    """Return the problems of the captured tables of a folder, or why they are unknown; empty if CDC is not enabled."""
     found = database_at(database)
     if not found.is_enabled:
         return ()
@@ -173,9 +173,9 @@ def scan_sessions(database: str | os.PathLike[str], *, limit: int = 20) -> list[
 
 
 def get_ddl_history(database: str | os.PathLike[str], instance: str) -> list[DdlEntry]:
-    """Return what was changed of the columns of an instance's source since the instance began, in order of LSNs.
+    """Return the column changes of an instance's source since the instance began, in order of LSNs.
 
-    Raises: CdcUsageError if there is no such instance.
+    Raises: CdcUsageError if the instance does not exist.
     """
     found = database_at(database)
     chosen = found.instance(instance)

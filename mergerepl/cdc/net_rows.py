@@ -38,7 +38,7 @@ MERGE = 5
 """`__$operation` of a row to be inserted or updated, whichever it needs."""
 
 _CHUNK = 7
-"""So many bytes of a mask are one number, without its sign."""
+"""Bytes of a mask that fit one number without its sign."""
 
 IS_DOUBTFUL, _LAST, _THERE, _KEY = (
     f"{RESERVED_PREFIX}{name}" for name in ("doubtful", "last", "there", "key")
@@ -51,10 +51,10 @@ def net_rows(
 ) -> DataFrame:
     """Return the net changes of rows of a change table, and doubtful keys.
 
-    A key is doubtful whose events are not those of one row: it had two rows at once, or may have had. Its net change is
-    what the source has at the window's end, not its last event.
+    A key is doubtful if its events do not fit one row: it had two rows at once, or may have had. Its net change is the
+    source's row at the window's end, not its last event.
 
-    `compared` are the columns by which that shows: those that the source has at the window's end.
+    `compared` are the columns for that check: those that the source has at the window's end.
 
     Returns: __$start_lsn (of the last change), __$operation, __$update_mask (NULL but with `all with mask` for 4), the
     captured columns with their last values, __$seqval of the last change, to sort by, and DOUBTFUL.
@@ -109,7 +109,7 @@ def net_of_table(
         at_end: The captured columns of the source's rows of these keys: at most one of each.
         key: The columns that identify a row.
         captured: The captured columns.
-        option: Of `NET_OPTIONS`.
+        option: One of `NET_OPTIONS`.
     """
     there = F.struct(*(F.col(quote(name)).alias(f"c{i}") for i, name in enumerate(captured)))
     found = at_end.select(
@@ -138,7 +138,7 @@ def net_of_table(
 
 
 def is_bit_set_column(position: int, mask: Column) -> Column:
-    """Return whether a mask in a column has the bit of an ordinal; False where it has no such bit, or is NULL."""
+    """True if a mask in a column has the bit of an ordinal; False if the mask lacks that bit or is NULL."""
     place, bit = divmod(position - 1, 8)
     if position < 1:
         return F.lit(False)

@@ -41,7 +41,7 @@ class NewInstance:
 
 
 def names_in(stated: Sequence[str] | str | None) -> tuple[str, ...] | None:
-    """Return a list of columns; as text they have commas between them, and may stand in "" or []."""
+    """Return a list of columns; a text has comma-separated names, optionally in "" or []."""
     if stated is None:
         return None
     if isinstance(stated, str):
@@ -117,7 +117,7 @@ def checked(
 
 
 def article_key(root: Location, path: str) -> tuple[str, ...]:
-    """Return the key of the merge article that a table is; none if it is none."""
+    """Return the key of the merge article that publishes a table, or an empty tuple."""
     replica = Replica(root)
     if not replica.control.exists(ARTICLES):
         return ()

@@ -1,4 +1,4 @@
-"""The query functions of an instance: changes between two LSNs, what their masks say, rows at an LSN (cdc.md 6).
+"""The query functions of an instance: changes between two LSNs, their column masks, rows at an LSN (cdc.md 6).
 
 `get_all_changes` is `fn_cdc_get_all_changes_<instance>`, `get_net_changes` is `fn_cdc_get_net_changes_<instance>`.
 """
@@ -54,7 +54,7 @@ _SHOWN_KEYS = 5
 
 @dataclass(frozen=True)
 class Window:
-    """The rows of a change table between two LSNs, both included: its columns, as they were when it was opened."""
+    """The rows of a change table between two LSNs, both included: its columns are those at the time of opening."""
 
     instance: ChangeTable
     from_lsn: Lsn
@@ -85,10 +85,10 @@ def open_window(
 ) -> Window:
     """Return the rows of an instance between two LSNs.
 
-    Raises: CdcUsageError 22985 if there is no such instance; LsnRangeError 313 if the range is not in its interval.
+    Raises: CdcUsageError 22985 if the instance does not exist; LsnRangeError 313 if the range is not in its interval.
     """
     first, last = (None if lsn is None else lsn_of_text(lsn) for lsn in (from_lsn, to_lsn))
-    # The gate is read before the change table is opened: what it shows is in the table by then.
+    # The gate is read before the change table is opened, so the table has all rows up to the gate.
     gate = database.max_lsn()
     chosen = database.instance(instance)
     first, last = check_range(chosen, first, last, gate=gate)
@@ -220,11 +220,11 @@ def net_of(database: Database, window: Window, key: tuple[str, ...], option: str
 def with_rows_at_end(
     database: Database, window: Window, net: DataFrame, doubtful: DataFrame, key: tuple[str, ...], option: str
 ) -> DataFrame:
-    """Return net changes in which keys get the row that the source has at the window's end: events do not tell theirs.
+    """Return net changes with the source's row at the window's end for keys whose events do not determine it.
 
     `doubtful` has the key, and the __$start_lsn and __$seqval of the last event.
 
-    Raises: CdcError 22838 if the source has two rows of such a key there, 22859 if that cannot be read any more.
+    Raises: CdcError 22838 if the source has two rows of such a key there, 22859 if that version cannot be read any more.
     """
     doubtful = keep_in_memory(doubtful)
     same_key = all_true([F.col(f"n.{quote(each)}").eqNullSafe(F.col(f"d.{quote(each)}")) for each in key])
@@ -273,7 +273,7 @@ def _check_option(option: str, allowed: tuple[str, ...]) -> None:
 def get_column_ordinal(database: str | os.PathLike[str], instance: str, column: str) -> int | None:
     """Return the place of a captured column, from 1: its bit in the mask; None if the instance does not capture it.
 
-    Raises: CdcUsageError 22985 if there is no such instance.
+    Raises: CdcUsageError 22985 if the instance does not exist.
     """
     found = database_at(database)
     captured = found.captured(found.instance(instance).object_id)
@@ -285,7 +285,7 @@ def is_bit_set(position: int, mask: bytes | None) -> bool: ...
 @overload
 def is_bit_set(position: int, mask: Column) -> Column: ...
 def is_bit_set(position: int, mask: bytes | Column | None) -> bool | Column:
-    """Return whether a mask has the bit of an ordinal (from 1): of bytes as bool, of a Column as Column. NULL has none."""
+    """True if a mask has the bit of an ordinal (from 1): bytes give bool, a Column gives a Column. NULL has no bits."""
     return is_bit_set_column(position, mask) if isinstance(mask, Column) else has_bit(position, mask)
 
 
@@ -300,9 +300,9 @@ def has_column_changed(
 def has_column_changed(
     database: str | os.PathLike[str], instance: str, column: str, mask: bytes | Column | None
 ) -> bool | Column:
-    """Return whether a mask says that a captured column changed: of bytes as bool, of a Column as Column.
+    """True if a mask marks a captured column as changed: bytes give bool, a Column gives a Column.
 
-    Raises: CdcUsageError 22985 if there is no such instance, 22930 if it does not capture the column.
+    Raises: CdcUsageError 22985 if the instance does not exist, 22930 if it does not capture the column.
     """
     ordinal = get_column_ordinal(database, instance, column)
     if ordinal is None:
@@ -328,9 +328,9 @@ def snapshot(
 ) -> Snapshot:
     """Return the rows of an instance's source at exactly an LSN, and that LSN; by default the highest one.
 
-    The rows are read when they are used: files that VACUUM removed meanwhile fail then.
+    The rows are read lazily: reading fails if VACUUM removed their files by then.
 
-    Raises: CdcUsageError 22985 if there is no such instance; LsnRangeError if the LSN is not in its interval; CdcError
+    Raises: CdcUsageError 22985 if the instance does not exist; LsnRangeError if the LSN is not in its interval; CdcError
         22859 if the source cannot be read at that version any more.
     """
     found = database_at(database)

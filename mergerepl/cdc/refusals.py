@@ -1,6 +1,6 @@
-"""What Change Data Capture refuses, each with its text and the number of the original.
+"""Refusals of Change Data Capture, each with its text and SQL Server's error number.
 
-| error | what it says | exit |
+| error | meaning | exit |
 |---|---|---|
 | CdcError | it failed for good | 1 |
 | CdcUsageError | a parameter or a name is wrong | 2 |
@@ -18,7 +18,7 @@ _NOTHING = "Nothing was changed."
 
 
 class CdcError(MergeReplError):
-    """Change Data Capture cannot do what was asked. `number` is the error's number in the original."""
+    """Change Data Capture failed. `number` is SQL Server's error number."""
 
     def __init__(self, number: int, message: str, **facts: Any) -> None:
         super().__init__(message, number=number, **facts)
@@ -85,7 +85,7 @@ class CdcUsageError(CdcError):
 
     @classmethod
     def no_such_source(cls, source: str, why: str) -> Self:
-        """22931: there is no such table."""
+        """22931: the table does not exist."""
         return cls(
             22931,
             f"Table '{source}' cannot be captured: {why}. {_NOTHING} Name a Delta table by its folder below the database.",
@@ -164,7 +164,7 @@ class CdcUsageError(CdcError):
 
     @classmethod
     def no_such_instance(cls, name: str, known: Sequence[str]) -> Self:
-        """22985: there is no such instance."""
+        """22985: the instance does not exist."""
         listed = f"There are: {', '.join(known)}." if known else "There is none."
         return cls(22985, f"There is no capture instance '{name}'. {listed}", capture_instance=name)
 
@@ -191,12 +191,12 @@ class CdcUsageError(CdcError):
 
     @classmethod
     def later(cls, what: str, way_out: str) -> Self:
-        """A word of a later version."""
+        """A capability that this version lacks."""
         return cls(22905, f"{what} is for a later version. {way_out}")
 
 
 class LsnRangeError(CdcError):
-    """A range of LSNs is not inside the validity interval (313). `reason` says how, `low` and `high` are the interval."""
+    """A range of LSNs is outside the validity interval (313), `low` to `high`. `reason` is the kind of error."""
 
     alternate_number = 208
 

@@ -33,18 +33,18 @@ def resume(
     spark: SparkSession | None = None,
     lock_wait_s: float = 0.0,
 ) -> bool:
-    """Let a paused source in again: what is unread gets new LSNs. Returns False if it was not paused, and `restart` is.
+    """Resume a paused source: its unread commits get new LSNs. Returns False if it was not paused and `restart` is False.
 
     Args:
         database: The folder.
         instance: A capture instance of the source.
-        compare: Let a gap be compared from now on.
+        compare: Bridge gaps by comparing versions from now on.
         restart: Begin all instances of the source again at its head; consumers get 313 and take a snapshot.
         spark: The Spark session.
         lock_wait_s: Seconds to wait for others that hold the log.
 
-    Raises: CdcUsageError if there is no such instance; CdcError if the next cycle would pause the source again (nothing was
-        changed then); ScanInProgressError.
+    Raises: CdcUsageError if the instance does not exist; CdcError if the next cycle would pause the source again (nothing
+        was changed then); ScanInProgressError.
     """
     if compare and restart:
         raise CdcUsageError.bad_parameter(22990, "compare and restart", True, "choose one of them")
@@ -81,7 +81,7 @@ def resume(
         if compare:
             _compare_gaps(found, same)
         if not look.units and not look.has_waiting:
-            # Nothing is unread: no cycle would say that the instances do not end any more.
+            # All commits are read: no later cycle would clear the instances' end.
             open_again = {"end_lsn": None, "has_drop_pending": False}
             found.control.change_where(CHANGE_TABLES, open_again, object_id={each.object_id for each in same})
         save_state(reader.control, state.with_source(active))
@@ -96,7 +96,7 @@ def _compare_gaps(database: Database, instances: Sequence[ChangeTable]) -> None:
 def _restart(
     reader: LogReader, database: Database, row: LogReaderRow, instances: Sequence[ChangeTable]
 ) -> None:
-    """Begin the instances of a source again at its head: the columns that they have, in the types of the head, no rows."""
+    """Begin the instances of a source again at its head: with their columns, in the types of the head, without rows."""
     if not is_delta_table(database.root / row.source_path):
         raise CdcUsageError.no_such_source(row.source_path, "there is no Delta table at its path")
     head = {each["name"]: each for each in open_table(database.root / row.source_path).fields}

@@ -1,4 +1,4 @@
-"""The one VACUUM of a captured table: it keeps what a reader of its changes has still to read (cdc.md 8)."""
+"""VACUUM of a captured table that keeps all files that readers of its changes still need (cdc.md 8)."""
 
 import math
 import os
@@ -30,7 +30,7 @@ from mergerepl.systables.table import FOLDER as REPLICA_FOLDER
 _DEFAULT_RETENTION = timedelta(days=7)
 
 _LONGEST_COMMIT = timedelta(days=1)
-"""A commit's files may be older than the commit by as much as it took."""
+"""A commit's files may be older than the commit by its duration."""
 
 
 def vacuum(
@@ -40,7 +40,7 @@ def vacuum(
     spark: SparkSession | None = None,
     lock_wait_s: float = 0.0,
 ) -> Vacuumed:
-    """Run VACUUM on a source. Files are kept as long as its retention says, and as long as somebody has to read them.
+    """Run VACUUM on a source. Files are kept for its retention, and until all readers have read them.
 
     The readers are the log reader and merge capture.
 
@@ -50,7 +50,7 @@ def vacuum(
         spark: The Spark session; by default the running one, or an embedded one.
         lock_wait_s: Seconds to wait for others that hold the folder.
 
-    Raises: CdcUsageError 22931 if it is no source, or Compact change tracking tracks it; CdcError 22859 if it is gone;
+    Raises: CdcUsageError 22931 if it is not a source, or Compact change tracking tracks it; CdcError 22859 if it is gone;
         LeaseError.
     """
     found = database_at(database)
@@ -75,7 +75,7 @@ def vacuum(
             since = moment_of_ns(written_ns(path, read + 1)) - _LONGEST_COMMIT
             kept = max(kept, datetime.now(UTC) - since)
         hours = math.ceil(kept.total_seconds() / 3600)
-        # It commits, which changes a conf of its session.
+        # The copy commits, which changes a conf of its session.
         session = copy_if_possible(reading_session(spark), {})
         session.sql(f"VACUUM delta.{quote(str(path))} RETAIN {hours} HOURS")
     return Vacuumed(row.source_path, hours, unread)

@@ -1,7 +1,7 @@
-"""A table that `cdc apply` keeps, and how far its consumer is: a position beside the table that no retention removes.
+"""A table that `cdc apply` keeps, and its consumer's position: a file next to the table, without retention.
 
-A position is the LSN from which changes are not applied yet, and the commit that the last batch left the table at. It is
-saved after the commit of a batch, whose mark names the scan cycle: a run that died in between finds the commit by its mark.
+A position is the first LSN whose changes are not applied yet, and the commit of the last batch. It is saved after the
+commit of a batch, whose mark names the scan cycle: a run that died in between finds the commit by its mark.
 """
 
 import json
@@ -32,7 +32,7 @@ _END_OF_CYCLE = (1 << 16) - 1
 
 @dataclass(frozen=True)
 class Position:
-    """`from_lsn` is None while the table is to be filled from a snapshot. `is_shared`: others have changed its rows."""
+    """`from_lsn` is None until a snapshot fills the table. `is_shared`: other writers have changed its rows."""
 
     from_lsn: Lsn | None
     left: LeftAt
@@ -40,7 +40,7 @@ class Position:
 
 
 def after_cycle(scan_cycle: int) -> Lsn:
-    """Return the LSN from which changes are new once a scan cycle is applied."""
+    """Return the first LSN whose changes are new after a scan cycle is applied."""
     return Lsn.of(scan_cycle, _END_OF_CYCLE)
 
 
@@ -63,11 +63,11 @@ class Target:
         return f"{self.database_id}-{self.consumer}"
 
     def is_own(self, mark: CommitMark) -> bool:
-        """Return whether this consumer wrote a commit."""
+        """True if this consumer wrote a commit."""
         return mark.session == self.database_id and mark.step.startswith(self._step)
 
     def transaction(self, scan_cycle: int, *, begins: bool = False) -> Transaction:
-        """Return the commit of a batch. The first has an application of its own: an older table may hold the other's."""
+        """Return the commit of a batch. The first has a separate application id: an older table may hold the other one."""
         app_id = f"mergerepl-consume-{self.database_id}-{self.consumer}"
         return Transaction(
             f"{app_id}-{uuid.uuid4().hex[:8]}" if begins else app_id,
@@ -76,7 +76,7 @@ class Target:
         )
 
     def position(self) -> Position | None:
-        """Return how far the consumer is, None where it has not begun.
+        """Return the consumer's position, None before it begins.
 
         Raises: CdcError 22859 if the position's file is damaged; CdcUsageError 22990 if it is of another source.
         """
@@ -115,7 +115,7 @@ class Target:
         write_position(self.path, self._file, json.dumps(stated))
 
     def since(self, left: LeftAt) -> Since:
-        """Return what happened to the table since a batch left it.
+        """Return the changes of the table since a batch left it.
 
         Raises: CdcError 22859 if its rows were replaced.
         """
@@ -125,7 +125,7 @@ class Target:
         return found
 
     def caught_up(self, position: Position) -> tuple[Position, Since]:
-        """Return the position after batches that were committed and not noted, and what others did since.
+        """Return the position after committed but unsaved batches, and other writers' changes since then.
 
         Raises: as `since`.
         """
@@ -151,7 +151,7 @@ _WIDENING = "delta.enableTypeWidening"
 
 @dataclass(frozen=True)
 class Misfit:
-    """A column of a target that cannot hold every value. `change` is the ALTER COLUMN that helps, None if none does."""
+    """A column of a target that cannot hold every value. `change` is the ALTER COLUMN that helps, or None."""
 
     column: str
     present: str
@@ -189,7 +189,7 @@ def fit_columns(
 
 
 def misfits_of(database: Database, instance: ChangeTable, target: Location) -> bool:
-    """Return whether a target has a column that cannot hold every value of a captured one.
+    """True if a target has a column that cannot hold every value of a captured one.
 
     Raises: CdcUsageError 22930 if it lacks a column.
     """
@@ -231,7 +231,7 @@ def _declared(column: Field) -> str:
 
 
 def _statements(state: TableState, misfits: list[Misfit]) -> list[str]:
-    """Return the statements that let a target hold every value; none if there is a column that no statement helps."""
+    """Return the statements that let a target hold every value; empty if statements cannot help for some column."""
     if any(each.change is None for each in misfits):
         return []
     table = f"ALTER TABLE delta.{quote(str(state.path))}"

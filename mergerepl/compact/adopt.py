@@ -23,7 +23,7 @@ log = logging.getLogger(__name__)
 def adopt_or_refuse(
     session: Session, needed: Collection[str] | None = None, *, also_refused: bool = False
 ) -> int:
-    """Make one implicit transaction of each foreign commit, in version order, tables by name; returns how many.
+    """Make one implicit transaction of each foreign commit, in version order, tables by name; return their number.
 
     A table whose foreign commits cannot be adopted stays at its published snapshot; the other tables go on. The caller
     holds the lease and has swept.
@@ -31,10 +31,10 @@ def adopt_or_refuse(
     Args:
         session: The database.
         needed: The tables that must be adopted; None: all of them.
-        also_refused: Adopt also where the table says `refuse`.
+        also_refused: Adopt also for tables with `foreign: refuse`.
 
     Raises: ForeignCommitError if a needed table refuses foreign commits, or they cannot be adopted; TrackingError or
-        StoreError if a needed table cannot be looked at.
+        StoreError if a needed table cannot be read.
     """
     looked = look_at_all(session.database)
     problems = {
@@ -56,7 +56,7 @@ def adopt_or_refuse(
 
 
 def _problem(database: Database, looked: Looked, *, also_refused: bool) -> TrackingError | None:
-    """Return why a table's foreign commits cannot be adopted, as far as its log tells: no numbers are taken then."""
+    """Return why a table's foreign commits cannot be adopted, as far as its log shows: then they get no numbers."""
     if not looked.commits:
         return None
     if looked.table.foreign is Foreign.REFUSE and not also_refused:
@@ -83,7 +83,7 @@ def _problem(database: Database, looked: Looked, *, also_refused: bool) -> Track
 def _adopt(
     session: Session, found: Sequence[Looked], others: Sequence[Looked], problems: dict[str, MergeReplError]
 ) -> int:
-    """Adopt the foreign commits of some tables; returns how many, 0 with a further problem if one cannot be adopted."""
+    """Adopt the foreign commits of some tables; return their number, 0 with a further problem if one cannot be adopted."""
     database = session.database
     count = sum(len(each.commits) for each in found)
     begun = counters.begin(database.root, count=count)

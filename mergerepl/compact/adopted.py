@@ -1,8 +1,8 @@
 """The effect of foreign commits, commit by commit: the final stamps of a row, and the tombstones left (compact.md 10).
 
-Pure. An event is the effect of one commit on one key. A foreign commit counts by the bits of the user's columns: a row that
-it wrote again unchanged is no change, and keeps its stamps, also if the writer lost or copied them. Each event of a key is
-applied to the state that the earlier ones left.
+Pure. An event is the effect of one commit on one key. A foreign commit counts by the bits of the user's columns: a row
+rewritten without a change keeps its stamps, also if the writer lost or copied them. Each event of a key is applied to the
+state after the earlier ones.
 """
 
 from pyspark.sql import Column, DataFrame
@@ -14,7 +14,7 @@ from mergerepl.systables.compact import CHANGE_BSN, CONTEXT, INSERT_BSN
 VERSION, BSN, CSN, TIME, BY = "version", "bsn", "csn", "time", "by"
 IS_OWN, BEFORE, AFTER, DIFFERS, SHARED = "is_own", "before", "after", "differs", "shared"
 """Columns of an event: version, numbers, time and context of its commit; whether it is ours; the stamps of the row before
-and after as structs, NULL where there was none; whether the user's columns differ; whether two rows had the key."""
+and after as structs, NULL without a row; whether the user's columns differ; whether two rows had the key."""
 
 EVENT = (VERSION, BSN, CSN, TIME, BY, IS_OWN, BEFORE, AFTER, DIFFERS, SHARED)
 
@@ -26,11 +26,11 @@ _TOMBSTONE = "struct<bsn:binary,csn:bigint,insert_bsn:binary,time:timestamp,by:s
 
 
 def folded(events: DataFrame, keys: list[str], options: TrackingOptions) -> DataFrame:
-    """Return one row a key: its correct tracking columns, whether the row exists, and its tombstones.
+    """Return one row per key: its correct tracking columns, whether the row exists, and its tombstones.
 
     Reads: events (keys, EVENT). Returns: keys, the tracking columns, IS_THERE, LAST_IS_OWN (a commit of ours came last and
-    has the stamps already), TOMBSTONES, CHANGED (the versions of the foreign commits that changed the row), WAS_ABSENT (the
-    first event found no row), SHARED (the events do not fit one row of the key: there were two at a time).
+    has the stamps already), TOMBSTONES, CHANGED (the versions of the foreign commits that changed the row), WAS_ABSENT
+    (the first event found no row), SHARED (the events do not fit one row: the key had two at a time).
     """
     in_order = F.array_sort(F.collect_list(F.struct(*EVENT)))
     grouped = events.groupBy(*keys).agg(in_order.alias("events"))
@@ -58,7 +58,7 @@ def folded(events: DataFrame, keys: list[str], options: TrackingOptions) -> Data
 
 def _after(state: Column, event: Column, options: TrackingOptions) -> Column:
     before, after = event[BEFORE], event[AFTER]
-    # The first event shows the row's stamps; later ones show what foreign writers made of them.
+    # The first event shows the row's stamps; foreign writers may have changed those of later ones.
     stamps = F.when(state["is_known"], state["stamps"]).otherwise(before)
     is_own = event[IS_OWN]
     is_born = ~is_own & before.isNull() & after.isNotNull()

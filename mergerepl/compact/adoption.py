@@ -42,7 +42,7 @@ _COMMITS = pa.schema(
 
 
 def adopt_between(session: Session, folder: Location, intent: Intent, write: Write, version: int) -> Intent:
-    """Return the intent with the foreign commits that landed between the look at a table and our commit to it.
+    """Return the intent with the foreign commits between reading a table's state and our commit to it.
 
     They are published together with it, under the next numbers: their rows are in the snapshot already.
     """
@@ -91,7 +91,7 @@ def plan(
 
 
 def _context(commit: Commit) -> str | None:
-    """Return the context of an adopted commit: of a merge session, the other replica."""
+    """Return the context of an adopted commit: for a merge session, the other replica."""
     return commit.mark.peer.lower() or None if commit.mark is not None else None
 
 
@@ -196,7 +196,7 @@ def _refuse_shared_keys(
     from_version_exclusive: int,
     through_version_inclusive: int,
 ) -> None:
-    """Check that no two rows had one key at any time: their changes could not be distinguished.
+    """Check that keys were unique at all times: changes of rows that share a key cannot be distinguished.
 
     Raises: ForeignCommitError.
     """

@@ -1,4 +1,4 @@
-"""Carry an intent out: the steps after the commit point. A repeated step finds that it is done (compact.md 5).
+"""Carry an intent out: the steps after the commit point. Each step can be repeated (compact.md 5).
 
 1. the counters: the CSN is taken; 2. each table's write, marked; 3. tombstones; 4. `__sysTxCommitSequence`; 5. the rows of
 `tracking_commits`, which publish the transactions; 6. the folder is dropped. The caller holds the root's lease.
@@ -74,7 +74,7 @@ from mergerepl.systables.compact import (
 )
 
 _COMMITS_PER_COMPACTION = 100
-"""Each commit adds a file to the history; this many are joined."""
+"""Each commit adds a file to the history; after this number of commits they are compacted."""
 _LARGE_BYTES = 16 * 1024 * 1024
 _ROWS_READ_TOGETHER = 1024
 
@@ -82,7 +82,7 @@ _ROWS_READ_TOGETHER = 1024
 def carry_out(session: Session, folder: Location) -> Intent:
     """Carry out the decision in a transaction's folder; return it as it was published.
 
-    Raises: CommitConflictError (run again) if other writers win a table's commit again and again.
+    Raises: CommitConflictError (run again) if other writers keep winning a table's commit.
     """
     database, intent = session.database, read_intent(folder)
     failpoint("tracking.before_counters")
@@ -116,7 +116,7 @@ def carry_out(session: Session, folder: Location) -> Intent:
 
 
 def publish(database: Database, intent: Intent, versions: dict[str, int]) -> None:
-    """Append the rows of `tracking_commits` that are not there yet: readers see the transactions from here on."""
+    """Append the missing rows of `tracking_commits`: readers see the transactions from here on."""
     first = intent.transactions[0].csn
     done = {each.csn for each in read_commits(database, where=f"csn >= {first} and csn <= {intent.last_csn}")}
     rows = [
@@ -148,7 +148,7 @@ def _append_sequence(database: Database, intent: Intent) -> None:
 
 
 def _write(session: Session, folder: Location, intent: Intent, write: Write) -> int:
-    """Bring a table to what was staged, in one marked commit; returns its version."""
+    """Write the staged rows to a table in one marked commit; return its version."""
     database = session.database
     table = tracked_table(database, write.table)
     path = facts_of(database, table).path
@@ -163,7 +163,7 @@ def _write(session: Session, folder: Location, intent: Intent, write: Write) -> 
     only_inserts = counts.inserts and not counts.updates and not counts.deletes
 
     def write_rows() -> None:
-        # After a commit in between a key may be there already: appended, it would be there twice.
+        # A commit in between may have added a key: an append would duplicate it.
         if only_inserts and head_version(path) == write.from_version:
             rows = _staged(session.spark, folder, write)
             columns = [name for name in rows.columns if name not in _state_names(table)]
@@ -201,7 +201,7 @@ def _merge(
     if counts.deletes:
         merge = merge.whenMatchedDelete(condition=~F.col(f"s.{PRESENT}"))
     if counts.inserts or counts.updates:
-        # An update of a row that a foreign commit deleted meanwhile inserts it again: the later change wins.
+        # Updating a row that a concurrent foreign commit deleted inserts it again: the later change wins.
         merge = merge.whenMatchedUpdate(set=values)
         merge = merge.whenNotMatchedInsert(condition=F.col(f"s.{PRESENT}"), values=values)
     merge.execute()
@@ -277,7 +277,7 @@ def _adopted_tombstones(session: Session, folder: Location, write: Write, table:
 
 
 def _with_insert_csn(session: Session, intent: Intent, tombstones: DataFrame) -> DataFrame:
-    """Add the CSN of a tombstone's insert BSN: of the intent, of the commit sequence, or else the BSN itself."""
+    """Add the CSN of a tombstone's insert BSN: from the intent, the commit sequence, or else the BSN itself."""
     bsn = unpacked_column(F.col(INSERT_BSN))
     pairs = [pair for each in intent.transactions if (pair := (each.bsn, each.csn))[0] != pair[1]]
     known = [F.create_map(*(F.lit(number) for pair in pairs for number in pair))[bsn]] if pairs else []

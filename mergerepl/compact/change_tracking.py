@@ -65,7 +65,7 @@ class ChangeTracking:
         lock_wait_s: float = 60.0,
         spark: SparkSession | None = None,
     ) -> None:
-        """Look at a folder of Delta tables; nothing is read or written yet.
+        """Open a folder of Delta tables without reading or writing.
 
         Args:
             path: The folder.
@@ -74,7 +74,7 @@ class ChangeTracking:
             lock_wait_s: Seconds to wait for another holder of the folder.
             spark: The Spark session; without one, the running one or an embedded one is used.
 
-        Raises: ConfigurationError if there is no such folder; TrackingError if another argument is wrong.
+        Raises: ConfigurationError if the folder does not exist; TrackingError if another argument is wrong.
         """
         try:
             self._foreign = Foreign(foreign)
@@ -145,7 +145,7 @@ class ChangeTracking:
         return database.tracked_tables(self.session.database)
 
     def get_last_committed_csn(self) -> int:
-        """Return the CSN of the last committed transaction, 0 if there is none. The CSN of an abort does not count."""
+        """Return the CSN of the last committed transaction (aborts do not count), or 0."""
         self._require()
         last = last_commit(self.session.database)
         return last.csn if last else 0
@@ -153,7 +153,7 @@ class ChangeTracking:
     def pack_tombstone_key(self, table: str, values: Sequence[KeyValue]) -> bytes:
         """Return key values as tombstones hold them; a text is read as a value of its column's type.
 
-        Raises: TrackingError if the table is not tracked, or these are no values of its key.
+        Raises: TrackingError if the table is not tracked, or the values do not fit its key.
         """
         try:
             types = self._tracked(table).key_types
@@ -168,7 +168,7 @@ class ChangeTracking:
     def unpack_tombstone_key(self, table: str, packed: bytes) -> tuple[KeyValue, ...]:
         """Return the key values of a tombstone.
 
-        Raises: TrackingError if the table is not tracked, or these bytes are no key of it.
+        Raises: TrackingError if the table is not tracked, or the bytes are not a packed key of it.
         """
         try:
             return unpack(packed, self._tracked(table).key_types)
@@ -178,14 +178,14 @@ class ChangeTracking:
     def begin(self, tracking_context: str | None = None) -> Transaction:
         """Begin a transaction; several may be open at once and end in any order.
 
-        Raises: TrackingError if no table is tracked, or the context is no GUID.
+        Raises: TrackingError if no table is tracked, or the context is not a GUID.
         """
         self._require()
         context = context_guid(tracking_context)
         return Transaction(self, counters.begin(self.session.database.root), context)
 
     def transaction(self, tracking_context: str | None = None) -> Transaction:
-        """Begin a transaction, to be used as a context: leaving it commits, an exception aborts.
+        """Begin a transaction as a context manager: leaving it commits, an exception aborts.
 
         Raises: TrackingError if no table is tracked.
         """
@@ -236,7 +236,7 @@ class ChangeTracking:
     def read(self, table: str, csn: int | None = None) -> DataFrame:
         """Return a table's rows in the last published snapshot, or in that after the transaction `csn`.
 
-        Tables read with one `csn` fit together: none has half of a transaction.
+        Tables read with one `csn` are consistent: each has whole transactions.
 
         Raises: TrackingError if the table is not tracked, or the snapshot was purged or is older than its tracking.
         """
@@ -270,12 +270,12 @@ class ChangeTracking:
 
         Args:
             name: Its name.
-            start: Where a new one begins: before the first transaction, or after the last. With `now`, take
-                `read(table, csn=consumer.state.lcsn - 1)` as the initial copy.
+            start: Where a new one begins: before the first transaction, or after the last. With `now`, take `read(table,
+                csn=consumer.state.lcsn - 1)` as the initial copy.
             again: Put a known one to `start`.
             token: `Window.token()` in place of a name.
 
-        Raises: TrackingError if no table is tracked, or the token is none.
+        Raises: TrackingError if no table is tracked, or the token is invalid.
         """
         self._require()
         if token is not None:
@@ -285,7 +285,7 @@ class ChangeTracking:
     def forget_consumer(self, name: str) -> None:
         """Forget a named consumer: purges no longer wait for it.
 
-        Raises: TrackingError if none of this name is registered.
+        Raises: TrackingError if no consumer of this name is registered.
         """
         self._require()
         forget(self.session, name)
@@ -300,7 +300,7 @@ class ChangeTracking:
 
     @answers_later("tracking", TrackingError.later)
     def recover(self) -> None:
-        """Finish what dead processes left: decided transactions are carried out, open ones end.
+        """Finish the transactions of dead processes: decided ones are carried out, open ones end.
 
         Raises: LeaseError if the folder stays in use.
         """
@@ -309,7 +309,7 @@ class ChangeTracking:
             sweep(self.session)
 
     def adopt(self) -> int:
-        """Make transactions of the foreign commits of all tables, also of those that refuse them; returns how many.
+        """Make transactions of the foreign commits of all tables, also of those that refuse them; return their number.
 
         Raises: ForeignCommitError if they cannot be adopted.
         """
@@ -385,7 +385,7 @@ class ChangeTracking:
     upgrade = upgrade_public_tracking
 
     def close(self) -> None:
-        """Do nothing: no resource is held. Open transactions go on."""
+        """Do nothing: no resource is held, and open transactions go on."""
 
     def __enter__(self) -> Self:
         return self

@@ -1,4 +1,4 @@
-"""Commit: sweep, adopt, check that no other writer changed our keys first, decide, carry out."""
+"""Commit: sweep, adopt, check that our keys are unchanged since the snapshot, decide, carry out."""
 
 import uuid
 from collections.abc import Sequence
@@ -59,7 +59,7 @@ def commit(session: Session, begun: Begun, changes: Sequence[Change]) -> Transac
             with plain_errors(f"committing transaction {begun.bsn}"):
                 done = carry_out(session, begun.folder)
         except Exception as error:
-            # The next holder of the folder carries it out: repeated, its changes would be made twice.
+            # The next holder of the folder carries it out: running it again would make its changes twice.
             raise TrackingError(
                 f"Transaction {begun.bsn} was decided and could not be finished: {error} Do not repeat the "
                 "transaction: its changes would be made twice. The next command that takes the folder's lock "
@@ -72,9 +72,9 @@ def commit(session: Session, begun: Begun, changes: Sequence[Change]) -> Transac
 
 
 def published_versions(database: Database) -> dict[str, int]:
-    """Return each tracked table's version up to which nothing foreign is found: the snapshot of the next commit.
+    """Return, by tracked table, the version up to which all commits are ours or adopted: the snapshot of the next commit.
 
-    The caller holds the lease and has adopted what was there.
+    The caller holds the lease and has adopted the existing foreign commits.
     """
     return {each.table.name: each.quiet_through for each in look_at_all(database)}
 
@@ -124,7 +124,7 @@ def _refuse_older_copy(database: Database, table: str) -> None:
 
 
 def _refuse_conflict(session: Session, bsn: int, change: Change) -> None:
-    """Check that no key of ours was changed since our version: the first committer wins."""
+    """Check that our keys are unchanged since our version: the first committer wins."""
     touched, database = change.touched, session.database
     known = tracked_tables(database).get(change.table)
     if known is None or replace(known, foreign=touched.table.foreign) != touched.table:
@@ -139,7 +139,7 @@ def _refuse_conflict(session: Session, bsn: int, change: Change) -> None:
     if head == touched.version:
         return
     facts = facts_of(database, touched.table)
-    # Of the properties, some are rules for rows (CHECK constraints).
+    # Some properties are rules for rows (CHECK constraints).
     is_altered = facts.metadata.schema_json != touched.facts.metadata.schema_json
     if is_altered or facts.properties != touched.facts.properties:
         raise TransactionConflictError(
@@ -157,7 +157,7 @@ def _refuse_conflict(session: Session, bsn: int, change: Change) -> None:
     if not window.changes(lambda _: False):
         return
     events = events_of(session.spark, touched.table, window)
-    # A writer that rewrites files writes unchanged rows again: they are no conflict.
+    # A writer that rewrites files writes unchanged rows again: they are not conflicts.
     is_change = F.col(adopted.BEFORE).isNull() | F.col(adopted.AFTER).isNull() | F.col(adopted.DIFFERS)
     keys = events.where(is_change).select(*touched.keys)
     ours = session.spark.read.schema(change.schema).parquet(str(change.folder)).select(*touched.keys)

@@ -1,4 +1,4 @@
-"""Consumers: the readers of windows, their acknowledged positions, and the check that no window has a gap."""
+"""Consumers: the readers of windows, their acknowledged positions, and the check that windows have no gaps."""
 
 import base64
 import json
@@ -36,7 +36,7 @@ _AGAIN = (
     "Initialise it again: `reader = ct.consumer(name, start='now', again=True)`, then take "
     "`ct.read(table, csn=reader.state.lcsn - 1)` as its copy."
 )
-"""The order matters: what is committed between a copy and a position taken later would be enumerated to nobody."""
+"""The order matters: a commit between a copy and a later position would reach no window."""
 
 Enumeration = Literal["exact", "documented"]
 Start = Literal["beginning", "now"]
@@ -49,7 +49,7 @@ def consumer_states(database: Database) -> list[ConsumerState]:
 
 def present_anchors(session: Session, *, lbsn: int, lcsn: int) -> tuple[Anchors, CommittedTransaction | None]:
     """Return the bounds of a window up to now, and its last transaction."""
-    # EBSN first: later commits have no lower BSN.
+    # EBSN first: later commits have higher BSNs.
     ebsn = counters.lowest_open_bsn(session.database.root)
     last = last_commit(session.database)
     return Anchors(lbsn, lcsn, ebsn, last.csn + 1 if last else 1), last
@@ -87,11 +87,11 @@ class Consumer:
 
         Args:
             tables: Only these tables. Acknowledging moves the consumer for all: it passes over the changes of the others.
-            exclude_context: Leave out what transactions of this context changed last: what came from the consumer itself.
+            exclude_context: Leave out rows that a transaction of this context changed last: the consumer's own changes.
             enumeration: `documented` runs the printed queries, which lose changes in some orders.
 
-        Raises: ConsumerBehindError if a purge removed what the consumer has not seen; TrackingError if the database was put
-            back to an older copy, or a table is not tracked; ForeignCommitError.
+        Raises: ConsumerBehindError if a purge removed changes that the consumer has not seen; TrackingError if the
+            database was restored from an older copy, or a table is not tracked; ForeignCommitError.
         """
         if enumeration not in ("exact", "documented"):
             raise TrackingError.reserved("enumeration (exact or documented)", enumeration)
@@ -107,7 +107,7 @@ class Consumer:
         before = self._known(stands)
         if enumeration == "documented":
             log.warning("documented queries lose changes in some orders of commits: see docs/compact.md")
-            # Where exact windows went before, the consumer may be beyond the last transaction: it does not go back.
+            # The consumer may be beyond the last transaction after exact windows: it does not go back.
             ebsn, ecsn = (last.bsn, last.csn) if last else (0, 0)
             anchors = Anchors(anchors.lbsn, anchors.lcsn, ebsn, max(ecsn, anchors.lcsn))
             last = commit_before(database, anchors.ecsn)
@@ -121,7 +121,7 @@ class Consumer:
         inside = commits_from(database, from_csn_inclusive=anchors.lcsn, through_csn_exclusive=anchors.ecsn)
         state = WindowState(self.name, anchors, last.nonce if last else None, initial, enumeration)
         deleted_version = head_version(database.deleted_rows)
-        # After all of it was read: a purge notes what it removes before it does.
+        # After reading all of it: a purge records its bounds before it removes rows.
         self._require_served(anchors.lcsn, chosen)
         return Window(state, session, chosen, before, last, inside, context, deleted_version)
 
@@ -129,7 +129,7 @@ class Consumer:
         """Note that the consumer has a window, independently of any download; once noted, it is without effect.
 
         Args:
-            window: The window, or what its `state.to_json()` returned.
+            window: The window, or the result of its `state.to_json()`.
             fresh: The initial tables of the window that were copied whole.
 
         Raises: TrackingError, with nothing changed, if the window does not begin where the consumer stands, or an initial
@@ -226,7 +226,7 @@ def _store(database: Database, state: ConsumerState) -> None:
 def of_token(session: Session, token: str) -> Consumer:
     """Return a consumer at the position of a window's token.
 
-    Raises: TrackingError if it is no token.
+    Raises: TrackingError if it is not a token.
     """
     try:
         stated = json.loads(base64.urlsafe_b64decode(token.encode()))

@@ -43,12 +43,12 @@ class Counters:
 
 
 def is_database(root: Location) -> bool:
-    """Return whether tables of a folder are, or were, tracked."""
+    """True if tables of a folder are, or were, tracked."""
     return storage(at := _file(root)).exists(at)
 
 
 def create_database(root: Location) -> None:
-    """Make the folder and its counters, if they are not there yet."""
+    """Make the folder and its counters, if they do not exist."""
     make_folder(root / FOLDER / _TRANSACTIONS)
     with _locked(root):
         if not is_database(root):
@@ -58,7 +58,7 @@ def create_database(root: Location) -> None:
 def read_counters(root: Location) -> Counters:
     """Return the counters of a database.
 
-    Raises: TrackingError if there is no database, its counters are damaged, or another version wrote them.
+    Raises: TrackingError if the database is missing, its counters are damaged, or another version wrote them.
     """
     path = root / FOLDER / _COUNTERS
     if (stored := storage(at := _file(root)).read(at)) is None:
@@ -75,7 +75,7 @@ def read_counters(root: Location) -> Counters:
 
 
 def change_counters(root: Location, change: Callable[[Counters], Counters]) -> Counters:
-    """Change the counters under their lock; nothing is written where nothing changes. Returns what they are then."""
+    """Change the counters under their lock and return them; equal counters are not written."""
     with _locked(root):
         before = read_counters(root)
         after = change(before)
@@ -102,7 +102,7 @@ def _file(root: Location) -> Location:
 
 @dataclass(frozen=True)
 class Begun:
-    """A transaction of this process: its number, its folder and the descriptor that says it is alive."""
+    """A transaction of this process: its number, its folder and the descriptor whose lock shows that it is alive."""
 
     bsn: int
     folder: Location
@@ -118,7 +118,7 @@ def begin(root: Location, *, count: int = 1) -> Begun:
     with _locked(root):
         counters = read_counters(root)
         bsn = counters.last_bsn + 1
-        # Before the folder: no number is given twice, even if this one is never used.
+        # Before the folder: no number is given twice, even if this one stays unused.
         _write(root, replace(counters, last_bsn=counters.last_bsn + count))
         failpoint("tracking.after_begin")
         folder = transaction_folder(root, bsn)
@@ -128,7 +128,7 @@ def begin(root: Location, *, count: int = 1) -> Begun:
 
 
 def take_bsns(root: Location, count: int) -> list[int]:
-    """Take BSNs that a decided transaction publishes beside its own."""
+    """Take BSNs that a decided transaction publishes together with its own."""
     last = change_counters(root, lambda each: replace(each, last_bsn=each.last_bsn + count)).last_bsn
     return list(range(last - count + 1, last + 1))
 
@@ -144,7 +144,7 @@ def transaction_folder(root: Location, bsn: int) -> Location:
 
 
 def transaction_folders(root: Location) -> list[Location]:
-    """Return the folders that are there, in BSN order."""
+    """Return the folders of transactions, in BSN order."""
     folder = root / FOLDER / _TRANSACTIONS
     return [folder / name for name in folders_in(folder) if name.isdecimal()]
 
@@ -155,7 +155,7 @@ def bsn_of(folder: Location) -> int:
 
 
 def is_begun(folder: Location) -> bool:
-    """Return whether a transaction's folder is there still."""
+    """True if a transaction's folder still exists."""
     return is_folder(folder)
 
 
@@ -165,7 +165,7 @@ def staging_folder(folder: Location, table: str) -> Location:
 
 
 def has_staged(folder: Location, table: str) -> bool:
-    """Return whether a transaction has staged rows of a table."""
+    """True if a transaction has staged rows of a table."""
     return is_folder(staging_folder(folder, table))
 
 
@@ -193,7 +193,7 @@ def _not_aborted(folder: Location) -> Iterator[None]:
 
 
 def drop(folder: Location) -> None:
-    """Remove a transaction's folder, if it is there."""
+    """Remove a transaction's folder, if it exists."""
     redo_log(folder).finish()
 
 
@@ -212,17 +212,17 @@ def mark_aborted(folder: Location) -> bool:
 
 
 def is_aborted(folder: Location) -> bool:
-    """Return whether a transaction's folder holds the mark."""
+    """True if a transaction's folder holds the mark."""
     return storage(at := Location.of(folder) / _ABORTED).exists(at)
 
 
 def has_intent(folder: Location) -> bool:
-    """Return whether a transaction is decided: it will always be carried out."""
+    """True if a transaction is decided: it will always be carried out."""
     return redo_log(folder).is_pending
 
 
 def is_dead(folder: Location) -> bool:
-    """Return whether a transaction has no living owner."""
+    """True if a transaction has no living owner."""
     return not is_locked(folder / _OWNER)
 
 
@@ -246,7 +246,7 @@ def _state(folder: Location) -> str:
 
 
 def lowest_open_bsn(root: Location) -> int:
-    """Return the lowest BSN that may still commit, or else the next one: no later commit has a lower one."""
+    """Return the lowest BSN that may still commit, or else the next one: later commits have higher ones."""
     with _locked(root):
         counters = read_counters(root)
         live = (bsn_of(folder) for folder in transaction_folders(root) if not is_aborted(folder))

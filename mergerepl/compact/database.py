@@ -47,7 +47,7 @@ from mergerepl.systables.compact import (
 )
 
 _NEWEST = 100
-"""CSNs back from a bound among which the last published transaction is looked for first: more can only be aborts."""
+"""The range of CSNs below a bound that is searched first for the last published transaction: more can only be aborts."""
 
 
 KIND = "track"
@@ -82,7 +82,7 @@ class Database(ControlDatabase):
         return self.root / table
 
     def transaction(self, csn: int, tables: tuple[str, ...]) -> Transaction:
-        """Return the mark and the Delta transaction of what a CSN writes to a table; its commits are one unit."""
+        """Return the mark and the Delta transaction for a CSN's writes to a table; its commits are one unit."""
         unit = CommitUnit(f"{self.database_id}:{csn}", tables)
         return Transaction(self.app_id, csn, CommitMark(self.database_id, f"{KIND}:{csn}", unit=unit))
 
@@ -91,12 +91,12 @@ class Database(ControlDatabase):
         return CommitMark(self.database_id, f"{KIND}:{step}")
 
     def is_own(self, mark: CommitMark | None) -> bool:
-        """Return whether a commit went through a transaction of this database."""
+        """True if a transaction of this database made the commit."""
         return mark is not None and mark.session == self.database_id and mark.kind == KIND
 
 
 def create_tables(database: Database, *, retention: timedelta) -> None:
-    """Make the system tables that are not there yet, empty."""
+    """Create the missing system tables, empty."""
     database.create()
     if not is_delta_table(database.deleted_rows):
         remove_leftover(database.deleted_rows)
@@ -169,7 +169,7 @@ def _key_columns(table: TrackedTable) -> list[KeyColumn]:
 
 
 def tracked_table(database: Database, name: str) -> TrackedTable:
-    """Return one tracked table.
+    """Return a tracked table.
 
     Raises: TrackingError if it is not tracked.
     """
@@ -182,8 +182,8 @@ def tracked_table(database: Database, name: str) -> TrackedTable:
 def facts_of(database: Database, table: TrackedTable) -> TableState:
     """Return the facts of a tracked table at its head.
 
-    Raises: TrackingError if it is gone, is another table than was enabled, has lost its tracking columns, or has another
-        key; StoreError if it cannot be read.
+    Raises: TrackingError if it is gone, was replaced by another table, has lost its tracking columns, or has another key;
+        StoreError if it cannot be read.
     """
     if not is_delta_table(database.path(table.name)):
         raise TrackingError(
@@ -205,7 +205,7 @@ def facts_of(database: Database, table: TrackedTable) -> TableState:
 
 
 def columns_problem(table: TrackedTable, fields: Sequence[Field]) -> TrackingError | None:
-    """Return the error about a tracking column or a key column that a table lacks; None if all are there."""
+    """Return the error about a tracking column or a key column that a table lacks; None if all exist."""
     present = {each["name"]: each for each in fields}
     for name, type_ in ROW_COLUMNS:
         if name not in present or present[name]["type"] != type_:
@@ -233,9 +233,9 @@ def key_type_of(column: Field, key_type: TrackingKeyType) -> str:
 
 
 def context_guid(context: str | None) -> str | None:
-    """Return a tracking context as it is stored.
+    """Return a tracking context in its stored form.
 
-    Raises: TrackingError if it is a text that is no GUID.
+    Raises: TrackingError if it is a text other than a GUID.
     """
     try:
         return None if context is None else str(uuid.UUID(context))
@@ -244,7 +244,7 @@ def context_guid(context: str | None) -> str | None:
 
 
 def last_commit(database: Database) -> CommittedTransaction | None:
-    """Return the last published transaction, None if there is none."""
+    """Return the last published transaction, or None."""
     return commit_before(database, read_counters(database.root).last_csn + 1)
 
 
@@ -257,7 +257,7 @@ def commits_from(
 
 
 def commit_before(database: Database, csn: int) -> CommittedTransaction | None:
-    """Return the last published transaction below a CSN, None if there is none."""
+    """Return the last published transaction below a CSN, or None."""
     newest = "order by csn desc limit 1"
     for where in (f"csn < {csn} and csn >= {csn - _NEWEST}", f"csn < {csn}"):
         found = read_commits(database, where=where, order_limit=newest)
@@ -274,7 +274,7 @@ def read_commits(
 
 
 def versions_of(published: CommittedTransaction | None) -> Mapping[str, int]:
-    """Return the versions of the tables after a published transaction; none before the first."""
+    """Return the versions of the tables after a published transaction; empty before the first."""
     return published.versions if published else {}
 
 
@@ -296,7 +296,7 @@ class Session:
     def spark(self) -> SparkSession:
         """The Spark session.
 
-        Raises: EngineError if it has no Delta, passes over files that it cannot read, or cannot be started.
+        Raises: EngineError if it has no Delta, ignores unreadable files, or cannot be started.
         """
         if self.given is not None:
             return engine.usable(self.given)

@@ -1,4 +1,4 @@
-"""Refusals of tracking, each with its text: what failed, on which object, why, and what to do next."""
+"""Refusals of tracking: each text has the failure, the object, the reason, and the next step."""
 
 from collections.abc import Sequence
 from typing import Self
@@ -21,7 +21,7 @@ class TrackingError(MergeReplError):
 
     @classmethod
     def no_database(cls, root: Location) -> Self:
-        """No table was ever tracked here."""
+        """The folder never had a tracked table."""
         return cls(
             f"'{root}' has no tracked tables: there is no folder '_tracking'. Enable tracking of a table first: "
             f"`mergerepl tracking enable PATH TABLE --key COLUMN`.{uses(root, but='_tracking')}",
@@ -54,7 +54,7 @@ class TrackingError(MergeReplError):
 
     @classmethod
     def reserved(cls, kind: str, value: object) -> Self:
-        """A value that the original reserves, or no value of the kind at all."""
+        """A reserved or invalid value."""
         return cls(f"{value!r} is no usable {kind}. See docs/compact.md for those that are.")
 
     @classmethod
@@ -67,7 +67,7 @@ class TrackingError(MergeReplError):
 
     @classmethod
     def cannot_abort(cls, bsn: int, why: str) -> Self:
-        """A transaction that is over, or decided, is aborted."""
+        """A finished or decided transaction cannot be aborted."""
         return cls(f"Transaction {bsn} cannot be aborted: {why}. Nothing was changed.", bsn=bsn)
 
     @classmethod
@@ -90,12 +90,12 @@ class TrackingError(MergeReplError):
 
     @classmethod
     def later(cls, what: str, way_out: str) -> Self:
-        """A word of a later version."""
+        """A capability that this version lacks."""
         return cls(f"{what} is for a later version. {way_out}")
 
     @classmethod
     def open_transactions(cls, what: str, bsns: Sequence[int]) -> Self:
-        """Something that waits for open transactions."""
+        """An operation has to wait for open transactions."""
         return cls(
             f"{what}: transactions {', '.join(map(str, bsns))} are open. Commit or abort them first "
             "(`mergerepl tracking transactions PATH --open`)."
@@ -103,12 +103,12 @@ class TrackingError(MergeReplError):
 
     @classmethod
     def bad_key(cls, table: str, what: str) -> Self:
-        """Key values or packed bytes that are no key of the table."""
+        """Key values or packed bytes that do not fit the key of the table."""
         return cls(f"Table '{table}': {what}.", table=table)
 
     @classmethod
     def no_consumer(cls, consumer: str) -> Self:
-        """No consumer of the name is registered."""
+        """The consumer is not registered."""
         return cls(
             f"Consumer '{consumer}' is not registered. `ct.consumer(name)` registers one; `mergerepl tracking status PATH` "
             "lists them.",
@@ -137,7 +137,7 @@ class TransactionConflictError(TrackingError, Transient):
 
 
 class ForeignCommitError(TrackingError):
-    """A commit that went through no transaction stands in the way."""
+    """A commit outside of transactions blocks the operation."""
 
     @classmethod
     def unreadable(cls, table: str, version: int, why: str) -> Self:
@@ -164,4 +164,4 @@ class ForeignCommitError(TrackingError):
 
 
 class ConsumerBehindError(TrackingError):
-    """A purge removed what the consumer has not enumerated."""
+    """A purge removed changes that the consumer has not enumerated."""

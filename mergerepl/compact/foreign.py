@@ -1,4 +1,4 @@
-"""Commits that went through no transaction of this database, found in a table's log (compact.md 10). No Spark.
+"""Commits outside of this database's transactions, found in a table's log (compact.md 10). No Spark.
 
 A commit that changes no data (OPTIMIZE, properties, a fence) only moves the version.
 """
@@ -59,16 +59,16 @@ class Looked:
     """The foreign commits that are not adopted yet, in order."""
     head: int
     problem: MergeReplError | None = None
-    """Why the table cannot be looked at: its published snapshot stays what it is, and other tables go on."""
+    """Why the table cannot be read: it stays at its published snapshot, and other tables go on."""
 
     @property
     def quiet_through(self) -> int:
-        """The last version up to which only transactions changed rows."""
+        """The last version before the first foreign commit that is not adopted; else the head."""
         return self.commits[0].version - 1 if self.commits else self.head
 
     @property
     def named(self) -> list[ForeignCommit]:
-        """The foreign commits for people."""
+        """The foreign commits as shown to users."""
         return [
             ForeignCommit(self.table.name, each.version, each.operation, _writer_of(each))
             for each in self.commits
@@ -76,7 +76,7 @@ class Looked:
 
 
 def look(database: Database, table: TrackedTable, versions: Mapping[str, int]) -> Looked:
-    """Look at a table's log after the version of a published snapshot.
+    """Read a table's log after the version of a published snapshot.
 
     Raises: TrackingError as `facts_of`; ForeignCommitError as `foreign_commits`.
     """
@@ -87,7 +87,7 @@ def look(database: Database, table: TrackedTable, versions: Mapping[str, int]) -
 
 
 def look_at_all(database: Database) -> list[Looked]:
-    """Look at all tracked tables, by name, after the last published snapshot."""
+    """Read the logs of all tracked tables, by name, after the last published snapshot."""
     versions = versions_of(last_commit(database))
     return [_looked_at(database, table, versions) for table in tracked_tables(database).values()]
 
@@ -100,9 +100,9 @@ def _looked_at(database: Database, table: TrackedTable, versions: Mapping[str, i
 
 
 def writable_facts(database: Database, table: TrackedTable) -> TableState:
-    """Return what a tracked table is at its head, if a transaction can write it.
+    """Return the facts of a tracked table at its head, if a transaction can write it.
 
-    Raises: TrackingError if it was altered so that none can; as `facts_of`.
+    Raises: TrackingError if it was altered so that transactions cannot write it; as `facts_of`.
     """
     facts = facts_of(database, table)
     problem = unwritable(facts)

@@ -1,4 +1,4 @@
-"""An intent: the decided writes, as a file in the transaction's folder. Once it is there, it is always carried out."""
+"""An intent: the decided writes, as a file in the transaction's folder. Once it exists, it is always carried out."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
@@ -38,7 +38,7 @@ class Planned:
     changes: Mapping[str, int]
     foreign_version: int | None = None
     tables: tuple[str, ...] = ()
-    """Of an adopted commit, its table."""
+    """The table of an adopted commit."""
 
 
 @dataclass(frozen=True)
@@ -53,7 +53,7 @@ class Write:
     """Their schema, as Spark's JSON."""
     options: int
     from_version: int
-    """The version of the table that was read: later commits are not known yet."""
+    """The version of the table that was read; later commits are unknown."""
     counts: Counts
     """In an adoption: only rows to stamp, as updates."""
     bounds: Bounds = field(default_factory=dict)
@@ -69,7 +69,7 @@ class Intent:
     transactions: tuple[Planned, ...]
     writes: tuple[Write, ...]
     versions: Mapping[str, int]
-    """Tracked table to the version up to which it was looked at: the snapshot, but for the tables written."""
+    """Tracked table to the version up to which its log was read: the snapshot, but for the tables written."""
     overwritten: Mapping[str, int] = field(default_factory=dict)
 
     @property

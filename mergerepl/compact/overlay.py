@@ -1,7 +1,7 @@
 """A transaction's view of a table: the rows of its snapshot, replaced by its own changes.
 
-An operation is evaluated at once and written as Parquet files, one row for each key that it changed. A staged row holds the
-table's columns, the three tracking columns as they will be, and the state of its key, in columns of names that no user has.
+An operation is evaluated at once and written as Parquet files, one row for each key that it changed. A staged row holds
+the table's columns, the three tracking columns as they will be, and the state of its key, in columns with reserved names.
 The last of several operations on one key counts.
 """
 
@@ -22,7 +22,7 @@ from mergerepl.systables.compact import CHANGE_BSN, CONTEXT, INSERT_BSN, ROW_COL
 EXISTED = "__sysExisted"
 """Whether the key is in the snapshot."""
 PRESENT = "__sysPresent"
-"""Whether it is there after the operation."""
+"""Whether the key exists after the operation."""
 REBORN = "__sysReborn"
 """Whether the transaction deleted a row of the snapshot and inserted its key again."""
 WAS_CHANGE, WAS_INSERT, WAS_CONTEXT = "__sysWasChange", "__sysWasInsert", "__sysWasContext"
@@ -39,7 +39,7 @@ STATE = (EXISTED, PRESENT, REBORN, WAS_CHANGE, WAS_INSERT, WAS_CONTEXT, DELETED_
 """The state of a key that an operation reads and passes on."""
 
 _PLAIN_FILES_AT_MOST = 32
-"""Of more files, Delta's bounds leave out more than reading its snapshot costs."""
+"""Above this number of files, Delta's bounds save more than reading its snapshot costs."""
 
 
 @dataclass(frozen=True)
@@ -72,14 +72,14 @@ class Stamps:
 def stamps_of(
     options: TrackingOptions, *, existed: Column, reborn: Column, was: Stamps, bsn: Column, context: Column
 ) -> Stamps:
-    """Return the stamps of a row that is there after a transaction that changed it.
+    """Return the stamps of a row that a transaction changed and kept.
 
     Args:
-        options: What is tracked.
-        existed: Whether the key was there before.
+        options: The tracking options.
+        existed: Whether the key existed before.
         reborn: Whether the transaction deleted it and inserted it again.
-        was: The stamps before; what they are where the row was not there does not matter.
-        bsn: BSN of the transaction, as it is stored.
+        was: The stamps before; arbitrary where the row did not exist.
+        bsn: BSN of the transaction, in its stored form.
         context: Its context when it changed the row.
     """
     is_born = ~existed | reborn if TrackingOptions.INSERT in options else ~existed
@@ -100,7 +100,7 @@ def stamps_of(
 def leaves_tombstone(
     options: TrackingOptions, *, existed: Column, present: Column, reborn: Column
 ) -> Column | None:
-    """Return whether a changed key leaves a tombstone; None if none does."""
+    """Whether a changed key leaves a tombstone; None if deletes are not tracked."""
     if TrackingOptions.DELETE not in options:
         return None
     is_replaced = reborn if TrackingOptions.INSERT in options else F.lit(False)
@@ -144,13 +144,13 @@ def key_names(table: TrackedTable) -> list[str]:
 
 
 def key_columns(table: TrackedTable, *, of: str = "") -> list[Column]:
-    """Return the form of a key in which equal keys are equal: a GUID in lower case."""
+    """Return a key in the form in which equal keys are equal: a GUID in lower case."""
     values = [F.col(f"{of}{quote(name)}") for name in table.key]
     return [F.lower(values[0])] if table.key_type is TrackingKeyType.GUID else values
 
 
 def same_key(table: TrackedTable, *, target: str, source: str) -> Column:
-    """Return whether a row of the table and a staged row have one key."""
+    """True if a row of the table and a staged row have the same key."""
     pairs = zip(key_columns(table, of=target), key_names(table), strict=True)
     return reduce(Column.__and__, (key == F.col(f"{source}{name}") for key, name in pairs))
 
@@ -223,14 +223,14 @@ def staged(
     context: str | None,
     rules: Mapping[str, Column],
 ) -> DataFrame:
-    """Return the rows of an operation as they are staged.
+    """Return the rows of an operation in their staged form.
 
     Args:
-        rows: Rows of `view`, or what was joined with it.
+        rows: Rows of `view`, or of a join with it.
         touched: The table.
-        values: The table's columns after the operation; those that are missing stay.
-        state: The columns of STATE after the operation; those that are missing stay.
-        bsn: BSN of the transaction, as it is stored.
+        values: The table's columns after the operation; missing ones stay.
+        state: The columns of STATE after the operation; missing ones stay.
+        bsn: BSN of the transaction, in its stored form.
         context: Its tracking context now.
         rules: Broken rules of the table or of the operation: text to condition on the columns of the result.
     """

@@ -1,9 +1,9 @@
-"""The rows of a window (compact.md 6.2 and 6.4): exactly, and as the documented queries print it. Pure.
+"""The rows of a window (compact.md 6.2 and 6.4): exactly, and by the documented queries. Pure.
 
 BSN and CSN are stored as 8 bytes, unsigned, big-endian, so that the order of bytes is the order of numbers.
 
-`csn(b)` is the CSN of a BSN: that of `__sysTxCommitSequence`, or else the BSN itself. A window is half-open:
-LCSN <= csn < ECSN. Exactly:
+`csn(b)` is the CSN of a BSN: that of `__sysTxCommitSequence`, or else the BSN itself. A window is half-open: LCSN <= csn <
+ECSN. Exactly:
 
 | set | condition |
 |---|---|
@@ -21,7 +21,7 @@ from pyspark.sql import Column
 from pyspark.sql import functions as F
 
 RANGES_AT_MOST = 200
-"""Ranges that are written into a query; more numbers are compared as a list."""
+"""Ranges written into a query; more numbers are compared as a list."""
 
 
 def ranges(numbers: Iterable[int]) -> list[tuple[int, int]]:
@@ -36,7 +36,7 @@ def ranges(numbers: Iterable[int]) -> list[tuple[int, int]]:
 
 
 def is_among(stored: Column, numbers: Collection[int]) -> Column:
-    """Return whether a stored BSN is one of some; false for NULL."""
+    """True if a stored BSN is one of the numbers; False for NULL."""
     if not numbers:
         return F.lit(False)
     spans = ranges(numbers)
@@ -51,7 +51,7 @@ def is_among(stored: Column, numbers: Collection[int]) -> Column:
 
 
 def _any(terms: list[Column]) -> Column:
-    """Return whether a term is true, as a tree: Spark's stack is not as deep as a list may be long."""
+    """Whether any term is true, built as a tree: a long chain would exceed Spark's stack."""
     if len(terms) == 1:
         return terms[0]
     middle = len(terms) // 2
@@ -79,7 +79,7 @@ SELECT __sysRK, __sysTrackingContext FROM __sysOCSDeletedRows
 WHERE __sysTN = {name} AND mr_delete_csn >= :LCSN AND mr_delete_csn < :ECSN
   AND (mr_insert_csn IS NULL OR mr_insert_csn < :LCSN);
 """
-"""The exact queries for people. `{table}` is the table's name, `{name}` the same as a text."""
+"""The exact queries as printed. `{table}` is the table's name, `{name}` its SQL text literal."""
 
 DOCUMENTED_INSERTS = """\
 SELECT ut.* FROM
@@ -125,7 +125,7 @@ QUERIES = {
 
 
 def packed(number: int) -> bytes:
-    """Return a number as it is stored."""
+    """Return the stored form of a number."""
     return number.to_bytes(8, "big")
 
 
@@ -135,12 +135,12 @@ def unpacked(stored: bytes) -> int:
 
 
 def packed_literal(number: int) -> Column:
-    """Return a number as it is stored, as a literal that Parquet's bounds are compared with."""
+    """Return the stored form of a number as a literal that Parquet's bounds are compared with."""
     return F.lit(packed(number))
 
 
 def packed_column(number: Column) -> Column:
-    """Return numbers (bigint) as they are stored. A cast to binary is refused in ANSI mode."""
+    """Return the stored form of numbers (bigint). A cast to binary is refused in ANSI mode."""
     return F.unhex(F.lpad(F.hex(number), 16, "0"))
 
 

@@ -1,8 +1,8 @@
-"""Remove tombstones, and rows of the commit sequence, that no consumer needs any more (compact.md 9). No Spark.
+"""Remove tombstones and rows of the commit sequence that all consumers have passed (compact.md 9). No Spark.
 
-With L the lowest LCSN of all consumers, a tombstone may go if its CSN is below L, a row of the sequence if both its numbers
-are: then a BSN without a row, read as its own CSN, lies on the same side of every later window. The purge is noted
-first, and consumers below the mark are refused: no window ever has a gap.
+With L the lowest LCSN of all consumers, a tombstone may go if its CSN is below L, a row of the sequence if both its
+numbers are: then a BSN without a row, read as its own CSN, lies on the same side of every later window. The purge is noted
+first, and consumers below the mark are refused, so windows have no gaps.
 """
 
 from dataclasses import replace
@@ -54,7 +54,7 @@ def purge_tombstones(session: Session, name: str, kind: PurgeType, value: int, *
 
 
 def purge_sequence(session: Session, kind: PurgeType, value: int, *, dry_run: bool) -> Purged:
-    """Remove rows of the commit sequence, and of `tracking_commits` what no window reads any more.
+    """Remove rows of the commit sequence, and rows of `tracking_commits` that all windows have passed.
 
     Raises: TrackingError if the value is negative, or no consumer is registered.
     """

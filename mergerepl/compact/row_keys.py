@@ -1,6 +1,6 @@
 """Row keys as tombstones hold them: the values of the key columns in one binary value (compact.md 8).
 
-Number of columns as int32; then of each column, in key order, its length in bytes as int32 and its bytes; all
+Format: the number of columns as int32; then for each column, in key order, its length in bytes as int32 and its bytes; all
 little-endian. Plain Python and Spark write the same bytes: a property test ties them.
 """
 
@@ -26,13 +26,13 @@ _WIDTHS |= {"timestamp_ntz": 8, "decimal": 16, GUID: 16}
 _FREE = ("string", "binary")
 _INTEGERS = ("tinyint", "smallint", "int", "bigint")
 _DIGITS_AT_MOST = 18
-"""Digits of a decimal key: Spark has no integer that holds the unscaled value of a longer one."""
+"""Maximum digits of a decimal key: no integer type of Spark holds the unscaled value of a longer one."""
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _DAY_MICROS = 86_400_000_000
 
 
 def unsupported(type_: str) -> str | None:
-    """Return why columns of a type (Spark DDL) are no part of a key, None if they may be."""
+    """Return why columns of a type (Spark DDL) cannot be part of a key; None if they can."""
     name = base_type(type_)
     if name not in (*_WIDTHS, *_FREE) or "collate" in type_.lower():
         return f"values of type {type_} have no packed form"
@@ -44,7 +44,7 @@ def unsupported(type_: str) -> str | None:
 def pack(values: Sequence[KeyValue], types: Sequence[str]) -> bytes:
     """Return packed key values.
 
-    Raises: ValueError if a value is none of its type, or there are too many bytes.
+    Raises: ValueError if a value does not fit its type, or the key is too long.
     """
     if len(values) != len(types):
         raise ValueError(f"the key has {len(types)} columns, and {len(values)} values were given")
@@ -63,7 +63,7 @@ def pack(values: Sequence[KeyValue], types: Sequence[str]) -> bytes:
 def unpack(packed: bytes, types: Sequence[str]) -> tuple[KeyValue, ...]:
     """Return the values of a packed key.
 
-    Raises: ValueError if the bytes are no key of these types.
+    Raises: ValueError if the bytes are not a key of these types.
     """
     if len(packed) < 4:
         raise ValueError(
@@ -165,10 +165,10 @@ def packed_key(keys: Sequence[Column], types: Sequence[str]) -> Column:
 
 
 def unpacked_keys(packed: Column, types: Sequence[str]) -> list[Column]:
-    """Return the key columns of packed keys; what was not packed by `packed_key` comes to anything."""
+    """Return the key columns of packed keys; the result is undefined for bytes that `packed_key` did not make."""
     text = F.hex(packed)
-    # Where a value begins: a number, and the lengths of those before it that have no fixed width. Kept apart, because each
-    # use of an expression repeats it.
+    # Offset of a value: a number, plus the lengths of earlier values of variable width. Kept apart, because each use of
+    # an expression repeats it.
     start, lengths = 9, list[Column]()
     values = []
     for type_ in types:
@@ -262,13 +262,13 @@ def _reversed_pairs(text: Column, width: int) -> Column:
 
 
 def _guid_swapped(text: Column) -> Column:
-    """Return 32 digits with the first three fields of the GUID turned round, as .NET stores them; its own inverse."""
+    """Return 32 digits with the first three fields of the GUID reversed, as .NET stores them; its own inverse."""
     order = (3, 2, 1, 0, 5, 4, 7, 6, *range(8, 16))
     return F.concat(*(F.substring(text, 2 * i + 1, 2) for i in order))
 
 
 def _local_micros(moment: Column) -> Column:
-    """Return the microseconds of a time without a zone since 1970-01-01, whatever the session's zone."""
+    """Return the microseconds of a time without a zone since 1970-01-01, independent of the session's zone."""
     seconds = F.hour(moment) * 3600 + F.minute(moment) * 60
     fraction = (F.extract(F.lit("SECOND"), moment) * 1_000_000).cast("bigint")
     days = F.unix_date(moment.cast("date")).cast("bigint")

@@ -26,14 +26,14 @@ def count_rows(folder: Location) -> int:
 
 
 def count_where(folder: Location, name: str) -> int:
-    """Return the number of rows in which a boolean column is true."""
+    """Return the number of rows with a true value in a boolean column."""
     import pyarrow.compute as pc
 
     return int(pc.sum(read(folder, [name])[name]).as_py() or 0)
 
 
 def counts_of(folder: Location) -> Counts:
-    """Return how many rows are inserted, updated and deleted."""
+    """Return the numbers of inserted, updated and deleted rows."""
     import pyarrow as pa
 
     kinds = [EXISTED, PRESENT, REBORN]
@@ -61,14 +61,14 @@ def problems_of(folder: Location, keys: Sequence[str]) -> tuple[str, list[str]] 
 
 
 def key_texts(keys: Sequence[Sequence[object]]) -> list[str]:
-    """Return some keys for people; an ellipsis stands for those after the first three."""
+    """Return some keys as text; an ellipsis replaces those after the first three."""
     shown = [[str(value) for value in key] for key in keys[:_EXAMPLES]]
     found = [key[0] if len(key) == 1 else f"({', '.join(key)})" for key in shown]
     return [*found, "…"] if len(keys) > _EXAMPLES else found
 
 
 def context_of(folders: Sequence[Location]) -> str | None:
-    """Return the context of all staged changes; None if they have none, or several."""
+    """Return the context of all staged changes; None if it is missing or not unique."""
     import pyarrow.compute as pc
 
     found: set[str | None] = set()
@@ -101,7 +101,7 @@ def _ends(folder: Location, name: str) -> tuple[str, str] | None:
 
 
 def within_keys(table: TrackedTable, bounds: Bounds, *, of: str = "") -> Column | None:
-    """Return a condition that rows with keys inside the bounds meet, and by the bounds of their files, too."""
+    """Return a condition that rows with keys inside the bounds meet, also for file skipping."""
     ends = [
         within(F.col(f"{of}{quote(column)}"), *bounds[name], type_)
         for column, name, type_ in zip(table.key, key_names(table), table.key_types, strict=True)

@@ -11,7 +11,7 @@ from mergerepl.model.tracking import CommittedTransaction, TrackingStatus
 def status(database: Database) -> TrackingStatus:
     """Return the state of a tracked folder.
 
-    Raises: TrackingError if there is none.
+    Raises: TrackingError if the folder is not tracked.
     """
     require_database(database)
     looked = look_at_all(database)

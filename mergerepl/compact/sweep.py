@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 def has_work(root: Location) -> bool:
-    """Return whether a transaction waits to be finished whose owner does not finish it."""
+    """True if an unfinished transaction waits that its owner will not finish."""
     if not counters.is_database(root):
         return False
     return any(
@@ -29,8 +29,7 @@ def has_work(root: Location) -> bool:
 def sweep_root(root: Location, *, lock_wait_s: float = 60.0) -> None:
     """Finish the transactions that a dead process left decided below a root. The caller holds its lease.
 
-    For the commands of other products, which must not read half a transaction. Without tracking it costs one look at a
-    folder.
+    For commands of other products, which must not read partial transactions. Without tracking it lists one folder.
     """
     if counters.is_database(root) and any(map(counters.has_intent, counters.transaction_folders(root))):
         # Spark is loaded only if there is something to do: commands of other products call this.
@@ -52,7 +51,7 @@ def sweep(session: "Session") -> None:
 
 
 def _end_aborted(root: Location) -> None:
-    """Let aborted transactions take their CSNs, in one write of the counters. Their folders go afterwards."""
+    """Give aborted transactions their CSNs, in one write of the counters, before their folders are removed."""
     gone: list[Location] = []
 
     def ended(before: Counters) -> Counters:

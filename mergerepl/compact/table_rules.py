@@ -41,7 +41,7 @@ def broken_rules(facts: TableState, key: Sequence[str], is_there: Column) -> dic
 
 
 def unwritable(facts: TableState) -> Problem | None:
-    """Return why transactions cannot write a table and what to do about it, None if they can."""
+    """Return why transactions cannot write a table and the remedy, None if they can."""
     return TableContract(facts).explain(_UNWRITABLE)
 
 

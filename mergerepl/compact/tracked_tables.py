@@ -72,7 +72,7 @@ def enable(
     foreign: Foreign,
     retention: timedelta,
 ) -> TrackedTable:
-    """Track a table, or track more or less of one that is tracked.
+    """Track a table, or change the options of a tracked one.
 
     Raises: TrackingError, with nothing changed, if the table or its rows cannot be tracked, or its key is another one.
     """
@@ -177,7 +177,7 @@ def _check_key_column(facts: TableState, name: str, column: str, key_type: Track
 
 
 def _check_rows(spark: SparkSession, wanted: TrackedTable, facts: TableState, last_bsn: int) -> None:
-    """Check keys and, where the columns are there already, that their stamps are of this database."""
+    """Check keys and, for existing tracking columns, that their stamps are of this database."""
     away = foreign_file(spark, facts.path, facts.version)
     if away is not None:
         raise TrackingError.cannot_enable(
@@ -214,7 +214,7 @@ def _add_columns(spark: SparkSession, facts: TableState, mark: CommitMark) -> No
 
 
 def _enabled(session: Session, table: TrackedTable) -> TrackedTable:
-    """Note that a table is tracked, from a transaction of its own on where there are numbers or consumers."""
+    """Record that a table is tracked; if the database has numbers or consumers, from a separate transaction on."""
     database = session.database
     has_past = counters.read_counters(database.root).last_bsn > 0 or database.control.rows(CONSUMERS)
     if has_past:
@@ -224,7 +224,7 @@ def _enabled(session: Session, table: TrackedTable) -> TrackedTable:
 
 
 def _empty_transaction(session: Session, table: TrackedTable) -> int:
-    """Commit a transaction that changes nothing, so that what changed before it has lower numbers."""
+    """Commit an empty transaction, so that earlier changes have lower numbers."""
     database = session.database
     begun = counters.begin(database.root)
     try:

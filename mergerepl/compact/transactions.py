@@ -1,6 +1,6 @@
 """A transaction: operations on tracked tables that see one snapshot and their own writes, and are published together.
 
-No change of it is in a Delta table before `commit` has decided it. A failed operation aborts it.
+Its changes reach Delta tables only after `commit` has decided it. A failed operation aborts it.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ if TYPE_CHECKING:
     from mergerepl.compact.change_tracking import ChangeTracking
 
 Rows = DataFrame | Sequence[Mapping[str, Any]]
-"""Rows as they are given: a DataFrame, or dictionaries, whose values have the types of the table."""
+"""Rows given to an operation: a DataFrame, or dictionaries whose values have the types of the table."""
 Where = str | Column | None
 """A condition in SQL or as a Column; None is every row."""
 
@@ -63,7 +63,7 @@ _MISFIT = "__sysRuleGiven"
 
 @dataclass(frozen=True)
 class _Given:
-    """Rows that were given to an operation, read once: their frame, with keys, and between which keys they lie."""
+    """Rows given to an operation, read once: their frame with keys, and the bounds of the keys."""
 
     rows: DataFrame
     bounds: Bounds
@@ -92,9 +92,9 @@ class Transaction:
 
     @property
     def tracking_context(self) -> str | None:
-        """The GUID that is stored with what is changed from now on, in lower case.
+        """The GUID stored with later changes, in lower case.
 
-        Raises: TrackingError if it is set to a text that is no GUID.
+        Raises: TrackingError if it is set to a text other than a GUID.
         """
         return self._context
 
@@ -105,23 +105,23 @@ class Transaction:
     def insert(self, table: str, rows: Rows) -> None:
         """Insert rows; columns that they lack get their default, and columns whose names begin with `__sys` are left out.
 
-        Raises: TrackingError if a key is NULL, there already or given twice, or a row breaks a rule of the table.
+        Raises: TrackingError if a key is NULL, exists already or is given twice, or a row breaks a rule of the table.
         """
         self._put(table, rows, replaces=False)
 
     def upsert(self, table: str, rows: Rows) -> None:
-        """Insert rows whose keys are not there; of the others, update the given columns where a value differs.
+        """Insert rows with new keys; in existing rows, update the given columns where a value differs.
 
         Raises: TrackingError as `insert`.
         """
         self._put(table, rows, replaces=True)
 
     def update(self, table: str, set: Mapping[str, str | Column], where: Where = None) -> None:
-        """Set columns to expressions in some rows. A row that stays as it is, bit by bit, is not changed.
+        """Set columns to expressions in some rows. Rows with bitwise equal values are not changed.
 
         An update of a key column is a delete of the old key and an insert of the new one.
 
-        Raises: TrackingError if a row breaks a rule of the table, or a new key is there already.
+        Raises: TrackingError if a row breaks a rule of the table, or a new key exists already.
         """
         with self._operation(table) as touched:
             known = {name.lower(): name for name in touched.columns}
@@ -144,7 +144,7 @@ class Transaction:
             self._stage(touched, self._matching(touched, where), {}, {})
 
     def delete(self, table: str, where: Where = None, *, rows: Rows | None = None) -> None:
-        """Delete rows that fulfil a condition, or those whose keys are in `rows`; keys that are not there are passed over.
+        """Delete rows that fulfil a condition, or those whose keys are in `rows`; missing keys are ignored.
 
         Raises: TrackingError if a packed key takes more than 8,000 bytes.
         """
@@ -183,7 +183,7 @@ class Transaction:
         return self.result
 
     def abort(self) -> None:
-        """Leave everything as it was. Without effect after the end."""
+        """Discard the changes. Without effect after the end."""
         if self._ended is None:
             self._end("aborted" if counters.mark_aborted(self._begun.folder) else "decided")
 
@@ -224,7 +224,7 @@ class Transaction:
 
     @contextmanager
     def _operation(self, table: str) -> Iterator[Touched]:
-        """Yield the table as the transaction has it; whatever fails aborts the transaction."""
+        """Yield the table in the transaction's state; any failure aborts the transaction."""
         self._require_open()
         try:
             with plain_errors(f"changing table '{table}' in transaction {self.current_transaction_bsn}"):

@@ -1,7 +1,7 @@
 """A window: the transactions between two anchors, and the rows that they inserted, updated and deleted.
 
-Rows come from the snapshot of the last transaction of the window, never from live tables: a later transaction changes
-nothing of what a window holds. A consumer applies deletes, inserts, updates, in this order.
+Rows come from the snapshot of the last transaction of the window, never from live tables: later transactions do not change
+a window. A consumer applies deletes, inserts, updates, in this order.
 """
 
 import base64
@@ -54,7 +54,7 @@ from mergerepl.systables.compact import (
 log = logging.getLogger(__name__)
 
 _NAMED_AT_MOST = 1000
-"""Up to this many files are selected by name; beyond that, reading all files costs no more."""
+"""Up to this number of files are selected by name; beyond it, reading all files costs no more."""
 
 
 @dataclass(frozen=True)
@@ -66,7 +66,7 @@ class WindowState:
     nonce: str | None
     """Nonce of the last transaction below ECSN."""
     initial: tuple[str, ...] = ()
-    """Tables that the window has no rows of, because the consumer has no copy that changes could be applied to."""
+    """Tables left out of the window because the consumer lacks a copy that changes could be applied to."""
     enumeration: str = "exact"
 
     @property
@@ -80,9 +80,9 @@ class WindowState:
 
     @classmethod
     def of_json(cls, stated: Mapping[str, Any]) -> "WindowState":
-        """Return the window that a JSON object of `to_json` states.
+        """Return the window of a JSON object from `to_json`.
 
-        Raises: TrackingError if it is none.
+        Raises: TrackingError if it is not a window.
         """
         try:
             anchors = Anchors(**{name: int(value) for name, value in stated["anchors"].items()})
@@ -105,7 +105,7 @@ class Window:
     _transactions: Sequence[CommittedTransaction] = field(repr=False)
     _exclude: str | None = field(repr=False)
     _deleted_version: int = field(repr=False)
-    """Version of the tombstones: a purge after it takes none from this window."""
+    """Version of the tombstones: later purges do not affect this window."""
 
     @property
     def id(self) -> str:
@@ -119,7 +119,7 @@ class Window:
 
     @property
     def initial(self) -> tuple[str, ...]:
-        """Tables to be copied whole, by `ct.read(table, csn=window.anchors.ecsn - 1)`; the window has no rows of them."""
+        """Tables to be copied whole, by `ct.read(table, csn=window.anchors.ecsn - 1)`; the window lacks their rows."""
         return self.state.initial
 
     @property
@@ -129,7 +129,7 @@ class Window:
 
     @property
     def is_empty(self) -> bool:
-        """True when no transaction of the window changed a row of these tables."""
+        """True if the window did not change these tables."""
         return not any(each.changes.get(name) for each in self._transactions for name in self._tables)
 
     def inserts(self, table: str) -> DataFrame:
@@ -155,7 +155,7 @@ class Window:
         is_born_inside = F.coalesce(predicates.is_among(F.col(INSERT_BSN), inside - theirs), F.lit(False))
         if theirs:
             if any(each.changes.get(table) for each in self._transactions if each.bsn in theirs):
-                # What came and went inside the window may have replaced a row that the consumer has from itself.
+                # A row that was inserted and deleted inside the window may have replaced one of the consumer's own.
                 is_born_inside = F.lit(False)
             tombstones = tombstones.where(~predicates.is_among(F.col(DELETE_BSN), theirs))
         found = tombstones.where(~is_born_inside)
@@ -166,11 +166,11 @@ class Window:
         return found.select(ROW_KEY, *named, CONTEXT)
 
     def counts(self) -> dict[str, dict[str, int]]:
-        """Return how many rows there are: table to deletes, inserts, updates."""
+        """Return the numbers of rows: table to deletes, inserts, updates."""
         return {name: {kind: rows.count() for kind, rows in self._kinds(name)} for name in self.tables}
 
     def write_to(self, folder: Location) -> dict[str, dict[str, int]]:
-        """Write the rows as Parquet files, in folders `table/deletes`, `inserts` and `updates`; returns how many."""
+        """Write the rows as Parquet files, in folders `table/deletes`, `inserts` and `updates`; return their numbers."""
         counts: dict[str, dict[str, int]] = {}
         for name in self.tables:
             for kind, rows in self._kinds(name):
@@ -244,9 +244,8 @@ class Window:
         return found.limit(0) if table in self.initial else found
 
     def _without_known(self, deletes: DataFrame, table: TrackedTable, theirs: set[int]) -> DataFrame:
-        """Leave out deletes of rows that are there again from the consumer's own transactions.
-
-        A row is there again if one of these transactions changed it last, or inserted it after the delete.
+        """Leave out deletes of rows that the consumer's own transactions restored. A row is restored if one of these
+        transactions changed it last, or inserted it after the delete.
         """
         rows = self._snapshot(table)
         csns = {each.bsn: each.csn for each in self._transactions if each.bsn in theirs}
@@ -327,7 +326,7 @@ def changed_rows(
         new = set(file_names(path, through_version_inclusive)) - set(before)
         schema, files = later.schema, plain_files(later)
     except StoreError as error:
-        # A version that is gone from the log, say.
+        # For example a version that is gone from the log.
         log.info("%s: the whole table is read: %s", path, error)
         return read_version(spark, path, through_version_inclusive)
     is_padded = any(each.metadata for each in schema)

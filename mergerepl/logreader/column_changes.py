@@ -13,7 +13,7 @@ from mergerepl.rows.sql import quote
 ADD, DROP, RENAME, TYPE, NULLABILITY, REPLACE = "add", "drop", "rename", "type", "nullability", "replace"
 
 FIELDS = "fields"
-"""A type that has more fields inside, or others first: each value has all that it had, by the names of the fields."""
+"""A type with added or reordered fields: each value keeps its parts, by the names of the fields."""
 
 _PARTS = {"elementType": "element", "valueType": "value"}
 
@@ -31,7 +31,7 @@ def column_id(fields: Fields, name: str) -> int:
 
 
 def is_mapped(fields: Fields) -> bool:
-    """Return whether columns are mapped: then one keeps its id when it is renamed."""
+    """True if columns are mapped: then a column keeps its id when it is renamed."""
     return all(_COLUMN_ID in each.get("metadata", {}) for each in fields)
 
 
@@ -79,7 +79,7 @@ def column_changes(version: int, before: Fields, after: Fields) -> list[ColumnCh
 
 
 def added_fields(old: Json, new: Json, path: str) -> list[str] | None:
-    """Return the fields, with their types as SQL, that a type has more inside; None if it differs in another way.
+    """Return the fields, with their types as SQL, added inside a type; None if it differs in another way.
 
     `path` is the column's name in SQL. The order of fields does not count.
     """
@@ -107,7 +107,7 @@ def added_fields(old: Json, new: Json, path: str) -> list[str] | None:
 
 
 def is_additive(changes: Sequence[ColumnChange]) -> bool:
-    """Return whether columns and fields were only added, or may be NULL now: older rows are read with NULLs."""
+    """True if columns and fields were only added, or made nullable: older rows are read with NULLs."""
     return all(change.kind in (ADD, FIELDS, NULLABILITY) for change in changes)
 
 

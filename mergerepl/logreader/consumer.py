@@ -1,16 +1,16 @@
-"""What a consumer of the log reader implements. The log reader reads each commit once and serves all consumers.
+"""The interface of a consumer of the log reader. The log reader reads each commit once and serves all consumers.
 
 A scan cycle runs as follows; a process may die at every step, and the next one goes on from the plan.
 
 | step | the log reader calls | a consumer |
 |---|---|---|
-| 2 | `wanted()` | says which sources it wants, by which key, and what a gap means |
+| 2 | `wanted()` | returns its sources, their keys, and its handling of gaps |
 | 4 | `check(source, rows, spark)` | may raise `PauseSource`: this source leaves the cycle, the others go on |
-| 5 | `decide(plan)` | returns as JSON what it will do besides rows; it is stored in the plan. Pure: no writes |
+| 5 | `decide(plan)` | returns its other steps as JSON; the plan stores them. Pure: no writes |
 | 6 | `write(cycle)` | appends its rows, each table once: transaction version = `plan.scan_cycle` |
 | 7 | `show(cycle)` | commits its gate, last of all, with `plan.scan_cycle` as transaction version |
 
-`write` and `show` may be called again with the same plan, in another process: what is done is skipped, by transaction
+`write` and `show` may be called again with the same plan, in another process: finished writes are skipped, by transaction
 versions. Readers of a consumer see nothing above its gate. A consumer that has rows to hand on does so like this:
 
     class Commands:
@@ -84,7 +84,7 @@ class Cycle:
 class PauseSource(Exception):
     """A consumer cannot use a source's changes: the source is paused. `number` and `reason` are kept and shown.
 
-    `object_id` is the source, where the one that raises it is the one that knows.
+    `object_id` is the source, if the code that raises it knows it.
     """
 
     def __init__(self, number: int, reason: str, object_id: int | None = None) -> None:
@@ -98,7 +98,7 @@ class PauseSource(Exception):
 def pausing(source: SourcePlan) -> Iterator[None]:
     """Pause a source for errors that its own tables give, so that the other sources go on.
 
-    Raises: PauseSource; the error itself where it is of this machine and may pass.
+    Raises: PauseSource; the error itself if it is local and temporary.
     """
     from pyspark.errors import AnalysisException
 
@@ -127,7 +127,7 @@ class Consumer(Protocol):
     name: str
 
     def at_work(self) -> AbstractContextManager[None]:
-        """Wrap a scan cycle: what ends it early goes through here, and may be recorded."""
+        """Wrap a scan cycle: errors that end it pass through, and may be recorded."""
 
     def served(self, state: LogState) -> None:
         """Note the consumers of each source. Called under the lock, at every scan and when they have changed."""
@@ -139,7 +139,7 @@ class Consumer(Protocol):
         """Return the scan cycle that its readers may see; None if it has shown none."""
 
     def highest_cycle(self) -> int:
-        """Return the highest scan cycle that any of its tables has; -1 if none has one."""
+        """Return the highest scan cycle in any of its tables, or -1."""
 
     def remove_above(self, scan_cycle: int) -> None:
         """Remove rows of higher scan cycles: their plan is gone, so they must never count."""
@@ -154,10 +154,10 @@ class Consumer(Protocol):
         """
 
     def decide(self, plan: Plan) -> Any:
-        """Return its other steps beside rows, as JSON; None if there are none."""
+        """Return its steps other than rows, as JSON, or None."""
 
     def write(self, cycle: Cycle) -> int:
-        """Write the rows of a cycle, each table once. Returns how many were written.
+        """Write the rows of a cycle, each table once. Returns their number.
 
         Raises: PauseSource with its `object_id` for a source whose rows can never be written (`pausing`).
         """

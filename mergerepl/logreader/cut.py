@@ -1,8 +1,8 @@
 """The commits of a scan cycle, their order and their times (cdc.md 3). Pure.
 
 A commit is in the cut if its log file was written before the cycle began (`began_ns`, by the clock of the file system), or
-if the listing of an earlier cycle has seen it; of each source a prefix. A writer that commits b after it saw a writes b's
-file after a appeared: so if b is in the cut, a is in it, too, with a lower LSN.
+if the listing of an earlier cycle has seen it. The cut has a prefix of each source. A writer that commits b after it saw a
+writes b's file after a appeared: so if b is in the cut, a is in it, too, with a lower LSN.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
@@ -17,7 +17,7 @@ _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 @dataclass(frozen=True)
 class LoggedCommit:
-    """A commit as the cut looks at it: `written_ns` is the time of its log file."""
+    """A commit to be cut; `written_ns` is the time of its log file."""
 
     object_id: int
     version: int

@@ -6,11 +6,11 @@ from mergerepl.errors import StoreError, Transient
 from mergerepl.store.location import Location
 
 RESUME = "`mergerepl cdc resume` (`mergerepl transactional resume` where publications alone read it)"
-"""How a paused source is read on."""
+"""The command that resumes a paused source."""
 
 
 def may_pass(error: StoreError) -> bool:
-    """True for an error of this machine, such as a share that does not answer: no source is paused for it."""
+    """True for a temporary local error, such as a share that does not answer: it pauses no source."""
     cause = error.__cause__
     is_of_tables = isinstance(cause, PermissionError | FileNotFoundError | NotADirectoryError)
     return isinstance(error, Transient) or (isinstance(cause, OSError) and not is_of_tables)

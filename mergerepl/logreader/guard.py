@@ -41,7 +41,7 @@ def refuse_other_consumers(root: Location, state: LogState, consumers: Sequence[
 
 
 def refuse_restored(root: Location, state: LogState, consumers: Sequence[Consumer]) -> None:
-    """Check, if no plan is pending, that gates and positions are from the same moment.
+    """Check, unless a plan is pending, that gates and positions are from the same moment.
 
     Raises: LogReaderError.
     """
@@ -58,7 +58,7 @@ def refuse_restored(root: Location, state: LogState, consumers: Sequence[Consume
 
 
 def key_of(state: LogState, consumers: Sequence[Consumer], path: str) -> tuple[str, ...]:
-    """Return the key by which a table's rows are identified already; none if it is not read, or read without a key."""
+    """Return the key by which a table's rows are already identified; empty if it is not read, or read without a key."""
     known = state.source_at(path)
     if known is None:
         return ()

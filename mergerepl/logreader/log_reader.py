@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 @dataclass
 class LogReader:
-    """A database and the consumers of its log. Kept between cycles, it reads again only what has changed.
+    """A database and the consumers of its log. Kept between cycles, it reads only changed tables again.
 
     `given` is the Spark session to work in; without one, the running one or an embedded one is used, from when rows are
     read.
@@ -37,13 +37,13 @@ class LogReader:
     given: SparkSession | None = None
     lock_wait_s: float = 0.0
     is_long_running: bool = False
-    """Whether an embedded session is to be one for an agent: it starts slower and works faster."""
+    """Whether an embedded session is configured for an agent: it starts slower and works faster."""
 
     _known: dict[str, Consumer] = field(default_factory=dict)
 
     @property
     def consumers(self) -> tuple[Consumer, ...]:
-        """The consumers, in the order in which their gates are committed. A product may be set up between two cycles."""
+        """The consumers, in the order in which their gates are committed. A product may be set up between cycles."""
         return tuple(consumers_at(self.root, self._known))
 
     @cached_property
@@ -106,7 +106,7 @@ def make_log_reader(reader: LogReader, retention: timedelta) -> None:
 
 @dataclass(frozen=True)
 class Product:
-    """A product that is served from the log. `module` has `consumer_at(root)`; `table` is there where it is set up."""
+    """A product that is served from the log. `module` has `consumer_at(root)`; `table` exists if it is set up."""
 
     name: str
     module: str
@@ -121,7 +121,7 @@ PRODUCTS = (
     ),
     Product("cdc", "mergerepl.cdc.consumer", f"{cdc.FOLDER}/{cdc.CHANGE_TABLES.name}"),
 )
-"""In the order in which their gates are committed. Products do not import each other: each is loaded by name."""
+"""The products in the order in which their gates are committed. They do not import each other: each is loaded by name."""
 
 
 def consumers_at(root: Location, known: dict[str, Consumer]) -> Iterator[Consumer]:

@@ -90,7 +90,7 @@ class Lsn(bytes):
 
 
 ZERO = Lsn(bytes(_LENGTH))
-"""What `get_min_lsn` gives of an unknown instance."""
+"""The result of `get_min_lsn` for an unknown instance."""
 
 
 def scan_cycle_of(epoch: int, cycle: int) -> int:

@@ -21,7 +21,7 @@ DUMMY = "dummy"
 
 @dataclass(frozen=True)
 class Entry:
-    """One LSN of the cycle. `object_id` is 0, and the versions are -1, where there is no commit."""
+    """One LSN of the cycle. Without a commit, `object_id` is 0 and the versions are -1."""
 
     slot: int
     kind: str
@@ -35,7 +35,7 @@ class Entry:
 
     @property
     def commits(self) -> tuple[dict[str, Any], ...]:
-        """The commit, as the products' tables of transactions state it; none where there is none."""
+        """The commit as a tuple of one, as the products' tables of transactions state it; empty without a commit."""
         if not self.object_id:
             return ()
         return (
@@ -63,10 +63,10 @@ class Reading:
     """Versions of a source that are read together, under the columns of the last of them.
 
     `versions` are those with changes. `compared` is why the versions `from_version_inclusive - 1` and
-    `through_version_inclusive` are compared, None where the feed is read. `by_files` are versions whose change files cannot
-    be used: the files that came and went describe them. `by_keys` are such versions too, but only rows with a changed key
-    are read. `fields` are the columns at the end, as in the log. `most_rows` is how many rows were changed at most, by the
-    writers' counts; None if they do not say.
+    `through_version_inclusive` are compared, None where the feed is read. `by_files` are versions whose change files
+    cannot be used: they are read from added and removed files. `by_keys` are such versions too, but only rows with a
+    changed key are read. `fields` are the columns at the end, as in the log. `most_rows` is the maximum of changed rows,
+    by the writers' counts; None without counts.
     """
 
     from_version_inclusive: int
@@ -83,7 +83,7 @@ class Reading:
 
     @property
     def is_gap(self) -> bool:
-        """Whether these versions have no feed: intermediate states are lost."""
+        """True if these versions have no feed: intermediate states are lost."""
         return self.compared is not None and self.compared != REPLACED
 
     @property
@@ -97,7 +97,7 @@ class ColumnChange:
     """The change of a source's columns by one commit.
 
     `kind`: add, drop, rename, type, fields, nullability, replace. `column` is the name before, `new_name` the one after;
-    types are Spark DDL. `added_fields` are those that a type has more inside, as SQL.
+    types are Spark DDL. `added_fields` are fields added inside the type, as SQL.
     """
 
     version: int

@@ -18,7 +18,7 @@ class LogState:
     sources: Mapping[int, LogReaderRow] = field(default_factory=dict)
 
     def source_at(self, path: str) -> LogReaderRow | None:
-        """Return the source at a path below the root, None if nobody reads it."""
+        """Return the source at a path below the root; None if it is not read."""
         return next((row for row in self.sources.values() if row.source_path == path), None)
 
     def with_source(self, row: LogReaderRow) -> "LogState":
@@ -26,7 +26,7 @@ class LogState:
         return replace(self, sources={**self.sources, row.source_object_id: row})
 
     def without_consumer(self, name: str, object_ids: frozenset[int] | None = None) -> "LogState":
-        """Return the state without a consumer of some sources (None: of all); a source that nobody reads is left out."""
+        """Return the state after a consumer left some sources (None: all); sources without a consumer are removed."""
         left = {}
         for object_id, row in self.sources.items():
             is_meant = object_ids is None or object_id in object_ids
@@ -37,19 +37,19 @@ class LogState:
 
 
 def control_of(root: Location) -> ControlPlane:
-    """Return the log reader's tables of a database. Kept between cycles, it reads only what another process changed."""
+    """Return the log reader's tables of a database. Kept between cycles, it reads only other processes' changes."""
     return ControlPlane(root / FOLDER, KEPT_A_DAY)
 
 
 def has_log_reader(control: ControlPlane) -> bool:
-    """Return whether there is a table `log_reader`."""
+    """True if the table `log_reader` exists."""
     return control.exists(LOG_READER)
 
 
 def read_state(control: ControlPlane) -> LogState:
     """Return the log reader's state.
 
-    Raises: LogReaderError if there is none, or another version of mergerepl wrote it.
+    Raises: LogReaderError if it is missing, or another version of mergerepl wrote it.
     """
     root = control.folder.parent
     if not has_log_reader(control):

@@ -1,4 +1,4 @@
-"""Reading what a plan names: each reading once, as the changes of its commits, kept in memory until the cycle ends."""
+"""Read the sources of a plan: each reading once, as the changes of its commits, kept in memory until the cycle ends."""
 
 import logging
 import re
@@ -44,7 +44,7 @@ class ReadSource:
     kept: list[DataFrame] = field(default_factory=list)
 
     def release(self) -> None:
-        """Let go of the memory."""
+        """Release the memory."""
         for frame in self.kept:
             release(frame)
 
@@ -52,7 +52,7 @@ class ReadSource:
 def read_source(
     spark: SparkSession, root: Location, source: SourcePlan, *, on_gap: str, is_decided: bool = False
 ) -> ReadSource:
-    """Read a source. Where the feed is not there, versions are compared, unless a gap stops the source, or it is decided.
+    """Read a source. Without a feed, versions are compared, unless a gap stops the source, or the cycle is decided.
 
     Raises: PauseSource if its changes cannot be determined; EngineError if the session would read timestamp partition
         columns otherwise.
@@ -213,6 +213,6 @@ def rows_before(spark: SparkSession, path: Location, version: int, reading: Read
 
 
 def counts_of(rows: Sequence[ReadRows]) -> int | None:
-    """Return how many rows were changed at most; None if that is not known."""
+    """Return the number of changed rows at most; None if unknown."""
     counts = [each.reading.most_rows for each in rows]
     return None if None in counts else sum(count or 0 for count in counts)

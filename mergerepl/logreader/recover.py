@@ -27,7 +27,7 @@ KEPT_SESSIONS = 32
 
 
 def recover(reader: LogReader) -> Plan | None:
-    """Carry out the plan of a cycle that died. Returns it; None if there was none."""
+    """Carry out the plan of a cycle that died, and return it, or None."""
     plan = redo_log(reader.root).pending()
     if plan is not None:
         log.warning("%s: scan cycle %d is finished", reader.root, plan.scan_cycle)
@@ -40,7 +40,7 @@ def carry_out(
 ) -> tuple[Plan, int]:
     """Carry out a plan. `read` has the readings made already; they are released.
 
-    Returns: The plan without the sources that had to leave it, and how many rows were written.
+    Returns: The plan without the sources that had to leave it, and the number of written rows.
     """
     began = began or datetime.now(UTC)
     try:
@@ -102,7 +102,7 @@ def _changes(
 
 
 def _without(reader: LogReader, plan: Plan, paused: Paused) -> Plan:
-    """Let a source leave a cycle that was begun: its rows go first, then the plan is made again."""
+    """Remove a source from a cycle in progress: first its rows, then its part of the plan."""
     log.warning("%s", paused.reason)
     for consumer in reader.consumers:
         consumer.remove_of(plan.scan_cycle, frozenset({paused.object_id}))
@@ -112,7 +112,7 @@ def _without(reader: LogReader, plan: Plan, paused: Paused) -> Plan:
 
 
 def _note_session(reader: LogReader, plan: Plan, rows: int, began: datetime) -> None:
-    """Record the cycle in `scan_sessions`, and what it could not do in `errors`; the last 32 sessions are kept."""
+    """Record the cycle in `scan_sessions`, and its problems in `errors`; the last 32 sessions are kept."""
     ended = datetime.now(UTC)
     last = reader.control.rows(SCAN_SESSIONS, where="true", order_limit="order by session_id desc limit 1")
     session_id = last[0].session_id + 1 if last else 1

@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from mergerepl.logreader.read import ReadSource
 
 IDLE = timedelta(minutes=5)
-"""After so long without a transaction a dummy entry is written, so that times can be mapped to LSNs."""
+"""Without transactions for this long a dummy entry is written, so that times can be mapped to LSNs."""
 
 
 @dataclass(frozen=True)
@@ -75,7 +75,7 @@ def checked_state(reader: LogReader) -> LogState:
 
 
 def leave(reader: LogReader, consumer: str, object_ids: frozenset[int] | None = None) -> LogState:
-    """Let a consumer leave some sources (None: all): a source that nobody reads is forgotten. The caller holds the log."""
+    """Let a consumer leave some sources (None: all) and forget sources without a consumer. The caller holds the log."""
     before = read_state(reader.control)
     state = before.without_consumer(consumer, object_ids)
     if state != before:
@@ -89,7 +89,7 @@ def leave(reader: LogReader, consumer: str, object_ids: frozenset[int] | None = 
 def scan(reader: LogReader, *, maxtrans: int = 1000) -> CycleResult:
     """Run one cycle: at most `maxtrans` transactions. The caller holds the log.
 
-    Raises: LogReaderError; what Spark raises if a source cannot be read for another reason than that its changes are gone.
+    Raises: LogReaderError; Spark's error if a source cannot be read although its changes still exist.
     """
     with ExitStack() as stack:
         for each in reader.consumers:
@@ -144,9 +144,9 @@ def _cycle(reader: LogReader, maxtrans: int) -> CycleResult:
 def look_ahead(
     reader: LogReader, state: LogState, row: LogReaderRow, *, on_gap: str | None = None
 ) -> SourceLook:
-    """Read the next commits of a source as a cycle would, and decide nothing. `paused` says why a cycle would pause it.
+    """Read the next commits of a source as a cycle would, and decide nothing; `paused` has a cycle's reason to pause it.
 
-    `on_gap` is used in place of what the consumers want. The caller holds the log.
+    `on_gap` replaces the consumers' choice. The caller holds the log.
     """
     wanted = wanted_of(state, reader.consumers, {each.name: each.wanted() for each in reader.consumers})
     wish = wanted.get(row.source_object_id, Wanted())
@@ -305,7 +305,7 @@ def _entries(state: LogState, units: Sequence[tuple[Unit | None, str]], began_ns
 
 
 def _commit_time(unit: Unit) -> datetime:
-    """Return the time that Delta shows: the in-commit timestamp, else that of the log file, in milliseconds."""
+    """Return Delta's commit time: the in-commit timestamp, else that of the log file, in milliseconds."""
     if unit.commit.in_commit_ms is not None:
         return moment_of_ms(unit.commit.in_commit_ms)
     return moment_of_ms(unit.placed.effective_ns // 1_000_000)
@@ -327,7 +327,7 @@ def _new_plan(
         database.cycle, scan_cycle_of(database.epoch, 0), *(c.highest_cycle() for c in reader.consumers)
     )
     if above > database.cycle and above > scan_cycle_of(database.epoch, 0):
-        # A plan was removed by hand: rows that its cycle left must never count.
+        # A plan was removed manually: rows that its cycle left must never count.
         for consumer in reader.consumers:
             consumer.remove_above(database.cycle)
     scan_cycle = above + 1
@@ -354,9 +354,9 @@ def _new_plan(
 
 @dataclass(frozen=True)
 class Begin:
-    """A source that a consumer begins to read, or reads again from its head: its row as far as it is known.
+    """A source that a consumer begins to read, or reads again from its head: the known part of its row.
 
-    `object_id` is None of a source that nobody reads yet.
+    `object_id` is None for a source without a consumer so far.
     """
 
     path: str
@@ -369,11 +369,11 @@ class Begin:
 def begin(
     reader: LogReader, consumer: str, begins: Sequence[Begin], steps: Any, *, object_ids: int = 0
 ) -> Plan:
-    """Run a cycle of its own in which sources begin: each gets an LSN, of kind begin. The caller holds the log.
+    """Run a separate cycle in which sources begin: each gets an LSN, of kind begin. The caller holds the log.
 
     A source that is read already begins at its position: unread commits get higher LSNs. Another one begins at its head.
-    `steps(numbers, lsns)` returns what the consumer decides, from the object_ids of the sources, the LSNs and versions at
-    which they begin; `object_ids` is how many more numbers it needs, after those of the sources.
+    `steps(numbers, lsns)` returns the consumer's decision, from the object_ids of the sources and the LSNs and versions at
+    which they begin. `object_ids`: additional numbers it needs, after those of the sources.
     """
     state = checked_state(reader)
     began_ns = file_system_now_ns(reader.control.folder)

@@ -58,13 +58,13 @@ class Unit:
 
     @property
     def origin(self) -> str:
-        """Whose the commit is."""
+        """The origin of the commit (`_ORIGINS`)."""
         return _ORIGINS.get(self.commit.kind, self.commit.kind)
 
 
 @dataclass(frozen=True)
 class SourceLook:
-    """The new commits of a source in the cut. `units` has at most as many as asked for.
+    """The new commits of a source in the cut. `units` is limited by the caller's `most`.
 
     `head` is the latest version. `metadata` is the one at each version that stated one, and at the position.
     """
@@ -150,10 +150,7 @@ def begun(row: LogReaderRow, state: TableState) -> LogReaderRow:
 
 
 def look_at(root: Location, row: LogReaderRow, *, began_ns: int, most: int, on_gap: str) -> SourceLook:
-    """Return the new units of a source: at most so many.
-
-    A source that cannot be read on is returned with the reason (`paused`).
-    """
+    """Return the new units of a source, at most `most`; a source that cannot be read on has the reason in `paused`."""
     path = root / row.source_path
     nothing = SourceLook(row, path, row.position, through_version_inclusive=row.position)
     try:
@@ -165,7 +162,7 @@ def look_at(root: Location, row: LogReaderRow, *, began_ns: int, most: int, on_g
 def _damaged(row: LogReaderRow, error: StoreError) -> Paused:
     """Return why a source is paused whose log is damaged.
 
-    Raises: the error itself where it is of this machine and may pass: a share that does not answer, too many open files.
+    Raises: The error itself if it is local and temporary: a share without an answer, too many open files.
     """
     if may_pass(error):
         raise error
@@ -243,7 +240,7 @@ def _logged(row: LogReaderRow, path: Location, head: int) -> Iterator[LoggedComm
         try:
             yield LoggedCommit(row.source_object_id, version, written_ns(path, version))
         except FileNotFoundError:
-            # Reading it says what that means.
+            # Reading the commit explains it.
             yield LoggedCommit(row.source_object_id, version, 0)
 
 
@@ -279,7 +276,6 @@ def _stopped(row: LogReaderRow, why: str) -> Paused:
 
 
 def _column_changes(row: LogReaderRow, found: Sequence[Commit]) -> dict[int, list[ColumnChange]]:
-    """Return the column changes of each commit, by version."""
     changes: dict[int, list[ColumnChange]] = {}
     known = metadata_of(row)
     for commit in found:
@@ -328,7 +324,7 @@ def _unmatched(look: SourceLook) -> str | None:
 
 
 def _is_replaced(commit: Commit, changed: Sequence[ColumnChange]) -> bool:
-    """Return whether a commit that changed rows cannot be read under its own columns."""
+    """True if a commit that changed rows cannot be read under its own columns."""
     if any(change.kind == REPLACE for change in changed) and not is_additive(
         [change for change in changed if change.kind != REPLACE]
     ):
@@ -337,7 +333,7 @@ def _is_replaced(commit: Commit, changed: Sequence[ColumnChange]) -> bool:
 
 
 def _before_a_type(units: Sequence[Unit], columns: dict[int, list[ColumnChange]]) -> int:
-    """Return how many units go before the first one that changed a type: the change tables have their rows by then."""
+    """Return the number of units before the first change of a type: the change tables have their rows by then."""
     for place, unit in enumerate(units):
         retyped = any(change.kind == TYPE for change in columns.get(unit.version, ()))
         if retyped and place and any(not each.is_ddl for each in units[:place]):

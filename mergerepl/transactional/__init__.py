@@ -1,7 +1,7 @@
-"""Transactional replication: one-way publication of Delta tables, by commands, with the original's propagation methods.
+"""Transactional replication: one-way publication of Delta tables, by commands, with SQL Server's propagation methods.
 
-`__init__.pyi` names the public names; no module of the package has one. They are loaded on first use: calls without Spark
-start none.
+`__init__.pyi` lists the public names; modules must not be named like them. They are loaded on first use: calls without
+Spark do not start it.
 """
 
 from mergerepl.spark.callers import public_names

@@ -1,4 +1,4 @@
-"""The distribution agents of a publisher, one after the other. Spark is loaded where something waits."""
+"""The distribution agents of a publisher, one after the other. Spark is loaded only for pending commands."""
 
 from __future__ import annotations
 
@@ -34,15 +34,15 @@ def distribute(
     spark: SparkSession | None = None,
     lock_wait_s: float = 0.0,
 ) -> tuple[DistributionResult, ...]:
-    """Run the distribution agents of a publisher: each subscription gets what the log reader has read.
+    """Run the distribution agents of a publisher: each subscription gets the commands that the log reader has written.
 
-    `streams` are the articles of a batch that are worked on at a time, in place of the subscription's own number.
-    `procedures` are modules that register procedures; those that this process has registered need none. An agent that fails
-    does not keep the others from their work; the first failure is raised after them.
+    `streams` is the number of articles applied at a time, instead of the subscription's own number. `procedures` are
+    modules that register procedures; procedures registered in this process need none. If an agent fails, the others still
+    run; the first failure is raised after them.
 
-    Raises: TransactionalError where a command cannot be applied (20598, 2627), a subscription is too old (21074) or columns
-        changed (21076); TransactionalUsageError for a number of streams that there cannot be; OutOfReachError if a
-        subscriber is not there; LeaseError (run again).
+    Raises: TransactionalError where a command cannot be applied (20598, 2627), a subscription is too old (21074) or
+        columns changed (21076); TransactionalUsageError for an invalid number of streams; OutOfReachError if a subscriber
+        cannot be reached; LeaseError (run again).
     """
     require_streams(streams)
     distributor = required(root)
@@ -120,7 +120,7 @@ def _distribute_one(
             record_jvm(root, engine.jvm_pid())
             return found
 
-        # Somebody may have begun it again, or taken it out, until we held its subscriber.
+        # Another process may have restarted or removed the subscription before we held its subscriber.
         now = distributor.subscription(guid)
         if now is None:
             return DistributionResult(publication, subscription.subscriber)

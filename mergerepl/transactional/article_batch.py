@@ -39,9 +39,8 @@ from mergerepl.transactional.row_rules import row_rules
 
 @dataclass(frozen=True)
 class Sent:
-    """An article's commands in a batch: how many, which operations are judged, which of them applied (None: all).
-
-    `writes` are what procedures of the user's own hand over; of operations in `replaced` they do not call the default.
+    """An article's commands in a batch: their number, the operations that are judged, and those applied (None: all).
+    `writes` come from custom procedures; for operations in `replaced` they do not call the default.
     """
 
     commands: int
@@ -75,7 +74,7 @@ class Batch:
     def call(self, row: ArticleRow, procedures: Mapping[Operation, Procedure], count: int) -> Sent:
         """Call an article's procedures; without any, all commands are judged and applied.
 
-        Raises: TransactionalError 21074 if commands of the batch are gone; what a procedure raises.
+        Raises: TransactionalError 21074 if commands of the batch are gone; the error of a procedure.
         """
         if not procedures:
             return Sent(count)
@@ -153,7 +152,7 @@ class Batch:
         return commands_between(spark, table, self.plan.from_seqno, self.plan.through_seqno)
 
     def transaction(self, place: str | None = None) -> Transaction:
-        """Return the Delta transaction of a batch: of the articles' tables, or of a place where a procedure writes."""
+        """Return the Delta transaction of a batch: for the articles' tables, or for a table that a procedure writes."""
         app = app_id(self.guid) if place is None else f"{app_id(self.guid)}-{place}"
         unit = self._unit() if place is None else None
         return Transaction(
@@ -164,7 +163,7 @@ class Batch:
         """Execute the MERGE of an article once. Returns failures that only a foreign commit in between brought."""
         table = self.table(row)
         transaction = self.transaction()
-        # Asked of the log: a Delta transaction may expire (delta.setTransactionRetentionDuration).
+        # Checked in the log: a Delta transaction may expire (delta.setTransactionRetentionDuration).
         if is_written(table, transaction.mark, self.plan.heads[row.article_id]):
             return ()
         judged_at = self.plan.heads[row.article_id]

@@ -1,6 +1,6 @@
 """The procedures of an article (`sp_MSins_<article>`, `sp_MSupd_`, `sp_MSdel_`) as Spark SQL over a view `commands`. Pure.
 
-The agent executes these very texts; they are made of the article each time, and never read back from a replica's files.
+The agent executes these texts. They are made from the article each time, never read from a replica's files.
 """
 
 from collections.abc import Callable, Collection, Sequence
@@ -23,7 +23,7 @@ _PLAIN = ("tinyint", "smallint", "int", "bigint", "string", "date", "timestamp",
 
 @dataclass(frozen=True)
 class Shape:
-    """An article as its commands have it: columns are c1 to cn in this order; `key` names the columns pkc1 to pkcm."""
+    """An article in the shape of its commands: columns are c1 to cn in this order; `key` names the columns pkc1 to pkcm."""
 
     article_id: int
     schema_version: int
@@ -45,7 +45,7 @@ class Shape:
         )
 
     def command(self, operation: Operation) -> CommandType:
-        """Return how an operation is sent."""
+        """Return the command type of an operation."""
         text = {"ins": self.ins_cmd, "upd": self.upd_cmd, "del": self.del_cmd}[operation]
         return CommandType.parse(text, operation)
 
@@ -119,7 +119,7 @@ def statements(shape: Shape, operation: Operation, path: str) -> list[str]:
 
 
 def _set(shape: Shape, is_set: Callable[[int], str] | None) -> str:
-    """Return the columns that an update sets; `is_set` says of a column whether a command sets it, None: always."""
+    """Return the columns that an update sets; `is_set` gives the condition that a command sets a column (None: always)."""
     lines = []
     for k, name in enumerate(shape.columns, 1):
         if name in shape.key and not shape.sends_key_changes:
@@ -151,12 +151,12 @@ def error_text(article: str, number: int, title: str) -> str:
 def batch_text(
     shape: Shape, path: str, *, bounds: str = "", operations: Collection[Operation] = tuple(Operation)
 ) -> str:
-    """Return the one MERGE that stands for all three procedures: one row of `commands` per row of the table.
+    """Return the single MERGE that does the work of all three procedures: one row of `commands` per row of the table.
 
     Clauses of operations without rows are left out: without inserts, few rows are joined where the table's rows are.
 
-    `commands`: operation (ins, upd, del), pkc1 to pkcm (the key in the table; NULL of a row to insert), c1 to cn, set1
-    to setn (whether a column was set). `bounds` are conditions on the table's key, as text.
+    `commands`: operation (ins, upd, del), pkc1 to pkcm (the key in the table; NULL of a row to insert), c1 to cn, set1 to
+    setn (whether a column was set). `bounds` are conditions on the table's key, as text.
     """
     names = ", ".join(quote(name) for name in shape.columns)
     values = ", ".join(f"s.c{k}" for k in range(1, len(shape.columns) + 1))
@@ -178,7 +178,7 @@ def batch_text(
 
 
 def batch_script(shape: Shape, path: str) -> str:
-    """Return the text of the MERGE as it is printed: comments, the statement."""
+    """Return the printed text of the MERGE: comments, the statement."""
     keys = [f"pkc{i} {type_.upper()}" for i, type_ in enumerate(shape.key_types, 1)]
     columns = [f"c{k} {type_.upper()}" for k, type_ in enumerate(shape.types, 1)]
     flags = [f"set{k} BOOLEAN" for k in range(1, len(columns) + 1)]
@@ -199,7 +199,7 @@ def _is_set(k: int) -> str:
 
 
 def _and_differs(name: str, k: int, type_: str) -> str:
-    """Return the part of a condition that leaves out values which are the same already, where equality says so."""
+    """Return the condition that excludes unchanged values, where equality can decide that."""
     if type_ in _PLAIN or type_.startswith("decimal"):
         return f" AND NOT (s.c{k} <=> t.{quote(name)})"
     return ""

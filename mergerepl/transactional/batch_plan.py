@@ -1,4 +1,4 @@
-"""The plan of a distribution batch: which transactions it has, durably at the subscriber before anything is applied."""
+"""The plan of a distribution batch: its transactions, durable at the subscriber before the first write."""
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -15,7 +15,7 @@ from mergerepl.transactional.position import batch_step, is_written
 class BatchPlan:
     """A batch: transactions after `from_seqno` through `through_seqno`; article -> version judged first.
 
-    `places` are the versions of the tables that procedures write to: table -> head, -1 if there was none.
+    `places` are the versions of the tables that procedures write to: table -> head, -1 for a missing table.
     """
 
     number: int
@@ -25,7 +25,7 @@ class BatchPlan:
     places: Mapping[str, int] = field(default_factory=dict)
 
     def is_written(self, guid: str, article_id: int, table: Location) -> bool:
-        """Return whether a subscription's table of an article has the batch: the log says so, transactions may expire."""
+        """True if the log shows that a subscription's table of an article has the batch; transactions may expire."""
         mark = CommitMark(guid, batch_step(self.number))
         return article_id in self.heads and is_written(table, mark, self.heads[article_id])
 
@@ -38,9 +38,9 @@ def redo_log(subscriber: Location, guid: str) -> RedoLog[BatchPlan]:
 def begun_plan(
     subscriber: Subscriber, position: PositionRow, tables: Mapping[int, Location]
 ) -> BatchPlan | None:
-    """Return the batch that a run which died had begun to apply to the articles' tables (by number); None if there is none.
+    """Return the batch that a dead run had begun to apply to the articles' tables (by number), or None.
 
-    One that is done, of another position, or of which no table has anything does not count: it is decided again.
+    A finished batch, one of another position, and one that reached no table are ignored: they are decided again.
     """
     guid = position.subscription_guid
     plan = redo_log(subscriber.root, guid).pending()
@@ -57,7 +57,7 @@ def next_transactions(
     most_transactions: int,
     most_commands: int,
 ) -> list[TransactionRow]:
-    """Return the transactions of the next batch: it ends before a change of columns, and begins with one alone.
+    """Return the transactions of the next batch: it ends before a change of columns; one at its start is a batch alone.
 
     Args:
         rows: All transactions after the position.

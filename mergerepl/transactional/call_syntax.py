@@ -1,4 +1,4 @@
-"""The forms in which a change is sent: command types, their parameters and texts (transactional.md 4). Pure.
+"""The forms of a change: command types, their parameters and texts (transactional.md 4). Pure.
 
 The bitmask of SCALL and MCALL is binary(n / 8 + 1): column k is bit (k - 1) mod 8 of byte (k - 1) / 8.
 """
@@ -11,7 +11,7 @@ from typing import Self
 
 
 class Operation(StrEnum):
-    """What a command does to a row."""
+    """The effect of a command on a row."""
 
     INSERT = "ins"
     UPDATE = "upd"
@@ -23,7 +23,7 @@ PHASES = {Operation.DELETE: 0, Operation.UPDATE: 1, Operation.INSERT: 2}
 
 
 class Method(StrEnum):
-    """How much of a change is sent."""
+    """The part of a change that is sent."""
 
     CALL = "CALL"
     """Insert: all columns. Update: all columns and the old key. Delete: the key."""
@@ -34,7 +34,7 @@ class Method(StrEnum):
     XCALL = "XCALL"
     """Update: all old and all new columns. Delete: all old columns."""
     SQL = "SQL"
-    """A statement; a missing row is no error."""
+    """A statement; a missing row is not an error."""
     NONE = "NONE"
     """Nothing is sent."""
 
@@ -107,7 +107,7 @@ class CommandType:
 
     @property
     def passes_key(self) -> bool:
-        """Whether the old key is sent as parameters of its own."""
+        """Whether the old key is sent as separate parameters."""
         return self.operation is not Operation.INSERT and self.method not in (Method.XCALL, Method.NONE)
 
     @property
@@ -140,7 +140,7 @@ class Arguments:
 
 
 def call_text(command: CommandType, procedure: str, given: Arguments) -> str:
-    """Return a command as the original's `sp_browsereplcmds` shows it: `{CALL [sp_MSupd_dboorders] (,,12.50,,7,0x04)}`."""
+    """Return a command in the form of `sp_browsereplcmds`: `{CALL [sp_MSupd_dboorders] (,,12.50,,7,0x04)}`."""
     values = list(given.old) if command.passes_old else []
     if command.passes_new:
         has_gaps = command.method is Method.SCALL and given.bitmap is not None
@@ -169,12 +169,12 @@ def statement_text(
 
 
 def mask_length(columns: int) -> int:
-    """Return how many bytes the mask of so many columns has."""
+    """Return the bytes of a mask for this number of columns."""
     return columns // 8 + 1
 
 
 def bitmask(changed: Collection[int], columns: int) -> bytes:
-    """Return the mask in which these columns, counted from 1, have their bits."""
+    """Return the mask with the bits of these columns (from 1)."""
     mask = bytearray(mask_length(columns))
     for k in changed:
         mask[(k - 1) // 8] |= 1 << ((k - 1) % 8)
@@ -182,12 +182,12 @@ def bitmask(changed: Collection[int], columns: int) -> bytes:
 
 
 def bit(mask: bytes, k: int) -> bool:
-    """Return whether a column, counted from 1, has its bit."""
+    """True if a column, counted from 1, has its bit."""
     return bool(mask[(k - 1) // 8] >> ((k - 1) % 8) & 1)
 
 
 def bit_text(mask: str, k: int) -> str:
-    """Return Spark SQL that says whether a column, counted from 1, has its bit in the binary column `mask`."""
+    """Return the Spark SQL condition that a column, counted from 1, has its bit in the binary column `mask`."""
     byte, value = (k - 1) // 8 + 1, 1 << ((k - 1) % 8)
     return f"cast(conv(hex(substring({mask}, {byte}, 1)), 16, 10) AS int) & {value} = {value}"
 

@@ -74,13 +74,13 @@ class Distributor(ControlDatabase):
     def writing(self) -> Iterator[None]:
         """Hold the distribution store for one write.
 
-        Raises: LeaseError if somebody else holds it for a minute.
+        Raises: LeaseError if another process holds it for a minute.
         """
         with lease(self.root, purpose="write to _transactional", wait_s=WRITE_WAIT_S, file=DISTRIBUTION_LOCK):
             yield
 
     def publications(self) -> list[PublicationRow]:
-        """Return the publications; none where there is no distribution store."""
+        """Return the publications; empty without a distribution store."""
         return self.control.rows(PUBLICATIONS) if self.is_there else []
 
     def publication(self, name: str) -> PublicationRow | None:
@@ -100,9 +100,9 @@ class Distributor(ControlDatabase):
         return list(newest.values())
 
     def articles_named(self, name: str | None) -> list[ArticleRow]:
-        """Return the articles of a name; None: all.
+        """Return the articles of a name (None: all).
 
-        Raises: TransactionalUsageError if there is none.
+        Raises: TransactionalUsageError if no article has it.
         """
         rows = self.articles()
         chosen = [row for row in rows if name in (None, row.article)]
@@ -136,7 +136,7 @@ class Distributor(ControlDatabase):
             self.control.edit(SUBSCRIPTIONS, lambda known: [*known, row])
 
     def change_subscription(self, guid: str, **values: Any) -> None:
-        """Set columns of a subscription's row; others stay as somebody else may have set them meanwhile."""
+        """Set some columns of a subscription's row; the others keep values that another process may have written."""
         with self.writing():
             self.control.change_where(SUBSCRIPTIONS, values, subscription_guid=guid)
 
@@ -171,7 +171,7 @@ class Subscriber(ControlDatabase):
     tables = (POSITIONS,)
 
     def positions(self) -> list[PositionRow]:
-        """Return the positions of all subscriptions; none where there is no table."""
+        """Return the positions of all subscriptions; empty without a table."""
         return self.control.rows_if_any(POSITIONS)
 
     def position(self, guid: str) -> PositionRow | None:
@@ -196,7 +196,7 @@ class Subscriber(ControlDatabase):
 def distributor_at(root: Root) -> Distributor:
     """Return the distribution store in a folder.
 
-    Raises: ConfigurationError if there is no such folder.
+    Raises: ConfigurationError if the folder does not exist.
     """
     return Distributor(Location.of(roots.existing(os.fspath(root))))
 
@@ -216,7 +216,7 @@ def subscriptions_of(
 ) -> list[tuple[str, SubscriptionRow]]:
     """Return publications' names with their subscriptions.
 
-    Raises: TransactionalUsageError if one is named that is not there.
+    Raises: TransactionalUsageError if a named publication does not exist.
     """
     names = {row.publication_id: row.publication for row in distributor.publications()}
     wanted = None if subscriber is None else roots.parse(os.fspath(subscriber))

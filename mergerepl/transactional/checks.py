@@ -1,4 +1,4 @@
-"""What is wrong with publications and their subscribers, or soon will be (transactional.md 13). Without Spark."""
+"""Present and imminent problems of publications and their subscribers (transactional.md 13). Without Spark."""
 
 from collections.abc import Iterator
 from datetime import datetime, timedelta
@@ -24,14 +24,14 @@ from mergerepl.transactional.position import delivered_through, since_last_batch
 from mergerepl.transactional.refusals import to_run
 
 EXPIRATION = 0.8
-"""The share of the longest retention after which commands that wait are said to expire."""
+"""The share of the longest retention after which waiting commands count as about to expire."""
 
 
 def warnings_of(root: Root, now: datetime) -> list[StatusWarning]:
     """Return the problems of the published tables and of the subscribers. Starts no JVM.
 
-    A warning: what waits for longer than 30 seconds, or for four fifths of the longest retention; a subscriber that is not
-    there, not initialised, or not known to be equal; an agent that stopped and may work when it runs again. Critical: a
+    Warnings: commands that wait longer than 30 seconds, or four fifths of the longest retention; a subscriber that is
+    missing, not initialised, or not known to be equal; an agent that stopped for a reason that may pass. Critical: a
     paused table, an agent that stopped for another reason, a subscriber that is inactive or whose commands are above the
     longest retention.
 
@@ -119,7 +119,7 @@ def _of_subscription(
 
 
 def _of_tables(distributor: Distributor, row: SubscriptionRow) -> Iterator[tuple[str, str]]:
-    """Yield what others wrote to the tables of a subscriber since its last batch."""
+    """Yield the changes by other writers to the tables of a subscriber since its last batch."""
     at = Subscriber(Location.of(row.subscriber)).position(row.subscription_guid)
     if at is None:
         return

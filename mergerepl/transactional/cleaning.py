@@ -36,13 +36,13 @@ A_DAY = timedelta(days=1)
 def cleanup(root: Root) -> Mapping[str, int]:
     """Remove commands that all active subscriptions have, and those above the longest retention.
 
-    A subscription that lacks such commands becomes inactive first (21074); one that is being initialised keeps what comes
-    after its snapshot. Returns how many commands and transactions went, and how many subscriptions became inactive. Times
-    are those of the newest transaction, not of this machine. Starts no JVM.
+    A subscription that lacks such commands becomes inactive first (21074); one that is being initialised keeps the
+    commands after its snapshot. Returns the numbers of removed commands and transactions, and of subscriptions that became
+    inactive. Times are those of the newest transaction, not of this machine. Starts no JVM.
     """
     distributor = required(root)
     with held(log_reader(distributor), "transactional cleanup"):
-        # Nobody adds to it: the log reader is held.
+        # The log reader is held, so the table does not grow.
         gate = sorted(distributor.control.rows(TRANSACTIONS), key=lambda row: row.xact_seqno)
         if not gate:
             return {"commands": 0, "transactions": 0, "inactive": 0}
@@ -65,7 +65,7 @@ def cleanup(root: Root) -> Mapping[str, int]:
                 elif row.status == SUBSCRIBED and row.snapshot_seqno is not None:
                     served.append(row.snapshot_seqno)
             bounds[publication.publication_id] = max(forced, min([*served, delivered]))
-        # An agent that reads beside us looks at this after the gate: it never takes what is gone for nothing.
+        # A concurrent agent checks this after the gate, so it never mistakes removed commands for an empty range.
         _raise_removed_through(distributor, gate, bounds)
         failpoint("transactional.after_removed_through")
         commands = sum(
@@ -96,7 +96,6 @@ def clean_up_once_a_day(root: Root) -> None:
 def _raise_removed_through(
     distributor: Distributor, gate: Sequence[TransactionRow], bounds: Mapping[int, bytes]
 ) -> None:
-    """Record of each publication the last of its transactions that goes."""
     rows = distributor.publications()
     raised = []
     for row in rows:
@@ -115,7 +114,7 @@ def _through(gate: Sequence[TransactionRow], moment: datetime) -> bytes:
 def _removed(
     distributor: Distributor, gate: Sequence[TransactionRow], shape: ArticleRow, through: bytes
 ) -> int:
-    """Remove the commands of scan cycles that lie below an LSN wholly: files go, none is rewritten."""
+    """Remove the commands of scan cycles that lie wholly below an LSN: whole files, without rewriting any."""
     table = distributor.commands_table(shape)
     later = [row.scan_cycle for row in gate if row.xact_seqno > through]
     if not is_delta_table(table) or not later:
@@ -128,7 +127,7 @@ def _removed(
 
 
 def _forget_history(distributor: Distributor, newest: datetime) -> None:
-    """Remove history after the original's 48 hours; what was skipped or stopped an agent is kept for 14 days."""
+    """Remove history after SQL Server's 48 hours; entries about skips and stops are kept for 14 days."""
     with distributor.writing():
         for table, hours in ((HISTORY, 48), (ERRORS, 336)):
             oldest = timestamp_literal(newest - timedelta(hours=hours))
@@ -137,7 +136,7 @@ def _forget_history(distributor: Distributor, newest: datetime) -> None:
 
 
 def _tables(distributor: Distributor) -> list[Location]:
-    """Return the tables in which each batch leaves unused files: those here, and the positions at the subscribers."""
+    """Return the tables in which batches leave unused files: those here, and the positions at the subscribers."""
     tables = [distributor.control.path(table.name) for table in AT_DISTRIBUTOR]
     tables += [distributor.commands_table(shape) for shape in distributor.shapes()]
     roots = {Location.of(row.subscriber) for row in distributor.subscriptions()}

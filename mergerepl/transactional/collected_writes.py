@@ -1,4 +1,4 @@
-"""Writes of the user's own procedures: collected, checked before the first write, then done once each."""
+"""Writes of custom procedures: collected, checked before the first write, then done once each."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -46,7 +46,7 @@ class Write:
 def prepared(writes: Sequence[Write], root: Location, kept: Kept) -> list[Write]:
     """Return the writes with their rows computed: an error in them leaves nothing. Those without rows are left out.
 
-    Raises: TransactionalUsageError if a table or its columns are not there, or two rows agree in `on`.
+    Raises: TransactionalUsageError if a table or its columns are missing, or two rows agree in `on`.
     """
     found = []
     for write in writes:
@@ -94,7 +94,7 @@ def _refused(write: Write, why: str, remedy: str) -> TransactionalUsageError:
 
 
 def heads_of(writes: Sequence[Write]) -> dict[str, int]:
-    """Return the versions of the tables that writes go to, -1 of one that is not there: what a plan keeps of them."""
+    """Return the versions of the written tables for the plan, -1 for a missing table."""
     tables = {write.table for write in writes}
     return {str(table): head_version(table) if is_delta_table(table) else -1 for table in tables}
 
@@ -107,7 +107,7 @@ def carry_out(
 ) -> None:
     """Do each write once, also over crashes; `transaction_of` gives the Delta transaction of a place.
 
-    `heads` are those of the plan (`heads_of`): from there on the log says what is done. A Delta transaction may expire.
+    `heads` are those of the plan (`heads_of`): commits after them show finished writes. A Delta transaction may expire.
 
     Raises: CommitConflictError if other writers win every time.
     """

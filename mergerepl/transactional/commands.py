@@ -98,7 +98,7 @@ def commands_of(
 
 
 def _side(side: str, at: Mapping[str, str], shape: Shape, image: StructType, article: ArticleRow) -> Column:
-    """Return a row as the article has it; NULL where there is none, or none that fulfils the filter."""
+    """Return the article's columns of a row; NULL if the row does not exist or does not fulfil the filter."""
     fields = [F.col(f"{side}.{at[name]}").alias(f"c{k}") for k, name in enumerate(shape.columns, 1)]
     is_in = F.col(side).isNotNull()
     if article.filter_clause is not None:

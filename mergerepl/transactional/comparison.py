@@ -1,10 +1,10 @@
-"""Compare a subscriber's table with the rows that it should have: the publisher's, as the article sends them.
+"""Compare a subscriber's table with its expected rows: the publisher's, in the form that the article sends.
 
-| the subscriber lacks | has besides | has with other values | |
+| the subscriber lacks | has additionally | has with other values | |
 |---|---|---|---|
 | `missing` | `extra` | `different` | `twice`: a key has several rows |
 
-Some rows cannot be known, since no command says what became of them. These kinds are counted apart and never differ.
+Some rows are unknown, since no command describes their changes. These kinds are counted separately and never differ.
 
 | operation | without commands (NONE), or by a procedure that did not call `call.default()` |
 |---|---|
@@ -46,7 +46,7 @@ _CHAR = re.compile(r"char\((\d+)\)")
 
 @dataclass(frozen=True)
 class Difference:
-    """How many keys differ by kind, and some of them as (key, kind); those that cannot be known are in `unknown`."""
+    """The numbers of differing keys by kind, and some of them as (key, kind); `unknown`: rows that cannot be known."""
 
     publisher_rows: int
     subscriber_rows: int
@@ -66,9 +66,9 @@ class Difference:
 
 
 def unknown_kinds(article: ArticleRow, by_procedure: Collection[str] = ()) -> dict[str, str]:
-    """Return the kinds of differences that no command rules out, each with the reason.
+    """Return the kinds of differences that commands cannot rule out, each with the reason.
 
-    `by_procedure` are the operations whose rows the user's own procedures made in another way than the generated ones.
+    `by_procedure` are the operations whose rows custom procedures made differently from the generated ones.
     """
     shape = shape_of(article)
     found: dict[str, str] = {}
@@ -92,7 +92,7 @@ def unknown_kinds(article: ArticleRow, by_procedure: Collection[str] = ()) -> di
 
 
 def lacking_columns(article: ArticleRow, table: TableState) -> list[str]:
-    """Return the columns of an article that a subscriber's table has not."""
+    """Return the columns of an article that a subscriber's table lacks."""
     there = {each["name"].lower() for each in table.fields}
     return [name for name in article.columns if name.lower() not in there]
 
@@ -127,7 +127,7 @@ def compared(
 
 
 def differing(rows: DataFrame, article: ArticleRow, unknown: Collection[str] = ()) -> Difference:
-    """Return what differs among the rows of `compared`."""
+    """Return the differences among the rows of `compared`."""
     is_of = {kind: F.col("kind") == word for word, kind in KINDS.items()}
     counted = (
         rows.agg(

@@ -135,7 +135,7 @@ class Commands:
         return [row for row in self.distributor.articles() if row.source_object_id == object_id]
 
     def decide(self, plan: Plan) -> Any:
-        """Return the shapes that articles get in this cycle, and which one each reading is in."""
+        """Return the new shapes of articles in this cycle, and the shape of each reading."""
         steps: dict[str, Any] = {"shapes": [], "readings": {}}
         for source in plan.sources:
             lsns = plan.lsns_of(source.object_id)
@@ -163,7 +163,7 @@ class Commands:
                 steps["readings"][str(article.article_id)] = places
         return steps
 
-    # -- what is decided -----------------------------------------------------------------------------------------------
+    # -- after the decision --------------------------------------------------------------------------------------------
 
     def write(self, cycle: Cycle) -> int:
         """State the shapes of articles that begin or changed, make their tables, append the commands."""
@@ -231,7 +231,7 @@ class Commands:
         return written
 
     def show(self, cycle: Cycle) -> None:
-        """Append the gate: all transactions of the cycle in one commit; a dummy if none has anything for an agent."""
+        """Append the gate: all transactions of the cycle in one commit; a dummy entry if no agent needs any of them."""
         plan = cycle.plan
         if not self.distributor.shapes():
             # The last publication has gone.
@@ -258,7 +258,7 @@ class Commands:
             self.distributor.control.append(TRANSACTIONS, rows, once=(APP_ID, plan.scan_cycle))
 
     def _note_paused(self, plan: Plan) -> None:
-        """Record the articles whose log is no longer read: `status` shows them as long as they are paused."""
+        """Record paused articles for `status`."""
         now = datetime.now(UTC)
         errors = [
             ErrorRow(

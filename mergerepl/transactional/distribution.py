@@ -4,7 +4,7 @@
 |---|---|---|
 | 1 | `plan-<subscription_guid>.json` at the subscriber, durably | done again, the same batch |
 | 2 | nothing: all articles are judged | |
-| 3 | one MERGE for each article, once by its Delta transaction | what is done is skipped |
+| 3 | one MERGE for each article, once by its Delta transaction | finished tables are skipped |
 | 4 | MSreplication_subscriptions: the position | the plan is removed |
 | 5 | MSsubscriptions and history at the distributor | sent again |
 """
@@ -97,7 +97,7 @@ class Agent:
     def run(self) -> DistributionResult:
         """Apply all transactions after the position.
 
-        Raises: TransactionalError where it must stop; what lies before is applied then.
+        Raises: TransactionalError where it must stop; earlier transactions are applied by then.
         """
         position = self.finish(position_of(self.distributor, self.subscription))
         while True:
@@ -139,7 +139,7 @@ class Agent:
         return self.distributor.articles(self.subscription.publication_id)
 
     def _one_stage(self, position: PositionRow, chosen: Sequence[TransactionRow]) -> list[TransactionRow]:
-        """Return the transactions for which one call of each procedure of the user's own is enough."""
+        """Return the transactions for which one call of each custom procedure is enough."""
         through = chosen[-1].xact_seqno
         named = {article for row in chosen for article in row.commands}
         ends = [
@@ -216,7 +216,7 @@ class Agent:
         return self._arrived(self._with_procedures(position, sent), chosen, judged, late, began)
 
     def _with_procedures(self, position: PositionRow, sent: Mapping[int, Sent]) -> PositionRow:
-        """Return the position with the operations whose rows are no longer those that the publisher has."""
+        """Return the position, noting the operations whose rows differ from the publisher's (custom procedures)."""
         tables = {self._table(row): row.article_id for row in self._articles()}
         written = {write.table for each in sent.values() for write in each.writes}
         found = {(article_id, operation) for article_id, each in sent.items() for operation in each.replaced}
@@ -225,7 +225,7 @@ class Agent:
         return replace(position, by_procedure=tuple(sorted({*position.by_procedure, *named})))
 
     def _refuse_applied(self, position: PositionRow, articles: Sequence[ArticleRow]) -> None:
-        """Check that no table has a later batch than the position: a batch of that number would not be applied to it.
+        """Check that no table is ahead of the position: its Delta transaction would skip the batch.
 
         Raises: TransactionalError 21074.
         """
@@ -325,7 +325,7 @@ class Agent:
         position = with_tables_at(position, left)
         is_equal = self.subscription.is_equal and not skipped and not found_late and not has_foreign
         if self.subscription.is_equal and not is_equal:
-            # Before the position: the next batch looks only at what others wrote after it.
+            # Before the position: the next batch checks only later commits of other writers.
             self.distributor.change_subscription(self.guid, is_equal=False)
         self.subscriber.save(position)
         failpoint("distribute.after_position")
@@ -403,7 +403,7 @@ class Agent:
     def _follow_columns(self, seqno: bytes, shapes: Mapping[int, ArticleRow]) -> None:
         """Bring changed columns of the articles to the subscriber's tables.
 
-        Raises: TransactionalError 21076 if a change is none that only added columns.
+        Raises: TransactionalError 21076 if a change did more than add columns.
         """
         for row in shapes.values():
             if row.first_seqno != seqno or row.schema_version == 1:

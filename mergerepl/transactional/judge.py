@@ -79,9 +79,9 @@ def judge(
 ) -> Effect:
     """Return the effect of one article's commands on the subscriber's table.
 
-    Reads: commands (MSrepl_commands), `expected` of them if that is known; `table_keys` gives the key columns of the table
-    and those that `rules` hold, at least of rows within bounds; `on_duplicates` makes the error. In one transaction each
-    key has one command.
+    Reads: commands (MSrepl_commands), `expected` is their number, if known; `table_keys` gives the key columns of the
+    table and those that `rules` hold, at least of rows within bounds; `on_duplicates` makes the error. In one transaction
+    each key has one command.
 
     Raises: TransactionalError if the table has two rows of one key that a command names.
     """
@@ -181,7 +181,7 @@ def _extremes(i: int) -> list[tuple[str, Column]]:
 
 
 def bounds_text(shape: Shape, measured: Mapping[str, object]) -> str:
-    """Return conditions on the table's key (`t.`), by which files are left out; each ends in AND."""
+    """Return conditions on the table's key (`t.`) for file skipping; each ends in AND."""
     found = ""
     for i in _bounded(shape):
         low, high = measured[f"lowest{i}"], measured[f"highest{i}"]
@@ -260,7 +260,7 @@ def _judged(named: DataFrame, there: DataFrame, *, is_once: bool) -> DataFrame:
 
 
 def _with_moves(spark: SparkSession, judged: DataFrame, there: DataFrame, kept: Kept) -> DataFrame:
-    """Follow the rows of the keys that key changes name; other keys stay as they are judged."""
+    """Follow the rows of the keys that key changes name; other keys keep their judgement."""
     import pyarrow as pa
 
     judged = kept.keep(judged)
@@ -338,7 +338,7 @@ def _with_moves(spark: SparkSession, judged: DataFrame, there: DataFrame, kept: 
 
 
 def _is_failing(shape: Shape) -> Column:
-    """Return whether a command is an error: a statement does not ask whether its row was there."""
+    """True if a command is an error; a statement does not require its row."""
     silent = [each.value for each in Operation if shape.command(each).method is Method.SQL]
     return F.col("number").isNotNull() & ~((F.col("number") == NOT_FOUND) & F.col("operation").isin(silent))
 

@@ -45,7 +45,7 @@ def spark_of(given: SparkSession | None) -> Callable[[], SparkSession]:
 def held(reader: LogReader, purpose: str) -> Iterator[None]:
     """Hold the log for one cycle, or one command.
 
-    Raises: LogReaderBusyError (18752) if somebody else holds it.
+    Raises: LogReaderBusyError (18752) if another process holds it.
     """
     try:
         with reader.held(purpose):
@@ -85,9 +85,9 @@ def read_log(reader: LogReader) -> LogReaderResult:
 
 
 def resume(root: Root, article: str, *, spark: SparkSession | None = None, lock_wait_s: float = 0.0) -> bool:
-    """Let the paused source of an article in again: what is unread gets new LSNs. Returns False if it was not paused.
+    """Resume the paused source of an article: its unread commits get new LSNs. Returns False if it was not paused.
 
-    Raises: TransactionalUsageError if there is no such article, or Change Data Capture reads its table, too;
+    Raises: TransactionalUsageError if the article does not exist, or Change Data Capture reads its table, too;
         TransactionalError if the source still cannot be read; LogReaderBusyError (18752).
     """
     distributor = required(root)
@@ -114,7 +114,7 @@ def resume(root: Root, article: str, *, spark: SparkSession | None = None, lock_
 
 
 def require_read(distributor: Distributor, publication: str | None = None) -> None:
-    """Check that no source of a publication (None: of any) is paused.
+    """Check that all sources of a publication (None: of all publications) are read.
 
     Raises: TransactionalError.
     """

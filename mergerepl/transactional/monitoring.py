@@ -1,4 +1,4 @@
-"""How far publications, subscriptions and agents are. Without Spark."""
+"""The state of publications, subscriptions and agents. Without Spark."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -38,12 +38,12 @@ class Pending:
 
 
 def pending(root: Root) -> tuple[Pending, ...]:
-    """Return the undistributed commands of each subscription, by the gate, and the commits that are not read. No JVM."""
+    """Return the undistributed commands of each subscription, by the gate, and the unread commits. No JVM."""
     return tuple(each for _, each in _pending(required(root)).values())
 
 
 def _pending(distributor: Distributor) -> dict[str, tuple[bytes, Pending]]:
-    """Return of each subscription, by its GUID, its position and what it lacks."""
+    """Return the position and the pending commands of each subscription, by GUID."""
     from mergerepl.delta.tables import head_version
 
     state = read_state(distributor.log)
@@ -75,7 +75,7 @@ def _pending(distributor: Distributor) -> dict[str, tuple[bytes, Pending]]:
 
 
 def has_foreign_commits(distributor: Distributor, row: SubscriptionRow) -> bool:
-    """True if others changed rows of a subscriber's tables since its last batch, or a table's log cannot be read."""
+    """True if other writers changed rows of a subscriber's tables since its last batch, or a table's log cannot be read."""
     at = stored_position(row)
     try:
         found = since_last_batch(distributor, row, at).values() if at is not None else ()
@@ -144,7 +144,7 @@ def errors(root: Root, *, limit: int = 20) -> list[Mapping[str, Any]]:
 
 
 def status(root: Root) -> Mapping[str, Any]:
-    """Return what a publisher publishes transactionally, and how far its subscriptions are. Starts no JVM."""
+    """Return the state of a publisher's publications and subscriptions. Starts no JVM."""
     distributor = required(root)
     found = _pending(distributor)
     stops = {row.agent_id: row.time for row in distributor.control.rows(STOPS)}

@@ -35,12 +35,12 @@ def script(
     custom: bool = False,
     subscriber: Root | None = None,
 ) -> str:
-    """Return the generated procedures of the articles as Spark SQL; `batch`: the one MERGE that stands for all three.
+    """Return the generated procedures of the articles as Spark SQL; `batch`: the single MERGE that does the work of all
+    three.
 
-    `custom`: Python text to begin procedures of one's own with. The tables are those of the first subscriber, or of the one
-    that is named. Starts no JVM.
+    `custom`: a Python template for custom procedures. The tables are the named or first subscriber's. Starts no JVM.
 
-    Raises: TransactionalUsageError if there is no such article.
+    Raises: TransactionalUsageError if the article does not exist.
     """
     distributor = required(root)
     found = subscriptions_of(distributor, subscriber=subscriber)
@@ -74,7 +74,7 @@ def browse(
     limit: int = 20,
     spark: SparkSession | None = None,
 ) -> list[BrowsedCommand]:
-    """Return waiting and delivered commands as text, in the form of the original; the first `limit` by their order."""
+    """Return waiting and delivered commands as text, in the form of `sp_browsereplcmds`, the first `limit`."""
     distributor = required(root)
     low = bytes(Lsn.parse(from_seqno)) if from_seqno else bytes(10)
     high = bytes(Lsn.parse(through_seqno)) if through_seqno else b"\xff" * 10
@@ -98,8 +98,8 @@ def reinit(
 ) -> tuple[str, ...]:
     """Begin subscriptions again from a new snapshot. Returns the subscribers.
 
-    The rows of each table are replaced in one commit; the position is moved when all are there. A run that died is begun
-    again by `reinit` or `apply`; until then no command is applied.
+    The rows of each table are replaced in one commit; the position is moved after the last one. `reinit` or `apply`
+    restarts a run that died; until then no command is applied.
     """
     distributor = required(root)
     reader = log_reader(distributor, spark=spark, wait_s=60.0)
@@ -119,7 +119,7 @@ def read(
 ) -> DataFrame:
     """Return an article at a subscriber as of its last complete batch: several are consistent with each other.
 
-    Raises: TransactionalUsageError if `root` is no subscriber, or has no such article.
+    Raises: TransactionalUsageError if `root` is not a subscriber, or does not have the article.
     """
     subscriber = Subscriber(Location.of(roots.existing(os.fspath(root))))
     for position in subscriber.positions():

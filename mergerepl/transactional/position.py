@@ -30,7 +30,7 @@ def app_id(guid: str) -> str:
 
 
 def batch_step(number: int, place: str | None = None) -> str:
-    """Return the step in the marks of a batch: of the articles' tables, or of a place where a procedure writes."""
+    """Return the step in the marks of a batch: for the articles' tables, or for a table that a procedure writes."""
     return f"{DISTRIBUTE}:{number}" + (f":{place}" if place else "")
 
 
@@ -41,9 +41,9 @@ def batches_of(own: tuple[Commit, ...]) -> list[int]:
 
 
 def is_written(table: Location, mark: CommitMark, head: int) -> bool:
-    """Return whether a batch wrote a table after the version that its plan states: its mark is in the log.
+    """True if the log has the mark of a batch after the version that its plan states.
 
-    Raises: TruncatedLogError if the log does not say it any more.
+    Raises: TruncatedLogError if the log has lost those commits.
     """
     return is_delta_table(table) and any(
         commit.mark is not None and (commit.mark.session, commit.mark.step) == (mark.session, mark.step)
@@ -54,7 +54,7 @@ def is_written(table: Location, mark: CommitMark, head: int) -> bool:
 
 
 def changes_of(table: Location, guid: str, left: LeftAt) -> Since:
-    """Return what happened to a subscriber's table since it was left at a commit."""
+    """Return the changes of a subscriber's table since a commit of ours."""
 
     def is_own(mark: CommitMark) -> bool:
         return mark.session == guid and mark.kind in (DISTRIBUTE, REPAIR)
@@ -65,7 +65,7 @@ def changes_of(table: Location, guid: str, left: LeftAt) -> Since:
 def since_last_batch(
     distributor: Distributor, subscription: SubscriptionRow, position: PositionRow
 ) -> Mapping[str, tuple[ArticleRow, Location, Since]]:
-    """Return by article what happened to its table since the last batch, repair or equal validation."""
+    """Return, by article, the changes of its table since the last batch, repair or equal validation."""
     subscriber = Subscriber(Location.of(subscription.subscriber))
     found = {}
     for row in distributor.articles(subscription.publication_id):
@@ -79,7 +79,7 @@ def since_last_batch(
 
 
 def left_after(table: Location, since: Since) -> LeftAt:
-    """Return the commit to remember of a table: our own last one, so that what others wrote later is seen next time."""
+    """Return the commit to remember for a table: our last one, so that later ones of other writers are seen next time."""
     if not since.own or since.own[-1].version == since.through.version:
         return since.through
     return left_at(table, since.own[-1].version)
@@ -95,7 +95,7 @@ def with_tables_at(position: PositionRow, left: Mapping[str, LeftAt]) -> Positio
 
 
 def stored_position(row: SubscriptionRow) -> PositionRow | None:
-    """Return the position that a subscriber has; None if it has none, or its folder is gone."""
+    """Return the stored position of a subscriber, or None."""
     subscriber = Subscriber(Location.of(row.subscriber))
     return subscriber.position(row.subscription_guid) if is_folder(subscriber.root) else None
 
@@ -109,9 +109,9 @@ def delivered_through(row: SubscriptionRow) -> bytes:
 def position_of(
     distributor: Distributor, subscription: SubscriptionRow, *, has_to_go_on: bool = True
 ) -> PositionRow:
-    """Return how far a subscriber is.
+    """Return the position of a subscriber.
 
-    `has_to_go_on`: the next batch will be applied to its tables; False for work that makes them right first.
+    `has_to_go_on`: the next batch will be applied to its tables; False for work that repairs them first.
 
     Raises: TransactionalError 21074 if the subscription cannot go on from there.
     """

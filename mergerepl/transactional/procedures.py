@@ -95,16 +95,16 @@ def load(modules: Sequence[str]) -> None:
 
 
 def custom_operations(shape: Shape) -> dict[Operation, str]:
-    """Return the operations of an article that a procedure of the user's own carries out, with its name."""
+    """Return the operations of an article that a custom procedure carries out, with its name."""
     named = {each: shape.command(each).procedure for each in Operation}
     return {each: name for each, name in named.items() if name not in (None, shape.procedure(each))}
 
 
 def procedures_of(article: ArticleRow) -> dict[Operation, Procedure]:
-    """Return the user's own procedures of an article, by operation.
+    """Return custom procedures of an article, by operation.
 
-    Raises: TransactionalUsageError if one is not registered here, or for another operation or method; TransactionalError
-        21076 if one was written for other columns.
+    Raises: TransactionalUsageError if one is not registered here, or is registered for another operation or method;
+        TransactionalError 21076 if one was written for other columns.
     """
     shape = shape_of(article)
     found = {}
@@ -131,7 +131,7 @@ def procedures_of(article: ArticleRow) -> dict[Operation, Procedure]:
 
 @dataclass
 class Call:
-    """What a procedure is called with. What it writes is carried out after all procedures of the batch have returned.
+    """The argument of a procedure. Its writes are carried out after all procedures of the batch have returned.
 
     `commands`: xact_seqno (binary), command_id (bigint), commit_time (timestamp) and the parameters of the call syntax:
     old_c1…, c1…, pkc1…, bitmap (with XCALL only where the article has `text_columns`). There may be several updates of one
@@ -159,11 +159,11 @@ class Call:
         self.calls_default = True
 
     def require_rows(self) -> None:
-        """Let commands fail with 20598 whose row is not there (an insert with 2627 if it is)."""
+        """Let commands fail with 20598 if their row is missing (an insert with 2627 if it exists)."""
         self.requires_rows = True
 
     def append(self, rows: DataFrame, table: str) -> None:
-        """Append rows to a table below the subscriber, which is made if it is not there."""
+        """Append rows to a table below the subscriber, which is made if it is missing."""
         self._add("append", rows, table, ())
 
     def merge(self, rows: DataFrame, table: str, on: Sequence[str]) -> None:
@@ -183,7 +183,7 @@ class Call:
     def sql(self, text: str) -> DataFrame:
         """Return the result of a query; `commands` is a view in it.
 
-        Raises: TransactionalUsageError for anything else: the agent writes, in a transaction of its own.
+        Raises: TransactionalUsageError for anything else: the agent writes, in its own transaction.
         """
         word = (re.match(r"\s*\(*\s*(\w+)", text) or [""] * 2)[1].upper()
         if word not in _READS:
@@ -196,9 +196,9 @@ class Call:
         return self.spark.sql(text)
 
     def has_changed(self, column: int | str) -> Column:
-        """Return whether an update changes a column, by its number (from 1) or its name.
+        """True if an update changes a column, given by number (from 1) or name.
 
-        Raises: TransactionalUsageError if the call syntax does not say (CALL).
+        Raises: TransactionalUsageError if the call syntax lacks the bitmap (CALL).
         """
         k = self.shape.columns.index(column) + 1 if isinstance(column, str) else column
         command = self.shape.command(self.does)
@@ -212,7 +212,7 @@ class Call:
 
 
 def net(call: Call) -> DataFrame:
-    """Return one command for each row: of several updates the last value of each column, the first old ones."""
+    """Return one command for each row: the last value of each column and the first old values."""
     command = call.shape.command(call.does)
     columns = range(1, len(call.shape.columns) + 1)
     places = call.shape.key_places
@@ -239,7 +239,7 @@ def net(call: Call) -> DataFrame:
 
 
 def session_of_procedures(spark: SparkSession) -> SparkSession:
-    """Return a session beside another: a procedure's settings there end with the batch."""
+    """Return a separate session: settings made by a procedure end with the batch."""
     session = new_session(spark)
     for key in ("spark.sql.session.timeZone", "spark.sql.ansi.enabled"):
         session.conf.set(key, str(spark.conf.get(key)))
@@ -258,7 +258,7 @@ def called(
 ) -> list[Call]:
     """Call the procedures of an article: deletes, updates, inserts. Nothing is written yet.
 
-    Reads: commands (MSrepl_commands), in a session of their own.
+    Reads: commands (MSrepl_commands), in a separate session.
 
     Raises: TransactionalUsageError if a procedure set a Delta transaction.
     """
@@ -316,7 +316,7 @@ def _side(parameter: str) -> str:
 
 
 def skeleton(shape: Shape, operation: Operation) -> str:
-    """Return Python text to begin a procedure with: it does what the generated one does."""
+    """Return a Python template of a procedure that does the same as the generated one."""
     command = shape.command(operation)
     types = dict(zip((f"c{k}" for k in range(1, len(shape.columns) + 1)), shape.types, strict=True))
     types |= {f"pkc{i}": type_ for i, type_ in enumerate(shape.key_types, 1)}

@@ -59,9 +59,9 @@ FILES_KEPT = timedelta(days=7)
 
 @dataclass
 class ApplyRun:
-    """One run of `apply` for a transactional publication: what its steps share.
+    """One run of `apply` for a transactional publication: the state its steps share.
 
-    `equal` are, by subscriber and article, the versions of source and table whose rows were compared.
+    `equal`: by subscriber and article, the versions of source and table whose rows were compared.
     """
 
     publication: TransactionalPublication
@@ -80,7 +80,7 @@ class Stored:
     subscriptions: Mapping[str, SubscriptionRow] = field(default_factory=dict)
 
     def is_new(self, stated: TransactionalSubscription) -> bool:
-        """Return whether a subscription of the file has to begin, also since its first snapshot failed."""
+        """True if a subscription of the file has to begin, also after its first snapshot failed."""
         row = self.subscriptions.get(stated.subscriber)
         return row is None or row.status == SUBSCRIBED
 
@@ -92,10 +92,10 @@ def apply_transactional(
     spark: SparkSession | None = None,
     progress: Progress | None = None,
 ) -> ApplyResult:
-    """Make publisher and subscribers match a transactional publication; done again, it does nothing.
+    """Make publisher and subscribers match a transactional publication; repeating it does nothing.
 
-    Raises: TransactionalError 14088 for a table that cannot be published, TransactionalUsageError for a change under active
-        subscriptions or a table that is there; LogReaderBusyError, LeaseError (run again).
+    Raises: TransactionalError 14088 for a table that cannot be published, TransactionalUsageError for a change under
+        active subscriptions or an existing table; LogReaderBusyError, LeaseError (run again).
     """
     started = time.monotonic()
     root = Location.of(publication.publisher)
@@ -234,7 +234,7 @@ def _options(stated: TransactionalSubscription) -> dict[str, Any]:
     }
 
 
-# ---- what the steps check and do
+# ---- the work of the steps
 
 
 def _check_keys(new: Sequence[CheckedArticle], run: ApplyRun) -> None:
@@ -261,7 +261,7 @@ def _check_rows(stated: TransactionalSubscription, articles: Sequence[CheckedArt
 
 
 def _publish(new: Sequence[CheckedArticle], run: ApplyRun) -> None:
-    """Let the articles begin: a cycle of its own gives each source an LSN; MSpublications is written last."""
+    """Begin the articles: a separate cycle gives each source an LSN; MSpublications is written last."""
     reader, distributor = run.reader, run.distributor
     with held(reader, "apply"):
         make_log_reader(reader, FILES_KEPT)
@@ -311,7 +311,7 @@ def _change_retention(run: ApplyRun) -> None:
 
 
 def _drop(row: ArticleRow, run: ApplyRun) -> None:
-    """Take an article out: its source is no longer read for it; its commands go."""
+    """Drop an article: stop reading its source for it, and remove its commands."""
     distributor = run.distributor
     with held(run.reader, "apply"):
         rows = [each for each in distributor.shapes() if each.article_id != row.article_id]
@@ -351,7 +351,7 @@ def _subscribe(stated: TransactionalSubscription, run: ApplyRun) -> None:
     rows = distributor.subscriptions()
     mine = (each for each in rows if each.publication_id == known.publication_id)
     row = next((each for each in mine if each.subscriber == stated.subscriber), None)
-    # A subscription that has not begun, since its snapshot failed, takes what the file says now.
+    # A subscription that has not begun, since its snapshot failed, takes the file's present options.
     options = {**_options(stated), "destination": dict(stated.destination)}
     if row is None:
         row = SubscriptionRow(

@@ -1,6 +1,6 @@
-"""Refusals of transactional replication, each with its text and the number of the original.
+"""Refusals of transactional replication, each with its text and SQL Server's error number.
 
-| error | what it says | exit |
+| error | meaning | exit |
 |---|---|---|
 | TransactionalError | a command (20598, 2627), subscription (21074) or table (14088) cannot be used | 1 |
 | TransactionalUsageError | a name or a parameter is wrong, or a capability is not built | 2 |
@@ -30,7 +30,7 @@ RULES_BROKEN = (CHECK_BROKEN, NOT_NULL_BROKEN, TOO_LONG)
 """The numbers of commands whose row the subscriber's table refuses."""
 
 SKIPPABLE = (NOT_FOUND, DUPLICATE, 2601)
-"""The numbers that `skip_errors` takes. 2601 is a unique index in the original; here it means the same as 2627."""
+"""The numbers that `skip_errors` takes. 2601 is a unique index in SQL Server; here it is equivalent to 2627."""
 
 _NOTHING = "Nothing was changed."
 
@@ -50,9 +50,8 @@ class StoppedAt:
 
 
 class TransactionalError(MergeReplError):
-    """A command cannot be applied, or a table cannot be published. `number` is the error's number in the original.
-
-    `command` is the command at which an agent stopped, if it was one.
+    """A command cannot be applied, or a table cannot be published. `number` is SQL Server's error number, `command` the
+    command at which an agent stopped, or None.
     """
 
     def __init__(self, number: int, message: str, *, command: StoppedAt | None = None, **facts: Any) -> None:
@@ -134,7 +133,7 @@ class TransactionalError(MergeReplError):
     def stale_procedure(
         cls, name: str, article: str, written_for: Sequence[str], columns: Sequence[str], schema_version: int
     ) -> Self:
-        """21076: a procedure of the user's own was written for other columns."""
+        """21076: a custom procedure was written for other columns."""
         return cls(
             SCHEMA_CHANGED,
             f"The procedure '{name}' was written for the columns {', '.join(written_for)}; article '{article}' has "

@@ -1,6 +1,6 @@
-"""Bring the publisher's rows back to a subscriber's tables, where others changed them (transactional.md 13).
+"""Bring the publisher's rows back to a subscriber's tables, where other writers changed them (transactional.md 13).
 
-Each table gets one commit, marked `repair:`. A repair that died is run again: it writes what still differs.
+Each table gets one commit, marked `repair:`. After a crash, run it again: it writes the rows that still differ.
 """
 
 import re
@@ -61,7 +61,7 @@ from mergerepl.transactional.validation import Expected, expected_of, validate_o
 LOCK_WAIT_S = 60.0
 
 _OF_ROWS = (NOT_FOUND, DUPLICATE, EXPIRED)
-"""Numbers at which an agent stops since rows are not as it left them."""
+"""Errors at which an agent stops because rows are not in the state that it left."""
 
 
 _BROKEN_RULE = re.compile(
@@ -75,7 +75,7 @@ _BROKEN_RULE = re.compile(
 class Repair:
     """What a repair wrote (or would write) to one table. `keys` are some of them, `kinds` how each differed.
 
-    `differing` is the number of keys that still differ after it; None of a dry run.
+    `differing` is the number of keys that still differ after it; None for a dry run.
     """
 
     publication: str
@@ -91,7 +91,7 @@ class Repair:
 
 @dataclass(frozen=True)
 class Chosen:
-    """Which rows are repaired: of an article, of a key, those that meet a condition at either side; all."""
+    """The rows to repair: of an article, of a key, those that meet a condition at either side; all."""
 
     article: str | None = None
     key: Mapping[str, str] | None = None
@@ -179,12 +179,12 @@ def repair(
 ) -> tuple[Repair, ...]:
     """Make rows of subscribers equal to the publisher's at their positions: missing ones are inserted, extra ones deleted.
 
-    `key` (column -> value as text) or `where` (on the publisher's or the subscriber's row) choose rows of one article; none
-    of them means whole tables. What `validate` does not compare stays as it is. A batch that died is finished first.
-    Afterwards the subscription is validated. `dry_run` writes nothing. `procedures` are those of `distribute`.
+    `key` (column -> value as text) or `where` (on the publisher's or the subscriber's row) choose rows of one article;
+    without them whole tables are repaired. Columns that `validate` does not compare stay. A batch that died is finished
+    first. Afterwards the subscription is validated. `dry_run` writes nothing. `procedures` are those of `distribute`.
 
-    Raises: TransactionalUsageError for an unknown article or column; TransactionalError 21074 if a table cannot be repaired
-        and has to begin again; LeaseError, CommitConflictError (run again).
+    Raises: TransactionalUsageError for an unknown article or column; TransactionalError 21074 if a table cannot be
+        repaired and has to begin again; LeaseError, CommitConflictError (run again).
     """
     distributor = required(root)
     chosen = Chosen(article, key, where)
@@ -196,7 +196,7 @@ def repair(
             plain_errors("a subscriber was repaired"),
             lease(Location.of(row.subscriber), purpose="repair", wait_s=LOCK_WAIT_S),
         ):
-            # As it is now that we hold the subscriber.
+            # The row may have changed before we held the subscriber.
             now = distributor.subscription(row.subscription_guid)
             if now is not None:
                 done += _repaired(distributor, name, now, chosen, spark_of(spark)(), is_dry=dry_run)
@@ -265,14 +265,14 @@ def _finished(
     except TransactionalError as error:
         if error.number != NOT_FOUND:
             raise
-        # The batch is finished. Others wrote at the same time, and their changes are repaired now.
+        # The batch is finished. Other writers' changes from the same time are repaired now.
         return position_of(distributor, row, has_to_go_on=False)
 
 
 def _write(
     spark: SparkSession, row: SubscriptionRow, expected: Expected, chosen: Chosen, *, is_dry: bool
 ) -> Difference:
-    """Write the chosen rows that differ to a table, in one commit; none if there are none."""
+    """Write the chosen rows that differ to a table, in one commit if there are any."""
 
     def repair() -> Difference:
         head, kept = head_version(expected.table), Kept()
@@ -283,7 +283,7 @@ def _write(
             found = differing(rows, expected.article, expected.unknown)
             if found.count and not is_dry:
                 step = f"{REPAIR}:{uuid.uuid4()}"
-                # Every repair is a transaction of its own: it decides anew what there is to write.
+                # Every repair is its own transaction: it determines the rows to write again.
                 transaction = Transaction(f"mergerepl-{step}", 0, CommitMark(row.subscription_guid, step))
                 with _rules_named(row, expected):
                     _merge(spark, _operations(rows, expected), expected, transaction)
@@ -320,7 +320,7 @@ def _rules_named(row: SubscriptionRow, expected: Expected) -> Iterator[None]:
 
 
 def _operations(rows: DataFrame, expected: Expected) -> DataFrame:
-    """Return k0, k1, …, `ours` and `operation` (ins, upd, del): of a key that is there twice all rows go, and one comes."""
+    """Return k0, k1, …, `ours` and `operation` (ins, upd, del); a duplicate key loses all rows and gets one."""
     known = [word for word, kind in KINDS.items() if kind not in expected.unknown]
     words = {kind: word for word, kind in KINDS.items()}
     has_ours = F.col("ours").isNotNull()
@@ -331,7 +331,7 @@ def _operations(rows: DataFrame, expected: Expected) -> DataFrame:
     )
     is_known = F.col("kind").isin(known)
     if EXTRA in expected.unknown:
-        # Which of its rows is one too many is not known either.
+        # Which of the duplicate rows is the extra one is unknown too.
         is_known &= has_ours | (F.col("kind") != words[TWICE])
     return rows.where(is_known).withColumn("operation", F.explode(operations))
 

@@ -1,7 +1,7 @@
-"""Commands whose rows the subscriber's table would refuse, found before anything is applied, as missing rows are.
+"""Commands whose rows the subscriber's table would refuse, found before the batch is applied, like missing rows.
 
-Delta refuses a whole commit, and after the commit of another article. So each command is judged by itself, with the row as
-it is after this command: the values that this command and those before it set, else those that the table has.
+Delta refuses a whole commit, and after the commit of another article. So each command is judged separately, on the row
+after it: the values set by it and earlier commands, else those of the table.
 """
 
 import re
@@ -30,10 +30,10 @@ _APPEND_ONLY = "append-only table (delta.appendOnly = true)"
 
 @dataclass(frozen=True)
 class RowRules:
-    """The rules of a subscriber's table. `columns` are those that the rules speak of, unless Delta computes them.
+    """The rules of a subscriber's table. `columns` are those in the rules, unless Delta computes them.
 
-    `held` are those whose values are read from the table: commands may not have them. `written` are the operations that
-    write to the table: procedures of the user's own may do something else.
+    `held` are those whose values are read from the table: commands may lack them. `written` are the operations that write
+    to the table: custom procedures may not.
     """
 
     table: TableState
@@ -44,7 +44,7 @@ class RowRules:
 
 
 def row_rules(table: TableState, shape: Shape, written: frozenset[Operation]) -> RowRules | None:
-    """Return the rules of a subscriber's table for the rows of an article; None if it takes any row."""
+    """Return the rules of a subscriber's table for the rows of an article; None if it accepts any row."""
     known = {*table.written_columns, *table.generated_columns}
     # Delta counts identity columns when it writes: a rule about one is left to it.
     counted = [re.escape(field["name"]) for field in table.fields if field["name"] not in known]
@@ -56,7 +56,7 @@ def row_rules(table: TableState, shape: Shape, written: frozenset[Operation]) ->
     if not conditions and not table.is_append_only:
         return None
     texts = [*conditions, *table.generated_columns.values()]
-    # By their names in the texts: a column too many costs little.
+    # By their names in the texts: an extra column costs little.
     named = [name for name in table.written_columns if any(name.lower() in text.lower() for text in texts)]
     has_gaps = shape.command(Operation.UPDATE).passes_bitmap
     held = [name for name in named if has_gaps or name not in shape.columns]
@@ -68,9 +68,9 @@ def with_broken_rules(
 ) -> DataFrame:
     """Return judged commands with the rule that the row after each breaks (`rule`, NULL), and the row's values (`shown`).
 
-    `sets` says of a column by its number whether a command sets it. `is_once`: a row has one command.
+    `sets` gives the condition that a command sets a column, by its number. `is_once`: a row has one command.
 
-    Reads: commands as `judge` has them, with `held`. `number` becomes that of the rule.
+    Reads: judged commands, with `held`. `number` becomes that of the rule.
     """
     types = {field["name"]: field for field in rules.table.fields}
     is_applied = F.col("number").isNull()

@@ -20,7 +20,7 @@ def add_columns(
     mark: CommitMark,
     refusal: Callable[[str], TransactionalError],
 ) -> None:
-    """Add the columns of an article that its table lacks, as NULL in rows that are there; done again, it does nothing.
+    """Add the columns of an article that its table lacks, as NULL in existing rows; repeating it does nothing.
 
     Raises: `refusal` if the table has such a column with another type.
     """

@@ -1,4 +1,4 @@
-"""Go past one transaction at one subscription: it is left out, and the agent goes on after it. Starts no JVM."""
+"""Skip one transaction at one subscription: the agent goes on after it. Starts no JVM."""
 
 from dataclasses import replace
 from datetime import UTC, datetime
@@ -25,10 +25,10 @@ def skip(
     dry_run: bool = False,
     lock_wait_s: float = 0.0,
 ) -> SkippedTransaction:
-    """Leave out the next transaction of a subscription, such as the one at which its agent stopped.
+    """Skip the next transaction of a subscription, such as the one at which its agent stopped.
 
     It is recorded in errors and history, and the subscriber is not known to be equal from then on. Done again, nothing
-    happens. `subscriber` may be left out where there is one.
+    happens. `subscriber` may be omitted if there is only one.
 
     Raises: TransactionalUsageError if the transaction is unknown, was applied or is not the next one; if it changes
         columns, or a batch with it was begun. TransactionalError 21074 if the subscription cannot go on; LeaseError (run

@@ -47,7 +47,7 @@ from mergerepl.transactional.stops import works_again
 
 
 def is_ours(table: Location, guid: str) -> bool:
-    """Return whether a snapshot of this subscription that died left the table."""
+    """True if a snapshot of this subscription that died left the table."""
     if transaction_version(table, app_id(guid)) >= 0:
         return True
     try:
@@ -69,11 +69,11 @@ def initialise(
 ) -> PositionRow:
     """Give a subscriber its rows as of an LSN, then its position. The caller holds the subscriber.
 
-    The log is read first: then each source's position is its version at the last LSN. No lock, no gap, no overlap. A table
-    that is there gets its rows in one commit: readers never see it empty, and `read` shows the rows before. Until the
-    position is written, the subscription is to be initialised: no command is applied to what is half done. `equal` are
-    articles with the versions of source and table that were compared already. `replaces`: rows are copied also where
-    `sync_type: none` says that they are there.
+    The log is read first: then each source's position is its version at the last LSN. No lock, no gap, no overlap. An
+    existing table gets its rows in one commit: readers never see it empty, and `read` shows the earlier rows. Until the
+    position is written, the subscription counts as uninitialised: no command is applied to a partial snapshot. `equal` are
+    articles with the versions of source and table that were compared already. `replaces`: copy rows also with `sync_type:
+    none`.
     """
     read_log(reader)
     with held(reader, "snapshot"):
@@ -90,11 +90,11 @@ def initialise(
             source, version = distributor.root / article.source_object, versions[article.source_object_id]
             table = subscriber.table(row, article)
             head = head_version(table)
-            # What others write from here on is noticed.
+            # Later changes by other writers are noticed.
             left[article.article] = left_at(table, head)
             if verify and equal.get(article.article) != (version, head):
                 check_equal(spark, source, version, table, head, article)
-    # Cleanup keeps what comes after `snapshot_seqno`.
+    # Cleanup keeps the commands after `snapshot_seqno`.
     distributor.change_subscription(row.subscription_guid, status=SUBSCRIBED, snapshot_seqno=seqno)
     failpoint("transactional.before_copy")
     redo_log(subscriber.root, row.subscription_guid).finish()
@@ -129,7 +129,7 @@ def initialise(
 
 
 def _next_number(subscriber: Subscriber, row: SubscriptionRow, articles: Sequence[ArticleRow]) -> int:
-    """Return the number of a snapshot: no batch and no table has it yet, so its commits are not taken for done ones."""
+    """Return the number of a snapshot, unused so far, so that its commits are not mistaken for finished ones."""
     known = subscriber.position(row.subscription_guid)
     tables = (subscriber.table(row, each) for each in articles)
     app = app_id(row.subscription_guid)
@@ -188,7 +188,7 @@ def check_equal(
 ) -> None:
     """Check that a subscriber's table has the publisher's rows.
 
-    Raises: TransactionalUsageError naming how many differ.
+    Raises: TransactionalUsageError naming the number of differing keys.
     """
     from mergerepl.transactional.comparison import compared, differing
 

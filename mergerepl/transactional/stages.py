@@ -13,13 +13,13 @@ _LAST = b"\xff" * 10
 
 @dataclass(frozen=True)
 class StageEnd:
-    """The batch has transactions through one LSN, and those before another one (None: no bound)."""
+    """The batch has the transactions through one LSN, and those before another one (None: no bound)."""
 
     through: bytes = _LAST
     before: bytes | None = None
 
     def has(self, xact_seqno: bytes) -> bool:
-        """Return whether a transaction belongs to the stage."""
+        """True if a transaction belongs to the stage."""
         return xact_seqno <= self.through and (self.before is None or xact_seqno < self.before)
 
 
@@ -27,7 +27,7 @@ def stage_end(commands: DataFrame) -> StageEnd:
     """Return the end of the first stage of an article's commands.
 
     A row has commands of one operation in a stage, and an update of a key is alone in it. Inside a transaction a row has
-    one command, so every transaction is part of one stage. Where two keys share a hash, a stage ends earlier than it need.
+    one command, so every transaction is part of one stage. If two keys share a hash, a stage ends earlier than necessary.
 
     Reads: commands (MSrepl_commands).
     """

@@ -111,7 +111,7 @@ def checked_article(root: Location, stated: TransactionalArticle) -> CheckedArti
 
 
 def changed_key(wanted: CheckedArticle, row: ArticleRow) -> str | None:
-    """Return the first key of the file that differs from the published article; None if none does."""
+    """Return the first key of the file that differs from the published article, or None."""
     new = wanted.row(row.publication_id, row.article_id, row.source_object_id, row.first_seqno)
     keys = {
         "source_object": "table",
@@ -179,7 +179,7 @@ def _check_columns(table: Location, wanted: CheckedArticle) -> None:
                 "it an ordinary column there, or name the article's columns (`columns:`) without it.",
                 article=wanted.stated.name,
             )
-    # Generated columns that are not sent: nobody would fill a plain one, and its old values would look like new ones.
+    # Generated columns that are not sent: a plain column would stay unfilled, and its old values would look like new ones.
     sent, written = {*wanted.columns}, {each.lower() for each in state.written_columns}
     for name in wanted.state.generated_columns:
         if name not in sent and name.lower() in written:

@@ -1,4 +1,4 @@
-"""Agents that stopped: a row in errors and in history, and a note for `status` that stands until the agent works again.
+"""Agents that stopped: a row in errors and in history, and a note for `status` until the agent works again.
 
 Each agent's run is wrapped once, so every way to stop is recorded: a command, a lost table, the engine, a procedure.
 """
@@ -31,13 +31,13 @@ log = logging.getLogger(__name__)
 def stops_recorded(distributor: Distributor, subscription: SubscriptionRow | None = None) -> Iterator[None]:
     """Record why the run of an agent stopped: that of a subscription, or the log reader (None).
 
-    An agent that another one keeps from its work has not stopped.
+    An agent that waits for another one has not stopped.
     """
     try:
         yield
     except LeaseError:
         raise
-    # Also what a procedure of the user's own raises, and what nobody expected: all of it goes on as it came.
+    # Includes errors of custom procedures and unexpected ones: all are raised again unchanged.
     except Exception as error:
         try:
             _record(distributor, subscription, error)
@@ -48,14 +48,14 @@ def stops_recorded(distributor: Distributor, subscription: SubscriptionRow | Non
 
 
 def works_again(distributor: Distributor, subscription: SubscriptionRow | None = None) -> None:
-    """Take the note of an agent away, if there is one, and record in history that it works."""
+    """Remove the note of an agent, if it exists, and record in history that it works."""
     if forget_stop(distributor, subscription):
         with distributor.writing():
             distributor.control.append(HISTORY, [_history(subscription, SUCCEEDED, "It works again.")])
 
 
 def forget_stop(distributor: Distributor, subscription: SubscriptionRow | None = None) -> bool:
-    """Take the note of an agent away. Return False if there is none."""
+    """Remove the note of an agent; return False without a note."""
     if stop_of(distributor, subscription) is None:
         return False
     with distributor.writing():
@@ -95,7 +95,7 @@ def _record(distributor: Distributor, subscription: SubscriptionRow | None, erro
     with distributor.writing():
         known = stop_of(distributor, subscription)
         if known is not None and known.error_text == text:
-            # Met again by each run, perhaps every five seconds: it is recorded once.
+            # Each run may meet it again, perhaps every five seconds: it is recorded once.
             return
         distributor.control.append(ERRORS, [row])
         distributor.control.append(HISTORY, [_history(subscription, FAILED, text)])

@@ -25,7 +25,7 @@ class Step:
 
 @dataclass(frozen=True)
 class Thread:
-    """A row, named by the key that it began with; `born` is the order of the insert that made it, None if it was there."""
+    """A row, named by the key that it began with; `born` is the order of its insert, None if it existed before."""
 
     key: str
     born: bytes | None = None
@@ -33,7 +33,7 @@ class Thread:
 
 @dataclass(frozen=True)
 class Turn:
-    """From which command on (exclusive; its insert itself included) a key means a row; None is no row."""
+    """The first command (exclusive; its insert itself included) from which on a key means a row; None: a missing row."""
 
     key: str
     order: bytes
@@ -43,7 +43,7 @@ class Turn:
 def walk_moves(steps: Iterable[Step], is_there: Mapping[str, bool]) -> tuple[list[Turn], dict[bytes, int]]:
     """Return the turns of each key, in order, and the failing steps with their numbers.
 
-    `steps` are in order; `is_there` says of each key whether the table has a row of it.
+    `steps` are in order; `is_there` maps each key to whether the table has its row.
     """
     row_at: dict[str, Thread | None] = {
         key: Thread(key) if there else None for key, there in is_there.items()

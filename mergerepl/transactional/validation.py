@@ -1,4 +1,4 @@
-"""Compare subscribers as they are with the rows that they should have at their positions; writers need not stop."""
+"""Compare the rows of subscribers with the publisher's rows at their positions; writers need not stop."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -39,10 +39,10 @@ from mergerepl.transactional.snapshot import rows_at
 
 @dataclass(frozen=True)
 class Validation:
-    """One article at one subscriber: its table as it is, beside the publisher's version of the subscriber's position.
+    """One article at one subscriber: its table compared with the publisher's version at its position.
 
-    `keys` are some that differ, `kinds` says how each does: missing, extra, different or twice. `not_compared` names what
-    cannot be known. `error` says why the article was not compared, or why no command reaches it any more.
+    `keys` are some that differ, `kinds` how each does: missing, extra, different or twice. `not_compared` names columns
+    that cannot be compared. `error` is the reason why the article was not compared, or why it gets no more commands.
     """
 
     publication: str
@@ -58,7 +58,7 @@ class Validation:
 
     @property
     def is_equal(self) -> bool:
-        """True if no row differs of those that could be compared."""
+        """True if all rows that could be compared agree."""
         return not self.differing and self.error is None
 
 
@@ -73,7 +73,7 @@ class Expected:
     unknown: Mapping[str, str] = field(default_factory=dict)
     refused: str | None = None
     is_unfinished: bool = False
-    """A batch that died wrote this table, and the position does not know it yet."""
+    """A batch that died wrote this table before the position was saved."""
 
     @property
     def can_be_compared(self) -> bool:
@@ -90,7 +90,7 @@ class Expected:
         )
 
     def gone(self, error: StoreError) -> str | None:
-        """Return why the publisher's version cannot be read any more, if an error says so."""
+        """Return why the publisher's version cannot be read any more, if an error means that; else None."""
         cause = error.__cause__ if isinstance(error.__cause__, Exception) else error
         reason = gone_reason(cause)
         if reason is None or str(self.table) in str(cause):
@@ -102,11 +102,11 @@ class Expected:
 
 
 def expected_of(distributor: Distributor, row: SubscriptionRow, position: PositionRow) -> list[Expected]:
-    """Return what the tables of a subscription should hold. The caller holds the subscriber."""
+    """Return the expected contents of a subscription's tables. The caller holds the subscriber."""
     at = Subscriber(Location.of(row.subscriber))
     articles = distributor.articles(row.publication_id)
     plan = begun_plan(at, position, {each.article_id: at.table(row, each) for each in articles})
-    # In this order: what the log reader adds after that lies after the positions.
+    # In this order: later commands of the log reader lie after the positions.
     sources = read_state(distributor.log).sources
     gate = distributor.control.rows(TRANSACTIONS)
     found = []
@@ -140,7 +140,7 @@ def expected_of(distributor: Distributor, row: SubscriptionRow, position: Positi
 def _refused(
     distributor: Distributor, row: SubscriptionRow, article: ArticleRow, table: Location, paused: str | None
 ) -> str | None:
-    """Return why no command reaches an article any more; None if they do."""
+    """Return why an article gets no more commands; None if it does."""
     if paused is not None:
         return f"The log of its table is not read: {paused}"
     reinit = to_run("reinit", distributor.root, "--subscriber", row.subscriber)
@@ -181,10 +181,10 @@ def validate(
     publication: str | None = None,
     spark: SparkSession | None = None,
 ) -> tuple[Validation, ...]:
-    """Compare subscribers as they are with the publisher at their positions: writers need not stop.
+    """Compare subscribers with the publisher at their positions; writers need not stop.
 
-    What could not be compared is said in `error`, or by name in `not_compared`. Changes no table: it records whether a
-    subscriber is known to be equal.
+    `error` has the reason for an article that could not be compared, `not_compared` the names of columns. Tables stay
+    unchanged; only whether a subscriber is known to be equal is recorded.
     """
     distributor = required(root)
     found: list[Validation] = []
@@ -211,7 +211,7 @@ def validate_one(
         one = _validation(publication, row, each, spark, head)
         found.append(one)
         if one.is_equal and not each.is_unfinished:
-            # What others wrote is explained: the table is as a batch would have left it.
+            # Other writers' changes are explained: the table is as a batch would have left it.
             left[each.article.article] = left_at(each.table, head)
     if (now := with_tables_at(position, left)) != position:
         at.save(now)
