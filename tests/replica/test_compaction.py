@@ -91,6 +91,6 @@ def test_a_table_that_cannot_be_joined_is_logged_and_others_are_joined(
 ) -> None:
     engine = EngineNetwork(spark, replica_dir, Setting((Subscriber("north"),), "column"), {"k0": VALUES})
     hub = Replica(engine.path("hub"))
-    (hub.tombstone / "_delta_log" / "00000000000000000000.json").write_text("{")
+    (Path(hub.tombstone) / "_delta_log" / "00000000000000000000.json").write_text("{")
     compaction.compact_when_due(spark, (hub,), EngineChoice(uses_arrow=True), number=16, previous_number=15)
     assert "MSmerge_tombstone: its small files could not be joined" in caplog.text

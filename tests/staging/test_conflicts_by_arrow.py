@@ -91,5 +91,5 @@ def test_what_arrow_may_not_write_after_some_batches_spark_logs_as_a_whole(
     keys = spark.read.format("delta").load(str(logged / conflicts_info.NAME)).select("rowkey.id").collect()
     assert sorted(key for (key,) in keys) == ["+10000-01-02", "2024-01-01", "2024-01-02"]
     for table in (conflicts_info.NAME, "MSmerge_conflict_pair_days"):
-        files = {file.name for file in (logged / table).glob("*.parquet")}
+        files = {file.name for file in (Path(logged) / table).glob("*.parquet")}
         assert files == {Path(file).name for file in LogTable(str(logged / table)).file_uris()}
