@@ -293,7 +293,7 @@ def test_rows_of_many_conflicts_cost_one_read_of_each_table(story, monkeypatch):
         read.append(path.name)
         return read_rows(path, *arguments, **options)
 
-    for module in ("conflict_tools.listing", "store.control"):
+    for module in ("conflict_tools.listing", "replica.control"):
         monkeypatch.setattr(f"mergerepl.{module}.read_rows", noted)
     assert len(api.conflict_records(story.path("hq"), with_rows=True)) == 2
     assert len(read) == len(set(read)) == 5
