@@ -3,6 +3,7 @@
 import json
 import os
 import re
+import stat
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from hashlib import sha256
@@ -142,9 +143,11 @@ def is_delta_table(table: Location) -> bool:
     """
     folder = table / LOG_FOLDER
     try:
-        return is_folder(folder) and any(
-            each.endswith((".json", ".parquet")) for each in storage(folder).list_from(folder)
-        )
+        # A loop of links is an error here, as a folder without permission is.
+        is_there = stat.S_ISDIR(facts_of(folder).st_mode)
+        return is_there and any(name.endswith((".json", ".parquet")) for name in names_in(folder))
+    except (FileNotFoundError, NotADirectoryError):
+        return False
     except OSError as error:
         raise StoreError(
             f"The log of table '{table}' cannot be read: {error.strerror}. Nothing was changed. Check where it leads, "
