@@ -71,6 +71,8 @@ class Transcript:
         monkeypatch.chdir(folder)
         # Where a text is wrapped depends on the length of the folder's name.
         monkeypatch.setattr(table, "LONGEST_LINE", 10_000)
+        # Other tests of this process may have registered functions.
+        monkeypatch.setattr("mergerepl.merge.resolvers.functions._registered", {})
 
     def run(self, line: str, *, code: int = 0) -> Any:
         """Run the words after `mergerepl`; return the object that `--json` prints, if there is one."""
