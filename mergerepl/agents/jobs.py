@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from functools import cached_property
 
-from mergerepl.agents.control import DISTRIBUTE, SYNC, distributes, jobs_of, syncs
+from mergerepl.agents.control import DISTRIBUTE, SYNC, distributes, jobs_of, replication_jobs, syncs
 from mergerepl.agents.loop import Repeated, run_until_stopped
 from mergerepl.agents.schedule import CaptureState, CleanupState, Timer
 from mergerepl.cdc.capture import log_reader, run_cycles
@@ -200,9 +200,7 @@ def run(
                 looks.append(DatabaseJobs(each, report, is_asked_to_stop).look)
                 if intervals is not None:
                     looks += _repeated_jobs(each.root, intervals, report)
-                is_asked = (
-                    each.is_enabled or jobs_of(each) or (intervals is not None and _has_more(each.root))
-                )
+                is_asked = each.is_enabled or jobs_of(each) or (intervals and replication_jobs(each.root))
                 text = (
                     "its jobs run"
                     if is_asked
@@ -224,7 +222,3 @@ def _repeated_jobs(root: Location, intervals: Intervals, report: Report) -> list
         return Repeated(lambda: run_reported(root, job, lambda: work(root), report), Timer(interval_s)).look
 
     return [repeated(*each) for each in works]
-
-
-def _has_more(root: Location) -> bool:
-    return distributes(root) or syncs(root)

@@ -6,7 +6,7 @@ from mergerepl.delta.marks import SETUP, CommitMark
 from mergerepl.delta.tables import commits, head_version, is_delta_table, read_commit
 from mergerepl.errors import PublicationError, StoreError
 from mergerepl.failpoints import failpoint
-from mergerepl.store.folders import move_aside, remove_folder, remove_leftover
+from mergerepl.store.folders import remove_folder, remove_leftover, rename
 from mergerepl.store.location import Location
 from mergerepl.systables import contents
 from mergerepl.systables.catalog import ArticleRow
@@ -82,6 +82,6 @@ def drop_unfinished_replica(root: Location, subid: str) -> None:
 
 def _drop(folder: Location, aside: Location) -> None:
     """Rename a folder, then remove it: a half-removed table or replica would pass for a user's."""
-    move_aside(folder, aside)
+    rename(folder, aside)
     failpoint("unfinished.dropping")
     remove_folder(aside)

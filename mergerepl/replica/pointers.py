@@ -9,9 +9,9 @@ from typing import NamedTuple
 
 from mergerepl.replica.replica import Replica
 from mergerepl.store.changeset import is_staged
-from mergerepl.store.folders import is_folder
+from mergerepl.store.folders import files_in, is_folder
 from mergerepl.store.location import Location
-from mergerepl.store.storage import leftovers, put_text, read_text, storage
+from mergerepl.store.storage import HALF_WRITTEN, put_text, read_text, storage
 
 
 class Pointer(NamedTuple):
@@ -64,7 +64,7 @@ def drop_pointer(subscriber: Replica, session: str) -> None:
 def drop_half_written_pointers(subscriber: Replica) -> None:
     """Remove half-written pointers that a killed process left."""
     staging = Location.of(subscriber.staging)
-    storage(staging).delete(*leftovers(staging))
+    storage(staging).delete(*files_in(staging, HALF_WRITTEN))
 
 
 def _file(subscriber: Replica, session: str) -> Location:

@@ -6,13 +6,12 @@ yet and the folder is dropped. It has all that a repeated run needs: start versi
 guids, watermarks.
 """
 
-import shutil
 from dataclasses import dataclass, field
 
 from mergerepl.changes import DATA_ACTIONS, PUBLISHER, SUBSCRIBER
 from mergerepl.errors import give_up_advice
 from mergerepl.model.results import PhaseCounts
-from mergerepl.store.folders import files_in, folders_in, make_folder, rename
+from mergerepl.store.folders import files_in, folders_in, make_folder, remove_leftover, rename
 from mergerepl.store.location import Location
 from mergerepl.store.redo import RedoLog
 from mergerepl.store.storage import storage
@@ -233,7 +232,7 @@ def set_aside(folder: Location) -> Location:
 
 def drop_rows(folder: Location) -> None:
     """Remove staged rows that no manifest names."""
-    shutil.rmtree(folder, ignore_errors=True)
+    remove_leftover(folder)
 
 
 def replace_rows(folder: Location, by: Location) -> None:

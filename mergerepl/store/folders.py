@@ -161,11 +161,6 @@ def make_folder(path: Location) -> None:
     os.makedirs(path, exist_ok=True)
 
 
-def move_aside(folder: Location, aside: Location) -> None:
-    """Rename a folder atomically, so that readers no longer find it."""
-    os.rename(folder, aside)
-
-
 def keep_former(folder: Location) -> None:
     """Rename a folder to the first free name of `<name>.kept1`, `<name>.kept2` and so on."""
     numbered = (folder.with_name(f"{folder.name}.kept{number}") for number in itertools.count(1))
@@ -179,10 +174,10 @@ def remove_folder(folder: Location) -> None:
 
 def remove_leftover(folder: Location) -> None:
     """Remove a folder that a former run may have left; ignores failures."""
-    shutil.rmtree(folder, ignore_errors=True)
+    storage(folder).delete_tree(folder)
 
 
 def remove_table(path: Location) -> None:
     """Remove a table's folder, its log first: without the log, the rest is not a table. As `remove_leftover`."""
-    shutil.rmtree(path / "_delta_log", ignore_errors=True)
-    shutil.rmtree(path, ignore_errors=True)
+    remove_leftover(path / "_delta_log")
+    remove_leftover(path)

@@ -8,7 +8,6 @@ import contextlib
 import errno
 import os
 import shutil
-from collections.abc import Iterable
 
 from mergerepl.store.location import Location
 
@@ -125,11 +124,6 @@ def read_text(at: Location) -> str | None:
 def put_text(at: Location, text: str) -> None:
     """Write a control file durably, replacing an earlier one."""
     storage(at).put(at, text.encode("utf-8"))
-
-
-def leftovers(folder: Location) -> Iterable[Location]:
-    """Return the half-written files that killed processes left in a folder."""
-    return [folder / name for name in storage(folder).list_from(folder) if name.endswith(HALF_WRITTEN)]
 
 
 def _written_beside(at: Location, data: bytes, *, is_durable: bool) -> Location:

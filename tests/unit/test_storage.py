@@ -9,8 +9,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mergerepl.errors import StoreError
+from mergerepl.store.folders import files_in
 from mergerepl.store.location import Location
-from mergerepl.store.storage import leftovers, put_text, read_text, storage
+from mergerepl.store.storage import HALF_WRITTEN, put_text, read_text, storage
 
 STORE = Location("s3", "lake", "sales/hq")
 NAMES = st.lists(st.sampled_from(["a", "b.c", "_mergerepl", "x y", "ü"]), min_size=1, max_size=4)
@@ -98,5 +99,5 @@ def test_names_are_listed_in_order_behind_a_name(tmp_path):
         (tmp_path / name).write_text("")
     folder = Location.of(tmp_path)
     assert storage(folder).list_from(folder, after="1.json") == ["2.json", "3.json", "9.json.tmp"]
-    assert list(leftovers(folder)) == [folder / "9.json.tmp"]
+    assert files_in(folder, HALF_WRITTEN) == [folder / "9.json.tmp"]
     assert storage(folder).list_from(folder / "none") == []
