@@ -18,7 +18,6 @@ from mergerepl.api import status as status
 from mergerepl.api import sync as sync
 from mergerepl.api import tune as tune
 from mergerepl.api import validate as validate
-from mergerepl.compact.change_tracking import ChangeTracking as ChangeTracking
 from mergerepl.errors import MergeReplError as MergeReplError
 from mergerepl.merge.resolvers.functions import ResolverContext as ResolverContext
 from mergerepl.merge.resolvers.functions import register_resolver as register_resolver
@@ -30,3 +29,4 @@ from mergerepl.model.publication import Subscription as Subscription
 from mergerepl.model.results import ApplyResult as ApplyResult
 from mergerepl.model.results import SessionResult as SessionResult
 from mergerepl.model.results import SyncResult as SyncResult
+from mergerepl.tracking.change_tracking import ChangeTracking as ChangeTracking

@@ -35,8 +35,8 @@ class Project:
 
         Raises: ConfigurationError, PublicationError, CaptureError (nothing was changed), LeaseError (run again).
         """
-        from mergerepl.compact.sweep import sweep_root
         from mergerepl.publish.apply import apply_publication
+        from mergerepl.tracking.sweep import sweep_root
 
         shown = progress or NoProgress()
 

@@ -7,7 +7,6 @@ from pathlib import Path
 from mergerepl.systables import (
     catalog,
     cdc,
-    compact,
     conflict_resolutions,
     conflicts_info,
     contents,
@@ -17,6 +16,7 @@ from mergerepl.systables import (
     replinfo,
     sessions,
     tombstone,
+    tracking,
     transactional,
 )
 from mergerepl.systables.registry import ALL
@@ -64,11 +64,11 @@ PURPOSE = {
 }
 
 TRACKING = {
-    compact.TRACKED_OBJECTS.name: "The tracked tables: one row for each key column.",
-    compact.DELETED_ROWS.name: "The tombstones of all tracked tables.",
-    compact.COMMIT_SEQUENCE.name: "The transactions whose CSN is not their BSN.",
-    compact.COMMITS.name: "The published transactions. A row publishes one, and holds the snapshot of all tables after it.",
-    compact.CONSUMERS.name: "The consumers, and up to where each has acknowledged.",
+    tracking.TRACKED_OBJECTS.name: "The tracked tables: one row for each key column.",
+    tracking.DELETED_ROWS.name: "The tombstones of all tracked tables.",
+    tracking.COMMIT_SEQUENCE.name: "The transactions whose CSN is not their BSN.",
+    tracking.COMMITS.name: "The published transactions. A row publishes one and holds the snapshot of all tables after it.",
+    tracking.CONSUMERS.name: "The consumers, and up to where each has acknowledged.",
 }
 
 LOG_READER = {
@@ -132,12 +132,12 @@ def _conflict_table() -> str:
 
 def _tracking() -> list[str]:
     head = (
-        f"## Compact change tracking\n\nThe tables of [change tracking](compact.md), in the folder `{compact.FOLDER}` "
+        f"## Compact change tracking\n\nThe tables of [change tracking](compact.md), in the folder `{tracking.FOLDER}` "
         "below the root. Numbers in binary columns have 8 bytes, the highest first.\n"
     )
     parts = [
         f"### {table.name}\n\n{TRACKING[table.name]} {WRITER[table.plane]}\n\n{_columns(table.columns)}"
-        for table in compact.ALL
+        for table in tracking.ALL
     ]
     return [head, *parts]
 

@@ -16,7 +16,7 @@ MINUTES = {
     "agent": 4.0,
     "bad_inputs": 4.0,
     "cdc": 3.5,
-    "compact": 3.5,
+    "tracking": 3.5,
     "conflict": 1.5,
     "delta": 1.5,
     "spark": 1.0,

@@ -12,7 +12,7 @@ from mergerepl.errors import CaptureError, SchemaMismatchError, begin_again
 from mergerepl.model.article import PublishedArticle
 from mergerepl.rows.sql import quote
 from mergerepl.store.location import Location
-from mergerepl.systables.compact import SYSTEM_PREFIX
+from mergerepl.systables.tracking import SYSTEM_PREFIX
 from triggers.errors import another_column, older_copy, replaced_table, table_gone
 
 if TYPE_CHECKING:

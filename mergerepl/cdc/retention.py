@@ -23,9 +23,9 @@ from mergerepl.spark.session import copy_if_possible
 from mergerepl.store.folders import is_there
 from mergerepl.store.lease import lease
 from mergerepl.store.location import Location
-from mergerepl.systables import compact
-from mergerepl.systables.compact import TRACKED_OBJECTS
+from mergerepl.systables import tracking
 from mergerepl.systables.table import FOLDER as REPLICA_FOLDER
+from mergerepl.systables.tracking import TRACKED_OBJECTS
 
 _DEFAULT_RETENTION = timedelta(days=7)
 
@@ -91,7 +91,7 @@ def _merge_positions(database: Database, path: Location) -> list[int]:
 
 
 def _is_tracked(database: Database, source: str) -> bool:
-    control = ControlPlane(database.root / compact.FOLDER)
+    control = ControlPlane(database.root / tracking.FOLDER)
     return control.exists(TRACKED_OBJECTS) and any(
         row.table == source for row in control.rows(TRACKED_OBJECTS)
     )

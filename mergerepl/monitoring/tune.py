@@ -5,7 +5,6 @@ from collections.abc import Sequence
 from contextlib import ExitStack
 from uuid import uuid4
 
-from mergerepl.compact.sweep import sweep_root
 from mergerepl.delta.layout import layout, refuse_unclustered, write_in_key_order
 from mergerepl.delta.marks import CommitMark
 from mergerepl.delta.properties import set_properties
@@ -19,6 +18,7 @@ from mergerepl.monitoring.parties import others
 from mergerepl.replica.replica import Replica
 from mergerepl.store.lease import lease, record_jvm
 from mergerepl.store.location import Location
+from mergerepl.tracking.sweep import sweep_root
 
 TUNE = "tune"
 """The kind of its commits. They change no data, so no reader of a feed takes them for changes."""

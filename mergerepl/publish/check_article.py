@@ -16,8 +16,8 @@ from mergerepl.errors import PublicationError, StoreError
 from mergerepl.model.publication import Article
 from mergerepl.publish.check_resolver import check_resolver
 from mergerepl.store.location import Location
-from mergerepl.systables.compact import SYSTEM_PREFIX
 from mergerepl.systables.conflicts_info import CONFLICT_COLUMNS
+from mergerepl.systables.tracking import SYSTEM_PREFIX
 
 _RESERVED_PREFIX = "__mr_"
 _LEAVE_OUT = "Rename the column, or leave it out with `columns:`."

@@ -19,9 +19,9 @@ from mergerepl.errors import EngineLostError, LeaseError, MergeReplError, StoreE
 from mergerepl.store.folders import exists, is_folder
 from mergerepl.store.location import Location
 from mergerepl.systables.cdc import FOLDER as CDC_FOLDER
-from mergerepl.systables.compact import FOLDER as TRACKING_FOLDER
 from mergerepl.systables.logreader import FOLDER as LOG_READER_FOLDER
 from mergerepl.systables.table import FOLDER
+from mergerepl.systables.tracking import FOLDER as TRACKING_FOLDER
 from mergerepl.systables.transactional import FOLDER as TRANSACTIONAL_FOLDER
 
 LOCK_FILE = ".mergerepl.lock"

@@ -25,7 +25,7 @@ from mergerepl.publish import snapshot
 from mergerepl.publish.snapshot import KEY_PREFIX, compared_rows
 from mergerepl.rows.images import readable
 from mergerepl.rows.sql import quote
-from mergerepl.systables.compact import SYSTEM_PREFIX
+from mergerepl.systables.tracking import SYSTEM_PREFIX
 from mergerepl.systables.transactional import ArticleRow
 from mergerepl.transactional.call_syntax import KEYS, Method, Operation
 from mergerepl.transactional.catalog import shape_of

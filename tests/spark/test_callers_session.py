@@ -21,13 +21,13 @@ from pyspark.sql import functions as F
 import mergerepl
 from mergerepl import cdc, failpoints
 from mergerepl import transactional as tr
-from mergerepl.compact.consumers import Consumer
-from mergerepl.compact.transactions import Transaction
-from mergerepl.compact.windows import Window
 from mergerepl.errors import MergeReplError
 from mergerepl.model.tracking import PurgeType
 from mergerepl.spark import session as engine
 from mergerepl.targets import Project
+from mergerepl.tracking.consumers import Consumer
+from mergerepl.tracking.transactions import Transaction
+from mergerepl.tracking.windows import Window
 from mergerepl.transactional.procedures import _registered
 from tests.cdc.databases import add, new_table, rows_at, update
 
@@ -43,7 +43,7 @@ MAY = {
     ("mergerepl/spark/in_memory.py", "createDataFrame"),
     ("mergerepl/spark/callers.py", "setActiveSession"),
     # That of Delta's log, which sets none.
-    ("mergerepl/compact/windows.py", "createDataFrame"),
+    ("mergerepl/tracking/windows.py", "createDataFrame"),
 }
 SHARED = {"createGlobalTempView", "createOrReplaceGlobalTempView"}
 
@@ -416,7 +416,7 @@ def printed_inserts(watch: Watch) -> Any:
     return consumer.enumerate(enumeration="documented").inserts("items")
 
 
-COMPACT = [
+TRACKING = [
     Case("ChangeTracking.enable_tracking", tracked, lambda w: w.tracking.enable_tracking("none", key="id")),
     of_tracking("insert", "items", row(5, "five"), fails=("items", row(5, "again"))),
     of_tracking("upsert", "items", row(6, "six"), fails=("items", [{"none": 1}])),
@@ -562,7 +562,7 @@ TRANSACTIONAL = [
     Case("tr.reinit", *with_session(tr.reinit)),
 ]
 
-STORIES = {"merge": MERGE, "cdc": CDC, "compact": COMPACT, "transactional": TRANSACTIONAL}
+STORIES = {"merge": MERGE, "cdc": CDC, "tracking": TRACKING, "transactional": TRANSACTIONAL}
 
 
 def public_functions() -> Iterator[str]:

@@ -12,11 +12,11 @@ from click.testing import CliRunner
 import mergerepl
 from mergerepl import cdc
 from mergerepl.cli.main import main
-from mergerepl.compact.change_tracking import ChangeTracking
 from mergerepl.config import problems, transactional
 from mergerepl.config import project_file as config
 from mergerepl.errors import ConfigurationError, MergeReplError
 from mergerepl.model.later import LATER
+from mergerepl.tracking.change_tracking import ChangeTracking
 
 ARTICLE = {"name": "orders", "key": ["id"]}
 FILES: dict[str, dict[str, Any]] = {

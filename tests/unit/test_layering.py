@@ -129,7 +129,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     # A row that is decided again is checked by the rules of its table, as a staged one.
     "mergerepl.conflict_tools": BASE | PHASES | {"mergerepl.monitoring", "mergerepl.merge.stage.constraints"},
     "mergerepl.monitoring": BASE | PHASES | {"mergerepl.merge.partitions"},
-    "mergerepl.monitoring.tune": BASE | {"mergerepl.compact.sweep", "mergerepl.monitoring"},
+    "mergerepl.monitoring.tune": BASE | {"mergerepl.tracking.sweep", "mergerepl.monitoring"},
     # Publishing initialises new subscribers, rows and metadata, and reports what a leaving one never sent.
     "mergerepl.publish": BASE
     | PHASES
@@ -151,10 +151,10 @@ MAY_IMPORT: dict[str, set[str]] = {
     "mergerepl.merge.stage": BASE
     | PHASES
     | {"mergerepl.merge.apply", "mergerepl.merge.partitions", "mergerepl.merge.capture"},
-    # The agent first finishes decided transactions of a tracked folder: that module of `compact` alone.
-    "mergerepl.merge.session": BASE | PHASES | FEATURES | {"mergerepl.compact.sweep"},
+    # The agent first finishes decided transactions of a tracked folder: that module of `tracking` alone.
+    "mergerepl.merge.session": BASE | PHASES | FEATURES | {"mergerepl.tracking.sweep"},
     # Other replication products stand on the base alone.
-    "mergerepl.compact": BASE,
+    "mergerepl.tracking": BASE,
     # What Change Data Capture and transactional replication share; it knows its consumers by their interface alone, and
     # loads them by name (`consumers.PRODUCTS`).
     "mergerepl.logreader": BASE,
@@ -192,7 +192,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     | FEATURES
     | {
         "mergerepl.agents.agent_socket",
-        "mergerepl.compact.sweep",
+        "mergerepl.tracking.sweep",
         "mergerepl.merge.session",
         "mergerepl.config",
         "mergerepl.transactional",
@@ -252,7 +252,7 @@ MUST_NOT_IMPORT: dict[str, set[str]] = {
         | {
             "mergerepl.merge.session",
             "mergerepl.cdc",
-            "mergerepl.compact",
+            "mergerepl.tracking",
             "mergerepl.delta",
             "mergerepl.delta.feed",
             "mergerepl.logreader",

@@ -11,7 +11,6 @@ from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
 from mergerepl import failpoints
-from mergerepl.compact import intent
 from mergerepl.errors import StoreError
 from mergerepl.failpoints import FailpointError
 from mergerepl.logreader import plan as log_reader
@@ -19,6 +18,7 @@ from mergerepl.logreader.plan import Reading
 from mergerepl.store import changeset
 from mergerepl.store.changeset import Mark
 from mergerepl.store.redo import RedoLog
+from mergerepl.tracking import intent
 from mergerepl.transactional import batch_plan
 
 LOGS: dict[str, Callable[[Path], RedoLog]] = {

@@ -9,13 +9,13 @@ import pytest
 
 from mergerepl.delta.types import json_of
 from mergerepl.model.columns import NOT_NULL, Bigint, Ddl, Named
-from mergerepl.systables import cdc, compact, logreader, transactional
+from mergerepl.systables import cdc, logreader, tracking, transactional
 from mergerepl.systables.registry import ALL
 from mergerepl.systables.table import Column, Plane, TypedTable
 
 TYPED = [
     table
-    for table in (*ALL, *compact.ALL, *logreader.ALL, *cdc.ALL, *transactional.ALL)
+    for table in (*ALL, *tracking.ALL, *logreader.ALL, *cdc.ALL, *transactional.ALL)
     if isinstance(table, TypedTable)
 ]
 

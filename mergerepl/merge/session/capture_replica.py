@@ -11,7 +11,6 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from mergerepl.changes import SUBSCRIBER
-from mergerepl.compact.sweep import sweep_root
 from mergerepl.delta.engine_choice import EngineChoice
 from mergerepl.delta.tables import tables_kept_open
 from mergerepl.errors import CaptureError, LeaseError
@@ -26,6 +25,7 @@ from mergerepl.store.changeset import staged_folders
 from mergerepl.store.lease import lease, record_jvm
 from mergerepl.store.location import Location
 from mergerepl.systables.replinfo import ReplicaInfo
+from mergerepl.tracking.sweep import sweep_root
 from triggers.window import CaptureWindow
 
 if TYPE_CHECKING:

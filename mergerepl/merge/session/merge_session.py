@@ -15,7 +15,6 @@ from pyspark.sql import SparkSession
 
 from enumeration.plan import SessionPlan
 from mergerepl.changes import PUBLISHER, SUBSCRIBER
-from mergerepl.compact.sweep import sweep_root
 from mergerepl.conflict_tools.purge import purge_when_due
 from mergerepl.delta.engine_choice import SPARK_ALONE, EngineChoice
 from mergerepl.delta.tables import tables_kept_open
@@ -40,6 +39,7 @@ from mergerepl.spark.errors import plain_errors
 from mergerepl.spark.session import interpreting, jvm_pid
 from mergerepl.store.lease import leases, record_jvm
 from mergerepl.systables.catalog import SubscriptionRow
+from mergerepl.tracking.sweep import sweep_root
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,243 @@
+"""Make transactions of foreign commits: read their changes, and stage the stamps and tombstones that they lack."""
+
+import uuid
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import replace
+
+import pyarrow as pa
+from py4j.protocol import Py4JJavaError
+from pyspark.errors import PySparkException
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
+
+from mergerepl.delta.feed.window import FeedWindow
+from mergerepl.delta.tables import Commit, commits, write_files
+from mergerepl.failpoints import failpoint
+from mergerepl.model.tracking import TrackedTable
+from mergerepl.rows.images import all_true
+from mergerepl.spark.errors import gone_reason
+from mergerepl.spark.in_memory import frame_of
+from mergerepl.store.location import Location
+from mergerepl.tracking import adopted, staged_files
+from mergerepl.tracking.changes import events_of, readable_window
+from mergerepl.tracking.counters import decide, take_bsns
+from mergerepl.tracking.database import Database, Session, tracked_table
+from mergerepl.tracking.errors import ForeignCommitError
+from mergerepl.tracking.foreign import foreign_commits, writable_facts
+from mergerepl.tracking.intent import Counts, Intent, Planned, Write
+from mergerepl.tracking.overlay import PROBLEM, key_columns, key_names, snapshot_rows
+from mergerepl.tracking.predicates import packed
+
+_COMMITS = pa.schema(
+    {
+        "version": pa.int64(),
+        "bsn": pa.binary(),
+        "csn": pa.int64(),
+        "time": pa.timestamp("ms", "UTC"),
+        "by": pa.string(),
+        "is_own": pa.bool_(),
+    }
+)
+
+
+def adopt_between(session: Session, folder: Location, intent: Intent, write: Write, version: int) -> Intent:
+    """Return the intent with the foreign commits between reading a table's state and our commit to it.
+
+    They are published together with it, under the next numbers: their rows are in the snapshot already.
+    """
+    database = session.database
+    table = tracked_table(database, write.table)
+    if any(each.foreign_version is not None and write.table in each.tables for each in _later(intent, write)):
+        return intent
+    found = foreign_commits(
+        database, table, from_version_exclusive=write.from_version, through_version_inclusive=version
+    )
+    if not found:
+        return intent
+    bsns = take_bsns(database.root, len(found))
+    planned = plan(database, table, found, bsns, first_csn=intent.last_csn + 1)
+    ours = {commit.version for commit in _own_commits(database, table, write.from_version, version)}
+    at = folder / f"between-{write.csn}"
+    staged, planned = stage(session, folder, at, table, planned, found, write.from_version, version, own=ours)
+    overwritten = _overwritten(at)
+    extended = intent.extended(
+        replace(intent, transactions=planned, writes=(staged,), overwritten={write.table: overwritten})
+    )
+    failpoint("tracking.before_extension")
+    decide(folder, extended)
+    return extended
+
+
+def _later(intent: Intent, write: Write) -> Sequence[Planned]:
+    return [each for each in intent.transactions if each.csn > write.csn]
+
+
+def _own_commits(database: Database, table: TrackedTable, after: int, through: int) -> list[Commit]:
+    found = commits(
+        database.path(table.name), from_version_exclusive=after, through_version_inclusive=through
+    )
+    return [each for each in found if database.is_own(each.mark)]
+
+
+def plan(
+    database: Database, table: TrackedTable, found: Sequence[Commit], bsns: Sequence[int], *, first_csn: int
+) -> tuple[Planned, ...]:
+    """Return the transactions that foreign commits of a table become, in version order."""
+    return tuple(
+        Planned(bsn, first_csn + i, uuid.uuid4().hex, _context(commit), {}, commit.version, (table.name,))
+        for i, (commit, bsn) in enumerate(zip(found, bsns, strict=True))
+    )
+
+
+def _context(commit: Commit) -> str | None:
+    """Return the context of an adopted commit: for a merge session, the other replica."""
+    return commit.mark.peer.lower() or None if commit.mark is not None else None
+
+
+def stage(
+    session: Session,
+    folder: Location,
+    at: Location,
+    table: TrackedTable,
+    planned: Sequence[Planned],
+    found: Sequence[Commit],
+    from_version_exclusive: int,
+    through_version_inclusive: int,
+    *,
+    own: set[int],
+) -> tuple[Write, tuple[Planned, ...]]:
+    """Stage the writes that foreign commits of one table need; return them, and the transactions with their changes.
+
+    Raises: ForeignCommitError if the change feed does not have them, or their rows have no key or share one.
+    """
+    path = writable_facts(session.database, table).path
+    bounds = from_version_exclusive, through_version_inclusive
+    window = readable_window(
+        path,
+        table,
+        from_version_exclusive=from_version_exclusive,
+        through_version_inclusive=through_version_inclusive,
+    )
+    keys = key_names(table)
+    try:
+        events = _numbered_events(session.spark, table, window, planned, found, own=own)
+        rows = adopted.folded(events, keys, table.options)
+        has_null = ~all_true([F.col(name).isNotNull() for name in keys])
+        problem = F.when(has_null, F.lit("have a key that is NULL"))
+        write_files(rows.withColumn(PROBLEM, problem), at)
+    except (PySparkException, Py4JJavaError) as error:
+        why = gone_reason(error)
+        if why is None:
+            raise
+        raise ForeignCommitError.unreadable(table.name, found[0].version, why) from error
+    bad = staged_files.problems_of(at, keys)
+    if bad is not None:
+        what, listed = bad
+        raise ForeignCommitError(
+            f"Table '{table.name}': foreign commits cannot be adopted, because rows {what}: {', '.join(listed)}. Nothing "
+            "was changed. Correct these rows in the table, then run again.",
+            table=table.name,
+        )
+    _refuse_shared_keys(session.spark, path, table, at, *bounds)
+    counted = _changes(at)
+    planned = tuple(
+        replace(each, changes=_named(table.name, counted.get(each.foreign_version or -1, 0)))
+        for each in planned
+    )
+    stamps = staged_files.count_where(at, adopted.IS_THERE)
+    write = Write(
+        table.name,
+        planned[-1].csn,
+        str(at.relative_to(folder)),
+        rows.withColumn(PROBLEM, problem).schema.jsonValue(),
+        int(table.options),
+        through_version_inclusive,
+        counts=Counts(updates=stamps),
+        adopts=True,
+    )
+    return write, planned
+
+
+def _named(table: str, count: int) -> dict[str, int]:
+    return {table: count} if count else {}
+
+
+def _numbered_events(
+    spark: SparkSession,
+    table: TrackedTable,
+    window: FeedWindow,
+    planned: Sequence[Planned],
+    found: Sequence[Commit],
+    *,
+    own: set[int],
+) -> DataFrame:
+    """Return the effect of each commit of a window on each key, with the numbers of its transaction."""
+    numbered = F.broadcast(frame_of(spark, _numbers(planned, found, own)))
+    events = events_of(spark, table, window)
+    return events.join(numbered, on=adopted.VERSION).select(*key_names(table), *adopted.EVENT)
+
+
+def _numbers(planned: Sequence[Planned], found: Sequence[Commit], own: set[int]) -> pa.Table:
+    foreign = [
+        (commit.version, packed(each.bsn), each.csn, commit.made_at_ms, each.context, False)
+        for each, commit in zip(planned, found, strict=True)
+    ]
+    rows = [*foreign, *((version, None, None, None, None, True) for version in own)]
+    columns = [[row[i] for row in rows] for i in range(len(_COMMITS))]
+    return pa.table(columns, schema=_COMMITS)
+
+
+def _refuse_shared_keys(
+    spark: SparkSession,
+    path: Location,
+    table: TrackedTable,
+    at: Location,
+    from_version_exclusive: int,
+    through_version_inclusive: int,
+) -> None:
+    """Check that keys were unique at all times: changes of rows that share a key cannot be distinguished.
+
+    Raises: ForeignCommitError.
+    """
+    keys = key_names(table)
+    bounded = staged_files.within_keys(table, staged_files.bounds_of(at, table))
+
+    def keys_at(version: int, *, now: int) -> DataFrame:
+        rows = snapshot_rows(spark, path, version)
+        rows = rows if bounded is None else rows.where(bounded)
+        named = [key.alias(name) for key, name in zip(key_columns(table), keys, strict=True)]
+        return rows.select(*named, F.lit(now).alias("now"), F.lit(1 - now).alias("then"))
+
+    states = spark.read.parquet(str(at)).select(*keys, adopted.IS_THERE, adopted.WAS_ABSENT, adopted.SHARED)
+    both = keys_at(through_version_inclusive, now=1).unionByName(keys_at(from_version_exclusive, now=0))
+    counted = both.join(states.select(*keys), on=keys, how="left_semi").groupBy(*keys)
+    rows = states.join(
+        counted.agg(F.sum("now").alias("now"), F.sum("then").alias("then")), on=keys, how="left"
+    )
+    now, then = (F.coalesce(F.col(name), F.lit(0)) for name in ("now", "then"))
+    is_odd = (now != F.col(adopted.IS_THERE).cast("int")) | (F.col(adopted.WAS_ABSENT) & (then > 0))
+    shared = rows.where(is_odd | F.col(adopted.SHARED)).select(*keys).limit(4).collect()
+    if shared:
+        raise ForeignCommitError(
+            f"Table '{table.name}': foreign commits cannot be adopted, because two rows share a key, or did: "
+            f"{', '.join(staged_files.key_texts(shared))}. Nothing was changed. Restore the table to the "
+            "version before these commits (RESTORE TABLE); or correct the rows, disable tracking and enable it "
+            "again, and let consumers take a copy.",
+            table=table.name,
+        )
+
+
+def _changes(at: Location) -> Counter[int]:
+    import pyarrow.compute as pc
+
+    versions = pc.list_flatten(staged_files.read(at, [adopted.CHANGED])[adopted.CHANGED])
+    return Counter({each["values"]: each["counts"] for each in pc.value_counts(versions).to_pylist()})
+
+
+def _overwritten(at: Location) -> int:
+    import pyarrow.compute as pc
+
+    rows = staged_files.read(at, [adopted.LAST_IS_OWN, adopted.CHANGED])
+    lost = pc.and_(rows[adopted.LAST_IS_OWN], pc.greater(pc.list_value_length(rows[adopted.CHANGED]), 0))
+    return int(pc.sum(lost).as_py() or 0)

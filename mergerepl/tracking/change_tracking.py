@@ -1,0 +1,415 @@
+"""`mergerepl.ChangeTracking`: the interface of SQL Server Compact's change tracking over a folder of Delta tables."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping, Sequence
+from datetime import timedelta
+from types import TracebackType
+from typing import Literal, Self
+
+from pyspark.sql import Column, DataFrame, SparkSession
+
+from mergerepl import roots
+from mergerepl.delta.properties import interval_of
+from mergerepl.model.later import answers_later
+from mergerepl.model.tracking import (
+    CommittedTransaction,
+    Foreign,
+    Purged,
+    PurgeType,
+    TrackedTable,
+    TrackingKeyType,
+    TrackingOptions,
+    TrackingStatus,
+    TransactionResult,
+)
+from mergerepl.rows.rowguid import KeyValue, key_value
+from mergerepl.rows.sql import literal, quote
+from mergerepl.spark.callers import methods_keep_callers_session
+from mergerepl.spark.errors import plain_errors
+from mergerepl.store.location import Location
+from mergerepl.systables.tracking import COMMIT_SEQUENCE
+from mergerepl.tracking import counters, database, predicates, purge, status, tracked_tables
+from mergerepl.tracking.adopt import adopt_or_refuse, catch_up
+from mergerepl.tracking.consumers import Consumer, Start, forget, of_token, register
+from mergerepl.tracking.database import (
+    Database,
+    Session,
+    commit_before,
+    context_guid,
+    facts_of,
+    last_commit,
+    require_database,
+    snapshot_version,
+    tracked_table,
+    versions_of,
+)
+from mergerepl.tracking.errors import TrackingError
+from mergerepl.tracking.overlay import snapshot_rows
+from mergerepl.tracking.row_keys import GUID, pack, unpack
+from mergerepl.tracking.sweep import sweep
+from mergerepl.tracking.transactions import Rows, Transaction, Where
+
+
+@methods_keep_callers_session
+class ChangeTracking:
+    """Change tracking of the tables of one folder."""
+
+    def __init__(
+        self,
+        path: str | os.PathLike[str],
+        *,
+        foreign: Literal["adopt", "refuse"] = "adopt",
+        retention: str = "14 days",
+        lock_wait_s: float = 60.0,
+        spark: SparkSession | None = None,
+    ) -> None:
+        """Open a folder of Delta tables without reading or writing.
+
+        Args:
+            path: The folder.
+            foreign: How commits outside of transactions are handled, for tables that are enabled from now on.
+            retention: How long the log and removed files of a tracked table are kept at least.
+            lock_wait_s: Seconds to wait for another holder of the folder.
+            spark: The Spark session; without one, the running one or an embedded one is used.
+
+        Raises: ConfigurationError if the folder does not exist; TrackingError if another argument is wrong.
+        """
+        try:
+            self._foreign = Foreign(foreign)
+        except ValueError as error:
+            raise TrackingError.reserved("choice for `foreign` (adopt or refuse)", foreign) from error
+        kept = interval_of(retention)
+        if kept is None or kept <= timedelta():
+            raise TrackingError.reserved("retention (an interval, such as '14 days')", retention)
+        self._retention = kept
+        self.session = Session(Database(Location.of(roots.existing(os.fspath(path)))), lock_wait_s, spark)
+        """The database, the Spark session and the lease that all parts of tracking use."""
+
+    def enable_tracking(
+        self,
+        table: str,
+        key_type: TrackingKeyType = TrackingKeyType.PRIMARY_KEY,
+        options: TrackingOptions = TrackingOptions.ALL,
+        *,
+        key: str | Sequence[str],
+    ) -> None:
+        """Track a table: it gets three columns. Enabled again, options and `foreign` are changed.
+
+        Args:
+            table: Name of the table's folder.
+            key_type: What the key is.
+            options: What is tracked.
+            key: The key's columns, or the GUID column. Delta declares no keys.
+
+        Raises: TrackingError, with nothing changed, if the table or its rows cannot be tracked, or its key is another one.
+        """
+        try:
+            key_type, options = TrackingKeyType(key_type), TrackingOptions(options)
+        except ValueError as error:
+            raise TrackingError.reserved("TrackingKeyType or TrackingOptions", (key_type, options)) from error
+        if not options or options & ~TrackingOptions.ALL:
+            raise TrackingError.reserved("TrackingOptions", int(options))
+        columns = [key] if isinstance(key, str) else list(key)
+        if key_type is TrackingKeyType.GUID and len(columns) != 1:
+            raise TrackingError.reserved("GUID key (one column)", columns)
+        with plain_errors(f"enabling tracking of '{table}'"):
+            tracked_tables.enable(
+                self.session,
+                table,
+                key_type,
+                options,
+                columns,
+                foreign=self._foreign,
+                retention=self._retention,
+            )
+
+    def disable_tracking(self, table: str, columns: Literal["drop", "keep"] = "drop") -> None:
+        """Track a table no longer, and drop the three columns or keep them.
+
+        Raises: TrackingError if it is not tracked, a transaction that touched it is open, or dropping the columns would
+            rewrite the table.
+        """
+        self._require()
+        with plain_errors(f"disabling tracking of '{table}'"):
+            tracked_tables.disable(self.session, table, columns=columns)
+
+    def get_tracking_options(self, table: str) -> TrackingOptions | None:
+        """Return the tracking of a table, None if it is not tracked."""
+        tables = self.tracked_tables()
+        return tables[table].options if table in tables else None
+
+    def tracked_tables(self) -> Mapping[str, TrackedTable]:
+        """Return the tracked tables by name."""
+        return database.tracked_tables(self.session.database)
+
+    def get_last_committed_csn(self) -> int:
+        """Return the CSN of the last committed transaction (aborts do not count), or 0."""
+        self._require()
+        last = last_commit(self.session.database)
+        return last.csn if last else 0
+
+    def pack_tombstone_key(self, table: str, values: Sequence[KeyValue]) -> bytes:
+        """Return key values as tombstones hold them; a text is read as a value of its column's type.
+
+        Raises: TrackingError if the table is not tracked, or the values do not fit its key.
+        """
+        try:
+            types = self._tracked(table).key_types
+            read = [
+                key_value(value, type_) if isinstance(value, str) and type_ != GUID else value
+                for value, type_ in zip(values, types, strict=False)
+            ]
+            return pack([*read, *values[len(types) :]], types)
+        except ValueError as error:
+            raise TrackingError.bad_key(table, str(error)) from error
+
+    def unpack_tombstone_key(self, table: str, packed: bytes) -> tuple[KeyValue, ...]:
+        """Return the key values of a tombstone.
+
+        Raises: TrackingError if the table is not tracked, or the bytes are not a packed key of it.
+        """
+        try:
+            return unpack(packed, self._tracked(table).key_types)
+        except ValueError as error:
+            raise TrackingError.bad_key(table, str(error)) from error
+
+    def begin(self, tracking_context: str | None = None) -> Transaction:
+        """Begin a transaction; several may be open at once and end in any order.
+
+        Raises: TrackingError if no table is tracked, or the context is not a GUID.
+        """
+        self._require()
+        context = context_guid(tracking_context)
+        return Transaction(self, counters.begin(self.session.database.root), context)
+
+    def transaction(self, tracking_context: str | None = None) -> Transaction:
+        """Begin a transaction as a context manager: leaving it commits, an exception aborts.
+
+        Raises: TrackingError if no table is tracked.
+        """
+        return self.begin(tracking_context)
+
+    def insert(self, table: str, rows: Rows, *, tracking_context: str | None = None) -> TransactionResult:
+        """Insert rows in a transaction of their own.
+
+        Raises: As `Transaction.insert` and `Transaction.commit`.
+        """
+        return self._implicit(table, tracking_context, lambda tx: tx.insert(table, rows))
+
+    def upsert(self, table: str, rows: Rows, *, tracking_context: str | None = None) -> TransactionResult:
+        """Insert or update rows by their keys in a transaction of their own.
+
+        Raises: As `Transaction.upsert` and `Transaction.commit`.
+        """
+        return self._implicit(table, tracking_context, lambda tx: tx.upsert(table, rows))
+
+    def update(
+        self,
+        table: str,
+        set: Mapping[str, str | Column],
+        where: Where = None,
+        *,
+        tracking_context: str | None = None,
+    ) -> TransactionResult:
+        """Update rows in a transaction of their own.
+
+        Raises: As `Transaction.update` and `Transaction.commit`.
+        """
+        return self._implicit(table, tracking_context, lambda tx: tx.update(table, set, where))
+
+    def delete(
+        self,
+        table: str,
+        where: Where = None,
+        *,
+        rows: Rows | None = None,
+        tracking_context: str | None = None,
+    ) -> TransactionResult:
+        """Delete rows in a transaction of their own.
+
+        Raises: As `Transaction.delete` and `Transaction.commit`.
+        """
+        return self._implicit(table, tracking_context, lambda tx: tx.delete(table, where, rows=rows))
+
+    def read(self, table: str, csn: int | None = None) -> DataFrame:
+        """Return a table's rows in the last published snapshot, or in that after the transaction `csn`.
+
+        Tables read with one `csn` are consistent: each has whole transactions.
+
+        Raises: TrackingError if the table is not tracked, or the snapshot was purged or is older than its tracking.
+        """
+        self._require()
+        database = self.session.database
+        tracked = tracked_table(database, table)
+        published = last_commit(database) if csn is None else commit_before(database, csn + 1)
+        if csn is not None:
+            purged = counters.read_counters(database.root).purged_through.get(COMMIT_SEQUENCE.name, 0)
+            if (published is None and purged) or csn < (tracked.enabled_csn or 0):
+                raise TrackingError(
+                    f"Table '{table}' has no snapshot of CSN {csn}: it was purged, or is older than the tracking of "
+                    "the table. Read a later one: `mergerepl tracking transactions PATH` lists them.",
+                    table=table,
+                    csn=csn,
+                )
+        facts = facts_of(database, tracked)
+        with plain_errors(f"reading table '{table}'"):
+            version = snapshot_version(tracked, versions_of(published))
+            return snapshot_rows(self.session.spark, facts.path, version)
+
+    def consumer(
+        self,
+        name: str | None = None,
+        *,
+        start: Start = "beginning",
+        again: bool = False,
+        token: str | None = None,
+    ) -> Consumer:
+        """Return a consumer of changes: a named one, registered at its first use, or one that keeps a window's token.
+
+        Args:
+            name: Its name.
+            start: Where a new one begins: before the first transaction, or after the last. With `now`, take `read(table,
+                csn=consumer.state.lcsn - 1)` as the initial copy.
+            again: Put a known one to `start`.
+            token: `Window.token()` in place of a name.
+
+        Raises: TrackingError if no table is tracked, or the token is invalid.
+        """
+        self._require()
+        if token is not None:
+            return of_token(self.session, token)
+        return register(self.session, name or "", start=start, again=again)
+
+    def forget_consumer(self, name: str) -> None:
+        """Forget a named consumer: purges no longer wait for it.
+
+        Raises: TrackingError if no consumer of this name is registered.
+        """
+        self._require()
+        forget(self.session, name)
+
+    @staticmethod
+    def enumeration_sql(table: str) -> dict[str, str]:
+        """Return the queries of an enumeration of a table: exact ones, and the printed ones."""
+        return {
+            name: text.format(table=table if table.isidentifier() else quote(table), name=literal(table))
+            for name, text in predicates.QUERIES.items()
+        }
+
+    @answers_later("tracking", TrackingError.later)
+    def recover(self) -> None:
+        """Finish the transactions of dead processes: decided ones are carried out, open ones end.
+
+        Raises: LeaseError if the folder stays in use.
+        """
+        self._require()
+        with plain_errors("finishing transactions"), self.session.held("tracking recover"):
+            sweep(self.session)
+
+    def adopt(self) -> int:
+        """Make transactions of the foreign commits of all tables, also of those that refuse them; return their number.
+
+        Raises: ForeignCommitError if they cannot be adopted.
+        """
+        self._require()
+        with plain_errors("adopting foreign commits"), self.session.held("tracking adopt"):
+            sweep(self.session)
+            return adopt_or_refuse(self.session, also_refused=True)
+
+    @answers_later("tracking", TrackingError.later)
+    def purge_tombstone_table_data(
+        self, table: str, purge_type: PurgeType, value: int, *, dry_run: bool = False
+    ) -> Purged:
+        """Remove tombstones of a table that no registered consumer needs.
+
+        Args:
+            table: The table.
+            purge_type: By time: deleted more than `value` days ago. By CSN: by transactions with a CSN below `value`.
+            value: Days, or a CSN.
+            dry_run: Only count.
+
+        Raises: TrackingError if the table is not tracked, or the value is negative.
+        """
+        self._require()
+        return purge.purge_tombstones(self.session, table, purge_type, value, dry_run=dry_run)
+
+    @answers_later("tracking", TrackingError.later)
+    def purge_transaction_sequence_data(
+        self, purge_type: PurgeType, value: int, *, dry_run: bool = False
+    ) -> Purged:
+        """Remove rows of the commit sequence, and of `tracking_commits`, that no registered consumer needs.
+
+        Args:
+            purge_type: By time: committed more than `value` days ago. By CSN: with a CSN below `value`.
+            value: Days, or a CSN.
+            dry_run: Only count.
+
+        Raises: TrackingError if no consumer is registered, or the value is negative.
+        """
+        self._require()
+        return purge.purge_sequence(self.session, purge_type, value, dry_run=dry_run)
+
+    def status(self) -> TrackingStatus:
+        """Return tables, numbers, open transactions, consumers and foreign commits.
+
+        Raises: TrackingError if no table is tracked.
+        """
+        return status.status(self.session.database)
+
+    def transactions(self, limit: int = 20) -> list[CommittedTransaction]:
+        """Return committed transactions, newest first.
+
+        Raises: TrackingError if no table is tracked.
+        """
+        return status.committed(self.session.database, limit=limit)
+
+    def abort(self, bsn: int) -> None:
+        """End an open transaction, also one of another process, which finds out at its next call.
+
+        Raises: TrackingError if it is not open, or decided already.
+        """
+        status.abort(self.session.database, bsn)
+
+    @staticmethod
+    def upgrade_public_tracking(path: str | os.PathLike[str]) -> bool:
+        """Bring the tracking data of a folder to this version of mergerepl.
+
+        Returns: True if they are, or nothing is tracked; False if a transaction is open.
+
+        Raises: TrackingError if they are of a version that is not known.
+        """
+        return status.upgrade(Database(Location.of(roots.existing(os.fspath(path)))))
+
+    upgrade = upgrade_public_tracking
+
+    def close(self) -> None:
+        """Do nothing: no resource is held, and open transactions go on."""
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def _require(self) -> None:
+        require_database(self.session.database)
+
+    def _tracked(self, table: str) -> TrackedTable:
+        self._require()
+        return tracked_table(self.session.database, table)
+
+    def _implicit(
+        self, table: str, context: str | None, operation: Callable[[Transaction], None]
+    ) -> TransactionResult:
+        """Run a transaction of one operation; it sees earlier foreign commits."""
+        self._require()
+        with plain_errors("adopting foreign commits"):
+            catch_up(self.session, "tracking adopt", [table])
+        with self.begin(context) as one:
+            operation(one)
+        assert one.result is not None
+        return one.result

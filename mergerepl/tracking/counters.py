@@ -1,0 +1,253 @@
+"""The numbers of a database and the folders of its open transactions.
+
+`counters.json` is written whole, under a lock that is held for milliseconds. A transaction is a folder
+`tx/<bsn>` whose file `owner` its process keeps locked for life: if another process can lock it, the owner is dead.
+"""
+
+import json
+import os
+import uuid
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
+from dataclasses import asdict, dataclass, field, replace
+from datetime import UTC, datetime
+
+from mergerepl.failpoints import failpoint
+from mergerepl.model.tracking import OpenTransaction
+from mergerepl.store.folders import folders_in, is_folder, make_folder
+from mergerepl.store.lease import brief_lock, holder_note, is_locked, lock_for_life
+from mergerepl.store.location import Location
+from mergerepl.store.storage import put_text, storage
+from mergerepl.systables.tracking import FOLDER, SCHEMA_VERSION
+from mergerepl.tracking.errors import TrackingError, TransactionConflictError
+from mergerepl.tracking.intent import Intent, redo_log
+
+_COUNTERS = "counters.json"
+_LOCK = "lock"
+_TRANSACTIONS = "tx"
+_OWNER = "owner"
+_ABORTED = "aborted"
+_STAGED = "staged"
+
+
+@dataclass(frozen=True)
+class Counters:
+    """The contents of `counters.json`."""
+
+    database_id: str
+    last_bsn: int = 0
+    last_csn: int = 0
+    purged_through: Mapping[str, int] = field(default_factory=dict)
+    """Table, or `__sysTxCommitSequence`, to the lowest LCSN that is still served exactly."""
+    schema_version: int = SCHEMA_VERSION
+
+
+def is_database(root: Location) -> bool:
+    """True if tables of a folder are, or were, tracked."""
+    return storage(at := _file(root)).exists(at)
+
+
+def create_database(root: Location) -> None:
+    """Make the folder and its counters, if they do not exist."""
+    make_folder(root / FOLDER / _TRANSACTIONS)
+    with _locked(root):
+        if not is_database(root):
+            _write(root, Counters(str(uuid.uuid4())))
+
+
+def read_counters(root: Location) -> Counters:
+    """Return the counters of a database.
+
+    Raises: TrackingError if the database is missing, its counters are damaged, or another version wrote them.
+    """
+    path = root / FOLDER / _COUNTERS
+    if (stored := storage(at := _file(root)).read(at)) is None:
+        if not is_folder(root / FOLDER):
+            raise TrackingError.no_database(root)
+        raise TrackingError.counters(path, "the file is missing")
+    try:
+        counters = Counters(**json.loads(stored))
+    except (ValueError, TypeError, KeyError) as error:
+        raise TrackingError.counters(path, "the file is damaged") from error
+    if counters.schema_version != SCHEMA_VERSION:
+        raise TrackingError.older_schema(root, counters.schema_version, SCHEMA_VERSION)
+    return counters
+
+
+def change_counters(root: Location, change: Callable[[Counters], Counters]) -> Counters:
+    """Change the counters under their lock and return them; equal counters are not written."""
+    with _locked(root):
+        before = read_counters(root)
+        after = change(before)
+        if after != before:
+            _write(root, after)
+    return after
+
+
+@contextmanager
+def _locked(root: Location) -> Iterator[None]:
+    if not is_folder(root / FOLDER):
+        raise TrackingError.no_database(root)
+    with brief_lock(root / FOLDER / _LOCK):
+        yield
+
+
+def _write(root: Location, counters: Counters) -> None:
+    put_text(_file(root), json.dumps(asdict(counters), sort_keys=True))
+
+
+def _file(root: Location) -> Location:
+    return Location.of(root / FOLDER / _COUNTERS)
+
+
+@dataclass(frozen=True)
+class Begun:
+    """A transaction of this process: its number, its folder and the descriptor whose lock shows that it is alive."""
+
+    bsn: int
+    folder: Location
+    owner: int
+
+    def let_go(self) -> None:
+        """Release the lock that shows that the owner lives."""
+        os.close(self.owner)
+
+
+def begin(root: Location, *, count: int = 1) -> Begun:
+    """Take the next BSN, or several that are published together, and make the folder of the first."""
+    with _locked(root):
+        counters = read_counters(root)
+        bsn = counters.last_bsn + 1
+        # Before the folder: no number is given twice, even if this one stays unused.
+        _write(root, replace(counters, last_bsn=counters.last_bsn + count))
+        failpoint("tracking.after_begin")
+        folder = transaction_folder(root, bsn)
+        make_folder(folder)
+        owner = lock_for_life(folder / _OWNER, "tracking transaction")
+    return Begun(bsn, folder, owner)
+
+
+def take_bsns(root: Location, count: int) -> list[int]:
+    """Take BSNs that a decided transaction publishes together with its own."""
+    last = change_counters(root, lambda each: replace(each, last_bsn=each.last_bsn + count)).last_bsn
+    return list(range(last - count + 1, last + 1))
+
+
+def raise_last_csn(root: Location, csn: int) -> None:
+    """Note that a CSN is taken."""
+    change_counters(root, lambda each: replace(each, last_csn=max(csn, each.last_csn)))
+
+
+def transaction_folder(root: Location, bsn: int) -> Location:
+    """Return the folder of a transaction."""
+    return root / FOLDER / _TRANSACTIONS / f"{bsn:020d}"
+
+
+def transaction_folders(root: Location) -> list[Location]:
+    """Return the folders of transactions, in BSN order."""
+    folder = root / FOLDER / _TRANSACTIONS
+    return [folder / name for name in folders_in(folder) if name.isdecimal()]
+
+
+def bsn_of(folder: Location) -> int:
+    """Return the BSN of a transaction's folder."""
+    return int(folder.name)
+
+
+def is_begun(folder: Location) -> bool:
+    """True if a transaction's folder still exists."""
+    return is_folder(folder)
+
+
+def staging_folder(folder: Location, table: str) -> Location:
+    """Return where a transaction stages rows of a table: apart from its own files, whose names a table may have."""
+    return folder / _STAGED / table
+
+
+def has_staged(folder: Location, table: str) -> bool:
+    """True if a transaction has staged rows of a table."""
+    return is_folder(staging_folder(folder, table))
+
+
+def parquet_files(folder: Location) -> list[Location]:
+    """Return the files of a staged folder."""
+    names = storage(at := Location.of(folder)).list_from(at)
+    return [folder / name for name in names if name.endswith(".parquet")]
+
+
+def decide(folder: Location, intent: Intent) -> None:
+    """Make an intent durable, in place of an earlier one of the same folder.
+
+    Raises: TransactionConflictError if the transaction was aborted.
+    """
+    redo_log(folder).stage(intent, under=_not_aborted(folder))
+
+
+@contextmanager
+def _not_aborted(folder: Location) -> Iterator[None]:
+    # The lock of `mark_aborted`: a transaction ends in one way only.
+    with _locked(folder.parents[2]):
+        if is_aborted(folder) or not is_begun(folder):
+            raise TransactionConflictError.was_aborted(bsn_of(folder))
+        yield
+
+
+def drop(folder: Location) -> None:
+    """Remove a transaction's folder, if it exists."""
+    redo_log(folder).finish()
+
+
+def mark_aborted(folder: Location) -> bool:
+    """Note that a transaction is over without effect; it takes its CSN at the next sweep.
+
+    Returns: False if it was decided before, and is carried out.
+    """
+    # A sweep removes the folders of aborted transactions without the lock.
+    at = Location.of(folder) / _ABORTED
+    with _locked(folder.parents[2]), suppress(FileNotFoundError, FileExistsError):
+        if has_intent(folder):
+            return False
+        storage(at).put_if_absent(at, b"")
+    return True
+
+
+def is_aborted(folder: Location) -> bool:
+    """True if a transaction's folder holds the mark."""
+    return storage(at := Location.of(folder) / _ABORTED).exists(at)
+
+
+def has_intent(folder: Location) -> bool:
+    """True if a transaction is decided: it will always be carried out."""
+    return redo_log(folder).is_pending
+
+
+def is_dead(folder: Location) -> bool:
+    """True if a transaction has no living owner."""
+    return not is_locked(folder / _OWNER)
+
+
+def open_transactions(root: Location) -> list[OpenTransaction]:
+    """Return the transactions that have a folder, with their state."""
+    found = []
+    for folder in transaction_folders(root):
+        note = holder_note(folder / _OWNER)
+        since = datetime.fromisoformat(str(note["since"])) if "since" in note else datetime.now(UTC)
+        owner = f"process {note.get('pid', '?')} on {note.get('host', '?')}"
+        found.append(OpenTransaction(bsn_of(folder), since, owner, _state(folder)))
+    return found
+
+
+def _state(folder: Location) -> str:
+    if has_intent(folder):
+        return "committing"
+    if is_aborted(folder):
+        return "aborted"
+    return "dead" if is_dead(folder) else "open"
+
+
+def lowest_open_bsn(root: Location) -> int:
+    """Return the lowest BSN that may still commit, or else the next one: later commits have higher ones."""
+    with _locked(root):
+        counters = read_counters(root)
+        live = (bsn_of(folder) for folder in transaction_folders(root) if not is_aborted(folder))
+        return min(live, default=counters.last_bsn + 1)

@@ -1,0 +1,315 @@
+"""A tracked folder: its system tables as values (tracked tables, published transactions, the commit sequence), its session.
+
+Reads: `__sysOCSTrackedObjects`, `tracking_commits`, `__sysTxCommitSequence`. Only a `Session` starts Spark.
+"""
+
+import uuid
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import timedelta
+from functools import cached_property
+from typing import ClassVar
+
+from pyspark.sql import SparkSession
+
+from mergerepl.delta.marks import CommitMark, CommitUnit
+from mergerepl.delta.metadata import STATS_PROPERTY
+from mergerepl.delta.properties import retention_properties
+from mergerepl.delta.tables import NewTable, TableState, Transaction, create_table, is_delta_table, open_table
+from mergerepl.delta.types import Field, ddl_of, field, json_of
+from mergerepl.model.tracking import (
+    CommittedTransaction,
+    Foreign,
+    TrackedTable,
+    TrackingKeyType,
+    TrackingOptions,
+)
+from mergerepl.replica.control import CHECKPOINT_INTERVAL, ControlDatabase
+from mergerepl.spark import session as engine
+from mergerepl.store.folders import remove_leftover
+from mergerepl.store.lease import lease, record_jvm
+from mergerepl.store.location import Location
+from mergerepl.systables.tracking import (
+    COMMIT_SEQUENCE,
+    COMMITS,
+    CONSUMERS,
+    DELETE_CSN,
+    DELETED_ROWS,
+    FOLDER,
+    INSERT_CSN,
+    ROW_COLUMNS,
+    TRACKED_OBJECTS,
+    KeyColumn,
+)
+from mergerepl.tracking.counters import is_database, read_counters
+from mergerepl.tracking.errors import TrackingError
+from mergerepl.tracking.row_keys import GUID
+
+_NEWEST = 100
+"""The range of CSNs below a bound that is searched first for the last published transaction: more can only be aborts."""
+
+
+KIND = "track"
+"""The kind of the commits of tracked transactions."""
+
+
+@dataclass(frozen=True)
+class Database(ControlDatabase):
+    """A folder with tracked tables, or that shall have some."""
+
+    folder = FOLDER
+    tables = (COMMIT_SEQUENCE, COMMITS, CONSUMERS, TRACKED_OBJECTS)
+    properties: ClassVar[Mapping[str, str]] = {}
+
+    @cached_property
+    def database_id(self) -> str:
+        """The identity of this database, in the marks of its commits."""
+        return read_counters(self.root).database_id
+
+    @property
+    def app_id(self) -> str:
+        """The application of its Delta transactions; their versions are CSNs."""
+        return f"mergerepl-tracking-{self.database_id}"
+
+    @property
+    def deleted_rows(self) -> Location:
+        """The folder of the tombstones."""
+        return self.control.path(DELETED_ROWS.name)
+
+    def path(self, table: str) -> Location:
+        """Return the folder of a user's table."""
+        return self.root / table
+
+    def transaction(self, csn: int, tables: tuple[str, ...]) -> Transaction:
+        """Return the mark and the Delta transaction for a CSN's writes to a table; its commits are one unit."""
+        unit = CommitUnit(f"{self.database_id}:{csn}", tables)
+        return Transaction(self.app_id, csn, CommitMark(self.database_id, f"{KIND}:{csn}", unit=unit))
+
+    def setup_mark(self, step: str) -> CommitMark:
+        """Return the mark of a commit that changes no rows."""
+        return CommitMark(self.database_id, f"{KIND}:{step}")
+
+    def is_own(self, mark: CommitMark | None) -> bool:
+        """True if a transaction of this database made the commit."""
+        return mark is not None and mark.session == self.database_id and mark.kind == KIND
+
+
+def create_tables(database: Database, *, retention: timedelta) -> None:
+    """Create the missing system tables, empty."""
+    database.create()
+    if not is_delta_table(database.deleted_rows):
+        remove_leftover(database.deleted_rows)
+        properties = {
+            "delta.checkpointInterval": CHECKPOINT_INTERVAL,
+            STATS_PROPERTY: f"{DELETE_CSN},{INSERT_CSN}",
+            **retention_properties({}, retention),
+        }
+        columns = [field(column.name, json_of(column.type)) for column in DELETED_ROWS.columns]
+        create_table(database.deleted_rows, NewTable(columns, (), properties), database.setup_mark("setup"))
+
+
+def require_database(database: Database) -> None:
+    """Check that tables of the folder are, or were, tracked.
+
+    Raises: TrackingError.
+    """
+    if not is_database(database.root) or not database.is_there:
+        read_counters(database.root)
+        raise TrackingError.no_database(database.root)
+
+
+def tracked_tables(database: Database) -> dict[str, TrackedTable]:
+    """Return the tracked tables by name."""
+    parts: dict[str, list[KeyColumn]] = {}
+    for row in database.control.rows_if_any(TRACKED_OBJECTS):
+        parts.setdefault(row.table, []).append(row)
+    return {name: _tracked_table(name, rows) for name, rows in sorted(parts.items())}
+
+
+def _tracked_table(name: str, rows: Sequence[KeyColumn]) -> TrackedTable:
+    first, *_ = parts = sorted(rows, key=lambda row: row.place)
+    return TrackedTable(
+        name,
+        TrackingOptions(first.options),
+        TrackingKeyType(first.key_type),
+        tuple(part.column for part in parts),
+        tuple(part.column_type for part in parts),
+        first.table_id,
+        first.enabled_version,
+        Foreign(first.foreign),
+        first.enabled_at,
+        first.enabled_csn,
+    )
+
+
+def store_tracked(database: Database, name: str, table: TrackedTable | None) -> None:
+    """Store the tracking of one table; None: it is not tracked."""
+    rows = [] if table is None else _key_columns(table)
+    database.control.replace_where(TRACKED_OBJECTS, rows, table=name)
+
+
+def _key_columns(table: TrackedTable) -> list[KeyColumn]:
+    return [
+        KeyColumn(
+            table.name,
+            int(table.options),
+            int(table.key_type),
+            place,
+            column,
+            type_,
+            table.table_id,
+            table.enabled_version,
+            table.foreign.value,
+            table.enabled_at,
+            table.enabled_csn,
+        )
+        for place, (column, type_) in enumerate(zip(table.key, table.key_types, strict=True), 1)
+    ]
+
+
+def tracked_table(database: Database, name: str) -> TrackedTable:
+    """Return a tracked table.
+
+    Raises: TrackingError if it is not tracked.
+    """
+    tables = tracked_tables(database)
+    if name not in tables:
+        raise TrackingError.not_tracked(name, list(tables))
+    return tables[name]
+
+
+def facts_of(database: Database, table: TrackedTable) -> TableState:
+    """Return the facts of a tracked table at its head.
+
+    Raises: TrackingError if it is gone, was replaced by another table, has lost its tracking columns, or has another key;
+        StoreError if it cannot be read.
+    """
+    if not is_delta_table(database.path(table.name)):
+        raise TrackingError(
+            f"Tracked table '{table.name}' is gone: its folder holds no Delta table. Put it back, or end its "
+            f"tracking: `mergerepl tracking disable PATH {table.name} --keep-columns`.",
+            table=table.name,
+        )
+    facts = open_table(database.path(table.name))
+    if facts.metadata.table_id != table.table_id:
+        raise TrackingError(
+            f"Table '{table.name}' is another Delta table than the one that was tracked (its id differs): it was "
+            "removed and created again. Put the tracked table back, or disable tracking of it and enable it again.",
+            table=table.name,
+        )
+    problem = columns_problem(table, facts.fields)
+    if problem is not None:
+        raise problem
+    return facts
+
+
+def columns_problem(table: TrackedTable, fields: Sequence[Field]) -> TrackingError | None:
+    """Return the error about a tracking column or a key column that a table lacks; None if all exist."""
+    present = {each["name"]: each for each in fields}
+    for name, type_ in ROW_COLUMNS:
+        if name not in present or present[name]["type"] != type_:
+            return TrackingError(
+                f"Table '{table.name}' has lost the tracking column {name}: a writer replaced the table's schema. "
+                "Restore the table to a version that has it (RESTORE TABLE), or disable tracking and enable it "
+                "again; consumers then take an initial copy.",
+                table=table.name,
+            )
+    for column, known in zip(table.key, table.key_types, strict=True):
+        if column not in present or key_type_of(present[column], table.key_type) != known:
+            return TrackingError(
+                f"Table '{table.name}' is tracked by column '{column}' of type {known}, which it no longer has: it "
+                "was dropped, renamed or has another type, and the keys of deleted rows are stored by it. Change it "
+                "back (RESTORE TABLE), or disable tracking and enable it again; consumers then take an initial copy.",
+                table=table.name,
+            )
+    return None
+
+
+def key_type_of(column: Field, key_type: TrackingKeyType) -> str:
+    """Return the type of a key column as `row_keys` names it."""
+    type_ = ddl_of(column["type"])
+    return GUID if key_type is TrackingKeyType.GUID and type_ == "string" else type_
+
+
+def context_guid(context: str | None) -> str | None:
+    """Return a tracking context in its stored form.
+
+    Raises: TrackingError if it is a text other than a GUID.
+    """
+    try:
+        return None if context is None else str(uuid.UUID(context))
+    except ValueError as error:
+        raise TrackingError.reserved("tracking context (a GUID)", context) from error
+
+
+def last_commit(database: Database) -> CommittedTransaction | None:
+    """Return the last published transaction, or None."""
+    return commit_before(database, read_counters(database.root).last_csn + 1)
+
+
+def commits_from(
+    database: Database, *, from_csn_inclusive: int, through_csn_exclusive: int
+) -> list[CommittedTransaction]:
+    """Return the published transactions of a range of CSNs, in order."""
+    where = f"csn >= {from_csn_inclusive} and csn < {through_csn_exclusive}"
+    return read_commits(database, where=where, order_limit="order by csn")
+
+
+def commit_before(database: Database, csn: int) -> CommittedTransaction | None:
+    """Return the last published transaction below a CSN, or None."""
+    newest = "order by csn desc limit 1"
+    for where in (f"csn < {csn} and csn >= {csn - _NEWEST}", f"csn < {csn}"):
+        found = read_commits(database, where=where, order_limit=newest)
+        if found:
+            return found[0]
+    return None
+
+
+def read_commits(
+    database: Database, *, where: str | None, order_limit: str = ""
+) -> list[CommittedTransaction]:
+    """Return rows of `tracking_commits`."""
+    return database.control.rows(COMMITS, where=where, order_limit=order_limit)
+
+
+def versions_of(published: CommittedTransaction | None) -> Mapping[str, int]:
+    """Return the versions of the tables after a published transaction; empty before the first."""
+    return published.versions if published else {}
+
+
+def snapshot_version(table: TrackedTable, versions: Mapping[str, int]) -> int:
+    """Return the version of a table in a published snapshot; before its first transaction the one it was enabled at."""
+    return max(versions.get(table.name, -1), table.enabled_version)
+
+
+@dataclass
+class Session:
+    """A database and how this process reaches it. Spark is started when it is first asked for."""
+
+    database: Database
+    lock_wait_s: float = 60.0
+    given: SparkSession | None = None
+    """The caller's Spark session; without one, the running one or an embedded one is used."""
+
+    @property
+    def spark(self) -> SparkSession:
+        """The Spark session.
+
+        Raises: EngineError if it has no Delta, ignores unreadable files, or cannot be started.
+        """
+        if self.given is not None:
+            return engine.usable(self.given)
+        session = engine.session()
+        record_jvm(self.database.root, engine.jvm_pid())
+        return session
+
+    @contextmanager
+    def held(self, purpose: str) -> Iterator[None]:
+        """Hold the root's lease: all writes to tables and system tables happen under it.
+
+        Raises: LeaseError if it is still held after the time to wait.
+        """
+        with lease(self.database.root, purpose=purpose, wait_s=self.lock_wait_s):
+            record_jvm(self.database.root, engine.jvm_pid())
+            yield

@@ -1,0 +1,294 @@
+"""Enable and disable the tracking of a table (compact.md 3). Steps can be repeated; the rows of the catalog come last."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+
+from pyspark.sql import SparkSession
+from pyspark.sql import functions as F
+
+from mergerepl.delta.contract.keys import NO_GUID, NULL, SHARED, bad_keys
+from mergerepl.delta.contract.problems import Code, TableContract
+from mergerepl.delta.marks import CommitMark
+from mergerepl.delta.properties import missing_properties, set_properties
+from mergerepl.delta.sql_text import quoted, text_literal
+from mergerepl.delta.tables import (
+    TableState,
+    foreign_file,
+    head_version,
+    is_delta_table,
+    open_table,
+    read_version,
+    session_with_mark,
+)
+from mergerepl.delta.types import ddl_of
+from mergerepl.errors import MergeReplError
+from mergerepl.model.tracking import Foreign, TrackedTable, TrackingKeyType, TrackingOptions
+from mergerepl.roots import resolved
+from mergerepl.rows.sql import quote
+from mergerepl.store.location import Location
+from mergerepl.systables.tracking import (
+    CHANGE_BSN,
+    CONSUMERS,
+    DELETED_ROWS,
+    ROW_COLUMNS,
+    SYSTEM_PREFIX,
+    TABLE_NAME,
+)
+from mergerepl.tracking import counters
+from mergerepl.tracking.carry_out import carry_out
+from mergerepl.tracking.commit import empty_intent, published_versions
+from mergerepl.tracking.database import (
+    Database,
+    Session,
+    create_tables,
+    key_type_of,
+    snapshot_version,
+    store_tracked,
+    tracked_table,
+    tracked_tables,
+)
+from mergerepl.tracking.errors import TrackingError
+from mergerepl.tracking.predicates import packed_literal
+from mergerepl.tracking.row_keys import unsupported
+from mergerepl.tracking.staged_files import key_texts
+from mergerepl.tracking.sweep import sweep
+from mergerepl.tracking.table_rules import unwritable
+
+LONGEST_NAME = 128
+_NAMED_KEYS = 4
+_BAD_KEYS = {NULL: "rows have a key that is NULL", SHARED: "rows share a key", NO_GUID: "keys are no GUIDs"}
+_OTHER_STAMPS = "rows carry stamps of another database"
+_MAPPING = "delta.columnMapping.mode"
+
+
+def enable(
+    session: Session,
+    name: str,
+    key_type: TrackingKeyType,
+    options: TrackingOptions,
+    key: Sequence[str],
+    *,
+    foreign: Foreign,
+    retention: timedelta,
+) -> TrackedTable:
+    """Track a table, or change the options of a tracked one.
+
+    Raises: TrackingError, with nothing changed, if the table or its rows cannot be tracked, or its key is another one.
+    """
+    database = session.database
+    with session.held("tracking enable"):
+        known = tracked_tables(database).get(name) if counters.is_database(database.root) else None
+        if known is not None:
+            if (known.key_type, known.key) != (key_type, tuple(key)):
+                raise TrackingError.other_key(name, known.key)
+            sweep(session)
+            return _change_options(session, known, options, foreign)
+        facts = _checked_facts(database, name, key_type, key)
+        types = tuple(key_type_of(each, key_type) for each in map(facts.field, key) if each is not None)
+        wanted = TrackedTable(
+            name,
+            options,
+            key_type,
+            tuple(key),
+            types,
+            facts.metadata.table_id,
+            0,
+            foreign,
+            datetime.now(UTC),
+            None,
+        )
+        last_bsn = (
+            counters.read_counters(database.root).last_bsn if counters.is_database(database.root) else 0
+        )
+        _check_rows(session.spark, wanted, facts, last_bsn)
+        counters.create_database(database.root)
+        create_tables(database, retention=retention)
+        sweep(session)
+        mark = database.setup_mark("enable")
+        set_properties(session.spark, facts, missing_properties(facts, retention), mark)
+        _add_columns(session.spark, facts, mark)
+        wanted = replace(wanted, enabled_version=head_version(facts.path))
+        return _enabled(session, wanted)
+
+
+def _checked_facts(
+    database: Database, name: str, key_type: TrackingKeyType, key: Sequence[str]
+) -> TableState:
+    """Return the facts of the table, if it can be tracked.
+
+    Raises: TrackingError.
+    """
+    path = database.path(name)
+    if not name or Location.of(name).name != name or name.startswith(("_", ".")):
+        raise TrackingError.cannot_enable(
+            name, "it is no name of a table's folder", "Give the folder's name below PATH."
+        )
+    if len(name) > LONGEST_NAME:
+        raise TrackingError.cannot_enable(
+            name, f"its name is longer than {LONGEST_NAME} characters", "Rename it."
+        )
+    if Location.of(resolved(path)) != Location.of(resolved(database.root)) / name:
+        raise TrackingError.cannot_enable(
+            name, "it is a link to another folder", "Track it in the folder it lies in."
+        )
+    if not is_delta_table(path):
+        raise TrackingError.cannot_enable(name, f"'{path}' is no Delta table", "Check the name.")
+    facts = open_table(path)
+    ours = dict(ROW_COLUMNS)
+    for each in facts.fields:
+        if each["name"].startswith(SYSTEM_PREFIX) and ours.get(each["name"]) != each["type"]:
+            raise TrackingError.cannot_enable(
+                name,
+                f"column '{each['name']}' has a name that is reserved for the runtime",
+                "Rename the column.",
+            )
+    problem = unwritable(facts)
+    if problem is not None:
+        raise TrackingError.cannot_enable(name, *problem)
+    if not key or len({column.lower() for column in key}) < len(key):
+        what = "a column of the key was named twice" if key else "no key was named"
+        raise TrackingError.cannot_enable(
+            name, what, "Name the key's columns, each once, or the GUID column."
+        )
+    for column in key:
+        _check_key_column(facts, name, column, key_type)
+    return facts
+
+
+def _check_key_column(facts: TableState, name: str, column: str, key_type: TrackingKeyType) -> None:
+    found = facts.field(column)
+    if found is None:
+        columns = ", ".join(each["name"] for each in facts.fields)
+        raise TrackingError.cannot_enable(
+            name, f"it has no column '{column}'", f"Its columns are: {columns}."
+        )
+    type_ = ddl_of(found["type"])
+    if key_type is TrackingKeyType.GUID and type_ != "string":
+        later = " GUID keys of type binary are not supported yet." if type_ == "binary" else ""
+        raise TrackingError.cannot_enable(
+            name, f"GUID column '{column}' has the type {type_}", f"Use a string column of GUIDs.{later}"
+        )
+    why = unsupported(type_)
+    if TableContract(facts, key=(column,)).find(Code.KEY_PADDED):
+        why = "Delta stores char(n) padded or not, and pads it when it is read"
+    if why is not None:
+        raise TrackingError.cannot_enable(name, f"key column '{column}': {why}", "Choose another key.")
+
+
+def _check_rows(spark: SparkSession, wanted: TrackedTable, facts: TableState, last_bsn: int) -> None:
+    """Check keys and, for existing tracking columns, that their stamps are of this database."""
+    away = foreign_file(spark, facts.path, facts.version)
+    if away is not None:
+        raise TrackingError.cannot_enable(
+            wanted.name,
+            f"it is a shallow clone: its file '{away}' lies elsewhere",
+            "Make a copy of its rows.",
+        )
+    stamps = {}
+    if facts.field(CHANGE_BSN) is not None:
+        stamps = {_OTHER_STAMPS: F.max(CHANGE_BSN) > packed_literal(last_bsn)}
+    found = bad_keys(
+        read_version(spark, facts.path, facts.version),
+        wanted.key,
+        most=_NAMED_KEYS,
+        is_guid=wanted.key_type is TrackingKeyType.GUID,
+        also=stamps,
+    )
+    if found:
+        remedy = "Correct these rows first."
+        if found[0].reason == _OTHER_STAMPS:
+            remedy = "Drop the three columns whose names begin with __sys first."
+        raise TrackingError.cannot_enable(
+            wanted.name,
+            f"{_BAD_KEYS.get(found[0].reason, found[0].reason)}: {', '.join(key_texts([each.values for each in found]))}",
+            remedy,
+        )
+
+
+def _add_columns(spark: SparkSession, facts: TableState, mark: CommitMark) -> None:
+    missing = [f"{name} {type_}" for name, type_ in ROW_COLUMNS if facts.field(name) is None]
+    if missing:
+        marked = session_with_mark(spark, mark)
+        marked.sql(f"ALTER TABLE delta.{quote(str(facts.path))} ADD COLUMNS ({', '.join(missing)})")
+
+
+def _enabled(session: Session, table: TrackedTable) -> TrackedTable:
+    """Record that a table is tracked; if the database has numbers or consumers, from a separate transaction on."""
+    database = session.database
+    has_past = counters.read_counters(database.root).last_bsn > 0 or database.control.rows(CONSUMERS)
+    if has_past:
+        table = replace(table, enabled_csn=_empty_transaction(session, table))
+    store_tracked(database, table.name, table)
+    return table
+
+
+def _empty_transaction(session: Session, table: TrackedTable) -> int:
+    """Commit an empty transaction, so that earlier changes have lower numbers."""
+    database = session.database
+    begun = counters.begin(database.root)
+    try:
+        versions = published_versions(database)
+        versions[table.name] = snapshot_version(table, versions)
+        intent = empty_intent(database, begun.bsn, versions)
+        counters.decide(begun.folder, intent)
+        carry_out(session, begun.folder)
+    finally:
+        begun.let_go()
+    return intent.last_csn
+
+
+def _change_options(
+    session: Session, known: TrackedTable, options: TrackingOptions, foreign: Foreign
+) -> TrackedTable:
+    if (known.options, known.foreign) == (options, foreign):
+        return known
+    changed = replace(known, options=options, foreign=foreign)
+    if options & ~known.options:
+        return _enabled(session, replace(changed, enabled_at=datetime.now(UTC)))
+    store_tracked(session.database, known.name, changed)
+    return changed
+
+
+def disable(session: Session, name: str, *, columns: str) -> None:
+    """Track a table no longer: drop its columns or keep them, and remove its rows of the system tables.
+
+    Raises: TrackingError if a transaction that has touched the table is open, or dropping would rewrite the table.
+    """
+    if columns not in ("drop", "keep"):
+        raise TrackingError.reserved("choice for `columns` (drop or keep)", columns)
+    database = session.database
+    with session.held("tracking disable"):
+        table = tracked_table(database, name)
+        try:
+            sweep(session)
+        except MergeReplError as error:
+            # A decided transaction that this table cannot take blocks all others until its tracking ends.
+            if Location.of(error.facts.get("table", "")).name != name:
+                raise
+        touching = [
+            counters.bsn_of(folder)
+            for folder in counters.transaction_folders(database.root)
+            if counters.has_staged(folder, name) and not counters.has_intent(folder)
+        ]
+        if touching:
+            raise TrackingError.open_transactions(f"Tracking of '{name}' cannot be disabled", touching)
+        if columns == "drop" and is_delta_table(database.path(name)):
+            _drop_columns(session, open_table(database.path(table.name)))
+        store_tracked(database, name, None)
+        database.control.delete(DELETED_ROWS, where=f"{quoted(TABLE_NAME)} = {text_literal(name)}")
+
+
+def _drop_columns(session: Session, facts: TableState) -> None:
+    present = [name for name, _ in ROW_COLUMNS if facts.field(name) is not None]
+    if not present:
+        return
+    if facts.properties.get(_MAPPING, "none") == "none":
+        raise TrackingError.later(
+            f"Dropping the tracking columns of '{facts.path.name}' would rewrite the whole table, as it has no column "
+            "mapping; that",
+            "Keep the columns (`columns='keep'`, `--keep-columns`), or enable column mapping first "
+            "(delta.columnMapping.mode = name).",
+        )
+    marked = session_with_mark(session.spark, session.database.setup_mark("disable"))
+    marked.sql(f"ALTER TABLE delta.{quote(str(facts.path))} DROP COLUMNS ({', '.join(map(quote, present))})")
