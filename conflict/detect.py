@@ -29,9 +29,9 @@ from mergerepl.changes import (
     Verdict,
 )
 from mergerepl.rows import lineage_columns as lineage
-from mergerepl.rows.fields import INTERPRETED, Fields, Struct, Structs
 from mergerepl.rows.images import no_names, same_value
 from mergerepl.rows.lineage_value import PUBLICATION
+from mergerepl.rows.nested import INTERPRETED, Fields, Struct, Structs
 from mergerepl.spark.where_computed import made_once
 
 SIDES = "sides"

@@ -30,8 +30,8 @@ from mergerepl.changes import (
     made_column,
 )
 from mergerepl.model.article import PublishedArticle
-from mergerepl.rows.fields import Fields, Struct
 from mergerepl.rows.images import image_type
+from mergerepl.rows.nested import Fields, Struct
 from mergerepl.rows.sql import free_name
 
 PUBLISHER_ROW = "publisher_row"

@@ -4,14 +4,14 @@ Merge session step: after get_metadata and detect, before staging. Pure. A resol
 both sides and adds a version of the resolving agent, so that it covers both at every replica (design section 5).
 """
 
-from collections.abc import Sequence
+from collections.abc import Collection, Mapping, Sequence
+from typing import Final
 
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
 from conflict.detect import is_conflict
 from conflict.merge_columns import PUBLISHER_ROW, SUBSCRIBER_ROW, is_changed_for, merged_colv, of_subscriber
-from conflict.one_way import REJECTED, outcome_of_rejected
 from conflict.resolvers import custom
 from conflict.resolvers.adapter import one_deleted
 from conflict.resolvers.base import Decide
@@ -34,16 +34,17 @@ from mergerepl.changes import (
     SENT,
     STATE_COLUMNS,
     SUBSCRIBER,
+    TABLENICK,
     TOMBSTONE_TYPE,
     UPLOADED_PRIORITY,
     VERDICT,
     Action,
     Verdict,
 )
-from mergerepl.model.session_terms import SessionTerms
+from mergerepl.model.session_terms import ArticleTerms, SessionTerms
 from mergerepl.rows import lineage_columns as lineage
-from mergerepl.rows.fields import INTERPRETED, Fields
 from mergerepl.rows.images import image_type
+from mergerepl.rows.nested import INTERPRETED, Fields
 from mergerepl.spark.where_computed import made_once, passed_column, where_computed
 from mergerepl.systables.conflicts_info import ConflictType
 from mergerepl.systables.tombstone import TombstoneType
@@ -261,3 +262,59 @@ def _conflict_type() -> Column:
 
 def _contender(side: str, columns: Sequence[str]) -> Column:
     return F.struct(*(F.col(f"{side}.{name}").alias(name) for name in columns))
+
+
+REJECTED: Final = "rejected"
+"""Column of PAIRS: the verdict of a row that only one side changed and whose article rejects that; NULL for others."""
+
+_SENT_BY = {PUBLISHER: Verdict.DOWNLOAD.value, SUBSCRIBER: Verdict.UPLOAD.value}
+
+
+def with_rejected(pairs: DataFrame, articles: Collection[ArticleTerms], terms: SessionTerms) -> DataFrame:
+    """Return PAIRS in which changes that these articles reject are candidates, with `rejected`.
+
+    A change in a direction that does not run is not rejected yet.
+    """
+    runs = {PUBLISHER: terms.download, SUBSCRIBER: terms.upload}
+    is_rejected = F.lit(False)
+    for side, verdict in _SENT_BY.items():
+        tablenicks = [each.tablenick for each in articles if each.rejects == side]
+        if tablenicks and runs[side]:
+            is_rejected |= F.col(TABLENICK).isin(tablenicks) & (F.col(VERDICT) == verdict)
+    candidate = F.when(F.col(REJECTED).isNotNull(), Verdict.CANDIDATE.value).otherwise(F.col(VERDICT))
+    return pairs.withColumn(REJECTED, F.when(is_rejected, F.col(VERDICT))).withColumn(VERDICT, candidate)
+
+
+def without_equal(detected: DataFrame) -> DataFrame:
+    """Return detected rows in which a rejected change is sent after all if both sides' rows are equal."""
+    is_equal = F.col(VERDICT) == Verdict.MERGE.value
+    verdict = F.when(is_equal & F.col(REJECTED).isNotNull(), F.col(REJECTED)).otherwise(F.col(VERDICT))
+    return detected.withColumn(VERDICT, verdict)
+
+
+def outcome_of_rejected(outcome: Mapping[str, Column], joined_lineage: Column) -> dict[str, Column]:
+    """Return the columns of DECIDED in which rejected changes differ from a conflict.
+
+    Args:
+        outcome: The outcome of a conflict, by column.
+        joined_lineage: The lineage that covers both sides' versions.
+    """
+    is_rejected = is_conflict() & F.col(REJECTED).isNotNull()
+    is_not_sent = is_rejected & (F.col(REJECTED) == _SENT_BY[PUBLISHER])
+    nothing = F.lit(None)
+    not_sent = {
+        VERDICT: F.lit(_SENT_BY[PUBLISHER]),
+        LINEAGE: joined_lineage,
+        COLV1: F.col(f"{SUBSCRIBER}.{COLV1}"),
+        PRIORITY: F.col(f"{SUBSCRIBER}.{PRIORITY}"),
+        changes.PUBLISHER_ACTION: nothing,
+        changes.PUBLISHER_GENERATION: nothing,
+        changes.SUBSCRIBER_ACTION: F.lit(Action.METADATA.value),
+        changes.SUBSCRIBER_GENERATION: F.col(changes.SUBSCRIBER_GENERATION),
+    }
+    found = {
+        name: F.when(is_not_sent, value).otherwise(outcome.get(name, F.col(name)))
+        for name, value in not_sent.items()
+    }
+    kind = F.when(is_rejected, int(ConflictType.RESOLUTION))
+    return found | {changes.CONFLICT_TYPE: kind.otherwise(outcome[changes.CONFLICT_TYPE])}

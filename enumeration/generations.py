@@ -7,7 +7,7 @@ from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass, replace
 from typing import Any
 
-from enumeration.errors import UnknownGenerationError
+from mergerepl.errors import INITIALISE_AGAIN, EnumerationError
 from mergerepl.systables.genhistory import Generation, GenStatus
 
 Held = Callable[[Collection[str]], Collection[str]]
@@ -102,4 +102,19 @@ def received_generation(row: Generation, *, generation: int, nickname: int, now:
         refused_by=None,
         nicknames=tuple(sorted({*row.nicknames, nickname})),
         coldate=now,
+    )
+
+
+class UnknownGenerationError(EnumerationError):
+    """One side's watermark names a generation the other side does not have: a restore or a copy."""
+
+
+def lost_by_publisher(publisher: str, subscriber: str) -> EnumerationError:
+    """Return the error for a subscriber with generations that its publisher has lost."""
+    return EnumerationError(
+        f"'{subscriber}' received changes in a session that its publisher '{publisher}' does not know of: the publisher "
+        "was put back to an older state, or that session's folder was removed before it was finished. Nothing was changed. "
+        f"{INITIALISE_AGAIN}",
+        publisher=publisher,
+        subscriber=subscriber,
     )

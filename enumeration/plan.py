@@ -8,8 +8,14 @@ from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field, replace
 from itertools import count
 
-from enumeration.errors import lost_by_publisher
-from enumeration.generations import Held, Watermark, generations_to_send, make_generation, start_generation
+from enumeration.generations import (
+    Held,
+    Watermark,
+    generations_to_send,
+    lost_by_publisher,
+    make_generation,
+    start_generation,
+)
 from mergerepl.changes import PUBLISHER, SUBSCRIBER
 from mergerepl.systables.catalog import SubscriptionRow
 from mergerepl.systables.genhistory import Generation, GenStatus

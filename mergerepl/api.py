@@ -207,7 +207,7 @@ def sync(
 def _given_up(
     target: Project | str | Path | Sequence[Project | str | Path], session: str, lease_wait_s: float
 ) -> SyncResult:
-    from mergerepl.merge.session.give_up_session import give_up_session
+    from mergerepl.merge.session.recovery import give_up_session
     from mergerepl.model.results import SyncResult
     from mergerepl.replica.replica import Replica
     from mergerepl.spark import session as engine
@@ -243,8 +243,8 @@ def _session(
     waiting = None if dry_run else waiting_if_quiet(*place)
     if waiting is not None:
         return nothing_to_do(item.subscriber, item.publication, waiting)
-    from mergerepl.merge.session.failed_session import record_unreached
     from mergerepl.merge.session.merge_session import SessionRequest, merge_session
+    from mergerepl.merge.session.session_history import record_unreached
     from mergerepl.replica.subscription import find_subscription
 
     name = item.publication

@@ -38,8 +38,8 @@ from mergerepl.model.results import ApplyResult
 from mergerepl.publish import rows
 from mergerepl.publish.apply import apply_publication
 from mergerepl.publish.system_tables import create_conflict_table, create_replica
-from mergerepl.replica.compaction import LARGE_BYTES_OF_HISTORY, ROWS_READ_TOGETHER
 from mergerepl.replica.replica import Replica
+from mergerepl.replica.runs import LARGE_BYTES_OF_HISTORY, ROWS_READ_TOGETHER
 from mergerepl.store.lease import LOCK_FILE
 from mergerepl.systables import catalog, genhistory, registry, replinfo
 from mergerepl.systables.catalog import ArticleRow, PublicationRow, SubscriptionRow, SubscriptionState

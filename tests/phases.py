@@ -35,7 +35,7 @@ from mergerepl.merge.stage.decision import resolved as resolved_of
 from mergerepl.model.article import PublishedArticle
 from mergerepl.model.resolvers import RESOLVERS, ResolverInfo
 from mergerepl.model.session_terms import SessionTerms, terms_of
-from mergerepl.rows.fields import INTERPRETED, Fields
+from mergerepl.rows.nested import INTERPRETED, Fields
 from mergerepl.rows.sql import literal
 from mergerepl.spark.in_memory import Kept, keep_in_memory
 from mergerepl.systables.contents import COLV1_TYPE, LINEAGE_TYPE

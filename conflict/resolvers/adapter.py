@@ -9,7 +9,7 @@ from pyspark.sql import functions as F
 from pyspark.sql.types import DataType
 
 from conflict.detect import NAME, PUBLISHER_CHANGED, SIDES, SUBSCRIBER_CHANGED, is_conflict
-from conflict.resolvers import custom, priority, sides
+from conflict.resolvers import custom, priority
 from conflict.resolvers.base import Decide, Made, Rule, Rules, Values
 from mergerepl.changes import (
     ARTICLE,
@@ -133,7 +133,7 @@ def by_rules(articles: Sequence[tuple[PublishedArticle, ArticleTerms]], rules: R
 def _by_role(names: Collection[str], field: str, rules: Rules) -> list[tuple[Column, Column]]:
     """Return the winners by rules without values. The default rule decides all other rows."""
     wins = {
-        name: rules[name].publisher_wins(None) if name in rules else sides.OF_DELETES[name]()
+        name: rules[name].publisher_wins(None) if name in rules else priority.OF_DELETES[name]()
         for name in sorted(names)
         if name not in rules or _is_by_role(rules[name])
     }

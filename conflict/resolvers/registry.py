@@ -1,11 +1,10 @@
 """Resolvers by name. A replica stores only the name; the agent resolves it here."""
 
 from collections.abc import Iterable
-from itertools import chain
 from typing import Final
 
 from conflict.errors import ResolverInfoError, UnknownResolverError
-from conflict.resolvers import arithmetic, custom, fields, ordered, priority, sets, sides, text
+from conflict.resolvers import custom, priority, values
 from conflict.resolvers.adapter import by_rules
 from conflict.resolvers.base import Decide, Rule
 from mergerepl.model.article import PublishedArticle
@@ -13,10 +12,7 @@ from mergerepl.model.resolvers import CUSTOM, RESOLVERS, resolver_info
 from mergerepl.model.session_terms import ArticleTerms
 
 RULES: Final[dict[str, Rule]] = {
-    rule.resolver.name: rule
-    for rule in chain(
-        *(family.RULES for family in (priority, sides, ordered, arithmetic, text, sets, fields, custom))
-    )
+    rule.resolver.name: rule for rule in (*priority.RULES, *values.RULES, *custom.RULES)
 }
 
 

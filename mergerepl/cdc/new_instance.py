@@ -9,8 +9,8 @@ from pyspark.sql import SparkSession
 from mergerepl.cdc.change_rows import MAX_COLUMNS
 from mergerepl.cdc.database import Database
 from mergerepl.cdc.refusals import CdcError, CdcUsageError
-from mergerepl.delta.contract.keys import NULL, bad_keys
 from mergerepl.delta.contract.problems import Code, TableContract
+from mergerepl.delta.contract.rules import NULL, bad_keys
 from mergerepl.delta.tables import TableState, is_delta_table, open_table, read_columns
 from mergerepl.logreader.positions import LogState
 from mergerepl.replica.replica import Replica

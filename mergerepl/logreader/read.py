@@ -10,9 +10,8 @@ from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.types import DataType
 
-from mergerepl.delta.feed.commit_changes import KeptEvents, as_feed, commit_changes, keep_events
+from mergerepl.delta.feed.commit_changes import KeptEvents, as_feed, commit_changes, keep_events, read_segment
 from mergerepl.delta.feed.net_changes import CHANGE_TYPE, COMMIT_VERSION, RowShape
-from mergerepl.delta.feed.read import read_segment
 from mergerepl.delta.feed.window import Segment
 from mergerepl.delta.tables import open_table, read_version
 from mergerepl.delta.types import ddl_of

@@ -10,8 +10,7 @@ from operator import or_
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
-from mergerepl.delta.contract.keys import NO_GUID, NULL, SHARED, bad_keys
-from mergerepl.delta.contract.rules import copy_rules
+from mergerepl.delta.contract.rules import NO_GUID, NULL, SHARED, bad_keys, copy_rules
 from mergerepl.delta.tables import TableState, foreign_file, read_columns, read_version
 from mergerepl.errors import PublicationError
 from mergerepl.model.publication import Article, Tracking

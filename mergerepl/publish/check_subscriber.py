@@ -82,7 +82,7 @@ def check_no_session_open(publisher: ReplicaState, subscriber: Location) -> None
 
     Raises: PublicationError; LeaseError while an agent holds the publisher.
     """
-    from mergerepl.replica.pointers import pointers
+    from mergerepl.replica.subscription import pointers
 
     named = {pointer.session for pointer in pointers(Replica(subscriber))}
     manifests = [changeset.manifest for changeset in publisher.sessions]

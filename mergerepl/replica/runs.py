@@ -3,12 +3,17 @@
 Every run has a number (seq) above all earlier ones; the latest run of a row has its known state.
 """
 
+import logging
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from types import MappingProxyType
 from typing import TYPE_CHECKING
 
+from deltalake.exceptions import DeltaError
+from py4j.protocol import Py4JError
+from pyarrow import ArrowException
+from pyspark.errors import PySparkException
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 
@@ -27,14 +32,18 @@ from mergerepl.changes import (
     TOMBSTONE_TYPE,
 )
 from mergerepl.delta import appended
+from mergerepl.delta.engine_choice import EngineChoice, NeedsSparkError, arrow_refusals
 from mergerepl.delta.sql_text import text_literals
-from mergerepl.delta.tables import typed_rows
+from mergerepl.delta.tables import compact, typed_rows
+from mergerepl.errors import MergeReplError
 from mergerepl.model.article import PublishedArticle
+from mergerepl.replica.replica import Replica
 from mergerepl.spark.in_memory import Kept, are_few, broadcast_if_few, in_one_task, is_for_one_task
 from mergerepl.spark.where_computed import passed
 from mergerepl.store.location import Location
 from mergerepl.systables import contents, tombstone
 from mergerepl.systables.contents import COLV1_TYPE, base_column, row_column
+from mergerepl.systables.table import Plane
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -340,3 +349,73 @@ def _hold_at_most(folder: Location, rows: int) -> bool:
 def delete_runs_after(spark: SparkSession, table: Location, *, through_seq_inclusive: int) -> bool:
     """Remove runs that a crash left after the last committed one. Returns True if it removed any."""
     return appended.delete_where(spark, table, F.col(SEQ) > through_seq_inclusive)
+
+
+log = logging.getLogger(__name__)
+
+SESSIONS_BETWEEN = 16
+"""Listing every table's files takes longer than all bookkeeping of a session; so only some sessions do it."""
+
+FILES_AT_MOST = 32
+
+_FAILURES = (
+    MergeReplError,
+    NeedsSparkError,
+    DeltaError,
+    ArrowException,
+    OSError,
+    PySparkException,
+    Py4JError,
+)
+"""What Delta's two writers raise."""
+
+LARGE_BYTES = 16 * 1024 * 1024
+"""A file of this size is never written again."""
+
+LARGE_BYTES_OF_HISTORY = 256 * 1024
+"""The same for tables that are read without an engine, some thousand rows: every reading reads each file's footer."""
+
+ROWS_READ_TOGETHER = 1024
+"""The rows of a row group of such a table: a reading with bounds reads whole groups."""
+
+
+def compact_when_due(
+    spark: SparkSession,
+    replicas: tuple[Replica, ...],
+    choice: EngineChoice,
+    *,
+    number: int,
+    previous_number: int,
+) -> None:
+    """When a subscription's session numbers pass a multiple of 16, join the files of appended tables with more than 32.
+
+    A publisher's subscriptions share their numbers, so a subscription may never see such a multiple itself. The caller
+    holds the replicas. A failure here is only logged: the session itself is complete.
+    """
+    if number // SESSIONS_BETWEEN == previous_number // SESSIONS_BETWEEN:
+        return
+    for replica in replicas:
+        for table, plane in replica.appended_tables().items():
+            try:
+                files = appended.file_count(table)
+                if files > FILES_AT_MOST:
+                    if plane is Plane.HISTORY:
+                        compact(table, target_bytes=LARGE_BYTES_OF_HISTORY, rows_of_group=ROWS_READ_TOGETHER)
+                    else:
+                        _join(spark, table, choice)
+                    log.info("%s: joined %s files", table, files)
+            except _FAILURES as error:
+                log.warning("%s: its small files could not be joined: %s", table, error)
+
+
+def _join(spark: SparkSession, table: Location, choice: EngineChoice) -> None:
+    """Join the files of a table of rows, without Spark if possible: Spark takes 1 to 3 s a table."""
+    if choice.uses_arrow:
+        try:
+            with arrow_refusals():
+                compact(table, target_bytes=LARGE_BYTES, most_files=FILES_AT_MOST)
+        except NeedsSparkError as error:
+            choice.fall_back(table, error)
+        else:
+            return
+    appended.join_small_files(spark, table, large_bytes=LARGE_BYTES)

@@ -6,17 +6,23 @@ loader that class-data sharing does not reach, and trip over a half-filled local
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import os
+import ssl
+import struct
 import subprocess
+import sys
 import tempfile
 from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
+from urllib.parse import urlsplit
+from urllib.request import getproxies
 
 from mergerepl.errors import EngineError
-from mergerepl.spark import cache, network
-from mergerepl.spark.java import Java
+from mergerepl.spark import cache
+from mergerepl.spark.java import Java, find_java
 
 RESOLVE_TIMEOUT_SECONDS = 300
 
@@ -182,16 +188,11 @@ def run_ivy(java: Java, work: Path) -> None:
     arguments = ["-cp", str(ivy), "org.apache.ivy.Main", "-warn", "-settings", settings]
     arguments += ["-ivy", str(work / "ivy.xml"), "-confs", "default", "-types", "jar"]
     arguments += ["-retrieve", str(work / "out" / "[artifact]-[revision].[ext]")]
-    options = [
-        "-Xmx256m",
-        f"-Divy.home={work}",
-        f"-Divy.default.ivy.user.dir={work}",
-        *network.proxy_options(),
-    ]
+    options = ["-Xmx256m", f"-Divy.home={work}", f"-Divy.default.ivy.user.dir={work}", *proxy_options()]
     log = cache.folder("logs") / "resolve.log"
     log.unlink(missing_ok=True)
     # First with the certificates that this Java trusts, then with those that Python trusts.
-    for trust in ([], network.trust_options(work)):
+    for trust in ([], trust_options(work)):
         if run_java(java, [*options, *trust, *arguments], log):
             return
     names = " and ".join(f"io.delta:{a.name}:{a.version}" for a in ARTIFACTS)
@@ -219,3 +220,71 @@ def run_java(java: Java, arguments: list[str], log: Path) -> bool:
             output.write(f"no answer within {RESOLVE_TIMEOUT_SECONDS} s\n".encode())
             return False
     return done.returncode == 0
+
+
+# Trust stores hold no secret; every JDK's own one has this password.
+TRUST_STORE_PASSWORD = "changeit"
+
+
+def proxy_options() -> list[str]:
+    """Return the JVM options for the proxy that Python would use, if any."""
+    proxy = urlsplit(getproxies().get("https", ""))
+    if proxy.hostname is None:
+        return []
+    return [f"-Dhttps.proxyHost={proxy.hostname}", f"-Dhttps.proxyPort={proxy.port or 80}"]
+
+
+def trust_options(work: Path) -> list[str]:
+    """Return the JVM options to trust Python's certificates, written as a trust store into `work`."""
+    certificates = trusted_certificates()
+    if not certificates:
+        return []
+    store = work / "trusted.jks"
+    store.write_bytes(trust_store(certificates))
+    return [
+        f"-Djavax.net.ssl.trustStore={store}",
+        "-Djavax.net.ssl.trustStoreType=JKS",
+        f"-Djavax.net.ssl.trustStorePassword={TRUST_STORE_PASSWORD}",
+    ]
+
+
+def trusted_certificates() -> list[bytes]:
+    """Return the certificates (DER) that Python trusts on this machine."""
+    context = ssl.create_default_context()
+    folder = ssl.get_default_verify_paths().capath
+    if not context.get_ca_certs() and folder is not None:
+        # OpenSSL reads a folder only on meeting a certificate: load it all to have a list.
+        for file in Path(folder).iterdir():
+            with contextlib.suppress(OSError, ssl.SSLError):
+                context.load_verify_locations(cafile=file)
+    return context.get_ca_certs(binary_form=True)
+
+
+def trust_store(certificates: list[bytes]) -> bytes:
+    """Return a trust store in Java's JKS format, which needs no `keytool`: the wheel's runtime has none."""
+    body = struct.pack(">III", 0xFEEDFEED, 2, len(certificates))
+    for number, certificate in enumerate(certificates):
+        # An entry: trusted certificate (2), its alias, no date, its kind, its bytes.
+        body += struct.pack(">I", 2) + _utf(f"trusted-{number}") + struct.pack(">Q", 0)
+        body += _utf("X.509") + struct.pack(">I", len(certificate)) + certificate
+    password = TRUST_STORE_PASSWORD.encode("utf-16-be")
+    return body + hashlib.sha1(password + b"Mighty Aphrodite" + body).digest()
+
+
+def _utf(text: str) -> bytes:
+    return struct.pack(">H", len(text)) + text.encode("ascii")
+
+
+def main() -> int:
+    """Find a Java and resolve the Delta JARs."""
+    try:
+        java = find_java()
+        delta_jars(java)
+    except EngineError as error:
+        sys.stderr.write(f"{error}\n")
+        return 1
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -7,8 +7,8 @@ from datetime import UTC, datetime, timedelta
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 
-from mergerepl.delta.contract.keys import NO_GUID, NULL, SHARED, bad_keys
 from mergerepl.delta.contract.problems import Code, TableContract
+from mergerepl.delta.contract.rules import NO_GUID, NULL, SHARED, bad_keys
 from mergerepl.delta.marks import CommitMark
 from mergerepl.delta.properties import missing_properties, set_properties
 from mergerepl.delta.sql_text import quoted, text_literal

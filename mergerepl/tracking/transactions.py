@@ -17,7 +17,7 @@ from pyspark.sql import Column, DataFrame, SparkSession, Window
 from pyspark.sql import functions as F
 from pyspark.sql.types import StructType
 
-from mergerepl.delta.contract.keys import GUID_PATTERN
+from mergerepl.delta.contract.rules import GUID_PATTERN
 from mergerepl.delta.tables import open_table, write_files
 from mergerepl.model.tracking import TrackingKeyType, TransactionResult
 from mergerepl.rows.images import all_true, same_value

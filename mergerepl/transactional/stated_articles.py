@@ -5,8 +5,8 @@ from dataclasses import dataclass
 
 from pyspark.sql import SparkSession
 
-from mergerepl.delta.contract.keys import bad_keys
 from mergerepl.delta.contract.problems import Code, TableContract
+from mergerepl.delta.contract.rules import bad_keys
 from mergerepl.delta.tables import TableState, head_version, is_delta_table, open_table, read_columns
 from mergerepl.delta.types import ddl_of
 from mergerepl.filters.clause import Clause, ClauseError, functions_of, text

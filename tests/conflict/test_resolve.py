@@ -3,7 +3,7 @@
 import pytest
 from pyspark.sql import SparkSession
 
-from mergerepl.rows.fields import INTERPRETED
+from mergerepl.rows.nested import INTERPRETED
 from tests import phases
 from tests.phases import BY_COLUMNS, COLUMN_TRACKED, WRITTEN_OUT, Change, Pair, Resolved, Setting
 

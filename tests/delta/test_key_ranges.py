@@ -12,9 +12,8 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from mergerepl.changes import PUBLISHER_ACTION, ROW
-from mergerepl.delta import key_ranges as room
 from mergerepl.delta import merge
-from mergerepl.delta.key_ranges import key_ranges
+from mergerepl.delta.merge import key_ranges
 from mergerepl.delta.table import open_table
 from mergerepl.model.article import PublishedArticle
 from mergerepl.rows.key_bounds import KeyBounds, within_bounds
@@ -56,7 +55,7 @@ def keys(type_: str, numbers: list[int]) -> pa.Table:
 
 @pytest.fixture(autouse=True)
 def _few_rows_are_many(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(room, "_ROWS", 2000)
+    monkeypatch.setattr(merge, "_ROWS", 2000)
 
 
 def table_of(folder: Path, type_: str) -> Path:
@@ -87,7 +86,7 @@ def test_few_rows_and_days_that_arrow_does_not_know_have_no_ranges(
     days = spark.sql("select explode(array(date'-0044-03-15', date'1970-01-01', date'+10000-01-01')) as c0")
     for ends in (("-0044-03-15", "1970-01-01"), ("1970-01-01", "+10000-01-01")):
         assert key_ranges(lambda: days, table, article("date"), {"c0": ends}, 2) == []
-    monkeypatch.setattr(room, "_ROWS", 2001)
+    monkeypatch.setattr(merge, "_ROWS", 2001)
     assert key_ranges(lambda: days, table, article("date"), {"c0": ("1970-01-01", "1975-01-01")}, 2) == []
 
 

@@ -18,7 +18,7 @@ from pyspark.sql import functions as F
 
 from mergerepl.changes import ROW
 from mergerepl.delta.commit_files import COMMIT_VERSION, MOST_MATCHES, feed_of_files
-from mergerepl.delta.feed.read import read_segment
+from mergerepl.delta.feed.commit_changes import read_segment
 from mergerepl.delta.feed.window import Segment, untrue_versions
 from mergerepl.delta.log import actions_of, commits, log_path
 from mergerepl.delta.metadata import CHAR_VARCHAR

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from enumeration.errors import UnknownGenerationError
+from enumeration.generations import UnknownGenerationError
 from enumeration.plan import (
     Destination,
     Enumeration,

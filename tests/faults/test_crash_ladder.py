@@ -57,7 +57,7 @@ NOT_A_STEP = {
     "give_up_session.give_up_session",
     # Their callers stop before and after them.
     "give_up._own_resolutions",
-    "carry_out.update_subscription",
+    "subscription.update_subscription",
     "side.append_side_run",
     "conflict_log._append",
     # Nothing of it counts before the manifest.
@@ -67,9 +67,9 @@ NOT_A_STEP = {
     "stage_session.stage_articles",
     "stage_session.refused_alone",
     # Notes of a session that failed or found nothing to do: the next session makes them again.
+    "session_history._append_failure",
     "session_history.record_failure",
-    "failed_session.record_failure",
-    "failed_session.record_success",
+    "session_history.record_success",
     # A folder for temporary files.
     "preview._preview",
 }

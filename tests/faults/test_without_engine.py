@@ -24,8 +24,8 @@ from mergerepl.failpoints import failpoint
 from mergerepl.merge.apply.side import RUN_APP_ID, Side, data_transaction
 from mergerepl.merge.session import carry_out
 from mergerepl.merge.session.recovery import recover
-from mergerepl.replica.pointers import write_pointer
 from mergerepl.replica.replica import Replica
+from mergerepl.replica.subscription import write_pointer
 from mergerepl.spark import session as engine
 from mergerepl.store.changeset import ArticleWork, Changeset, Manifest, Mark, SideWork
 from mergerepl.systables import catalog, conflicts_info, genhistory, replinfo, sessions

@@ -8,8 +8,9 @@ from pyspark.sql import SparkSession
 
 from mergerepl.delta.appended import file_count
 from mergerepl.delta.engine_choice import EngineChoice
-from mergerepl.replica import compaction
+from mergerepl.replica import runs
 from mergerepl.replica.replica import Replica
+from mergerepl.replica.runs import compact_when_due
 from tests.properties.engine_network import EngineNetwork, Setting
 from tests.properties.reference import Subscriber
 
@@ -30,7 +31,7 @@ def contents_of(replica: Replica) -> dict[str, list[str]]:
 def test_appended_tables_are_joined_when_they_are_due_and_stay_what_they_were(
     spark: SparkSession, replica_dir: Path, monkeypatch: pytest.MonkeyPatch, writer: str
 ) -> None:
-    monkeypatch.setattr(compaction, "FILES_AT_MOST", 1)
+    monkeypatch.setattr(runs, "FILES_AT_MOST", 1)
     engine = EngineNetwork(
         spark, replica_dir, Setting((Subscriber("north"),), "column"), {f"k{n}": VALUES for n in range(4)}
     )
@@ -41,10 +42,10 @@ def test_appended_tables_are_joined_when_they_are_due_and_stay_what_they_were(
         engine.sync("north")
     before = [contents_of(replica) for replica in replicas]
     choice = EngineChoice(uses_arrow=writer == "auto")
-    compaction.compact_when_due(spark, replicas, choice, number=31, previous_number=16)
+    compact_when_due(spark, replicas, choice, number=31, previous_number=16)
     assert file_count(hub.contents) > 1, "it is not due yet"
     # Another subscription's session had the number 32.
-    compaction.compact_when_due(spark, replicas, choice, number=33, previous_number=31)
+    compact_when_due(spark, replicas, choice, number=33, previous_number=31)
     counts = {table.name: file_count(table) for table in hub.appended_tables()}
     assert {name for name, count in counts.items() if count > 1} == set()
     assert file_count(north.contents) == file_count(north.tombstone) == 1
@@ -92,5 +93,5 @@ def test_a_table_that_cannot_be_joined_is_logged_and_others_are_joined(
     engine = EngineNetwork(spark, replica_dir, Setting((Subscriber("north"),), "column"), {"k0": VALUES})
     hub = Replica(engine.path("hub"))
     (Path(hub.tombstone) / "_delta_log" / "00000000000000000000.json").write_text("{")
-    compaction.compact_when_due(spark, (hub,), EngineChoice(uses_arrow=True), number=16, previous_number=15)
+    compact_when_due(spark, (hub,), EngineChoice(uses_arrow=True), number=16, previous_number=15)
     assert "MSmerge_tombstone: its small files could not be joined" in caplog.text

@@ -13,7 +13,7 @@ import pytest
 
 from mergerepl.errors import EngineError
 from mergerepl.settings import umask
-from mergerepl.spark import archive, cache, confs, jars, java, jvm, network
+from mergerepl.spark import archive, cache, confs, jars, java, jvm
 from mergerepl.spark import session as engine
 
 
@@ -250,11 +250,11 @@ def test_one_process_makes_the_archive(tmp_path: Path) -> None:
 
 def test_proxy_of_the_environment_is_passed_on(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("https_proxy", "http://proxy.example:3128")
-    assert network.proxy_options() == ["-Dhttps.proxyHost=proxy.example", "-Dhttps.proxyPort=3128"]
+    assert jars.proxy_options() == ["-Dhttps.proxyHost=proxy.example", "-Dhttps.proxyPort=3128"]
 
 
 def test_trust_store_is_as_java_writes_it() -> None:
-    store = network.trust_store([b"first", b"second"])
+    store = jars.trust_store([b"first", b"second"])
     assert store[:12] == bytes.fromhex("feedfeed 00000002 00000002")
     assert b"\x00\x09trusted-0" in store
     assert b"\x00\x05X.509\x00\x00\x00\x06second" in store

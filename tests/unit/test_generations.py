@@ -5,9 +5,9 @@ from typing import Any
 
 import pytest
 
-from enumeration.errors import UnknownGenerationError
 from enumeration.generations import (
     Held,
+    UnknownGenerationError,
     Watermark,
     generations_to_send,
     make_generation,

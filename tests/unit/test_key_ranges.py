@@ -2,7 +2,7 @@
 
 import pytest
 
-from mergerepl.delta.key_ranges import joined
+from mergerepl.delta.merge import joined
 
 
 def bucket(lowest: int, highest: int) -> tuple[int, int, str, str]:

@@ -15,8 +15,8 @@ from uuid import uuid4
 from pyspark.sql import DataFrame, SparkSession
 
 from mergerepl.changes import ROWGUID
+from mergerepl.delta.feed.commit_changes import read_segment
 from mergerepl.delta.feed.net_changes import CHANGE_TYPE, COMMIT_VERSION
-from mergerepl.delta.feed.read import read_segment
 from mergerepl.delta.marks import CommitMark
 from mergerepl.delta.tables import Transaction, read_columns, read_version, transaction_version
 from mergerepl.failpoints import failpoint

@@ -1,4 +1,4 @@
-"""The commits to a replica's article tables since their capture."""
+"""The commits to a replica's article tables since their capture. It loads no engine."""
 
 from collections.abc import Iterable
 from dataclasses import replace

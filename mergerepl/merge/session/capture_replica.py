@@ -18,9 +18,8 @@ from mergerepl.merge.capture.windows import article_window, move_versions
 from mergerepl.model.progress import Progress
 from mergerepl.model.publication import PUBLISHER_PRIORITY
 from mergerepl.model.results import ArticleCapture, CaptureResult
-from mergerepl.replica.pointers import pointers
 from mergerepl.replica.replica import Replica, refuse_older_bookkeeping
-from mergerepl.replica.subscription import own_priority, refuse_copies
+from mergerepl.replica.subscription import own_priority, pointers, refuse_copies
 from mergerepl.store.changeset import staged_folders
 from mergerepl.store.lease import lease, record_jvm
 from mergerepl.store.location import Location

@@ -23,13 +23,11 @@ from mergerepl.merge.apply.side import Side, append_side_run, merge_article
 from mergerepl.merge.stage.late import late_windows, stage_late_round
 from mergerepl.model.publication import ConflictLogging
 from mergerepl.model.results import ArticleCounts, PhaseCounts, SessionResult
-from mergerepl.replica.pointers import drop_pointer
 from mergerepl.replica.replica import Replica
-from mergerepl.replica.subscription import own_priority
+from mergerepl.replica.subscription import drop_pointer, own_priority, update_subscription
 from mergerepl.spark import session as engine
 from mergerepl.store.changeset import ArticleWork, Changeset, SideWork, drop, is_staged, staged_changesets
 from mergerepl.store.lease import record_jvm
-from mergerepl.systables import catalog
 from mergerepl.systables.catalog import SubscriptionRow, SyncStatus
 from mergerepl.systables.genhistory import Generation
 
@@ -357,13 +355,6 @@ def _move_watermarks(changeset: Changeset, replicas: dict[str, Replica], fallbac
             changed |= {"sentgen": mark.generation, "sentguid": mark.guid}
         update_subscription(replica, manifest.subid, other_work.replid, changed)
         failpoint(f"watermarks.after_{name}")
-
-
-def update_subscription(replica: Replica, subid: str, other_replid: str, changed: dict[str, Any]) -> None:
-    """Change one replica's row about the other side of a subscription."""
-    about = replica.relation(subid, other_replid)
-    rows = [replace(row, **changed) if row == about else row for row in replica.subscriptions()]
-    replica.control.replace(catalog.SUBSCRIPTIONS, rows)
 
 
 def _outcome(changeset: Changeset, replicas: dict[str, Replica], outcomes: dict[str, SideOutcome]) -> Outcome:

@@ -20,8 +20,8 @@ from mergerepl.failpoints import failpoint
 from mergerepl.merge.apply.side import Side, data_transaction
 from mergerepl.merge.session.carry_out import log_everywhere
 from mergerepl.merge.stage.constraints import refuse_at_side
-from mergerepl.replica.pointers import drop_pointer
 from mergerepl.replica.replica import Replica
+from mergerepl.replica.subscription import drop_pointer
 from mergerepl.store.changeset import UNSENT, Changeset, read_changeset, set_aside
 from mergerepl.store.location import Location
 

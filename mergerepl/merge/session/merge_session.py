@@ -19,21 +19,21 @@ from mergerepl.conflict_tools.purge import purge_when_due
 from mergerepl.delta.engine_choice import SPARK_ALONE, EngineChoice
 from mergerepl.delta.tables import tables_kept_open
 from mergerepl.errors import MergeReplError, PublicationError, RefusedArticlesError
-from mergerepl.merge.apply import session_history
 from mergerepl.merge.capture.small_capture import choose_engine
 from mergerepl.merge.capture.windows import move_versions
 from mergerepl.merge.partitions.scratch import with_scratch_outside
+from mergerepl.merge.session import session_history
 from mergerepl.merge.session.carry_out import Outcome, carry_out
-from mergerepl.merge.session.failed_session import record_failure, record_success
 from mergerepl.merge.session.recovery import named, recover
+from mergerepl.merge.session.session_history import record_failure, record_success
 from mergerepl.merge.session.session_plan import has_few_changes, has_work, session_plan
 from mergerepl.merge.session.sides import Refused, SideState, captured_sides, open_sides, with_windows
 from mergerepl.merge.session.stage_session import staged_changeset
 from mergerepl.model import refused_pairs
 from mergerepl.model.progress import Progress
 from mergerepl.model.results import SessionResult
-from mergerepl.replica.compaction import compact_when_due
 from mergerepl.replica.replica import Replica
+from mergerepl.replica.runs import compact_when_due
 from mergerepl.replica.subscription import refuse_copies
 from mergerepl.spark.errors import plain_errors
 from mergerepl.spark.session import interpreting, jvm_pid

@@ -42,7 +42,7 @@ from mergerepl.merge.stage.withhold import Withholding, withhold_refused
 from mergerepl.model.article import PublishedArticle
 from mergerepl.model.progress import Progress
 from mergerepl.model.session_terms import ArticleTerms, SessionTerms, terms_of
-from mergerepl.replica.pointers import write_pointer
+from mergerepl.replica.subscription import write_pointer
 from mergerepl.rows.lineage_value import agent_nickname
 from mergerepl.spark.errors import plain_errors
 from mergerepl.spark.in_memory import Kept

@@ -11,7 +11,8 @@ from concurrent.futures import ThreadPoolExecutor
 from functools import partial, reduce
 from operator import and_
 
-from pyspark.errors import AnalysisException
+from py4j.protocol import Py4JJavaError
+from pyspark.errors import AnalysisException, PySparkException
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 
@@ -22,16 +23,16 @@ from mergerepl.delta.contract.rules import table_rules
 from mergerepl.delta.engine_choice import EngineChoice
 from mergerepl.delta.metadata import DEFAULT_EXPRESSION, GENERATION_EXPRESSION
 from mergerepl.delta.small_writer import reason_for_spark
-from mergerepl.delta.tables import TableState, open_table, read_version
+from mergerepl.delta.tables import TableState, analyse_merge, open_table, read_version
 from mergerepl.delta.types import padded_types
 from mergerepl.errors import ApplyError
 from mergerepl.merge.stage.article import StagedArticle
-from mergerepl.merge.stage.merge_analysis import refuse_unmergeable
 from mergerepl.model.article import PublishedArticle
 from mergerepl.replica.replica import Replica
 from mergerepl.replica.staged_rows import read_staged
 from mergerepl.rows.images import identity_value
 from mergerepl.rows.sql import free_name, quote
+from mergerepl.spark.errors import cause_of, engine_answers
 from mergerepl.spark.session import require_utc
 from mergerepl.store.changeset import ArticleWork
 from mergerepl.store.location import Location
@@ -294,3 +295,42 @@ def _with_left_out(
         if field["name"] in facts.generated_columns
     }
     return rows.withColumns(generated) if generated else rows
+
+
+def refuse_unmergeable(
+    spark: SparkSession,
+    staged_rows: Location,
+    work: ArticleWork,
+    article: PublishedArticle,
+    facts: TableState,
+    *,
+    action: str,
+) -> None:
+    """Analyse the MERGE of one article at one side.
+
+    `staged_rows` is the folder of the article's RESOLVED rows (Parquet), `work` the side's work, which touches rows,
+    and `facts` the table at this side. `action` names the side's action column.
+
+    Raises: ApplyError with Delta's reason.
+    """
+    try:
+        analyse_merge(
+            spark,
+            lambda session: read_staged(session, staged_rows),
+            facts.path,
+            article,
+            action=action,
+            actions=work.actions,
+            bounds=work.bounds,
+            generated_columns=facts.generated_columns,
+        )
+    except (PySparkException, Py4JJavaError) as error:
+        if not engine_answers():
+            raise
+        raise ApplyError(
+            f"Article '{article.name}': Delta cannot merge its changed rows into '{facts.path}': {cause_of(error)}. "
+            "Nothing of this article was applied. Mend that table, or leave the column that this names out with "
+            "`columns:`, then run again.",
+            article=article.name,
+            table=str(facts.path),
+        ) from error

@@ -16,8 +16,7 @@ from pyspark.sql.types import StructType
 from conflict.ancestor import ANCESTOR, ancestors
 from conflict.detect import detect
 from conflict.merge_columns import PUBLISHER_ROW, SUBSCRIBER_ROW, resolved_rows
-from conflict.one_way import with_rejected, without_equal
-from conflict.resolve import acted_on, resolve
+from conflict.resolve import acted_on, resolve, with_rejected, without_equal
 from conflict.resolvers.registry import resolver_of
 from enumeration.get_metadata import get_metadata, one_sided
 from mergerepl.changes import (
@@ -45,8 +44,8 @@ from mergerepl.model.resolvers import CUSTOM, resolver_info
 from mergerepl.model.session_terms import ArticleTerms, SessionTerms
 from mergerepl.rows import lineage_columns as lineage
 from mergerepl.rows.encodings import encoded_fields
-from mergerepl.rows.fields import INTERPRETED, Fields
 from mergerepl.rows.images import image_type
+from mergerepl.rows.nested import INTERPRETED, Fields
 from mergerepl.spark.in_memory import Kept, in_one_task, is_for_one_task
 from mergerepl.systables.tombstone import TombstoneType
 

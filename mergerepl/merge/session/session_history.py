@@ -1,0 +1,204 @@
+"""Record how a session ended: for `history` its rows in MSmerge_sessions and their messages, for `status` a failure.
+
+A failure that repeats is recorded once: sessions at an interval that always fail for one reason commit nothing.
+"""
+
+import logging
+from collections.abc import Sequence
+from datetime import UTC, datetime, timedelta
+from uuid import uuid4
+
+from mergerepl.changes import PUBLISHER, SUBSCRIBER
+from mergerepl.errors import MergeReplError
+from mergerepl.failpoints import failpoint
+from mergerepl.model.results import ArticleCounts, PhaseCounts, SessionResult
+from mergerepl.replica.replica import Replica
+from mergerepl.replica.subscription import refuse_copies, update_subscription
+from mergerepl.store.changeset import Manifest
+from mergerepl.store.lease import lease
+from mergerepl.store.location import Location
+from mergerepl.systables import sessions
+from mergerepl.systables.catalog import SyncStatus
+from mergerepl.systables.sessions import ArticleHistoryRow, HistoryRow, Phase, RunStatus, SessionRow
+
+log = logging.getLogger(__name__)
+
+
+def record(
+    publisher: Replica, subscriber: Replica, manifest: Manifest, result: SessionResult, start_time: datetime
+) -> None:
+    """Append one session's rows. If a rolled-forward session is recorded twice, readers return it once, by its id."""
+    end_time = max(datetime.now(UTC), start_time)
+    session = _session_row(manifest, result, start_time, end_time)
+    articles = [
+        row for counts in result.articles for row in _article_rows(manifest, counts, start_time, end_time)
+    ]
+    comment = HistoryRow(
+        session_id=manifest.session, agent_id=manifest.subid, comments=summary(result), timestamp=end_time
+    )
+    for name, replica in ((PUBLISHER, publisher), (SUBSCRIBER, subscriber)):
+        failpoint(f"history.before_{name}")
+        replica.control.append(sessions.SESSIONS, [session])
+        failpoint(f"history.before_articles_of_{name}")
+        replica.control.append(sessions.ARTICLEHISTORY, articles)
+        failpoint(f"history.before_message_of_{name}")
+        replica.control.append(sessions.HISTORY, [comment])
+
+
+def summary(result: SessionResult) -> str:
+    """Return a session in one line."""
+
+    def side(counts: PhaseCounts, place: str) -> str:
+        return f"{place} {counts.inserts} inserted, {counts.updates} updated, {counts.deletes} deleted"
+
+    conflicts = result.upload.conflicts + result.download.conflicts
+    parts = [
+        side(result.upload, "publisher:"),
+        side(result.download, "subscriber:"),
+        f"{conflicts} conflict{'' if conflicts == 1 else 's'}",
+    ]
+    if result.late_changes:
+        parts.append(f"{result.late_changes} changes captured late")
+    if result.refused:
+        parts.append(f"left out: {', '.join(result.refused)} ({' '.join(result.reason.split())})")
+    if result.recovered:
+        parts.append("rolled forward")
+    return "; ".join(parts)
+
+
+def _session_row(
+    manifest: Manifest, result: SessionResult, start_time: datetime, end_time: datetime
+) -> SessionRow:
+    seconds = max((end_time - start_time) / timedelta(seconds=1), 0.0)
+    changes = result.upload.total + result.download.total
+    up, down = result.upload, result.download
+    return SessionRow(
+        session_id=manifest.session,
+        agent_id=manifest.subid,
+        publication=manifest.publication,
+        subscriber=manifest.subscriber.root if manifest.subscriber else result.subscriber,
+        start_time=start_time,
+        end_time=end_time,
+        duration=seconds,
+        delivery_rate=changes / seconds if seconds else None,
+        percent_complete=100.0,
+        upload_inserts=up.inserts,
+        upload_updates=up.updates,
+        upload_deletes=up.deletes,
+        upload_conflicts=up.conflicts,
+        upload_conflicts_resolved=up.conflicts,
+        download_inserts=down.inserts,
+        download_updates=down.updates,
+        download_deletes=down.deletes,
+        download_conflicts=down.conflicts,
+        download_conflicts_resolved=down.conflicts,
+        runstatus=RunStatus.FAIL if result.refused else RunStatus.SUCCEED,
+        late_changes=result.late_changes,
+    )
+
+
+def _article_rows(
+    manifest: Manifest, counts: ArticleCounts, start_time: datetime, end_time: datetime
+) -> list[ArticleHistoryRow]:
+    return [
+        ArticleHistoryRow(
+            session_id=manifest.session,
+            phase_id=phase,
+            article_name=counts.article,
+            start_time=start_time,
+            duration=(end_time - start_time) / timedelta(seconds=1),
+            inserts=done.inserts,
+            updates=done.updates,
+            deletes=done.deletes,
+            conflicts=done.conflicts,
+            conflicts_resolved=done.conflicts,
+            percent_complete=100.0,
+        )
+        for phase, done in ((Phase.UPLOAD, counts.upload), (Phase.DOWNLOAD, counts.download))
+        if done != PhaseCounts()
+    ]
+
+
+def record_failure(
+    ends: Sequence[Replica],
+    subid: str,
+    publication: str,
+    subscriber: Location,
+    reason: str,
+    started: datetime,
+    *,
+    is_in_history: bool = False,
+) -> None:
+    """Record at the ends of a subscription (the replicas in reach, which the caller holds) that their session failed.
+
+    Skips a copy of a replica, and a replica whose system tables were edited. If the record fails, the process log has
+    it: the error of the session is the one to report. `is_in_history`: the session is in `history` already.
+    """
+    summary = " ".join(reason.split())
+    failed = {"last_sync_status": int(SyncStatus.FAILED), "last_sync_summary": summary}
+    try:
+        refuse_copies(*ends)
+        for replica in ends:
+            replica.require_unedited()
+            if not all(replica.control.exists(table) for table in (sessions.SESSIONS, sessions.HISTORY)):
+                # The table was dropped. The restored folder has it; a new table would hide that.
+                continue
+            for row in replica.relations():
+                is_known = all(getattr(row, name) == value for name, value in failed.items())
+                if row.subid != subid or not row.is_active or is_known:
+                    continue
+                if not is_in_history:
+                    _append_failure(replica, subid, publication, str(subscriber), summary, started)
+                now = {"last_sync_date": datetime.now(UTC)}
+                update_subscription(replica, subid, row.replid, failed | now)
+    except (MergeReplError, OSError) as error:
+        log.warning("that the session failed is not recorded everywhere: %s", error)
+
+
+def _append_failure(
+    replica: Replica, subid: str, publication: str, subscriber: str, reason: str, start_time: datetime
+) -> None:
+    """Append the rows of a session that failed before staging, or that could not be carried out completely."""
+    session, end_time = str(uuid4()), max(datetime.now(UTC), start_time)
+    row = SessionRow(
+        session_id=session,
+        agent_id=subid,
+        publication=publication,
+        subscriber=subscriber,
+        start_time=start_time,
+        end_time=end_time,
+        duration=(end_time - start_time) / timedelta(seconds=1),
+        percent_complete=0.0,
+        runstatus=RunStatus.FAIL,
+    )
+    comment = HistoryRow(session_id=session, agent_id=subid, comments=reason, timestamp=end_time)
+    replica.control.append(sessions.SESSIONS, [row])
+    replica.control.append(sessions.HISTORY, [comment])
+
+
+def record_unreached(
+    publisher: Location, subscriber: Location, publication: str, error: MergeReplError
+) -> None:
+    """Record, at each end that can be read and held, that no session with the other end could begin."""
+    started = datetime.now(UTC)
+    for own, other in ((publisher, subscriber), (subscriber, publisher)):
+        try:
+            replica = Replica(own).require()
+            with lease(own, purpose="mergerepl sync"):
+                replica = replica.reread()
+                names = {row.pubid: row.name for row in replica.publications}
+                for row in replica.relations():
+                    if names.get(row.pubid) == publication and row.subscriber_server == str(other):
+                        record_failure([replica], row.subid, publication, subscriber, error.message, started)
+        except (MergeReplError, OSError) as unreadable:
+            log.info("'%s' cannot record that the session failed: %s", own, unreadable)
+
+
+def record_success(ends: Sequence[Replica], subid: str) -> None:
+    """Record that a session found nothing to do after a failed one; the caller holds both replicas."""
+    for replica in ends:
+        for row in replica.relations():
+            if row.subid == subid and row.last_sync_status == SyncStatus.FAILED:
+                well = {"last_sync_status": int(SyncStatus.SUCCEEDED), "last_sync_summary": "nothing to do"}
+                now = {"last_sync_date": datetime.now(UTC)}
+                update_subscription(replica, subid, row.replid, well | now)
