@@ -59,6 +59,11 @@ def _log_level(text: str) -> str:
     return text.upper()
 
 
+def variable(name: str) -> str | None:
+    """Return the value of a variable that a project file names; None if it is not set."""
+    return os.environ.get(name)
+
+
 def umask() -> int:
     """Return the permissions that new files of this process lack (its umask)."""
     # The umask can only be read by setting it; a file that another thread makes in between gets too few permissions,

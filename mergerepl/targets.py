@@ -137,8 +137,13 @@ def _publishers(text: str) -> list[Location]:
         from mergerepl.config import strict_yaml
 
         file = Path(text)
-        stated = strict_yaml.parse(file.read_text(encoding="utf-8"), name=file.name).value
-        return [Location.of(roots.parse(stated["publisher"], base=file.absolute().parent))]
+        content = file.read_text(encoding="utf-8")
+        if "${" in content:
+            # The agent's environment may give the variables other values.
+            return []
+        documents = strict_yaml.parse(content, name=file.name)
+        places = [each.value["publisher" if "publisher" in each.value else "root"] for each in documents]
+        return [Location.of(roots.parse(place, base=file.absolute().parent)) for place in places]
     root = root_of(text)
     if is_there(root) or not has_system_tables(root):
         return [root]

@@ -1,42 +1,29 @@
-"""Validation errors of pydantic as messages for the reader of the configuration file."""
+"""Validation errors of pydantic as messages for the reader of the project file."""
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator
+from typing import Any, get_args
 
 from pydantic import BaseModel, ValidationError
 from pydantic_core import ErrorDetails
 
-from mergerepl.config.schema import ArticleKeys, JoinKeys, PublicationKeys, ResolverKeys, SubscriptionKeys
 from mergerepl.config.strict_yaml import Document
 from mergerepl.config.wording import dotted, kind, known, place, shown
 from mergerepl.errors import ConfigurationError
-from mergerepl.model.later import instead_of
+from mergerepl.model.later import GONE, instead_of
 
 MOST_PROBLEMS_SHOWN = 10
 
 
 def refusal(
-    error: ValidationError,
-    document: Document,
-    name: str,
-    models: Mapping[str, type[BaseModel]] | None = None,
-    *,
-    type_: str = "merge",
+    error: ValidationError, document: Document, name: str, model: type[BaseModel], type_: str
 ) -> ConfigurationError:
-    """Return one error for all findings of pydantic; `models` are those of each place, by default a merge file's.
-
-    `type_` is the file's.
-    """
+    """Return one error for all findings of pydantic in a document of this model and `type`."""
     problems = []
     for found in error.errors(include_url=False):
         path = found["loc"]
-        problems.append(
-            (
-                document.line(path) or 0,
-                f"{dotted(path)} {_problem(found, models or MODELS, type_)}",
-                dotted(path),
-            )
-        )
+        problem = f"{dotted(path)} {_problem(found, model, type_)}"
+        problems.append((document.line(path) or 0, problem, dotted(path)))
     problems.sort()
     if len(problems) == 1:
         line, problem, key = problems[0]
@@ -50,18 +37,20 @@ def refusal(
     )
 
 
-def _problem(found: ErrorDetails, models: Mapping[str, type[BaseModel]], type_: str) -> str:
-    """Describe one invalid value in the terms of the configuration file."""
-    value, context = found["input"], found.get("ctx", {})
+def _problem(found: ErrorDetails, model: type[BaseModel], type_: str) -> str:
+    """Describe one invalid value in the terms of the project file."""
+    value, context, key = found["input"], found.get("ctx", {}), str(found["loc"][-1] if found["loc"] else "")
     match found["type"]:
-        case "extra_forbidden" if instead := instead_of(type_, str(found["loc"][-1])):
+        case "extra_forbidden" if instead := instead_of(type_, key):
             return f"is a key of a later version. {instead.rstrip('.')}"
+        case "extra_forbidden" if now := GONE.get(type_, {}).get(key):
+            return f"is not a key any more: write {now}"
         case "extra_forbidden":
-            keys = _keys_at(found["loc"][:-1], models)
-            return f"is not a known key; {known(str(found['loc'][-1]), keys, 'the keys here are')}"
+            keys = tuple(_model_at(found["loc"][:-1], model).model_fields)
+            return f"is not a known key; {known(key, keys, 'the keys here are')}"
         case "missing":
             return "is missing"
-        case "literal_error" if instead := instead_of(type_, str(found["loc"][-1]), value):
+        case "literal_error" if instead := instead_of(type_, key, value):
             return f"is {shown(value)}, a value of a later version. {instead.rstrip('.')}"
         case "literal_error":
             choices = re.findall(r"[\w-]+(?='|,|$| or )", str(context["expected"]))
@@ -73,7 +62,7 @@ def _problem(found: ErrorDetails, models: Mapping[str, type[BaseModel]], type_: 
         case "string_too_long":
             return f"is longer than {context['max_length']} characters"
         case "greater_than_equal" | "less_than_equal" | "finite_number":
-            return f"is {shown(value)}; it must be between 0.00 and 99.99"
+            return f"is {shown(value)}; it must be {_range(found['loc'], model)}"
     wanted = _WANTED.get(found["type"], f"valid: {found['msg']}")
     if value is None:
         return f"has no value; it must be {wanted}, or leave the key out"
@@ -88,6 +77,7 @@ def _problem(found: ErrorDetails, models: Mapping[str, type[BaseModel]], type_: 
 _WANTED = {
     "string_type": "text",
     "float_type": "a number",
+    "int_type": "a whole number",
     "bool_type": "true or false",
     "list_type": "a list, such as `[order_id]`",
     "model_type": "a mapping of keys",
@@ -96,17 +86,33 @@ _WANTED = {
 }
 
 
-MODELS: dict[str, type[BaseModel]] = {
-    "": PublicationKeys,
-    "articles": ArticleKeys,
-    "joins": JoinKeys,
-    "subscriptions": SubscriptionKeys,
-    "resolver": ResolverKeys,
-}
+def models_in(model: type[BaseModel]) -> dict[str, type[BaseModel]]:
+    """Return the models of the places of a document by key; the document itself is ``""``."""
+    found = {"": model}
+    for name, field in model.model_fields.items():
+        for inner in _models_of(field.annotation):
+            found |= {key or name: each for key, each in models_in(inner).items()}
+    return found
 
 
-def _keys_at(location: tuple[int | str, ...], models: Mapping[str, type[BaseModel]]) -> tuple[str, ...]:
-    model = models[""]
+def _models_of(annotation: Any) -> Iterator[type[BaseModel]]:
+    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
+        yield annotation
+    for inner in get_args(annotation):
+        yield from _models_of(inner)
+
+
+def _model_at(location: tuple[int | str, ...], model: type[BaseModel]) -> type[BaseModel]:
+    models, found = models_in(model), model
     for step in location:
-        model = models.get(str(step), model)
-    return tuple(model.model_fields)
+        found = models.get(str(step), found)
+    return found
+
+
+def _range(location: tuple[int | str, ...], model: type[BaseModel]) -> str:
+    """Describe the numbers that a key may have."""
+    field = _model_at(location[:-1], model).model_fields[str(location[-1])]
+    bounds = {
+        name: getattr(each, name) for each in field.metadata for name in ("ge", "le") if hasattr(each, name)
+    }
+    return f"between {bounds['ge']} and {bounds['le']}" if len(bounds) == 2 else f"at least {bounds['ge']}"

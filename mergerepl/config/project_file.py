@@ -1,7 +1,7 @@
-"""The configuration file: YAML to `Publication`.
+"""The project file: YAML documents to publications and to folders that are captured or tracked.
 
-It reads the file and checks the replicas' folders; it changes nothing. Every refusal is one `ConfigurationError` that
-names the file, the line, the key, the reason and the remedy.
+It reads the file and checks the folders; it changes nothing. Every refusal is one `ConfigurationError` that names the
+file, the line, the key, the reason and the remedy.
 """
 
 import os
@@ -14,12 +14,21 @@ from mergerepl import roots
 from mergerepl.config import strict_yaml
 from mergerepl.config.problems import refusal
 from mergerepl.config.resolver import ResolverKeyError, resolver_settings
-from mergerepl.config.schema import ArticleKeys, PublicationKeys, SubscriptionKeys, folded
+from mergerepl.config.schema import (
+    MODELS,
+    ArticleKeys,
+    CaptureKeys,
+    PublicationKeys,
+    SubscriptionKeys,
+    TrackingKeys,
+    TransactionalKeys,
+    folded,
+)
 from mergerepl.config.wording import dotted, kind, known, place, shown
 from mergerepl.errors import ConfigurationError
 from mergerepl.filters.stated import first_problem
 from mergerepl.model import refused_pairs
-from mergerepl.model.later import instead_of
+from mergerepl.model.folders import Capture, FolderTracking, TableCapture, TableTracking
 from mergerepl.model.publication import (
     DEFAULT_SERVER_PRIORITY,
     Article,
@@ -33,6 +42,7 @@ from mergerepl.model.publication import (
     Tracking,
 )
 from mergerepl.model.resolvers import RESOLVERS
+from mergerepl.model.tracking import Foreign, TrackingOptions
 from mergerepl.model.transactional import (
     TransactionalArticle,
     TransactionalPublication,
@@ -41,15 +51,36 @@ from mergerepl.model.transactional import (
 from mergerepl.systables.conflicts_info import LONGEST_FOLDER_NAME, conflict_table_name
 
 LARGEST_FILE = 1_000_000
-MERGE, TRANSACTIONAL = "merge", "transactional"
+
+Document = Publication | TransactionalPublication | Capture | FolderTracking
+
+
+def load_documents(path: str | os.PathLike[str]) -> tuple[Document, ...]:
+    """Read the documents of a project file, in their order.
+
+    Raises: ConfigurationError if the file cannot be read or is not valid, or a folder cannot be used.
+    """
+    file = Path(path)
+    name = roots.masked(str(path))
+    documents = strict_yaml.parse(_read(file, name), name=name) or [strict_yaml.Document(None)]
+    found: dict[tuple[str, ...], Document] = {}
+    for document in documents:
+        check = _Check(document, name)
+        stated = _document(document, check, folder=file.absolute().parent)
+        identity = _identity(stated)
+        if identity in found:
+            raise check.refuse(
+                ("publication" if "publication" in document.value else "root",),
+                f"is {shown(identity[1])}, as in another document of this file: put both into one",
+            )
+        found[identity] = stated
+    return tuple(found.values())
 
 
 def load(path: str | os.PathLike[str]) -> Publication:
-    """Read the merge publication of a configuration file.
+    """Read the one merge publication of a project file.
 
-    Raises:
-        ConfigurationError: The file cannot be read or is not valid, states another type of publication, or a replica's
-            folder cannot be used.
+    Raises: ConfigurationError as `load_documents`, or the file states something else.
     """
     found = load_any(path)
     if isinstance(found, TransactionalPublication):
@@ -62,86 +93,82 @@ def load(path: str | os.PathLike[str]) -> Publication:
 
 
 def load_any(path: str | os.PathLike[str]) -> Publication | TransactionalPublication:
-    """Read the publication of a configuration file, of either type.
+    """Read the one publication of a project file, of either type.
 
-    Raises: ConfigurationError as `load`.
+    Raises: ConfigurationError as `load_documents`, or the file states something else.
     """
-    file = Path(path)
-    name = roots.masked(str(path))
-    document = strict_yaml.parse(_read(file, name), name=name)
+    documents = load_documents(path)
+    if len(documents) == 1 and isinstance(documents[0], Publication | TransactionalPublication):
+        return documents[0]
+    raise ConfigurationError(
+        f"{roots.masked(str(path))} states {len(documents)} documents, and this command takes a file with one publication.",
+        file=str(path),
+    )
+
+
+def _identity(stated: Document) -> tuple[str, ...]:
+    if isinstance(stated, Publication | TransactionalPublication):
+        return (type(stated).__name__, stated.name, stated.publisher)
+    return (type(stated).__name__, stated.root)
+
+
+def _document(document: strict_yaml.Document, check: "_Check", *, folder: Path) -> Document:
+    name = check.file
     if not isinstance(document.value, dict):
         what = "is empty" if document.value is None else f"holds {kind(document.value)}"
+        at = place(name, line) if (line := document.line(())) and line > 1 else f"{name} "
         raise ConfigurationError(
-            f"{name} {what}: a configuration is a mapping that begins with `publication:` and `publisher:`.",
+            f"{at}{what}: a document is a mapping that begins with `publication:` and `publisher:`, or with `type:`.",
             file=name,
         )
-    _require_type(document, name)
-    if document.value.get("type") == "transactional":
-        return _transactional(document, name, folder=file.absolute().parent)
-    try:
-        stated = PublicationKeys.model_validate(document.value)
-    except ValidationError as error:
-        raise refusal(error, document, name) from None
-    check = _Check(document, name)
-    return _publication(stated, check, folder=file.absolute().parent)
-
-
-def _require_type(document: strict_yaml.Document, name: str) -> None:
-    """Check that a file's type exists.
-
-    Raises: ConfigurationError that lists all types.
-    """
-    stated = document.value.get("type", MERGE)
-    if not isinstance(stated, str) or stated in (MERGE, TRANSACTIONAL):
+    type_ = document.value.get("type", "merge")
+    if not isinstance(type_, str):
         # Another kind of value is refused with the other keys.
-        return
-    instead = instead_of("file", "type", stated)
-    problem = (
-        f"is {shown(stated)}, a value of a later version. {instead}"
-        if instead
-        else f"is {shown(stated)}; {known(stated, (MERGE, TRANSACTIONAL), 'it may be')}."
-    )
-    raise ConfigurationError(f"{place(name, document.line(('type',)))}type {problem}", file=name, key="type")
-
-
-def _transactional(document: strict_yaml.Document, name: str, *, folder: Path) -> TransactionalPublication:
-    from mergerepl.config.transactional import MODELS, TransactionalKeys
-
+        type_ = "merge"
+    elif type_ not in MODELS:
+        raise check.refuse(("type",), f"is {shown(type_)}; {known(type_, MODELS, 'it may be')}")
     try:
-        stated = TransactionalKeys.model_validate(document.value)
+        stated = MODELS[type_].model_validate(document.value)
     except ValidationError as error:
-        raise refusal(error, document, name, MODELS, type_="transactional") from None
-    check = _Check(document, name)
-    publisher = _publisher(stated.publisher, check, folder)
-    retention = stated.distribution_retention
-    if retention.min > retention.max:
-        raise check.refuse(("distribution_retention",), "has a `min` above its `max`")
+        raise refusal(error, document, name, MODELS[type_], type_) from None
+    match stated:
+        case TransactionalKeys():
+            return _transactional(stated, check, folder)
+        case CaptureKeys():
+            return _capture(stated, check, folder)
+        case TrackingKeys():
+            return _tracking(stated, check, folder)
+        case PublicationKeys():
+            return _publication(stated, check, folder=folder)
+    raise AssertionError(type_)
+
+
+def _transactional(stated: TransactionalKeys, check: "_Check", folder: Path) -> TransactionalPublication:
+    publisher = _existing(stated.publisher, check, ("publisher",), folder)
+    if stated.min_retention > stated.retention:
+        raise check.refuse(("min_retention",), "is longer than `retention`")
     names = [article.name for article in stated.articles]
     check.unique(names, lambda index: ("articles", index, "name"), "an article")
-    articles = []
+    articles: list[TransactionalArticle] = []
     for index, each in enumerate(stated.articles):
-        lost = [key for key in each.key if each.columns and key not in each.columns]
-        articles.append(
-            TransactionalArticle(
-                each.name,
-                each.table or each.name,
-                tuple(each.key),
-                (*lost, *each.columns) if each.columns else None,
-                each.filter,
-                each.ins_cmd,
-                each.upd_cmd,
-                each.del_cmd,
-                tuple(each.text_columns or ()),
-                each.singleton_key_updates,
-            )
+        article = TransactionalArticle(
+            each.name,
+            each.table or each.name,
+            tuple(each.key),
+            _with_identity(each.columns, each.key) if each.columns else None,
+            each.filter,
+            each.ins_cmd,
+            each.upd_cmd,
+            each.del_cmd,
+            tuple(each.text_columns or ()),
+            each.singleton_key_updates,
         )
-        if (
-            twice := next((a for a in articles[:index] if a.table == articles[index].table), None)
-        ) is not None:
-            path: strict_yaml.KeyPath = ("articles", index)
+        if twice := next((other for other in articles if other.table == article.table), None):
             raise check.refuse(
-                path, f"publishes the table of article {shown(twice.name)}: use another publication"
+                ("articles", index),
+                f"publishes the table of article {shown(twice.name)}: use another publication",
             )
+        articles.append(article)
     subscriptions = []
     for index, subscription in enumerate(stated.subscriptions):
         at = ("subscriptions", index)
@@ -150,32 +177,86 @@ def _transactional(document: strict_yaml.Document, name: str, *, folder: Path) -
         tables = [subscription.destination.get(each.name, each.table) for each in articles]
         if shared := next((each for each in tables if tables.count(each) > 1), None):
             raise check.refuse((*at, "destination"), f"leads two articles to the table {shown(shared)}")
-        root = _root(subscription.subscriber, check, (*at, "subscriber"), folder)
         subscriptions.append(
             TransactionalSubscription(
-                root,
+                _root(subscription.subscriber, check, (*at, "subscriber"), folder),
                 subscription.sync_type,
                 subscription.verify,
                 tuple(subscription.skip_errors),
-                subscription.subscription_streams,
+                subscription.streams,
                 dict(subscription.destination),
             )
         )
     _check_roots(publisher, tuple(subscriptions), check)
     return TransactionalPublication(
-        stated.publication, publisher, tuple(articles), tuple(subscriptions), retention.min, retention.max
+        stated.publication,
+        publisher,
+        tuple(articles),
+        tuple(subscriptions),
+        stated.min_retention,
+        stated.retention,
     )
 
 
-def _publisher(text: str, check: "_Check", folder: Path) -> str:
-    publisher = _root(text, check, ("publisher",), folder)
-    if not os.path.isdir(publisher):
+def _capture(stated: CaptureKeys, check: "_Check", folder: Path) -> Capture:
+    root = _existing(stated.root, check, ("root",), folder)
+    names = [each.name or each.table.replace("/", "_") for each in stated.tables]
+    check.unique(names, lambda index: ("tables", index, "name"), "an instance")
+    for index, each in enumerate(stated.tables):
+        if sum(other.table == each.table for other in stated.tables) > 2:
+            raise check.refuse(
+                ("tables", index, "table"), f"is {shown(each.table)}; a table has two instances at most"
+            )
+    reading = stated.jobs.capture.model_dump(exclude_none=True)
+    cleaning = stated.jobs.cleanup.model_dump(exclude_none=True)
+    if stated.interval is not None:
+        reading["pollinginterval"] = int(stated.interval.total_seconds())
+    if stated.retention is not None:
+        cleaning["retention"] = int(stated.retention.total_seconds()) // 60
+    jobs = {"capture": reading, "cleanup": cleaning}
+    return Capture(
+        root,
+        tuple(
+            TableCapture(
+                each.table,
+                None if each.key is None else tuple(each.key),
+                None if each.columns is None else tuple(each.columns),
+                each.name,
+                each.net,
+                each.on_gap,
+            )
+            for each in stated.tables
+        ),
+        stated.log_retention,
+        {name: parameters for name, parameters in jobs.items() if parameters},
+    )
+
+
+def _tracking(stated: TrackingKeys, check: "_Check", folder: Path) -> FolderTracking:
+    root = _existing(stated.root, check, ("root",), folder)
+    check.unique(
+        [each.table for each in stated.tables], lambda index: ("tables", index, "table"), "the table"
+    )
+    tables = []
+    for index, each in enumerate(stated.tables):
+        _require_identity(each.key, each.rowguid, check, ("tables", index))
+        options = TrackingOptions(0)
+        for word in each.track:
+            options |= TrackingOptions[word.upper()]
+        key = (each.rowguid,) if each.rowguid else tuple(each.key or ())
+        tables.append(TableTracking(each.table, key, each.rowguid is not None, options))
+    return FolderTracking(root, tuple(tables), Foreign(stated.foreign), stated.retention)
+
+
+def _existing(text: str, check: "_Check", path: strict_yaml.KeyPath, folder: Path) -> str:
+    root = _root(text, check, path, folder)
+    if not os.path.isdir(root):
         raise check.refuse(
-            ("publisher",),
-            f"is {shown(text)}, and there is no folder {publisher}: check the path, and whether it is mounted",
-            replica=str(publisher),
+            path,
+            f"is {shown(text)}, and there is no folder {root}: check the path, and whether it is mounted",
+            replica=root,
         )
-    return publisher
+    return root
 
 
 def _read(file: Path, name: str) -> str:
@@ -233,7 +314,7 @@ class _Check:
 
 
 def _publication(stated: PublicationKeys, check: _Check, *, folder: Path) -> Publication:
-    publisher = _publisher(stated.publisher, check, folder)
+    publisher = _existing(stated.publisher, check, ("publisher",), folder)
     articles = tuple(
         _article(article, check, ("articles", index), publisher)
         for index, article in enumerate(stated.articles)
@@ -273,15 +354,7 @@ def _publication(stated: PublicationKeys, check: _Check, *, folder: Path) -> Pub
 
 
 def _article(stated: ArticleKeys, check: _Check, path: strict_yaml.KeyPath, publisher: str) -> Article:
-    if stated.key is not None and stated.rowguid is not None:
-        raise check.refuse(
-            (*path, "rowguid"), "and `key` exclude each other: keep the one that identifies a row"
-        )
-    if stated.key is None and stated.rowguid is None:
-        raise check.refuse(
-            path,
-            "says neither `key` nor `rowguid`: name the columns that identify a row, as in `key: [order_id]`",
-        )
+    _require_identity(stated.key, stated.rowguid, check, path)
     if stated.resolver.resolution == "columns" and stated.tracking != "column":
         raise check.refuse((*path, "resolver", "resolution"), refused_pairs.COLUMNS_BY_ROW.says())
     if stated.resolver.resolution == "columns" and RESOLVERS[stated.resolver.name].rejects is not None:
@@ -322,7 +395,22 @@ def _article(stated: ArticleKeys, check: _Check, path: strict_yaml.KeyPath, publ
     )
 
 
-def _with_identity(columns: Iterable[str], identity: tuple[str, ...]) -> tuple[str, ...]:
+def _require_identity(
+    key: list[str] | None, rowguid: str | None, check: _Check, path: strict_yaml.KeyPath
+) -> None:
+    """Refuse a table with both `key` and `rowguid`, or with neither."""
+    if key is not None and rowguid is not None:
+        raise check.refuse(
+            (*path, "rowguid"), "and `key` exclude each other: keep the one that identifies a row"
+        )
+    if key is None and rowguid is None:
+        raise check.refuse(
+            path,
+            "says neither `key` nor `rowguid`: name the columns that identify a row, as in `key: [order_id]`",
+        )
+
+
+def _with_identity(columns: Iterable[str], identity: Sequence[str]) -> tuple[str, ...]:
     """Add the columns that identify a row to a vertical filter."""
     chosen = tuple(columns)
     present = {column.lower() for column in chosen}

@@ -1,23 +1,33 @@
-"""The keys of the configuration file, their types and the rules of single values."""
+"""The keys of the project file, their types and the rules of single values: a pydantic model for each `type`.
+
+These models are the only declaration. Messages, the JSON Schema and the tables of the docs follow them.
+"""
 
 import re
 import unicodedata
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from datetime import timedelta
-from typing import Annotated, Literal
+from typing import Annotated, Any, Final, Literal
 
-from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, WithJsonSchema
+from pydantic.json_schema import models_json_schema
 
+from mergerepl import roots
 from mergerepl.config.wording import known, shown
+from mergerepl.model.durations import DURATION_PATTERN, parse_duration
 from mergerepl.model.later import instead_of
 from mergerepl.model.publication import DEFAULT_CONFLICT_RETENTION, DEFAULT_RETENTION
 from mergerepl.model.resolvers import ALIASES, PRIORITY, RESOLVERS
+from mergerepl.model.tracking import TrackingOptions
+from mergerepl.model.transactional import DEFAULT_MAX_RETENTION, DEFAULT_MIN_RETENTION, MOST_STREAMS
+from mergerepl.settings import variable
+from mergerepl.transactional.call_syntax import CommandType, Operation
 
 LONGEST_NAME = 128
-LONGEST_RETENTION = timedelta(days=36_500)
+LONGEST_DURATION = timedelta(days=36_500)
 
-_RETENTION = re.compile(r"(-?\d{1,100})\s*(hour|day|week)s?", re.IGNORECASE)
-_HOURS = {"hour": 1, "day": 24, "week": 7 * 24}
+_VARIABLE = re.compile(r"\$\$\{|\$\{([^}]*)(\}?)")
+_VARIABLE_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _RESERVED_FOLDERS = ("_mergerepl", "_delta_log", "_tracking", "_logreader", "_cdc", "_transactional")
 
 
@@ -65,30 +75,74 @@ def _columns(names: list[str]) -> list[str]:
     return names
 
 
-def _retention(stated: object) -> timedelta:
-    """Return the retention: a number of days, or text such as "36 hours"."""
-    text = f"{stated} days" if isinstance(stated, int) and not isinstance(stated, bool) else stated
-    match = _RETENTION.fullmatch(text.strip()) if isinstance(text, str) else None
-    if match is None:
-        raise ValueError(f"is {shown(stated)}; write it as `14 days`, `2 weeks` or `36 hours`")
-    hours = int(match.group(1)) * _HOURS[match.group(2).lower()]
-    if hours <= 0:
-        raise ValueError(f"is {shown(stated)}; it must be more than 0 (leave the key out for 14 days)")
-    if hours > LONGEST_RETENTION // timedelta(hours=1):
-        raise ValueError(f"is {shown(stated)}; the longest is {LONGEST_RETENTION.days} days")
-    return timedelta(hours=hours)
+def with_variables(stated: object) -> object:
+    """Replace `${NAME}` and `${NAME:-default}` in a text by the environment's values; `$${` stands for `${`.
+
+    Raises: ValueError saying what is wrong with a variable.
+    """
+    if not isinstance(stated, str):
+        return stated
+
+    def value(found: re.Match[str]) -> str:
+        if found[1] is None:
+            return "${"
+        name, has_default, default = found[1].partition(":-")
+        if not found[2] or _VARIABLE_NAME.fullmatch(name) is None:
+            raise ValueError(
+                f"holds {shown(found[0])}; write a variable as `${{NAME}}` or `${{NAME:-default}}`, and the text `${{` "
+                "as `$${`"
+            )
+        given = variable(name)
+        if has_default and not given:
+            return default
+        if given is None:
+            raise ValueError(
+                f"needs the environment variable {name}, which is not set: set it, or state a default, as in "
+                f"`${{{name}:-default}}`"
+            )
+        return given
+
+    return _VARIABLE.sub(value, stated)
+
+
+def _folder(stated: object) -> object:
+    folder = with_variables(stated)
+    if isinstance(folder, str) and roots.masked(folder) != folder:
+        raise ValueError(
+            f"is {shown(folder)}, which holds a user, password or signature: leave it out; credentials come from the "
+            "environment of the store"
+        )
+    return folder
+
+
+def _duration(*, unit: timedelta = timedelta(hours=1), least: int = 1) -> Callable[[object], timedelta]:
+    """Return the reader of a duration of at least `least` whole units; a bare number counts days."""
+
+    def read(stated: object) -> timedelta:
+        is_number = isinstance(stated, int) and not isinstance(stated, bool)
+        text = f"{stated} days" if is_number else with_variables(stated)
+        found = parse_duration(text) if isinstance(text, str) else None
+        if found is None:
+            raise ValueError(f"is {shown(stated)}; write it as `14 days`, `2 weeks` or `36h`")
+        if found < least * unit:
+            least_text = "more than 0" if least else "0 or more"
+            raise ValueError(
+                f"is {shown(stated)}; it must be {least_text} (leave the key out for the default)"
+            )
+        if found > LONGEST_DURATION:
+            raise ValueError(f"is {shown(stated)}; the longest is {LONGEST_DURATION.days} days")
+        if found % unit:
+            raise ValueError(f"is {shown(stated)}; write it in whole {_UNITS[unit]}")
+        return found
+
+    return read
 
 
 def _conflict_retention(stated: object) -> int:
-    """Return the days that conflicts are kept: a retention in whole days; 0: for ever."""
+    """Return the days that conflicts are kept; 0: for ever."""
     if stated == 0 and not isinstance(stated, bool):
         return 0
-    days, rest = divmod(_retention(stated), timedelta(days=1))
-    if rest:
-        raise ValueError(
-            f"is {shown(stated)}; write it in whole days, as `14 days`, or 0: conflicts are never removed"
-        )
-    return days
+    return _duration(unit=timedelta(days=1))(stated).days
 
 
 def first_twice(names: Iterable[str]) -> str | None:
@@ -120,9 +174,53 @@ def _compensate(stated: bool | str) -> bool:
     raise ValueError(f"is {shown(stated)}, and it must be false or `upload`")
 
 
+def _command(operation: Operation) -> AfterValidator:
+    return AfterValidator(lambda text: CommandType.parse(text, operation).text)
+
+
+def _skip(numbers: list[int]) -> list[int]:
+    wrong = [number for number in numbers if number not in (20598, 2627, 2601)]
+    if wrong:
+        instead = instead_of("transactional", "skip_errors", wrong[0])
+        raise ValueError(
+            f"holds {wrong[0]}; it may hold 20598, 2627 and 2601" + (f". {instead[:-1]}" if instead else "")
+        )
+    return numbers
+
+
+def _track(stated: list[str]) -> list[str]:
+    if wrong := next((each for each in stated if each.upper() not in TrackingOptions.__members__), None):
+        raise ValueError(f"holds {shown(wrong)}; it may hold `insert`, `update`, `delete` or `all`")
+    return stated
+
+
 Name = Annotated[str, AfterValidator(_name)]
 Columns = Annotated[list[str], AfterValidator(_columns)]
 Table = Annotated[str, AfterValidator(_table)]
+Text = Annotated[str, Field(min_length=1)]
+Folder = Annotated[str, BeforeValidator(_folder)]
+HostName = Annotated[str, Field(min_length=1, max_length=LONGEST_NAME), BeforeValidator(with_variables)]
+_DURATION_SCHEMA = WithJsonSchema(
+    {
+        "anyOf": [
+            {"type": "string", "pattern": DURATION_PATTERN},
+            {"type": "string", "pattern": r"\$\{"},
+            {"type": "integer", "minimum": 0},
+        ]
+    }
+)
+Hours = Annotated[timedelta, BeforeValidator(_duration()), _DURATION_SCHEMA]
+AnyHours = Annotated[timedelta, BeforeValidator(_duration(least=0)), _DURATION_SCHEMA]
+Minutes = Annotated[timedelta, BeforeValidator(_duration(unit=timedelta(minutes=1))), _DURATION_SCHEMA]
+Seconds = Annotated[
+    timedelta, BeforeValidator(_duration(unit=timedelta(seconds=1), least=0)), _DURATION_SCHEMA
+]
+_UNITS = {
+    timedelta(seconds=1): "seconds",
+    timedelta(minutes=1): "minutes",
+    timedelta(hours=1): "hours",
+    timedelta(days=1): "days",
+}
 
 
 class Keys(BaseModel):
@@ -136,14 +234,14 @@ class ResolverKeys(Keys):
 
     name: Annotated[str, AfterValidator(_resolver)] = PRIORITY
     resolution: Literal["row", "columns"] = "row"
-    column: str | None = Field(default=None, min_length=1)
+    column: Text | None = None
     columns: Columns | None = None
     delimiter: str | None = Field(default=None, min_length=1, max_length=LONGEST_NAME)
     update_delete: (
         Literal["priority", "publisher_wins", "subscriber_wins", "update_wins", "delete_wins"] | None
     ) = None
-    resolver_info: str | None = Field(default=None, min_length=1)
-    function: str | None = Field(default=None, min_length=1)
+    resolver_info: Text | None = None
+    function: Text | None = None
 
 
 class ArticleKeys(Keys):
@@ -152,13 +250,15 @@ class ArticleKeys(Keys):
     name: Name
     table: Table | None = None
     key: Columns | None = None
-    rowguid: str | None = Field(default=None, min_length=1)
+    rowguid: Text | None = None
     tracking: Literal["row", "column"] = "row"
     columns: Columns | None = None
     resolver: ResolverKeys = ResolverKeys()
-    filter: str | None = Field(default=None, min_length=1)
+    filter: Text | None = None
     partition_options: Literal[0, 1, 2, 3] = 0
-    compensate_for_errors: Annotated[bool, BeforeValidator(_compensate)] = False
+    compensate_for_errors: Annotated[
+        bool, BeforeValidator(_compensate), WithJsonSchema({"enum": [False, "upload"]})
+    ] = False
 
 
 class JoinKeys(Keys):
@@ -173,25 +273,150 @@ class JoinKeys(Keys):
 class SubscriptionKeys(Keys):
     """One item of `subscriptions`."""
 
-    subscriber: str
+    subscriber: Folder
     type: Literal["server", "client"] = "server"
     priority: float | None = Field(default=None, ge=0, le=99.99, allow_inf_nan=False)
     sync_type: Literal["automatic", "none"] = "automatic"
-    host_name: str | None = Field(default=None, min_length=1, max_length=LONGEST_NAME)
-    suser_sname: str | None = Field(default=None, min_length=1, max_length=LONGEST_NAME)
+    host_name: HostName | None = None
+    suser_sname: HostName | None = None
 
 
 class PublicationKeys(Keys):
-    """The whole file."""
+    """A document without `type`, or with `type: merge`."""
 
     publication: Name
     type: Literal["merge"] = "merge"
-    publisher: str
+    publisher: Folder
     articles: list[ArticleKeys] = Field(min_length=1)
     subscriptions: list[SubscriptionKeys] = []
-    retention: Annotated[timedelta, BeforeValidator(_retention)] = DEFAULT_RETENTION
-    conflict_retention: Annotated[int, BeforeValidator(_conflict_retention)] = DEFAULT_CONFLICT_RETENTION
+    retention: Hours = DEFAULT_RETENTION
+    conflict_retention: Annotated[int, BeforeValidator(_conflict_retention), _DURATION_SCHEMA] = (
+        DEFAULT_CONFLICT_RETENTION
+    )
     conflict_logging: Literal["publisher", "subscriber", "both"] = "publisher"
     engine: Literal["spark", "auto"] = "auto"
     joins: list[JoinKeys] = []
     allow_partition_realignment: bool = True
+
+
+class TransactionalArticleKeys(Keys):
+    """One item of `articles` in a transactional publication."""
+
+    name: Name
+    table: Table | None = None
+    key: Columns
+    columns: Columns | None = None
+    filter: Text | None = None
+    ins_cmd: Annotated[str, _command(Operation.INSERT)] = "CALL"
+    upd_cmd: Annotated[str, _command(Operation.UPDATE)] = "SCALL"
+    del_cmd: Annotated[str, _command(Operation.DELETE)] = "CALL"
+    text_columns: Columns | None = None
+    singleton_key_updates: bool = True
+
+
+class TransactionalSubscriptionKeys(Keys):
+    """One item of `subscriptions` in a transactional publication."""
+
+    subscriber: Folder
+    sync_type: Literal["automatic", "none"] = "automatic"
+    verify: bool = True
+    skip_errors: Annotated[list[int], AfterValidator(_skip)] = []
+    streams: int = Field(default=1, ge=1, le=MOST_STREAMS)
+    destination: dict[str, Table] = {}
+
+
+class TransactionalKeys(Keys):
+    """A document with `type: transactional`."""
+
+    publication: Name
+    type: Literal["transactional"]
+    publisher: Folder
+    articles: list[TransactionalArticleKeys]
+    subscriptions: list[TransactionalSubscriptionKeys] = []
+    retention: AnyHours = DEFAULT_MAX_RETENTION
+    min_retention: AnyHours = DEFAULT_MIN_RETENTION
+
+
+class CaptureTableKeys(Keys):
+    """One item of `tables` in a captured folder: a capture instance."""
+
+    table: Table
+    name: Text | None = None
+    key: Columns | None = None
+    columns: Columns | None = None
+    net: bool | None = None
+    on_gap: Literal["compare", "stop"] = "compare"
+
+
+class CaptureJobKeys(Keys):
+    """`jobs: {capture: …}`."""
+
+    maxtrans: int | None = Field(default=None, ge=1)
+    maxscans: int | None = Field(default=None, ge=1)
+    continuous: bool | None = None
+
+
+class CleanupJobKeys(Keys):
+    """`jobs: {cleanup: …}`."""
+
+    threshold: int | None = Field(default=None, ge=1)
+    schedule: Text | None = None
+
+
+class JobKeys(Keys):
+    """`jobs` of a captured folder."""
+
+    capture: CaptureJobKeys = CaptureJobKeys()
+    cleanup: CleanupJobKeys = CleanupJobKeys()
+
+
+class CaptureKeys(Keys):
+    """A document with `type: cdc`."""
+
+    type: Literal["cdc"]
+    root: Folder
+    tables: list[CaptureTableKeys]
+    retention: Minutes | None = None
+    log_retention: Hours | None = None
+    interval: Seconds | None = None
+    jobs: JobKeys = JobKeys()
+
+
+class TrackingTableKeys(Keys):
+    """One item of `tables` in a tracked folder."""
+
+    table: Table
+    key: Columns | None = None
+    rowguid: Text | None = None
+    track: Annotated[list[str], AfterValidator(_track), Field(min_length=1)] = ["all"]
+
+
+class TrackingKeys(Keys):
+    """A document with `type: tracking`."""
+
+    type: Literal["tracking"]
+    root: Folder
+    tables: list[TrackingTableKeys]
+    retention: Hours = DEFAULT_RETENTION
+    foreign: Literal["adopt", "refuse"] = "adopt"
+
+
+MODELS: Final[dict[str, type[Keys]]] = {
+    "merge": PublicationKeys,
+    "transactional": TransactionalKeys,
+    "cdc": CaptureKeys,
+    "tracking": TrackingKeys,
+}
+"""The model of a document by its `type`."""
+
+
+def json_schema() -> dict[str, Any]:
+    """Return the JSON Schema of a document, with a branch for each `type`."""
+    _, schema = models_json_schema([(model, "validation") for model in MODELS.values()])
+    branches = [{"$ref": f"#/$defs/{model.__name__}"} for model in MODELS.values()]
+    return {
+        "$schema": "https://json-schema.org/draft/2020-12/schema",
+        "title": "mergerepl.yml",
+        "oneOf": branches,
+        **schema,
+    }

@@ -54,19 +54,24 @@ class _UntaggedLoader(yaml.SafeLoader):
         return super().compose_node(parent, index)
 
 
-def parse(text: str, *, name: str) -> Document:
-    """Return the one document of a YAML text; `name` is the file's name in messages.
+def parse(text: str, *, name: str) -> list[Document]:
+    """Return the documents of a YAML text; `name` is the file's name in messages.
 
     Raises:
         ConfigurationError: A syntax error, a tag, a key twice, endless aliases.
     """
+    documents = []
+    values = 0
     try:
         loader = _UntaggedLoader(text, name=name)
-        node = loader.get_single_node()
-        if node is None:
-            return Document(None)
-        lines = {path: part.start_mark.line + 1 for path, part in _walk(node, name=name)}
-        return Document(loader.construct_document(node), lines)
+        while loader.check_node():
+            node = loader.get_node()
+            assert node is not None
+            lines = {}
+            for path, part in _walk(node, name=name, most=MOST_NODES - values):
+                lines[path] = part.start_mark.line + 1
+            values += len(lines)
+            documents.append(Document(loader.construct_document(node), lines))
     except yaml.YAMLError as error:
         raise ConfigurationError(
             f"{name}{_place(error)}: not valid YAML: {_problem(error)}.", file=name
@@ -78,16 +83,17 @@ def parse(text: str, *, name: str) -> Document:
         raise ConfigurationError(
             f"{name}: holds a value that is no number or date: {error}.", file=name
         ) from error
+    return documents
 
 
-def _walk(root: yaml.Node, *, name: str) -> Iterator[tuple[KeyPath, yaml.Node]]:
-    """Yield every node with its key path, aliases followed; refuse invalid nodes."""
+def _walk(root: yaml.Node, *, name: str, most: int) -> Iterator[tuple[KeyPath, yaml.Node]]:
+    """Yield every node with its key path, aliases followed; refuse invalid nodes, and more than `most`."""
     waiting: list[tuple[KeyPath, yaml.Node, frozenset[int]]] = [((), root, frozenset())]
     seen = 0
     while waiting:
         path, node, parents = waiting.pop()
         seen += 1
-        if seen > MOST_NODES or id(node) in parents:
+        if seen > most or id(node) in parents:
             raise ConfigurationError(
                 f"{name}, line {node.start_mark.line + 1}: aliases (`*name`) make this file endless or "
                 f"larger than {MOST_NODES:,} values: write the values out.",

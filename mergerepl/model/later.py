@@ -20,12 +20,18 @@ _REFUSE = (
 _BY_HAND = "Synchronize, then decide with `mergerepl conflicts resolve`."
 _SUBSCRIBE_AGAIN = "Take the subscription out of the file and apply; put it back and apply."
 
+_FILE = {
+    "history_retention": "Leave it out: the history is kept.",
+    "alerts": "Leave it out, and look at `mergerepl status` from your monitor.",
+    "profile": "Leave it out: agents have one set of parameters.",
+}
+_REPEAT = "Leave it out: `--interval` of `mergerepl sync` and `mergerepl agent run` repeats the sync."
+
 LATER: Final[dict[str, dict[str, str]]] = {
-    "file": {
-        "type: cdc": "Capture tables with `mergerepl cdc enable-db` and `mergerepl cdc enable-table`.",
-        "type: tracking": "Track tables with `mergerepl tracking enable`.",
-    },
     "merge": {
+        **_FILE,
+        "interval": _REPEAT,
+        "streams": "Leave it out: a session works through all articles.",
         "distributor": "Leave it out: a merge publication keeps its history at the publisher and at the subscribers.",
         "logical_record": _RECORDS,
         "handler": _REFUSE,
@@ -38,6 +44,8 @@ LATER: Final[dict[str, dict[str, str]]] = {
         "subscriber; with false it waits there. Nothing is undone at the publisher: other subscribers may have it already.",
     },
     "transactional": {
+        **_FILE,
+        "interval": _REPEAT,
         "distributor": "Leave it out: the publisher's folder keeps the commands.",
         "updatable": "Leave it out; for subscribers that write (queued updating) use merge replication, `type: merge`.",
         "subscription_type": "Leave it out: `mergerepl sync` pushes, also on the subscriber's machine.",
@@ -67,6 +75,7 @@ LATER: Final[dict[str, dict[str, str]]] = {
         "tracer": "`mergerepl transactional history` has the latency of each batch, `pending` counts what waits."
     },
     "cdc": {
+        **_FILE,
         "hold": "See `mergerepl cdc status` for how long VACUUM keeps what is not read.",
         "large_columns": "Leave it out: all columns are captured whole.",
         "scd_type": "Leave it out: the target has the newest state of each row. For a history read get_all_changes.",
@@ -81,6 +90,15 @@ LATER: Final[dict[str, dict[str, str]]] = {
     },
 }
 """Place -> word -> the alternative. Merge publications use `commands`, the other commands their group."""
+
+
+GONE: Final[dict[str, dict[str, str]]] = {
+    "transactional": {
+        "distribution_retention": "`retention` (was `max`) and `min_retention` (was `min`)",
+        "subscription_streams": "`streams`",
+    }
+}
+"""`type` of a document -> a key of an older version -> the keys in its place."""
 
 
 def instead_of(place: str, word: str, value: object = None) -> str | None:

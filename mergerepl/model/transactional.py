@@ -33,7 +33,7 @@ class TransactionalSubscription:
     sync_type: str = "automatic"
     verify: bool = True
     skip_errors: tuple[int, ...] = ()
-    subscription_streams: int = 1
+    streams: int = 1
     destination: Mapping[str, str] = field(default_factory=dict)
 
 

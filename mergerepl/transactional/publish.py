@@ -152,7 +152,7 @@ def difference(
     steps += _article_steps(stated, articles, stored)
     known = next((row for row in stored.publications if row.publication == stated.name), None)
     if known is not None and _publication_row(stated, stored.publications) != known:
-        steps.append(Step("change", stated.name, "distribution_retention", _change_retention))
+        steps.append(Step("change", stated.name, "retention", _change_retention))
     if known is not None and not articles:
         steps.append(Step("unpublish", stated.name, "it has no article", _unpublish))
     for each in stated.subscriptions:
@@ -229,7 +229,7 @@ def _options(stated: TransactionalSubscription) -> dict[str, Any]:
     """Return the columns of `MSsubscriptions` that may change at any time. A new `sync_type` is for the next snapshot."""
     return {
         "skip_errors": tuple(map(str, stated.skip_errors)),
-        "subscription_streams": stated.subscription_streams,
+        "subscription_streams": stated.streams,
         "sync_type": SYNC_AUTOMATIC if stated.sync_type == "automatic" else SYNC_NONE,
     }
 

@@ -79,11 +79,11 @@ CASES: dict[str, tuple[TransactionalPublication, Stored, list[str]]] = {
     ]),
     "a first snapshot that failed": (FEED, stored(status=SUBSCRIBED), ["initialise /north: automatic"]),
     "what a subscription states": (
-        subscribed(skip_errors=(20598,), subscription_streams=4),
+        subscribed(skip_errors=(20598,), streams=4),
         stored(),
         ["change /north: skip_errors, subscription_streams"],
     ),
-    "retention": (replace(FEED, max_retention=timedelta(hours=5)), stored(), ["change feed: distribution_retention"]),
+    "retention": (replace(FEED, max_retention=timedelta(hours=5)), stored(), ["change feed: retention"]),
     "an end": (replace(FEED, subscriptions=()), stored(), ["unsubscribe /north: its tables stay"]),
     "another article": (
         replace(FEED, articles=(LINES,), subscriptions=()),

@@ -197,7 +197,7 @@ def test_what_tables_go_through_and_who_writes_beside_us(
             {"name": "items", "key": ["id"], "upd_cmd": "XCALL", "text_columns": ["note"]},
             {"name": "other", "key": ["id"]},
         ],
-        subscribers=[{"subscriber": "./north", "subscription_streams": 2}],
+        subscribers=[{"subscriber": "./north", "streams": 2}],
         publication="first",
     )
     assert [each["action"] for each in run("apply", streams)["steps"]] == ["change"]

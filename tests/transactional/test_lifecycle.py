@@ -22,7 +22,7 @@ def test_a_subscriber_that_was_away_too_long_begins_again(spark: SparkSession, r
     items = new_table(hq, "items", {1: ("a", 1)})
     article = {"name": "items", "key": ["id"]}
     run("apply", publication_file(replica_dir, [article], subscribers=BOTH))
-    retention = {"distribution_retention": {"max": "0 hours"}}
+    retention = {"retention": "0 hours"}
     file = publication_file(replica_dir, [article], subscribers=BOTH, **retention)
     assert [each["action"] for each in run("apply", file)["steps"]] == ["change"]
     for key in (2, 3):

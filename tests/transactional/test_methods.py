@@ -121,7 +121,7 @@ def test_drawn_transactions_of_all_methods(
             ),
             configuration={"delta.enableChangeDataFeed": "true"},
         )
-    north = {"subscriber": "./north", "skip_errors": [20598, 2627], "subscription_streams": 3}
+    north = {"subscriber": "./north", "skip_errors": [20598, 2627], "streams": 3}
     file = publication_file(replica_dir, [each.article for each in articles], subscribers=[north])
     run("apply", file)
     expected: dict[str, Rows] = {}

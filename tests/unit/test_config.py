@@ -210,7 +210,7 @@ def test_40_credentials_are_masked_in_message_and_facts(folder):
     for uri in ("s3://key:hunter2/x@bucket/n", "abfss://c@a.dfs.core.windows.net/n?sig=hunter2&sv=1"):
         with pytest.raises(ConfigurationError) as raised:
             load(folder, subscription(f"subscriber: '{uri}'"))
-        assert "not supported yet" in raised.value.message
+        assert "credentials come from the environment" in raised.value.message
         assert "hunter2" not in str(raised.value.details())
     assert "hunter2" not in refusal(folder, MINIMAL + "'s3://key:hunter2@b': 1\n")
     assert "hunter2" not in refusal(folder, "publication: [s3://key:hunter2@b\nx: y: z\n")

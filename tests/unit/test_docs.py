@@ -15,8 +15,8 @@ import yaml
 from mergerepl import errors
 from mergerepl.cli.main import COMMANDS
 from mergerepl.config import project_file as config
-from mergerepl.config.schema import ArticleKeys, JoinKeys, PublicationKeys, ResolverKeys, SubscriptionKeys
-from mergerepl.config.transactional import MODELS as TRANSACTIONAL
+from mergerepl.config.problems import models_in
+from mergerepl.config.schema import MODELS
 from mergerepl.model import results
 from mergerepl.model.refused_pairs import REFUSED
 
@@ -99,7 +99,11 @@ def page_name(path):
 @pytest.mark.parametrize("page", PAGES, ids=page_name)
 def test_examples_parse(page):
     text = page.read_text(encoding="utf-8")
-    for language, parse in (("json", json.loads), ("python", ast.parse), ("yaml", yaml.safe_load)):
+    for language, parse in (
+        ("json", json.loads),
+        ("python", ast.parse),
+        ("yaml", lambda text: list(yaml.safe_load_all(text))),
+    ):
         for block in re.findall(rf"```{language}\n(.*?)```", text, re.DOTALL):
             parse(block)
 
@@ -110,16 +114,19 @@ def test_links_between_pages_lead_somewhere(page):
         assert (page.parent / target).exists(), f"{page} links to {target}"
 
 
+def keys_of(type_: str) -> set[str]:
+    return {key for model in models_in(MODELS[type_]).values() for key in model.model_fields}
+
+
 def test_every_configuration_key_is_described():
     named = set(re.findall(r"\w+", read("configuration.md")))
-    models = (PublicationKeys, ArticleKeys, JoinKeys, SubscriptionKeys, ResolverKeys)
-    assert {key for model in models for key in model.model_fields} - named == set()
+    assert keys_of("merge") - named == set()
 
 
 def test_every_key_of_a_transactional_file_is_described():
     section = read("transactional.md").split("\n## The file\n")[1].split("\n## ")[0]
     named = {name for code in re.findall("`[^`]+`", section) for name in re.findall(r"\w+", code)}
-    assert {key for model in TRANSACTIONAL.values() for key in model.model_fields} - named == set()
+    assert keys_of("transactional") - named == set()
 
 
 def test_what_becomes_of_a_changed_key_is_documented_for_every_key():
@@ -129,8 +136,7 @@ def test_what_becomes_of_a_changed_key_is_documented_for_every_key():
         for change in re.findall(r"^\| (`.+?) \|", section, re.MULTILINE)
         for name in re.findall(r"`(\w+)`", change)
     }
-    models = (PublicationKeys, ArticleKeys, JoinKeys, SubscriptionKeys, ResolverKeys)
-    assert {key for model in models for key in model.model_fields} == documented
+    assert keys_of("merge") == documented
 
 
 @pytest.mark.parametrize(("page", "subscriptions"), [("docs/configuration.md", 3), ("README.md", 2)])

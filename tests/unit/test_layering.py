@@ -119,6 +119,7 @@ MAY_IMPORT: dict[str, set[str]] = {
         "mergerepl.filters",
         "mergerepl.model",
         "mergerepl.roots",
+        "mergerepl.settings",
         "mergerepl.systables",
         "mergerepl.transactional.call_syntax",
     },

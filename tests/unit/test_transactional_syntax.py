@@ -285,12 +285,13 @@ FILE = """
 publication: feed
 type: transactional
 publisher: ./hq
-distribution_retention: {min: 1 hour, max: 3 days}
+min_retention: 1 hour
+retention: 3 days
 articles:
   - {name: orders, key: [id], columns: [amount], filter: "region <> 'X'", upd_cmd: "xcall audit", del_cmd: NONE}
   - {name: lines, table: bronze/lines, key: [id, line]}
 subscriptions:
-  - {subscriber: ./north, skip_errors: [20598], subscription_streams: 4, destination: {orders: sales/orders}}
+  - {subscriber: ./north, skip_errors: [20598], streams: 4, destination: {orders: sales/orders}}
 """
 
 
@@ -317,12 +318,9 @@ def test_a_file_is_read(tmp_path) -> None:
         ("key: [id], columns", "tracking: row, key: [id], columns", "tracking"),
         ('upd_cmd: "xcall audit"', "upd_cmd: VCALL", "for internal use"),
         ("skip_errors: [20598]", "skip_errors: [547]", "holds 547"),
-        ("subscription_streams: 4", "subscription_streams: 65", "subscription_streams"),
-        (
-            "subscription_streams: 4",
-            "updatable: queued",
-            "updatable is a key of a later version. .*type: merge",
-        ),
+        ("streams: 4", "streams: 65", "streams is 65; it must be between 1 and 64"),
+        ("streams: 4", "subscription_streams: 4", "is not a key any more: write `streams`"),
+        ("streams: 4", "updatable: queued", "updatable is a key of a later version. .*type: merge"),
         ("sales/orders}", "_transactional/orders}", "not folders of users' tables"),
         ("destination: {orders:", "destination: {order:", "which is no article"),
         ("{orders: sales/orders}", "{orders: bronze/lines}", "leads two articles to the table"),
@@ -331,7 +329,9 @@ def test_a_file_is_read(tmp_path) -> None:
             "publisher: ./hq\ndistributor: ./other",
             "distributor is a key of a later version",
         ),
-        ("max: 3 days", "max: 3 weeks", "write it as"),
+        ("retention: 3 days", "retention: 90 minutes", "in whole hours"),
+        ("retention: 3 days", "retention: 30m", "in whole hours"),
+        ("min_retention: 1 hour", "min_retention: 9 days", "longer than `retention`"),
         ("table: bronze/lines", "table: orders", "publishes the table of article"),
         ("subscriber: ./north", "subscriber: ./hq", "same folder as the publisher"),
     ],
