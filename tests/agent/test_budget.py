@@ -142,6 +142,7 @@ def test_a_sync_reads_the_log_of_each_table_once(
         assert set(openings.values()) <= {1, 2, 3}
 
 
+@pytest.mark.slow
 def test_a_sync_of_few_changes_of_filtered_articles_stays_within_its_budget_of_jobs(
     spark: SparkSession, replica_dir: Path
 ) -> None:
@@ -178,6 +179,7 @@ class RowsInPython:
         return counted
 
 
+@pytest.mark.slow
 def test_inv_45_no_more_rows_come_to_the_driver_when_more_are_changed(
     spark: SparkSession, replica_dir: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -100,6 +100,7 @@ def without_times(said: str, site: Site) -> object:
     return plain(json.loads(said))
 
 
+@pytest.mark.slow
 def test_an_agent_syncs_as_a_process_of_its_own_and_may_be_killed(
     sites: list[Site], agent: "subprocess.Popen[str]"
 ) -> None:

@@ -117,6 +117,7 @@ POINTS = [
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.spark
 @pytest.mark.parametrize("point", POINTS)
 def test_103_a_session_that_is_interrupted_is_finished_by_the_next(

@@ -160,6 +160,7 @@ def jobs_of(pair: Pair, replica: str) -> list[CaptureJob]:
     ]
 
 
+@pytest.mark.slow
 def test_what_is_known_of_a_row_goes_on_and_odd_keys_are_left_to_spark(
     spark: SparkSession, replica_dir: Path
 ) -> None:

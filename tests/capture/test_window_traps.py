@@ -126,6 +126,7 @@ def test_inv_24_a_table_that_is_partitioned_again_has_only_its_changed_rows_chan
     assert site.rows("north", "orders") == site.rows("hq", "orders")
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(900)
 def test_inv_24_in_a_session_that_passes_over_missing_files_nothing_is_read(
     spark: SparkSession, replica_dir: Path, monkeypatch: pytest.MonkeyPatch

@@ -334,6 +334,7 @@ def test_damaged_tables_pause_alone(spark: SparkSession, replica_dir: Path) -> N
     assert [row[3] for row in changes(database, "dbo_cut")] == [3]
 
 
+@pytest.mark.slow
 def test_a_change_table_that_cannot_be_written_pauses_its_source_alone(
     spark: SparkSession, replica_dir: Path
 ) -> None:

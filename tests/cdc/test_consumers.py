@@ -59,6 +59,7 @@ REPLACED: dict[str, Callable[[Path], object]] = {
 }
 
 
+@pytest.mark.slow
 def test_a_target_whose_rows_were_replaced_is_refused_and_goes_on_by_the_named_command(load: Load) -> None:
     add(load.orders, {3: ("c", 3)})
     load.captured()
@@ -80,6 +81,7 @@ def test_a_target_whose_rows_were_replaced_is_refused_and_goes_on_by_the_named_c
         assert load.is_equal()
 
 
+@pytest.mark.slow
 def test_a_source_that_began_again_is_refused_until_a_restart(load: Load) -> None:
     # At the very next LSN, as after a cleanup of a quiet table: what was written before was never captured.
     cdc.disable_table(load.root, "orders", capture_instance="all")
@@ -163,6 +165,7 @@ def _twice(load: Load) -> None:
     add(load.orders, {5: ("two", 5)})
 
 
+@pytest.mark.slow
 def test_a_key_that_came_twice_goes_on_once_the_source_is_correct(load: Load) -> None:
     _twice(load)
     with pytest.raises(cdc.CdcError, match=r"at once: id=5\. It still has") as refused:

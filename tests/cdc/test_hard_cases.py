@@ -43,6 +43,7 @@ def marked_add(table: Path, key: int, step: str) -> None:
     write_deltalake(str(table), arrow({key: ("x", 1)}), mode="append", commit_properties=properties)
 
 
+@pytest.mark.slow
 def test_whose_commits_they_are_and_masks_of_200_columns_and_strings_that_are_no_utf8(
     spark: SparkSession, replica_dir: Path
 ) -> None:
@@ -149,6 +150,7 @@ def test_a_commit_of_ten_million_rows(compiled_spark: SparkSession, replica_dir:
     assert counted.asDict() == {"n": 10_000_000, "lsns": 1, "ids": sum(range(10, 10_000_010))}
 
 
+@pytest.mark.slow
 def test_the_job_that_was_stopped_for_days_holds_what_is_unread(
     spark: SparkSession, replica_dir: Path
 ) -> None:

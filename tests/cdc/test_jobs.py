@@ -154,6 +154,7 @@ def started(root: Path) -> subprocess.Popen[str]:
     return process
 
 
+@pytest.mark.slow
 def test_an_agent_process_is_seen_refuses_a_second_one_and_is_stopped(replica_dir: Path) -> None:
     without_key(replica_dir)
     process = started(replica_dir)

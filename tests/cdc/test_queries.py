@@ -228,6 +228,7 @@ def test_times_versions_and_lsns(shop: Shop) -> None:
     assert cdc.lsn_of(root, ORDERS, 99) is None
 
 
+@pytest.mark.slow
 def test_snapshots_are_of_their_lsn(shop: Shop) -> None:
     root, low = shop.root, cdc.get_min_lsn(shop.root, ORDERS)
     for lsn in (low, lsns(shop.database)[-2], None):
@@ -239,6 +240,7 @@ def test_snapshots_are_of_their_lsn(shop: Shop) -> None:
         cdc.snapshot(root, ORDERS, cdc.decrement_lsn(low))
 
 
+@pytest.mark.slow
 def test_equal_rows_and_keys_that_come_twice(shop: Shop) -> None:
     root, high = shop.root, cdc.get_max_lsn(shop.root)
     lines = cdc.get_all_changes(root, LINES, cdc.get_min_lsn(root, LINES), high).collect()
@@ -301,6 +303,7 @@ def test_changes_are_applied_once(shop: Shop, replica_dir: Path, monkeypatch: py
     assert cdc.apply_changes(root, ORDERS, target, "lake").to_lsn is None
 
 
+@pytest.mark.slow
 def test_a_reader_beside_a_cleanup_has_all_rows_or_is_refused(
     spark: SparkSession, replica_dir: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

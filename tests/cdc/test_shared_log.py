@@ -28,6 +28,7 @@ def dies(monkeypatch: pytest.MonkeyPatch, point: str, *words: object) -> None:
     monkeypatch.delenv("MERGEREPL_FAILPOINT")
 
 
+@pytest.mark.slow
 def test_the_log_is_read_once_for_both_and_the_jobs_change_places(
     spark: SparkSession, replica_dir: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -147,6 +147,7 @@ def as_users(spark: SparkSession, **set_to: str) -> Iterator[SparkSession]:
             spark.conf.set(name, value)
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(900)
 def test_every_value_and_partition_is_read_and_rewritten_by_both(
     spark: SparkSession, replica_dir: Path

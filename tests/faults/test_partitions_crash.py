@@ -45,13 +45,11 @@ def climb(played: Played, points: tuple[str, ...]) -> None:
     assert remaining == []
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(1800)
 @pytest.mark.parametrize(
     ("points", "captured_before"),
-    [
-        pytest.param(SOME, (), id="some"),
-        pytest.param(ALL, (*CAPTURED_BEFORE, *MAPPED), id="all", marks=pytest.mark.slow),
-    ],
+    [pytest.param(SOME, (), id="some"), pytest.param(ALL, (*CAPTURED_BEFORE, *MAPPED), id="all")],
 )
 def test_inv_27_28_32_35_a_session_that_dies_at_every_step_leaves_each_its_partition(
     spark: SparkSession, replica_dir: Path, points: tuple[str, ...], captured_before: tuple[str, ...]

@@ -187,13 +187,11 @@ def write_all(folder: Path, seconds: float) -> list[Write]:
     return [Write(**json.loads(line)) for line in lines]
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(3 * PATIENCE_S + SECONDS)
 @pytest.mark.parametrize(
     ("agent", "seconds"),
-    [
-        pytest.param(AgentHere, SHORT_SECONDS, id="short"),
-        pytest.param(Agent, SECONDS, id="long", marks=pytest.mark.slow),
-    ],
+    [pytest.param(AgentHere, SHORT_SECONDS, id="short"), pytest.param(Agent, SECONDS, id="long")],
 )
 def test_inv_01_02_06_07_users_and_agents_at_once(
     spark: SparkSession,

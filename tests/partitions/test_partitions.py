@@ -179,6 +179,7 @@ def test_a_parameterized_filter_end_to_end(spark: SparkSession, tmp_path: Path) 
     assert rows(south) == {*souths, (3, "South", "Cyd")}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("engine", ["auto", pytest.param("spark", marks=pytest.mark.slow)])
 def test_what_the_publisher_refuses_of_a_filtered_article_is_undone_if_the_article_compensates(
     spark: SparkSession, tmp_path: Path, engine: str

@@ -106,6 +106,7 @@ def same(values: dict[int, int]) -> dict[str, dict[int, int]]:
     return {"hq": values, "north": values}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("is_full", [False, pytest.param(True, marks=pytest.mark.slow)])
 def test_each_article_is_decided_by_its_resolver_and_once(
     spark: SparkSession, replica_dir: Path, is_full: bool

@@ -62,7 +62,8 @@ def staged(spark: SparkSession, pair: Pair, engine: str, to: Path) -> tuple[obje
     )
 
 
-@pytest.mark.parametrize("moves", [False, pytest.param(True, marks=pytest.mark.slow)], ids=["stay", "move"])
+@pytest.mark.slow
+@pytest.mark.parametrize("moves", [False, True], ids=["stay", "move"])
 def test_few_rows_of_filtered_articles_are_staged_as_spark_stages_them(
     spark: SparkSession, replica_dir: Path, caplog: pytest.LogCaptureFixture, moves: bool
 ) -> None:
