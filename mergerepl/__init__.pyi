@@ -1,4 +1,3 @@
-from mergerepl.api import Project as Project
 from mergerepl.api import capture as capture
 from mergerepl.api import conflict_count as conflict_count
 from mergerepl.api import conflict_records as conflict_records
@@ -8,15 +7,12 @@ from mergerepl.api import conflicts as conflicts
 from mergerepl.api import export_conflicts as export_conflicts
 from mergerepl.api import history as history
 from mergerepl.api import load as load
-from mergerepl.api import lock as lock
 from mergerepl.api import pending as pending
 from mergerepl.api import purge_conflicts as purge_conflicts
 from mergerepl.api import resolve_conflicts as resolve_conflicts
 from mergerepl.api import retry_failed as retry_failed
-from mergerepl.api import row as row
 from mergerepl.api import status as status
 from mergerepl.api import sync as sync
-from mergerepl.api import tune as tune
 from mergerepl.api import validate as validate
 from mergerepl.errors import MergeReplError as MergeReplError
 from mergerepl.merge.resolvers.functions import ResolverContext as ResolverContext
@@ -29,4 +25,7 @@ from mergerepl.model.publication import Subscription as Subscription
 from mergerepl.model.results import ApplyResult as ApplyResult
 from mergerepl.model.results import SessionResult as SessionResult
 from mergerepl.model.results import SyncResult as SyncResult
+from mergerepl.project import Project as Project
+from mergerepl.replicas import Replica as Replica
+from mergerepl.replicas import lock as lock
 from mergerepl.tracking.change_tracking import ChangeTracking as ChangeTracking

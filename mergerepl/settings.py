@@ -18,6 +18,8 @@ _FALSE = ("", "0", "false", "no", "off")
 class Settings:
     """Each field is set by `MERGEREPL_<FIELD>`."""
 
+    file: str = ""
+    """`MERGEREPL_FILE`: the project file, or the folder of tables, of commands that name none."""
     debug: bool = False
     """`MERGEREPL_DEBUG=1`: an error shows its traceback, as `--verbose` does. Default: off."""
     agent_config: str = ""
@@ -37,6 +39,7 @@ class Settings:
         """
         variables = os.environ if environment is None else environment
         return cls(
+            file=variables.get("MERGEREPL_FILE", ""),
             debug=_flag("MERGEREPL_DEBUG", variables.get("MERGEREPL_DEBUG", "")),
             agent_config=variables.get("MERGEREPL_AGENT_CONFIG", ""),
             log_level=_log_level(variables.get("MERGEREPL_LOG_LEVEL") or cls.log_level),

@@ -11,7 +11,6 @@ from mergerepl.cli.help import Group
 from mergerepl.cli.main import run_command
 from mergerepl.cli.options import duration, reporting
 from mergerepl.cli.report.output import Output
-from mergerepl.roots import existing, names_file
 from mergerepl.store.location import Location
 
 if TYPE_CHECKING:
@@ -154,7 +153,6 @@ def stop(targets: tuple[str, ...], wait_s: float, output: Output) -> None:
 
 def _roots(targets: Sequence[str]) -> list[str]:
     """Return the folders that arguments mean: of a file, its publisher's."""
-    from mergerepl.targets import load
+    from mergerepl.project import Project
 
-    found = [load(each).publication.publisher if names_file(each) else existing(each) for each in targets]
-    return list(dict.fromkeys(found))
+    return Project.load(*targets).own_roots()

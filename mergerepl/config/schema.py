@@ -3,7 +3,6 @@
 These models are the only declaration. Messages, the JSON Schema and the tables of the docs follow them.
 """
 
-import re
 import unicodedata
 from collections.abc import Callable, Iterable
 from datetime import timedelta
@@ -13,21 +12,18 @@ from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Fie
 from pydantic.json_schema import models_json_schema
 
 from mergerepl import roots
-from mergerepl.config.wording import known, shown
+from mergerepl.config.wording import known, shown, with_variables
 from mergerepl.model.durations import DURATION_PATTERN, parse_duration
 from mergerepl.model.later import instead_of
 from mergerepl.model.publication import DEFAULT_CONFLICT_RETENTION, DEFAULT_RETENTION
 from mergerepl.model.resolvers import ALIASES, PRIORITY, RESOLVERS
 from mergerepl.model.tracking import TrackingOptions
 from mergerepl.model.transactional import DEFAULT_MAX_RETENTION, DEFAULT_MIN_RETENTION, MOST_STREAMS
-from mergerepl.settings import variable
 from mergerepl.transactional.call_syntax import CommandType, Operation
 
 LONGEST_NAME = 128
 LONGEST_DURATION = timedelta(days=36_500)
 
-_VARIABLE = re.compile(r"\$\$\{|\$\{([^}]*)(\}?)")
-_VARIABLE_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _RESERVED_FOLDERS = ("_mergerepl", "_delta_log", "_tracking", "_logreader", "_cdc", "_transactional")
 
 
@@ -73,36 +69,6 @@ def _columns(names: list[str]) -> list[str]:
     if twice := first_twice(names):
         raise ValueError(f"names the column {shown(twice)} twice")
     return names
-
-
-def with_variables(stated: object) -> object:
-    """Replace `${NAME}` and `${NAME:-default}` in a text by the environment's values; `$${` stands for `${`.
-
-    Raises: ValueError saying what is wrong with a variable.
-    """
-    if not isinstance(stated, str):
-        return stated
-
-    def value(found: re.Match[str]) -> str:
-        if found[1] is None:
-            return "${"
-        name, has_default, default = found[1].partition(":-")
-        if not found[2] or _VARIABLE_NAME.fullmatch(name) is None:
-            raise ValueError(
-                f"holds {shown(found[0])}; write a variable as `${{NAME}}` or `${{NAME:-default}}`, and the text `${{` "
-                "as `$${`"
-            )
-        given = variable(name)
-        if has_default and not given:
-            return default
-        if given is None:
-            raise ValueError(
-                f"needs the environment variable {name}, which is not set: set it, or state a default, as in "
-                f"`${{{name}:-default}}`"
-            )
-        return given
-
-    return _VARIABLE.sub(value, stated)
 
 
 def _folder(stated: object) -> object:

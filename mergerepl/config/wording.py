@@ -1,12 +1,16 @@
-"""How messages show keys, values and places of a configuration: short, on one line, without credentials."""
+"""How messages show keys, values and places of a configuration: short, on one line, without credentials. Variables."""
 
+import re
 from collections.abc import Iterable
 from difflib import get_close_matches
 from typing import Any
 
 from mergerepl import roots
 from mergerepl.config.strict_yaml import KeyPath
+from mergerepl.settings import variable
 
+_VARIABLE = re.compile(r"\$\$\{|\$\{([^}]*)(\}?)")
+_VARIABLE_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _KINDS = {
     bool: "true or false",
     int: "a number",
@@ -55,3 +59,33 @@ def clean(text: str) -> str:
     """Return text without credentials and control characters, cut to 80 characters."""
     safe = "".join(letter if letter.isprintable() else ascii(letter)[1:-1] for letter in roots.masked(text))
     return safe if len(safe) <= 80 else f"{safe[:77]}…"
+
+
+def with_variables(stated: object) -> object:
+    """Replace `${NAME}` and `${NAME:-default}` in a text by the environment's values; `$${` stands for `${`.
+
+    Raises: ValueError saying what is wrong with a variable.
+    """
+    if not isinstance(stated, str):
+        return stated
+
+    def value(found: re.Match[str]) -> str:
+        if found[1] is None:
+            return "${"
+        name, has_default, default = found[1].partition(":-")
+        if not found[2] or _VARIABLE_NAME.fullmatch(name) is None:
+            raise ValueError(
+                f"holds {shown(found[0])}; write a variable as `${{NAME}}` or `${{NAME:-default}}`, and the text `${{` "
+                "as `$${`"
+            )
+        given = variable(name)
+        if has_default and not given:
+            return default
+        if given is None:
+            raise ValueError(
+                f"needs the environment variable {name}, which is not set: set it, or state a default, as in "
+                f"`${{{name}:-default}}`"
+            )
+        return given
+
+    return _VARIABLE.sub(value, stated)

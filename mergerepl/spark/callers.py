@@ -14,6 +14,7 @@ import pkgutil
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
+from contextvars import ContextVar
 from functools import cache, wraps
 from importlib import import_module
 from types import FunctionType
@@ -25,6 +26,9 @@ if TYPE_CHECKING:
 
 OURS: "WeakSet[SparkSession]" = WeakSet()
 """The sessions that this package made in addition to the caller's."""
+
+GIVEN: ContextVar["SparkSession | None"] = ContextVar("GIVEN", default=None)
+"""The session that a caller gave to the object whose method runs."""
 
 _PROCESS = os.getpid()
 

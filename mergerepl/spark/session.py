@@ -25,7 +25,7 @@ from pyspark.sql.utils import is_remote
 from mergerepl.errors import EngineError
 from mergerepl.settings import umask
 from mergerepl.spark import confs, jvm
-from mergerepl.spark.callers import OURS
+from mergerepl.spark.callers import GIVEN, OURS
 from mergerepl.spark.java import find_java
 from mergerepl.store.location import Location
 
@@ -41,7 +41,7 @@ _owner = 0
 
 
 def session(*, long_running: bool = False) -> SparkSession:
-    """Return the session to work in; start the embedded one if none exists.
+    """Return the session to work in: the one that the caller gave, the running one, or the embedded one, started here.
 
     Args:
         long_running: For agents and large change sets: the embedded JVM takes longer to start and merges
@@ -51,6 +51,9 @@ def session(*, long_running: bool = False) -> SparkSession:
         EngineError: The user's session lacks Delta or is of Spark Connect, the embedded one cannot start, or the
             session ignores files that it cannot read.
     """
+    if (given := GIVEN.get()) is not None:
+        require_ascii_digits(usable(given))
+        return given
     with _lock:
         _forget_parents()
         if _embedded is not None:

@@ -13,6 +13,7 @@ import socket
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
+from contextvars import ContextVar
 from datetime import UTC, datetime
 
 from mergerepl.errors import EngineLostError, LeaseError, MergeReplError, StoreError
@@ -23,6 +24,9 @@ from mergerepl.systables.logreader import FOLDER as LOG_READER_FOLDER
 from mergerepl.systables.table import FOLDER
 from mergerepl.systables.tracking import FOLDER as TRACKING_FOLDER
 from mergerepl.systables.transactional import FOLDER as TRANSACTIONAL_FOLDER
+
+WAIT_S: ContextVar[float] = ContextVar("WAIT_S", default=0.0)
+"""Seconds that the calling object waits for other holders."""
 
 LOCK_FILE = ".mergerepl.lock"
 """The root's lock: of every command that writes users' tables or `_mergerepl`."""
@@ -62,14 +66,18 @@ def _is_root(folder: Location) -> bool:
 
 
 @contextmanager
-def lease(root: Location, *, purpose: str, wait_s: float = 0.0, file: str = LOCK_FILE) -> Iterator[None]:
+def lease(
+    root: Location, *, purpose: str, wait_s: float | None = None, file: str = LOCK_FILE
+) -> Iterator[None]:
     """Hold the replica at `root`, by one of its lock files. Waits up to `wait_s` seconds for another holder.
+
+    The default of `wait_s` is `WAIT_S`, which the caller chose.
 
     If no replica was created, the lock file is removed with the lease, since it would mark a replica.
 
     Raises: LeaseError naming the holder if it is still held; StoreError if the folder cannot be written.
     """
-    descriptor, owner = _acquired(root / file, wait_s), os.getpid()
+    descriptor, owner = _acquired(root / file, WAIT_S.get() if wait_s is None else wait_s), os.getpid()
     try:
         _wait_for_previous_jvm(descriptor, root)
         _write_holder(descriptor, purpose)
@@ -92,7 +100,7 @@ def lease(root: Location, *, purpose: str, wait_s: float = 0.0, file: str = LOCK
 
 
 @contextmanager
-def leases(*roots: Location, purpose: str, wait_s: float = 0.0) -> Iterator[None]:
+def leases(*roots: Location, purpose: str, wait_s: float | None = None) -> Iterator[None]:
     """Hold several replicas, taken in this order: the publisher first, as all agents do.
 
     Raises: as `lease`.

@@ -69,9 +69,11 @@ def test_tables_of_every_kind_keep_their_rows_and_sync_on(pair: Pair) -> None:
     # Not captured yet when the table is written again.
     pair.sql("UPDATE hq.plain SET n = 1 WHERE id = 5")
     before = {name: rows(hq / name) for name in kinds}
-    planned = {each.article: each for each in mergerepl.tune(hq, file_bytes=256 * KIB, dry_run=True).articles}
+    planned = {
+        each.article: each for each in mergerepl.Replica(hq).tune(file_bytes=256 * KIB, dry_run=True).articles
+    }
     assert {each.status for each in planned.values()} == {"planned"}
-    result = {each.article: each for each in mergerepl.tune(hq, file_bytes=256 * KIB).articles}
+    result = {each.article: each for each in mergerepl.Replica(hq).tune(file_bytes=256 * KIB).articles}
     for name, tuned in result.items():
         assert (tuned.status, tuned.reasons) == ("tuned", planned[name].reasons)
         assert tuned.properties == (
@@ -94,9 +96,9 @@ def test_tables_of_every_kind_keep_their_rows_and_sync_on(pair: Pair) -> None:
     # One user's commit, before.
     found = {each.article: each.uncaptured_commits for each in mergerepl.status(hq).articles}
     assert found == {**dict.fromkeys(kinds, 0), "plain": 1}
-    assert {each.status for each in mergerepl.tune(hq, file_bytes=256 * KIB).articles} == {"fine"}
+    assert {each.status for each in mergerepl.Replica(hq).tune(file_bytes=256 * KIB).articles} == {"fine"}
     # Delta leaves alone what it clustered before.
-    (again,) = mergerepl.tune(hq, articles=["clustered"], file_bytes=64 * KIB).articles
+    (again,) = mergerepl.Replica(hq).tune("clustered", file_bytes=64 * KIB).articles
     assert (again.status, again.version, again.files_after) == ("unchanged", None, again.files_before)
     for name in kinds:
         pair.sql(f"UPDATE hq.{name} SET n = 2 WHERE id = 1000")
@@ -108,7 +110,7 @@ def test_tables_of_every_kind_keep_their_rows_and_sync_on(pair: Pair) -> None:
         assert found_rows[0].equals(found_rows[1]), name
         changed = [row["id"] for row in found_rows[0].to_pylist() if row["n"]]
         assert changed == ([5] if name == "plain" else []) + [1000, 2000]
-    (again,) = mergerepl.tune(north, articles=["plain"], file_bytes=256 * KIB).articles
+    (again,) = mergerepl.Replica(north).tune("plain", file_bytes=256 * KIB).articles
     assert again.status == "tuned"
     assert pair.sync().status == "nothing_to_do"
 
@@ -124,10 +126,10 @@ def test_a_table_that_is_clustered_no_more_is_refused(spark: SparkSession, tmp_p
     pair.sql("ALTER TABLE hq.loose CLUSTER BY NONE")
     version = DeltaTable(str(hq / "loose")).version()
     with pytest.raises(StoreError, match=r"no clustering columns.*CLUSTER BY \(`id`\)"):
-        mergerepl.tune(hq, file_bytes=256 * KIB)
+        mergerepl.Replica(hq).tune(file_bytes=256 * KIB)
     assert DeltaTable(str(hq / "loose")).version() == version
     pair.sql("ALTER TABLE hq.loose CLUSTER BY (id)")
-    assert [each.status for each in mergerepl.tune(hq, file_bytes=256 * KIB).articles] == ["tuned"]
+    assert [each.status for each in mergerepl.Replica(hq).tune(file_bytes=256 * KIB).articles] == ["tuned"]
 
 
 KEYS = {

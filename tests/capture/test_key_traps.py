@@ -300,7 +300,7 @@ def test_a_row_is_found_by_the_text_of_a_padded_key(spark: SparkSession, replica
     pair = Pair(spark, replica_dir, {"codes": (None, {"key": ["code"]})})
     spark.sql(f'update {table} set `size"in` = 2')
     pair.sync()
-    found = mergerepl.row(replica_dir / "hq", article="codes", key={"code": "ab"})
+    found = mergerepl.Replica(replica_dir / "hq").row("codes", key={"code": "ab"})
     assert [(each.source, each.row) for each in found.replicas] == [
         ("contents", {"code": "ab   ", 'size"in': "2"})
     ] * 2

@@ -15,6 +15,7 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
+import mergerepl
 from mergerepl import api
 from mergerepl.delta.log import head_version
 from mergerepl.delta.small_tables import read_rows
@@ -217,7 +218,7 @@ def test_pending_shows_its_own_direction_when_the_other_end_is_gone(fresh):
     assert {each.direction for each in found.articles} == {"upload"}
     assert [each.uncaptured_commits for each in found.articles] == [1, 0]
     assert f"'{fresh.path('hq')}' is out of reach" in str(found.problem)
-    row = api.row(fresh.path("north"), article="orders", key={"id": "1"})
+    row = mergerepl.Replica(fresh.path("north")).row("orders", key={"id": "1"})
     assert ([each.nickname for each in row.replicas], row.out_of_reach) == ([2], (str(fresh.path("hq")),))
 
 
@@ -355,7 +356,7 @@ def test_a_losing_delete_is_in_the_frame_without_a_row_and_losers_outlive_their_
 
 def test_a_row_is_shown_at_every_replica_from_either_end(story):
     for asked in ("hq", "north", "south"):
-        info = api.row(story.path(asked), article="orders", key={"id": "1"})
+        info = mergerepl.Replica(story.path(asked)).row("orders", key={"id": "1"})
         hq, north, south = info.replicas
         assert [each.nickname for each in info.replicas] == [1, 2, 3]
         assert hq.lineage == north.lineage != {}
@@ -367,34 +368,34 @@ def test_a_row_is_shown_at_every_replica_from_either_end(story):
 
 
 def test_a_deleted_row_has_a_tombstone(story):
-    hq, north, south = api.row(story.path("hq"), article="orders", key={"id": "3"}).replicas
+    hq, north, south = mergerepl.Replica(story.path("hq")).row("orders", key={"id": "3"}).replicas
     assert (hq.source, hq.row, north.source, north.row) == ("tombstone", None, "tombstone", None)
     assert (south.source, south.row) == ("none", {"id": "3", "note": "c", "amount": "3.5"})
 
 
 def test_a_row_that_never_was_is_nowhere(story):
-    info = api.row(story.path("hq"), article="orders", key={"id": "99"})
+    info = mergerepl.Replica(story.path("hq")).row("orders", key={"id": "99"})
     assert {each.source for each in info.replicas} == {"none"}
     assert {each.row for each in info.replicas} == {None}
     assert not info.is_known
     # deleted, inserted at one replica, never changed
     for key in ("3", "10", "2"):
-        assert api.row(story.path("hq"), article="orders", key={"id": key}).is_known
+        assert mergerepl.Replica(story.path("hq")).row("orders", key={"id": key}).is_known
 
 
 def test_null_is_distinguished_from_text(story):
-    (hq, *_) = api.row(story.path("hq"), article="orders", key={"id": "10"}).replicas
+    (hq, *_) = mergerepl.Replica(story.path("hq")).row("orders", key={"id": "10"}).replicas
     assert hq.row == {"id": "10", "note": "new", "amount": None}
 
 
 def test_a_key_of_several_columns_is_given_whole(story):
     key = {"order_id": "1", "n": "2"}
-    info = api.row(story.path("hq"), article="lines", key=key)
+    info = mergerepl.Replica(story.path("hq")).row("lines", key=key)
     assert [each.row["item"] for each in info.replicas if each.row] == ["y", "y", "z"]
     with pytest.raises(ConfigurationError, match="identified by order_id, n"):
-        api.row(story.path("hq"), article="lines", key={"n": "2"})
+        mergerepl.Replica(story.path("hq")).row("lines", key={"n": "2"})
     with pytest.raises(ConfigurationError, match="'n' of article 'lines' is of type"):
-        api.row(story.path("hq"), article="lines", key={**key, "n": "two"})
+        mergerepl.Replica(story.path("hq")).row("lines", key={**key, "n": "two"})
 
 
 def test_a_row_is_read_by_the_engine_where_delta_rs_cannot(fresh, monkeypatch):
@@ -403,9 +404,9 @@ def test_a_row_is_read_by_the_engine_where_delta_rs_cannot(fresh, monkeypatch):
 
         raise StoreError("deletion vectors")
 
-    replicas = api.row(fresh.path("hq"), article="orders", key={"id": "2"}).replicas
+    replicas = mergerepl.Replica(fresh.path("hq")).row("orders", key={"id": "2"}).replicas
     monkeypatch.setattr("mergerepl.monitoring.row._row_by_delta_rs", refuse)
-    assert api.row(fresh.path("hq"), article="orders", key={"id": "2"}).replicas == replicas
+    assert mergerepl.Replica(fresh.path("hq")).row("orders", key={"id": "2"}).replicas == replicas
 
 
 # ---- capture alone

@@ -245,13 +245,13 @@ MERGE = [
     Case("retry_failed", *at_hq(mergerepl.retry_failed)),
     Case(
         "row",
-        lambda w: mergerepl.row(w.path("hq"), article="orders", key={"id": "1"}),
-        lambda w: mergerepl.row(w.path("hq"), article="none", key={"id": "1"}),
+        lambda w: mergerepl.Replica(w.path("hq")).row("orders", key={"id": "1"}),
+        lambda w: mergerepl.Replica(w.path("hq")).row("none", key={"id": "1"}),
     ),
     Case(
         "tune",
-        lambda w: mergerepl.tune(w.path("hq")),
-        lambda w: mergerepl.tune(w.path("hq"), articles=["none"]),
+        lambda w: mergerepl.Replica(w.path("hq")).tune(),
+        lambda w: mergerepl.Replica(w.path("hq")).tune("none"),
     ),
     Case("validate", *at_hq(mergerepl.validate)),
     Case(
@@ -530,8 +530,12 @@ TRANSACTIONAL = [
     ),
     Case(
         "tr.apply_transactional",
-        lambda w: tr.apply_transactional(mergerepl.load(w.path("feed.yml")).publication, spark=w.users),  # type: ignore[arg-type]
-        lambda w: tr.apply_transactional(mergerepl.load(w.path("wrong.yml")).publication, spark=w.users),  # type: ignore[arg-type]
+        lambda w: tr.apply_transactional(
+            mergerepl.Project.load(w.path("feed.yml")).documents[0], spark=w.users
+        ),  # type: ignore[arg-type]
+        lambda w: tr.apply_transactional(
+            mergerepl.Project.load(w.path("wrong.yml")).documents[0], spark=w.users
+        ),  # type: ignore[arg-type]
     ),
     Case("tr.logreader", *with_session(tr.logreader)),
     Case(
@@ -669,7 +673,7 @@ def test_an_interrupt_leaves_the_callers_session(watch: Watch, monkeypatch: pyte
         call.commands.sparkSession._jvm.java.lang.Thread.sleep(5000)
 
     tr.procedure(PROCEDURE, operation="insert", call="CALL", columns=["id", "note", "qty"])(sleep)
-    tr.apply_transactional(mergerepl.load(watch.path("feed.yml")).publication, spark=watch.users)  # type: ignore[arg-type]
+    tr.apply_transactional(mergerepl.Project.load(watch.path("feed.yml")).documents[0], spark=watch.users)  # type: ignore[arg-type]
     with pytest.raises(KeyboardInterrupt):
         distributed(watch, "new")
     assert watch.changes(before) == []

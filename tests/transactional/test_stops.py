@@ -135,8 +135,8 @@ def test_two_syncs_at_once_end_with_one_that_works(
     from mergerepl.logreader.log_reader import LogReader
     from mergerepl.store.lease import lease
 
-    monkeypatch.setattr("mergerepl.api.SILENT_WAIT_S", 0.1)
-    monkeypatch.setattr("mergerepl.api.LOCK_WAIT_S", 0.1)
+    monkeypatch.setattr("mergerepl.sessions.SILENT_WAIT_S", 0.1)
+    monkeypatch.setattr("mergerepl.sessions.LOCK_WAIT_S", 0.1)
     hq, north = replica_dir / "hq", replica_dir / "north"
     items = new_table(hq, "items", {1: ("a", 1)})
     file = publication_file(replica_dir, [{"name": "items", "key": ["id"]}])

@@ -29,9 +29,9 @@ ROOTS: dict[str, Any] = {
     "conflict_records": mergerepl.conflict_records,
     "conflict_count": mergerepl.conflict_count,
     "conflicts": lambda root: mergerepl.conflicts(root, article="orders"),
-    "row": lambda root: mergerepl.row(root, article="orders", key={"id": "1"}),
+    "row": lambda root: mergerepl.Replica(root).row("orders", key={"id": "1"}),
     "capture": mergerepl.capture,
-    "tune": mergerepl.tune,
+    "tune": lambda root: mergerepl.Replica(root).tune(),
     "validate": mergerepl.validate,
     "sync": mergerepl.sync,
     "sync of a subscriber": lambda root: mergerepl.sync(project("/x", "/y"), subscriber=root),
@@ -95,8 +95,8 @@ def test_one_of_several_sessions_that_raises_keeps_what_was_done(
     def work(*_: Any) -> Any:
         raise error
 
-    monkeypatch.setattr("mergerepl.api.time.monotonic", lambda: next(clock))
-    monkeypatch.setattr("mergerepl.api._session", work if raises == "session" else lambda *_: done)
+    monkeypatch.setattr("mergerepl.sessions.time.monotonic", lambda: next(clock))
+    monkeypatch.setattr("mergerepl.sessions._session", work if raises == "session" else lambda *_: done)
     monkeypatch.setattr("mergerepl.monitoring.validate.validate_subscription", work)
     projects = [project(tmp_path / "hq", tmp_path / name) for name in ("north", "south")]
     result = mergerepl.sync(projects, validate="rowcount")

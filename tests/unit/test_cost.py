@@ -211,7 +211,7 @@ def test_bounds_that_no_merge_reads_are_not_missed(tmp_path: Path) -> None:
     network.edit("hq", ARTICLES, rowguid_column="id")
     (orders,) = mergerepl.status(network.root("hq")).articles
     assert orders.cost == ""
-    assert mergerepl.tune(network.root("hq"), dry_run=True).articles[0].status == "fine"
+    assert mergerepl.Replica(network.root("hq")).tune(dry_run=True).articles[0].status == "fine"
 
 
 @pytest.mark.parametrize(
@@ -256,17 +256,17 @@ def test_status_says_what_is_dear(tmp_path: Path) -> None:
 def test_a_dry_run_says_what_would_be_written_and_a_fine_table_is_left_alone(tmp_path: Path) -> None:
     network = Network(tmp_path)
     hq = network.root("hq")
-    (fine,) = mergerepl.tune(hq).articles
+    (fine,) = mergerepl.Replica(hq).tune().articles
     assert (fine.status, fine.reasons, fine.version) == ("fine", (), None)
     table = dear(network)
     with lease(hq, purpose="another agent"):
-        result = mergerepl.tune(hq, dry_run=True)
+        result = mergerepl.Replica(hq).tune(dry_run=True)
         with pytest.raises(LeaseError, match="another agent"):
-            mergerepl.tune(hq)
+            mergerepl.Replica(hq).tune()
     (planned,) = result.articles
     assert (planned.status, planned.largest_bytes_before, planned.version) == ("planned", 300 * MIB, None)
     assert "files of up to 300 MiB" in planned.reasons[0]
-    (named,) = mergerepl.tune(hq, articles=["orders"], file_bytes=200 * MIB).articles
+    (named,) = mergerepl.Replica(hq).tune("orders", file_bytes=200 * MIB).articles
     assert named.status == "fine"
     assert open_table(table).version == 1
 
@@ -276,7 +276,7 @@ def test_a_session_that_was_interrupted_is_finished_before(tmp_path: Path) -> No
     dear(network)
     (network.root("hq") / "_mergerepl" / "staging" / "s1").mkdir(parents=True)
     with pytest.raises(StoreError, match="Run `mergerepl sync` first"):
-        mergerepl.tune(network.root("hq"))
+        mergerepl.Replica(network.root("hq")).tune()
 
 
 def test_the_last_update_by_delta_rs_is_named_if_it_is_compared_whole(tmp_path: Path) -> None:

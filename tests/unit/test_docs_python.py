@@ -44,7 +44,11 @@ def stated(name: str) -> Any:
 def members(kind: type) -> dict[str, Any]:
     """What a class has of its own besides its fields: the signatures of methods and properties, the values of constants."""
     fields = getattr(kind, "__dataclass_fields__", {})
-    own = {name: getattr(each, "fget", each) for name, each in vars(kind).items() if name not in fields}
+    own = {
+        name: getattr(each, "fget", getattr(each, "__func__", each))
+        for name, each in vars(kind).items()
+        if name not in fields
+    }
     public = {name: each for name, each in own.items() if not name.startswith("_")}
     return {name: inspect.signature(each) if callable(each) else each for name, each in public.items()}
 

@@ -188,25 +188,50 @@ MAY_IMPORT: dict[str, set[str]] = {
     # Of publishing, the steps of `apply` and how tables are copied.
     "mergerepl.transactional": BASE
     | {"mergerepl.logreader", "mergerepl.publish.snapshot", "mergerepl.publish.steps"},
-    # What a call is about: projects, files and roots.
-    "mergerepl.targets": BASE
+    # The public objects of a place: what is there, and one method for each task.
+    "mergerepl.places": {"mergerepl.config", "mergerepl.errors", "mergerepl.roots", "mergerepl.settings"},
+    "mergerepl.calls": {"mergerepl.errors", "mergerepl.spark.callers", "mergerepl.store"},
+    "mergerepl.sessions": BASE
+    | FEATURES
+    | {"mergerepl.calls", "mergerepl.merge.session", "mergerepl.places", "mergerepl.transactional"},
+    "mergerepl.products": {"mergerepl.places", "mergerepl.sessions", "mergerepl.transactional"},
+    "mergerepl.replicas": BASE
+    | FEATURES
+    | {"mergerepl.calls", "mergerepl.monitoring.tune", "mergerepl.sessions"},
+    "mergerepl.project": BASE
     | FEATURES
     | {
-        "mergerepl.agents.agent_socket",
+        "mergerepl.calls",
         "mergerepl.tracking.sweep",
-        "mergerepl.merge.session",
         "mergerepl.config",
+        "mergerepl.merge.session",
+        "mergerepl.places",
+        "mergerepl.products",
+        "mergerepl.replicas",
+        "mergerepl.sessions",
         "mergerepl.transactional",
+    },
+    "mergerepl.targets": {
+        "mergerepl.agents.agent_socket",
+        "mergerepl.config",
+        "mergerepl.errors",
+        "mergerepl.places",
+        "mergerepl.project",
+        "mergerepl.roots",
+        "mergerepl.sessions",
+        "mergerepl.store",
     },
     "mergerepl.api": BASE
     | FEATURES
     | {
-        "mergerepl.monitoring.tune",
-        "mergerepl.merge.session",
+        "mergerepl.calls",
         "mergerepl.cdc",
         "mergerepl.conflict_tools.html_page",
+        "mergerepl.merge.session",
+        "mergerepl.project",
+        "mergerepl.replicas",
+        "mergerepl.sessions",
         "mergerepl.targets",
-        "mergerepl.transactional",
     },
     "mergerepl.monitoring.doctor": BASE | {"mergerepl.spark", "mergerepl.monitoring.cost"},
     "mergerepl.cli.demo": BASE
@@ -216,6 +241,9 @@ MAY_IMPORT: dict[str, set[str]] = {
         "mergerepl",
         "mergerepl.api",
         "mergerepl.cdc",
+        "mergerepl.places",
+        "mergerepl.project",
+        "mergerepl.replicas",
         "mergerepl.config",
         "mergerepl.cli.demo",
         "mergerepl.monitoring.doctor",
@@ -437,7 +465,14 @@ NO_REPLICA_FILES = {
         "mergerepl.monitoring.doctor",
         "mergerepl.spark",
     ),
-    *("mergerepl.failpoints", "mergerepl.roots", "mergerepl.api", "mergerepl.targets"),
+    *(
+        "mergerepl.failpoints",
+        "mergerepl.roots",
+        "mergerepl.api",
+        "mergerepl.places",
+        "mergerepl.sessions",
+        "mergerepl.targets",
+    ),
     *("mergerepl.conflict_tools.export", "mergerepl.merge.resolvers.functions"),
 }
 """Modules for files of this machine: the file of a publication or an agent, scratch folders, JARs, where a root leads."""

@@ -88,7 +88,7 @@ def test_only_the_publication_that_is_asked_for_is_compared(two_publications: Pa
 
 def test_a_session_is_validated_by_its_publication(two_publications: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(
-        "mergerepl.api._session", lambda item, *_: nothing_to_do(item.subscriber, item.publication)
+        "mergerepl.sessions._session", lambda item, *_: nothing_to_do(item.subscriber, item.publication)
     )
     result = api.sync(two_publications, validate="rowcount")
     found = [

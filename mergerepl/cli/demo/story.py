@@ -128,9 +128,9 @@ def _publish(sites: Sites, tables: Mapping[str, Any], emit: Emit) -> api.Project
     project = api.load(file)
     result = project.apply()
     shown = Shown(("article", "key", "tracking", *(f">rows at {site}" for site in SITES)))
-    for article in project.publication.articles:
+    for article in TABLES:
         rows = (sites.table(site, article.name).to_pyarrow_dataset().count_rows() for site in SITES)
-        shown.add(article.name, ", ".join(article.identity), str(article.tracking), *rows)
+        shown.add(article.name, ", ".join(article.key), article.tracking, *rows)
     emit(shown)
     emit(f"mergerepl apply {FILE}: {len(result.steps)} steps in {result.duration_s:.1f} s.")
     return project

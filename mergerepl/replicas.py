@@ -1,0 +1,163 @@
+"""`Replica`: one folder of a place, with the tasks on its tables and rows."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Mapping
+from contextlib import AbstractContextManager, ExitStack, contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from mergerepl import roots
+from mergerepl.calls import Caller, methods_of_caller
+from mergerepl.errors import ConfigurationError
+from mergerepl.model.progress import NoProgress, Progress
+from mergerepl.model.results import PartitionInfo, RowInfo, TuneResult
+from mergerepl.sessions import root_of
+from mergerepl.store.lease import lease, replica_root
+from mergerepl.store.location import Location
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+
+@methods_of_caller
+class Replica(Caller):
+    """A folder of tables that are replicated, captured or tracked: a publisher, a subscriber, a database.
+
+    Args:
+        path: The folder.
+        spark: The session to work in; None: the running one, else an embedded one that starts when it is needed.
+        lock_wait_s: Seconds to wait for another process that holds the folder.
+
+    Raises: ConfigurationError if the folder does not exist.
+    """
+
+    def __init__(
+        self, path: str | os.PathLike[str], *, spark: SparkSession | None = None, lock_wait_s: float = 0.0
+    ) -> None:
+        super().__init__(spark, lock_wait_s)
+        self.root: Location = root_of(path)
+
+    def __repr__(self) -> str:
+        return f"Replica({str(self.root)!r})"
+
+    @property
+    def partitions(self) -> Partitions:
+        """The partitions of its publications with row filters."""
+        return Partitions(self)
+
+    def lock(self, *, wait_s: float = 60.0) -> AbstractContextManager[None]:
+        """Hold the replica while a job of yours writes its tables; `with replica.lock(): …`.
+
+        Raises: LeaseError naming the holder if it is still held after the wait (run again); StoreError if the folder
+            cannot be written.
+        """
+        return lock(str(self.root), wait_s=wait_s)
+
+    def row(self, table: str, *, key: Mapping[str, str], publication: str | None = None) -> RowInfo:
+        """Return lineage and colv1 of one row at every replica of the publication, as sp_showrowreplicainfo does.
+
+        Starts a JVM only for tables that delta-rs cannot read, such as those with deletion vectors.
+
+        Args:
+            table: Name of the article.
+            key: Column to value as text, one for each column that identifies a row.
+            publication: Its name, if several publications have the article.
+
+        Returns: The row at each replica in reach; the others are named in `out_of_reach`.
+
+        Raises: ConfigurationError if a name is unknown or the key does not fit; PublicationError, StoreError.
+        """
+        from mergerepl.monitoring.row import row_info
+
+        return row_info(self.root, article=table, key=key, publication=publication)
+
+    def tune(
+        self,
+        *tables: str,
+        file_bytes: int = 128 * 1024**2,
+        dry_run: bool = False,
+        progress: Progress | None = None,
+    ) -> TuneResult:
+        """Rewrite tables whose file layout slows small changes; without names all of them. No row changes.
+
+        Args:
+            tables: Names of articles.
+            file_bytes: The approximate size of the new files; files up to twice as large are kept.
+            dry_run: Write nothing; no JVM starts.
+            progress: Receives each table.
+
+        Raises: ConfigurationError; StoreError if a session is staged or a table cannot be written; PublicationError if
+            Delta refuses a property; EngineError; LeaseError, CommitConflictError (run again: each table is written
+            whole or not at all).
+        """
+        from mergerepl.monitoring.tune import tune_replica
+
+        if file_bytes < 1:
+            raise ConfigurationError("The size of files is out of range: give one above 0.")
+        return tune_replica(
+            self.root,
+            articles=tables,
+            file_bytes=file_bytes,
+            dry_run=dry_run,
+            progress=progress or NoProgress(),
+        )
+
+
+@methods_of_caller
+class Partitions(Caller):
+    """The partitions of a publisher's publications with row filters (`sp_addmergepartition`). No method starts Java."""
+
+    def __init__(self, at: Replica) -> None:
+        super().__init__(at.spark, at.lock_wait_s)
+        self._root = at.root
+
+    def list(self, *, publication: str | None = None) -> tuple[PartitionInfo, ...]:
+        """Return the active partitions of all publications with row filters, or of one.
+
+        Raises: ConfigurationError if the folder is not a replica, or publishes nothing of that name with row filters.
+        """
+        from mergerepl.publish.partitions import list_partitions
+
+        return list_partitions(self._root, publication=publication)
+
+    def add(
+        self, *, host_name: str | None = None, suser_sname: str | None = None, publication: str | None = None
+    ) -> PartitionInfo:
+        """Add a partition before its first subscription, and return it; an existing one is returned unchanged.
+
+        Raises: ConfigurationError; PublicationError if the filters need another value, or cannot use this one;
+            LeaseError (run again).
+        """
+        from mergerepl.filters.clause import SessionFunction
+        from mergerepl.publish.partitions import add
+
+        values = {SessionFunction.HOST_NAME: host_name, SessionFunction.SUSER_SNAME: suser_sname}
+        return add(self._root, values, publication=publication)
+
+    def drop(self, partition_id: int) -> PartitionInfo:
+        """Drop a partition without an active subscription, and return it.
+
+        Raises: ConfigurationError if it does not exist; PublicationError if it is in use; LeaseError (run again).
+        """
+        from mergerepl.publish.partitions import drop
+
+        return drop(self._root, partition_id)
+
+
+@contextmanager
+def lock(*paths: str | Path, wait_s: float = 60.0) -> Iterator[None]:
+    """Hold the replicas of these paths (roots or tables) while writing, so that no agent writes at the same time.
+
+    On a local path Delta's commits are not mutually exclusive between processes; the agent takes this lock too.
+    `wait_s`: seconds to wait for another holder.
+
+    Raises: LeaseError naming the holder if a replica is still held after the wait (run again); ConfigurationError if a
+        path cannot be a replica; StoreError if a folder cannot be written.
+    """
+    held = sorted({replica_root(Location.of(roots.parse(os.fspath(path)))) for path in paths})
+    with ExitStack() as stack:
+        for root in held:
+            stack.enter_context(lease(root, purpose="a user job", wait_s=wait_s))
+        yield

@@ -1,0 +1,353 @@
+"""The sessions of one `sync`: merge sessions of the chosen subscriptions, and distributions of transactional ones."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import TYPE_CHECKING, Any, Literal, TypeVar, get_args
+
+from mergerepl import roots
+from mergerepl.calls import require_choice
+from mergerepl.errors import ConfigurationError, LeaseError, MergeReplError
+from mergerepl.model.folders import Capture, FolderTracking
+from mergerepl.model.progress import NoProgress, Progress
+from mergerepl.model.publication import Publication
+from mergerepl.model.results import PhaseCounts, SessionResult, SyncResult
+from mergerepl.model.transactional import TransactionalPublication
+from mergerepl.places import MERGE, TRANSACTIONAL, TYPES, types_at
+from mergerepl.store.lease import WAIT_S
+from mergerepl.store.location import Location
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+Direction = Literal["both", "upload", "download"]
+Level = Literal["rowcount", "checksum"]
+Engine = Literal["spark", "auto"]
+Document = Publication | TransactionalPublication | Capture | FolderTracking
+"""What a project file states, one of its parts."""
+Item = Document | Location
+"""A document, or the root of a replica."""
+T = TypeVar("T")
+
+SILENT_WAIT_S, LOCK_WAIT_S = 2.0, 60.0
+"""Seconds that a transactional `sync` waits for another one: before it reports the wait, and after that."""
+
+NO_SUBSCRIPTION = "There is no subscription. Add `subscriptions:` to the file and run `mergerepl apply`."
+
+
+@dataclass(frozen=True)
+class Target:
+    """One merge subscription: both replica roots and the publication."""
+
+    publisher: Location
+    subscriber: Location
+    publication: str
+    engine: str = "auto"
+
+
+@dataclass(frozen=True)
+class Distribution:
+    """The transactional subscriptions of a publisher; None: of all its publications, to all subscribers."""
+
+    publisher: Location
+    publication: str | None = None
+    subscriber: str | None = None
+
+
+def root_of(replica: str | os.PathLike[str]) -> Location:
+    """Return the folder of a replica. Messages about an invalid text mask its credentials."""
+    return Location.of(roots.existing(os.fspath(replica)))
+
+
+def merge_targets(items: Sequence[Item], chosen: Collection[str] | None = None) -> list[Target]:
+    """Return the merge subscriptions of items, each once; `chosen`: only those with one of these roots.
+
+    Raises: ConfigurationError if a root is not a replica.
+    """
+    found = {
+        (each.publisher, each.subscriber, each.publication): each for item in items for each in _merge(item)
+    }
+    return [
+        each
+        for each in found.values()
+        # The recorded folder may have become a link to the new place; a chosen one has no links.
+        if chosen is None or {str(each.publisher), os.path.realpath(each.subscriber)} & set(chosen)
+    ]
+
+
+def _merge(item: Item) -> list[Target]:
+    if isinstance(item, Publication):
+        publisher = Location.of(roots.parse(item.publisher))
+        return [
+            Target(publisher, Location.of(roots.parse(each.subscriber)), item.name, item.engine)
+            for each in item.subscriptions
+        ]
+    if not isinstance(item, Location) or (MERGE not in types_at(item) and types_at(item)):
+        return []
+    from mergerepl.monitoring.quiet import noted_subscriptions
+
+    noted = noted_subscriptions(item)
+    if noted is None:
+        from mergerepl.replica.subscription import subscriptions_of_root
+
+        noted = subscriptions_of_root(item)
+    return [Target(*each) for each in noted]
+
+
+def distributions(items: Sequence[Item], chosen: Collection[str] | None = None) -> list[Distribution]:
+    """Return the transactional subscriptions of items; `chosen`: only those with one of these roots."""
+    found = [each for item in items for each in _distributions(item)]
+    if chosen is None:
+        return found
+    narrowed = []
+    for each in found:
+        if str(each.publisher) in chosen:
+            narrowed.append(each)
+            continue
+        subscribers = {row for row in _subscribers(each) if row in chosen}
+        narrowed += [replace(each, subscriber=subscriber) for subscriber in sorted(subscribers)]
+    return narrowed
+
+
+def _distributions(item: Item) -> list[Distribution]:
+    if isinstance(item, TransactionalPublication):
+        return [Distribution(Location.of(roots.parse(item.publisher)), item.name)]
+    if not isinstance(item, Location) or TRANSACTIONAL not in types_at(item):
+        return []
+    from mergerepl.transactional.catalog import Distributor, Subscriber
+
+    if Distributor(item).is_there:
+        return [Distribution(item)]
+    received = Subscriber(item).positions()
+    return [Distribution(Location.of(row.publisher), row.publication, str(item)) for row in received]
+
+
+def _subscribers(of: Distribution) -> list[str]:
+    from mergerepl.transactional.catalog import Distributor, subscriptions_of
+
+    found = subscriptions_of(Distributor(of.publisher), publication=of.publication)
+    return [row.subscriber for _, row in found if of.subscriber in (None, row.subscriber)]
+
+
+def require_options(
+    direction: Direction, engine: Engine | None, validate: Level | None, *, dry_run: bool
+) -> None:
+    """Refuse options that no type of publication takes.
+
+    Raises: ConfigurationError.
+    """
+    require_choice("direction", direction, get_args(Direction))
+    if engine is not None:
+        require_choice("engine", engine, get_args(Engine))
+    if validate is not None:
+        require_choice("level of validation", validate, get_args(Level))
+        if dry_run:
+            raise ConfigurationError(
+                "A dry run changes nothing that could be validated afterwards: leave out `validate`, or run "
+                "`mergerepl validate` by itself."
+            )
+
+
+def synchronize(
+    items: Sequence[Item],
+    *,
+    chosen: Collection[str] | None = None,
+    types: Collection[str] = TYPES,
+    direction: Direction = "both",
+    dry_run: bool = False,
+    validate: Level | None = None,
+    engine: Engine | None = None,
+    streams: int | None = None,
+    skip_errors: Sequence[int] = (),
+    procedures: Sequence[str] = (),
+    long_running: bool = False,
+    progress: Progress | None = None,
+) -> SyncResult:
+    """Run the sessions of `Project.sync`; `long_running` tunes the embedded engine for many of them."""
+    require_options(direction, engine, validate, dry_run=dry_run)
+    one_way = distributions(items, chosen) if TRANSACTIONAL in types else []
+    targets = merge_targets(items, chosen) if MERGE in types else []
+    if one_way:
+        _refuse(
+            "A transactional publication goes one way, and its log is read as it is",
+            {
+                "--direction": direction != "both",
+                "--dry-run": dry_run,
+                "--validate": validate is not None,
+                "--engine": engine is not None,
+            },
+        )
+    elif streams is not None or skip_errors or procedures:
+        _refuse(
+            "No transactional publication is synchronized here",
+            {
+                "--streams": streams is not None,
+                "--skip-errors": bool(skip_errors),
+                "--procedures": bool(procedures),
+            },
+        )
+    if not targets and not one_way:
+        raise ConfigurationError(NO_SUBSCRIPTION)
+    shown = progress or NoProgress()
+    is_only = len(targets) == 1 and not one_way
+    sessions = [
+        _reported(item, direction, dry_run, validate, engine, long_running, shown, is_only=is_only)
+        for item in targets
+    ]
+    if procedures:
+        from mergerepl.transactional.procedures import load
+
+        load(procedures)
+    options = {"streams": streams, "skip_errors": list(skip_errors) or None}
+    for each in one_way:
+        sessions += _distributed(each, options, shown)
+    if not sessions:
+        raise ConfigurationError(NO_SUBSCRIPTION)
+    return SyncResult(sessions[0].publication, tuple(sessions))
+
+
+def _refuse(reason: str, options: dict[str, bool]) -> None:
+    given = [f"`{name}`" for name, is_given in options.items() if is_given]
+    if given:
+        raise ConfigurationError(f"{reason}: leave out {', '.join(given)}.")
+
+
+def _reported(
+    item: Target,
+    direction: Direction,
+    dry_run: bool,
+    validate: Level | None,
+    engine: Engine | None,
+    long_running: bool,
+    progress: Progress,
+    *,
+    is_only: bool,
+) -> SessionResult:
+    """Run one session; its error is its result, unless it is the only one."""
+    started = time.monotonic()
+    done: SessionResult | None = None
+    try:
+        chosen = item if engine is None else replace(item, engine=engine)
+        done = _session(chosen, direction, dry_run, long_running, progress)
+        if validate is None:
+            return done
+        from mergerepl.monitoring.validate import validate_subscription
+
+        found = validate_subscription(item.publisher, item.subscriber, item.publication, validate)
+        return replace(done, validation=found)
+    except MergeReplError as error:
+        if is_only:
+            raise
+        if done is not None:
+            return replace(done, error=error.details())
+        took = round(time.monotonic() - started, 3)
+        return SessionResult(
+            item.publication, str(item.subscriber), "failed", duration_s=took, error=error.details()
+        )
+
+
+def _session(
+    item: Target, direction: Direction, dry_run: bool, long_running: bool, progress: Progress
+) -> SessionResult:
+    from mergerepl.monitoring.quiet import (
+        nothing_to_do,
+        remember_quiet,
+        remember_subscriptions,
+        waiting_if_quiet,
+    )
+
+    place = (item.publisher, item.subscriber, item.publication, direction)
+    waiting = None if dry_run else waiting_if_quiet(*place)
+    if waiting is not None:
+        return nothing_to_do(item.subscriber, item.publication, waiting)
+    from mergerepl.merge.session.merge_session import SessionRequest, merge_session
+    from mergerepl.merge.session.session_history import record_unreached
+    from mergerepl.replica.subscription import find_subscription
+
+    name = item.publication
+    try:
+        publisher, subscriber, row = find_subscription(item.publisher, item.subscriber, name)
+    except MergeReplError as error:
+        if not dry_run:
+            record_unreached(item.publisher, item.subscriber, name, error)
+        raise
+
+    def spark_of() -> SparkSession:
+        from mergerepl.spark import session as engine
+
+        return engine.session(long_running=long_running)
+
+    request = SessionRequest(
+        publisher,
+        subscriber,
+        row,
+        name,
+        spark_of,
+        progress,
+        engine=item.engine,
+        upload=direction != "download",
+        download=direction != "upload",
+    )
+    if dry_run:
+        from mergerepl.merge.session.preview import preview_session
+
+        return preview_session(request)
+    result = merge_session(request, lease_wait_s=WAIT_S.get())
+    if result.status == "nothing_to_do":
+        # Another `apply` may have run while the session waited for its leases.
+        remember_quiet(publisher.reread(), subscriber.reread(), name, direction, waiting=result.waiting)
+        remember_subscriptions(publisher.root)
+    return result
+
+
+def _distributed(
+    item: Distribution, options: Mapping[str, Any], progress: Progress
+) -> Iterator[SessionResult]:
+    """Read the log of a publisher, then run its distribution agents; each is reported as a session that downloads."""
+    from mergerepl.transactional import agents, log_reader
+    from mergerepl.transactional.catalog import distributor_at, subscriptions_of
+    from mergerepl.transactional.refusals import require_streams
+
+    root = item.publisher
+    require_streams(options["streams"])
+    _saying_who_works(lambda wait_s: log_reader.logreader(root, lock_wait_s=wait_s), progress)
+    distributor = distributor_at(root)
+    found = subscriptions_of(distributor, subscriber=item.subscriber, publication=item.publication)
+    for name, row in found:
+        started = time.monotonic()
+        try:
+            agent = partial(agents.run_agent, distributor, name, row, log_reader.spark_of(None), **options)
+            done = _saying_who_works(lambda wait_s, run=agent: run(lock_wait_s=wait_s), progress)  # type: ignore[misc]
+        except MergeReplError as error:
+            if len(found) == 1:
+                raise
+            took = round(time.monotonic() - started, 3)
+            yield SessionResult(name, row.subscriber, "failed", duration_s=took, error=error.details())
+            continue
+        yield SessionResult(
+            name,
+            row.subscriber,
+            "succeeded" if done.transactions else "nothing_to_do",
+            download=PhaseCounts(done.inserts, done.updates, done.deletes),
+            duration_s=round(time.monotonic() - started, 3),
+        )
+        if done.transactions:
+            from mergerepl.transactional import cleaning
+
+            cleaning.clean_up_once_a_day(root)
+    log_reader.require_read(distributor, item.publication)
+
+
+def _saying_who_works(work: Callable[[float], T], progress: Progress) -> T:
+    """Run work that waits for a lock, by default for a minute. After two seconds, report the holder."""
+    if wait_s := WAIT_S.get():
+        return work(wait_s)
+    try:
+        return work(SILENT_WAIT_S)
+    except LeaseError as error:
+        progress.step(f"wait for a minute: {error.message}")
+        return work(LOCK_WAIT_S)
