@@ -64,7 +64,7 @@ def source_of(source_name: str, source_schema: str) -> tuple[str, str, str]:
 
 def checked(
     database: Database,
-    state: LogState,
+    state: LogState | None,
     path: str,
     schema: str,
     name: str,
@@ -77,15 +77,17 @@ def checked(
 ) -> NewInstance:
     """Return the arguments with their defaults: `published(path)` is the key of the article that publishes a table.
 
+    `state` is None for a folder without a log reader.
+
     Raises: CdcUsageError.
     """
     folder = database.root / path
     if not is_delta_table(folder):
         raise CdcUsageError.no_such_source(path, f"'{folder}' is no Delta table")
     table = open_table(folder)
-    instances = database.instances()
+    instances = database.instances() if database.is_enabled else []
     instance = _instance_name(database, capture_instance or f"{schema}_{name}".replace("/", "_"), instances)
-    known = state.source_at(path)
+    known = None if state is None else state.source_at(path)
     same = [each for each in instances if known and each.source_object_id == known.source_object_id]
     if len(same) >= 2:
         raise CdcUsageError.two_instances(path, [each.capture_instance for each in same])

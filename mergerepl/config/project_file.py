@@ -200,7 +200,18 @@ def _transactional(stated: TransactionalKeys, check: "_Check", folder: Path) -> 
 
 def _capture(stated: CaptureKeys, check: "_Check", folder: Path) -> Capture:
     root = _existing(stated.root, check, ("root",), folder)
-    names = [each.name or each.table.replace("/", "_") for each in stated.tables]
+    tables = tuple(
+        TableCapture(
+            each.table,
+            None if each.key is None else tuple(each.key),
+            None if each.columns is None else tuple(each.columns),
+            each.name,
+            each.net,
+            each.on_gap,
+        )
+        for each in stated.tables
+    )
+    names = [each.instance for each in tables]
     check.unique(names, lambda index: ("tables", index, "name"), "an instance")
     for index, each in enumerate(stated.tables):
         if sum(other.table == each.table for other in stated.tables) > 2:
@@ -216,17 +227,7 @@ def _capture(stated: CaptureKeys, check: "_Check", folder: Path) -> Capture:
     jobs = {"capture": reading, "cleanup": cleaning}
     return Capture(
         root,
-        tuple(
-            TableCapture(
-                each.table,
-                None if each.key is None else tuple(each.key),
-                None if each.columns is None else tuple(each.columns),
-                each.name,
-                each.net,
-                each.on_gap,
-            )
-            for each in stated.tables
-        ),
+        tables,
         stated.log_retention,
         {name: parameters for name, parameters in jobs.items() if parameters},
     )

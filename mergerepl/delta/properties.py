@@ -59,7 +59,7 @@ def retention_properties(properties: Mapping[str, str], retention: timedelta) ->
         for name, default in _DEFAULTS.items()
     }
     wanted = {
-        name: _interval_text(retention)
+        name: f"interval {interval_text(retention)}"
         for name, length in lengths.items()
         if length is not None and length < retention
     }
@@ -69,9 +69,10 @@ def retention_properties(properties: Mapping[str, str], retention: timedelta) ->
     return wanted
 
 
-def _interval_text(length: timedelta) -> str:
+def interval_text(length: timedelta) -> str:
+    """Return a length of time in whole days or hours, rounded up: `14 days`."""
     hours = -(-int(length.total_seconds()) // 3600)
-    return f"interval {hours // 24} days" if hours % 24 == 0 else f"interval {hours} hours"
+    return f"{hours // 24} days" if hours % 24 == 0 else f"{hours} hours"
 
 
 def missing_properties(table: TableState, retention: timedelta) -> dict[str, str]:

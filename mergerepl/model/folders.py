@@ -18,6 +18,11 @@ class TableCapture:
     net: bool | None = None
     on_gap: str = "compare"
 
+    @property
+    def instance(self) -> str:
+        """The name of the capture instance."""
+        return self.name or f"{'' if '/' in self.table else 'dbo_'}{self.table.replace('/', '_')}"
+
 
 @dataclass(frozen=True)
 class Capture:

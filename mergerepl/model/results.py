@@ -189,11 +189,15 @@ class SyncResult:
 
 @dataclass(frozen=True)
 class PlanStep:
-    """One thing `apply` does (or, dry, would do), such as `publish`, `orders`, `turn Change Data Feed on`."""
+    """One thing `apply` does (or, dry, would do), such as `publish`, `orders`, `turn Change Data Feed on`.
+
+    `removes_rows`: it removes rows that cannot be brought back, such as those of a change table.
+    """
 
     action: str
     object: str
     detail: str
+    removes_rows: bool = False
 
 
 @dataclass(frozen=True)

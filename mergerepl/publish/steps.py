@@ -33,11 +33,12 @@ class Step(Generic[RunT]):
     detail: str
     run: Callable[[RunT], Any]
     check: Callable[[RunT], Any] | None = None
+    removes_rows: bool = False
 
     @property
     def plan(self) -> PlanStep:
         """The line in the plan."""
-        return PlanStep(self.action, self.object, self.detail)
+        return PlanStep(self.action, self.object, self.detail, self.removes_rows)
 
 
 def check_steps(steps: Sequence[Step[RunT]], run: RunT) -> None:

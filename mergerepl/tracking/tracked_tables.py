@@ -84,7 +84,7 @@ def enable(
                 raise TrackingError.other_key(name, known.key)
             sweep(session)
             return _change_options(session, known, options, foreign)
-        facts = _checked_facts(database, name, key_type, key)
+        facts = check(session, name, key_type, key)
         types = tuple(key_type_of(each, key_type) for each in map(facts.field, key) if each is not None)
         wanted = TrackedTable(
             name,
@@ -98,10 +98,6 @@ def enable(
             datetime.now(UTC),
             None,
         )
-        last_bsn = (
-            counters.read_counters(database.root).last_bsn if counters.is_database(database.root) else 0
-        )
-        _check_rows(session.spark, wanted, facts, last_bsn)
         counters.create_database(database.root)
         create_tables(database, retention=retention)
         sweep(session)
@@ -110,6 +106,18 @@ def enable(
         _add_columns(session.spark, facts, mark)
         wanted = replace(wanted, enabled_version=head_version(facts.path))
         return _enabled(session, wanted)
+
+
+def check(session: Session, name: str, key_type: TrackingKeyType, key: Sequence[str]) -> TableState:
+    """Return the facts of a table that can be tracked; its keys and stamps are read.
+
+    Raises: TrackingError.
+    """
+    root = session.database.root
+    facts = _checked_facts(session.database, name, key_type, key)
+    last_bsn = counters.read_counters(root).last_bsn if counters.is_database(root) else 0
+    _check_rows(session.spark, name, key_type, key, facts, last_bsn)
+    return facts
 
 
 def _checked_facts(
@@ -176,23 +184,28 @@ def _check_key_column(facts: TableState, name: str, column: str, key_type: Track
         raise TrackingError.cannot_enable(name, f"key column '{column}': {why}", "Choose another key.")
 
 
-def _check_rows(spark: SparkSession, wanted: TrackedTable, facts: TableState, last_bsn: int) -> None:
+def _check_rows(
+    spark: SparkSession,
+    name: str,
+    key_type: TrackingKeyType,
+    key: Sequence[str],
+    facts: TableState,
+    last_bsn: int,
+) -> None:
     """Check keys and, for existing tracking columns, that their stamps are of this database."""
     away = foreign_file(spark, facts.path, facts.version)
     if away is not None:
         raise TrackingError.cannot_enable(
-            wanted.name,
-            f"it is a shallow clone: its file '{away}' lies elsewhere",
-            "Make a copy of its rows.",
+            name, f"it is a shallow clone: its file '{away}' lies elsewhere", "Make a copy of its rows."
         )
     stamps = {}
     if facts.field(CHANGE_BSN) is not None:
         stamps = {_OTHER_STAMPS: F.max(CHANGE_BSN) > packed_literal(last_bsn)}
     found = bad_keys(
         read_version(spark, facts.path, facts.version),
-        wanted.key,
+        key,
         most=_NAMED_KEYS,
-        is_guid=wanted.key_type is TrackingKeyType.GUID,
+        is_guid=key_type is TrackingKeyType.GUID,
         also=stamps,
     )
     if found:
@@ -200,7 +213,7 @@ def _check_rows(spark: SparkSession, wanted: TrackedTable, facts: TableState, la
         if found[0].reason == _OTHER_STAMPS:
             remedy = "Drop the three columns whose names begin with __sys first."
         raise TrackingError.cannot_enable(
-            wanted.name,
+            name,
             f"{_BAD_KEYS.get(found[0].reason, found[0].reason)}: {', '.join(key_texts([each.values for each in found]))}",
             remedy,
         )

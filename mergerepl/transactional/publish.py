@@ -178,7 +178,13 @@ def _article_steps(
                 "Take the subscriptions out of the file and apply; put them back with the article and apply.",
             )
     steps = [
-        Step("drop", name, "its commands go, its table stays", partial(_drop, stored.articles[name]))
+        Step(
+            "drop",
+            name,
+            "its commands go, its table stays",
+            partial(_drop, stored.articles[name]),
+            removes_rows=True,
+        )
         for name in leaving
     ]
     if new:

@@ -155,11 +155,11 @@ MAY_IMPORT: dict[str, set[str]] = {
     # The agent first finishes decided transactions of a tracked folder: that module of `tracking` alone.
     "mergerepl.merge.session": BASE | PHASES | FEATURES | {"mergerepl.tracking.sweep"},
     # Other replication products stand on the base alone.
-    "mergerepl.tracking": BASE,
+    "mergerepl.tracking": BASE | {"mergerepl.publish.steps"},
     # What Change Data Capture and transactional replication share; it knows its consumers by their interface alone, and
     # loads them by name (`consumers.PRODUCTS`).
     "mergerepl.logreader": BASE,
-    "mergerepl.cdc": BASE | {"mergerepl.logreader"},
+    "mergerepl.cdc": BASE | {"mergerepl.logreader", "mergerepl.publish.steps"},
     # The agent of the products that have jobs.
     "mergerepl.agents": BASE
     | {

@@ -109,7 +109,12 @@ def test_what_a_folder_does_not_state_stays_open(folder: Path) -> None:
         (CAPTURED, "retention: 2d", "alerts: []", "alerts is a key of a later version. Leave it out"),
         (CAPTURED, "maxtrans: 50", "maxtrans: 0", "jobs.capture.maxtrans is 0; it must be at least 1"),
         (CAPTURED, "maxtrans: 50", "threshold: 5", "jobs.capture.threshold is not a known key"),
-        (CAPTURED, "name: lines_2", "name: Orders", "is 'Orders', and an instance 'orders' is there already"),
+        (
+            CAPTURED,
+            "name: lines_2",
+            "name: DBO_orders",
+            "is 'DBO_orders', and an instance 'dbo_orders' is there already",
+        ),
         (CAPTURED, "on_gap: stop", "on_gap: halt", "it may be `compare`, `stop`"),
         (CAPTURED, "type: cdc", "type: cdd", "line 2: type is 'cdd'; did you mean `cdc`?"),
         (TRACKED, "table: notes", "table: orders", "is 'orders', and the table 'orders' is there already"),

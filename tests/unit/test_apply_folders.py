@@ -1,0 +1,264 @@
+"""`apply` of captured and tracked folders: pure differences, and runs that need no engine."""
+
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from mergerepl import cdc
+from mergerepl.cdc import apply as capture
+from mergerepl.cdc.apply import StoredInstance, apply_capture
+from mergerepl.cdc.job_rows import new_job
+from mergerepl.errors import MergeReplError
+from mergerepl.model.cdc import CaptureInstance
+from mergerepl.model.folders import Capture, FolderTracking, TableCapture, TableTracking
+from mergerepl.model.tracking import Foreign, TrackedTable, TrackingKeyType, TrackingOptions
+from mergerepl.spark import session as engine
+from mergerepl.store.location import Location
+from mergerepl.tracking import apply as tracking
+from tests.cdc.databases import new_table
+from tests.publish.publishing import table
+
+NOW = datetime(2026, 1, 1, tzinfo=UTC)
+ORDERS = TableCapture("orders", ("id",))
+CAPTURED = Capture("/hq", (ORDERS,))
+
+
+def instance(name: str, path: str = "orders", **settings: Any) -> StoredInstance:
+    """Return a stored instance of the columns id and qty by the key id."""
+    known = CaptureInstance(
+        source_schema="dbo",
+        source_table=path,
+        capture_instance=name,
+        object_id=1,
+        source_object_id=1,
+        start_lsn=bytes(10),
+        end_lsn=None,
+        supports_net_changes=True,
+        has_drop_pending=False,
+        role_name=None,
+        index_name=None,
+        filegroup_name=None,
+        create_date=NOW,
+        index_column_list=("id",),
+        captured_column_list=("id", "qty"),
+    )
+    return StoredInstance(path, replace(known, **settings), "compare")
+
+
+def captured(*instances: StoredInstance, **facts: Any) -> capture.Stored:
+    jobs = [new_job("", each, {}) for each in ("capture", "cleanup")]
+    known = {"instances": instances, "jobs": jobs, "log_retention": timedelta(days=7), **facts}
+    return capture.Stored(is_enabled=True, **known)
+
+
+def stated(**settings: Any) -> Capture:
+    return replace(CAPTURED, tables=(replace(ORDERS, **settings),))
+
+
+def jobs(**parameters: object) -> Capture:
+    return replace(CAPTURED, jobs={"capture": parameters})
+
+
+FIRST = captured(instance("dbo_orders"))
+SECOND = replace(ORDERS, name="orders_2")
+
+CAPTURES: dict[str, tuple[Capture, capture.Stored, list[str]]] = {
+    "a new folder": (
+        CAPTURED,
+        capture.Stored(),
+        [
+            "enable /hq: capture changes of its tables",
+            "capture dbo_orders: capture all columns of orders, by (id)",
+        ],
+    ),
+    "applied twice": (CAPTURED, FIRST, []),
+    "settings that are stated as they are": (
+        stated(name="DBO_Orders", columns=("QTY", "id"), net=True, on_gap="compare"),
+        FIRST,
+        [],
+    ),
+    "a second instance": (
+        replace(CAPTURED, tables=(ORDERS, SECOND)),
+        FIRST,
+        ["capture orders_2: capture all columns of orders, by (id)"],
+    ),
+    "an instance in place of another begins first": (
+        replace(CAPTURED, tables=(SECOND,)),
+        FIRST,
+        [
+            "capture orders_2: capture all columns of orders, by (id)",
+            "disable dbo_orders: end the capture of orders; its change rows go !",
+        ],
+    ),
+    "an instance in place of one of two begins when there is room": (
+        replace(CAPTURED, tables=(SECOND,)),
+        captured(instance("dbo_orders"), instance("old"), instance("dbo_lines", "lines")),
+        [
+            "disable dbo_orders: end the capture of orders; its change rows go !",
+            "disable old: end the capture of orders; its change rows go !",
+            "capture orders_2: capture all columns of orders, by (id)",
+            "disable dbo_lines: end the capture of lines; its change rows go !",
+        ],
+    ),
+    "retention of the log": (
+        replace(CAPTURED, log_retention=timedelta(days=8)),
+        FIRST,
+        ["change /hq: log_retention 7 days → 8 days"],
+    ),
+    "parameters of a job": (
+        jobs(maxtrans=50, pollinginterval=5),
+        FIRST,
+        ["change capture job: maxtrans 1000 → 50"],
+    ),
+    "a job of a shared log": (
+        jobs(maxtrans=50),
+        captured(instance("dbo_orders"), jobs=[new_job("", "logreader", {})], is_shared=True),
+        ["change logreader job: maxtrans 1000 → 50"],
+    ),
+    "a dropped job that the file states": (
+        jobs(maxtrans=1000),
+        captured(instance("dbo_orders"), jobs=[]),
+        ["change capture job: add it"],
+    ),
+}
+
+
+def lines(steps: Any) -> list[str]:
+    return [
+        f"{step.action} {step.object}: {step.detail}{' !' if step.removes_rows else ''}" for step in steps
+    ]
+
+
+@pytest.mark.parametrize("case", CAPTURES)
+def test_the_difference_of_a_captured_folder(case: str) -> None:
+    folder, found, expected = CAPTURES[case]
+    assert lines(capture.difference(folder, found)) == expected
+
+
+@pytest.mark.parametrize(
+    ("folder", "said"),
+    [
+        (stated(key=("qty",)), "its `key` differs from the file (it is ('id',))"),
+        (stated(columns=("id",)), "its `columns` differs"),
+        (stated(net=False), "its `net` differs"),
+        (stated(on_gap="stop"), "its `on_gap` differs"),
+        (stated(table="lines", name="dbo_orders"), "its `table` differs"),
+        (jobs(maxtrans=10**9), "maxtrans"),
+        (replace(CAPTURED, jobs={"cleanup": {"schedule": "25:00"}}), "schedule"),
+    ],
+)
+def test_a_refused_change_of_a_captured_folder(folder: Capture, said: str) -> None:
+    with pytest.raises(MergeReplError) as raised:
+        capture.difference(folder, FIRST)
+    assert said in raised.value.message
+    assert raised.value.exit_code == 2
+
+
+def test_a_folder_without_keys_is_captured_without_an_engine(replica_dir: Path) -> None:
+    before = engine.jvm_pid()
+    for name in ("orders", "lines"):
+        new_table(replica_dir, name, {})
+    both = Capture(
+        str(replica_dir),
+        (TableCapture("orders"), TableCapture("lines", columns=("id",))),
+        timedelta(days=7),
+        {"cleanup": {"retention": 60}},
+    )
+    planned = apply_capture(both, dry_run=True)
+    assert [step.action for step in planned.steps] == ["enable", "capture", "capture", "change"]
+    assert not (replica_dir / "_cdc").exists()
+    assert apply_capture(both).steps == planned.steps
+    assert apply_capture(both).steps == ()
+    known = {each.capture_instance: each for each in cdc.help_change_data_capture(replica_dir)}
+    assert known["dbo_lines"].captured_column_list == ("id",)
+    assert [job.retention for job in cdc.help_jobs(replica_dir)] == [None, 60]
+    # A refusal changes nothing: all steps are checked before the first one.
+    wrong = replace(both, tables=(TableCapture("lines", columns=("id",)), TableCapture("gone")))
+    for dry_run in (True, False):
+        with pytest.raises(cdc.CdcUsageError, match="is no Delta table"):
+            apply_capture(wrong, dry_run=dry_run)
+    assert len(cdc.help_change_data_capture(replica_dir)) == 2
+    changed = replace(
+        both, tables=both.tables[1:], log_retention=timedelta(days=6), jobs={"capture": {"maxtrans": 7}}
+    )
+    done = apply_capture(changed)
+    assert lines(done.steps) == [
+        f"change {replica_dir}: log_retention 7 days → 6 days",
+        "disable dbo_orders: end the capture of orders; its change rows go !",
+        "change capture job: maxtrans 1000 → 7",
+    ]
+    assert apply_capture(changed).steps == ()
+    assert [(job.maxtrans, job.starts) for job in cdc.help_jobs(replica_dir)] == [(7, 1), (None, 1)]
+    assert engine.jvm_pid() == before
+
+
+# ---- tracked folders
+
+NOTES = TableTracking("notes", ("id",))
+TRACKED = FolderTracking("/hq", (NOTES,))
+
+
+def tracked(name: str = "notes", **settings: Any) -> dict[str, TrackedTable]:
+    known = TrackedTable(
+        name,
+        TrackingOptions.ALL,
+        TrackingKeyType.PRIMARY_KEY,
+        ("id",),
+        ("bigint",),
+        "",
+        0,
+        Foreign.ADOPT,
+        NOW,
+        None,
+    )
+    return {name: replace(known, **settings)}
+
+
+PROPERTIES = {"delta.enableChangeDataFeed": "true", "delta.deletedFileRetentionDuration": "interval 14 days"}
+READY = table(Location.of("/hq/notes"), **PROPERTIES)
+MAPPED = table(Location.of("/hq/notes"), **PROPERTIES, **{"delta.columnMapping.mode": "name"})
+
+TRACKINGS: dict[str, tuple[FolderTracking, tracking.Stored, list[str]]] = {
+    "a new folder": (
+        TRACKED,
+        tracking.Stored(),
+        ["track notes: three columns are added; rows are identified by id"],
+    ),
+    "applied twice": (TRACKED, tracking.Stored(tracked(), {"notes": READY}), []),
+    "options": (
+        replace(TRACKED, tables=(replace(NOTES, options=TrackingOptions.DELETE),), foreign=Foreign.REFUSE),
+        tracking.Stored(tracked(), {"notes": READY}),
+        ["change notes: track ALL → DELETE, foreign adopt → refuse"],
+    ),
+    "a longer retention": (
+        replace(TRACKED, retention=timedelta(days=20)),
+        tracking.Stored(tracked(), {"notes": READY}),
+        ["change notes: keep removed files for 20 days"],
+    ),
+    "a table that leaves keeps its columns": (
+        replace(TRACKED, tables=()),
+        tracking.Stored(tracked(), {"notes": READY}),
+        ["untrack notes: end its tracking; its tombstones go, not its three columns !"],
+    ),
+    "a table with column mapping that leaves": (
+        replace(TRACKED, tables=()),
+        tracking.Stored(tracked(), {"notes": MAPPED}),
+        ["untrack notes: end its tracking; its tombstones go, its three columns !"],
+    ),
+}
+
+
+@pytest.mark.parametrize("case", TRACKINGS)
+def test_the_difference_of_a_tracked_folder(case: str) -> None:
+    folder, found, expected = TRACKINGS[case]
+    assert lines(tracking.difference(folder, found)) == expected
+
+
+@pytest.mark.parametrize("changed", [{"key": ("note",)}, {"is_guid": True}])
+def test_the_key_of_a_tracked_table_stays(changed: dict[str, Any]) -> None:
+    folder = replace(TRACKED, tables=(replace(NOTES, **changed),))
+    with pytest.raises(MergeReplError, match="key"):
+        tracking.difference(folder, tracking.Stored(tracked(), {"notes": READY}))
