@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from mergerepl import roots
 from mergerepl.calls import Caller, methods_of_caller
 from mergerepl.errors import ConfigurationError
-from mergerepl.model.folders import Capture, FolderTracking
+from mergerepl.model.folders import Capture, Document, FolderTracking
 from mergerepl.model.progress import NoProgress, Progress
 from mergerepl.model.publication import Publication
 from mergerepl.model.results import ApplyResult, SessionResult, SyncResult
@@ -27,7 +27,7 @@ from mergerepl.places import (
     find_places,
     named_root,
 )
-from mergerepl.sessions import Direction, Document, Engine, Item, Level, synchronize
+from mergerepl.sessions import Direction, Engine, Item, Level, synchronize
 from mergerepl.store.location import Location
 
 if TYPE_CHECKING:
@@ -41,7 +41,7 @@ class Project(Caller):
     """The publications and databases of a project file, of the folder of a replica, or of documents made in code.
 
     Args:
-        documents: `Publication`, `TransactionalPublication`.
+        documents: `Publication`, `TransactionalPublication`, `Capture`, `FolderTracking`.
         spark: The session to work in; None: the running one, else an embedded one that starts when it is needed.
         lock_wait_s: Seconds to wait for another process that holds a replica.
     """
@@ -134,14 +134,15 @@ class Project(Caller):
                 f"{self!r} is a folder, and `apply` needs a project file. Name one with `-f FILE`."
             )
         shown = progress or NoProgress()
-        for each in self.documents:
-            if type(each) not in _APPLY:
-                raise ConfigurationError(
-                    f"Applying a document of `type: {_TYPES[type(each)]}` is not built yet."
-                )
-        results = [_APPLY[type(each)](each, dry_run, shown) for each in self.documents]
-        if len(results) == 1:
-            return results[0]
+        if len(self.documents) == 1:
+            return _APPLY[type(self.documents[0])](self.documents[0], dry_run, shown)
+        # All documents are checked before the first one is applied.
+        results = [_APPLY[type(each)](each, True, shown) for each in self.documents]
+        if not dry_run:
+            results = [
+                _APPLY[type(each)](each, False, shown) if planned.steps else planned
+                for each, planned in zip(self.documents, results, strict=True)
+            ]
         return ApplyResult(
             ", ".join(each.publication for each in results),
             tuple(step for each in results for step in each.steps),
@@ -250,10 +251,10 @@ def _named_roots(document: Document) -> list[NamedRoot]:
     if isinstance(document, Capture | FolderTracking):
         return [named_root(document.root, kind, DATABASE)]
     ends = [
-        (document.publisher, PUBLISHER),
-        *((each.subscriber, SUBSCRIBER) for each in document.subscriptions),
+        (document.publisher, PUBLISHER, None),
+        *((each.subscriber, SUBSCRIBER, each.name) for each in document.subscriptions),
     ]
-    return [named_root(roots.parse(root), kind, role, document.name) for root, role in ends]
+    return [named_root(roots.parse(root), kind, role, document.name, name) for root, role, name in ends]
 
 
 def _apply_merge(publication: Publication, dry_run: bool, progress: Progress) -> ApplyResult:
@@ -290,6 +291,18 @@ def _apply_transactional(
     return apply_transactional(publication, dry_run=dry_run, progress=progress)
 
 
+def _apply_capture(capture: Capture, dry_run: bool, progress: Progress) -> ApplyResult:
+    from mergerepl.cdc.apply import apply_capture
+
+    return apply_capture(capture, dry_run=dry_run, progress=progress)
+
+
+def _apply_tracking(folder: FolderTracking, dry_run: bool, progress: Progress) -> ApplyResult:
+    from mergerepl.tracking.apply import apply_tracking
+
+    return apply_tracking(folder, dry_run=dry_run, progress=progress)
+
+
 _TYPES: dict[type, str] = {
     Publication: MERGE,
     TransactionalPublication: TRANSACTIONAL,
@@ -299,4 +312,6 @@ _TYPES: dict[type, str] = {
 _APPLY: dict[type, Callable[[Any, bool, Progress], ApplyResult]] = {
     Publication: _apply_merge,
     TransactionalPublication: _apply_transactional,
+    Capture: _apply_capture,
+    FolderTracking: _apply_tracking,
 }

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypeVar, get_args
 from mergerepl import roots
 from mergerepl.calls import require_choice
 from mergerepl.errors import ConfigurationError, LeaseError, MergeReplError
-from mergerepl.model.folders import Capture, FolderTracking
+from mergerepl.model.folders import Document
 from mergerepl.model.progress import NoProgress, Progress
 from mergerepl.model.publication import Publication
 from mergerepl.model.results import PhaseCounts, SessionResult, SyncResult
@@ -27,8 +27,6 @@ if TYPE_CHECKING:
 Direction = Literal["both", "upload", "download"]
 Level = Literal["rowcount", "checksum"]
 Engine = Literal["spark", "auto"]
-Document = Publication | TransactionalPublication | Capture | FolderTracking
-"""What a project file states, one of its parts."""
 Item = Document | Location
 """A document, or the root of a replica."""
 T = TypeVar("T")

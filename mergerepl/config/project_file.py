@@ -28,7 +28,7 @@ from mergerepl.config.wording import dotted, kind, known, place, shown
 from mergerepl.errors import ConfigurationError
 from mergerepl.filters.stated import first_problem
 from mergerepl.model import refused_pairs
-from mergerepl.model.folders import Capture, FolderTracking, TableCapture, TableTracking
+from mergerepl.model.folders import Capture, Document, FolderTracking, TableCapture, TableTracking
 from mergerepl.model.publication import (
     DEFAULT_SERVER_PRIORITY,
     Article,
@@ -51,8 +51,6 @@ from mergerepl.model.transactional import (
 from mergerepl.systables.conflicts_info import LONGEST_FOLDER_NAME, conflict_table_name
 
 LARGEST_FILE = 1_000_000
-
-Document = Publication | TransactionalPublication | Capture | FolderTracking
 
 
 def load_documents(path: str | os.PathLike[str]) -> tuple[Document, ...]:
@@ -185,9 +183,10 @@ def _transactional(stated: TransactionalKeys, check: "_Check", folder: Path) -> 
                 tuple(subscription.skip_errors),
                 subscription.streams,
                 dict(subscription.destination),
+                subscription.name,
             )
         )
-    _check_roots(publisher, tuple(subscriptions), check)
+    _check_roots(publisher, subscriptions, check)
     return TransactionalPublication(
         stated.publication,
         publisher,
@@ -447,6 +446,7 @@ def _subscription(
         sync_type=SyncType(stated.sync_type),
         host_name=stated.host_name,
         suser_sname=stated.suser_sname,
+        name=stated.name,
     )
 
 
@@ -467,6 +467,9 @@ def _check_roots(
                 case "around":
                     raise check.refuse(path, f"holds the folder of {who} ({other}): put it beside")
         replicas.append((dotted(path), subscription.subscriber))
+    if any(each.name for each in subscriptions):
+        names = (each.name or os.path.basename(each.subscriber) for each in subscriptions)
+        check.unique(names, lambda index: ("subscriptions", index, "name"), "a subscriber")
 
 
 def _root(text: str, check: _Check, path: strict_yaml.KeyPath, folder: Path) -> str:

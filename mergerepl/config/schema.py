@@ -46,6 +46,12 @@ def _name(text: str) -> str:
     return text
 
 
+def _replica_name(text: str) -> str:
+    if text.lower().endswith((".yml", ".yaml")):
+        raise ValueError(f"is {shown(text)}, which looks like a file: leave the ending out")
+    return text
+
+
 def _table(text: str) -> str:
     """Return a table's folder, relative to the replica root, in one spelling."""
     if text.startswith(("/", "~")) or "://" in text:
@@ -163,6 +169,7 @@ def _track(stated: list[str]) -> list[str]:
 Name = Annotated[str, AfterValidator(_name)]
 Columns = Annotated[list[str], AfterValidator(_columns)]
 Table = Annotated[str, AfterValidator(_table)]
+ReplicaName = Annotated[str, AfterValidator(_name), AfterValidator(_replica_name)]
 Text = Annotated[str, Field(min_length=1)]
 Folder = Annotated[str, BeforeValidator(_folder)]
 HostName = Annotated[str, Field(min_length=1, max_length=LONGEST_NAME), BeforeValidator(with_variables)]
@@ -240,6 +247,7 @@ class SubscriptionKeys(Keys):
     """One item of `subscriptions`."""
 
     subscriber: Folder
+    name: ReplicaName | None = None
     type: Literal["server", "client"] = "server"
     priority: float | None = Field(default=None, ge=0, le=99.99, allow_inf_nan=False)
     sync_type: Literal["automatic", "none"] = "automatic"
@@ -284,6 +292,7 @@ class TransactionalSubscriptionKeys(Keys):
     """One item of `subscriptions` in a transactional publication."""
 
     subscriber: Folder
+    name: ReplicaName | None = None
     sync_type: Literal["automatic", "none"] = "automatic"
     verify: bool = True
     skip_errors: Annotated[list[int], AfterValidator(_skip)] = []

@@ -4,7 +4,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import timedelta
 
+from mergerepl.model.publication import Publication
 from mergerepl.model.tracking import Foreign, TrackingOptions
+from mergerepl.model.transactional import TransactionalPublication
 
 
 @dataclass(frozen=True)
@@ -52,3 +54,7 @@ class FolderTracking:
     tables: tuple[TableTracking, ...]
     foreign: Foreign = Foreign.ADOPT
     retention: timedelta = timedelta(days=14)
+
+
+Document = Publication | TransactionalPublication | Capture | FolderTracking
+"""What a project file states, one of its parts."""

@@ -104,7 +104,8 @@ class Join:
 class Subscription:
     """A subscriber's right to the publication. `subscriber` is the absolute replica root.
 
-    `host_name` and `suser_sname` are its HOST_NAME() and SUSER_SNAME() in filters, which make its partition.
+    `host_name` and `suser_sname` are its HOST_NAME() and SUSER_SNAME() in filters, which make its partition. `name` is
+    what commands call it; None: the last part of its folder.
     """
 
     subscriber: str
@@ -113,6 +114,7 @@ class Subscription:
     sync_type: SyncType = SyncType.AUTOMATIC
     host_name: str | None = None
     suser_sname: str | None = None
+    name: str | None = None
 
 
 @dataclass(frozen=True)

@@ -35,6 +35,7 @@ class TransactionalSubscription:
     skip_errors: tuple[int, ...] = ()
     streams: int = 1
     destination: Mapping[str, str] = field(default_factory=dict)
+    name: str | None = None
 
 
 @dataclass(frozen=True)

@@ -49,6 +49,9 @@ def definition(publication: Publication, *, with_subscriptions: bool = True) -> 
     """Return the publication as canonical JSON, as sysmergepublications keeps it."""
     stated = asdict(publication)
     stated["retention"] = publication.retention.total_seconds()
+    for subscription in stated["subscriptions"]:
+        # What commands call it is a matter of the file alone.
+        del subscription["name"]
     if not with_subscriptions:
         # A subscriber does not need the others.
         del stated["subscriptions"]

@@ -15,6 +15,7 @@ from mergerepl.errors import MergeReplError
 from mergerepl.model.cdc import CaptureInstance
 from mergerepl.model.folders import Capture, FolderTracking, TableCapture, TableTracking
 from mergerepl.model.tracking import Foreign, TrackedTable, TrackingKeyType, TrackingOptions
+from mergerepl.project import Project
 from mergerepl.spark import session as engine
 from mergerepl.store.location import Location
 from mergerepl.tracking import apply as tracking
@@ -193,6 +194,24 @@ def test_a_folder_without_keys_is_captured_without_an_engine(replica_dir: Path) 
     assert apply_capture(changed).steps == ()
     assert [(job.maxtrans, job.starts) for job in cdc.help_jobs(replica_dir)] == [(7, 1), (None, 1)]
     assert engine.jvm_pid() == before
+
+
+def test_all_documents_are_checked_before_the_first_one_is_applied(tmp_path: Path) -> None:
+    for root in ("hq", "north"):
+        (tmp_path / root).mkdir()
+        new_table(tmp_path / root, "orders", {})
+    file = tmp_path / "mergerepl.yml"
+    text = "type: cdc\nroot: ./hq\ntables: [{table: orders}]\n---\ntype: cdc\nroot: ./north\ntables: [{table: gone}]\n"
+    file.write_text(text)
+    for dry_run in (True, False):
+        with pytest.raises(cdc.CdcUsageError, match="is no Delta table"):
+            Project.load(file).apply(dry_run=dry_run)
+    assert not cdc.is_cdc_enabled(tmp_path / "hq")
+    file.write_text(text.replace("gone", "orders"))
+    done = Project.load(file).apply()
+    assert done.publication == "hq, north"
+    assert [step.action for step in done.steps] == ["enable", "capture"] * 2
+    assert Project.load(file).apply().steps == ()
 
 
 # ---- tracked folders

@@ -202,6 +202,8 @@ MAY_IMPORT: dict[str, set[str]] = {
     | FEATURES
     | {
         "mergerepl.calls",
+        "mergerepl.cdc",
+        "mergerepl.tracking",
         "mergerepl.tracking.sweep",
         "mergerepl.config",
         "mergerepl.merge.session",
