@@ -97,10 +97,11 @@ def update(table: Path, ids: list[int], text: str) -> None:
     merge.when_matched_update({"a": "s.a"}).execute()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("engine", "most"),
     [
-        pytest.param("spark", JOBS_OF_FIVE_ARTICLES, id="spark", marks=pytest.mark.slow),
+        pytest.param("spark", JOBS_OF_FIVE_ARTICLES, id="spark"),
         pytest.param("auto", JOBS_OF_FEW_CHANGES, id="auto"),
     ],
 )

@@ -71,13 +71,10 @@ def write(folder: Path, articles: Sequence[str], key: int, number: int) -> None:
         merge.when_matched_update_all().execute()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("engine", "articles"),
-    [
-        ("auto", ["child_delta"]),
-        pytest.param("auto", [*ARTICLES], marks=pytest.mark.slow),
-        pytest.param("spark", [*ARTICLES], marks=pytest.mark.slow),
-    ],
+    [("auto", ["child_delta"]), ("auto", [*ARTICLES]), ("spark", [*ARTICLES])],
     ids=["delta", "auto", "spark"],
 )
 def test_changes_of_filtered_rows_are_merged_by_their_ancestor_when_others_move_and_in_late_rounds(

@@ -27,7 +27,8 @@ def contents_of(replica: Replica) -> dict[str, list[str]]:
     }
 
 
-@pytest.mark.parametrize("writer", [pytest.param("spark", marks=pytest.mark.slow), "auto"])
+@pytest.mark.slow
+@pytest.mark.parametrize("writer", ["spark", "auto"])
 def test_appended_tables_are_joined_when_they_are_due_and_stay_what_they_were(
     spark: SparkSession, replica_dir: Path, monkeypatch: pytest.MonkeyPatch, writer: str
 ) -> None:

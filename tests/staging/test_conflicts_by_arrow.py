@@ -32,6 +32,7 @@ WITH_ROWGUID = {
 WITH_CONFLICTS = ("by_row", "by_column", "days", "guids")
 
 
+@pytest.mark.slow
 def test_arrow_logs_conflicts_as_spark_does(
     spark: SparkSession, replica_dir: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -53,9 +53,8 @@ def staged(
     return found, kept
 
 
-@pytest.mark.parametrize(
-    "is_known", [True, pytest.param(False, marks=pytest.mark.slow)], ids=["known", "new"]
-)
+@pytest.mark.slow
+@pytest.mark.parametrize("is_known", [True, False], ids=["known", "new"])
 def test_few_rows_are_staged_as_spark_stages_them(
     spark: SparkSession, replica_dir: Path, is_known: bool
 ) -> None:

@@ -86,6 +86,7 @@ def test_computed_columns_at_destinations_follow_one_rule(spark: SparkSession, r
     assert [row[:2] for row in rows(replica_dir / "counts_more" / "items")] == [(2, 5)]
 
 
+@pytest.mark.slow
 def test_a_dry_run_refuses_rows_that_apply_refuses(spark: SparkSession, replica_dir: Path) -> None:
     hq, north = replica_dir / "hq", replica_dir / "north"
     items = new_table(hq, "items", {1: ("a", 1), 2: ("b", 2)})

@@ -180,6 +180,7 @@ REFUSED: dict[str, tuple[Callable[[tr.Call], Any], str]] = {
 }
 
 
+@pytest.mark.slow
 def test_what_a_procedure_may_not_do_leaves_nothing(
     spark: SparkSession, replica_dir: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -27,6 +27,7 @@ def warnings(file: Path, code: int) -> list[str]:
     return [each["text"] for each in run("status", file, "--check", code=code)["warnings"]]
 
 
+@pytest.mark.slow
 def test_edits_of_others_are_named_and_repaired_and_the_warning_is_gone(
     spark: SparkSession, replica_dir: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
