@@ -12,7 +12,7 @@ from mergerepl.errors import ConfigurationError
 from mergerepl.model.folders import Capture, Document, FolderTracking
 from mergerepl.model.progress import NoProgress, Progress
 from mergerepl.model.publication import Publication
-from mergerepl.model.results import ApplyResult, SessionResult, SyncResult
+from mergerepl.model.results import ApplyResult, InitResult, SessionResult, SyncResult
 from mergerepl.model.transactional import TransactionalPublication
 from mergerepl.places import (
     CDC,
@@ -73,6 +73,27 @@ class Project(Caller):
             else:
                 items.append(Location.of(place.path))
         return project_of(items, spark=spark, lock_wait_s=lock_wait_s)
+
+    @classmethod
+    def init(
+        cls,
+        *folders: str | os.PathLike[str],
+        type: str = MERGE,
+        output: str | os.PathLike[str] = "mergerepl.yml",
+        dry_run: bool = False,
+    ) -> InitResult:
+        """Write a project file for the tables below some folders; `dry_run` only returns it. Starts no Java.
+
+        The first folder publishes, the others subscribe; with the type `cdc` or `tracking` each is a document of its own.
+        The key of a table is the one that an instance there states, else `rowguid`, `id` or `<table>_id` if a scan
+        shows neither NULLs nor duplicates. Tables that cannot take part are comments with the reason.
+
+        Raises: ConfigurationError if the file exists, a folder cannot be used, or no table can be published;
+            PublicationError if the first folder is a subscriber.
+        """
+        from mergerepl.new_project import init_project
+
+        return init_project([os.fspath(each) for each in folders], type_=type, output=output, dry_run=dry_run)
 
     def __repr__(self) -> str:
         parts = [*map(_title, self.documents), *map(str, self._folders)]

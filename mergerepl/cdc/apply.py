@@ -14,7 +14,7 @@ from mergerepl.cdc.database import Database, database_at
 from mergerepl.cdc.enabling import DEFAULT_LOG_RETENTION, enable_db
 from mergerepl.cdc.instances import disable_table, enable_table, help_instance
 from mergerepl.cdc.job_rows import CAPTURE, LOG_READER, STARTED, changed_job, new_job
-from mergerepl.cdc.new_instance import article_key, check_key, checked, source_of
+from mergerepl.cdc.new_instance import NewInstance, article_key, check_key, checked, source_of
 from mergerepl.cdc.refusals import CdcUsageError
 from mergerepl.delta.marks import CommitMark
 from mergerepl.delta.properties import FILE_RETENTION, interval_text, retention_properties, set_properties
@@ -32,11 +32,10 @@ from mergerepl.systables.cdc import CDC_JOBS
 
 @dataclass(frozen=True)
 class ApplyRun:
-    """One run of `apply` for a captured folder. `state`: that of the log reader before the first step, if it has one."""
+    """One run of `apply` for a captured folder."""
 
     database: Database
     reader: LogReader
-    state: LogState | None
 
 
 @dataclass(frozen=True)
@@ -72,7 +71,7 @@ def apply_capture(
     database = database_at(capture.root)
     reader = log_reader(database, wait_s=60.0)
     state = read_state(database.log) if has_log_reader(database.log) else None
-    run = ApplyRun(database, reader, state)
+    run = ApplyRun(database, reader)
     steps = difference(capture, _read_stored(database, state))
     check_steps(steps, run)
     if not dry_run:
@@ -168,7 +167,7 @@ def _begin(stated: TableCapture) -> Step[ApplyRun]:
         f"capture {', '.join(stated.columns) if stated.columns else 'all columns'} of {stated.table}{key}"
     )
     return Step(
-        "capture", stated.instance, detail, partial(_enable_table, stated), partial(_check_table, stated)
+        "capture", stated.instance, detail, partial(_enable_table, stated), partial(_check_rows, stated)
     )
 
 
@@ -221,10 +220,16 @@ def _change_retention(kept: timedelta, run: ApplyRun) -> None:
         save_state(run.reader.control, replace(state, database=database))
 
 
-def _check_table(stated: TableCapture, run: ApplyRun) -> None:
-    state, consumers = run.state, run.reader.consumers
+def check_table(database: Database, stated: TableCapture) -> tuple[NewInstance, bool]:
+    """Check a table by its log; return its instance as it would be, and whether the log is read already.
+
+    Raises: CdcUsageError, CdcError, LogReaderError.
+    """
+    reader = log_reader(database)
+    state = read_state(reader.control) if has_log_reader(reader.control) else None
+    consumers = reader.consumers
     wanted = checked(
-        run.database,
+        database,
         state,
         *source_of(stated.table, "dbo"),
         capture_instance=stated.name,
@@ -232,14 +237,18 @@ def _check_table(stated: TableCapture, run: ApplyRun) -> None:
         index=stated.key,
         captured=stated.columns,
         published=lambda path: (
-            (key_of(state, consumers, path) if state is not None else ())
-            or article_key(run.database.root, path)
+            (key_of(state, consumers, path) if state is not None else ()) or article_key(database.root, path)
         ),
     )
     if state is not None:
         refuse_other_key(state, consumers, wanted.path, wanted.key)
     known = None if state is None else state.source_at(wanted.path)
-    if wanted.key and (known is None or NAME not in known.consumers):
+    return wanted, known is not None and NAME in known.consumers
+
+
+def _check_rows(stated: TableCapture, run: ApplyRun) -> None:
+    wanted, is_read = check_table(run.database, stated)
+    if wanted.key and not is_read:
         check_key(run.reader.spark(), wanted)
 
 

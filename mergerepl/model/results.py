@@ -211,6 +211,26 @@ class ApplyResult:
 
 
 @dataclass(frozen=True)
+class InitTable:
+    """A table that `init` found: the key that the file states, or the reason why it is a comment."""
+
+    root: str
+    table: str
+    key: tuple[str, ...] | None
+    reason: str | None = None
+
+
+@dataclass(frozen=True)
+class InitResult:
+    """The project file that `init` wrote, or (dry) would write."""
+
+    file: str
+    text: str
+    tables: tuple[InitTable, ...]
+    dry_run: bool = False
+
+
+@dataclass(frozen=True)
 class ArticleCapture:
     """Changes captured for one article; `status` shows its triggers' names."""
 

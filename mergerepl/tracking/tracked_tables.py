@@ -114,16 +114,14 @@ def check(session: Session, name: str, key_type: TrackingKeyType, key: Sequence[
     Raises: TrackingError.
     """
     root = session.database.root
-    facts = _checked_facts(session.database, name, key_type, key)
+    facts = check_table(session.database, name, key_type, key)
     last_bsn = counters.read_counters(root).last_bsn if counters.is_database(root) else 0
     _check_rows(session.spark, name, key_type, key, facts, last_bsn)
     return facts
 
 
-def _checked_facts(
-    database: Database, name: str, key_type: TrackingKeyType, key: Sequence[str]
-) -> TableState:
-    """Return the facts of the table, if it can be tracked.
+def check_table(database: Database, name: str, key_type: TrackingKeyType, key: Sequence[str]) -> TableState:
+    """Return the facts of the table, if it can be tracked by its log.
 
     Raises: TrackingError.
     """

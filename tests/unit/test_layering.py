@@ -207,10 +207,20 @@ MAY_IMPORT: dict[str, set[str]] = {
         "mergerepl.tracking.sweep",
         "mergerepl.config",
         "mergerepl.merge.session",
+        "mergerepl.new_project",
         "mergerepl.places",
         "mergerepl.products",
         "mergerepl.replicas",
         "mergerepl.sessions",
+        "mergerepl.transactional",
+    },
+    # A new project file is checked by the products' own checks of a table.
+    "mergerepl.new_project": BASE
+    | {
+        "mergerepl.cdc",
+        "mergerepl.config",
+        "mergerepl.publish",
+        "mergerepl.tracking",
         "mergerepl.transactional",
     },
     "mergerepl.targets": {
