@@ -5,7 +5,7 @@ file, the line, the key, the reason and the remedy.
 """
 
 import os
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
 from pydantic import ValidationError
@@ -22,11 +22,10 @@ from mergerepl.config.schema import (
     SubscriptionKeys,
     TrackingKeys,
     TransactionalKeys,
-    folded,
 )
+from mergerepl.config.stated import Problem, first_problem, repeated
 from mergerepl.config.wording import dotted, kind, known, place, shown
 from mergerepl.errors import ConfigurationError
-from mergerepl.filters.stated import first_problem
 from mergerepl.model import refused_pairs
 from mergerepl.model.folders import Capture, Document, FolderTracking, TableCapture, TableTracking
 from mergerepl.model.publication import (
@@ -48,7 +47,6 @@ from mergerepl.model.transactional import (
     TransactionalPublication,
     TransactionalSubscription,
 )
-from mergerepl.systables.conflicts_info import LONGEST_FOLDER_NAME, conflict_table_name
 
 LARGEST_FILE = 1_000_000
 
@@ -65,6 +63,8 @@ def load_documents(path: str | os.PathLike[str]) -> tuple[Document, ...]:
     for document in documents:
         check = _Check(document, name)
         stated = _document(document, check, folder=file.absolute().parent)
+        if isinstance(stated, Publication | TransactionalPublication) and (problem := first_problem(stated)):
+            raise check.refuse(*problem)
         identity = _identity(stated)
         if identity in found:
             raise check.refuse(
@@ -145,11 +145,8 @@ def _transactional(stated: TransactionalKeys, check: "_Check", folder: Path) -> 
     publisher = _existing(stated.publisher, check, ("publisher",), folder)
     if stated.min_retention > stated.retention:
         raise check.refuse(("min_retention",), "is longer than `retention`")
-    names = [article.name for article in stated.articles]
-    check.unique(names, lambda index: ("articles", index, "name"), "an article")
-    articles: list[TransactionalArticle] = []
-    for index, each in enumerate(stated.articles):
-        article = TransactionalArticle(
+    articles = tuple(
+        TransactionalArticle(
             each.name,
             each.table or each.name,
             tuple(each.key),
@@ -161,39 +158,22 @@ def _transactional(stated: TransactionalKeys, check: "_Check", folder: Path) -> 
             tuple(each.text_columns or ()),
             each.singleton_key_updates,
         )
-        if twice := next((other for other in articles if other.table == article.table), None):
-            raise check.refuse(
-                ("articles", index),
-                f"publishes the table of article {shown(twice.name)}: use another publication",
-            )
-        articles.append(article)
-    subscriptions = []
-    for index, subscription in enumerate(stated.subscriptions):
-        at = ("subscriptions", index)
-        if unknown := next((key for key in subscription.destination if key not in names), None):
-            raise check.refuse((*at, "destination"), f"names {shown(unknown)}, which is no article")
-        tables = [subscription.destination.get(each.name, each.table) for each in articles]
-        if shared := next((each for each in tables if tables.count(each) > 1), None):
-            raise check.refuse((*at, "destination"), f"leads two articles to the table {shown(shared)}")
-        subscriptions.append(
-            TransactionalSubscription(
-                _root(subscription.subscriber, check, (*at, "subscriber"), folder),
-                subscription.sync_type,
-                subscription.verify,
-                tuple(subscription.skip_errors),
-                subscription.streams,
-                dict(subscription.destination),
-                subscription.name,
-            )
+        for each in stated.articles
+    )
+    subscriptions = tuple(
+        TransactionalSubscription(
+            _root(each.subscriber, check, ("subscriptions", index, "subscriber"), folder),
+            each.sync_type,
+            each.verify,
+            tuple(each.skip_errors),
+            each.streams,
+            dict(each.destination),
+            each.name,
         )
-    _check_roots(publisher, subscriptions, check)
+        for index, each in enumerate(stated.subscriptions)
+    )
     return TransactionalPublication(
-        stated.publication,
-        publisher,
-        tuple(articles),
-        tuple(subscriptions),
-        stated.min_retention,
-        stated.retention,
+        stated.publication, publisher, articles, subscriptions, stated.min_retention, stated.retention
     )
 
 
@@ -210,8 +190,8 @@ def _capture(stated: CaptureKeys, check: "_Check", folder: Path) -> Capture:
         )
         for each in stated.tables
     )
-    names = [each.instance for each in tables]
-    check.unique(names, lambda index: ("tables", index, "name"), "an instance")
+    names = (each.instance for each in tables)
+    check.refuse_first(repeated(names, lambda index: ("tables", index, "name"), "an instance"))
     for index, each in enumerate(stated.tables):
         if sum(other.table == each.table for other in stated.tables) > 2:
             raise check.refuse(
@@ -234,9 +214,8 @@ def _capture(stated: CaptureKeys, check: "_Check", folder: Path) -> Capture:
 
 def _tracking(stated: TrackingKeys, check: "_Check", folder: Path) -> FolderTracking:
     root = _existing(stated.root, check, ("root",), folder)
-    check.unique(
-        [each.table for each in stated.tables], lambda index: ("tables", index, "table"), "the table"
-    )
+    names = (each.table for each in stated.tables)
+    check.refuse_first(repeated(names, lambda index: ("tables", index, "table"), "the table"))
     tables = []
     for index, each in enumerate(stated.tables):
         _require_identity(each.key, each.rowguid, check, ("tables", index))
@@ -301,42 +280,22 @@ class _Check:
             **facts,
         )
 
-    def unique(self, values: Iterable[str], path: Callable[[int], strict_yaml.KeyPath], what: str) -> None:
-        """Refuse two values that are one name for a case-blind or Unicode-composing file system."""
-        first: dict[str, str] = {}
-        for index, value in enumerate(values):
-            if (other := first.get(folded(value))) is not None:
-                raise self.refuse(
-                    path(index),
-                    f"is {shown(value)}, and {what} {shown(other)} is there already: name another",
-                )
-            first[folded(value)] = value
+    def refuse_first(self, problems: Iterator[Problem]) -> None:
+        """Refuse the first problem, if there is one."""
+        for path, problem in problems:
+            raise self.refuse(path, problem)
 
 
 def _publication(stated: PublicationKeys, check: _Check, *, folder: Path) -> Publication:
     publisher = _existing(stated.publisher, check, ("publisher",), folder)
     articles = tuple(
-        _article(article, check, ("articles", index), publisher)
-        for index, article in enumerate(stated.articles)
+        _article(article, check, ("articles", index)) for index, article in enumerate(stated.articles)
     )
-    check.unique(
-        (article.name for article in articles), lambda index: ("articles", index, "name"), "an article"
-    )
-    _check_tables(articles, check)
-    for index, article in enumerate(articles):
-        conflict_table = conflict_table_name(stated.publication, article.name)
-        if len(conflict_table.encode()) > LONGEST_FOLDER_NAME:
-            raise check.refuse(
-                ("articles", index, "name"),
-                f"and the publication's name are too long together: {conflict_table[:40]}… names a folder "
-                f"(at most {LONGEST_FOLDER_NAME} bytes)",
-            )
     subscriptions = tuple(
         _subscription(subscription, check, ("subscriptions", index), folder)
         for index, subscription in enumerate(stated.subscriptions)
     )
-    _check_roots(publisher, subscriptions, check)
-    publication = Publication(
+    return Publication(
         name=stated.publication,
         publisher=publisher,
         articles=articles,
@@ -348,12 +307,9 @@ def _publication(stated: PublicationKeys, check: _Check, *, folder: Path) -> Pub
         allow_partition_realignment=stated.allow_partition_realignment,
         engine=stated.engine,
     )
-    if problem := first_problem(publication):
-        raise check.refuse(*problem)
-    return publication
 
 
-def _article(stated: ArticleKeys, check: _Check, path: strict_yaml.KeyPath, publisher: str) -> Article:
+def _article(stated: ArticleKeys, check: _Check, path: strict_yaml.KeyPath) -> Article:
     _require_identity(stated.key, stated.rowguid, check, path)
     if stated.resolver.resolution == "columns" and stated.tracking != "column":
         raise check.refuse((*path, "resolver", "resolution"), refused_pairs.COLUMNS_BY_ROW.says())
@@ -371,17 +327,11 @@ def _article(stated: ArticleKeys, check: _Check, path: strict_yaml.KeyPath, publ
         resolver_info = resolver_settings(stated.resolver, stated.tracking)
     except ResolverKeyError as error:
         raise check.refuse((*path, "resolver", error.key), error.problem) from error
-    table = stated.table or stated.name
-    inside = os.path.realpath(os.path.join(publisher, table))
-    if not inside.startswith(publisher.rstrip("/") + "/"):
-        raise check.refuse(
-            (*path, "table"), f"is {shown(table)}, a link that leads out of the publisher's folder"
-        )
     key = tuple(stated.key or ())
     identity = (stated.rowguid,) if stated.rowguid else key
     return Article(
         name=stated.name,
-        table=table,
+        table=stated.table or stated.name,
         key=key,
         rowguid=stated.rowguid,
         tracking=Tracking(stated.tracking),
@@ -417,20 +367,6 @@ def _with_identity(columns: Iterable[str], identity: Sequence[str]) -> tuple[str
     return (*(column for column in identity if column.lower() not in present), *chosen)
 
 
-def _check_tables(articles: tuple[Article, ...], check: _Check) -> None:
-    """Refuse two articles on one table, or a table inside another."""
-    check.unique(
-        (article.table for article in articles), lambda index: ("articles", index, "table"), "the table"
-    )
-    for index, article in enumerate(articles):
-        for other in articles:
-            if folded(article.table).startswith(folded(other.table) + "/"):
-                raise check.refuse(
-                    ("articles", index, "table"),
-                    f"is {shown(article.table)}, inside the table {shown(other.table)}",
-                )
-
-
 def _subscription(
     stated: SubscriptionKeys, check: _Check, path: strict_yaml.KeyPath, folder: Path
 ) -> Subscription:
@@ -448,28 +384,6 @@ def _subscription(
         suser_sname=stated.suser_sname,
         name=stated.name,
     )
-
-
-def _check_roots(
-    publisher: str, subscriptions: Sequence[Subscription | TransactionalSubscription], check: _Check
-) -> None:
-    replicas = [("the publisher", publisher)]
-    for index, subscription in enumerate(subscriptions):
-        path = ("subscriptions", index, "subscriber")
-        for who, other in replicas:
-            match roots.overlap(subscription.subscriber, other):
-                case "same":
-                    raise check.refuse(
-                        path, f"is the same folder as {who} ({other}): each replica has its own"
-                    )
-                case "inside":
-                    raise check.refuse(path, f"lies inside the folder of {who} ({other}): put it beside")
-                case "around":
-                    raise check.refuse(path, f"holds the folder of {who} ({other}): put it beside")
-        replicas.append((dotted(path), subscription.subscriber))
-    if any(each.name for each in subscriptions):
-        names = (each.name or os.path.basename(each.subscriber) for each in subscriptions)
-        check.unique(names, lambda index: ("subscriptions", index, "name"), "a subscriber")
 
 
 def _root(text: str, check: _Check, path: strict_yaml.KeyPath, folder: Path) -> str:

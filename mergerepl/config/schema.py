@@ -3,7 +3,6 @@
 These models are the only declaration. Messages, the JSON Schema and the tables of the docs follow them.
 """
 
-import unicodedata
 from collections.abc import Callable, Iterable
 from datetime import timedelta
 from typing import Annotated, Any, Final, Literal
@@ -12,6 +11,7 @@ from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Fie
 from pydantic.json_schema import models_json_schema
 
 from mergerepl import roots
+from mergerepl.config.stated import LONGEST_NAME, checked_name, checked_table
 from mergerepl.config.wording import known, shown, with_variables
 from mergerepl.model.durations import DURATION_PATTERN, parse_duration
 from mergerepl.model.later import instead_of
@@ -21,49 +21,13 @@ from mergerepl.model.tracking import TrackingOptions
 from mergerepl.model.transactional import DEFAULT_MAX_RETENTION, DEFAULT_MIN_RETENTION, MOST_STREAMS
 from mergerepl.transactional.call_syntax import CommandType, Operation
 
-LONGEST_NAME = 128
 LONGEST_DURATION = timedelta(days=36_500)
-
-_RESERVED_FOLDERS = ("_mergerepl", "_delta_log", "_tracking", "_logreader", "_cdc", "_transactional")
-
-
-def folded(text: str) -> str:
-    """Return a form that is equal for names that a file system or Spark may treat as one."""
-    return unicodedata.normalize("NFC", unicodedata.normalize("NFC", text).casefold())
-
-
-def _name(text: str) -> str:
-    """Return a publication's or article's name; it also names folders and conflict tables."""
-    composed = unicodedata.normalize("NFC", text)
-    if not 1 <= len(composed) <= LONGEST_NAME:
-        raise ValueError(f"must have 1 to {LONGEST_NAME} characters, and has {len(composed)}")
-    is_plain = all(unicodedata.category(letter)[0] in "LMN" or letter in "_-. " for letter in composed)
-    if not is_plain or composed[0] in "-. " or composed[-1] in ". ":
-        raise ValueError(
-            f"is {shown(text)}; a name has letters, digits, `_`, `-`, `.` and spaces only, begins with a "
-            "letter, digit or `_` and does not end in `.` or a space (it names folders too)"
-        )
-    return text
 
 
 def _replica_name(text: str) -> str:
     if text.lower().endswith((".yml", ".yaml")):
         raise ValueError(f"is {shown(text)}, which looks like a file: leave the ending out")
     return text
-
-
-def _table(text: str) -> str:
-    """Return a table's folder, relative to the replica root, in one spelling."""
-    if text.startswith(("/", "~")) or "://" in text:
-        raise ValueError(f"is {shown(text)}; give a folder inside the replica root, such as `bronze/orders`")
-    parts = [part for part in text.split("/") if part not in ("", ".")]
-    if not parts or ".." in parts:
-        raise ValueError(f"is {shown(text)}; the table must lie inside the replica root")
-    if any(part in _RESERVED_FOLDERS for part in parts):
-        raise ValueError(f"is {shown(text)}; {', '.join(_RESERVED_FOLDERS)} are not folders of users' tables")
-    if any(unicodedata.category(letter)[0] == "C" or letter in "\\:`" for letter in text):
-        raise ValueError(f"is {shown(text)}; a control character, `\\`, `:` and a backtick are not allowed")
-    return "/".join(parts)
 
 
 def _columns(names: list[str]) -> list[str]:
@@ -166,10 +130,10 @@ def _track(stated: list[str]) -> list[str]:
     return stated
 
 
-Name = Annotated[str, AfterValidator(_name)]
+Name = Annotated[str, AfterValidator(checked_name)]
 Columns = Annotated[list[str], AfterValidator(_columns)]
-Table = Annotated[str, AfterValidator(_table)]
-ReplicaName = Annotated[str, AfterValidator(_name), AfterValidator(_replica_name)]
+Table = Annotated[str, AfterValidator(checked_table)]
+ReplicaName = Annotated[str, AfterValidator(checked_name), AfterValidator(_replica_name)]
 Text = Annotated[str, Field(min_length=1)]
 Folder = Annotated[str, BeforeValidator(_folder)]
 HostName = Annotated[str, Field(min_length=1, max_length=LONGEST_NAME), BeforeValidator(with_variables)]

@@ -12,13 +12,14 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
 
+from mergerepl.config.stated import check_stated
 from mergerepl.delta.metadata import CONSTRAINT_PREFIX
 from mergerepl.delta.tables import open_table
 from mergerepl.errors import LeaseError, PublicationError
 from mergerepl.model.progress import NoProgress, Progress
 from mergerepl.model.publication import Publication, SyncType
 from mergerepl.model.results import ApplyResult
-from mergerepl.publish.check_paths import check_names, check_places
+from mergerepl.publish.check_paths import check_places
 from mergerepl.publish.check_subscriber import check_in_step, check_targets
 from mergerepl.publish.difference import difference
 from mergerepl.publish.run import Agent, ApplyRun, MergeStep
@@ -97,7 +98,7 @@ def make_plan(publication: Publication, agent: Agent, progress: Progress) -> Pla
 
     Raises: ConfigurationError, PublicationError, CaptureError, StoreError: one message, nothing was changed.
     """
-    check_names(publication)
+    check_stated(publication)
     check_places(publication)
     replicas = read_replicas(publication)
     check_publisher(replicas[0])

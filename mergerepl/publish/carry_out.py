@@ -38,7 +38,7 @@ from mergerepl.publish.run import ApplyRun
 from mergerepl.publish.stated import NewArticle, Stated
 from mergerepl.publish.stored import ReplicaState, Stored, SubscriberState, read_replica
 from mergerepl.publish.system_tables import add_image_columns, create_conflict_table, create_replica
-from mergerepl.publish.unfinished import article_table, check_unwritten, drop_unfinished, is_unfinished
+from mergerepl.publish.unfinished import check_unwritten, drop_unfinished, is_unfinished
 from mergerepl.replica.replica import Replica
 from mergerepl.store.location import Location
 from mergerepl.systables import catalog
@@ -294,7 +294,7 @@ def check_unfinished(
     """Check that ending an unfinished subscription drops only tables that `apply` made."""
     del run
     for article in articles:
-        table = article_table(subscriber, article)
+        table = subscriber / article.source_table
         if is_unfinished(table, row.subid):
             check_unwritten(subscriber, table)
 
@@ -305,7 +305,7 @@ def unsubscribe(
     """End a subscription. The subscriber keeps its tables, unless they are `unfinished`."""
     ended = {"status": int(SubscriptionState.DELETED)}
     if subscriber is not None:
-        drop_unfinished([article_table(subscriber, each) for each in unfinished], row.subid)
+        drop_unfinished([subscriber / each.source_table for each in unfinished], row.subid)
         update_rows(subscriber, catalog.SUBSCRIPTIONS, ended, pubid=run.pubid)
         failpoint("unsubscribe.between_sides")
     # The publisher last: no later `apply` finishes or cleans up a subscription that is ended there.
@@ -325,7 +325,7 @@ def check_rows_there(subscriber: Location, articles: Sequence[ArticleRow], run: 
     for article in articles:
         run.progress.step("compare", article=article.name)
         source = open_table(run.publisher / article.source_table)
-        target = open_table(article_table(subscriber, article))
+        target = open_table(subscriber / article.source_table)
         check_same_rows(run, article, source, source.version, target, target.version)
 
 

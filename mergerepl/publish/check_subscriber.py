@@ -20,7 +20,7 @@ from mergerepl.errors import (
 from mergerepl.model.publication import Subscription, SyncType
 from mergerepl.publish.stated import Stated
 from mergerepl.publish.stored import ReplicaState, Stored
-from mergerepl.publish.unfinished import article_table, check_unwritten, is_unfinished
+from mergerepl.publish.unfinished import check_unwritten, is_unfinished
 from mergerepl.replica.replica import Replica, no_subscriptions, refuse_older_bookkeeping
 from mergerepl.replica.subscription import captured_position
 from mergerepl.roots import resolved
@@ -106,7 +106,7 @@ def check_target(
 
     Raises: PublicationError.
     """
-    table = article_table(Location.of(subscription.subscriber), article)
+    table = Location.of(subscription.subscriber) / article.source_table
     if subscription.sync_type is SyncType.NONE:
         source = open_table(publisher / article.source_table)
         root = Location.of(resolved(subscription.subscriber))

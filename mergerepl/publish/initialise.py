@@ -44,13 +44,7 @@ from mergerepl.publish.run import ApplyRun
 from mergerepl.publish.snapshot import KEY_PREFIX, copy_rows, differing_rows, is_computable, replica_table
 from mergerepl.publish.stored import ReplicaState, read_replica
 from mergerepl.publish.system_tables import add_image_columns, create_conflict_table, create_replica
-from mergerepl.publish.unfinished import (
-    article_table,
-    drop_unfinished,
-    drop_unfinished_replica,
-    initialise_mark,
-    subscriber_path,
-)
+from mergerepl.publish.unfinished import drop_unfinished, drop_unfinished_replica, initialise_mark
 from mergerepl.replica.replica import Replica
 from mergerepl.rows.images import with_readable
 from mergerepl.spark.in_memory import Kept
@@ -87,7 +81,7 @@ def initialise(
             version, table_id = _article(
                 run, subscription, publisher, article, root, mark, only.get(article.nickname)
             )
-            tables[article.nickname] = article_table(root, article), version, table_id
+            tables[article.nickname] = root / article.source_table, version, table_id
             failpoint("initialise.after_article")
         nicknames = [article.nickname for article in articles]
         published = Replica(run.publisher).articles
@@ -150,7 +144,7 @@ def _prepare(
     mark: CommitMark,
 ) -> None:
     """Drop the tables of an unfinished run, and create the missing system tables."""
-    drop_unfinished([article_table(root, article) for article in articles], row.subid)
+    drop_unfinished([root / article.source_table for article in articles], row.subid)
     if row.status == SubscriptionState.INACTIVE and not _is_shared(publisher, read_replica(root), row):
         drop_unfinished_replica(root, row.subid)
     images = {article.nickname: _fields(publisher, article) for article in articles}
@@ -216,7 +210,7 @@ def _article(
     captured = publisher.captured[article.nickname]
     if subscription.sync_type is SyncType.NONE:
         return _adopt(run, article, source, captured, root)
-    target = article_table(root, article)
+    target = root / article.source_table
     columns = list(article.published_columns)
     properties = {
         CDF_PROPERTY: "true",
@@ -255,13 +249,12 @@ def _enter_publication(run: ApplyRun, publisher: ReplicaState, root: Location) -
     row = publication_row(run.publication, run.pubid, number, publisher_replid=publisher.repid)
     row = replace(row, status=1, definition=definition(run.publication, with_subscriptions=False))
     if row != former:
-        control.replace(catalog.PUBLICATIONS, [*(each for each in publications if each is not former), row])
+        control.replace_where(catalog.PUBLICATIONS, [row], pubid=run.pubid)
 
 
 def _enter_articles(articles: Sequence[ArticleRow], root: Location) -> None:
-    entered = [replace(a, source_table=subscriber_path(a.name, a.source_table)) for a in articles]
     artids = {article.artid for article in articles}
-    Replica(root).control.replace_where(catalog.ARTICLES, entered, artid=artids)
+    Replica(root).control.replace_where(catalog.ARTICLES, articles, artid=artids)
 
 
 def _enter_subscription(run: ApplyRun, publisher: ReplicaState, row: SubscriptionRow, root: Location) -> None:
@@ -295,7 +288,7 @@ def _adopt(
 
     Raises: As `check_same_rows`.
     """
-    table = open_table(article_table(root, article))
+    table = open_table(root / article.source_table)
     _require_utc(run, article, table)
     mark = run.mark(f"publish {article.name} at {root}")
     version = set_properties(run.spark, table, missing_properties(table, run.retention), mark)

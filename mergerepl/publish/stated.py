@@ -10,12 +10,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from mergerepl.config.wording import dotted
 from mergerepl.delta.tables import TableState, edited_table
 from mergerepl.delta.types import Field, ddl_of
-from mergerepl.errors import PUBLISH_AGAIN, ConfigurationError, PublicationError
+from mergerepl.errors import PUBLISH_AGAIN, PublicationError
 from mergerepl.filters.publication_filters import NO_FILTERS, PublicationFilters
-from mergerepl.filters.stated import first_problem
 from mergerepl.model.publication import Article, Publication
 from mergerepl.publish.check_article import check_article, published_fields
 from mergerepl.publish.check_resolver import check_resolver
@@ -216,9 +214,6 @@ def _shown(value: object) -> str:
 
 
 def _filters(publication: Publication, stored: Stored, new: Sequence[NewArticle]) -> PublicationFilters:
-    if problem := first_problem(publication):
-        path, why = problem
-        raise ConfigurationError(f"{dotted(path)} {why}.", publication=publication.name)
     filters = NO_FILTERS
     names = {article.name for article in publication.articles}
     known = {row.name: row for row in stored.articles if row.name in names}

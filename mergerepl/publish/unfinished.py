@@ -9,7 +9,6 @@ from mergerepl.failpoints import failpoint
 from mergerepl.store.folders import remove_folder, remove_leftover, rename
 from mergerepl.store.location import Location
 from mergerepl.systables import contents
-from mergerepl.systables.catalog import ArticleRow
 from mergerepl.systables.table import FOLDER
 
 _DROPPED = f"{FOLDER}.dropped"
@@ -18,16 +17,6 @@ _DROPPED = f"{FOLDER}.dropped"
 def initialise_mark(subid: str, step: str, replid: str = "") -> CommitMark:
     """Return the mark of a commit that initialises a subscription."""
     return CommitMark(f"initialise {subid}", f"{SETUP}:{step}", replid)
-
-
-def subscriber_path(article: str, source_table: str) -> str:
-    """Return an article's path below a subscriber's root: the publisher's, or the article's name."""
-    return article if Location.of(source_table).is_absolute else source_table
-
-
-def article_table(root: Location, article: ArticleRow) -> Location:
-    """The place of an article's table at a subscriber."""
-    return root / subscriber_path(article.name, article.source_table)
 
 
 def is_unfinished(table: Location, subid: str) -> bool:

@@ -11,6 +11,7 @@ from typing import Any
 
 from pyspark.sql import SparkSession
 
+from mergerepl.config.stated import check_stated
 from mergerepl.delta.marks import CommitMark
 from mergerepl.delta.metadata import CDF_PROPERTY
 from mergerepl.delta.properties import retention_properties, set_properties
@@ -103,6 +104,7 @@ def apply_transactional(
     distributor = Distributor(root)
     run = ApplyRun(publication, distributor, log_reader(distributor, spark=spark, wait_s=60.0), shown)
     with plain_errors("a publication was applied"), ExitStack() as stack:
+        check_stated(publication)
         if not dry_run:
             stack.enter_context(lease(root, purpose="apply"))
         stored = _read_stored(distributor, publication.name)

@@ -1,12 +1,11 @@
 """What `apply` is to publish or to subscribe: tables and folders that cannot be it."""
 
 from collections.abc import Callable
-from dataclasses import asdict, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
-import yaml
 
 from mergerepl.config import project_file as config
 from mergerepl.errors import PublicationError
@@ -15,26 +14,9 @@ from mergerepl.store.lease import LOCK_FILE
 from mergerepl.systables.table import FOLDER
 from tests.bad_inputs.conftest import Refused, run
 from tests.bad_inputs.unprivileged import refused_without_privileges, run_without_privileges
-from tests.networks import FILE, Hub, Network, commit, write_table
-from tests.publish.unpublishable import TABLES
+from tests.networks import FILE, Network, commit, write_table
 
 pytestmark = pytest.mark.usefixtures("no_engine")
-
-
-@pytest.mark.parametrize("case", TABLES)
-def test_inv_43_a_table_that_cannot_be_published(folder: Path, refused: Refused, case: str) -> None:
-    """`test_publish_refusals` says what each message holds; here it is the only one, and the exit code."""
-    prepare, article, _ = TABLES[case]
-    if not article.identity:
-        pytest.skip("the file's own check refuses an article without a key")
-    prepare(Hub(folder))
-    keys = {"name", "table", "key", "columns"} if article.key else {"name", "table", "rowguid", "columns"}
-    stated = {name: value for name, value in asdict(article).items() if name in keys and value}
-    lists = {name: list(value) if isinstance(value, tuple) else value for name, value in stated.items()}
-    publication = {"publication": "s", "publisher": "./hq", "articles": [lists]}
-    (folder / FILE).write_text(yaml.safe_dump(publication))
-    code = 2 if case == "a key column twice" else 1
-    refused("apply", FILE, code=code, says=("orders" if code == 1 else "articles[0].key",))
 
 
 def unknown_feature(name: str) -> Callable[[Path], None]:

@@ -9,26 +9,43 @@ import pyarrow as pa
 import pytest
 from pyspark.sql import SparkSession
 
+from mergerepl.config.stated import check_stated
 from mergerepl.delta.table import open_table
 from mergerepl.errors import ConfigurationError, MergeReplError, PublicationError, StoreError
 from mergerepl.model.progress import NoProgress
-from mergerepl.model.publication import Article, Subscription, SyncType, Tracking
+from mergerepl.model.publication import Article, Publication, Subscription, SyncType, Tracking
+from mergerepl.publish import rows
+from mergerepl.publish.check_article import check_article, read_article_table
+from mergerepl.publish.check_paths import check_places
+from mergerepl.publish.check_rows import check_rows, check_texts
+from mergerepl.publish.check_subscriber import check_target
 from mergerepl.publish.initialise import check_same_rows
 from mergerepl.publish.run import Agent, ApplyRun
 from mergerepl.rows.sql import literal
+from mergerepl.spark import session as engine
+from mergerepl.store.location import Location
 from tests.networks import Hub, article_row
 from tests.publish.publishing import column, orders
 from tests.publish.unpublishable import ID, TABLES, VECTOR
 
 
 @pytest.mark.parametrize("case", TABLES)
-def test_a_table_that_cannot_be_published_is_refused_without_a_jvm(replica_dir: Path, case: str) -> None:
+def test_a_table_that_cannot_be_published_is_refused(replica_dir: Path, case: str) -> None:
     prepare, article, message = TABLES[case]
     hub = Hub(replica_dir)
     prepare(hub)
-    hub.articles(article)
+    with pytest.raises(PublicationError, match=f"(?s){message}"):
+        check_article(article, read_article_table(article, Location.of(hub.publisher) / article.table))
+
+
+def test_a_refused_table_changes_nothing_and_starts_no_jvm(replica_dir: Path) -> None:
+    hub, before = Hub(replica_dir), engine.jvm_pid()
+    hub.table("orders", {"id": [1]})
+    hub.empty_table("lines", [ID, column("x", "void")])
+    hub.articles(orders(), Article("lines", "lines", ("id",)))
     hub.subscribe("north")
-    refused(hub, message)
+    refused(hub, "'x' is VOID")
+    assert engine.jvm_pid() == before
 
 
 GENERATED = column("n", "integer", **{"delta.generationExpression": "id + 1"})
@@ -95,19 +112,16 @@ OWN_TABLES: dict[str, tuple[dict[str, object], dict[str, object], dict[str, str]
 
 
 @pytest.mark.parametrize("case", OWN_TABLES)
-def test_a_subscribers_own_table_that_cannot_be_taken_is_refused_without_a_jvm(
-    replica_dir: Path, case: str
-) -> None:
+def test_a_subscribers_own_table_that_cannot_be_taken_is_refused(replica_dir: Path, case: str) -> None:
     ours, theirs, properties, message = OWN_TABLES[case]
     hub = Hub(replica_dir)
     hub.empty_table("orders", [ID, ours])
     hub.empty_table("orders", [ID, theirs], at="north", **properties)
-    hub.articles(orders())
-    hub.subscribe("north", sync_type=SyncType.NONE)
-    before = hub.snapshot_of_files()
+    source = open_table(Location.of(hub.publisher / "orders"))
+    row = rows.article_row(hub.publication, orders(), source, pubid="p", artid="a", nickname=1)
+    there = Subscription(str(hub.root("north")), sync_type=SyncType.NONE)
     with pytest.raises(PublicationError, match=message):
-        hub.apply()
-    assert hub.snapshot_of_files() == before
+        check_target(Location.of(hub.publisher), there, row, None)
 
 
 def refused(hub: Hub, message: str, error: type[MergeReplError] = PublicationError) -> None:
@@ -151,34 +165,48 @@ def table_in_table(hub: Hub) -> None:
 
 
 PLACES: dict[str, tuple[Callable[[Hub], None], str]] = {
-    "the publisher itself": (place("{folder}/hq"), "one folder"),
-    "the publisher by another name": (place("{folder}/hq/../hq/"), "one folder"),
-    "inside the publisher": (place("{folder}/hq/north"), "lies inside the publisher"),
-    "around the publisher": (place("{folder}"), "lies inside"),
-    "a URI": (place("s3://key:secret@bucket/x"), r"s3://\*\*\*@bucket.*file systems"),
+    "the publisher itself": (place("{folder}/hq"), "is the same folder as the publisher"),
+    "the publisher by another name": (place("{folder}/hq/../hq/"), "is the same folder as the publisher"),
+    "inside the publisher": (place("{folder}/hq/north"), "lies inside the folder of the publisher"),
+    "around the publisher": (place("{folder}"), "holds the folder of the publisher"),
+    "a URI": (place("s3://key:secret@bucket/x"), r"s3://\*\*\*@bucket.*not supported yet"),
     "a relative path": (place("north"), "not an absolute path"),
     "a file": (file_as_subscriber, "is a file"),
-    "one folder twice": (twice, "one folder"),
+    "one folder twice": (twice, r"is the same folder as subscriptions\[0\]"),
     "a name delta-rs cannot open": (place("{folder}/no%20rth"), "%20.*Rename the folder"),
     "a name Spark takes for a pattern": (place("{folder}/{{north,south}}"), r"\{ in its path.*Rename"),
     "a table name delta-rs cannot open": (
         lambda hub: hub.articles(Article("x", "a[b]", ("id",))),
         r"\[ in its path.*Rename",
     ),
-    "one table twice": (one_table_twice, "'orders' and 'again' are one table"),
-    "a table inside another": (table_in_table, "'orders' and 'inner'"),
+    "one table twice": (
+        one_table_twice,
+        "'again': its table .* belongs to article 'orders' at the publisher",
+    ),
+    "a table inside another": (table_in_table, "'orders/inner', inside the table 'orders'"),
     "articles equal but for case": (
         lambda hub: hub.articles(orders(), Article("Orders", "o2", ("id",))),
-        "'orders' and 'Orders'",
+        "'Orders', and an article 'orders' is there already",
     ),
-    "an article with a slash": (lambda hub: hub.articles(Article("a/b", "orders", ("id",))), "slashes"),
-    "no articles": (lambda hub: hub.articles(), "no articles"),
+    "an article with a slash": (
+        lambda hub: hub.articles(Article("a/b", "orders", ("id",))),
+        "a name has letters",
+    ),
+    "no articles": (lambda hub: hub.articles(), "articles is empty"),
     "a system table": (
         lambda hub: hub.articles(Article("x", "_mergerepl/MSmerge_contents", ("rowguid",))),
-        "system table",
+        "not folders of users' tables",
     ),
-    "the root as a table": (lambda hub: hub.articles(Article("x", ".", ("id",))), "contains the publisher"),
+    "the root as a table": (
+        lambda hub: hub.articles(Article("x", ".", ("id",))),
+        "must lie inside the replica root",
+    ),
 }
+
+
+def check_without_tables(publication: Publication) -> None:
+    check_stated(publication)
+    check_places(publication)
 
 
 @pytest.mark.parametrize("case", PLACES)
@@ -188,10 +216,8 @@ def test_a_place_that_cannot_be_a_replica_is_refused(replica_dir: Path, case: st
     hub.table("orders", {"id": [1]})
     hub.articles(orders())
     prepare(hub)
-    before = hub.snapshot_of_files()
     with pytest.raises((ConfigurationError, PublicationError), match=f"(?s){message}"):
-        hub.apply()
-    assert hub.snapshot_of_files() == before
+        check_without_tables(hub.publication)
 
 
 def test_a_missing_publisher_is_refused(replica_dir: Path) -> None:
@@ -199,7 +225,7 @@ def test_a_missing_publisher_is_refused(replica_dir: Path) -> None:
     hub.articles(orders())
     shutil.rmtree(hub.publisher)
     with pytest.raises(PublicationError, match=r"does not exist"):
-        hub.apply()
+        check_places(hub.publication)
 
 
 ROWS: dict[str, tuple[dict[str, list[object]], Article, str]] = {
@@ -250,13 +276,13 @@ def test_a_missing_data_file_is_an_error_of_ours(spark: SparkSession, replica_di
 @pytest.mark.spark
 @pytest.mark.parametrize("case", ROWS)
 def test_rows_without_an_identity_are_refused(spark: SparkSession, replica_dir: Path, case: str) -> None:
-    rows, article, message = ROWS[case]
-    hub = Hub(replica_dir)
+    values, article, message = ROWS[case]
     types = {"id": pa.int64(), "g": pa.string(), "n": pa.string()}
-    hub.table("orders", {name: pa.array(values, types[name]) for name, values in rows.items()})
-    hub.articles(article)
-    hub.subscribe("north")
-    refused(hub, message)
+    path = Hub(replica_dir).table(
+        "orders", {name: pa.array(each, types[name]) for name, each in values.items()}
+    )
+    with pytest.raises(PublicationError, match=message):
+        check_rows(spark, article, open_table(Location.of(path)))
 
 
 @pytest.mark.parametrize(
@@ -270,15 +296,12 @@ def test_rows_without_an_identity_are_refused(spark: SparkSession, replica_dir: 
 def test_a_text_that_spark_cannot_write_to_a_partition_is_refused(
     spark: SparkSession, replica_dir: Path, text: str, says: str
 ) -> None:
-    hub = Hub(replica_dir)
-    rows = {"id": list(range(6)), "r": ["fine", "fine", text, text, text, text]}
-    hub.table("orders", rows, partition_by=["r"])
-    hub.articles(orders())
-    refused(
-        hub, rf"orders' breaks the rule of partition column 'r' {says}.*: id=\d; id=\d; id=\d and more\. Give"
-    )
-    hub.articles(orders(columns=("id",)))
-    hub.apply()
+    values = {"id": list(range(6)), "r": ["fine", "fine", text, text, text, text]}
+    table = open_table(Location.of(Hub(replica_dir).table("orders", values, partition_by=["r"])))
+    rule = rf"orders' breaks the rule of partition column 'r' {says}.*: id=\d; id=\d; id=\d and more\. Give"
+    with pytest.raises(PublicationError, match=rule):
+        check_texts(spark, orders(), table)
+    check_texts(spark, orders(columns=("id",)), table)
 
 
 def test_a_text_too_long_for_the_folders_of_a_copy_is_refused(spark: SparkSession, replica_dir: Path) -> None:
@@ -358,10 +381,10 @@ def test_generated_values_of_another_time_zone_are_refused(spark: SparkSession, 
         " USING delta"
     )
     times = ("2024-01-01 00:30:00", "2024-01-01 12:30:00", None)
-    rows = ", ".join(
+    values = ", ".join(
         f"({i}, CAST({literal(t) if t else 'NULL'} AS timestamp), 1)" for i, t in enumerate(times)
     )
-    rome.sql(f"INSERT INTO delta.`{path}` (id, ts, x) VALUES {rows}")
+    rome.sql(f"INSERT INTO delta.`{path}` (id, ts, x) VALUES {values}")
     hub.articles(orders())
     says = r"in 1 row of table '.*orders', generated column 'day' is not .*\(CAST\(ts AS DATE\)\).*time zone is UTC"
     refused(hub, says)

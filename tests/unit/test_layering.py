@@ -70,6 +70,8 @@ ANYWHERE = {"mergerepl.store.location"}
 
 MAY_IMPORT: dict[str, set[str]] = {
     "mergerepl.store.location": {"mergerepl.errors"},
+    # How a change is sent is text, and the project file reads it.
+    "mergerepl.transactional.call_syntax": set(),
     # Public names: their functions leave the caller's session as it is.
     "mergerepl": {"mergerepl.spark.callers"},
     "mergerepl.__main__": {"mergerepl.cli"},
@@ -113,7 +115,6 @@ MAY_IMPORT: dict[str, set[str]] = {
         "mergerepl.systables",
     },
     "mergerepl.replica": BASE,
-    # How a change is sent is said in the file: that module of `transactional` alone, which is pure.
     "mergerepl.config": {
         "mergerepl.errors",
         "mergerepl.filters",
@@ -136,7 +137,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     | PHASES
     | {
         "mergerepl.merge.apply",
-        "mergerepl.config.wording",
+        "mergerepl.config.stated",
         "mergerepl.monitoring",
         "mergerepl.merge.partitions",
         "mergerepl.publish.snapshot",
@@ -187,7 +188,13 @@ MAY_IMPORT: dict[str, set[str]] = {
     },
     # Of publishing, the steps of `apply` and how tables are copied.
     "mergerepl.transactional": BASE
-    | {"mergerepl.logreader", "mergerepl.publish.snapshot", "mergerepl.publish.steps"},
+    | {
+        "mergerepl.config.stated",
+        "mergerepl.transactional.call_syntax",
+        "mergerepl.logreader",
+        "mergerepl.publish.snapshot",
+        "mergerepl.publish.steps",
+    },
     # The public objects of a place: what is there, and one method for each task.
     "mergerepl.places": {"mergerepl.config", "mergerepl.errors", "mergerepl.roots", "mergerepl.settings"},
     "mergerepl.calls": {"mergerepl.errors", "mergerepl.spark.callers", "mergerepl.store"},
@@ -481,6 +488,7 @@ NO_REPLICA_FILES = {
         "mergerepl.failpoints",
         "mergerepl.roots",
         "mergerepl.api",
+        "mergerepl.new_project",
         "mergerepl.places",
         "mergerepl.sessions",
         "mergerepl.targets",

@@ -332,7 +332,7 @@ def test_a_file_is_read(tmp_path) -> None:
         ("retention: 3 days", "retention: 90 minutes", "in whole hours"),
         ("retention: 3 days", "retention: 30m", "in whole hours"),
         ("min_retention: 1 hour", "min_retention: 9 days", "longer than `retention`"),
-        ("table: bronze/lines", "table: orders", "publishes the table of article"),
+        ("table: bronze/lines", "table: orders", "the table 'orders' is there already"),
         ("subscriber: ./north", "subscriber: ./hq", "same folder as the publisher"),
     ],
 )
