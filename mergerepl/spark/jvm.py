@@ -162,8 +162,11 @@ def end(process: subprocess.Popen[bytes]) -> None:
 
 
 def build_class_path(delta_jars: list[Path]) -> list[Path]:
-    """Return Spark's JARs and Delta's, always in one order: a class-data archive fits one class path only."""
-    spark_jars = sorted((jars.pyspark_home() / "jars").glob("*.jar"))
+    """Return Spark's JARs and Delta's, always in one order: a class-data archive fits one class path only.
+
+    Links are followed: the same environment seen through two paths has one archive.
+    """
+    spark_jars = sorted((jars.pyspark_home().resolve() / "jars").glob("*.jar"))
     # slf4j first, as in Spark's own launcher: other JARs carry copies of its interfaces.
     slf4j_first = sorted(spark_jars, key=lambda jar: not jar.name.startswith("slf4j-api"))
     return slf4j_first + delta_jars
