@@ -32,10 +32,10 @@ def roots_known_at(folder: Location) -> tuple[NamedRoot, ...]:
             ends.append((str(target.publisher), MERGE, PUBLISHER, target.publication))
             ends.append((str(target.subscriber), MERGE, SUBSCRIBER, target.publication))
     if TRANSACTIONAL in types:
-        from mergerepl.transactional.catalog import Distributor, subscriptions_of
+        from mergerepl.transactional.catalog import DistributionStore, subscriptions_of
 
         for each in distributions([folder]):
-            found = subscriptions_of(Distributor(each.publisher), publication=each.publication)
+            found = subscriptions_of(DistributionStore(each.publisher), publication=each.publication)
             for publication, row in found:
                 if each.subscriber in (None, row.subscriber):
                     ends.append((str(each.publisher), TRANSACTIONAL, PUBLISHER, publication))

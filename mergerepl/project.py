@@ -13,7 +13,7 @@ from mergerepl.model.folders import Capture, Document, FolderTracking
 from mergerepl.model.progress import NoProgress, Progress
 from mergerepl.model.publication import Publication
 from mergerepl.model.results import ApplyResult, InitResult, SessionResult, SyncResult
-from mergerepl.model.transactional import TransactionalPublication
+from mergerepl.model.transactional import Publication as TransactionalPublication
 from mergerepl.places import (
     CDC,
     DATABASE,
@@ -307,9 +307,9 @@ def _apply_merge(publication: Publication, dry_run: bool, progress: Progress) ->
 def _apply_transactional(
     publication: TransactionalPublication, dry_run: bool, progress: Progress
 ) -> ApplyResult:
-    from mergerepl.transactional import apply_transactional
+    from mergerepl.transactional.publish import apply_publication
 
-    return apply_transactional(publication, dry_run=dry_run, progress=progress)
+    return apply_publication(publication, dry_run=dry_run, progress=progress)
 
 
 def _apply_capture(capture: Capture, dry_run: bool, progress: Progress) -> ApplyResult:

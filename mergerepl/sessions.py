@@ -16,7 +16,7 @@ from mergerepl.model.folders import Document
 from mergerepl.model.progress import NoProgress, Progress
 from mergerepl.model.publication import Publication
 from mergerepl.model.results import PhaseCounts, SessionResult, SyncResult
-from mergerepl.model.transactional import TransactionalPublication
+from mergerepl.model.transactional import Publication as TransactionalPublication
 from mergerepl.places import MERGE, TRANSACTIONAL, TYPES, types_at
 from mergerepl.store.lease import WAIT_S
 from mergerepl.store.location import Location
@@ -116,18 +116,18 @@ def _distributions(item: Item) -> list[Distribution]:
         return [Distribution(Location.of(roots.parse(item.publisher)), item.name)]
     if not isinstance(item, Location) or TRANSACTIONAL not in types_at(item):
         return []
-    from mergerepl.transactional.catalog import Distributor, Subscriber
+    from mergerepl.transactional.catalog import DistributionStore, SubscriberStore
 
-    if Distributor(item).is_there:
+    if DistributionStore(item).is_there:
         return [Distribution(item)]
-    received = Subscriber(item).positions()
+    received = SubscriberStore(item).positions()
     return [Distribution(Location.of(row.publisher), row.publication, str(item)) for row in received]
 
 
 def _subscribers(of: Distribution) -> list[str]:
-    from mergerepl.transactional.catalog import Distributor, subscriptions_of
+    from mergerepl.transactional.catalog import DistributionStore, subscriptions_of
 
-    found = subscriptions_of(Distributor(of.publisher), publication=of.publication)
+    found = subscriptions_of(DistributionStore(of.publisher), publication=of.publication)
     return [row.subscriber for _, row in found if of.subscriber in (None, row.subscriber)]
 
 
@@ -306,19 +306,20 @@ def _distributed(
     item: Distribution, options: Mapping[str, Any], progress: Progress
 ) -> Iterator[SessionResult]:
     """Read the log of a publisher, then run its distribution agents; each is reported as a session that downloads."""
-    from mergerepl.transactional import agents, log_reader
+    from mergerepl.transactional import agents
     from mergerepl.transactional.catalog import distributor_at, subscriptions_of
+    from mergerepl.transactional.distributor import Distributor
     from mergerepl.transactional.refusals import require_streams
 
     root = item.publisher
     require_streams(options["streams"])
-    _saying_who_works(lambda wait_s: log_reader.logreader(root, lock_wait_s=wait_s), progress)
+    _saying_who_works(lambda wait_s: Distributor(root, lock_wait_s=wait_s).capture(), progress)
     distributor = distributor_at(root)
     found = subscriptions_of(distributor, subscriber=item.subscriber, publication=item.publication)
     for name, row in found:
         started = time.monotonic()
         try:
-            agent = partial(agents.run_agent, distributor, name, row, log_reader.spark_of(None), **options)
+            agent = partial(agents.run_agent, distributor, name, row, agents.spark_of(None), **options)
             done = _saying_who_works(lambda wait_s, run=agent: run(lock_wait_s=wait_s), progress)  # type: ignore[misc]
         except MergeReplError as error:
             if len(found) == 1:
@@ -337,7 +338,7 @@ def _distributed(
             from mergerepl.transactional import cleaning
 
             cleaning.clean_up_once_a_day(root)
-    log_reader.require_read(distributor, item.publication)
+    agents.require_read(distributor, item.publication)
 
 
 def _saying_who_works(work: Callable[[float], T], progress: Progress) -> T:

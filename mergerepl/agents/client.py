@@ -8,8 +8,7 @@ import sys
 from collections.abc import Sequence
 from typing import Any
 
-from mergerepl.agents.agent_socket import connect
-from mergerepl.agents.messages import Messages, identity
+from mergerepl.agents.agent_socket import Messages, connect, identity
 from mergerepl.errors import AgentLostError
 from mergerepl.model.progress import Progress
 from mergerepl.store.location import Location

@@ -23,7 +23,7 @@ from mergerepl.store.folders import has_system_tables
 from mergerepl.store.lease import AGENT_LOCK, holder
 from mergerepl.store.location import Location
 from mergerepl.systables.cdc import CDC_JOBS
-from mergerepl.transactional.catalog import Distributor, subscriptions_of
+from mergerepl.transactional.catalog import DistributionStore, subscriptions_of
 
 DISTRIBUTE = "distribute"
 SYNC = "sync"
@@ -50,7 +50,7 @@ def jobs_of(database: Database) -> list[Job]:
 
 def distributes(root: Location) -> bool:
     """Whether a folder publishes transactionally to a subscriber. No Spark."""
-    distributor = Distributor(root)
+    distributor = DistributionStore(root)
     return distributor.is_there and bool(subscriptions_of(distributor))
 
 

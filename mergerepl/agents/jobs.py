@@ -12,8 +12,7 @@ from datetime import UTC, datetime
 from functools import cached_property
 
 from mergerepl.agents.control import DISTRIBUTE, SYNC, distributes, jobs_of, replication_jobs, syncs
-from mergerepl.agents.loop import Repeated, run_until_stopped
-from mergerepl.agents.schedule import CaptureState, CleanupState, Timer
+from mergerepl.agents.loop import CaptureState, CleanupState, Repeated, Timer, run_until_stopped
 from mergerepl.cdc.capture import log_reader, run_cycles
 from mergerepl.cdc.cleaning import cleanup
 from mergerepl.cdc.database import Database, database_at
@@ -162,9 +161,9 @@ def distribute_all(root: Location) -> tuple[str, bool]:
     """Run the distribution agents of a root. Returns their reports, without agents that had no commands."""
     if not distributes(root):
         return "", False
-    from mergerepl.transactional.agents import distribute
+    from mergerepl.transactional.distributor import Distributor
 
-    done = distribute(root, lock_wait_s=_LOCK_WAIT_S)
+    done = Distributor(root, lock_wait_s=_LOCK_WAIT_S).deliver()
     texts = [
         f"{each.publication} at {each.subscriber}: transactions {each.transactions:,}, commands {each.commands:,}"
         for each in done

@@ -8,8 +8,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Protocol
 
-from mergerepl.agents.loop import Repeated, in_worker, run_until_stopped, signals
-from mergerepl.agents.schedule import Timer
+from mergerepl.agents.loop import Repeated, Timer, in_worker, run_until_stopped, signals
 from mergerepl.errors import MergeReplError, Transient
 from mergerepl.model.results import SessionResult, SyncResult
 from mergerepl.roots import is_absent

@@ -14,8 +14,14 @@ from dataclasses import asdict
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, Self, TextIO, cast
 
-from mergerepl.agents.agent_socket import AgentSocket, is_same_user, listen
-from mergerepl.agents.messages import LONGEST_REQUEST, Messages, identity
+from mergerepl.agents.agent_socket import (
+    LONGEST_REQUEST,
+    AgentSocket,
+    Messages,
+    identity,
+    is_same_user,
+    listen,
+)
 from mergerepl.model.progress import NoProgress, Progress
 from mergerepl.store.location import Location
 

@@ -167,7 +167,7 @@ def _raise_low(database: Database, marks: dict[int, Lsn]) -> list[ChangeTable]:
     for each in before:
         mark = marks.get(each.object_id)
         if mark is not None and mark > each.start_lsn:
-            version = version_through(database, each, mark.decremented())
+            version = version_through(database, each, mark.previous())
             each = replace(each, start_lsn=mark, start_version=version)
         after.append(each)
     if after != before:

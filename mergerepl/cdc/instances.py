@@ -26,8 +26,7 @@ from mergerepl.errors import PublicationError
 from mergerepl.failpoints import failpoint
 from mergerepl.logreader.column_changes import added_fields, column_id
 from mergerepl.logreader.consumer import COMPARE, STOP
-from mergerepl.logreader.guard import key_of, refuse_other_key
-from mergerepl.logreader.log_reader import LogReader
+from mergerepl.logreader.log_reader import LogReader, key_of, refuse_other_key
 from mergerepl.logreader.lsn import Lsn
 from mergerepl.logreader.plan import Plan
 from mergerepl.logreader.positions import read_state

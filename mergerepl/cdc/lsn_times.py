@@ -46,7 +46,7 @@ def increment_lsn(lsn: bytes | str) -> Lsn:
 
     Raises: CdcUsageError 22964 if it is not an LSN, or is the highest one.
     """
-    return _neighbour(lsn, Lsn.incremented)
+    return _neighbour(lsn, Lsn.next)
 
 
 def decrement_lsn(lsn: bytes | str) -> Lsn:
@@ -54,7 +54,7 @@ def decrement_lsn(lsn: bytes | str) -> Lsn:
 
     Raises: CdcUsageError 22964 if it is not an LSN, or is zero.
     """
-    return _neighbour(lsn, Lsn.decremented)
+    return _neighbour(lsn, Lsn.previous)
 
 
 def _neighbour(lsn: bytes | str, step: Callable[[Lsn], Lsn]) -> Lsn:

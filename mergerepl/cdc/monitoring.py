@@ -7,9 +7,8 @@ from mergerepl.cdc.database import Database, database_at
 from mergerepl.delta.properties import FILE_RETENTION, LOG_RETENTION, interval_of
 from mergerepl.delta.tables import head_version, is_delta_table, written_ns
 from mergerepl.errors import MergeReplError, StoreError
-from mergerepl.logreader.cut import moment_of_ns
 from mergerepl.logreader.lsn import Lsn
-from mergerepl.logreader.plan import redo_log
+from mergerepl.logreader.plan import moment_of_ns, redo_log
 from mergerepl.logreader.positions import read_state
 from mergerepl.logreader.sources import metadata_of
 from mergerepl.model.cdc import (

@@ -11,7 +11,7 @@ from mergerepl.cdc.queries import reading_session
 from mergerepl.cdc.refusals import CdcError, CdcUsageError
 from mergerepl.delta.properties import FILE_RETENTION, interval_of
 from mergerepl.delta.tables import head_version, open_table, written_ns
-from mergerepl.logreader.cut import moment_of_ns
+from mergerepl.logreader.plan import moment_of_ns
 from mergerepl.logreader.positions import read_state
 from mergerepl.model.cdc import Vacuumed
 from mergerepl.replica.control import ControlPlane

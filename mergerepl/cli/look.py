@@ -85,14 +85,15 @@ def status(replica: str, check: bool, output: Output) -> int:
     from mergerepl.targets import transactional_target
 
     if (target := transactional_target(replica)) is not None:
-        from mergerepl import transactional
         from mergerepl.cdc.monitoring import problems_at
         from mergerepl.cli.transactional import publisher_parts
+        from mergerepl.transactional import Distributor
 
         if check:
             return _checked(target[0], output)
-        found, problems = transactional.status(target[0]), problems_at(target[0])
-        warnings = transactional.warnings_of(target[0], datetime.now(UTC))
+        distributor = Distributor(target[0])
+        found, problems = distributor.status(), problems_at(target[0])
+        warnings = distributor.warnings(datetime.now(UTC))
         parts = [
             *publisher_parts(found),
             *(f"Problem: {each}" for each in problems),
@@ -125,15 +126,18 @@ def _checked(root: Location, output: Output) -> int:
     """Report what is wrong with a publisher, and with tables that are captured there, too; return the exit code."""
     from datetime import UTC, datetime
 
-    from mergerepl import cdc, transactional
+    from mergerepl import cdc
+    from mergerepl.transactional import Distributor
+
+    distributor = Distributor(root)
 
     def find() -> tuple[Mapping[str, Any], list[StatusWarning]]:
         now = datetime.now(UTC)
-        found = transactional.warnings_of(root, now)
+        found = [*distributor.warnings(now)]
         if cdc.is_cdc_enabled(root):
             found += cdc.warnings_of(cdc.status(root), now)
         # A paused table is met by both.
-        return transactional.status(root), list(dict.fromkeys(found))
+        return distributor.status(), list(dict.fromkeys(found))
 
     return report_check(find, output)
 

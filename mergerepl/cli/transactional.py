@@ -64,10 +64,10 @@ def logreader(root: str, output: Output) -> None:
     Example:
       mergerepl transactional logreader ./hq
     """
-    from mergerepl import transactional as agents
+    from mergerepl.transactional import Distributor
 
     publisher, _ = _target(root)
-    done = agents.logreader(publisher)
+    done = Distributor(publisher).capture()
     paused = [f"{path}: {reason}" for path, reason in done.paused.items()]
     read = f"{done.transactions} transactions were read, with {done.commands} commands; last LSN {done.last_lsn}."
     output.reported(done, [read if done.cycles else "Nothing new in the log.", *paused])
@@ -98,12 +98,11 @@ def distribute(
       mergerepl transactional distribute ./hq --skip-errors 20598
       mergerepl transactional distribute ./hq --procedures feed_procedures
     """
-    from mergerepl import transactional as agents
+    from mergerepl.transactional import Distributor
 
     publisher, publication = _target(root)
     skip = None if skip_errors is None else _numbers(skip_errors)
-    done = agents.distribute(
-        publisher,
+    done = Distributor(publisher).deliver(
         subscriber=subscriber_root(subscriber),
         publication=publication,
         streams=streams,
@@ -146,16 +145,11 @@ def script(
       mergerepl transactional script ./hq --batch
       mergerepl transactional script ./hq --custom --operation update
     """
-    from mergerepl import transactional as agents
+    from mergerepl.transactional import Distributor
 
     publisher, _ = _target(root)
-    text = agents.script(
-        publisher,
-        article=article,
-        operation=operation,
-        batch=batch,
-        custom=custom,
-        subscriber=subscriber_root(subscriber),
+    text = Distributor(publisher).script(
+        table=article, operation=operation, batch=batch, custom=custom, subscriber=subscriber_root(subscriber)
     )
     output.reported({"script": text}, text.split("\n"))
 
@@ -180,15 +174,10 @@ def browse(
     Example:
       mergerepl transactional browse ./hq --article orders --limit 5
     """
-    from mergerepl import transactional as agents
+    from mergerepl.transactional import Distributor
 
     publisher, _ = _target(root)
-    try:
-        found = agents.browse(
-            publisher, article=article, from_seqno=from_seqno, through_seqno=through_seqno, limit=limit + 1
-        )
-    except ValueError as error:
-        raise click.UsageError(str(error)) from error
+    found = Distributor(publisher).browse(table=article, from_=from_seqno, to=through_seqno, limit=limit + 1)
     rows = [asdict(each) for each in found[:limit]]
     more = [f"There are more: these are the first {limit} (--limit)."] if len(found) > limit else []
     output.reported(rows, [*listing_or("No commands.", rows), *more])
@@ -196,9 +185,9 @@ def browse(
 
 def pending_of(root: str, output: Output) -> None:
     """Report the commands that wait."""
-    from mergerepl import transactional as agents
+    from mergerepl.transactional import Distributor
 
-    rows = [asdict(each) for each in agents.pending(_target(root)[0])]
+    rows = [asdict(each) for each in Distributor(_target(root)[0]).pending()]
     output.reported(rows, listing_or("No subscriptions.", rows))
 
 
@@ -216,9 +205,9 @@ def pending(root: str, output: Output) -> None:
 
 def history_of(root: str, limit: int, output: Output) -> None:
     """Report the last batches."""
-    from mergerepl import transactional as agents
+    from mergerepl.transactional import Distributor
 
-    rows = agents.history(_target(root)[0], limit=limit)
+    rows = Distributor(_target(root)[0]).history(limit=limit)
     output.reported(rows, listing_or("No batches.", rows, wrapped="comments"))
 
 
@@ -245,9 +234,9 @@ def errors(root: str, limit: int, output: Output) -> None:
     Example:
       mergerepl transactional errors ./hq
     """
-    from mergerepl import transactional as agents
+    from mergerepl.transactional import Distributor
 
-    rows = agents.errors(_target(root)[0], limit=limit)
+    rows = Distributor(_target(root)[0]).errors(limit=limit)
     output.reported(rows, listing_or("No errors.", rows, wrapped="text"))
 
 
@@ -266,11 +255,11 @@ def skip(root: str, xact: str, subscriber: str | None, dry_run: bool, output: Ou
     Example:
       mergerepl transactional skip ./hq 0x00000000690b1c2a0001 --subscriber ./north
     """
-    from mergerepl import transactional as agents
+    from mergerepl.transactional import Distributor
 
     publisher, publication = _target(root)
-    done = agents.skip(
-        publisher, xact, subscriber=subscriber_root(subscriber), publication=publication, dry_run=dry_run
+    done = Distributor(publisher).skip(
+        xact, subscriber=subscriber_root(subscriber), publication=publication, dry_run=dry_run
     )
     counted = ", ".join(f"{name} {n:,}" for name, n in done.commands.items())
     was = "was skipped before; nothing was changed"
@@ -289,10 +278,10 @@ def reinit(root: str, subscriber: str | None, output: Output) -> None:
     Example:
       mergerepl transactional reinit ./hq --subscriber ./north
     """
-    from mergerepl import transactional as agents
+    from mergerepl.transactional import Distributor
 
     publisher, publication = _target(root)
-    done = agents.reinit(publisher, subscriber=subscriber_root(subscriber), publication=publication)
+    done = Distributor(publisher).reinit(subscriber=subscriber_root(subscriber), publication=publication)
     output.reported({"subscribers": done}, [f"{each} begins again." for each in done])
 
 
@@ -308,9 +297,9 @@ def resume(root: str, article: str, output: Output) -> None:
     Example:
       mergerepl transactional resume ./hq orders
     """
-    from mergerepl import transactional as agents
+    from mergerepl.transactional import Distributor
 
-    was = agents.resume(_target(root)[0], article)
+    was = Distributor(_target(root)[0]).resume(article)
     output.reported(
         {"article": article, "changed": was},
         [f"{article} is read again." if was else f"{article} was not paused."],
@@ -328,9 +317,9 @@ def cleanup(root: str, output: Output) -> None:
     Example:
       mergerepl transactional cleanup ./hq
     """
-    from mergerepl import transactional as agents
+    from mergerepl.transactional import Distributor
 
-    done = agents.cleanup(_target(root)[0])
+    done = Distributor(_target(root)[0]).cleanup()
     output.reported(
         done,
         [
@@ -342,10 +331,10 @@ def cleanup(root: str, output: Output) -> None:
 
 def validated(root: str, subscriber: str | None, output: Output) -> int:
     """Report whether subscribers equal the publisher; return the exit code."""
-    from mergerepl import transactional as agents
+    from mergerepl.transactional import Distributor
 
     publisher, publication = _target(root)
-    found = agents.validate(publisher, subscriber=subscriber, publication=publication)
+    found = Distributor(publisher).validate(subscriber=subscriber, publication=publication)
     rows = [asdict(each) for each in found]
     output.reported(rows, _compared(rows))
     return 0 if all(each.is_equal for each in found) else FAILED
@@ -428,16 +417,15 @@ def repair(
       mergerepl transactional repair ./hq --subscriber ./north --article orders --key order_id=7
       mergerepl transactional repair ./hq --article orders --where "region='N'"
     """
-    from mergerepl import transactional as agents
+    from mergerepl.transactional import Distributor
 
     if len(dict(key)) < len(key):
         raise click.UsageError("A key column is given twice.")
     publisher, publication = _target(root)
-    done = agents.repair(
-        publisher,
+    done = Distributor(publisher).repair(
         subscriber=subscriber_root(subscriber),
         publication=publication,
-        article=article,
+        table=article,
         key=dict(key) or None,
         where=where,
         dry_run=dry_run,
@@ -458,7 +446,7 @@ def read(root: str, article: str, limit: int, output: Output) -> None:
     Example:
       mergerepl transactional read ./north orders --limit 5
     """
-    from mergerepl import transactional as agents
+    from mergerepl.transactional import Subscriber
 
-    rows = agents.shown(root, article, limit=limit)
+    rows = Subscriber(root).first_rows(article, limit=limit)
     output.reported(rows, listing_or("No rows.", rows))

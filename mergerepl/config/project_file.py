@@ -42,11 +42,9 @@ from mergerepl.model.publication import (
 )
 from mergerepl.model.resolvers import RESOLVERS
 from mergerepl.model.tracking import Foreign, TrackingOptions
-from mergerepl.model.transactional import (
-    TransactionalArticle,
-    TransactionalPublication,
-    TransactionalSubscription,
-)
+from mergerepl.model.transactional import Article as TransactionalArticle
+from mergerepl.model.transactional import Publication as TransactionalPublication
+from mergerepl.model.transactional import Subscription as TransactionalSubscription
 
 LARGEST_FILE = 1_000_000
 

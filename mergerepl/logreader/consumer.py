@@ -35,9 +35,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
 
 from mergerepl.errors import StoreError
-from mergerepl.logreader.errors import RESUME, may_pass
 from mergerepl.logreader.plan import Plan, Reading, SourcePlan
-from mergerepl.logreader.positions import LogState
+from mergerepl.logreader.positions import RESUME, LogState, may_pass
 from mergerepl.store.location import Location
 
 if TYPE_CHECKING:

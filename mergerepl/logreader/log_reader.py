@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
@@ -12,9 +12,16 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 from mergerepl.delta.tables import is_delta_table
-from mergerepl.logreader.consumer import Consumer
+from mergerepl.logreader.consumer import COMPARE, STOP, Consumer, Wanted
 from mergerepl.logreader.lsn import epoch_of
-from mergerepl.logreader.positions import LogState, control_of, has_log_reader, read_state, save_state
+from mergerepl.logreader.positions import (
+    LogReaderError,
+    LogState,
+    control_of,
+    has_log_reader,
+    read_state,
+    save_state,
+)
 from mergerepl.replica.control import ControlPlane
 from mergerepl.store.lease import LOG_READER_LOCK, lease, record_jvm
 from mergerepl.store.location import Location
@@ -44,22 +51,22 @@ class LogReader:
     @property
     def consumers(self) -> tuple[Consumer, ...]:
         """The consumers, in the order in which their gates are committed. A product may be set up between cycles."""
-        return tuple(consumers_at(self.root, self._known))
+        set_up = [(name, module) for name, module, table in PRODUCTS if is_delta_table(self.root / table)]
+        for name, module in set_up:
+            if name not in self._known:
+                self._known[name] = import_module(module).consumer_at(self.root)
+        return tuple(self._known[name] for name, _ in set_up)
 
     @cached_property
     def control(self) -> ControlPlane:
         """The log reader's tables."""
         return control_of(self.root)
 
-    @property
-    def spark(self) -> Callable[[], SparkSession]:
-        """Returns the Spark session.
+    def spark(self) -> SparkSession:
+        """Return the Spark session.
 
-        Raises (when called): EngineError if it cannot be started or used.
+        Raises: EngineError if it cannot be started or used.
         """
-        return self._session
-
-    def _session(self) -> SparkSession:
         from mergerepl.spark import session as engine
 
         if self.given is not None:
@@ -104,31 +111,98 @@ def make_log_reader(reader: LogReader, retention: timedelta) -> None:
     save_state(reader.control, LogState(row))
 
 
-@dataclass(frozen=True)
-class Product:
-    """A product that is served from the log. `module` has `consumer_at(root)`; `table` exists if it is set up."""
-
-    name: str
-    module: str
-    table: str
-
-
 PRODUCTS = (
-    Product(
+    (
         "transactional",
         "mergerepl.transactional.consumer",
         f"{transactional.FOLDER}/{transactional.PUBLICATIONS.name}",
     ),
-    Product("cdc", "mergerepl.cdc.consumer", f"{cdc.FOLDER}/{cdc.CHANGE_TABLES.name}"),
+    ("cdc", "mergerepl.cdc.consumer", f"{cdc.FOLDER}/{cdc.CHANGE_TABLES.name}"),
 )
-"""The products in the order in which their gates are committed. They do not import each other: each is loaded by name."""
+"""The products in the order in which their gates are committed: name, module with `consumer_at(root)`, and the table that
+exists if the product is set up. They do not import each other: each is loaded by name."""
 
 
-def consumers_at(root: Location, known: dict[str, Consumer]) -> Iterator[Consumer]:
-    """Yield the consumers of a folder, in the order of their gates; `known` keeps them from one call to the next."""
-    for product in PRODUCTS:
-        if not is_delta_table(root / product.table):
+def refuse_copy(root: Location, state: LogState) -> None:
+    """Check that the database lies where it was enabled.
+
+    Raises: LogReaderError.
+    """
+    if state.database.root != str(root):
+        raise LogReaderError(
+            f"'{root}' is a copy of the database '{state.database.root}', or was moved from there: its LSNs would be "
+            f"given out twice. Nothing was changed. Run `mergerepl cdc adopt {root}`: a moved database goes on, a "
+            "copy begins a new epoch.",
+            root=str(root),
+            stored=state.database.root,
+        )
+
+
+def refuse_other_consumers(root: Location, state: LogState, consumers: Sequence[Consumer]) -> None:
+    """Check that this scan serves all consumers of each source.
+
+    Raises: LogReaderError.
+    """
+    served = {consumer.name for consumer in consumers}
+    missing = {name for row in state.sources.values() for name in row.consumers} - served
+    if missing:
+        named = ", ".join(sorted(missing))
+        raise LogReaderError(
+            f"The log of '{root}' is read for {named}, too, whose tables are gone. Nothing was changed. Put the folder "
+            f"'_{named}' back. Or end it: `mergerepl cdc disable-db {root}` for cdc; for transactional, put the folder "
+            "back, then take the articles out of the file and run `mergerepl apply FILE`.",
+            root=str(root),
+        )
+
+
+def refuse_restored(root: Location, state: LogState, consumers: Sequence[Consumer]) -> None:
+    """Check, unless a plan is pending, that gates and positions are from the same moment.
+
+    Raises: LogReaderError.
+    """
+    for consumer in consumers:
+        is_served = any(consumer.name in row.consumers for row in state.sources.values())
+        if not is_served:
             continue
-        if product.name not in known:
-            known[product.name] = import_module(product.module).consumer_at(root)
-        yield known[product.name]
+        gate, cycle = consumer.gate_cycle(), state.database.cycle
+        if gate != cycle:
+            older = "the table log_reader" if (gate or 0) > cycle else f"what readers of {consumer.name} see"
+            raise LogReaderError.restored(
+                root, f"{older} is older: scan cycles {cycle} and {gate if gate is not None else 'none'}"
+            )
+
+
+def key_of(state: LogState, consumers: Sequence[Consumer], path: str) -> tuple[str, ...]:
+    """Return the key by which a table's rows are already identified; empty if it is not read, or read without a key."""
+    known = state.source_at(path)
+    if known is None:
+        return ()
+    keys = (each.wanted().get(known.source_object_id, Wanted()).key for each in consumers)
+    return next((key for key in keys if key), ())
+
+
+def refuse_other_key(state: LogState, consumers: Sequence[Consumer], path: str, key: tuple[str, ...]) -> None:
+    """Check that a table that is about to be read by a key is not read by another one.
+
+    Raises: LogReaderError.
+    """
+    known = key_of(state, consumers, path)
+    if known and key and known != key:
+        raise LogReaderError.other_key(path, ", ".join(known), ", ".join(key))
+
+
+def wanted_of(state: LogState, consumers: Sequence[Consumer]) -> dict[int, Wanted]:
+    """Return the needs of all consumers together for each source.
+
+    Raises: LogReaderError if two of them have different keys.
+    """
+    found: dict[int, Wanted] = {}
+    for consumer in consumers:
+        for object_id, each in consumer.wanted().items():
+            other = found.get(object_id)
+            if other is not None and other.key and each.key and other.key != each.key:
+                path = state.sources[object_id].source_path
+                raise LogReaderError.other_key(path, ", ".join(other.key), ", ".join(each.key))
+            on_gap = STOP if STOP in (each.on_gap, other.on_gap if other else COMPARE) else COMPARE
+            found[object_id] = Wanted(each.key or (other.key if other else ()), on_gap)
+    return found

@@ -64,7 +64,7 @@ class Lsn(bytes):
         """The place in the cycle, from 1."""
         return int.from_bytes(self[8:], "big")
 
-    def incremented(self) -> "Lsn":
+    def next(self) -> "Lsn":
         """Return the next number.
 
         Raises: ValueError if this is the highest one.
@@ -73,7 +73,7 @@ class Lsn(bytes):
             raise ValueError("there is no LSN above the highest one")
         return Lsn((self.number + 1).to_bytes(_LENGTH, "big"))
 
-    def decremented(self) -> "Lsn":
+    def previous(self) -> "Lsn":
         """Return the number before.
 
         Raises: ValueError if this is zero.

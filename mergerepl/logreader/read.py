@@ -17,8 +17,8 @@ from mergerepl.delta.tables import open_table, read_version
 from mergerepl.delta.types import ddl_of
 from mergerepl.logreader.column_changes import ADD, FIELDS, RENAME, TYPE, column_changes
 from mergerepl.logreader.consumer import STOP, UNUSABLE, PauseSource, ReadRows
-from mergerepl.logreader.errors import RESUME
 from mergerepl.logreader.plan import Reading, SourcePlan
+from mergerepl.logreader.positions import RESUME
 from mergerepl.rows.nested import in_shape
 from mergerepl.rows.sql import quote
 from mergerepl.spark.errors import cause_of, gone_reason, unopened_file

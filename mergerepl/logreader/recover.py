@@ -148,7 +148,7 @@ def _note_session(reader: LogReader, plan: Plan, rows: int, began: datetime) -> 
         )
         for each in plan.paused
     ]
-    notices = [_in_session(each, session_id) for each in plan.notices]
+    notices = [replace(each, session_id=session_id) for each in plan.notices]
     # The cycle is done and visible: a failure to record it must not make it fail.
     with suppress(StoreError):
         reader.control.append(ERRORS, [*paused, *notices])
@@ -156,7 +156,3 @@ def _note_session(reader: LogReader, plan: Plan, rows: int, began: datetime) -> 
         if session_id % KEPT_SESSIONS == 0:
             for table in (ERRORS, SCAN_SESSIONS):
                 reader.control.delete(table, where=f"session_id <= {session_id - KEPT_SESSIONS}")
-
-
-def _in_session(error: ScanError, session_id: int) -> ScanError:
-    return replace(error, session_id=session_id)

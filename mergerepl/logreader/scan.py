@@ -11,9 +11,13 @@ from typing import TYPE_CHECKING, Any
 from mergerepl.delta.tables import commit_text, open_table
 from mergerepl.failpoints import failpoint
 from mergerepl.logreader.consumer import UNUSABLE, PauseSource, Wanted, pausing
-from mergerepl.logreader.cut import end_times, in_order, moment_of_ms, moment_of_ns
-from mergerepl.logreader.guard import refuse_copy, refuse_other_consumers, refuse_restored, wanted_of
-from mergerepl.logreader.log_reader import LogReader
+from mergerepl.logreader.log_reader import (
+    LogReader,
+    refuse_copy,
+    refuse_other_consumers,
+    refuse_restored,
+    wanted_of,
+)
 from mergerepl.logreader.lsn import MAX_SLOT, Lsn, scan_cycle_of
 from mergerepl.logreader.plan import (
     BEGIN,
@@ -25,6 +29,10 @@ from mergerepl.logreader.plan import (
     Paused,
     Plan,
     SourcePlan,
+    end_times,
+    in_order,
+    moment_of_ms,
+    moment_of_ns,
     paused_row,
     redo_log,
 )
@@ -100,7 +108,7 @@ def scan(reader: LogReader, *, maxtrans: int = 1000) -> CycleResult:
 def _cycle(reader: LogReader, maxtrans: int) -> CycleResult:
     began = datetime.now(UTC)
     state = checked_state(reader)
-    wanted = wanted_of(state, reader.consumers, {each.name: each.wanted() for each in reader.consumers})
+    wanted = wanted_of(state, reader.consumers)
     began_ns = file_system_now_ns(reader.control.folder)
     active = [row for row in state.sources.values() if row.status == "active"]
     looks = {
@@ -148,7 +156,7 @@ def look_ahead(
 
     `on_gap` replaces the consumers' choice. The caller holds the log.
     """
-    wanted = wanted_of(state, reader.consumers, {each.name: each.wanted() for each in reader.consumers})
+    wanted = wanted_of(state, reader.consumers)
     wish = wanted.get(row.source_object_id, Wanted())
     wish = replace(wish, on_gap=on_gap or wish.on_gap)
     began_ns = file_system_now_ns(reader.control.folder)

@@ -21,9 +21,17 @@ from mergerepl.delta.tables import (
 from mergerepl.errors import StoreError
 from mergerepl.logreader.column_changes import REPLACE, TYPE, column_changes, is_additive
 from mergerepl.logreader.consumer import STOP, UNUSABLE
-from mergerepl.logreader.cut import LoggedCommit, Placed, cut
-from mergerepl.logreader.errors import RESUME, may_pass
-from mergerepl.logreader.plan import REPLACED, ColumnChange, Paused, Reading, name_at
+from mergerepl.logreader.plan import (
+    REPLACED,
+    ColumnChange,
+    LoggedCommit,
+    Paused,
+    Placed,
+    Reading,
+    cut,
+    name_at,
+)
+from mergerepl.logreader.positions import RESUME, may_pass
 from mergerepl.store.location import Location
 from mergerepl.systables.logreader import LogReaderRow
 

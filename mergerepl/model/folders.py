@@ -6,7 +6,7 @@ from datetime import timedelta
 
 from mergerepl.model.publication import Publication
 from mergerepl.model.tracking import Foreign, TrackingOptions
-from mergerepl.model.transactional import TransactionalPublication
+from mergerepl.model.transactional import Publication as TransactionalPublication
 
 
 @dataclass(frozen=True)

@@ -10,7 +10,7 @@ MOST_STREAMS = 64
 
 
 @dataclass(frozen=True)
-class TransactionalArticle:
+class Article:
     """A table that is published one way. `columns` None: all of them; command types are texts such as `XCALL audit`."""
 
     name: str
@@ -26,7 +26,7 @@ class TransactionalArticle:
 
 
 @dataclass(frozen=True)
-class TransactionalSubscription:
+class Subscription:
     """The receiver of the publication, and the folders of its articles there (by default the same)."""
 
     subscriber: str
@@ -39,13 +39,13 @@ class TransactionalSubscription:
 
 
 @dataclass(frozen=True)
-class TransactionalPublication:
+class Publication:
     """The whole file."""
 
     name: str
     publisher: str
-    articles: tuple[TransactionalArticle, ...]
-    subscriptions: tuple[TransactionalSubscription, ...] = ()
+    articles: tuple[Article, ...]
+    subscriptions: tuple[Subscription, ...] = ()
     min_retention: timedelta = DEFAULT_MIN_RETENTION
     max_retention: timedelta = DEFAULT_MAX_RETENTION
 
@@ -59,6 +59,17 @@ class LogReaderResult:
     commands: int = 0
     last_lsn: str | None = None
     paused: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Command:
+    """A command: its transaction (`0x…`), its number, its article, its text (`{CALL [sp_MSdel_dboorders] (7)}`)."""
+
+    xact_seqno: str
+    command_id: int
+    article: str
+    operation: str
+    command: str
 
 
 @dataclass(frozen=True)

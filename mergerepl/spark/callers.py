@@ -84,7 +84,8 @@ def methods_keep_callers_session(kind: _Class) -> _Class:
 def public_names(package: str) -> tuple[list[str], Callable[[str], Any], Callable[[], list[str]]]:
     """Return `__all__`, `__getattr__` and `__dir__` of a package whose `__init__.pyi` imports its public names.
 
-    A name is loaded on first use; a function keeps the caller's active session.
+    A name is loaded on first use; a function keeps the caller's active session. A name that is gone is answered with the
+    new one.
     """
     stub = ast.parse(pkgutil.get_data(package, "__init__.pyi") or b"")
     homes = {
@@ -97,7 +98,12 @@ def public_names(package: str) -> tuple[list[str], Callable[[str], Any], Callabl
 
     def load(name: str) -> Any:
         if name not in homes:
-            raise AttributeError(f"module '{package}' has no attribute '{name}'")
+            from mergerepl.model.renamed import RENAMED
+
+            now = RENAMED.get(package, {}).get(name)
+            raise AttributeError(
+                f"module '{package}' has no attribute '{name}'" + (f": it is `{now}` now" if now else "")
+            )
         found = getattr(import_module(homes[name]), name)
         return keeps_callers_session(found) if isinstance(found, FunctionType) else found
 

@@ -1,78 +1,55 @@
-"""The distribution agents of a publisher, one after the other. Spark is loaded only for pending commands."""
+"""The agents of a publisher: the log reader agent, the distribution agents one after the other, and why they stopped.
+
+Spark is loaded only for new commits and pending commands. Each agent's run is wrapped once (`stops_recorded`), so every way
+to stop is recorded, in errors, in history and for `status`: a command, a lost table, the engine, a procedure.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import logging
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
-from mergerepl.errors import MergeReplError, OutOfReachError
-from mergerepl.model.transactional import DistributionResult
+from mergerepl.errors import LeaseError, MergeReplError, OutOfReachError, Transient
+from mergerepl.logreader.log_reader import LogReader
+from mergerepl.logreader.positions import read_state, save_state
+from mergerepl.logreader.scan import checked_state, look_ahead, scan
+from mergerepl.model.transactional import DistributionResult, LogReaderResult
 from mergerepl.spark.plain import plain_errors
 from mergerepl.store.folders import is_folder
 from mergerepl.store.lease import lease, record_jvm
 from mergerepl.store.location import Location
-from mergerepl.systables.transactional import SubscriptionRow
-from mergerepl.transactional.batch_plan import redo_log
-from mergerepl.transactional.catalog import Distributor, Root, required, subscriptions_of
-from mergerepl.transactional.log_reader import spark_of
-from mergerepl.transactional.position import position_of, waiting_after
-from mergerepl.transactional.refusals import require_streams, skipped_numbers
-from mergerepl.transactional.stops import stops_recorded
+from mergerepl.systables.transactional import (
+    CONSUMER,
+    ERRORS,
+    FAILED,
+    HISTORY,
+    LOG_READER_AGENT,
+    STOPS,
+    SUCCEEDED,
+    ErrorRow,
+    HistoryRow,
+    StopRow,
+    SubscriptionRow,
+)
+from mergerepl.transactional.catalog import DistributionStore
+from mergerepl.transactional.position import position_of, redo_log, waiting_after
+from mergerepl.transactional.refusals import (
+    LogReaderBusyError,
+    TransactionalError,
+    TransactionalUsageError,
+    skipped_numbers,
+)
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 
-def distribute(
-    root: Root,
-    *,
-    subscriber: Root | None = None,
-    publication: str | None = None,
-    streams: int | None = None,
-    skip_errors: Sequence[int] | None = None,
-    procedures: Sequence[str] = (),
-    spark: SparkSession | None = None,
-    lock_wait_s: float = 0.0,
-) -> tuple[DistributionResult, ...]:
-    """Run the distribution agents of a publisher: each subscription gets the commands that the log reader has written.
-
-    `streams` is the number of articles applied at a time, instead of the subscription's own number. `procedures` are
-    modules that register procedures; procedures registered in this process need none. If an agent fails, the others still
-    run; the first failure is raised after them.
-
-    Raises: TransactionalError where a command cannot be applied (20598, 2627), a subscription is too old (21074) or
-        columns changed (21076); TransactionalUsageError for an invalid number of streams; OutOfReachError if a subscriber
-        cannot be reached; LeaseError (run again).
-    """
-    require_streams(streams)
-    distributor = required(root)
-    if procedures:
-        from mergerepl.transactional.procedures import load
-
-        load(procedures)
-    found, failed = [], []
-    for name, row in subscriptions_of(distributor, subscriber=subscriber, publication=publication):
-        try:
-            found.append(
-                run_agent(
-                    distributor,
-                    name,
-                    row,
-                    spark_of(spark),
-                    streams=streams,
-                    skip_errors=skip_errors,
-                    lock_wait_s=lock_wait_s,
-                )
-            )
-        except MergeReplError as error:
-            failed.append(error)
-    if failed:
-        raise failed[0]
-    return tuple(found)
-
-
 def run_agent(
-    distributor: Distributor,
+    distributor: DistributionStore,
     publication: str,
     row: SubscriptionRow,
     spark: Callable[[], SparkSession],
@@ -89,7 +66,7 @@ def run_agent(
 
 
 def _distribute_one(
-    distributor: Distributor,
+    distributor: DistributionStore,
     subscription: SubscriptionRow,
     publication: str,
     spark: Callable[[], SparkSession],
@@ -126,3 +103,187 @@ def _distribute_one(
             return DistributionResult(publication, subscription.subscriber)
         at_once = streams or now.subscription_streams
         return Agent(distributor, now, publication, recorded, skip, streams=at_once, **bounds).run()
+
+
+MOST_TRANSACTIONS = 10_000
+
+
+def spark_of(given: SparkSession | None) -> Callable[[], SparkSession]:
+    """Return a function that returns the Spark session: the given one, the running one or an embedded one."""
+
+    def session() -> SparkSession:
+        from mergerepl.spark import session as engine
+
+        return given if given is not None else engine.session()
+
+    return session
+
+
+@contextmanager
+def held(reader: LogReader, purpose: str) -> Iterator[None]:
+    """Hold the log for one cycle, or one command.
+
+    Raises: LogReaderBusyError (18752) if another process holds it.
+    """
+    try:
+        with reader.held(purpose):
+            yield
+    except LeaseError as error:
+        raise LogReaderBusyError(
+            f"18752: {error.message} Only one log reader agent may read a database's log at a time.",
+            number=LogReaderBusyError.number,
+        ) from error
+
+
+def read_log(reader: LogReader) -> LogReaderResult:
+    """Run cycles until nothing is new."""
+    cycles = transactions = commands = 0
+    last: str | None = None
+    paused: dict[str, str] = {}
+    while True:
+        with plain_errors("the log was read"), held(reader, "transactional logreader"):
+            done = scan(reader, maxtrans=MOST_TRANSACTIONS)
+        if done.scan_cycle is not None:
+            cycles += 1
+        transactions, commands = transactions + done.transactions, commands + done.rows
+        last = str(done.last_lsn) if done.last_lsn else last
+        paused |= done.paused
+        if not done.has_more:
+            return LogReaderResult(cycles, transactions, commands, last, paused)
+
+
+def resume_source(reader: LogReader, distributor: DistributionStore, article: str) -> bool:
+    """Resume the paused source of an article. Returns False if it was not paused.
+
+    Raises: As `Distributor.resume`.
+    """
+    (row,) = distributor.articles_named(article)
+    with plain_errors("a source was resumed"), held(reader, "transactional resume"):
+        state = checked_state(reader)
+        source = state.sources[row.source_object_id]
+        if set(source.consumers) != {CONSUMER}:
+            raise TransactionalUsageError(
+                f"The table '{source.source_path}' of article '{article}' is captured, too. Nothing was changed. "
+                "Resume its capture instance: `mergerepl cdc resume PUBLISHER INSTANCE`; the publication is read on "
+                "with it.",
+                article=article,
+            )
+        if source.status == "active":
+            return False
+        active = replace(source, status="active", error_number=None, reason=None)
+        look = look_ahead(reader, state, active)
+        if look.paused is not None:
+            raise TransactionalError.paused(reader.root, article, look.paused.reason, is_captured=False)
+        save_state(reader.control, state.with_source(active))
+    return True
+
+
+def require_read(distributor: DistributionStore, publication: str | None = None) -> None:
+    """Check that all sources of a publication (None: of all publications) are read.
+
+    Raises: TransactionalError.
+    """
+    sources = read_state(distributor.log).sources
+    for row in distributor.publications():
+        if publication in (None, row.publication):
+            for article in distributor.articles(row.publication_id):
+                source = sources.get(article.source_object_id)
+                if source is not None and source.status != "active":
+                    is_captured = set(source.consumers) != {CONSUMER}
+                    raise TransactionalError.paused(
+                        distributor.root, article.article, str(source.reason), is_captured=is_captured
+                    )
+
+
+log = logging.getLogger(__name__)
+
+
+@contextmanager
+def stops_recorded(
+    distributor: DistributionStore, subscription: SubscriptionRow | None = None
+) -> Iterator[None]:
+    """Record why the run of an agent stopped: that of a subscription, or the log reader (None).
+
+    An agent that waits for another one has not stopped.
+    """
+    try:
+        yield
+    except LeaseError:
+        raise
+    # Includes errors of custom procedures and unexpected ones: all are raised again unchanged.
+    except Exception as error:
+        try:
+            _record(distributor, subscription, error)
+        except MergeReplError as unrecorded:
+            log.warning("%s: that an agent stopped was not recorded: %s", distributor.root, unrecorded)
+        raise
+    works_again(distributor, subscription)
+
+
+def works_again(distributor: DistributionStore, subscription: SubscriptionRow | None = None) -> None:
+    """Remove the note of an agent, if it exists, and record in history that it works."""
+    if forget_stop(distributor, subscription):
+        with distributor.writing():
+            distributor.control.append(HISTORY, [_history(subscription, SUCCEEDED, "It works again.")])
+
+
+def forget_stop(distributor: DistributionStore, subscription: SubscriptionRow | None = None) -> bool:
+    """Remove the note of an agent; return False without a note."""
+    if stop_of(distributor, subscription) is None:
+        return False
+    with distributor.writing():
+        distributor.control.remove_where(STOPS, agent_id=_number(subscription))
+    return True
+
+
+def stop_of(distributor: DistributionStore, subscription: SubscriptionRow | None = None) -> StopRow | None:
+    """Return the note of an agent that stopped, None if it works."""
+    stops = distributor.control.rows(STOPS) if distributor.is_there else []
+    return next((row for row in stops if row.agent_id == _number(subscription)), None)
+
+
+def _record(distributor: DistributionStore, subscription: SubscriptionRow | None, error: Exception) -> None:
+    if not distributor.is_there:
+        return
+    text = error.message if isinstance(error, MergeReplError) else f"{type(error).__name__}: {error}"
+    code = error.number if isinstance(error, TransactionalError) else None
+    command = error.command if isinstance(error, TransactionalError) else None
+    now = datetime.now(UTC)
+    stop = StopRow(
+        agent_id=_number(subscription),
+        time=now,
+        error_code=code,
+        error_text=text,
+        is_transient=isinstance(error, Transient),
+    )
+    row = ErrorRow(
+        time=now,
+        error_code=code,
+        error_text=text,
+        xact_seqno=command.xact_seqno if command else None,
+        command_id=command.command_id if command else None,
+        subscription_guid=subscription.subscription_guid if subscription else "",
+        article_id=command.article_id if command else None,
+    )
+    with distributor.writing():
+        known = stop_of(distributor, subscription)
+        if known is not None and known.error_text == text:
+            # Each run may meet it again, perhaps every five seconds: it is recorded once.
+            return
+        distributor.control.append(ERRORS, [row])
+        distributor.control.append(HISTORY, [_history(subscription, FAILED, text)])
+        distributor.control.replace_where(STOPS, [stop], agent_id=stop.agent_id)
+
+
+def _number(subscription: SubscriptionRow | None) -> int:
+    return subscription.agent_id if subscription else LOG_READER_AGENT
+
+
+def _history(subscription: SubscriptionRow | None, runstatus: int, comments: str) -> HistoryRow:
+    return HistoryRow(
+        agent_id=_number(subscription),
+        time=datetime.now(UTC),
+        runstatus=runstatus,
+        comments=comments,
+        xact_seqno=(subscription.last_xact_seqno if subscription else None) or bytes(10),
+    )

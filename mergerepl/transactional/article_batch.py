@@ -6,6 +6,7 @@ from functools import partial
 
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
+from pyspark.sql.window import Window
 
 from mergerepl.delta import appended
 from mergerepl.delta.marks import CommitMark, CommitUnit
@@ -26,14 +27,14 @@ from mergerepl.spark.session import in_session
 from mergerepl.store.location import Location
 from mergerepl.systables.transactional import ArticleRow, SubscriptionRow, TransactionRow
 from mergerepl.transactional.article_procedures import batch_text
-from mergerepl.transactional.batch_plan import BatchPlan
 from mergerepl.transactional.call_syntax import Operation
-from mergerepl.transactional.catalog import Distributor, Subscriber, shape_of
+from mergerepl.transactional.catalog import DistributionStore, SubscriberStore, shape_of
 from mergerepl.transactional.collected_writes import Write
+from mergerepl.transactional.commands import PHASE_BITS
 from mergerepl.transactional.judge import Effect, Failure, judge
-from mergerepl.transactional.position import app_id, batch_step, is_written
+from mergerepl.transactional.position import BatchPlan, app_id, batch_step, is_written
 from mergerepl.transactional.procedures import Procedure, called, session_of_procedures
-from mergerepl.transactional.refusals import RULES_BROKEN, TransactionalError, to_run
+from mergerepl.transactional.refusals import DUPLICATE, RULES_BROKEN, TransactionalError, to_run
 from mergerepl.transactional.row_rules import row_rules
 
 
@@ -54,8 +55,8 @@ class Sent:
 class Batch:
     """A planned batch at work. What it keeps in memory is released by the agent."""
 
-    distributor: Distributor
-    subscriber: Subscriber
+    distributor: DistributionStore
+    subscriber: SubscriberStore
     subscription: SubscriptionRow
     spark: Callable[[], SparkSession]
     plan: BatchPlan
@@ -129,9 +130,7 @@ class Batch:
             shape,
             lambda bounds: read_columns(spark, table, version, columns, bounds=bounds),
             self.kept,
-            on_duplicates=partial(
-                TransactionalError.duplicate_rows, self.distributor.root, self.subscriber.root, str(table)
-            ),
+            on_duplicates=partial(self._duplicate_rows, table),
             rules=rules,
             expected=sent.commands,
             is_one_transaction=sum(row.article_id in each.commands for each in self.transactions) == 1,
@@ -145,6 +144,17 @@ class Batch:
             rows=effect.rows.where(F.col("operation").isin(applied)),
             counts={name: n for name, n in effect.counts.items() if name in applied},
             commands=sent.commands,
+        )
+
+    def _duplicate_rows(self, table: Location, keys: int) -> TransactionalError:
+        """2627: a command would mean all rows of a key."""
+        publisher, subscriber = self.distributor.root, self.subscriber.root
+        return TransactionalError(
+            DUPLICATE,
+            f"Table '{table}' at the subscriber has keys of this batch more than once ({keys}): another writer changed it. "
+            f"Nothing was applied. Bring the publisher's rows back: {to_run('repair', publisher, at=subscriber)}; or begin "
+            f"again: {to_run('reinit', publisher, at=subscriber)}.",
+            table=str(table),
         )
 
     def _commands(self, row: ArticleRow, spark: SparkSession) -> DataFrame:
@@ -179,7 +189,7 @@ class Batch:
                             failure.number,
                             f"{failure.text} The rule is newer than the batch, which is finished as it was decided, "
                             "since other tables may have it. Lift the rule and run again, or begin again: "
-                            f"{to_run('reinit', self.distributor.root, '--subscriber', self.subscriber.root)}.",
+                            f"{to_run('reinit', self.distributor.root, at=self.subscriber.root)}.",
                             subscriber=str(self.subscriber.root),
                         )
             self._merge(row, table, effect, transaction)
@@ -226,3 +236,47 @@ def commands_between(
         (F.col("xact_seqno") > F.lit(from_seqno_exclusive))
         & (F.col("xact_seqno") <= F.lit(through_seqno_inclusive))
     )
+
+
+_LAST = b"\xff" * 10
+
+
+@dataclass(frozen=True)
+class StageEnd:
+    """The batch has the transactions through one LSN, and those before another one (None: no bound)."""
+
+    through: bytes = _LAST
+    before: bytes | None = None
+
+    def has(self, xact_seqno: bytes) -> bool:
+        """True if a transaction belongs to the stage."""
+        return xact_seqno <= self.through and (self.before is None or xact_seqno < self.before)
+
+
+def stage_end(commands: DataFrame) -> StageEnd:
+    """Return the end of the first stage of an article's commands.
+
+    A row has commands of one operation in a stage, and an update of a key is alone in it. Inside a transaction a row has
+    one command, so every transaction is part of one stage. If two keys share a hash, a stage ends earlier than necessary.
+
+    Reads: commands (MSrepl_commands).
+    """
+    key = F.col("command_id").bitwiseAND((1 << PHASE_BITS) - 1)
+    of_row = Window.partitionBy("key").orderBy("xact_seqno", "command_id")
+    with_key = commands.select("xact_seqno", "command_id", "operation", "key_change", key.alias("key"))
+    followed = with_key.select(
+        *("xact_seqno", "key_change"),
+        (
+            (F.lag("operation").over(of_row) != F.col("operation"))
+            & (F.lag("xact_seqno").over(of_row) != F.col("xact_seqno"))
+        ).alias("is_other"),
+    )
+    found = followed.agg(
+        F.min("xact_seqno").alias("first"),
+        F.min(F.when(F.col("is_other"), F.col("xact_seqno"))).alias("other"),
+        F.min(F.when(F.col("key_change"), F.col("xact_seqno"))).alias("moved"),
+    ).collect()[0]
+    other, moved = (None if found[name] is None else bytes(found[name]) for name in ("other", "moved"))
+    if moved is not None and moved == bytes(found["first"]):
+        return StageEnd(through=moved)
+    return StageEnd(before=min((each for each in (other, moved) if each is not None), default=None))

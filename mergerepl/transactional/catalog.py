@@ -4,6 +4,7 @@ import os
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from datetime import datetime
 from functools import cached_property
 from typing import Any
 
@@ -36,11 +37,12 @@ from mergerepl.transactional.article_procedures import Shape
 from mergerepl.transactional.refusals import TransactionalUsageError
 
 WRITE_WAIT_S = 60.0
+_HIGHEST = b"\xff" * 10
 Root = str | os.PathLike[str]
 
 
 @dataclass(frozen=True)
-class Distributor(ControlDatabase):
+class DistributionStore(ControlDatabase):
     """The distribution store in a folder of Delta tables that publishes, or shall publish, transactionally."""
 
     folder = FOLDER
@@ -140,6 +142,23 @@ class Distributor(ControlDatabase):
         with self.writing():
             self.control.change_where(SUBSCRIPTIONS, values, subscription_guid=guid)
 
+    def bounds(self, from_: str | datetime | None, to: str | datetime | None) -> tuple[bytes, bytes]:
+        """Return the first and the last LSN of a range whose ends are LSNs as text, or times of commits (None: no bound).
+
+        Raises: TransactionalUsageError if a text is no LSN.
+        """
+        rows = self.control.rows(TRANSACTIONS) if datetime in map(type, (from_, to)) else []
+        low, high = bytes(10), _HIGHEST
+        if isinstance(from_, datetime):
+            low = min((row.xact_seqno for row in rows if row.commit_time >= from_), default=_HIGHEST)
+        elif from_ is not None:
+            low = seqno_of(from_)
+        if isinstance(to, datetime):
+            high = max((row.xact_seqno for row in rows if row.commit_time <= to), default=bytes(10))
+        elif to is not None:
+            high = seqno_of(to)
+        return low, high
+
     def commands_table(self, row: ArticleRow) -> Location:
         """Return the table of an article's commands in this shape."""
         return self.control.path(commands_table(row.article_id, row.schema_version))
@@ -164,7 +183,7 @@ class Distributor(ControlDatabase):
 
 
 @dataclass(frozen=True)
-class Subscriber(ControlDatabase):
+class SubscriberStore(ControlDatabase):
     """The position of a subscriber."""
 
     folder = FOLDER
@@ -193,15 +212,26 @@ class Subscriber(ControlDatabase):
         return self.root / subscription.destination.get(article.article, article.destination_object)
 
 
-def distributor_at(root: Root) -> Distributor:
+def seqno_of(text: str) -> bytes:
+    """Return the bytes of an LSN.
+
+    Raises: TransactionalUsageError if it is none.
+    """
+    try:
+        return bytes(Lsn.parse(text))
+    except ValueError as error:
+        raise TransactionalUsageError(f"{error}. Nothing was changed.") from error
+
+
+def distributor_at(root: Root) -> DistributionStore:
     """Return the distribution store in a folder.
 
     Raises: ConfigurationError if the folder does not exist.
     """
-    return Distributor(Location.of(roots.existing(os.fspath(root))))
+    return DistributionStore(Location.of(roots.existing(os.fspath(root))))
 
 
-def required(root: Root) -> Distributor:
+def required(root: Root) -> DistributionStore:
     """Return the distribution store of a publisher.
 
     Raises: TransactionalUsageError if nothing is published there.
@@ -212,18 +242,19 @@ def required(root: Root) -> Distributor:
 
 
 def subscriptions_of(
-    distributor: Distributor, *, subscriber: Root | None = None, publication: str | None = None
+    distributor: DistributionStore, *, subscriber: Root | None = None, publication: str | None = None
 ) -> list[tuple[str, SubscriptionRow]]:
-    """Return publications' names with their subscriptions.
+    """Return publications' names with their subscriptions. `subscriber` is a folder, or its last part.
 
-    Raises: TransactionalUsageError if a named publication does not exist.
+    Raises: TransactionalUsageError if a named publication or subscriber does not exist.
     """
     names = {row.publication_id: row.publication for row in distributor.publications()}
     wanted = None if subscriber is None else roots.parse(os.fspath(subscriber))
     found = [
         (names[row.publication_id], row)
         for row in distributor.subscriptions()
-        if wanted in (None, row.subscriber) and publication in (None, names[row.publication_id])
+        if wanted in (None, row.subscriber) or Location.of(row.subscriber).name == str(subscriber)
+        if publication in (None, names[row.publication_id])
     ]
     if not found and (subscriber is not None or publication is not None):
         known = ", ".join(row.subscriber for row in distributor.subscriptions()) or "none"

@@ -5,7 +5,7 @@ from datetime import datetime, timedelta
 
 from mergerepl.delta.tables import head_version, is_delta_table, written_ns
 from mergerepl.errors import StoreError
-from mergerepl.logreader.cut import moment_of_ns
+from mergerepl.logreader.plan import moment_of_ns
 from mergerepl.logreader.positions import read_state
 from mergerepl.model.cdc import CRITICAL, LATENCY, WARNING, StatusWarning
 from mergerepl.store.folders import is_folder
@@ -19,7 +19,7 @@ from mergerepl.systables.transactional import (
     StopRow,
     SubscriptionRow,
 )
-from mergerepl.transactional.catalog import Distributor, Root, Subscriber, required
+from mergerepl.transactional.catalog import DistributionStore, Root, SubscriberStore, required
 from mergerepl.transactional.position import delivered_through, since_last_batch
 from mergerepl.transactional.refusals import to_run
 
@@ -78,9 +78,9 @@ def _of_source(table: Location, row: LogReaderRow, now: datetime) -> Iterator[tu
 
 
 def _of_subscription(
-    distributor: Distributor, row: SubscriptionRow, stop: StopRow | None, now: datetime
+    distributor: DistributionStore, row: SubscriptionRow, stop: StopRow | None, now: datetime
 ) -> Iterator[tuple[str, str]]:
-    reinit = to_run("reinit", distributor.root, "--subscriber", row.subscriber)
+    reinit = to_run("reinit", distributor.root, at=row.subscriber)
     if row.status == INACTIVE:
         yield CRITICAL, f"It is inactive: commands that it lacks were removed. Run {reinit}."
         return
@@ -108,7 +108,7 @@ def _of_subscription(
     if stop is not None and is_there:
         yield _of_stop("Its agent", stop)
     if not row.is_equal:
-        validate = to_run("validate", distributor.root, "--subscriber", row.subscriber)
+        validate = to_run("validate", distributor.root, at=row.subscriber)
         yield (
             WARNING,
             "It is not known to be equal: rows were not compared, commands were skipped or others wrote. Run "
@@ -118,9 +118,9 @@ def _of_subscription(
         yield from _of_tables(distributor, row)
 
 
-def _of_tables(distributor: Distributor, row: SubscriptionRow) -> Iterator[tuple[str, str]]:
+def _of_tables(distributor: DistributionStore, row: SubscriptionRow) -> Iterator[tuple[str, str]]:
     """Yield the changes by other writers to the tables of a subscriber since its last batch."""
-    at = Subscriber(Location.of(row.subscriber)).position(row.subscription_guid)
+    at = SubscriberStore(Location.of(row.subscriber)).position(row.subscription_guid)
     if at is None:
         return
     try:
@@ -130,10 +130,10 @@ def _of_tables(distributor: Distributor, row: SubscriptionRow) -> Iterator[tuple
         return
     for name, (_, table, since) in found.items():
         if since.reason is not None:
-            repair = to_run("repair", distributor.root, "--subscriber", row.subscriber)
+            repair = to_run("repair", distributor.root, at=row.subscriber)
             yield CRITICAL, f"'{table}' is not as the last batch left it: {since.reason}. Run {repair}."
         elif since.foreign:
-            validate = to_run("validate", distributor.root, "--subscriber", row.subscriber)
+            validate = to_run("validate", distributor.root, at=row.subscriber)
             versions = ", ".join(map(str, since.foreign[:3])) + (", …" if len(since.foreign) > 3 else "")
             yield (
                 WARNING,

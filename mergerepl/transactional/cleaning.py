@@ -10,6 +10,7 @@ from mergerepl.delta.sql_text import timestamp_literal
 from mergerepl.delta.tables import count_rows, delete_rows, is_delta_table, remove_unused_files
 from mergerepl.errors import LeaseError
 from mergerepl.failpoints import failpoint
+from mergerepl.logreader.log_reader import LogReader
 from mergerepl.store.location import Location
 from mergerepl.systables.transactional import (
     ACTIVE,
@@ -24,8 +25,8 @@ from mergerepl.systables.transactional import (
     ArticleRow,
     TransactionRow,
 )
-from mergerepl.transactional.catalog import Distributor, Root, Subscriber, required
-from mergerepl.transactional.log_reader import held, log_reader
+from mergerepl.transactional.agents import held
+from mergerepl.transactional.catalog import DistributionStore, Root, SubscriberStore, required
 from mergerepl.transactional.position import delivered_through
 
 log = logging.getLogger(__name__)
@@ -41,7 +42,7 @@ def cleanup(root: Root) -> Mapping[str, int]:
     inactive. Times are those of the newest transaction, not of this machine. Starts no JVM.
     """
     distributor = required(root)
-    with held(log_reader(distributor), "transactional cleanup"):
+    with held(LogReader(distributor.root), "transactional cleanup"):
         # The log reader is held, so the table does not grow.
         gate = sorted(distributor.control.rows(TRANSACTIONS), key=lambda row: row.xact_seqno)
         if not gate:
@@ -94,7 +95,7 @@ def clean_up_once_a_day(root: Root) -> None:
 
 
 def _raise_removed_through(
-    distributor: Distributor, gate: Sequence[TransactionRow], bounds: Mapping[int, bytes]
+    distributor: DistributionStore, gate: Sequence[TransactionRow], bounds: Mapping[int, bytes]
 ) -> None:
     rows = distributor.publications()
     raised = []
@@ -112,7 +113,7 @@ def _through(gate: Sequence[TransactionRow], moment: datetime) -> bytes:
 
 
 def _removed(
-    distributor: Distributor, gate: Sequence[TransactionRow], shape: ArticleRow, through: bytes
+    distributor: DistributionStore, gate: Sequence[TransactionRow], shape: ArticleRow, through: bytes
 ) -> int:
     """Remove the commands of scan cycles that lie wholly below an LSN: whole files, without rewriting any."""
     table = distributor.commands_table(shape)
@@ -126,7 +127,7 @@ def _removed(
     return count
 
 
-def _forget_history(distributor: Distributor, newest: datetime) -> None:
+def _forget_history(distributor: DistributionStore, newest: datetime) -> None:
     """Remove history after SQL Server's 48 hours; entries about skips and stops are kept for 14 days."""
     with distributor.writing():
         for table, hours in ((HISTORY, 48), (ERRORS, 336)):
@@ -135,9 +136,9 @@ def _forget_history(distributor: Distributor, newest: datetime) -> None:
                 distributor.control.delete(table, where=f"time < {oldest}")
 
 
-def _tables(distributor: Distributor) -> list[Location]:
+def _tables(distributor: DistributionStore) -> list[Location]:
     """Return the tables in which batches leave unused files: those here, and the positions at the subscribers."""
     tables = [distributor.control.path(table.name) for table in AT_DISTRIBUTOR]
     tables += [distributor.commands_table(shape) for shape in distributor.shapes()]
     roots = {Location.of(row.subscriber) for row in distributor.subscriptions()}
-    return tables + [Subscriber(root).control.path(POSITIONS.name) for root in roots]
+    return tables + [SubscriberStore(root).control.path(POSITIONS.name) for root in roots]

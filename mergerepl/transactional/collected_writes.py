@@ -62,7 +62,7 @@ def prepared(writes: Sequence[Write], root: Location, kept: Kept) -> list[Write]
                 raise _refused(
                     write,
                     f"has several rows of one key ({', '.join(write.on)})",
-                    "`net(call)` leaves one of each row.",
+                    "`call.net()` leaves one of each row.",
                 )
         found.append(replace(write, rows=rows))
     return found

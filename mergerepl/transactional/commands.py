@@ -1,7 +1,6 @@
 """Commands: made from the changes of commits (transactional.md 3 and 4), shown as by `sp_browsereplcmds`. Pure."""
 
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
 
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
@@ -14,6 +13,7 @@ from mergerepl.filters.columns import holds
 from mergerepl.filters.parse import parse_stored
 from mergerepl.logreader.consumer import ReadRows
 from mergerepl.logreader.lsn import Lsn
+from mergerepl.model.transactional import Command
 from mergerepl.rows.images import all_true, image_type, key_hash, readable, same_value
 from mergerepl.rows.sql import quote
 from mergerepl.spark.in_memory import frame_of
@@ -193,18 +193,7 @@ def _filled(changes: DataFrame, shape: Shape, same: list[Column]) -> DataFrame:
     )
 
 
-@dataclass(frozen=True)
-class BrowsedCommand:
-    """A command: its transaction (`0x…`), its number, its article and its text."""
-
-    xact_seqno: str
-    command_id: int
-    article: str
-    operation: str
-    command: str
-
-
-def command_texts(commands: DataFrame, article: ArticleRow, *, limit: int) -> list[BrowsedCommand]:
+def command_texts(commands: DataFrame, article: ArticleRow, *, limit: int) -> list[Command]:
     """Return the first commands of a table of commands in their order, as text."""
     shape = shape_of(article)
     sides = ("old", "new", "pk")
@@ -233,7 +222,7 @@ def command_texts(commands: DataFrame, article: ArticleRow, *, limit: int) -> li
         else:
             text = call_text(command, command.named(shape.procedure(operation)), given)
         seqno = str(Lsn(bytes(row["xact_seqno"])))
-        found.append(BrowsedCommand(seqno, row["command_id"], article.article, operation.value, text))
+        found.append(Command(seqno, row["command_id"], article.article, operation.value, text))
     return found
 
 

@@ -49,7 +49,7 @@ from mergerepl.systables.transactional import (
 )
 from mergerepl.systables.transactional import CONSUMER as NAME
 from mergerepl.transactional.article_procedures import Shape
-from mergerepl.transactional.catalog import Distributor, shape_of
+from mergerepl.transactional.catalog import DistributionStore, shape_of
 from mergerepl.transactional.refusals import SCHEMA_CHANGED
 
 if TYPE_CHECKING:
@@ -58,7 +58,7 @@ if TYPE_CHECKING:
 
 def consumer_at(root: Location) -> Commands:
     """Return the consumer of a folder."""
-    return Commands(Distributor(root))
+    return Commands(DistributionStore(root))
 
 
 class Commands:
@@ -66,13 +66,13 @@ class Commands:
 
     name = NAME
 
-    def __init__(self, distributor: Distributor) -> None:
+    def __init__(self, distributor: DistributionStore) -> None:
         self.distributor = distributor
 
     @contextmanager
     def at_work(self) -> Iterator[None]:
         """Record why a cycle failed for the log reader agent."""
-        from mergerepl.transactional.stops import stops_recorded
+        from mergerepl.transactional.agents import stops_recorded
 
         with stops_recorded(self.distributor), plain_errors("the log was read"):
             yield

@@ -14,7 +14,6 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
-from functools import partial
 from typing import TypeVar
 
 from pyspark.sql import SparkSession
@@ -22,10 +21,19 @@ from pyspark.sql import functions as F
 
 from mergerepl.delta import appended
 from mergerepl.delta.marks import CommitMark
-from mergerepl.delta.tables import head_version, merges_prepared, transaction_version
+from mergerepl.delta.tables import (
+    head_version,
+    merges_prepared,
+    open_table,
+    session_with_mark,
+    state_features,
+    transaction_version,
+)
+from mergerepl.delta.types import ddl_of
 from mergerepl.failpoints import failpoint
 from mergerepl.logreader.lsn import Lsn
 from mergerepl.model.transactional import DistributionResult
+from mergerepl.rows.sql import quote
 from mergerepl.spark.in_memory import Kept
 from mergerepl.store.location import Location
 from mergerepl.systables.transactional import (
@@ -38,32 +46,35 @@ from mergerepl.systables.transactional import (
     SubscriptionRow,
     TransactionRow,
 )
-from mergerepl.transactional.article_batch import Batch, Sent, commands_between
-from mergerepl.transactional.batch_plan import (
-    BatchPlan,
-    begun_plan,
-    next_transactions,
-    redo_log,
-    transactions_through,
-)
+from mergerepl.transactional.article_batch import Batch, Sent, commands_between, stage_end
 from mergerepl.transactional.call_syntax import Operation
-from mergerepl.transactional.catalog import Distributor, Subscriber, shape_of
+from mergerepl.transactional.catalog import DistributionStore, SubscriberStore, shape_of
 from mergerepl.transactional.collected_writes import carry_out, heads_of, prepared
 from mergerepl.transactional.judge import LOGGED, Effect, Failure
 from mergerepl.transactional.position import (
     DISTRIBUTE,
+    BatchPlan,
     app_id,
     batches_of,
+    begun_plan,
     left_after,
+    next_transactions,
     position_of,
+    redo_log,
     since_last_batch,
+    transactions_through,
     waiting_after,
     with_tables_at,
 )
 from mergerepl.transactional.procedures import custom_operations, procedures_of
-from mergerepl.transactional.refusals import NOT_FOUND, StoppedAt, TransactionalError, to_run
-from mergerepl.transactional.schema import add_columns
-from mergerepl.transactional.stages import stage_end
+from mergerepl.transactional.refusals import (
+    NOT_FOUND,
+    RESTORED,
+    SCHEMA_CHANGED,
+    StoppedAt,
+    TransactionalError,
+    to_run,
+)
 
 T = TypeVar("T")
 
@@ -72,7 +83,7 @@ T = TypeVar("T")
 class Agent:
     """A distribution agent at work: one subscription, its subscriber held."""
 
-    distributor: Distributor
+    distributor: DistributionStore
     subscription: SubscriptionRow
     publication: str
     spark: Callable[[], SparkSession]
@@ -83,7 +94,7 @@ class Agent:
     result: DistributionResult = field(init=False)
 
     def __post_init__(self) -> None:
-        self.subscriber = Subscriber(Location.of(self.subscription.subscriber))
+        self.subscriber = SubscriberStore(Location.of(self.subscription.subscriber))
         self.redo = redo_log(self.subscriber.root, self.guid)
         self.result = DistributionResult(self.publication, self.subscription.subscriber)
 
@@ -122,12 +133,8 @@ class Agent:
         rows = waiting_after(self.distributor, self.subscription, position)
         chosen = transactions_through(rows, plan.through_seqno)
         if not chosen:
-            raise TransactionalError.restored(
-                self.distributor.root,
-                self.subscriber.root,
-                self.distributor.root,
-                f"subscriber '{self.subscriber.root}' has begun batch {plan.number}, and its transactions are not "
-                "there",
+            raise self._expired(
+                f"it has begun batch {plan.number}, and its transactions are not there{RESTORED}"
             )
         return self._batch(position, chosen, plan)
 
@@ -236,12 +243,12 @@ class Agent:
             # Delta transactions may expire, the log's marks may be older than the position.
             done = max([transaction_version(table, app_id(self.guid)), *batches_of(since.own)])
             if name in tables and done > position.batch:
-                raise TransactionalError.restored(
-                    self.distributor.root,
-                    self.subscriber.root,
-                    self.subscriber.root,
-                    f"its position says batch {position.batch}, and '{table}' has batch {done}",
+                raise self._expired(
+                    f"its position says batch {position.batch}, and '{table}' has batch {done}{RESTORED}"
                 )
+
+    def _expired(self, why: str) -> TransactionalError:
+        return TransactionalError.expired(self.distributor.root, self.subscriber.root, why)
 
     def _each(self, articles: Iterable[int], work: Callable[[int], T]) -> dict[int, T]:
         """Return the results of some work on each article; `streams` of them are worked on at a time."""
@@ -375,7 +382,7 @@ class Agent:
                 NOT_FOUND,
                 f"{found[0].text} Another writer changed the tables of '{self.subscriber.root}' while a batch was "
                 "applied. The batch is finished, and it is not known whether the tables are equal: "
-                f"{to_run('validate', self.distributor.root, '--subscriber', self.subscriber.root)}.",
+                f"{to_run('validate', self.distributor.root, at=self.subscriber.root)}.",
                 subscriber=str(self.subscriber.root),
             )
         return position
@@ -408,11 +415,49 @@ class Agent:
         for row in shapes.values():
             if row.first_seqno != seqno or row.schema_version == 1:
                 continue
-            refusal = partial(
-                TransactionalError.columns_changed, self.distributor.root, self.subscriber.root, row.article
-            )
+
+            def refusal(what: str, row: ArticleRow = row) -> TransactionalError:
+                publisher, subscriber = self.distributor.root, self.subscriber.root
+                return TransactionalError(
+                    SCHEMA_CHANGED,
+                    f"Article '{row.article}' at '{subscriber}': the publisher's columns changed ({what}), and only added "
+                    "columns are carried over. Everything before that change is applied. Begin again with the new "
+                    f"columns: {to_run('reinit', publisher, at=subscriber)}.",
+                    subscriber=str(subscriber),
+                    article=row.article,
+                )
+
             if not row.is_additive:
                 raise refusal(str(row.schema_text))
             mark = CommitMark(self.guid, f"{DISTRIBUTE}:columns")
             add_columns(self.spark, self._table(row), row, mark, refusal)
             failpoint("distribute.after_columns")
+
+
+def add_columns(
+    spark: Callable[[], SparkSession],
+    table: Location,
+    article: ArticleRow,
+    mark: CommitMark,
+    refusal: Callable[[str], TransactionalError],
+) -> None:
+    """Add the columns of an article that its table lacks, as NULL in existing rows; repeating it does nothing.
+
+    Raises: `refusal` if the table has such a column with another type.
+    """
+    state = open_table(table)
+    known = {each["name"].lower(): ddl_of(each["type"]) for each in state.fields}
+    plain = {each.lower() for each in state.written_columns}
+    missing, types = [], []
+    for name, type_ in zip(article.columns, article.types, strict=True):
+        if name.lower() not in known:
+            missing.append(f"{quote(name)} {type_.upper()}")
+            types.append(type_)
+        elif known[name.lower()] != type_:
+            raise refusal(f"column {name} is {known[name.lower()].upper()} there and {type_.upper()} here")
+        elif name.lower() not in plain:
+            raise refusal(f"column {name} is computed there and sent from here")
+    if missing:
+        session = session_with_mark(spark(), mark)
+        state_features(lambda: session, state, types)
+        session.sql(f"ALTER TABLE delta.{quote(str(table))} ADD COLUMNS ({', '.join(missing)})")

@@ -18,7 +18,7 @@ from mergerepl.systables.transactional import (
     STOPS,
     SubscriptionRow,
 )
-from mergerepl.transactional.catalog import Distributor, Root, required, subscriptions_of
+from mergerepl.transactional.catalog import DistributionStore, Root, required, subscriptions_of
 from mergerepl.transactional.position import delivered_through, since_last_batch, stored_position
 
 LOG_READER = "log reader"
@@ -42,7 +42,7 @@ def pending(root: Root) -> tuple[Pending, ...]:
     return tuple(each for _, each in _pending(required(root)).values())
 
 
-def _pending(distributor: Distributor) -> dict[str, tuple[bytes, Pending]]:
+def _pending(distributor: DistributionStore) -> dict[str, tuple[bytes, Pending]]:
     """Return the position and the pending commands of each subscription, by GUID."""
     from mergerepl.delta.tables import head_version
 
@@ -74,7 +74,7 @@ def _pending(distributor: Distributor) -> dict[str, tuple[bytes, Pending]]:
     return found
 
 
-def has_foreign_commits(distributor: Distributor, row: SubscriptionRow) -> bool:
+def has_foreign_commits(distributor: DistributionStore, row: SubscriptionRow) -> bool:
     """True if other writers changed rows of a subscriber's tables since its last batch, or a table's log cannot be read."""
     at = stored_position(row)
     try:
@@ -85,7 +85,7 @@ def has_foreign_commits(distributor: Distributor, row: SubscriptionRow) -> bool:
     return any(since.foreign or since.reason for _, _, since in found)
 
 
-def _rate(distributor: Distributor, row: SubscriptionRow) -> float | None:
+def _rate(distributor: DistributionStore, row: SubscriptionRow) -> float | None:
     rows = distributor.control.rows(
         HISTORY,
         where=f"agent_id = {row.agent_id} and duration > 0",

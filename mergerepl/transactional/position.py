@@ -1,7 +1,7 @@
 """The position of a subscriber, the commands that wait for it, and the commits to its tables since. Without Spark."""
 
-from collections.abc import Mapping
-from dataclasses import replace
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 
 from mergerepl.delta.batch_end import REPLACED, LeftAt, Since, changes_since, left_at
 from mergerepl.delta.marks import CommitMark
@@ -9,7 +9,9 @@ from mergerepl.delta.tables import Commit, commits, head_version, is_delta_table
 from mergerepl.logreader.lsn import Lsn
 from mergerepl.store.folders import is_folder
 from mergerepl.store.location import Location
+from mergerepl.store.redo import RedoLog
 from mergerepl.systables.transactional import (
+    FOLDER,
     INACTIVE,
     SUBSCRIBED,
     ArticleRow,
@@ -17,8 +19,8 @@ from mergerepl.systables.transactional import (
     SubscriptionRow,
     TransactionRow,
 )
-from mergerepl.transactional.catalog import Distributor, Subscriber
-from mergerepl.transactional.refusals import EXPIRED, TransactionalError, to_run
+from mergerepl.transactional.catalog import DistributionStore, SubscriberStore
+from mergerepl.transactional.refusals import EXPIRED, RESTORED, TransactionalError, to_run
 
 DISTRIBUTE, REPAIR = "distribute", "repair"
 """The kinds of our commits at a subscriber (map.md 2)."""
@@ -63,10 +65,10 @@ def changes_of(table: Location, guid: str, left: LeftAt) -> Since:
 
 
 def since_last_batch(
-    distributor: Distributor, subscription: SubscriptionRow, position: PositionRow
+    distributor: DistributionStore, subscription: SubscriptionRow, position: PositionRow
 ) -> Mapping[str, tuple[ArticleRow, Location, Since]]:
     """Return, by article, the changes of its table since the last batch, repair or equal validation."""
-    subscriber = Subscriber(Location.of(subscription.subscriber))
+    subscriber = SubscriberStore(Location.of(subscription.subscriber))
     found = {}
     for row in distributor.articles(subscription.publication_id):
         if row.article in position.left_at:
@@ -96,7 +98,7 @@ def with_tables_at(position: PositionRow, left: Mapping[str, LeftAt]) -> Positio
 
 def stored_position(row: SubscriptionRow) -> PositionRow | None:
     """Return the stored position of a subscriber, or None."""
-    subscriber = Subscriber(Location.of(row.subscriber))
+    subscriber = SubscriberStore(Location.of(row.subscriber))
     return subscriber.position(row.subscription_guid) if is_folder(subscriber.root) else None
 
 
@@ -107,7 +109,7 @@ def delivered_through(row: SubscriptionRow) -> bytes:
 
 
 def position_of(
-    distributor: Distributor, subscription: SubscriptionRow, *, has_to_go_on: bool = True
+    distributor: DistributionStore, subscription: SubscriptionRow, *, has_to_go_on: bool = True
 ) -> PositionRow:
     """Return the position of a subscriber.
 
@@ -124,27 +126,26 @@ def position_of(
             distributor.root, root, "it is inactive, since commands that it lacks were removed"
         )
     if Lsn(position.transaction_timestamp).scan_cycle > distributor.gate_cycle:
-        raise TransactionalError.restored(
+        raise TransactionalError.expired(
             distributor.root,
             root,
-            distributor.root,
-            f"its last scan cycle is {distributor.gate_cycle}, and subscriber '{root}' has transaction "
-            f"{Lsn(position.transaction_timestamp)}",
+            f"the last scan cycle of '{distributor.root}' is {distributor.gate_cycle}, and the subscriber has transaction "
+            f"{Lsn(position.transaction_timestamp)}{RESTORED}",
         )
     for name, (_, table, since) in since_last_batch(distributor, subscription, position).items():
         version = position.table_versions[name]
         if not has_to_go_on or since.kind != REPLACED:
             continue
         if not is_delta_table(table):
-            what = f"it had version {version} after the last batch and is no Delta table now"
-            raise TransactionalError.restored(distributor.root, root, table, what)
+            what = f"'{table}' had version {version} after the last batch and is no Delta table now{RESTORED}"
+            raise TransactionalError.expired(distributor.root, root, what)
         is_older = head_version(table) < version
         why = f"it had version {version} after the last batch and is older" if is_older else str(since.reason)
         raise TransactionalError(
             EXPIRED,
             f"'{table}' is not as the last batch left it: {why}. Commands that it had may be lost. Nothing was "
-            f"applied. Bring the publisher's rows back: {to_run('repair', distributor.root, '--subscriber', root)}; "
-            f"or begin again from a snapshot: {to_run('reinit', distributor.root, '--subscriber', root)}.",
+            f"applied. Bring the publisher's rows back: {to_run('repair', distributor.root, at=root)}; "
+            f"or begin again from a snapshot: {to_run('reinit', distributor.root, at=root)}.",
             subscriber=str(root),
             table=str(table),
         )
@@ -152,7 +153,7 @@ def position_of(
 
 
 def waiting_after(
-    distributor: Distributor, subscription: SubscriptionRow, position: PositionRow
+    distributor: DistributionStore, subscription: SubscriptionRow, position: PositionRow
 ) -> list[TransactionRow]:
     """Return the transactions after a position of a subscription.
 
@@ -169,3 +170,77 @@ def waiting_after(
             f"{Lsn(publication.removed_through)} were removed",
         )
     return rows
+
+
+@dataclass(frozen=True)
+class BatchPlan:
+    """A batch: transactions after `from_seqno` through `through_seqno`; article -> version judged first.
+
+    `places` are the versions of the tables that procedures write to: table -> head, -1 for a missing table.
+    """
+
+    number: int
+    from_seqno: bytes
+    through_seqno: bytes
+    heads: Mapping[int, int]
+    places: Mapping[str, int] = field(default_factory=dict)
+
+    def is_written(self, guid: str, article_id: int, table: Location) -> bool:
+        """True if the log shows that a subscription's table of an article has the batch; transactions may expire."""
+        mark = CommitMark(guid, batch_step(self.number))
+        return article_id in self.heads and is_written(table, mark, self.heads[article_id])
+
+
+def redo_log(subscriber: Location, guid: str) -> RedoLog[BatchPlan]:
+    """Return the redo log of a subscription, at its subscriber."""
+    return RedoLog(subscriber / FOLDER, BatchPlan, "distribute", f"plan-{guid}", "The batch")
+
+
+def begun_plan(
+    subscriber: SubscriberStore, position: PositionRow, tables: Mapping[int, Location]
+) -> BatchPlan | None:
+    """Return the batch that a dead run had begun to apply to the articles' tables (by number), or None.
+
+    A finished batch, one of another position, and one that reached no table are ignored: they are decided again.
+    """
+    guid = position.subscription_guid
+    plan = redo_log(subscriber.root, guid).pending()
+    if plan is None:
+        return None
+    is_next = plan.number == position.batch + 1 and plan.from_seqno == position.transaction_timestamp
+    return plan if is_next and any(plan.is_written(guid, *each) for each in tables.items()) else None
+
+
+def next_transactions(
+    rows: Sequence[TransactionRow],
+    shapes: Collection[ArticleRow],
+    *,
+    most_transactions: int,
+    most_commands: int,
+) -> list[TransactionRow]:
+    """Return the transactions of the next batch: it ends before a change of columns; one at its start is a batch alone.
+
+    Args:
+        rows: All transactions after the position.
+        shapes: The publication's articles in all shapes that they have had.
+        most_transactions: The most transactions of a batch.
+        most_commands: The most commands of a batch of several transactions; 0: no limit.
+    """
+    mine = {row.article_id for row in shapes}
+    changes = {row.first_seqno for row in shapes if row.schema_version > 1}
+    chosen: list[TransactionRow] = []
+    commands = 0
+    for row in rows:
+        count = sum(n for article, n in row.commands.items() if article in mine)
+        is_full = len(chosen) >= most_transactions
+        is_over = bool(most_commands) and commands + count > most_commands
+        if chosen and (is_full or is_over or row.xact_seqno in changes):
+            break
+        chosen.append(row)
+        commands += count
+    return chosen
+
+
+def transactions_through(rows: Sequence[TransactionRow], seqno: bytes) -> list[TransactionRow]:
+    """Return the transactions through an LSN."""
+    return [row for row in rows if row.xact_seqno <= seqno]

@@ -26,7 +26,7 @@ from mergerepl.transactional.article_procedures import Shape
 from mergerepl.transactional.call_syntax import CommandType, Method, Operation, bit_text, mask_text
 from mergerepl.transactional.catalog import shape_of
 from mergerepl.transactional.collected_writes import Write
-from mergerepl.transactional.refusals import TransactionalError, TransactionalUsageError
+from mergerepl.transactional.refusals import SCHEMA_CHANGED, TransactionalError, TransactionalUsageError
 
 OPERATIONS = {"insert": Operation.INSERT, "update": Operation.UPDATE, "delete": Operation.DELETE}
 _TITLES = {operation: title for title, operation in OPERATIONS.items()}
@@ -122,8 +122,13 @@ def procedures_of(article: ArticleRow) -> dict[Operation, Procedure]:
                 f"{known.method}, {_TITLES[known.operation]}. Nothing was applied. Register it as the article calls it."
             )
         if known.columns is not None and known.columns != article.columns:
-            raise TransactionalError.stale_procedure(
-                name, article.article, known.columns, article.columns, article.schema_version
+            raise TransactionalError(
+                SCHEMA_CHANGED,
+                f"The procedure '{name}' was written for the columns {', '.join(known.columns)}; article "
+                f"'{article.article}' has {', '.join(article.columns)} (schema version {article.schema_version}). "
+                "Everything before that change is applied. Write the procedure again for these columns and state them in "
+                "`columns`, or state `columns=None`.",
+                article=article.article,
             )
         found[operation] = known
     return found
@@ -135,7 +140,7 @@ class Call:
 
     `commands`: xact_seqno (binary), command_id (bigint), commit_time (timestamp) and the parameters of the call syntax:
     old_c1…, c1…, pkc1…, bitmap (with XCALL only where the article has `text_columns`). There may be several updates of one
-    row; `net` leaves one. `table` is the article's table at the subscriber, `spark` a session of this batch's own.
+    row; `net()` leaves one. `table` is the article's table at the subscriber, `spark` a session of this batch's own.
     """
 
     article: str
@@ -210,32 +215,31 @@ class Call:
             f"{command.method} does not say which columns changed. Let article '{self.article}' use SCALL, MCALL or XCALL."
         )
 
+    def net(self) -> DataFrame:
+        """Return one command for each row: the last value of each column and the first old values."""
+        command = self.shape.command(self.does)
+        columns = range(1, len(self.shape.columns) + 1)
+        places = self.shape.key_places
+        if command.passes_key:
+            key = {f"pkc{i}": F.col(f"pkc{i}") for i in range(1, len(places) + 1)}
+        else:
+            key = {f"k{k}": F.col(f"old_c{k}" if command.passes_old else f"c{k}") for k in places}
+        order = F.struct("xact_seqno", "command_id")
+        has_mask = "bitmap" in self.commands.columns
 
-def net(call: Call) -> DataFrame:
-    """Return one command for each row: the last value of each column and the first old values."""
-    command = call.shape.command(call.does)
-    columns = range(1, len(call.shape.columns) + 1)
-    places = call.shape.key_places
-    if command.passes_key:
-        key = {f"pkc{i}": F.col(f"pkc{i}") for i in range(1, len(places) + 1)}
-    else:
-        key = {f"k{k}": F.col(f"old_c{k}" if command.passes_old else f"c{k}") for k in places}
-    order = F.struct("xact_seqno", "command_id")
-    has_mask = "bitmap" in call.commands.columns
+        def last(k: int) -> Column:
+            at = F.when(F.expr(bit_text("bitmap", k)), order) if command.passes_bitmap else order
+            return F.max_by(f"c{k}", at).alias(f"c{k}")
 
-    def last(k: int) -> Column:
-        at = F.when(F.expr(bit_text("bitmap", k)), order) if command.passes_bitmap else order
-        return F.max_by(f"c{k}", at).alias(f"c{k}")
-
-    found = call.commands.groupBy(*(each.alias(name) for name, each in key.items())).agg(
-        *(F.max_by(name, order).alias(name) for name in ("xact_seqno", "command_id", "commit_time")),
-        *(F.min_by(f"old_c{k}", order).alias(f"old_c{k}") for k in columns if command.passes_old),
-        *(last(k) for k in columns if command.passes_new),
-        *(F.max(F.expr(bit_text("bitmap", k))).alias(f"bit{k}") for k in columns if has_mask),
-    )
-    if has_mask:
-        found = found.withColumn("bitmap", F.expr(mask_text([f"bit{k}" for k in columns])))
-    return found.select(*call.commands.columns)
+        found = self.commands.groupBy(*(each.alias(name) for name, each in key.items())).agg(
+            *(F.max_by(name, order).alias(name) for name in ("xact_seqno", "command_id", "commit_time")),
+            *(F.min_by(f"old_c{k}", order).alias(f"old_c{k}") for k in columns if command.passes_old),
+            *(last(k) for k in columns if command.passes_new),
+            *(F.max(F.expr(bit_text("bitmap", k))).alias(f"bit{k}") for k in columns if has_mask),
+        )
+        if has_mask:
+            found = found.withColumn("bitmap", F.expr(mask_text([f"bit{k}" for k in columns])))
+        return found.select(*self.commands.columns)
 
 
 def session_of_procedures(spark: SparkSession) -> SparkSession:

@@ -17,13 +17,12 @@ from mergerepl.delta.metadata import CDF_PROPERTY
 from mergerepl.delta.properties import retention_properties, set_properties
 from mergerepl.delta.tables import head_version, open_table
 from mergerepl.failpoints import failpoint
-from mergerepl.logreader.guard import refuse_copy, refuse_other_key
-from mergerepl.logreader.log_reader import LogReader, make_log_reader
+from mergerepl.logreader.log_reader import LogReader, make_log_reader, refuse_copy, refuse_other_key
 from mergerepl.logreader.positions import has_log_reader, read_state
 from mergerepl.logreader.scan import Begin, begin, leave
 from mergerepl.model.progress import NoProgress, Progress
 from mergerepl.model.results import ApplyResult
-from mergerepl.model.transactional import TransactionalPublication, TransactionalSubscription
+from mergerepl.model.transactional import Publication, Subscription
 from mergerepl.publish.steps import Step, carry_out, check_steps
 from mergerepl.spark.errors import plain_errors
 from mergerepl.store.folders import is_folder, make_folder, remove_table
@@ -41,9 +40,9 @@ from mergerepl.systables.transactional import (
     SubscriptionRow,
 )
 from mergerepl.systables.transactional import CONSUMER as NAME
-from mergerepl.transactional.catalog import Distributor, Subscriber
+from mergerepl.transactional.agents import forget_stop, held
+from mergerepl.transactional.catalog import DistributionStore, SubscriberStore
 from mergerepl.transactional.consumer import as_stated
-from mergerepl.transactional.log_reader import held, log_reader
 from mergerepl.transactional.refusals import TransactionalUsageError, skipped_numbers
 from mergerepl.transactional.snapshot import check_equal, initialise
 from mergerepl.transactional.stated_articles import (
@@ -53,7 +52,6 @@ from mergerepl.transactional.stated_articles import (
     check_key,
     checked_article,
 )
-from mergerepl.transactional.stops import forget_stop
 
 FILES_KEPT = timedelta(days=7)
 
@@ -65,8 +63,8 @@ class ApplyRun:
     `equal`: by subscriber and article, the versions of source and table whose rows were compared.
     """
 
-    publication: TransactionalPublication
-    distributor: Distributor
+    publication: Publication
+    distributor: DistributionStore
     reader: LogReader
     progress: Progress
     equal: dict[str, dict[str, tuple[int, int]]] = field(default_factory=dict)
@@ -80,14 +78,14 @@ class Stored:
     articles: Mapping[str, ArticleRow] = field(default_factory=dict)
     subscriptions: Mapping[str, SubscriptionRow] = field(default_factory=dict)
 
-    def is_new(self, stated: TransactionalSubscription) -> bool:
+    def is_new(self, stated: Subscription) -> bool:
         """True if a subscription of the file has to begin, also after its first snapshot failed."""
         row = self.subscriptions.get(stated.subscriber)
         return row is None or row.status == SUBSCRIBED
 
 
-def apply_transactional(
-    publication: TransactionalPublication,
+def apply_publication(
+    publication: Publication,
     *,
     dry_run: bool = False,
     spark: SparkSession | None = None,
@@ -101,8 +99,8 @@ def apply_transactional(
     started = time.monotonic()
     root = Location.of(publication.publisher)
     shown = progress or NoProgress()
-    distributor = Distributor(root)
-    run = ApplyRun(publication, distributor, log_reader(distributor, spark=spark, wait_s=60.0), shown)
+    distributor = DistributionStore(root)
+    run = ApplyRun(publication, distributor, LogReader(root, spark, 60.0), shown)
     with plain_errors("a publication was applied"), ExitStack() as stack:
         check_stated(publication)
         if not dry_run:
@@ -121,7 +119,7 @@ def apply_transactional(
     )
 
 
-def _read_stored(distributor: Distributor, name: str) -> Stored:
+def _read_stored(distributor: DistributionStore, name: str) -> Stored:
     publications = distributor.publications()
     number = next((row.publication_id for row in publications if row.publication == name), None)
     if number is None:
@@ -137,7 +135,7 @@ def _read_stored(distributor: Distributor, name: str) -> Stored:
 
 
 def difference(
-    stated: TransactionalPublication, articles: Sequence[CheckedArticle], stored: Stored
+    stated: Publication, articles: Sequence[CheckedArticle], stored: Stored
 ) -> list[Step[ApplyRun]]:
     """Return the steps, in order: ends, articles, the publication, new and changed subscriptions.
 
@@ -145,7 +143,10 @@ def difference(
     """
     named = {each.subscriber for each in stated.subscriptions}
     if named and not articles:
-        raise TransactionalUsageError.without_articles(stated.name)
+        raise TransactionalUsageError(
+            f"Publication '{stated.name}' has subscriptions and no article. Nothing was changed. State its articles. To "
+            "end it, take its subscriptions out, too (`subscriptions: []`), and run `mergerepl apply FILE`."
+        )
     steps = [
         Step("unsubscribe", row.subscriber, "its tables stay", partial(_unsubscribe, row))
         for row in stored.subscriptions.values()
@@ -163,7 +164,7 @@ def difference(
 
 
 def _article_steps(
-    stated: TransactionalPublication, articles: Sequence[CheckedArticle], stored: Stored
+    stated: Publication, articles: Sequence[CheckedArticle], stored: Stored
 ) -> list[Step[ApplyRun]]:
     named = {each.stated.name: each for each in articles}
     leaving = {name: "place: it is not" for name in stored.articles if name not in named}
@@ -173,7 +174,13 @@ def _article_steps(
     new = [each for name, each in named.items() if name not in stored.articles or name in leaving]
     if any(each.subscriber in stored.subscriptions for each in stated.subscriptions):
         if leaving:
-            raise TransactionalUsageError.changed_article(*next(iter(leaving.items())))
+            article, what = next(iter(leaving.items()))
+            raise TransactionalUsageError(
+                f"Article '{article}' has another {what} in the file than published, and subscriptions are active. Nothing "
+                "was changed. Take the subscriptions out of the file and run `mergerepl apply FILE`; change the article "
+                "and apply; put them back and apply.",
+                article=article,
+            )
         if new:
             raise TransactionalUsageError.later(
                 f"An article that is added ({new[0].stated.name}) while subscriptions are active",
@@ -198,7 +205,7 @@ def _article_steps(
 
 
 def _subscription_steps(
-    stated: TransactionalSubscription, articles: Sequence[CheckedArticle], stored: Stored
+    stated: Subscription, articles: Sequence[CheckedArticle], stored: Stored
 ) -> list[Step[ApplyRun]]:
     row = stored.subscriptions.get(stated.subscriber)
     skipped_numbers(stated.skip_errors)
@@ -218,9 +225,7 @@ def _subscription_steps(
     return [Step("change", stated.subscriber, ", ".join(changed), partial(_change, stated, row))]
 
 
-def _publication_row(
-    stated: TransactionalPublication, publications: Sequence[PublicationRow]
-) -> PublicationRow:
+def _publication_row(stated: Publication, publications: Sequence[PublicationRow]) -> PublicationRow:
     known = next((row for row in publications if row.publication == stated.name), None)
     number = max((row.publication_id for row in publications), default=0) + 1
     return PublicationRow(
@@ -233,7 +238,7 @@ def _publication_row(
     )
 
 
-def _options(stated: TransactionalSubscription) -> dict[str, Any]:
+def _options(stated: Subscription) -> dict[str, Any]:
     """Return the columns of `MSsubscriptions` that may change at any time. A new `sync_type` is for the next snapshot."""
     return {
         "skip_errors": tuple(map(str, stated.skip_errors)),
@@ -256,7 +261,7 @@ def _check_keys(new: Sequence[CheckedArticle], run: ApplyRun) -> None:
         check_key(run.reader.spark(), each)
 
 
-def _check_rows(stated: TransactionalSubscription, articles: Sequence[CheckedArticle], run: ApplyRun) -> None:
+def _check_rows(stated: Subscription, articles: Sequence[CheckedArticle], run: ApplyRun) -> None:
     run.progress.step(f"check {stated.subscriber}")
     compared = run.equal.setdefault(stated.subscriber, {})
     for each in articles:
@@ -340,18 +345,18 @@ def _unpublish(run: ApplyRun) -> None:
 def _unsubscribe(row: SubscriptionRow, run: ApplyRun) -> None:
     if is_folder(Location.of(row.subscriber)):
         with lease(Location.of(row.subscriber), purpose="apply"):
-            Subscriber(Location.of(row.subscriber)).remove(row.subscription_guid)
+            SubscriberStore(Location.of(row.subscriber)).remove(row.subscription_guid)
     # Its number may be given to another agent.
     forget_stop(run.distributor, row)
     with run.distributor.writing():
         run.distributor.control.remove_where(SUBSCRIPTIONS, subscription_guid=row.subscription_guid)
 
 
-def _change(stated: TransactionalSubscription, row: SubscriptionRow, run: ApplyRun) -> None:
+def _change(stated: Subscription, row: SubscriptionRow, run: ApplyRun) -> None:
     run.distributor.change_subscription(row.subscription_guid, **_options(stated))
 
 
-def _subscribe(stated: TransactionalSubscription, run: ApplyRun) -> None:
+def _subscribe(stated: Subscription, run: ApplyRun) -> None:
     distributor = run.distributor
     # Read again: steps before this one wrote the publication's row.
     known = distributor.publication(run.publication.name)

@@ -32,12 +32,17 @@ RULES_BROKEN = (CHECK_BROKEN, NOT_NULL_BROKEN, TOO_LONG)
 SKIPPABLE = (NOT_FOUND, DUPLICATE, 2601)
 """The numbers that `skip_errors` takes. 2601 is a unique index in SQL Server; here it is equivalent to 2627."""
 
+RESTORED = ": a part was removed, or restored from an older copy"
+"""The end of a reason why a subscription cannot go on: its positions do not fit together."""
+
 _NOTHING = "Nothing was changed."
 
 
-def to_run(*words: object) -> str:
-    """Return a command of `mergerepl transactional` as a message names it: to be pasted."""
-    return f"`{shlex.join(['mergerepl', 'transactional', *map(str, words)])}`"
+def to_run(word: str, publisher: object, *words: object, at: object = None) -> str:
+    """Return a command of `mergerepl transactional` as a message names it, to be pasted; `at` is a subscriber."""
+    subscriber = () if at is None else ("--subscriber", at)
+    parts = ["mergerepl", "transactional", word, publisher, *words, *subscriber]
+    return f"`{shlex.join(map(str, parts))}`"
 
 
 @dataclass(frozen=True)
@@ -71,11 +76,11 @@ class TransactionalError(MergeReplError):
         at: StoppedAt | None = None,
     ) -> Self:
         """The agent stopped before a transaction: a row is missing (20598) or there (2627), or breaks a rule."""
-        skip = to_run("skip", publisher, xact_seqno, "--subscriber", subscriber)
+        skip = to_run("skip", publisher, xact_seqno, at=subscriber)
         remedy = f"Correct the row there, or lift the rule; or leave out this transaction, with {skip}."
         if number in SKIPPABLE:
-            once = to_run("distribute", publisher, "--subscriber", subscriber, "--skip-errors", number)
-            repair = to_run("repair", publisher, "--subscriber", subscriber)
+            once = to_run("distribute", publisher, "--skip-errors", number, at=subscriber)
+            repair = to_run("repair", publisher, at=subscriber)
             remedy = (
                 f"Correct the row, where others changed it with {repair}; or leave out this transaction, with {skip}; or "
                 f"skip commands with this error once, with {once}; or always, with `skip_errors: [{number}]` of the "
@@ -91,67 +96,13 @@ class TransactionalError(MergeReplError):
         )
 
     @classmethod
-    def no_key(cls, article: str, why: str) -> Self:
-        """14088: a published table needs a primary key."""
-        return cls(
-            NO_KEY,
-            f"Article '{article}' cannot be published: a transactional article must have a primary key, and {why}. "
-            f"{_NOTHING} Name the columns that identify a row: `key: [order_id]`.",
-            article=article,
-        )
-
-    @classmethod
-    def bad_table(cls, article: str, why: str, remedy: str) -> Self:
-        """14088: a table cannot be published."""
-        return cls(
-            NO_KEY, f"Article '{article}' cannot be published: {why}. {_NOTHING} {remedy}", article=article
-        )
-
-    @classmethod
     def expired(cls, publisher: Location, subscriber: Location, why: str) -> Self:
         """21074: the subscription is inactive, or the commands it needs are gone."""
         return cls(
             EXPIRED,
             f"The subscription of '{subscriber}' cannot go on: {why}. Nothing was applied. Begin again from a snapshot: "
-            f"{to_run('reinit', publisher, '--subscriber', subscriber)}.",
+            f"{to_run('reinit', publisher, at=subscriber)}.",
             subscriber=str(subscriber),
-        )
-
-    @classmethod
-    def columns_changed(cls, publisher: Location, subscriber: Location, article: str, what: str) -> Self:
-        """21076: the columns of an article changed in a way that the subscriber's table cannot follow."""
-        return cls(
-            SCHEMA_CHANGED,
-            f"Article '{article}' at '{subscriber}': the publisher's columns changed ({what}), and only added columns are "
-            "carried over. Everything before that change is applied. Begin again with the new columns: "
-            f"{to_run('reinit', publisher, '--subscriber', subscriber)}.",
-            subscriber=str(subscriber),
-            article=article,
-        )
-
-    @classmethod
-    def stale_procedure(
-        cls, name: str, article: str, written_for: Sequence[str], columns: Sequence[str], schema_version: int
-    ) -> Self:
-        """21076: a custom procedure was written for other columns."""
-        return cls(
-            SCHEMA_CHANGED,
-            f"The procedure '{name}' was written for the columns {', '.join(written_for)}; article '{article}' has "
-            f"{', '.join(columns)} (schema version {schema_version}). Everything before that change is applied. Write the "
-            "procedure again for these columns and state them in `columns`, or state `columns=None`.",
-            article=article,
-        )
-
-    @classmethod
-    def duplicate_rows(cls, publisher: Location, subscriber: Location, table: str, keys: int) -> Self:
-        """2627: the subscriber's table has several rows of one key, so that a command would mean all of them."""
-        return cls(
-            DUPLICATE,
-            f"Table '{table}' at the subscriber has keys of this batch more than once ({keys}): another writer changed it. "
-            "Nothing was applied. Bring the publisher's rows back: "
-            f"{to_run('repair', publisher, '--subscriber', subscriber)}; or begin again: "
-            f"{to_run('reinit', publisher, '--subscriber', subscriber)}.",
-            table=table,
         )
 
     @classmethod
@@ -168,42 +119,14 @@ class TransactionalError(MergeReplError):
             article=article,
         )
 
-    @classmethod
-    def restored(cls, publisher: Location, subscriber: Location, root: Location, what: str) -> Self:
-        """21074: positions do not fit together."""
-        return cls(
-            EXPIRED,
-            f"'{root}': {what}: a part was removed, or restored from an older copy. Nothing was applied. Begin again "
-            f"from a snapshot: {to_run('reinit', publisher, '--subscriber', subscriber)}.",
-            root=str(root),
-        )
-
 
 class TransactionalUsageError(ConfigurationError):
     """A name or a parameter is wrong, or a capability is not built; nothing was changed."""
 
     @classmethod
-    def without_articles(cls, publication: str) -> Self:
-        """The file has subscriptions and no article."""
-        return cls(
-            f"Publication '{publication}' has subscriptions and no article. Nothing was changed. State its articles. "
-            "To end it, take its subscriptions out, too (`subscriptions: []`), and run `mergerepl apply FILE`."
-        )
-
-    @classmethod
     def later(cls, what: str, remedy: str) -> Self:
         """A capability that this version lacks."""
         return cls(f"{what} is not supported by this version. {_NOTHING} {remedy}")
-
-    @classmethod
-    def changed_article(cls, article: str, what: str) -> Self:
-        """An article was changed in the file while subscriptions are active."""
-        return cls(
-            f"Article '{article}' has another {what} in the file than published, and subscriptions are active. {_NOTHING} "
-            "Take the subscriptions out of the file and run `mergerepl apply FILE`; change the article and apply; put "
-            "them back and apply.",
-            article=article,
-        )
 
 
 class LogReaderBusyError(LeaseError):

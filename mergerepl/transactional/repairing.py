@@ -5,7 +5,7 @@ Each table gets one commit, marked `repair:`. After a crash, run it again: it wr
 
 import re
 import uuid
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -35,18 +35,15 @@ from mergerepl.rows.images import all_true
 from mergerepl.rows.nested import as_declared
 from mergerepl.rows.rowguid import key_value
 from mergerepl.rows.sql import quote
-from mergerepl.spark.errors import cause_of, plain_errors
+from mergerepl.spark.errors import cause_of
 from mergerepl.spark.in_memory import Kept
 from mergerepl.spark.session import in_session
-from mergerepl.store.lease import lease
 from mergerepl.store.location import Location
 from mergerepl.systables.transactional import ArticleRow, PositionRow, SubscriptionRow
-from mergerepl.transactional.catalog import Distributor, Root, required, subscriptions_of
-from mergerepl.transactional.comparison import DIFFERENT, EXTRA, KINDS, MISSING, TWICE, Difference, differing
+from mergerepl.transactional.agents import forget_stop, stop_of
+from mergerepl.transactional.catalog import DistributionStore
 from mergerepl.transactional.distribution import Agent
-from mergerepl.transactional.log_reader import spark_of
 from mergerepl.transactional.position import REPAIR, position_of
-from mergerepl.transactional.procedures import load
 from mergerepl.transactional.refusals import (
     CHECK_BROKEN,
     DUPLICATE,
@@ -55,10 +52,18 @@ from mergerepl.transactional.refusals import (
     TransactionalError,
     TransactionalUsageError,
 )
-from mergerepl.transactional.stops import forget_stop, stop_of
-from mergerepl.transactional.validation import Expected, expected_of, validate_one
-
-LOCK_WAIT_S = 60.0
+from mergerepl.transactional.validation import (
+    DIFFERENT,
+    EXTRA,
+    KINDS,
+    MISSING,
+    TWICE,
+    Difference,
+    Expected,
+    differing,
+    expected_of,
+    validate_one,
+)
 
 _OF_ROWS = (NOT_FOUND, DUPLICATE, EXPIRED)
 """Errors at which an agent stops because rows are not in the state that it left."""
@@ -165,46 +170,8 @@ def _condition(article: ArticleRow, text: str) -> Clause:
     return clause
 
 
-def repair(
-    root: Root,
-    *,
-    subscriber: Root | None = None,
-    publication: str | None = None,
-    article: str | None = None,
-    key: Mapping[str, str] | None = None,
-    where: str | None = None,
-    dry_run: bool = False,
-    procedures: Sequence[str] = (),
-    spark: SparkSession | None = None,
-) -> tuple[Repair, ...]:
-    """Make rows of subscribers equal to the publisher's at their positions: missing ones are inserted, extra ones deleted.
-
-    `key` (column -> value as text) or `where` (on the publisher's or the subscriber's row) choose rows of one article;
-    without them whole tables are repaired. Columns that `validate` does not compare stay. A batch that died is finished
-    first. Afterwards the subscription is validated. `dry_run` writes nothing. `procedures` are those of `distribute`.
-
-    Raises: TransactionalUsageError for an unknown article or column; TransactionalError 21074 if a table cannot be
-        repaired and has to begin again; LeaseError, CommitConflictError (run again).
-    """
-    distributor = required(root)
-    chosen = Chosen(article, key, where)
-    if procedures:
-        load(procedures)
-    done: list[Repair] = []
-    for name, row in subscriptions_of(distributor, subscriber=subscriber, publication=publication):
-        with (
-            plain_errors("a subscriber was repaired"),
-            lease(Location.of(row.subscriber), purpose="repair", wait_s=LOCK_WAIT_S),
-        ):
-            # The row may have changed before we held the subscriber.
-            now = distributor.subscription(row.subscription_guid)
-            if now is not None:
-                done += _repaired(distributor, name, now, chosen, spark_of(spark)(), is_dry=dry_run)
-    return tuple(done)
-
-
-def _repaired(
-    distributor: Distributor,
+def repair_one(
+    distributor: DistributionStore,
     publication: str,
     row: SubscriptionRow,
     chosen: Chosen,
@@ -212,6 +179,10 @@ def _repaired(
     *,
     is_dry: bool,
 ) -> list[Repair]:
+    """Repair the chosen rows of one subscription, then compare it. The caller holds the subscriber.
+
+    Raises: As `Distributor.repair`.
+    """
     position = position_of(distributor, row, has_to_go_on=False)
     wanted = chosen.articles(expected_of(distributor, row, position))
     for each in wanted:
@@ -254,7 +225,7 @@ def _repaired(
 
 
 def _finished(
-    distributor: Distributor,
+    distributor: DistributionStore,
     publication: str,
     row: SubscriptionRow,
     position: PositionRow,

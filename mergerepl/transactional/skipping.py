@@ -7,56 +7,24 @@ from mergerepl.errors import MergeReplError
 from mergerepl.failpoints import failpoint
 from mergerepl.logreader.lsn import Lsn
 from mergerepl.model.transactional import SkippedTransaction
-from mergerepl.store.lease import lease
 from mergerepl.store.location import Location
 from mergerepl.systables.transactional import ERRORS, HISTORY, ErrorRow, HistoryRow, SubscriptionRow
-from mergerepl.transactional.catalog import Distributor, Root, Subscriber, required, subscriptions_of
+from mergerepl.transactional.agents import forget_stop, stop_of
+from mergerepl.transactional.catalog import DistributionStore, SubscriberStore
 from mergerepl.transactional.position import app_id, position_of, waiting_after
 from mergerepl.transactional.refusals import TransactionalUsageError, to_run
-from mergerepl.transactional.stops import forget_stop, stop_of
 
 
 def skip(
-    root: Root,
-    xact: str,
-    *,
-    subscriber: Root | None = None,
-    publication: str | None = None,
-    dry_run: bool = False,
-    lock_wait_s: float = 0.0,
+    distributor: DistributionStore, publication: str, row: SubscriptionRow, seqno: Lsn, *, dry_run: bool
 ) -> SkippedTransaction:
-    """Skip the next transaction of a subscription, such as the one at which its agent stopped.
+    """Skip one transaction of a subscription. The caller holds the subscriber.
 
-    It is recorded in errors and history, and the subscriber is not known to be equal from then on. Done again, nothing
-    happens. `subscriber` may be omitted if there is only one.
-
-    Raises: TransactionalUsageError if the transaction is unknown, was applied or is not the next one; if it changes
-        columns, or a batch with it was begun. TransactionalError 21074 if the subscription cannot go on; LeaseError (run
-        again).
+    Raises: As `Distributor.skip`.
     """
-    distributor = required(root)
-    try:
-        seqno = Lsn.parse(xact)
-    except ValueError as error:
-        raise TransactionalUsageError(f"{error} Nothing was changed.") from error
-    found = subscriptions_of(distributor, subscriber=subscriber, publication=publication)
-    if len(found) != 1:
-        known = ", ".join(row.subscriber for _, row in found) or "none"
-        raise TransactionalUsageError(
-            f"A transaction is skipped at one subscription, and '{distributor.root}' has {len(found)}: {known}. Nothing "
-            "was changed. Name it: `--subscriber`, and the publication by its file."
-        )
-    name, row = found[0]
-    with lease(Location.of(row.subscriber), purpose="transactional skip", wait_s=lock_wait_s):
-        return _skip(distributor, name, row, seqno, dry_run=dry_run)
+    from mergerepl.transactional.position import begun_plan
 
-
-def _skip(
-    distributor: Distributor, publication: str, row: SubscriptionRow, seqno: Lsn, *, dry_run: bool
-) -> SkippedTransaction:
-    from mergerepl.transactional.batch_plan import begun_plan
-
-    subscriber = Subscriber(Location.of(row.subscriber))
+    subscriber = SubscriberStore(Location.of(row.subscriber))
     position = position_of(distributor, row)
     if bytes(seqno) <= position.transaction_timestamp:
         recorded = distributor.control.rows(
@@ -83,7 +51,7 @@ def _skip(
         see = to_run("browse", distributor.root)
         raise _refusal(row, seqno, f"{why}; {then}. Only the next one can be skipped. To see commands: {see}")
     if next_one.kind == "schema":
-        reinit = to_run("reinit", distributor.root, "--subscriber", row.subscriber)
+        reinit = to_run("reinit", distributor.root, at=row.subscriber)
         raise _refusal(
             row,
             seqno,
@@ -93,7 +61,7 @@ def _skip(
     app = app_id(row.subscription_guid)
     tables = {each.article_id: subscriber.table(row, each) for each in articles}
     if begun_plan(subscriber, position, tables) is not None:
-        finish = to_run("distribute", distributor.root, "--subscriber", row.subscriber)
+        finish = to_run("distribute", distributor.root, at=row.subscriber)
         raise _refusal(row, seqno, f"is part of a batch that some tables have already. Finish it: {finish}")
     names = {each.article_id: each.article for each in articles}
     commands = {names[each]: n for each, n in next_one.commands.items() if each in names}

@@ -38,12 +38,10 @@ from mergerepl.systables.transactional import (
     PositionRow,
     SubscriptionRow,
 )
-from mergerepl.transactional.batch_plan import redo_log
-from mergerepl.transactional.catalog import Distributor, Subscriber
-from mergerepl.transactional.log_reader import held, read_log
-from mergerepl.transactional.position import DISTRIBUTE, app_id, with_tables_at
+from mergerepl.transactional.agents import held, read_log, works_again
+from mergerepl.transactional.catalog import DistributionStore, SubscriberStore
+from mergerepl.transactional.position import DISTRIBUTE, app_id, redo_log, with_tables_at
 from mergerepl.transactional.refusals import TransactionalUsageError
-from mergerepl.transactional.stops import works_again
 
 
 def is_ours(table: Location, guid: str) -> bool:
@@ -58,7 +56,7 @@ def is_ours(table: Location, guid: str) -> bool:
 
 
 def initialise(
-    distributor: Distributor,
+    distributor: DistributionStore,
     reader: LogReader,
     row: SubscriptionRow,
     publication: str,
@@ -81,7 +79,7 @@ def initialise(
         seqno = bytes(state.database.last_lsn or bytes(10))
         versions = {number: source.position for number, source in state.sources.items()}
     articles = distributor.articles(row.publication_id)
-    subscriber = Subscriber(Location.of(row.subscriber))
+    subscriber = SubscriberStore(Location.of(row.subscriber))
     spark = reader.spark()
     is_copied = replaces or row.sync_type != SYNC_NONE
     left = {}
@@ -128,7 +126,7 @@ def initialise(
     return position
 
 
-def _next_number(subscriber: Subscriber, row: SubscriptionRow, articles: Sequence[ArticleRow]) -> int:
+def _next_number(subscriber: SubscriberStore, row: SubscriptionRow, articles: Sequence[ArticleRow]) -> int:
     """Return the number of a snapshot, unused so far, so that its commits are not mistaken for finished ones."""
     known = subscriber.position(row.subscription_guid)
     tables = (subscriber.table(row, each) for each in articles)
@@ -190,7 +188,7 @@ def check_equal(
 
     Raises: TransactionalUsageError naming the number of differing keys.
     """
-    from mergerepl.transactional.comparison import compared, differing
+    from mergerepl.transactional.validation import compared, differing
 
     rows = compared(
         rows_at(spark, source, source_version, article),

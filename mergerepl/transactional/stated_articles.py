@@ -12,10 +12,10 @@ from mergerepl.delta.types import ddl_of
 from mergerepl.filters.clause import Clause, ClauseError, functions_of, text
 from mergerepl.filters.parse import parse_filter
 from mergerepl.filters.prepare import prepared
-from mergerepl.model.transactional import TransactionalArticle, TransactionalSubscription
+from mergerepl.model.transactional import Article, Subscription
 from mergerepl.store.location import Location
 from mergerepl.systables.transactional import ArticleRow, SubscriptionRow
-from mergerepl.transactional.refusals import TransactionalError, TransactionalUsageError
+from mergerepl.transactional.refusals import NO_KEY, TransactionalError, TransactionalUsageError
 from mergerepl.transactional.snapshot import is_ours
 
 _NAMED_KEYS = 3
@@ -25,7 +25,7 @@ _NAMED_KEYS = 3
 class CheckedArticle:
     """An article of the file, checked against its table."""
 
-    stated: TransactionalArticle
+    stated: Article
     state: TableState
     columns: tuple[str, ...]
     types: tuple[str, ...]
@@ -54,52 +54,38 @@ class CheckedArticle:
         )
 
 
-def checked_article(root: Location, stated: TransactionalArticle) -> CheckedArticle:
+def checked_article(root: Location, stated: Article) -> CheckedArticle:
     """Check an article against its table.
 
     Raises: TransactionalError 14088.
     """
     folder = root / stated.table
     if not is_delta_table(folder):
-        raise TransactionalError.bad_table(stated.name, f"'{folder}' is no Delta table", "Check `table`.")
+        raise _unfit(stated, f"'{folder}' is no Delta table", "Check `table`.")
     state = open_table(folder)
     types = {each["name"]: ddl_of(each["type"]) for each in state.fields}
     for name in (*stated.key, *(stated.columns or ()), *stated.text_columns):
         if name not in types:
-            raise TransactionalError.bad_table(
-                stated.name, f"'{folder}' has no column '{name}'", "Check its name."
-            )
+            raise _unfit(stated, f"'{folder}' has no column '{name}'", "Check its name.")
     columns = stated.columns or tuple(
         name for name in types if name not in state.generated_columns and not name.lower().startswith("__sys")
     )
     for name in stated.key:
         if name not in columns:
-            raise TransactionalError.bad_table(
-                stated.name, f"key column '{name}' is generated", "Name it in `columns`."
-            )
+            raise _unfit(stated, f"key column '{name}' is generated", "Name it in `columns`.")
     contract = TableContract(state, columns, stated.key)
     if bad := contract.find(Code.KEY_TYPE):
-        raise TransactionalError.no_key(
-            stated.name, f"column '{bad.column}' is {bad.detail.upper()}, which identifies no row"
-        )
+        raise _no_key(stated, f"column '{bad.column}' is {bad.detail.upper()}, which identifies no row")
     for name in stated.text_columns:
         if name in stated.key:
-            raise TransactionalError.bad_table(
-                stated.name,
-                f"`text_columns` names the key column '{name}', whose old value says which row is meant",
-                "Leave it out of `text_columns`.",
-            )
+            why = f"`text_columns` names the key column '{name}', whose old value says which row is meant"
+            raise _unfit(stated, why, "Leave it out of `text_columns`.")
         if name not in columns:
-            raise TransactionalError.bad_table(
-                stated.name,
-                f"`text_columns` names column '{name}', which is not sent",
-                "Name it in `columns`, or leave it out of `text_columns`.",
-            )
+            why = f"`text_columns` names column '{name}', which is not sent"
+            raise _unfit(stated, why, "Name it in `columns`, or leave it out of `text_columns`.")
     for name in columns:
         if name.lower().startswith("__sys"):
-            raise TransactionalError.bad_table(
-                stated.name, f"column '{name}' belongs to change tracking", "Leave it out."
-            )
+            raise _unfit(stated, f"column '{name}' belongs to change tracking", "Leave it out.")
     if bad := contract.find(Code.BACKTICK_PART, Code.COLLATED, Code.TYPE):
         raise TransactionalUsageError.later(
             f"Column '{bad.column}' of type {types[bad.column]} in article '{stated.name}'",
@@ -133,7 +119,7 @@ def changed_key(wanted: CheckedArticle, row: ArticleRow) -> str | None:
 
 
 def check_destinations(
-    stated: TransactionalSubscription, row: SubscriptionRow | None, wanted: Sequence[CheckedArticle]
+    stated: Subscription, row: SubscriptionRow | None, wanted: Sequence[CheckedArticle]
 ) -> None:
     """Check that a new subscription meets the tables that it expects.
 
@@ -191,7 +177,7 @@ def _check_columns(table: Location, wanted: CheckedArticle) -> None:
             )
 
 
-def _clause(stated: TransactionalArticle, types: dict[str, str]) -> str | None:
+def _clause(stated: Article, types: dict[str, str]) -> str | None:
     """Return the filter with the columns' exact names and explicit casts.
 
     Raises: TransactionalError.
@@ -201,13 +187,10 @@ def _clause(stated: TransactionalArticle, types: dict[str, str]) -> str | None:
     try:
         clause: Clause = prepared(parse_filter(stated.filter), {None: types})
     except ClauseError as error:
-        raise TransactionalError.bad_table(stated.name, f"its filter {error}", "Correct `filter`.") from error
+        raise _unfit(stated, f"its filter {error}", "Correct `filter`.") from error
     if functions_of(clause):
-        raise TransactionalError.bad_table(
-            stated.name,
-            "its filter calls HOST_NAME() or SUSER_SNAME()",
-            "Transactional filters are the same for all.",
-        )
+        why = "its filter calls HOST_NAME() or SUSER_SNAME()"
+        raise _unfit(stated, why, "Transactional filters are the same for all.")
     return text(clause)
 
 
@@ -221,7 +204,16 @@ def check_key(spark: SparkSession, wanted: CheckedArticle) -> None:
     found = bad_keys(rows, key, most=_NAMED_KEYS)
     if found:
         shown = "; ".join(", ".join(each.values) for each in found)
-        raise TransactionalError.no_key(
-            wanted.stated.name,
-            f"rows of '{wanted.state.path}' share ({', '.join(key)}) or have NULL there: {shown}",
-        )
+        why = f"rows of '{wanted.state.path}' share ({', '.join(key)}) or have NULL there: {shown}"
+        raise _no_key(wanted.stated, why)
+
+
+def _unfit(stated: Article, why: str, remedy: str) -> TransactionalError:
+    """14088: a table cannot be published."""
+    text = f"Article '{stated.name}' cannot be published: {why}. Nothing was changed. {remedy}"
+    return TransactionalError(NO_KEY, text, article=stated.name)
+
+
+def _no_key(stated: Article, why: str) -> TransactionalError:
+    why = f"a transactional article must have a primary key, and {why}"
+    return _unfit(stated, why, "Name the columns that identify a row: `key: [order_id]`.")

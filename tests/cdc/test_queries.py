@@ -363,7 +363,7 @@ def test_a_reader_beside_a_cleanup_has_all_rows_or_is_refused(
         assert len({bytes(row[0]) for row in change_table(spark, database, ORDERS).collect()}) == left
     # By time: all that is older than the retention, counted back from the newest LSN, which stays.
     last = entries(database)[-1]
-    for hours, lsn in ((1, high.incremented()), (30, high.incremented().incremented())):
+    for hours, lsn in ((1, high.next()), (30, high.next().next())):
         time = last.tran_end_time + timedelta(hours=hours)
         database.control.append(LSN_TIME_MAPPING, [replace(last, start_lsn=lsn, tran_end_time=time)])
     with pytest.raises(cdc.CdcError, match="more than a day ahead"):
@@ -371,9 +371,9 @@ def test_a_reader_beside_a_cleanup_has_all_rows_or_is_refused(
     database.control.delete(LSN_TIME_MAPPING, where=f"start_lsn = X'{lsn.hex()}'")
     assert cdc.cleanup(root, retention=61).low_water_mark is None
     done = cdc.cleanup(root, retention=59)
-    assert (done.low_water_mark, done.rows, done.entries) == (high.incremented(), {ORDERS: 4}, 2)
-    assert lsns(database) == [high.incremented()]
-    assert cdc.get_all_changes(root, ORDERS, high.incremented(), high.incremented()).isEmpty()
+    assert (done.low_water_mark, done.rows, done.entries) == (high.next(), {ORDERS: 4}, 2)
+    assert lsns(database) == [high.next()]
+    assert cdc.get_all_changes(root, ORDERS, high.next(), high.next()).isEmpty()
     assert cdc.snapshot(root, ORDERS).rows.count() == 12
 
 

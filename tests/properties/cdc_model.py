@@ -24,7 +24,7 @@ from __future__ import annotations
 import random
 from dataclasses import dataclass, field
 
-from mergerepl.logreader.cut import LoggedCommit, Placed, cut, in_order
+from mergerepl.logreader.plan import LoggedCommit, Placed, cut, in_order
 
 Row = tuple[int, ...]
 Lsn = tuple[int, int]  # (scan cycle, slot); the epoch is constant here

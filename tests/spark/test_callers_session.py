@@ -198,7 +198,7 @@ def at(root: str, function: Any, *arguments: Any, **options: Any) -> tuple[Call,
     )
 
 
-at_hq, of_shop, of_source = (partial(at, root) for root in ("hq", "shop", "source"))
+at_hq, of_shop = partial(at, "hq"), partial(at, "shop")
 
 
 MERGE = [
@@ -496,7 +496,7 @@ def body(call: tr.Call) -> None:
     """Make the agent's session the active one, as code of a user may."""
     first = call.commands.select("c1", "c2").collect()[0]
     call.append(call.commands.sparkSession.createDataFrame([tuple(first)], "id bigint, note string"), "audit")
-    call.append(tr.net(call).select("c1"), "net")
+    call.append(call.net().select("c1"), "net")
     call.default()
     if first["c2"] == "wrong":
         raise ValueError("wrong")
@@ -509,15 +509,16 @@ def changed(watch: Watch, note: str) -> None:
 
 def distributed(watch: Watch, note: str) -> Any:
     changed(watch, note)
-    tr.logreader(watch.path("source"), spark=watch.users)
-    return tr.distribute(watch.path("source"), spark=watch.users)
+    distributor = tr.Distributor(watch.path("source"), spark=watch.users)
+    distributor.capture()
+    return distributor.deliver()
 
 
-def with_session(function: Any, *arguments: Any, at: str = "source") -> tuple[Call, Call]:
-    return (
-        lambda w: function(w.path(at), *arguments, spark=w.users),
-        lambda w: function(w.nowhere, *arguments, spark=w.users),
-    )
+def of_distributor(name: str, *arguments: Any) -> Case:
+    def call(path: Path, watch: Watch) -> Any:
+        return getattr(tr.Distributor(path, spark=watch.users), name)(*arguments)
+
+    return Case(f"Distributor.{name}", lambda w: call(w.path("source"), w), lambda w: call(w.nowhere, w))
 
 
 TRANSACTIONAL = [
@@ -529,41 +530,35 @@ TRANSACTIONAL = [
         lambda w: tr.procedure(PROCEDURE, operation="none"),  # type: ignore[arg-type]
     ),
     Case(
-        "tr.apply_transactional",
-        lambda w: tr.apply_transactional(
-            mergerepl.Project.load(w.path("feed.yml")).documents[0], spark=w.users
-        ),  # type: ignore[arg-type]
-        lambda w: tr.apply_transactional(
-            mergerepl.Project.load(w.path("wrong.yml")).documents[0], spark=w.users
-        ),  # type: ignore[arg-type]
+        "Project.apply",
+        lambda w: mergerepl.load(w.path("feed.yml")).apply(),
+        lambda w: mergerepl.load(w.path("wrong.yml")).apply(),
     ),
-    Case("tr.logreader", *with_session(tr.logreader)),
+    of_distributor("capture"),
     Case(
-        "tr.distribute",
+        "Distributor.deliver",
         lambda w: distributed(w, "new"),
         lambda w: distributed(w, "wrong"),
         (MergeReplError, ValueError),
     ),
-    Case("tr.net", None),
-    Case("tr.browse", *with_session(tr.browse)),
-    Case("tr.read", *with_session(tr.read, "items", at="target")),
-    Case(
-        "tr.shown",
-        lambda w: tr.shown(w.path("target"), "items", limit=3),
-        lambda w: tr.shown(w.nowhere, "items", limit=3),
+    of_distributor("browse"),
+    *(
+        Case(
+            f"Subscriber.{name}",
+            lambda w, name=name, options=options: getattr(tr.Subscriber(w.path("target")), name)(
+                "items", **options
+            ),  # type: ignore[misc]
+            lambda w, name=name, options=options: getattr(tr.Subscriber(w.nowhere), name)("items", **options),  # type: ignore[misc]
+        )
+        for name, options in (("read", {}), ("first_rows", {"limit": 3}))
     ),
-    Case("tr.validate", *with_session(tr.validate)),
-    Case("tr.script", *of_source(tr.script)),
-    Case("tr.pending", *of_source(tr.pending)),
-    Case("tr.history", *of_source(tr.history)),
-    Case("tr.errors", *of_source(tr.errors)),
-    Case("tr.status", *of_source(tr.status)),
-    Case("tr.warnings_of", *of_source(tr.warnings_of, datetime.now(UTC))),
-    Case("tr.resume", *with_session(tr.resume, "items")),
-    Case("tr.repair", *with_session(tr.repair)),
-    Case("tr.skip", None, lambda w: tr.skip(w.path("source"), "0x" + "0" * 20)),
-    Case("tr.cleanup", *of_source(tr.cleanup)),
-    Case("tr.reinit", *with_session(tr.reinit)),
+    *(of_distributor(name) for name in ("validate", "script", "pending", "history", "errors", "status")),
+    of_distributor("warnings", datetime.now(UTC)),
+    of_distributor("resume", "items"),
+    of_distributor("repair"),
+    Case("Distributor.skip", None, lambda w: tr.Distributor(w.path("source")).skip("0x" + "0" * 20)),
+    of_distributor("cleanup"),
+    of_distributor("reinit"),
 ]
 
 STORIES = {"merge": MERGE, "cdc": CDC, "tracking": TRACKING, "transactional": TRANSACTIONAL}
@@ -575,7 +570,8 @@ def public_functions() -> Iterator[str]:
         for name in module.__all__:
             if isinstance(getattr(module, name), FunctionType):
                 yield f"{prefix}{name}"
-    for kind in (Project, mergerepl.ChangeTracking, Transaction, Consumer, Window):
+    kinds = (Project, mergerepl.ChangeTracking, Transaction, Consumer, Window, tr.Distributor, tr.Subscriber)
+    for kind in kinds:
         for name, member in vars(kind).items():
             if isinstance(member, FunctionType | staticmethod) and not name.startswith("_"):
                 yield f"{kind.__name__}.{name}"
@@ -673,7 +669,7 @@ def test_an_interrupt_leaves_the_callers_session(watch: Watch, monkeypatch: pyte
         call.commands.sparkSession._jvm.java.lang.Thread.sleep(5000)
 
     tr.procedure(PROCEDURE, operation="insert", call="CALL", columns=["id", "note", "qty"])(sleep)
-    tr.apply_transactional(mergerepl.Project.load(watch.path("feed.yml")).documents[0], spark=watch.users)  # type: ignore[arg-type]
+    mergerepl.load(watch.path("feed.yml")).apply()
     with pytest.raises(KeyboardInterrupt):
         distributed(watch, "new")
     assert watch.changes(before) == []

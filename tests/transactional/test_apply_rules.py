@@ -142,7 +142,7 @@ def test_old_values_of_text_columns_are_not_compared(spark: SparkSession, replic
 
     @tr.procedure("texts", operation="update", call="XCALL")
     def texts(call: tr.Call) -> None:
-        for source, table in ((call.commands, "changed"), (tr.net(call), "netted")):
+        for source, table in ((call.commands, "changed"), (call.net(), "netted")):
             call.append(source.where(call.has_changed("note")).selectExpr("c1 AS id", "c2 AS note"), table)
         call.append(call.commands.where(call.has_changed("qty")).selectExpr("c1 AS id", "old_c2"), "counted")
         call.default()

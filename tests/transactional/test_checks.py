@@ -11,7 +11,7 @@ from pyspark.sql import SparkSession
 from mergerepl.cli.main import main
 from mergerepl.systables.transactional import INACTIVE, SUBSCRIBED
 from mergerepl.transactional import checks
-from mergerepl.transactional.catalog import Distributor
+from mergerepl.transactional.catalog import DistributionStore
 from tests.cdc.databases import delete, update
 from tests.transactional.publications import new_table, publication_file, run
 
@@ -59,7 +59,7 @@ def test_exit_codes_of_a_monitor(
     assert "id = 1. Transaction 0x" in found[1]["text"]
     run("transactional", "distribute", hq, "--skip-errors", "20598")
     warned(1, "warning", north, "not known to be equal")
-    distributor = Distributor(hq)
+    distributor = DistributionStore(hq)
     guid = distributor.subscriptions()[0].subscription_guid
     for status, code, level, text in (
         (SUBSCRIBED, 1, "warning", "Its snapshot is not done."),

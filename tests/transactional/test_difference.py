@@ -7,24 +7,20 @@ from typing import Any
 import pytest
 
 from mergerepl.errors import MergeReplError
-from mergerepl.model.transactional import (
-    TransactionalArticle,
-    TransactionalPublication,
-    TransactionalSubscription,
-)
+from mergerepl.model.transactional import Article, Publication, Subscription
 from mergerepl.store.location import Location
 from mergerepl.systables.transactional import ACTIVE, SUBSCRIBED, PublicationRow, SubscriptionRow
 from mergerepl.transactional.publish import Stored, difference
 from mergerepl.transactional.stated_articles import CheckedArticle
 from tests.publish.publishing import table
 
-ITEMS = TransactionalArticle("items", "items", ("id",))
-LINES = TransactionalArticle("lines", "lines", ("id",), upd_cmd="XCALL audit")
-NORTH = TransactionalSubscription("/north")
-FEED = TransactionalPublication("feed", "/hq", (ITEMS,), (NORTH,))
+ITEMS = Article("items", "items", ("id",))
+LINES = Article("lines", "lines", ("id",), upd_cmd="XCALL audit")
+NORTH = Subscription("/north")
+FEED = Publication("feed", "/hq", (ITEMS,), (NORTH,))
 
 
-def checked(stated: TransactionalPublication) -> list[CheckedArticle]:
+def checked(stated: Publication) -> list[CheckedArticle]:
     """Return the articles as they are after their tables were read."""
     return [
         CheckedArticle(
@@ -34,7 +30,7 @@ def checked(stated: TransactionalPublication) -> list[CheckedArticle]:
     ]
 
 
-def stored(applied: TransactionalPublication = FEED, **subscription: Any) -> Stored:
+def stored(applied: Publication = FEED, **subscription: Any) -> Stored:
     """Return what the distribution store holds after an `apply`."""
     rows = [each.row(1, number, number, bytes(10)) for number, each in enumerate(checked(applied), start=1)]
     known = PublicationRow(publication_id=1, publication="feed", publisher_root="/hq", max_distretention=72)
@@ -54,16 +50,16 @@ def stored(applied: TransactionalPublication = FEED, **subscription: Any) -> Sto
     return Stored([known], {row.article: row for row in rows}, subscriptions)
 
 
-def plan(stated: TransactionalPublication, found: Stored) -> list[str]:
+def plan(stated: Publication, found: Stored) -> list[str]:
     steps = difference(stated, checked(stated), found)
     return [f"{step.action} {step.object}: {step.detail}" for step in steps]
 
 
-def subscribed(**settings: Any) -> TransactionalPublication:
+def subscribed(**settings: Any) -> Publication:
     return replace(FEED, subscriptions=(replace(NORTH, **settings),))
 
 
-CASES: dict[str, tuple[TransactionalPublication, Stored, list[str]]] = {
+CASES: dict[str, tuple[Publication, Stored, list[str]]] = {
     "a new publication": (
         replace(FEED, articles=(ITEMS, LINES)),
         Stored(),
@@ -117,7 +113,7 @@ def test_what_a_file_asks_for(case: str) -> None:
     assert plan(stated, found) == expected
 
 
-REFUSED: dict[str, tuple[TransactionalPublication, str]] = {
+REFUSED: dict[str, tuple[Publication, str]] = {
     "an article that leaves": (replace(FEED, articles=(LINES,)), "place: it is not"),
     "an article that is added": (replace(FEED, articles=(ITEMS, LINES)), "An article that is added"),
     "another key": (
@@ -141,7 +137,7 @@ def test_what_cannot_change_under_active_subscriptions(case: str) -> None:
 
 
 def test_one_check_of_rows_is_made_unless_the_file_waives_it() -> None:
-    def checks(stated: TransactionalPublication) -> list[bool]:
+    def checks(stated: Publication) -> list[bool]:
         return [step.check is not None for step in difference(stated, checked(stated), Stored())]
 
     assert checks(subscribed(sync_type="none")) == [True, True]

@@ -7,7 +7,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from mergerepl.systables.transactional import ACTIVE
-from mergerepl.transactional.catalog import Distributor
+from mergerepl.transactional.catalog import DistributionStore
 from tests.cdc.databases import add, update
 from tests.transactional.publications import new_table, publication_file, rows, run
 
@@ -41,7 +41,7 @@ def test_a_subscriber_that_was_away_too_long_begins_again(spark: SparkSession, r
     assert rows(north / "items") == rows(items)
     assert len(rows(south / "items")) == 1
     # An agent that looked at its subscription before the cleanup is not misled by what is left of the gate.
-    distributor = Distributor(hq)
+    distributor = DistributionStore(hq)
     guid = distributor.subscriptions()[1].subscription_guid
     distributor.change_subscription(guid, status=ACTIVE)
     refused = run("transactional", "distribute", hq, "--subscriber", south, code=1)

@@ -196,7 +196,7 @@ def test_what_a_procedure_may_not_do_leaves_nothing(
         monkeypatch.delitem(_registered, "refused", raising=False)
         tr.procedure("refused", operation="update", call="CALL")(body)
         with pytest.raises(Exception, match=re.escape(said)):
-            tr.distribute(replica_dir / "hq")
+            tr.Distributor(replica_dir / "hq").deliver()
         assert rows(north / "orders") == before, name
         assert not (north / "log").exists(), name
         assert not (replica_dir / "elsewhere").exists(), name
@@ -204,11 +204,11 @@ def test_what_a_procedure_may_not_do_leaves_nothing(
     monkeypatch.delitem(_registered, "refused", raising=False)
 
     def reads(call: tr.Call) -> None:
-        seen.extend(row["c3"] for row in tr.net(call).collect())
+        seen.extend(row["c3"] for row in call.net().collect())
         call.default()
 
     tr.procedure("refused", operation="update", call="CALL")(reads)
-    (done,) = tr.distribute(replica_dir / "hq")
+    (done,) = tr.Distributor(replica_dir / "hq").deliver()
     assert (done.commands, done.updates) == (2, 1)
     assert seen == [Decimal("12.00")]
     assert rows(north / "orders")[0][2] == Decimal("12.00")

@@ -91,7 +91,7 @@ def test_a_row_that_breaks_a_rule_stops_the_agent_before_its_transaction(
         assert why in refused.stderr
     last = str(run("transactional", "browse", hq)[-1]["xact_seqno"])
     with pytest.raises(TransactionalUsageError, match="is not the next one"):
-        tr.skip(hq, last)
+        tr.Distributor(hq).skip(last)
     done = skipped(message)
     assert done["commands"] == {"items": 1}
     works(hq, code=1)

@@ -11,7 +11,7 @@ from pyspark.sql import SparkSession
 from mergerepl import transactional as tr
 from mergerepl.cli.main import main
 from mergerepl.systables.transactional import INACTIVE
-from mergerepl.transactional.catalog import Distributor
+from mergerepl.transactional.catalog import DistributionStore
 from mergerepl.transactional.procedures import _registered
 from tests.cdc.databases import add, delete, update
 from tests.transactional.publications import (
@@ -41,7 +41,7 @@ def test_a_stop_leaves_a_trace_and_names_commands_that_work(spark: SparkSession,
         shutil.rmtree(north / "items")
 
     def is_inactive() -> None:
-        distributor = Distributor(hq)
+        distributor = DistributionStore(hq)
         distributor.change_subscription(distributor.subscriptions()[0].subscription_guid, status=INACTIVE)
 
     def has_twins() -> None:
@@ -94,7 +94,7 @@ def test_other_stops_leave_a_trace(
     update(items, "id = 1", qty="7")
     run("transactional", "logreader", hq)
     with pytest.raises(ZeroDivisionError):
-        tr.distribute(hq)
+        tr.Distributor(hq).deliver()
     stops(hq, "ZeroDivisionError: no rate", None)
     _registered.pop("mine")
     run("sync", file, code=2)

@@ -8,8 +8,7 @@ from typing import Any
 import pytest
 
 from mergerepl.agents.jobs import run_reported
-from mergerepl.agents.loop import run_until_stopped
-from mergerepl.agents.schedule import RETRY_S, CaptureState, CleanupState, Timer
+from mergerepl.agents.loop import RETRY_S, CaptureState, CleanupState, Timer, run_until_stopped
 from mergerepl.cdc.job_rows import (
     CAPTURE,
     CLEANUP,

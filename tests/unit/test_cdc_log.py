@@ -14,8 +14,7 @@ from mergerepl.cdc.consumer import columns_after, is_wider, retyped
 from mergerepl.delta.log import log_path
 from mergerepl.delta.table import open_table
 from mergerepl.logreader.column_changes import column_changes, is_additive, statement
-from mergerepl.logreader.cut import TICK, LoggedCommit, Placed, cut, end_times, in_order
-from mergerepl.logreader.plan import Entry, Paused, Plan
+from mergerepl.logreader.plan import TICK, Entry, LoggedCommit, Paused, Placed, Plan, cut, end_times, in_order
 from mergerepl.logreader.positions import LogState
 from mergerepl.logreader.sources import SourceLook, begun, look_at, readings
 from mergerepl.model.cdc import CapturedColumn

@@ -83,7 +83,13 @@ MAY_IMPORT: dict[str, set[str]] = {
     "mergerepl.changes": {"mergerepl.model", "mergerepl.systables"},
     "mergerepl.roots": {"mergerepl.errors"},
     "mergerepl.settings": {"mergerepl.errors"},
-    "mergerepl.spark": {"mergerepl.changes", "mergerepl.errors", "mergerepl.settings"},
+    # Of the model, the public names that are gone.
+    "mergerepl.spark": {
+        "mergerepl.changes",
+        "mergerepl.errors",
+        "mergerepl.model.renamed",
+        "mergerepl.settings",
+    },
     "mergerepl.rows": {
         "mergerepl.delta",
         "mergerepl.spark",
@@ -158,7 +164,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     # Other replication products stand on the base alone.
     "mergerepl.tracking": BASE | {"mergerepl.publish.steps"},
     # What Change Data Capture and transactional replication share; it knows its consumers by their interface alone, and
-    # loads them by name (`consumers.PRODUCTS`).
+    # loads them by name (`log_reader.PRODUCTS`).
     "mergerepl.logreader": BASE,
     "mergerepl.cdc": BASE | {"mergerepl.logreader", "mergerepl.publish.steps"},
     # The agent of the products that have jobs.
@@ -171,7 +177,7 @@ MAY_IMPORT: dict[str, set[str]] = {
         "mergerepl.transactional",
         "mergerepl.agents.agent_socket",
     },
-    "mergerepl.agents.agent_socket": {"mergerepl.roots"},
+    "mergerepl.agents.agent_socket": {"mergerepl.roots", "mergerepl.settings"},
     # Commands that are handed over run as from the command line.
     "mergerepl.agents.client": {
         "mergerepl.agents",

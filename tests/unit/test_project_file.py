@@ -15,7 +15,7 @@ from mergerepl.model.durations import parse_duration
 from mergerepl.model.folders import Capture, FolderTracking, TableCapture, TableTracking
 from mergerepl.model.publication import Publication
 from mergerepl.model.tracking import Foreign, TrackingOptions
-from mergerepl.model.transactional import TransactionalPublication
+from mergerepl.model.transactional import Publication as TransactionalPublication
 from tests.bad_inputs.bad_texts import BAD_TEXTS, MINIMAL, ORDERS
 from tests.json_schema import fits
 

@@ -1,13 +1,16 @@
 """The public names of the packages: `__init__.pyi` states them, and nothing is loaded before one is used."""
 
+import re
 import subprocess
 import sys
+from importlib import import_module
 from types import ModuleType
 
 import pytest
 
 import mergerepl
 from mergerepl import cdc, transactional
+from mergerepl.model.renamed import RENAMED
 
 
 @pytest.mark.parametrize("package", [mergerepl, cdc, transactional], ids=lambda package: package.__name__)
@@ -20,10 +23,22 @@ def test_every_public_name_is_found(package):
         package.no_such_name  # noqa: B018
 
 
+def test_a_name_that_is_gone_is_answered_with_the_new_one():
+    for package, names in RENAMED.items():
+        module = import_module(package)
+        for old, new in names.items():
+            assert old not in module.__all__
+            with pytest.raises(AttributeError, match=f"no attribute '{old}': it is `{re.escape(new)}` now"):
+                getattr(module, old)
+            kind, _, method = re.sub(r"\(.*?\)", "", new).partition(".")
+            if kind != "mergerepl":
+                assert hasattr(getattr(module, kind), method or "__doc__"), new
+
+
 def test_completion_and_help_load_no_engine():
     script = (
         "import sys, mergerepl, mergerepl.cdc, mergerepl.transactional as tr\n"
-        "assert 'sync' in dir(mergerepl) and 'scan' in dir(mergerepl.cdc) and 'skip' in dir(tr)\n"
+        "assert 'sync' in dir(mergerepl) and 'scan' in dir(mergerepl.cdc) and 'Distributor' in dir(tr)\n"
         "assert not {'pyspark', 'deltalake', 'pyarrow'} & sys.modules.keys()\n"
     )
     subprocess.run([sys.executable, "-c", script], check=True)

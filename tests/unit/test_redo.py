@@ -19,13 +19,13 @@ from mergerepl.store import changeset
 from mergerepl.store.changeset import Mark
 from mergerepl.store.redo import RedoLog
 from mergerepl.tracking import intent
-from mergerepl.transactional import batch_plan
+from mergerepl.transactional import position
 
 LOGS: dict[str, Callable[[Path], RedoLog]] = {
     "log reader": log_reader.redo_log,
     "Compact": intent.redo_log,
     "session": lambda folder: changeset.redo_log(folder / "staging" / "a"),
-    "distribution": lambda folder: batch_plan.redo_log(folder, "guid"),
+    "distribution": lambda folder: position.redo_log(folder, "guid"),
 }
 JSON = st.recursive(st.none() | st.booleans() | st.integers() | st.text(), st.lists, max_leaves=3)
 
@@ -64,8 +64,8 @@ def test_a_plan_of_any_values_comes_back(
 
 
 def test_a_plan_is_staged_whole_or_not_at_all(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    redo = batch_plan.redo_log(tmp_path, "guid")
-    first, second = (batch_plan.BatchPlan(number, b"", b"\xff", {}) for number in (1, 2))
+    redo = position.redo_log(tmp_path, "guid")
+    first, second = (position.BatchPlan(number, b"", b"\xff", {}) for number in (1, 2))
     for point, left in (("before", None), ("after", first), ("before", first), ("after", second)):
         monkeypatch.setattr(failpoints, "_passed", {})
         monkeypatch.setenv("MERGEREPL_FAILPOINT", f"distribute.{point}_plan=raise")
@@ -94,8 +94,8 @@ def test_a_plan_that_cannot_be_read_is_refused_by_name(tmp_path: Path) -> None:
 
 
 def test_a_plan_of_another_format_is_not_read_even_if_its_fields_are_known(tmp_path: Path) -> None:
-    redo = batch_plan.redo_log(tmp_path, "guid")
-    redo.stage(batch_plan.BatchPlan(1, b"", b"\xff", {}))
+    redo = position.redo_log(tmp_path, "guid")
+    redo.stage(position.BatchPlan(1, b"", b"\xff", {}))
     file = redo.file.local_path()
     file.write_text(file.read_text().replace('"format": 1', '"format": 2'))
     with pytest.raises(StoreError, match="has the format 2"):
@@ -114,9 +114,9 @@ def test_a_step_is_done_with_its_outcome_until_the_plan_is_finished(tmp_path: Pa
 
 
 def test_a_plan_with_a_value_of_another_type_is_not_staged(tmp_path: Path) -> None:
-    redo = batch_plan.redo_log(tmp_path, "guid")
+    redo = position.redo_log(tmp_path, "guid")
     with pytest.raises(ValueError, match="number"):
-        redo.stage(batch_plan.BatchPlan("1", b"", b"", {}))  # type: ignore[arg-type]
+        redo.stage(position.BatchPlan("1", b"", b"", {}))  # type: ignore[arg-type]
     assert not redo.is_pending
 
 

@@ -1,23 +1,26 @@
 """Each way to stop is recorded once, shown until the agent works again, and raised as it came."""
 
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
 
 from mergerepl.errors import LeaseError, OutOfReachError
+from mergerepl.logreader.lsn import Lsn
 from mergerepl.systables.transactional import (
     ACTIVE,
     ERRORS,
     HISTORY,
     PUBLICATIONS,
+    TRANSACTIONS,
     PublicationRow,
     SubscriptionRow,
+    TransactionRow,
 )
 from mergerepl.transactional import checks, monitoring
-from mergerepl.transactional.catalog import Distributor
-from mergerepl.transactional.refusals import StoppedAt, TransactionalError
-from mergerepl.transactional.stops import stop_of, stops_recorded
+from mergerepl.transactional.agents import stop_of, stops_recorded
+from mergerepl.transactional.catalog import DistributionStore
+from mergerepl.transactional.refusals import StoppedAt, TransactionalError, TransactionalUsageError
 
 NOW = datetime(2026, 3, 1, tzinfo=UTC)
 AT = StoppedAt(bytes(9) + b"\7", 70, 1)
@@ -38,9 +41,9 @@ CASES = {
 
 
 @pytest.fixture
-def distributor(tmp_path: Path) -> Distributor:
+def distributor(tmp_path: Path) -> DistributionStore:
     (tmp_path / "north").mkdir()
-    found = Distributor(tmp_path / "hq")
+    found = DistributionStore(tmp_path / "hq")
     found.root.mkdir()
     found.create()
     row = PublicationRow(publication_id=1, publication="feed", publisher_root=str(found.root))
@@ -50,7 +53,7 @@ def distributor(tmp_path: Path) -> Distributor:
 
 @pytest.mark.parametrize("is_log_reader", [False, True], ids=["distribution", "log reader"])
 def test_a_stop_is_recorded_once_until_the_agent_works_again(
-    distributor: Distributor, tmp_path: Path, is_log_reader: bool, monkeypatch: pytest.MonkeyPatch
+    distributor: DistributionStore, tmp_path: Path, is_log_reader: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     subscription = SubscriptionRow(
         publication_id=1, agent_id=1, subscriber=str(tmp_path / "north"), status=ACTIVE, subscription_guid="g"
@@ -94,3 +97,35 @@ def test_a_stop_is_recorded_once_until_the_agent_works_again(
         with stops_recorded(distributor, row):
             pass
         assert len(distributor.control.rows(HISTORY)) == count, "an agent that works adds nothing"
+
+
+@pytest.mark.parametrize(
+    ("from_", "to", "wanted"),
+    [
+        (None, None, (bytes(10), b"\xff" * 10)),
+        (str(Lsn(bytes(9) + b"\2")), str(Lsn(bytes(9) + b"\3")), (2, 3)),
+        (NOW, NOW + timedelta(hours=1), (1, 2)),
+        (NOW + timedelta(minutes=1), NOW + timedelta(hours=9), (2, 3)),
+        (NOW + timedelta(hours=9), None, (b"\xff" * 10, b"\xff" * 10)),
+        (None, NOW - timedelta(hours=9), (bytes(10), bytes(10))),
+    ],
+)
+def test_a_range_of_transactions_is_given_by_numbers_or_by_times_of_commits(
+    distributor: DistributionStore,
+    from_: str | datetime | None,
+    to: str | datetime | None,
+    wanted: tuple[int | bytes, int | bytes],
+) -> None:
+    """Three transactions, an hour apart."""
+    rows = [
+        TransactionRow(
+            xact_id=bytes(10), xact_seqno=bytes(9) + bytes([n]), entry_time=NOW, scan_cycle=1,
+            commit_time=NOW + timedelta(hours=n - 1), kind="transaction",
+        )
+        for n in (1, 2, 3)
+    ]  # fmt: skip
+    distributor.control.replace(TRANSACTIONS, rows)
+    low, high = (bytes(9) + bytes([each]) if isinstance(each, int) else each for each in wanted)
+    assert distributor.bounds(from_, to) == (low, high)
+    with pytest.raises(TransactionalUsageError, match="is no LSN"):
+        distributor.bounds("7", None)

@@ -8,8 +8,8 @@ import pytest
 from mergerepl.delta.log import Commit
 from mergerepl.delta.marks import CommitMark
 from mergerepl.systables.transactional import ArticleRow
-from mergerepl.transactional.comparison import DIFFERENT, EXTRA, MISSING, unknown_kinds
 from mergerepl.transactional.position import batch_step, batches_of
+from mergerepl.transactional.validation import DIFFERENT, EXTRA, MISSING, unknown_kinds
 
 
 def article(**keys: Any) -> ArticleRow:

@@ -18,9 +18,8 @@ import pytest
 
 from mergerepl.agents import agent_socket
 from mergerepl.agents import client as agent_client
-from mergerepl.agents.agent_socket import SOCKET, connect, listen
+from mergerepl.agents.agent_socket import LONGEST_REQUEST, SOCKET, Messages, connect, identity, listen
 from mergerepl.agents.client import hand_over
-from mergerepl.agents.messages import LONGEST_REQUEST, Messages, identity
 from mergerepl.agents.server import CommandServer
 from mergerepl.cli.report.table import Table
 from mergerepl.errors import AgentLostError

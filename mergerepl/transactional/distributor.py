@@ -1,0 +1,381 @@
+"""`Distributor` and `Subscriber`: the folders of a publisher and a subscriber. Spark is loaded where rows are read."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import KW_ONLY, dataclass
+from datetime import datetime
+from typing import TYPE_CHECKING, Any, Literal
+
+from mergerepl import roots
+from mergerepl.errors import MergeReplError
+from mergerepl.logreader.log_reader import LogReader
+from mergerepl.logreader.lsn import Lsn
+from mergerepl.model.transactional import Command, DistributionResult, LogReaderResult, SkippedTransaction
+from mergerepl.spark.callers import methods_keep_callers_session
+from mergerepl.spark.plain import plain_errors
+from mergerepl.store.lease import lease
+from mergerepl.store.location import Location
+from mergerepl.transactional import agents, checks, monitoring
+from mergerepl.transactional.agents import read_log, resume_source, spark_of
+from mergerepl.transactional.catalog import (
+    DistributionStore,
+    Root,
+    SubscriberStore,
+    required,
+    seqno_of,
+    shape_of,
+    subscriptions_of,
+)
+from mergerepl.transactional.refusals import TransactionalUsageError, require_streams
+from mergerepl.transactional.skipping import skip
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+    from mergerepl.model.cdc import StatusWarning
+    from mergerepl.systables.transactional import SubscriptionRow
+    from mergerepl.transactional.monitoring import Pending
+    from mergerepl.transactional.repairing import Repair
+    from mergerepl.transactional.validation import Validation
+
+LOCK_WAIT_S = 60.0
+"""Seconds that work on whole tables waits at least for another process."""
+
+
+def load_procedures(modules: Sequence[str]) -> None:
+    """Import the modules that register procedures, if there are any. Spark is loaded with them."""
+    if modules:
+        from mergerepl.transactional.procedures import load
+
+        load(modules)
+
+
+@methods_keep_callers_session
+@dataclass(frozen=True)
+class Distributor:
+    """The distributor of a folder that publishes transactionally: its log, its commands and its subscriptions.
+
+    A `subscriber` is a folder, or its last part; a `table` is the name of an article. `spark` is the session to work in;
+    without one an embedded one starts when rows are read. `lock_wait_s`: seconds to wait for another process.
+
+    Raises (every method): TransactionalUsageError if nothing is published there, or a name is unknown; LeaseError (run
+        again).
+    """
+
+    path: Root
+    _: KW_ONLY
+    spark: SparkSession | None = None
+    lock_wait_s: float = 0.0
+
+    def _session(self) -> SparkSession:
+        return spark_of(self.spark)()
+
+    def _subscriptions(
+        self, subscriber: Root | None, publication: str | None
+    ) -> Iterator[tuple[DistributionStore, str, SubscriptionRow]]:
+        store = required(self.path)
+        for name, row in subscriptions_of(store, subscriber=subscriber, publication=publication):
+            yield store, name, row
+
+    def capture(self) -> LogReaderResult:
+        """Read the log until nothing is new: the distributor gets the commands. Starts no JVM if nothing is new.
+
+        Raises: LogReaderBusyError (18752); LogReaderError if the folder is a copy, or a part of the bookkeeping was
+            restored.
+        """
+        return read_log(LogReader(required(self.path).root, self.spark, self.lock_wait_s))
+
+    def deliver(
+        self,
+        *,
+        subscriber: Root | None = None,
+        publication: str | None = None,
+        streams: int | None = None,
+        skip_errors: Sequence[int] | None = None,
+        procedures: Sequence[str] = (),
+    ) -> tuple[DistributionResult, ...]:
+        """Run the distribution agents: each subscription gets the captured commands.
+
+        `streams` is the number of articles applied at a time, instead of the subscription's own number. `procedures` are
+        modules that register procedures; procedures registered in this process need none. If an agent fails, the others
+        still run; the first failure is raised after them.
+
+        Raises: TransactionalError where a command cannot be applied (20598, 2627), a subscription is too old (21074) or
+            columns changed (21076); OutOfReachError if a subscriber cannot be reached.
+        """
+        require_streams(streams)
+        load_procedures(procedures)
+        found, failed = [], []
+        for store, name, row in self._subscriptions(subscriber, publication):
+            try:
+                done = agents.run_agent(
+                    store,
+                    name,
+                    row,
+                    self._session,
+                    streams=streams,
+                    skip_errors=skip_errors,
+                    lock_wait_s=self.lock_wait_s,
+                )
+                found.append(done)
+            except MergeReplError as error:
+                failed.append(error)
+        if failed:
+            raise failed[0]
+        return tuple(found)
+
+    def browse(
+        self,
+        *,
+        table: str | None = None,
+        from_: str | datetime | None = None,
+        to: str | datetime | None = None,
+        limit: int = 20,
+    ) -> tuple[Command, ...]:
+        """Return waiting and delivered commands as text, as `sp_browsereplcmds` does, the first `limit`.
+
+        `from_` and `to` are the first and the last transaction: an LSN (`0x…`), or the time of a commit.
+        """
+        from pyspark.sql import functions as F
+
+        from mergerepl.delta import appended
+        from mergerepl.delta.tables import is_delta_table
+        from mergerepl.transactional.commands import command_texts
+
+        store = required(self.path)
+        low, high = store.bounds(from_, to)
+        wanted = {row.article_id for row in store.articles_named(table)}
+        found: list[Command] = []
+        for shape in store.shapes():
+            commands = store.commands_table(shape)
+            if shape.article_id in wanted and is_delta_table(commands):
+                rows = appended.read(self._session(), commands)
+                rows = rows.where((F.col("xact_seqno") >= F.lit(low)) & (F.col("xact_seqno") <= F.lit(high)))
+                found += command_texts(rows, shape, limit=limit)
+        return tuple(sorted(found, key=lambda each: (each.xact_seqno, each.command_id))[:limit])
+
+    def script(
+        self,
+        *,
+        table: str | None = None,
+        operation: Literal["insert", "update", "delete"] | None = None,
+        batch: bool = False,
+        custom: bool = False,
+        subscriber: Root | None = None,
+    ) -> str:
+        """Return the generated procedures (`sp_MSins_…`, `sp_MSupd_…`, `sp_MSdel_…`) as Spark SQL. Starts no JVM.
+
+        `batch`: the single MERGE that does the work of all three. `custom`: a Python template for custom procedures. The
+        tables are the named or first subscriber's.
+        """
+        from mergerepl.transactional.article_procedures import batch_script, procedure_text
+        from mergerepl.transactional.procedures import OPERATIONS, custom_operations, skeleton
+
+        store = required(self.path)
+        found = subscriptions_of(store, subscriber=subscriber)
+        row = found[0][1] if found else None
+        root = Location.of(row.subscriber if row else "SUBSCRIBER")
+        texts = []
+        for each in store.articles_named(table):
+            shape = shape_of(each, row.destination.get(each.article) if row else None)
+            path = str(root / shape.destination)
+            if batch:
+                texts.append(batch_script(shape, path))
+                continue
+            for name, each_operation in OPERATIONS.items():
+                if operation not in (None, name) or shape.command(each_operation).method == "NONE":
+                    continue
+                if custom:
+                    texts.append(skeleton(shape, each_operation))
+                elif each_operation not in custom_operations(shape):
+                    texts.append(procedure_text(shape, each_operation, path))
+        return "\n\n".join(texts)
+
+    def skip(
+        self,
+        xact: str,
+        *,
+        subscriber: Root | None = None,
+        publication: str | None = None,
+        dry_run: bool = False,
+    ) -> SkippedTransaction:
+        """Skip the next transaction of a subscription, such as the one at which its agent stopped. Starts no JVM.
+
+        It is recorded in errors and history, and the subscriber is not known to be equal from then on. Done again,
+        nothing happens. `subscriber` may be omitted if there is only one.
+
+        Raises: TransactionalUsageError if the transaction is unknown, was applied or is not the next one; if it changes
+            columns, or a batch with it was begun. TransactionalError 21074 if the subscription cannot go on.
+        """
+        seqno = Lsn(seqno_of(xact))
+        found = list(self._subscriptions(subscriber, publication))
+        if len(found) != 1:
+            known = ", ".join(row.subscriber for *_, row in found) or "none"
+            raise TransactionalUsageError(
+                f"A transaction is skipped at one subscription, and '{self.path}' has {len(found)}: {known}. Nothing was "
+                "changed. Name it: `--subscriber`, and the publication by its file."
+            )
+        ((store, name, row),) = found
+        with lease(Location.of(row.subscriber), purpose="transactional skip", wait_s=self.lock_wait_s):
+            return skip(store, name, row, seqno, dry_run=dry_run)
+
+    def status(self) -> Mapping[str, Any]:
+        """Return the state of the publications and subscriptions. Starts no JVM."""
+        return monitoring.status(self.path)
+
+    def warnings(self, now: datetime) -> tuple[StatusWarning, ...]:
+        """Return the present and imminent problems of the published tables and the subscribers. Starts no JVM."""
+        return tuple(checks.warnings_of(self.path, now))
+
+    def pending(self) -> tuple[Pending, ...]:
+        """Return the undelivered commands of each subscription, and the unread commits. Starts no JVM."""
+        return monitoring.pending(self.path)
+
+    def history(self, *, limit: int = 20) -> tuple[Mapping[str, Any], ...]:
+        """Return the last batches of all agents and why agents stopped, newest first. Starts no JVM."""
+        return tuple(monitoring.history(self.path, limit=limit))
+
+    def errors(self, *, limit: int = 20) -> tuple[Mapping[str, Any], ...]:
+        """Return why agents stopped, and the commands that were skipped, newest first. Starts no JVM."""
+        return tuple(monitoring.errors(self.path, limit=limit))
+
+    def validate(
+        self, *, subscriber: Root | None = None, publication: str | None = None
+    ) -> tuple[Validation, ...]:
+        """Compare subscribers with the publisher at their positions; writers need not stop.
+
+        `error` has the reason for an article that could not be compared, `not_compared` the names of columns. Tables
+        stay unchanged; only whether a subscriber is known to be equal is recorded.
+        """
+        from mergerepl.transactional.validation import validate_one
+
+        found: list[Validation] = []
+        for store, name, row in self._subscriptions(subscriber, publication):
+            at = SubscriberStore(Location.of(row.subscriber))
+            if at.position(row.subscription_guid) is None:
+                continue
+            session = self._session()
+            with (
+                plain_errors("a subscription was validated"),
+                lease(at.root, purpose="validate", wait_s=self.lock_wait_s),
+            ):
+                found += validate_one(store, name, row, session)
+        return tuple(found)
+
+    def repair(
+        self,
+        *,
+        subscriber: Root | None = None,
+        publication: str | None = None,
+        table: str | None = None,
+        key: Mapping[str, str] | None = None,
+        where: str | None = None,
+        procedures: Sequence[str] = (),
+        dry_run: bool = False,
+    ) -> tuple[Repair, ...]:
+        """Make rows of subscribers equal to the publisher's at their positions.
+
+        Missing rows are inserted, extra ones deleted. `key` (column -> value as text) or `where` (on the publisher's or
+        the subscriber's row) choose rows of one table; without them whole tables are repaired. Columns that `validate`
+        does not compare stay. A batch that died is finished first. Afterwards the subscription is validated.
+        `procedures` are those of `deliver`.
+
+        Raises: TransactionalUsageError for an unknown column; TransactionalError 21074 if a table cannot be repaired and
+            has to begin again; CommitConflictError (run again).
+        """
+        from mergerepl.transactional.repairing import Chosen, repair_one
+
+        load_procedures(procedures)
+        chosen = Chosen(table, key, where)
+        done: list[Repair] = []
+        for store, name, row in self._subscriptions(subscriber, publication):
+            at = Location.of(row.subscriber)
+            with (
+                plain_errors("a subscriber was repaired"),
+                lease(at, purpose="repair", wait_s=max(LOCK_WAIT_S, self.lock_wait_s)),
+            ):
+                # The row may have changed before we held the subscriber.
+                now = store.subscription(row.subscription_guid)
+                if now is not None:
+                    done += repair_one(store, name, now, chosen, self._session(), is_dry=dry_run)
+        return tuple(done)
+
+    def reinit(self, *, subscriber: Root | None = None, publication: str | None = None) -> tuple[str, ...]:
+        """Begin subscriptions again from a new snapshot. Returns the subscribers.
+
+        The rows of each table are replaced in one commit; the position is moved after the last one. `reinit` or `apply`
+        restarts a run that died; until then no command is applied.
+        """
+        from mergerepl.transactional.snapshot import initialise
+
+        store = required(self.path)
+        reader = LogReader(store.root, self.spark, max(LOCK_WAIT_S, self.lock_wait_s))
+        done = []
+        for name, row in subscriptions_of(store, subscriber=subscriber, publication=publication):
+            at = Location.of(row.subscriber)
+            with (
+                plain_errors("a subscription was reinitialized"),
+                lease(at, purpose="reinit", wait_s=self.lock_wait_s),
+            ):
+                initialise(store, reader, row, name, replaces=True)
+            done.append(row.subscriber)
+        return tuple(done)
+
+    def resume(self, table: str) -> bool:
+        """Resume the paused source of an article: its unread commits get new LSNs. Returns False if it was not paused.
+
+        Raises: TransactionalUsageError if Change Data Capture reads its table, too; TransactionalError if the source
+            still cannot be read; LogReaderBusyError (18752).
+        """
+        store = required(self.path)
+        return resume_source(LogReader(store.root, self.spark, self.lock_wait_s), store, table)
+
+    def cleanup(self) -> Mapping[str, int]:
+        """Remove commands that all active subscriptions have, and those above the longest retention. Starts no JVM."""
+        from mergerepl.transactional.cleaning import cleanup
+
+        return cleanup(self.path)
+
+
+@methods_keep_callers_session
+@dataclass(frozen=True)
+class Subscriber:
+    """A folder that receives articles of a transactional publication."""
+
+    path: Root
+    _: KW_ONLY
+    spark: SparkSession | None = None
+
+    def read(self, table: str, *, publication: str | None = None) -> DataFrame:
+        """Return an article as of the last complete batch: several are consistent with each other.
+
+        Raises: TransactionalUsageError if the folder is not a subscriber, or does not have the article.
+        """
+        from mergerepl.delta.tables import read_version
+
+        subscriber = SubscriberStore(Location.of(roots.existing(os.fspath(self.path))))
+        positions = subscriber.positions()
+        for position in positions:
+            if publication not in (None, position.publication) or table not in position.table_versions:
+                continue
+            store = DistributionStore(Location.of(position.publisher))
+            row = store.subscription(position.subscription_guid)
+            if row is None:
+                # It ended while this folder was out of reach.
+                continue
+            article = next(each for each in store.articles(row.publication_id) if each.article == table)
+            version = position.table_versions[table]
+            return read_version(spark_of(self.spark)(), subscriber.table(row, article), version)
+        known = ", ".join(name for each in positions for name in each.table_versions) or "none"
+        raise TransactionalUsageError(
+            f"'{subscriber.root}' receives no article '{table}'. The articles here are: {known}."
+        )
+
+    def first_rows(self, table: str, *, limit: int) -> tuple[Mapping[str, Any], ...]:
+        """Return the first rows of `read`, with values as text."""
+        from mergerepl.rows.images import with_readable
+
+        rows = self.read(table)
+        return tuple(row.asDict() for row in with_readable(rows, rows.columns).limit(limit).collect())
