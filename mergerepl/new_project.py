@@ -33,7 +33,7 @@ from mergerepl.errors import ConfigurationError, MergeReplError
 from mergerepl.model.publication import Article
 from mergerepl.model.results import InitResult, InitTable
 from mergerepl.model.tracking import Foreign, TrackingKeyType, TrackingOptions
-from mergerepl.model.transactional import TransactionalArticle
+from mergerepl.model.transactional import Article as TransactionalArticle
 from mergerepl.store.folders import folders_in
 from mergerepl.store.location import Location
 
@@ -315,9 +315,9 @@ def _publications_at(root: Location, type_: str) -> set[str]:
         from mergerepl.publish.stored import read_replica
 
         return {row.name for row in read_replica(root).publications}
-    from mergerepl.transactional.catalog import Distributor
+    from mergerepl.transactional.catalog import DistributionStore
 
-    return {row.publication for row in Distributor(root).publications()}
+    return {row.publication for row in DistributionStore(root).publications()}
 
 
 def _place(root: Location, base: Path) -> str:

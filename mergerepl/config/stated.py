@@ -10,7 +10,7 @@ from mergerepl.config.wording import dotted, shown
 from mergerepl.errors import ConfigurationError
 from mergerepl.filters import stated as filters
 from mergerepl.model.publication import Publication
-from mergerepl.model.transactional import TransactionalPublication
+from mergerepl.model.transactional import Publication as TransactionalPublication
 from mergerepl.systables.conflicts_info import LONGEST_FOLDER_NAME, conflict_table_name
 
 LONGEST_NAME = 128
