@@ -34,8 +34,8 @@ from mergerepl.model.publication import Article
 from mergerepl.model.results import InitResult, InitTable
 from mergerepl.model.tracking import Foreign, TrackingKeyType, TrackingOptions
 from mergerepl.model.transactional import Article as TransactionalArticle
-from mergerepl.store.folders import folders_in
 from mergerepl.store.location import Location
+from mergerepl.store.storage import folders_in
 
 DEEPEST = 4
 """Levels of folders below a root in which tables are looked for."""

@@ -21,8 +21,8 @@ from mergerepl.sessions import (
     merge_targets,
     root_of,
 )
-from mergerepl.store.folders import has_system_tables
 from mergerepl.store.location import Location
+from mergerepl.store.storage import has_system_tables
 
 
 def load(path: str | Path) -> Project:

@@ -19,9 +19,9 @@ from mergerepl.errors import ConfigurationError, LeaseError, StoreError
 from mergerepl.logreader.positions import has_log_reader, read_state
 from mergerepl.model.cdc import AgentStatus, Job
 from mergerepl.replica.subscription import subscriptions_of_root
-from mergerepl.store.folders import has_system_tables
 from mergerepl.store.lease import AGENT_LOCK, holder
 from mergerepl.store.location import Location
+from mergerepl.store.storage import has_system_tables
 from mergerepl.systables.cdc import CDC_JOBS
 from mergerepl.transactional.catalog import DistributionStore, subscriptions_of
 

@@ -55,9 +55,9 @@ from mergerepl.rows.images import all_true
 from mergerepl.rows.sql import quote
 from mergerepl.spark.errors import plain_errors
 from mergerepl.spark.in_memory import keep_in_memory, release
-from mergerepl.store.folders import make_folder
 from mergerepl.store.lease import lease, replica_root
 from mergerepl.store.location import Location
+from mergerepl.store.storage import make_folder
 from mergerepl.systables.cdc import DELETE, INSERT, OPERATION, SEQVAL, START_LSN, ChangeTable
 
 _TWICE = "mergerepl: a row that is new is there"

@@ -21,7 +21,7 @@ from mergerepl.logreader.scan import checked_state, leave
 from mergerepl.logreader.scan import scan as one_cycle
 from mergerepl.model.cdc import ScanResult
 from mergerepl.spark.errors import plain_errors
-from mergerepl.store.folders import folders_in, remove_table
+from mergerepl.store.storage import folders_in, remove_table
 from mergerepl.systables.cdc import (
     CAPTURED_COLUMNS,
     CHANGE_TABLE_SUFFIX,

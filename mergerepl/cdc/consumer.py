@@ -43,8 +43,8 @@ from mergerepl.model.cdc import CapturedColumn, DdlEntry
 from mergerepl.replica.control import CHECKPOINT_INTERVAL
 from mergerepl.rows.images import same_value
 from mergerepl.rows.sql import quote
-from mergerepl.store.folders import remove_table
 from mergerepl.store.location import Location
+from mergerepl.store.storage import remove_table
 from mergerepl.systables.cdc import (
     APP_ID,
     CAPTURED_COLUMNS,

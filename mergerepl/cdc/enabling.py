@@ -17,8 +17,8 @@ from mergerepl.logreader.plan import redo_log
 from mergerepl.logreader.positions import has_log_reader, read_state, save_state
 from mergerepl.logreader.recover import recover
 from mergerepl.logreader.scan import leave
-from mergerepl.store.folders import is_there, remove_leftover, remove_table
 from mergerepl.store.location import Location
+from mergerepl.store.storage import is_there, remove_leftover, remove_table
 from mergerepl.systables import logreader
 from mergerepl.systables.cdc import CHANGE_TABLES, FOLDER
 

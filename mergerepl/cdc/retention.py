@@ -20,9 +20,9 @@ from mergerepl.replica.subscription import position_of
 from mergerepl.rows.sql import quote
 from mergerepl.spark.errors import plain_errors
 from mergerepl.spark.session import copy_if_possible
-from mergerepl.store.folders import is_there
 from mergerepl.store.lease import lease
 from mergerepl.store.location import Location
+from mergerepl.store.storage import is_there
 from mergerepl.systables import tracking
 from mergerepl.systables.table import FOLDER as REPLICA_FOLDER
 from mergerepl.systables.tracking import TRACKED_OBJECTS

@@ -51,9 +51,9 @@ from mergerepl.rows.key_bounds import bounds_of
 from mergerepl.spark.errors import cause_of, engine_answers, plain_errors
 from mergerepl.spark.in_memory import Kept
 from mergerepl.store.changeset import ArticleWork
-from mergerepl.store.folders import remove_leftover
 from mergerepl.store.lease import lease
 from mergerepl.store.location import Location
+from mergerepl.store.storage import remove_leftover
 from mergerepl.systables import conflict_resolutions, conflicts_info
 from mergerepl.systables.conflict_resolutions import ResolutionRow
 from mergerepl.systables.conflicts_info import ConflictRow

@@ -28,9 +28,8 @@ from mergerepl.delta.writes import add_files
 from mergerepl.errors import CommitConflictError, StoreError
 from mergerepl.rows.sql import quote
 from mergerepl.spark.session import new_session
-from mergerepl.store.folders import files_in, make_folder, remove_leftover, rename
 from mergerepl.store.location import Location
-from mergerepl.store.storage import storage
+from mergerepl.store.storage import files_in, make_folder, remove_leftover, rename, storage
 from mergerepl.systables.contents import SEQ
 
 if TYPE_CHECKING:

@@ -24,8 +24,8 @@ from mergerepl.delta.log import log_actions
 from mergerepl.delta.reads import may_hold, plain_files
 from mergerepl.delta.small_writer import MOST_BYTES, MOST_FILES
 from mergerepl.delta.table import TableState
-from mergerepl.store.folders import facts_of
 from mergerepl.store.location import Location
+from mergerepl.store.storage import facts_of
 
 if TYPE_CHECKING:
     import pyarrow as pa

@@ -16,8 +16,8 @@ from mergerepl.delta.table import TableState, open_table
 from mergerepl.delta.transactions import Transaction
 from mergerepl.delta.types import has_not_null_parts, leaf_types
 from mergerepl.delta.writes import add_files
-from mergerepl.store.folders import copy_file, facts_of
 from mergerepl.store.location import Location
+from mergerepl.store.storage import copy_file, facts_of
 
 if TYPE_CHECKING:
     from pyarrow.parquet import FileMetaData

@@ -17,9 +17,8 @@ from mergerepl.delta.marks import CommitMark
 from mergerepl.delta.metadata import CDF_PROPERTY, CONSTRAINT_PREFIX, DEFAULT_EXPRESSION
 from mergerepl.delta.types import Field, leaf_types
 from mergerepl.errors import StoreError
-from mergerepl.store.folders import files_below, is_folder, is_there, make_folder
 from mergerepl.store.location import Location
-from mergerepl.store.storage import HALF_WRITTEN, storage
+from mergerepl.store.storage import HALF_WRITTEN, files_below, is_folder, is_there, make_folder, storage
 
 _READER_FEATURES = frozenset({"timestampNtz", "deletionVectors", "variantType"})
 

@@ -30,7 +30,8 @@ from mergerepl.delta.table import file_names
 from mergerepl.delta.transactions import session_with_mark
 from mergerepl.errors import StoreError
 from mergerepl.spark.callers import active_session
-from mergerepl.store.folders import (
+from mergerepl.store.location import Location
+from mergerepl.store.storage import (
     copy_file,
     facts_of,
     files_in,
@@ -39,7 +40,6 @@ from mergerepl.store.folders import (
     remove_leftover,
     rename,
 )
-from mergerepl.store.location import Location
 
 _AS_ONE = {
     # One task reads a file from start to end: deletion vectors and row ids count rows.

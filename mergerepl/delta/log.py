@@ -13,9 +13,8 @@ from urllib.parse import unquote
 from mergerepl.delta.marks import CommitMark
 from mergerepl.delta.metadata import TableMetadata
 from mergerepl.errors import StoreError
-from mergerepl.store.folders import exists, facts_of, files_in, is_folder, names_in
 from mergerepl.store.location import Location
-from mergerepl.store.storage import read_text, storage
+from mergerepl.store.storage import exists, facts_of, files_in, is_folder, names_in, read_text, storage
 
 LOG_FOLDER = "_delta_log"
 _COMMIT = re.compile(r"\d{20}\.json\Z")

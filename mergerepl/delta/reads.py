@@ -22,8 +22,8 @@ from mergerepl.errors import StoreError
 from mergerepl.rows.sql import quote
 from mergerepl.spark.callers import active_session
 from mergerepl.spark.session import copy_if_possible, in_session, with_write_confs
-from mergerepl.store.folders import exists, make_folder, remove_folder
 from mergerepl.store.location import Location
+from mergerepl.store.storage import exists, make_folder, remove_folder
 
 logger = logging.getLogger(__name__)
 

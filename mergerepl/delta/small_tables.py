@@ -8,9 +8,8 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from mergerepl.delta.log import is_delta_table
 from mergerepl.delta.marks import CommitMark
-from mergerepl.delta.opened import opened_table
 from mergerepl.delta.sql_text import quoted
-from mergerepl.delta.table import open_table, reason_of, refuse_empty_commit
+from mergerepl.delta.table import open_table, opened_table, reason_of, refuse_empty_commit
 from mergerepl.delta.transactions import commit_properties
 from mergerepl.delta.types import field, json_of
 from mergerepl.errors import StoreError

@@ -27,8 +27,8 @@ from mergerepl.delta.types import Json, ddl_of, has_not_null_parts, leaf_types
 from mergerepl.delta.writes import commit_transaction
 from mergerepl.model.article import PublishedArticle
 from mergerepl.rows.key_bounds import KeyBounds
-from mergerepl.store.folders import facts_of
 from mergerepl.store.location import Location
+from mergerepl.store.storage import facts_of
 
 if TYPE_CHECKING:
     import pyarrow as pa

@@ -23,7 +23,6 @@ from mergerepl.delta.log import (
     table_place_problem,
     written_ns,
 )
-from mergerepl.delta.opened import tables_kept_open
 from mergerepl.delta.small_tables import (
     Row,
     arrow_schema,
@@ -42,7 +41,14 @@ from mergerepl.delta.small_tables import (
     version_and_rows,
     write_rows,
 )
-from mergerepl.delta.table import TableState, file_names, open_table, reason_of, row_constraints
+from mergerepl.delta.table import (
+    TableState,
+    file_names,
+    open_table,
+    reason_of,
+    row_constraints,
+    tables_kept_open,
+)
 from mergerepl.delta.transactions import (
     Transaction,
     commit_once,

@@ -10,8 +10,8 @@ from mergerepl.delta.table import TableState, open_table
 from mergerepl.delta.transactions import Transaction, commit_properties, is_done, read_back, write_once
 from mergerepl.delta.types import Field, ddl_of, field, json_of
 from mergerepl.rows.sql import quote
-from mergerepl.store.folders import facts_of
 from mergerepl.store.location import Location
+from mergerepl.store.storage import facts_of
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession

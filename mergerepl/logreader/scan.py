@@ -40,7 +40,7 @@ from mergerepl.logreader.positions import LogState, read_state, save_state
 from mergerepl.logreader.recover import carry_out, recover
 from mergerepl.logreader.sources import SourceLook, Unit, begun, look_at, readings
 from mergerepl.model.cdc import ScanError
-from mergerepl.store.folders import file_system_now_ns
+from mergerepl.store.storage import file_system_now_ns
 from mergerepl.systables.logreader import LogReaderRow
 
 if TYPE_CHECKING:

@@ -26,8 +26,8 @@ from mergerepl.replica.replica import Replica
 from mergerepl.spark import archive, cache, confs, jars, jvm
 from mergerepl.spark.java import Java, find_java, given_options
 from mergerepl.store import lease
-from mergerepl.store.folders import exists, has_system_tables
 from mergerepl.store.location import Location
+from mergerepl.store.storage import exists, has_system_tables
 from mergerepl.systables.table import Plane
 
 # The releases of the JARs on the class path; the Python packages must match them.

@@ -27,9 +27,9 @@ from mergerepl.publish.stated import Stated, check_publisher, prepare
 from mergerepl.publish.steps import CHECKING, PURPOSE, carry_out, check_steps, engine_errors
 from mergerepl.publish.stored import ReplicaState, Stored, read_replicas, read_stored
 from mergerepl.roots import resolved
-from mergerepl.store.folders import made_folder
 from mergerepl.store.lease import lease
 from mergerepl.store.location import Location
+from mergerepl.store.storage import made_folder
 
 
 def apply_publication(

@@ -3,8 +3,8 @@
 from mergerepl.errors import PublicationError
 from mergerepl.model.publication import Publication
 from mergerepl.roots import resolved
-from mergerepl.store.folders import MISSING, folder_problem, has_system_tables, replica_above
 from mergerepl.store.location import Location
+from mergerepl.store.storage import MISSING, folder_problem, has_system_tables, replica_above
 from mergerepl.systables.table import FOLDER
 
 

@@ -21,8 +21,8 @@ from mergerepl.publish.run import MergeStep
 from mergerepl.publish.stated import Stated, is_removed
 from mergerepl.publish.steps import Step
 from mergerepl.publish.stored import ReplicaState, Stored, SubscriberState
-from mergerepl.store.folders import same_place
 from mergerepl.store.location import Location
+from mergerepl.store.storage import same_place
 from mergerepl.systables import catalog
 from mergerepl.systables.catalog import ArticleRow, SubscriptionRow, SubscriptionState, SyncKind
 

@@ -14,9 +14,9 @@ from mergerepl.model.publication import Publication, Subscription
 from mergerepl.publish.check_article import read_article_table
 from mergerepl.replica.control import ControlPlane
 from mergerepl.replica.replica import Replica, require_schema_version
-from mergerepl.store.folders import is_writable, same_place
 from mergerepl.store.location import Location
 from mergerepl.store.notes import has_staged_session
+from mergerepl.store.storage import is_writable, same_place
 from mergerepl.systables import catalog, contents, registry, replinfo
 from mergerepl.systables.catalog import (
     ArticleRow,

@@ -14,8 +14,8 @@ from mergerepl.delta.tables import NewTable, add_columns, create_table, is_delta
 from mergerepl.delta.types import Field, Json, ddl_of, field, json_of, nullable
 from mergerepl.replica.control import CHECKPOINT_INTERVAL
 from mergerepl.replica.replica import Replica
-from mergerepl.store.folders import keep_former, remove_leftover
 from mergerepl.store.location import Location
+from mergerepl.store.storage import keep_former, remove_leftover
 from mergerepl.systables import conflicts_info, contents, partitions, registry, replinfo, tombstone
 from mergerepl.systables.contents import base_column, row_column
 from mergerepl.systables.replinfo import ReplicaInfo

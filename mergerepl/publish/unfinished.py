@@ -6,8 +6,8 @@ from mergerepl.delta.marks import SETUP, CommitMark
 from mergerepl.delta.tables import commits, head_version, is_delta_table, read_commit
 from mergerepl.errors import PublicationError, StoreError
 from mergerepl.failpoints import failpoint
-from mergerepl.store.folders import remove_folder, remove_leftover, rename
 from mergerepl.store.location import Location
+from mergerepl.store.storage import remove_folder, remove_leftover, rename
 from mergerepl.systables import contents
 from mergerepl.systables.table import FOLDER
 

@@ -27,8 +27,8 @@ from mergerepl.model.article import PublishedArticle
 from mergerepl.replica.control import ControlPlane
 from mergerepl.roots import is_absent, resolved, uses
 from mergerepl.rows.sql import quote
-from mergerepl.store.folders import files_in, is_folder
 from mergerepl.store.location import Location
+from mergerepl.store.storage import files_in, is_folder
 from mergerepl.systables import (
     catalog,
     conflict_resolutions,

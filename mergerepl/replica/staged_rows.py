@@ -36,8 +36,8 @@ from mergerepl.delta.small_writer import ACTION, MOST_BYTES, SmallRows, type_pro
 from mergerepl.delta.tables import reason_of
 from mergerepl.delta.types import Field, ddl_of
 from mergerepl.errors import StoreError
-from mergerepl.store.folders import facts_of, files_in, make_folder
 from mergerepl.store.location import Location
+from mergerepl.store.storage import facts_of, files_in, make_folder
 from mergerepl.systables.tombstone import TombstoneType
 
 if TYPE_CHECKING:

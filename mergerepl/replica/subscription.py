@@ -24,9 +24,17 @@ from mergerepl.model.article import PublishedArticle
 from mergerepl.model.publication import PUBLISHER_PRIORITY
 from mergerepl.replica.replica import Replica, require_ends
 from mergerepl.store.changeset import is_staged
-from mergerepl.store.folders import files_in, has_system_tables, is_folder, same_place
 from mergerepl.store.location import Location
-from mergerepl.store.storage import HALF_WRITTEN, put_text, read_text, storage
+from mergerepl.store.storage import (
+    HALF_WRITTEN,
+    files_in,
+    has_system_tables,
+    is_folder,
+    put_text,
+    read_text,
+    same_place,
+    storage,
+)
 from mergerepl.systables import catalog
 from mergerepl.systables.catalog import SubscriptionRow
 from mergerepl.systables.replinfo import ReplicaInfo

@@ -11,10 +11,9 @@ from dataclasses import dataclass, field
 from mergerepl.changes import DATA_ACTIONS, PUBLISHER, SUBSCRIBER
 from mergerepl.errors import give_up_advice
 from mergerepl.model.results import PhaseCounts
-from mergerepl.store.folders import files_in, folders_in, make_folder, remove_leftover, rename
 from mergerepl.store.location import Location
 from mergerepl.store.redo import RedoLog
-from mergerepl.store.storage import storage
+from mergerepl.store.storage import files_in, folders_in, make_folder, remove_leftover, rename, storage
 from mergerepl.systables.genhistory import Generation
 
 STAGING = "staging"

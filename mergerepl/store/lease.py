@@ -17,8 +17,8 @@ from contextvars import ContextVar
 from datetime import UTC, datetime
 
 from mergerepl.errors import EngineLostError, LeaseError, MergeReplError, StoreError
-from mergerepl.store.folders import exists, is_folder
 from mergerepl.store.location import Location
+from mergerepl.store.storage import exists, is_folder
 from mergerepl.systables.cdc import FOLDER as CDC_FOLDER
 from mergerepl.systables.logreader import FOLDER as LOG_READER_FOLDER
 from mergerepl.systables.table import FOLDER

@@ -6,10 +6,16 @@ the file's owner. `delta.tables` reads and writes users' tables.
 
 import contextlib
 import errno
+import itertools
 import os
 import shutil
+import stat
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 
+from mergerepl.roots import resolved
 from mergerepl.store.location import Location
+from mergerepl.systables.table import FOLDER
 
 HALF_WRITTEN = ".tmp"
 """The end of the names of files that are being written; a killed process leaves one."""
@@ -134,3 +140,171 @@ def _written_beside(at: Location, data: bytes, *, is_durable: bool) -> Location:
         if is_durable:
             os.fsync(file.fileno())
     return temporary
+
+
+MISSING = "does not exist"
+
+
+def folder_problem(path: Location) -> str | None:
+    """Return why a path is no folder, as a clause: `MISSING`, or that it is a file; None if it is a folder."""
+    if not exists(path):
+        return MISSING
+    return None if is_folder(path) else "is a file"
+
+
+def file_system_now_ns(folder: Location) -> int:
+    """Return the time of a folder's file system: its clock dates the files there."""
+    path = folder / "clock"
+    with open(path, "ab"):
+        os.utime(path)
+    return os.stat(path).st_mtime_ns
+
+
+def facts_of(at: Location) -> os.stat_result:
+    """Return size, time and inode of a file.
+
+    Raises: FileNotFoundError.
+    """
+    return os.stat(at)
+
+
+def files_in(folder: Location, ending: str = "") -> list[Location]:
+    """Return the files and folders of a folder whose names have an ending, by name; [] if the folder is absent."""
+    return [folder / name for name in storage(folder).list_from(folder) if name.endswith(ending)]
+
+
+def names_in(folder: Location) -> list[str]:
+    """Return the names in a folder, in any order.
+
+    Raises: OSError if it is absent or cannot be read.
+    """
+    return os.listdir(folder)
+
+
+def files_below(folder: Location) -> Iterator[Location]:
+    """Yield all files below a folder, links included; yields the folder itself if it is a file."""
+    if os.path.islink(folder):
+        yield folder
+        return
+    for above, folders, files in os.walk(folder):
+        here = Location.of(above)
+        yield from (here / name for name in folders if os.path.islink(here / name))
+        yield from (here / name for name in files)
+
+
+def copy_file(at: Location, to: Location) -> None:
+    """Copy the bytes of a file."""
+    shutil.copyfile(at, to)
+
+
+def link_file(at: Location, name: Location) -> None:
+    """Give a file a second name, by a symbolic link."""
+    os.symlink(at, name)
+
+
+def rename(at: Location, to: Location) -> Location:
+    """Rename a file or a folder atomically; return its new place."""
+    os.rename(at, to)
+    return to
+
+
+def is_folder(path: Location) -> bool:
+    """Whether a folder is there.
+
+    Raises: OSError if it cannot be looked at.
+    """
+    mode = mode_of(path)
+    return mode is not None and stat.S_ISDIR(mode)
+
+
+def exists(path: Location) -> bool:
+    """Whether a file or folder is there; a link leads on.
+
+    Raises: OSError if it cannot be looked at.
+    """
+    return storage(path).exists(path)
+
+
+def is_there(path: str | Location) -> bool:
+    """True if the path exists, even as a dangling link."""
+    return os.path.lexists(path)
+
+
+def folders_in(path: Location) -> list[str]:
+    """Return the names of the folders in a folder; [] if it is absent."""
+    try:
+        return sorted(entry.name for entry in os.scandir(path) if entry.is_dir())
+    except FileNotFoundError:
+        return []
+
+
+def same_place(one: Location, other: Location) -> bool:
+    """True if two paths lead to one folder: through links, or a folder that is mounted twice."""
+    if resolved(one) == resolved(other):
+        return True
+    return is_folder(one) and is_folder(other) and os.path.samefile(one, other)
+
+
+def has_system_tables(root: Location) -> bool:
+    """Return whether a folder is a replica: its system tables have a folder there."""
+    return is_folder(root / FOLDER)
+
+
+def replica_above(path: Location, own: Location | None = None) -> Location | None:
+    """Return the replica below `own` whose folder holds a path, as it is named or where its links lead."""
+
+    def is_outside_own(folder: Location) -> bool:
+        return own is None or not os.path.exists(own) or not os.path.samefile(folder, own)
+
+    for text in (resolved(path), os.path.normpath(path)):
+        folders = (folder for folder in Location.of(text).parents if os.path.isdir(folder))
+        for folder in itertools.takewhile(is_outside_own, folders):
+            if os.path.isdir(folder / FOLDER):
+                return folder
+    return None
+
+
+def is_writable(folder: Location) -> bool:
+    """True if this process may write to a folder."""
+    return os.access(folder, os.W_OK)
+
+
+@contextmanager
+def made_folder(root: Location) -> Iterator[None]:
+    """Make a folder and those above it. At the end, folders that were made and stayed empty are removed again."""
+    made = [folder for folder in (root, *root.parents) if not exists(folder)]
+    make_folder(root)
+    try:
+        yield
+    finally:
+        for folder in made:
+            # It is in use.
+            with suppress(OSError):
+                os.rmdir(folder)
+
+
+def make_folder(path: Location) -> None:
+    """Create a folder, and those above it, if it is absent."""
+    os.makedirs(path, exist_ok=True)
+
+
+def keep_former(folder: Location) -> None:
+    """Rename a folder to the first free name of `<name>.kept1`, `<name>.kept2` and so on."""
+    numbered = (folder.with_name(f"{folder.name}.kept{number}") for number in itertools.count(1))
+    os.rename(folder, next(candidate for candidate in numbered if not exists(candidate)))
+
+
+def remove_folder(folder: Location) -> None:
+    """Remove a folder with its contents."""
+    shutil.rmtree(folder)
+
+
+def remove_leftover(folder: Location) -> None:
+    """Remove a folder that a former run may have left; ignores failures."""
+    storage(folder).delete_tree(folder)
+
+
+def remove_table(path: Location) -> None:
+    """Remove a table's folder, its log first: without the log, the rest is not a table. As `remove_leftover`."""
+    remove_leftover(path / "_delta_log")
+    remove_leftover(path)

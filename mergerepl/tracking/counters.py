@@ -14,10 +14,9 @@ from datetime import UTC, datetime
 
 from mergerepl.failpoints import failpoint
 from mergerepl.model.tracking import OpenTransaction
-from mergerepl.store.folders import folders_in, is_folder, make_folder
 from mergerepl.store.lease import brief_lock, holder_note, is_locked, lock_for_life
 from mergerepl.store.location import Location
-from mergerepl.store.storage import put_text, storage
+from mergerepl.store.storage import folders_in, is_folder, make_folder, put_text, storage
 from mergerepl.systables.tracking import FOLDER, SCHEMA_VERSION
 from mergerepl.tracking.errors import TrackingError, TransactionConflictError
 from mergerepl.tracking.intent import Intent, redo_log

@@ -27,9 +27,9 @@ from mergerepl.model.tracking import (
 )
 from mergerepl.replica.control import CHECKPOINT_INTERVAL, ControlDatabase
 from mergerepl.spark import session as engine
-from mergerepl.store.folders import remove_leftover
 from mergerepl.store.lease import lease, record_jvm
 from mergerepl.store.location import Location
+from mergerepl.store.storage import remove_leftover
 from mergerepl.systables.tracking import (
     COMMIT_SEQUENCE,
     COMMITS,

@@ -19,9 +19,9 @@ from mergerepl.logreader.positions import read_state, save_state
 from mergerepl.logreader.scan import checked_state, look_ahead, scan
 from mergerepl.model.transactional import DistributionResult, LogReaderResult
 from mergerepl.spark.plain import plain_errors
-from mergerepl.store.folders import is_folder
 from mergerepl.store.lease import lease, record_jvm
 from mergerepl.store.location import Location
+from mergerepl.store.storage import is_folder
 from mergerepl.systables.transactional import (
     CONSUMER,
     ERRORS,

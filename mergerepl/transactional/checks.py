@@ -8,8 +8,8 @@ from mergerepl.errors import StoreError
 from mergerepl.logreader.plan import moment_of_ns
 from mergerepl.logreader.positions import read_state
 from mergerepl.model.cdc import CRITICAL, LATENCY, WARNING, StatusWarning
-from mergerepl.store.folders import is_folder
 from mergerepl.store.location import Location
+from mergerepl.store.storage import is_folder
 from mergerepl.systables.logreader import LogReaderRow
 from mergerepl.systables.transactional import (
     INACTIVE,

@@ -31,8 +31,8 @@ from mergerepl.logreader.plan import ColumnChange, Entry, Plan, SourcePlan, tran
 from mergerepl.logreader.positions import LogState
 from mergerepl.replica.control import CHECKPOINT_INTERVAL
 from mergerepl.spark.plain import plain_errors
-from mergerepl.store.folders import remove_table
 from mergerepl.store.location import Location
+from mergerepl.store.storage import remove_table
 from mergerepl.systables.transactional import (
     APP_ID,
     ARTICLES,

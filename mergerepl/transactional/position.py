@@ -7,9 +7,9 @@ from mergerepl.delta.batch_end import REPLACED, LeftAt, Since, changes_since, le
 from mergerepl.delta.marks import CommitMark
 from mergerepl.delta.tables import Commit, commits, head_version, is_delta_table
 from mergerepl.logreader.lsn import Lsn
-from mergerepl.store.folders import is_folder
 from mergerepl.store.location import Location
 from mergerepl.store.redo import RedoLog
+from mergerepl.store.storage import is_folder
 from mergerepl.systables.transactional import (
     FOLDER,
     INACTIVE,

@@ -25,9 +25,9 @@ from mergerepl.model.results import ApplyResult
 from mergerepl.model.transactional import Publication, Subscription
 from mergerepl.publish.steps import Step, carry_out, check_steps
 from mergerepl.spark.errors import plain_errors
-from mergerepl.store.folders import is_folder, make_folder, remove_table
 from mergerepl.store.lease import lease
 from mergerepl.store.location import Location
+from mergerepl.store.storage import is_folder, make_folder, remove_table
 from mergerepl.systables.transactional import (
     ARTICLES,
     PUBLICATIONS,

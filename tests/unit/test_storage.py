@@ -9,9 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mergerepl.errors import StoreError
-from mergerepl.store.folders import files_in
 from mergerepl.store.location import Location
-from mergerepl.store.storage import HALF_WRITTEN, put_text, read_text, storage
+from mergerepl.store.storage import HALF_WRITTEN, files_in, put_text, read_text, storage
 
 STORE = Location("s3", "lake", "sales/hq")
 NAMES = st.lists(st.sampled_from(["a", "b.c", "_mergerepl", "x y", "ü"]), min_size=1, max_size=4)
