@@ -126,9 +126,13 @@ class Changeset:
 
     def work_of(self, side: str) -> SideWork:
         """Return the work of a side that takes part."""
-        work = self.manifest.side(side)
-        assert work is not None
-        return work
+        return self.works[side]
+
+    @property
+    def works(self) -> dict[str, SideWork]:
+        """The work of the sides that take part."""
+        sides = {name: self.manifest.side(name) for name in (PUBLISHER, SUBSCRIBER)}
+        return {name: work for name, work in sides.items() if work is not None}
 
     def rows(self, nickname: int) -> Location:
         """Return the folder of an article's staged rows."""

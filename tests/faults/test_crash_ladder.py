@@ -54,16 +54,15 @@ NOT_A_STEP = {
     # Is `recover`, then takes away what is left; `apply` repeats it as long as the session is staged.
     "recovery.finish_session",
     # One step: a folder whose plan cannot be read is moved.
-    "give_up_session.give_up_session",
+    "recovery.give_up_session",
     # Their callers stop before and after them.
     "give_up._own_resolutions",
-    "subscription.update_subscription",
     "side.append_side_run",
     "conflict_log._append",
     # Nothing of it counts before the manifest.
     "article.stage_article",
     "stage_partitioned._write_events",
-    "late_partitioned._stage",
+    "late._stage_moves",
     "stage_session.stage_articles",
     "stage_session.refused_alone",
     # Notes of a session that failed or found nothing to do: the next session makes them again.

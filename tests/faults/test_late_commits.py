@@ -16,12 +16,12 @@ from pyspark.sql import SparkSession
 
 import mergerepl
 from mergerepl.delta import merge, transactions
+from mergerepl.delta.engine_choice import EngineChoice
 from mergerepl.errors import CommitConflictError
 from mergerepl.merge.apply.side import Side
 from mergerepl.merge.session import carry_out
 from mergerepl.replica.replica import Replica
 from mergerepl.spark.errors import COMMIT_CONFLICTS
-from mergerepl.store.changeset import Changeset
 from tests.faults.sessions import paused_sync, row
 from tests.networks import Pair, Site, publish, subscriptions_but_endings
 from tests.properties.engine_network import EngineNetwork, Setting
@@ -380,10 +380,10 @@ def write_before_each_merge(
     """Let a user of a side's replica write the next of these to k0 before each MERGE there, until none is left."""
     merged = carry_out.merge_article
 
-    def merging(spark: SparkSession, changeset: Changeset, at: Side, *args: Any, **settings: Any) -> Any:
+    def merging(spark: SparkSession, choice: EngineChoice, at: Side, *args: Any, **settings: Any) -> Any:
         if at.name == side and late:
             engine.write(replica, {"k0": row(late.pop(0), "b")})
-        return merged(spark, changeset, at, *args, **settings)
+        return merged(spark, choice, at, *args, **settings)
 
     monkeypatch.setattr(carry_out, "merge_article", merging)
 

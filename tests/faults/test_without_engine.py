@@ -21,6 +21,7 @@ from mergerepl.delta.log import Commit, commit_text, commits, find_own_commit, h
 from mergerepl.delta.transactions import transaction_version
 from mergerepl.errors import CaptureError, EnumerationError
 from mergerepl.failpoints import failpoint
+from mergerepl.merge.apply import conflict_log
 from mergerepl.merge.apply.side import RUN_APP_ID, Side, data_transaction
 from mergerepl.merge.session import carry_out
 from mergerepl.merge.session.recovery import recover
@@ -44,10 +45,8 @@ def once(table: Path, app_id: str, version: int) -> None:
         commit(table, {"txn": {"appId": app_id, "version": version, "lastUpdated": 0}})
 
 
-def merge(
-    _: object, __: object, changeset: Changeset, side: Side, work: ArticleWork, **___: object
-) -> Commit:
-    table, transaction = side.replica.table(side.articles[1]), data_transaction(changeset, side, 1)
+def merge(_: object, __: object, side: Side, work: ArticleWork, **___: object) -> Commit:
+    table, transaction = side.replica.table(side.articles[1]), data_transaction(side, 1)
     failpoint(f"{side.name}.before_merge")
     if find_own_commit(table, transaction.mark, from_version_exclusive=work.from_version) is None:
         info = {"operation": "MERGE", "operationMetrics": {"numTargetRowsUpdated": "1"}}
@@ -59,7 +58,7 @@ def merge(
     return done
 
 
-def append_run(_: object, __: object, ___: Changeset, side: Side) -> None:
+def append_run(_: object, __: object, side: Side) -> None:
     once(side.replica.contents, RUN_APP_ID, side.work.seq)
 
 
@@ -202,7 +201,7 @@ def every(table: Path) -> list[Commit]:
 def staged(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Staged:
     monkeypatch.setattr(carry_out, "merge_article", merge)
     monkeypatch.setattr(carry_out, "append_side_run", append_run)
-    monkeypatch.setattr(carry_out, "log_conflicts", log_conflicts)
+    monkeypatch.setattr(conflict_log, "log_conflicts", log_conflicts)
     monkeypatch.setattr(engine, "session", lambda **_: None)
     return Staged(Network(tmp_path))
 

@@ -10,8 +10,7 @@ from pyspark.sql import SparkSession
 from mergerepl.delta.engine_choice import EngineChoice
 from mergerepl.merge.apply import conflict_log
 from mergerepl.merge.apply.conflict_log import Works, log_conflicts
-from mergerepl.merge.session import carry_out
-from mergerepl.model.article import PublishedArticle
+from mergerepl.merge.apply.conflicts_by_arrow import Conflicts
 from mergerepl.replica import staged_rows
 from mergerepl.replica.replica import Replica
 from mergerepl.store.changeset import Changeset
@@ -40,25 +39,21 @@ def test_arrow_logs_conflicts_as_spark_does(
     compared: list[str] = []
     info_rows = conflict_log._info_rows
 
-    def seen(spark: SparkSession, changeset: Changeset, article: PublishedArticle, works: Works) -> object:
-        made_by_spark.append(article.name)
-        return info_rows(spark, changeset, article, works)
+    def seen(spark: SparkSession, of: Conflicts) -> object:
+        made_by_spark.append(of.article.name)
+        return info_rows(spark, of)
 
     def logged_twice(
-        spark: SparkSession,
-        changeset: Changeset,
-        replica: Replica,
-        articles: dict[int, PublishedArticle],
-        works: Works,
-        choice: EngineChoice,
+        spark: SparkSession, changeset: Changeset, replica: Replica, works: Works, choice: EngineChoice
     ) -> None:
         twin = Replica(tmp_path / changeset.manifest.session)
         shutil.copytree(replica.root, twin.root)
         assert choice.uses_arrow
-        log_conflicts(spark, changeset, replica, articles, works, choice)
+        log_conflicts(spark, changeset, replica, works, choice)
         assert made_by_spark == []
-        log_conflicts(spark, changeset, twin, articles, works, EngineChoice(uses_arrow=False))
-        chosen = [articles[n] for n, count in changeset.manifest.conflicts.items() if count]
+        log_conflicts(spark, changeset, twin, works, EngineChoice(uses_arrow=False))
+        counts = changeset.manifest.conflicts
+        chosen = [article for article in replica.articles if counts.get(article.nickname)]
         assert sorted(made_by_spark) == sorted(article.name for article in chosen)
         made_by_spark.clear()
         for table in (conflicts_info.NAME, *(article.conflict_table for article in chosen)):
@@ -71,7 +66,7 @@ def test_arrow_logs_conflicts_as_spark_does(
 
     monkeypatch.setattr(staged_rows, "_ROWS_OF_BATCH", 3)
     monkeypatch.setattr(conflict_log, "_info_rows", seen)
-    monkeypatch.setattr(carry_out, "log_conflicts", logged_twice)
+    monkeypatch.setattr(conflict_log, "log_conflicts", logged_twice)
     pair = Pair(spark, replica_dir, ARTICLES | WITH_ROWGUID)
     edit(pair, 0)
     pair.edit("update hq.guids set a = 'h' where id < 6", "update north.guids set a = 'n' where id > 2")

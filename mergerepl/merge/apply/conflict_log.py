@@ -4,7 +4,8 @@ Every conflict of a staged changeset gets one row of conflicts_info and, unless 
 row in the article's conflict table, each once: the ids are derived from the session, the round and the row.
 """
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from functools import partial
 from itertools import chain
@@ -22,11 +23,14 @@ from mergerepl.delta.tables import Transaction
 from mergerepl.failpoints import failpoint
 from mergerepl.merge.apply.conflicts_by_arrow import Conflicts, article_hash, conflict_id, holds_rowguid
 from mergerepl.model.article import PublishedArticle
+from mergerepl.model.publication import ConflictLogging
 from mergerepl.replica.replica import Replica
 from mergerepl.replica.staged_rows import read_staged
 from mergerepl.rows.images import image_type, readable
+from mergerepl.spark.session import jvm_pid
 from mergerepl.spark.where_computed import passed
-from mergerepl.store.changeset import Changeset, Manifest, SideWork
+from mergerepl.store.changeset import Changeset, Manifest, SideWork, staged_changesets
+from mergerepl.store.lease import record_jvm
 from mergerepl.store.location import Location
 from mergerepl.systables import conflicts_info
 from mergerepl.systables.conflicts_info import REASONS, ConflictType
@@ -50,41 +54,116 @@ def _side_of(manifest: Manifest) -> str:
     return PUBLISHER if manifest.publisher else SUBSCRIBER
 
 
-def log_conflicts(
-    spark: SparkSession,
-    changeset: Changeset,
-    replica: Replica,
-    articles: dict[int, PublishedArticle],
-    works: Works,
-    choice: EngineChoice,
+@dataclass(frozen=True)
+class ConflictLog:
+    """Where the conflicts of a session and of its late rounds are logged: `replicas` are those that we hold, by side."""
+
+    session: Changeset
+    replicas: Mapping[str, Replica]
+    choice: EngineChoice
+
+    @property
+    def sides(self) -> list[str]:
+        """The sides that keep the publication's conflicts."""
+        return {
+            ConflictLogging.PUBLISHER: [PUBLISHER],
+            ConflictLogging.SUBSCRIBER: [SUBSCRIBER],
+            ConflictLogging.BOTH: [PUBLISHER, SUBSCRIBER],
+        }[ConflictLogging(self.session.manifest.conflict_logging)]
+
+    @property
+    def late_rounds(self) -> list[Changeset]:
+        """The late rounds that were staged, by side and number."""
+        return staged_changesets(self.session.folder)
+
+    def log_round(self, spark: SparkSession, changeset: Changeset, side: str) -> None:
+        """Log the conflicts of the session, or of a late round, that one side carries out; at held replicas only.
+
+        Each side logs the session's own conflicts; only the side of a late round logs the conflicts of that round.
+        """
+        is_late = changeset.manifest.round > 0
+        chosen = [name for name in self.sides if name in self.replicas and (is_late or name == side)]
+        self.log(spark, changeset, chosen)
+
+    def log(self, spark: SparkSession, changeset: Changeset, sides: Iterable[str]) -> None:
+        """Log the conflicts of the session, or of a late round, at these sides."""
+        if not _has_conflicts(changeset):
+            return
+        for name in sides:
+            log_conflicts(spark, changeset, self.replicas[name], self.session.works, self.choice)
+
+
+def log_given_up(spark_of: Callable[[], SparkSession], session: Changeset, publisher: Replica) -> None:
+    """Log the subscriber's conflicts at the publisher, since the subscriber's side of the session is given up.
+
+    The publisher has done its own side. The side of a late round logs that round's conflicts, also where the publisher
+    keeps the conflicts.
+    """
+    log = ConflictLog(session, {PUBLISHER: publisher}, EngineChoice(uses_arrow=False))
+    rounds = [*([] if PUBLISHER in log.sides else [session]), *log.late_rounds]
+    _log_unfinished(spark_of, log, rounds, [PUBLISHER])
+
+
+def log_everywhere(
+    spark_of: Callable[[], SparkSession], session: Changeset, replicas: Mapping[str, Replica]
 ) -> None:
-    """Append the changeset's conflicts to the tables of one replica, with its `articles` by nickname.
+    """Log the conflicts of a session that is given up, and of its late rounds, at the replicas that keep them.
+
+    If none of them is in reach, log at the publisher: a copy of overwritten rows must remain.
+    """
+    log = ConflictLog(session, replicas, EngineChoice(uses_arrow=False))
+    chosen = [name for name in log.sides if name in replicas] or [PUBLISHER]
+    _log_unfinished(spark_of, log, [session, *log.late_rounds], chosen)
+
+
+def _log_unfinished(
+    spark_of: Callable[[], SparkSession], log: ConflictLog, rounds: list[Changeset], sides: Sequence[str]
+) -> None:
+    if not any(map(_has_conflicts, rounds)):
+        return
+    spark = spark_of()
+    for name in sides:
+        record_jvm(log.replicas[name].root, jvm_pid())
+    for changeset in rounds:
+        log.log(spark, changeset, sides)
+
+
+def _has_conflicts(changeset: Changeset) -> bool:
+    return any(changeset.manifest.conflicts.values())
+
+
+def log_conflicts(
+    spark: SparkSession, changeset: Changeset, replica: Replica, works: Works, choice: EngineChoice
+) -> None:
+    """Append the conflicts of a changeset that has some to the tables of one replica.
 
     `works` is the session's work at `publisher` and `subscriber`, to name winner and loser.
     """
-    chosen = [articles[nickname] for nickname, count in changeset.manifest.conflicts.items() if count]
-    if not chosen:
-        return
+    articles = {article.nickname: article for article in replica.articles}
     if changeset.manifest.round > 1:
         # From the second late round on both changes are this replica's: the places give their order, not their owner.
         works = dict.fromkeys((PUBLISHER, SUBSCRIBER), works[_side_of(changeset.manifest)])
-    found = [_conflicts(changeset, article, works) for article in chosen]
+    found = [
+        _conflicts(changeset, articles[n], works)
+        for n, count in changeset.manifest.conflicts.items()
+        if count
+    ]
     by_arrow = choice.uses_arrow and all(conflicts.are_for_arrow() for conflicts in found)
     # The rows first: a conflict without its losing row means that the loser was a delete.
-    for article, conflicts in zip(chosen, found, strict=True):
+    for conflicts in found:
         failpoint("conflicts.before_rows")
         _append(
             conflicts.losing_rows() if by_arrow else None,
-            partial(_losing_rows, spark, changeset, article, works),
-            replica.folder / article.conflict_table,
-            _transaction(changeset, article.name),
+            partial(_losing_rows, spark, conflicts),
+            replica.folder / conflicts.article.conflict_table,
+            _transaction(changeset, conflicts.article.name),
             choice,
         )
         failpoint("conflicts.after_rows")
     failpoint("conflicts.before_info")
     _append(
         chain.from_iterable(conflicts.info_rows() for conflicts in found) if by_arrow else None,
-        lambda: appended.union_all([_info_rows(spark, changeset, article, works) for article in chosen]),
+        lambda: appended.union_all([_info_rows(spark, conflicts) for conflicts in found]),
         replica.folder / conflicts_info.NAME,
         _transaction(changeset, "info"),
         choice,
@@ -109,17 +188,9 @@ def _append(
 
 def _conflicts(changeset: Changeset, article: PublishedArticle, works: Works) -> Conflicts:
     manifest = changeset.manifest
-    return Conflicts(changeset, article, works, _article_hash(manifest, article), _resolved_at_us(manifest))
-
-
-def _article_hash(manifest: Manifest, article: PublishedArticle) -> int:
-    return article_hash(manifest.session, _side_of(manifest), manifest.round, article.nickname)
-
-
-def _resolved_at_us(manifest: Manifest) -> int:
-    return (datetime.fromisoformat(manifest.started) - datetime(1970, 1, 1, tzinfo=UTC)) // timedelta(
-        microseconds=1
-    )
+    hash_ = article_hash(manifest.session, _side_of(manifest), manifest.round, article.nickname)
+    since_1970 = datetime.fromisoformat(manifest.started) - datetime(1970, 1, 1, tzinfo=UTC)
+    return Conflicts(changeset, article, works, hash_, since_1970 // timedelta(microseconds=1))
 
 
 def _transaction(changeset: Changeset, what: str) -> Transaction:
@@ -130,11 +201,9 @@ def _transaction(changeset: Changeset, what: str) -> Transaction:
     return Transaction(app_id, manifest.number, mark)
 
 
-def _conflicting(spark: SparkSession, changeset: Changeset, article: PublishedArticle) -> DataFrame:
-    staged = read_staged(spark, changeset.rows(article.nickname))
-    of_row = conflict_id(
-        F.col(changes.CONFLICT_HASH), passed(_article_hash(changeset.manifest, article), "bigint")
-    )
+def _conflicting(spark: SparkSession, of: Conflicts) -> DataFrame:
+    staged = read_staged(spark, of.changeset.rows(of.article.nickname))
+    of_row = conflict_id(F.col(changes.CONFLICT_HASH), passed(of.article_hash, "bigint"))
     return staged.where(F.col(changes.CONFLICT_TYPE).isNotNull()).withColumn(
         conflicts_info.CONFLICT_ID, of_row
     )
@@ -151,16 +220,15 @@ def _refused_by() -> Column:
     return F.coalesce(*(F.when(note.startswith(text), code) for text, code in kinds.items()))
 
 
-def _losing_rows(
-    spark: SparkSession, changeset: Changeset, article: PublishedArticle, works: Works
-) -> DataFrame:
-    rows = _conflicting(spark, changeset, article).where(~F.col(f"{changes.LOSER}.{changes.DELETED}"))
+def _losing_rows(spark: SparkSession, of: Conflicts) -> DataFrame:
+    article, works = of.article, of.works
+    rows = _conflicting(spark, of).where(~F.col(f"{changes.LOSER}.{changes.DELETED}"))
     fields = zip(article.columns, article.fields, strict=True)
     loser_id = _by_outcome(works[SUBSCRIBER].replid, works[PUBLISHER].replid)
     return rows.select(
         *(F.col(f"{changes.LOSER}.{changes.ROW}.{field}").alias(name) for name, field in fields),
         *([] if holds_rowguid(article) else [F.col(changes.ROWGUID)]),
-        _resolved_at(changeset).alias(conflicts_info.MODIFIED_DATE),
+        _resolved_at(of).alias(conflicts_info.MODIFIED_DATE),
         loser_id.alias(conflicts_info.ORIGIN_DATASOURCE_ID),
         conflicts_info.CONFLICT_ID,
     )
@@ -172,14 +240,13 @@ def _by_outcome(if_publisher_wins: str, if_subscriber_wins: str) -> Column:
     )
 
 
-def _resolved_at(changeset: Changeset) -> Column:
-    return F.timestamp_micros(passed(_resolved_at_us(changeset.manifest), "bigint"))
+def _resolved_at(of: Conflicts) -> Column:
+    return F.timestamp_micros(passed(of.resolved_at_us, "bigint"))
 
 
-def _info_rows(
-    spark: SparkSession, changeset: Changeset, article: PublishedArticle, works: Works
-) -> DataFrame:
-    rows = _conflicting(spark, changeset, article)
+def _info_rows(spark: SparkSession, of: Conflicts) -> DataFrame:
+    article, works = of.article, of.works
+    rows = _conflicting(spark, of)
     image = image_type(rows, changes.ROW)
     reason = F.element_at(
         F.create_map(*(F.lit(part) for kind, text in REASONS.items() for part in (int(kind), text))),
@@ -206,7 +273,7 @@ def _info_rows(
         "reason_code": F.when(_is_failed_change(), _refused_by()).otherwise(F.col(changes.CONFLICT_TYPE)),
         "reason_text": reason,
         "pubid": F.lit(article.pubid),
-        "MSrepl_create_time": _resolved_at(changeset),
+        "MSrepl_create_time": _resolved_at(of),
         "origin_datasource_id": _by_outcome(works[SUBSCRIBER].replid, works[PUBLISHER].replid),
         "conflict_id": F.col(conflicts_info.CONFLICT_ID),
         "winner_datasource_id": _by_outcome(works[PUBLISHER].replid, works[SUBSCRIBER].replid),
@@ -216,7 +283,7 @@ def _info_rows(
         "losing_priority": F.col(f"{changes.LOSER}.{changes.PRIORITY}"),
         "winning_priority": F.col(f"{changes.WINNER}.{changes.PRIORITY}"),
         "columns": F.col(changes.CONFLICT_COLUMNS),
-        "session_id": F.lit(changeset.manifest.session),
+        "session_id": F.lit(of.changeset.manifest.session),
         "rowkey": F.create_map(*key),
         "resolver": F.col(changes.RESOLVER),
         "made_columns": F.col(changes.MADE_COLUMNS),

@@ -68,12 +68,26 @@ class _RunTerms(TypedDict):
 
 @dataclass(frozen=True)
 class Side:
-    """One side of a changeset: its name, its replica, its articles there and its work."""
+    """One side of a changeset: its name, its replica, and its articles there by nickname."""
 
+    changeset: Changeset
     name: str
     replica: Replica
     articles: dict[int, PublishedArticle]
-    work: SideWork
+
+    @classmethod
+    def of(cls, changeset: Changeset, name: str, replica: Replica) -> "Side":
+        """Return a side with the articles as they are now."""
+        return cls(changeset, name, replica, {article.nickname: article for article in replica.articles})
+
+    @property
+    def work(self) -> SideWork:
+        """The side's work."""
+        return self.changeset.work_of(self.name)
+
+    def work_on(self, article: PublishedArticle) -> ArticleWork:
+        """Return the side's work on an article that takes part."""
+        return next(work for work in self.work.articles if work.nickname == article.nickname)
 
     @property
     def action(self) -> str:
@@ -91,9 +105,9 @@ def data_app_id(subid: str) -> str:
     return f"mergerepl-{subid}"
 
 
-def data_transaction(changeset: Changeset, side: Side, nickname: int) -> Transaction:
+def data_transaction(side: Side, nickname: int) -> Transaction:
     """Return the transaction of one article's MERGE."""
-    manifest = changeset.manifest
+    manifest = side.changeset.manifest
     step = f"{APPLY}:{side.name}:{nickname}:{manifest.round}"
     mark = CommitMark(manifest.session, step, side.work.replid, side.work.peer)
     return Transaction(data_app_id(manifest.subid), manifest.number * _ROUNDS + manifest.round, mark)
@@ -107,7 +121,6 @@ def session_number_of(transaction_version: int) -> int:
 def merge_article(
     spark: SparkSession,
     choice: EngineChoice,
-    changeset: Changeset,
     side: Side,
     work: ArticleWork,
     *,
@@ -119,9 +132,9 @@ def merge_article(
     Raises: CommitConflictError, StoreError.
     """
     article = side.articles[work.nickname]
-    table, rows = side.replica.table(article), changeset.rows(work.nickname)
+    table, rows = side.replica.table(article), side.changeset.rows(work.nickname)
     # A late round inserts a row that the MERGE before it deleted and a late write keeps.
-    left_out = left_out_columns if changeset.manifest.round else ()
+    left_out = left_out_columns if side.changeset.manifest.round else ()
     failpoint(f"{side.name}.before_merge")
     by_arrow = choice.uses_arrow and not left_out and are_small(rows)
     commit = merge_rows(
@@ -136,7 +149,7 @@ def merge_article(
         choice=choice,
         actions=work.actions,
         bounds=work.bounds,
-        transaction=data_transaction(changeset, side, work.nickname),
+        transaction=data_transaction(side, work.nickname),
         from_version_exclusive=work.from_version,
     )
     failpoint(f"{side.name}.after_merge")
@@ -145,7 +158,6 @@ def merge_article(
 
 def recorded_rows(
     spark: SparkSession,
-    changeset: Changeset,
     side: Side,
     work: ArticleWork,
     *,
@@ -155,7 +167,9 @@ def recorded_rows(
 
     A late round's rows have `base`, as in CAPTURED: no other table records its capture.
     """
-    staged = read_staged(spark, changeset.rows(work.nickname)).where(F.col(side.action).isin(list(actions)))
+    staged = read_staged(spark, side.changeset.rows(work.nickname)).where(
+        F.col(side.action).isin(list(actions))
+    )
     generation = F.col(side.generation)
     # If the row was here before, the next receivers may have it too: for them it is not an insert.
     # `conflict.failed_changes` has already decided this for a row that waits.
@@ -195,13 +209,13 @@ def _in_partition(staged: DataFrame, side: Side, work: ArticleWork) -> dict[str,
     return {name: value.alias(name) for name, value in values.items()}
 
 
-def _recorded(
-    changeset: Changeset, side: Side, work: ArticleWork
-) -> "tuple[PublishedArticle, Callable[[], Iterator[pa.Table]]]":
+def _recorded(side: Side, work: ArticleWork) -> "tuple[PublishedArticle, Callable[[], Iterator[pa.Table]]]":
     """Return a function that yields the rows of `recorded_rows` as Arrow tables."""
     article = side.articles[work.nickname]
     keys = article.identity_fields if work.is_filtered else None
-    return article, partial(recorded_in_batches, changeset.rows(work.nickname), side.name, keys_of_gone=keys)
+    return article, partial(
+        recorded_in_batches, side.changeset.rows(work.nickname), side.name, keys_of_gone=keys
+    )
 
 
 def next_seq(root: Location, last_seq: int) -> int:
@@ -255,11 +269,12 @@ def _rows_of_run(
     return appended.union_all([rows_of(frame, article, **terms) for article, frame in rows])
 
 
-def append_side_run(spark: SparkSession, choice: EngineChoice, changeset: Changeset, side: Side) -> None:
+def append_side_run(spark: SparkSession, choice: EngineChoice, side: Side) -> None:
     """Append the rows that one side records of the whole changeset."""
     works = [work for work in side.work.articles if work.live or work.deleted]
     if not works:
         return
+    changeset = side.changeset
     mark = CommitMark(
         changeset.manifest.session, f"run:{side.name}:{changeset.manifest.round}", side.work.replid
     )
@@ -270,10 +285,10 @@ def append_side_run(spark: SparkSession, choice: EngineChoice, changeset: Change
     }
 
     def frames() -> list[tuple[PublishedArticle, DataFrame]]:
-        return [(side.articles[work.nickname], recorded_rows(spark, changeset, side, work)) for work in works]
+        return [(side.articles[work.nickname], recorded_rows(spark, side, work)) for work in works]
 
     nicknames = [work.nickname for work in works]
-    batches = [_recorded(changeset, side, work) for work in works]
+    batches = [_recorded(side, work) for work in works]
     try:
         is_for_arrow = choice.uses_arrow and all(are_for_arrow(changeset.rows(n)) for n in nicknames)
         append_run(batches if is_for_arrow else frames(), side.replica, transaction, **terms)

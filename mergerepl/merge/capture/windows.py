@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable
 from dataclasses import replace
+from typing import TYPE_CHECKING
 
 from mergerepl.delta.feed.window import feed_window
 from mergerepl.model.article import PublishedArticle
@@ -10,6 +11,9 @@ from mergerepl.replica.subscription import captured_position
 from mergerepl.systables.replinfo import ReplicaInfo
 from triggers.schema_checks import ArticleTable
 from triggers.window import CaptureWindow, capture_window
+
+if TYPE_CHECKING:
+    from mergerepl.merge.apply.side import Side
 
 
 def article_window(
@@ -28,6 +32,28 @@ def article_window(
     position = captured_position(replica, article, info)
     facts = feed_window(at.path, position, through_version_inclusive=through_version_inclusive)
     return capture_window(at, facts, is_late=is_late)
+
+
+def late_windows(side: "Side", merged_versions: dict[int, int], info: ReplicaInfo) -> list[CaptureWindow]:
+    """Return by article we merged the window of user commits before our commit that we had not captured.
+
+    The works of `side` have the version from which each article was captured; `merged_versions` maps a tablenick to the
+    version of our commit; `info` is the replica's bookkeeping as of the staging.
+    """
+    windows = []
+    for work in side.work.articles:
+        if work.nickname in merged_versions:
+            as_staged = replace(info, captured={work.nickname: work.from_version})
+            window = article_window(
+                side.replica,
+                side.articles[work.nickname],
+                as_staged,
+                through_version_inclusive=merged_versions[work.nickname] - 1,
+                is_late=True,
+            )
+            if window.has_changes:
+                windows.append(window)
+    return windows
 
 
 def move_versions(replica: Replica, info: ReplicaInfo, windows: Iterable[CaptureWindow]) -> None:

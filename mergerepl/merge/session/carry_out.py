@@ -5,6 +5,7 @@ write the bookkeeping (genhistory, replinfo). Both sides run concurrently. The w
 """
 
 import logging
+from collections import Counter
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
@@ -18,32 +19,22 @@ from mergerepl.delta.engine_choice import EngineChoice
 from mergerepl.delta.tables import Commit, open_table
 from mergerepl.errors import CommitConflictError
 from mergerepl.failpoints import failpoint
-from mergerepl.merge.apply.conflict_log import log_conflicts
+from mergerepl.merge.apply.conflict_log import ConflictLog
 from mergerepl.merge.apply.side import Side, append_side_run, merge_article
-from mergerepl.merge.stage.late import late_windows, stage_late_round
-from mergerepl.model.publication import ConflictLogging
+from mergerepl.merge.capture.windows import late_windows
+from mergerepl.merge.stage.late import LateRound, stage_late_round
 from mergerepl.model.results import ArticleCounts, PhaseCounts, SessionResult
 from mergerepl.replica.replica import Replica
 from mergerepl.replica.subscription import drop_pointer, own_priority, update_subscription
 from mergerepl.spark import session as engine
-from mergerepl.store.changeset import ArticleWork, Changeset, SideWork, drop, is_staged, staged_changesets
+from mergerepl.store.changeset import ArticleWork, Changeset, SideWork, drop, is_staged
 from mergerepl.store.lease import record_jvm
-from mergerepl.systables.catalog import SubscriptionRow, SyncStatus
-from mergerepl.systables.genhistory import Generation
+from mergerepl.systables.catalog import SyncStatus
 
 log = logging.getLogger(__name__)
 
 LATE_ROUNDS = 20
 _WRITES_AT_ONCE = 3
-
-
-@dataclass(frozen=True)
-class SessionEnds:
-    """The work of both sides by name, the replicas whose lease we hold (no others may be written), and the engine."""
-
-    works: dict[str, SideWork]
-    held: dict[str, Replica]
-    choice: EngineChoice
 
 
 @dataclass(frozen=True)
@@ -96,24 +87,25 @@ def carry_out(
     Raises: CommitConflictError, ApplyError, StoreError. The changeset stays staged; the next run takes it up.
     """
     manifest = changeset.manifest
-    works = _works(changeset)
-    ends = SessionEnds(works, replicas, choice)
+    conflict_log = ConflictLog(changeset, replicas, choice)
 
     def run(name: str) -> SideOutcome:
         if (done := changeset.redo.outcome(name, SideOutcome)) is not None:
             return done
         record_jvm(replicas[name].root, engine.jvm_pid())
-        outcome = _carry_out_side(spark, changeset, name, ends)
+        outcome = _carry_out_side(spark, changeset, name, replicas[name], conflict_log)
         changeset.redo.mark_done(name, outcome)
         failpoint(f"{name}.after_done")
         return outcome
 
-    with ThreadPoolExecutor(len(works)) as pool:
-        futures = {name: pool.submit(run, name) for name in works if name in replicas}
+    with ThreadPoolExecutor(len(changeset.works)) as pool:
+        futures = {name: pool.submit(run, name) for name in changeset.works if name in replicas}
         outcomes = {name: future.result() for name, future in futures.items()}
-    if len(outcomes) < len(works):
+    if len(outcomes) < len(changeset.works):
         return None
-    _log_all_late_conflicts(spark, changeset, ends)
+    for late in conflict_log.late_rounds:
+        # At the replica that was not held when a round was carried out.
+        conflict_log.log(spark, late, conflict_log.sides)
     fallbacks = tuple(choice.fallbacks.values())
     _move_watermarks(changeset, replicas, fallbacks)
     outcome = replace(_outcome(changeset, replicas, outcomes), fallbacks=fallbacks)
@@ -126,65 +118,56 @@ def carry_out(
     return outcome
 
 
-def _works(changeset: Changeset) -> dict[str, SideWork]:
-    sides = {name: changeset.manifest.side(name) for name in (PUBLISHER, SUBSCRIBER)}
-    return {name: work for name, work in sides.items() if work is not None}
-
-
-def _carry_out_side(spark: SparkSession, changeset: Changeset, name: str, ends: SessionEnds) -> SideOutcome:
-    replica, work = ends.held[name], ends.works[name]
-    articles = {article.nickname: article for article in replica.articles}
+def _carry_out_side(
+    spark: SparkSession, changeset: Changeset, name: str, replica: Replica, conflict_log: ConflictLog
+) -> SideOutcome:
+    """MERGE, append and log the changeset and, one after the other, its late rounds; then save the bookkeeping."""
     info = replica.info()
-    subscription = _subscription_row(changeset, replica, name)
+    subscription = replica.relation(changeset.manifest.subid, changeset.work_of(OTHER_SIDE[name]).replid)
+    assert subscription is not None
     counts: dict[int, PhaseCounts] = {}
     captured = dict(info.captured)
-    generations: list[Generation] = []
-    late_changes = rounds = 0
-    late_conflicts: dict[int, int] = {}
-    last_generation, seq = work.last_generation, work.seq
-    current = changeset
-    while True:
-        side = Side(name, replica, articles, current.work_of(name))
-        commits = _write_all(spark, current, side, ends)
+    side = Side.of(changeset, name, replica)
+    rounds, newly_staged = [side], 0
+    for side in rounds:
+        commits = _write_all(spark, side, conflict_log)
         for nickname, commit in commits.items():
             counts[nickname] = counts.get(nickname, PhaseCounts()) + PhaseCounts(*commit.merged_rows)
             captured[nickname] = max(captured.get(nickname, -1), commit.version)
-        generations += side.work.generations
-        last_generation, seq = max(last_generation, side.work.last_generation), side.work.seq
-        versions = {nickname: commit.version for nickname, commit in commits.items()}
-        windows = late_windows(side, versions, info)
+        merged = {nickname: commit.version for nickname, commit in commits.items()}
+        windows = late_windows(side, merged, info)
         if not windows:
             break
         log.info("%s: %s late commits", replica.root, sum(len(window.user_commits) for window in windows))
+        late = LateRound(
+            spark,
+            side,
+            windows,
+            merged,
+            captured,
+            info,
+            priority=own_priority(name, subscription),
+            client_subscription=subscription.is_client,
+            last_generation=max(each.work.last_generation for each in rounds),
+        )
         # Rounds that an earlier run staged do not count: each run must get further than the last one.
-        rounds += not is_staged(current.late_folder(name, current.manifest.round + 1))
-        if rounds > LATE_ROUNDS:
+        newly_staged += not is_staged(late.folder)
+        if newly_staged > LATE_ROUNDS:
             raise CommitConflictError(
                 f"User writers change '{replica.root}' faster than the session can take their commits in "
                 f"({LATE_ROUNDS} rounds). The session stays staged; run again.",
                 replica=str(replica.root),
             )
-        current, found = stage_late_round(
-            spark,
-            current,
-            side,
-            windows,
-            versions,
-            info,
-            priority=own_priority(name, subscription),
-            client_subscription=subscription.is_client,
-            run_seq=seq + 1,
-            last_generation=last_generation,
-            versions=captured,
-        )
-        late_changes += found
-        for nickname, count in current.manifest.conflicts.items():
-            late_conflicts[nickname] = late_conflicts.get(nickname, 0) + count
-    _save_bookkeeping(replica, generations, captured, seq, last_generation, changeset.manifest.number)
-    return SideOutcome(counts, late_conflicts, late_changes)
+        rounds.append(replace(side, changeset=stage_late_round(late)))
+    _save_bookkeeping(replica, [each.work for each in rounds], captured, changeset.manifest.number)
+    late_conflicts: Counter[int] = Counter()
+    for each in rounds[1:]:
+        late_conflicts.update(each.changeset.manifest.conflicts)
+    late_changes = sum(work.live + work.deleted for each in rounds[1:] for work in each.work.articles)
+    return SideOutcome(counts, dict(late_conflicts), late_changes)
 
 
-def _write_all(spark: SparkSession, changeset: Changeset, side: Side, ends: SessionEnds) -> dict[int, Commit]:
+def _write_all(spark: SparkSession, side: Side, conflict_log: ConflictLog) -> dict[int, Commit]:
     """MERGE the side's articles, append its run and log the conflicts.
 
     All writes are staged and each happens once, so they need not wait for each other. They count only with the
@@ -192,7 +175,7 @@ def _write_all(spark: SparkSession, changeset: Changeset, side: Side, ends: Sess
 
     Returns: tablenick -> our MERGE's commit.
     """
-    merges = [work for work in side.work.articles if work.touches_rows]
+    choice = conflict_log.choice
 
     def merge(work: ArticleWork) -> Commit:
         article = side.articles[work.nickname]
@@ -201,112 +184,31 @@ def _write_all(spark: SparkSession, changeset: Changeset, side: Side, ends: Sess
         engine.require_utc(spark, article.name, facts.path, facts.metadata.timestamp_partitions)
         return merge_article(
             spark,
-            ends.choice,
-            changeset,
+            choice,
             side,
             work,
             generated_columns=facts.generated_columns,
             left_out_columns=[name for name in facts.written_columns if name not in article.columns],
         )
 
-    def log() -> None:
-        _log_conflicts(spark, changeset, side, ends)
-
     with ThreadPoolExecutor(_WRITES_AT_ONCE) as pool:
-        merged = {work.nickname: pool.submit(merge, work) for work in merges}
-        others = [pool.submit(append_side_run, spark, ends.choice, changeset, side), pool.submit(log)]
+        merged = {work.nickname: pool.submit(merge, work) for work in side.work.articles if work.touches_rows}
+        others = [
+            pool.submit(append_side_run, spark, choice, side),
+            pool.submit(conflict_log.log_round, spark, side.changeset, side.name),
+        ]
         commits = {nickname: future.result() for nickname, future in merged.items()}
         for other in others:
             other.result()
         return commits
 
 
-def _log_conflicts(spark: SparkSession, changeset: Changeset, side: Side, ends: SessionEnds) -> None:
-    """Log a round's conflicts where the publication keeps them, at held replicas only.
-
-    Each side logs the session's own conflicts; only the side of a late round logs the conflicts of that round.
-    """
-    is_session = changeset.manifest.round == 0
-    chosen = [n for n in _logging_sides(changeset) if n in ends.held and (n == side.name or not is_session)]
-    _log_at(spark, changeset, chosen, ends)
-
-
-def _log_all_late_conflicts(spark: SparkSession, changeset: Changeset, ends: SessionEnds) -> None:
-    """Log the conflicts of late rounds at the replica that was not held when they were carried out."""
-    logging_at = _logging_sides(changeset)
-    for late in _late_rounds(changeset):
-        _log_at(spark, late, logging_at, ends)
-
-
-def _late_rounds(changeset: Changeset) -> list[Changeset]:
-    return staged_changesets(changeset.folder)
-
-
-def _has_conflicts(changeset: Changeset) -> bool:
-    return any(changeset.manifest.conflicts.values())
-
-
-def log_given_up(spark_of: Callable[[], SparkSession], changeset: Changeset, publisher: Replica) -> None:
-    """Log the subscriber's conflicts at the publisher, since the subscriber's side of the session is given up.
-
-    The publisher has done its own side. The side of a late round logs that round's conflicts, also where the publisher
-    keeps the conflicts.
-    """
-    ends = SessionEnds(_works(changeset), {PUBLISHER: publisher}, EngineChoice(uses_arrow=False))
-    rounds = [*([] if PUBLISHER in _logging_sides(changeset) else [changeset]), *_late_rounds(changeset)]
-    if not any(_has_conflicts(each) for each in rounds):
-        return
-    spark = spark_of()
-    record_jvm(publisher.root, engine.jvm_pid())
-    for each in rounds:
-        _log_at(spark, each, [PUBLISHER], ends)
-
-
-def log_everywhere(
-    spark_of: Callable[[], SparkSession], changeset: Changeset, replicas: dict[str, Replica]
-) -> None:
-    """Log the conflicts of a session that is given up, and of its late rounds, at the replicas that keep them.
-
-    If none of them is in reach, log at the publisher: a copy of overwritten rows must remain.
-    """
-    ends = SessionEnds(_works(changeset), replicas, EngineChoice(uses_arrow=False))
-    chosen = [name for name in _logging_sides(changeset) if name in replicas] or [PUBLISHER]
-    rounds = [each for each in (changeset, *_late_rounds(changeset)) if _has_conflicts(each)]
-    if not rounds:
-        return
-    spark = spark_of()
-    for name in chosen:
-        record_jvm(replicas[name].root, engine.jvm_pid())
-    for each in rounds:
-        _log_at(spark, each, chosen, ends)
-
-
-def _log_at(spark: SparkSession, changeset: Changeset, sides: Sequence[str], ends: SessionEnds) -> None:
-    if not _has_conflicts(changeset):
-        return
-    for name in sides:
-        articles = {article.nickname: article for article in ends.held[name].articles}
-        log_conflicts(spark, changeset, ends.held[name], articles, ends.works, ends.choice)
-
-
-def _logging_sides(changeset: Changeset) -> list[str]:
-    logging_at = ConflictLogging(changeset.manifest.conflict_logging)
-    return {
-        ConflictLogging.PUBLISHER: [PUBLISHER],
-        ConflictLogging.SUBSCRIBER: [SUBSCRIBER],
-        ConflictLogging.BOTH: [PUBLISHER, SUBSCRIBER],
-    }[logging_at]
-
-
 def _save_bookkeeping(
-    replica: Replica,
-    generations: list[Generation],
-    captured: dict[int, int],
-    seq: int,
-    last_generation: int,
-    session_number: int,
+    replica: Replica, works: Sequence[SideWork], captured: dict[int, int], session_number: int
 ) -> None:
     """Record the generations, then the captured versions and the run: the side's commit point. No number decreases."""
+    generations = [row for work in works for row in work.generations]
+    seq, last_generation = works[-1].seq, max(work.last_generation for work in works)
     failpoint("bookkeeping.before_genhistory")
     if generations:
         replica.append_generations(generations, seq=seq)
@@ -322,12 +224,6 @@ def _save_bookkeeping(
         )
     )
     failpoint("bookkeeping.after_replinfo")
-
-
-def _subscription_row(changeset: Changeset, replica: Replica, name: str) -> SubscriptionRow:
-    row = replica.relation(changeset.manifest.subid, changeset.work_of(OTHER_SIDE[name]).replid)
-    assert row is not None
-    return row
 
 
 def _move_watermarks(changeset: Changeset, replicas: dict[str, Replica], fallbacks: Sequence[str]) -> None:

@@ -12,13 +12,13 @@ from py4j.protocol import Py4JError
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
-from mergerepl.changes import ACTION_OF, PUBLISHER, SUBSCRIBER
+from mergerepl.changes import PUBLISHER, SUBSCRIBER
 from mergerepl.delta.engine_choice import EngineChoice
 from mergerepl.delta.tables import find_own_commit, open_table
 from mergerepl.errors import ApplyError, MergeReplError
 from mergerepl.failpoints import failpoint
+from mergerepl.merge.apply.conflict_log import log_everywhere
 from mergerepl.merge.apply.side import Side, data_transaction
-from mergerepl.merge.session.carry_out import log_everywhere
 from mergerepl.merge.stage.constraints import refuse_at_side
 from mergerepl.replica.replica import Replica
 from mergerepl.replica.subscription import drop_pointer
@@ -58,15 +58,15 @@ def settle(publisher: Replica, subscriber: Replica, session: str) -> None:
 
 def is_refused_by(spark: SparkSession, changeset: Changeset, replica: Replica, name: str) -> bool:
     """True if a table of one side would refuse the session's rows, by the checks of staging."""
-    articles = {article.nickname: article for article in replica.articles}
-    for work in changeset.work_of(name).articles:
-        if not work.touches_rows or work.nickname not in articles:
+    side = Side.of(changeset, name, replica)
+    for work in side.work.articles:
+        if not work.touches_rows or work.nickname not in side.articles:
             continue
-        article, rows = articles[work.nickname], changeset.rows(work.nickname)
+        article, rows = side.articles[work.nickname], changeset.rows(work.nickname)
         try:
             facts = open_table(replica.table(article))
             refuse_at_side(
-                spark, EngineChoice(uses_arrow=False), rows, work, article, facts, action=ACTION_OF[name]
+                spark, EngineChoice(uses_arrow=False), rows, work, article, facts, action=side.action
             )
         except ApplyError as error:
             log.warning("%s", error.message)
@@ -78,18 +78,16 @@ def _has_written(changeset: Changeset, name: str, replica: Replica) -> bool:
     """True if a side has done its part, or a MERGE of it."""
     if changeset.is_done(name):
         return True
-    work = changeset.work_of(name)
-    articles = {article.nickname: article for article in replica.articles}
-    side = Side(name, replica, articles, work)
+    side = Side.of(changeset, name, replica)
     return any(
         find_own_commit(
-            replica.table(articles[item.nickname]),
-            data_transaction(changeset, side, item.nickname).mark,
+            replica.table(side.articles[item.nickname]),
+            data_transaction(side, item.nickname).mark,
             from_version_exclusive=item.from_version,
         )
         is not None
-        for item in work.articles
-        if item.nickname in articles and item.touches_rows
+        for item in side.work.articles
+        if item.nickname in side.articles and item.touches_rows
     )
 
 

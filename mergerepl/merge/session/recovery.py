@@ -21,8 +21,9 @@ from mergerepl.errors import (
     UnfinishedSessionError,
     give_up_advice,
 )
+from mergerepl.merge.apply.conflict_log import log_given_up
 from mergerepl.merge.session import session_history
-from mergerepl.merge.session.carry_out import Outcome, carry_out, log_given_up
+from mergerepl.merge.session.carry_out import Outcome, carry_out
 from mergerepl.merge.session.give_up import give_up, is_refused_by, settle
 from mergerepl.merge.session.session_plan import session_plan
 from mergerepl.merge.session.sides import open_sides

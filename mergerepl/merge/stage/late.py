@@ -3,11 +3,14 @@
 Our MERGE reads the table at its start, so it may overwrite a user's write that landed just before. The feed keeps the
 overwritten row. Such changes are concurrent with ours: they are captured with the lineage the row had before, detected,
 resolved and logged like any other conflict, in a changeset of their own that only this side carries out.
+
+At a publisher with row filters, late writes move rows, and the rows that follow them. That pass starts from the end of the
+session's pass: from the rows as they were staged, or as they were captured.
 """
 
 import logging
-from collections.abc import Mapping
-from dataclasses import replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from functools import partial
 from uuid import uuid4
@@ -17,17 +20,27 @@ from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
+from enumeration.get_metadata import no_conflict
 from mergerepl import changes
-from mergerepl.changes import PUBLISHER, SUBSCRIBER, Action
-from mergerepl.delta.tables import open_table, read_version
+from mergerepl.changes import DELETED, GENERATION, PUBLISHER, ROW, ROWGUID, SUBSCRIBER, Action, Verdict
+from mergerepl.delta.tables import open_table, read_version, write_files
 from mergerepl.merge.apply.side import Side, recorded_rows
-from mergerepl.merge.capture.capture import CapturedArticle, CaptureJob, read_changes
-from mergerepl.merge.capture.windows import article_window
-from mergerepl.merge.partitions.filtered import filtered_publication
+from mergerepl.merge.capture.capture import CapturedArticle, CaptureJob, new_generation, read_changes
+from mergerepl.merge.capture.partitions import event_counts, touched_rows
+from mergerepl.merge.partitions.filtered import FilteredPublication, filtered_publication
+from mergerepl.merge.partitions.membership import (
+    AFTER,
+    BEFORE,
+    WRITTEN,
+    MembershipPass,
+    base_rows,
+    group_rows,
+)
+from mergerepl.merge.partitions.membership import Changed as ChangedRows
+from mergerepl.merge.partitions.versions import with_metadata
 from mergerepl.merge.stage.article import stage_article
 from mergerepl.merge.stage.constraints import broken_rules
 from mergerepl.merge.stage.decision import Changed, decided, resolved
-from mergerepl.merge.stage.late_partitioned import LateSession, StagedLate, stage_late_partitioned
 from mergerepl.model.article import PublishedArticle
 from mergerepl.model.resolvers import CUSTOM, PRIORITY, RESOLVERS
 from mergerepl.model.session_terms import SessionTerms, terms_of
@@ -36,212 +49,249 @@ from mergerepl.rows.images import image_type, same_image
 from mergerepl.rows.lineage_value import agent_nickname, late_nickname
 from mergerepl.spark.errors import cause_of
 from mergerepl.spark.in_memory import Kept
-from mergerepl.store.changeset import ArticleWork, Changeset, Manifest, new_folder, read_changeset
-from mergerepl.systables.genhistory import Generation
+from mergerepl.store.changeset import ArticleWork, Changeset, events_folder, new_folder, read_changeset
+from mergerepl.store.location import Location
+from mergerepl.systables.genhistory import Generation, GenStatus
 from mergerepl.systables.replinfo import ReplicaInfo
+from triggers.partition_mappings import partition_events
 from triggers.tracked_rows import KNOWN_COLUMNS
 from triggers.window import CaptureWindow
 
 log = logging.getLogger(__name__)
 
 
-def late_windows(side: Side, merged_versions: dict[int, int], info: ReplicaInfo) -> list[CaptureWindow]:
-    """Return, per article we merged, the window of user commits before our commit that we had not captured.
+@dataclass(frozen=True)
+class LateRound:
+    """One side's late commits after the MERGEs of a session or of an earlier round, and the inputs to decide them.
 
-    The works of `side` have the version from which each article was captured; `merged_versions` maps a tablenick to the
-    version of our commit; `info` is the replica's bookkeeping as of the staging.
+    Mappings are by tablenick: `merged_versions` are those of our MERGEs' commits; `versions` those up to which every commit
+    is captured or was written by the session. `info` is the replica's bookkeeping as of the staging. `last_generation` is
+    the last one that the session uses here.
     """
-    windows = []
-    for work in side.work.articles:
-        if work.nickname in merged_versions:
-            as_staged = replace(info, captured={work.nickname: work.from_version})
-            window = article_window(
-                side.replica,
-                side.articles[work.nickname],
-                as_staged,
-                through_version_inclusive=merged_versions[work.nickname] - 1,
-                is_late=True,
-            )
-            if window.has_changes:
-                windows.append(window)
-    return windows
+
+    spark: SparkSession
+    side: Side
+    windows: Sequence[CaptureWindow]
+    merged_versions: Mapping[int, int]
+    versions: Mapping[int, int]
+    info: ReplicaInfo
+    priority: float
+    client_subscription: bool
+    last_generation: int
+
+    @property
+    def number(self) -> int:
+        """The number of the round, from 1 on."""
+        return self.side.changeset.manifest.round + 1
+
+    @property
+    def folder(self) -> Location:
+        """The folder of its changeset."""
+        return self.side.changeset.late_folder(self.side.name, self.number)
+
+    def staged_rows(self, article: PublishedArticle) -> DataFrame:
+        """Return RESOLVED of the rows that the side's last MERGE wrote."""
+        staged = read_staged(self.spark, self.side.changeset.rows(article.nickname))
+        return staged.where(F.col(self.side.action).isin([action.value for action in changes.DATA_ACTIONS]))
 
 
-def stage_late_round(
-    spark: SparkSession,
-    changeset: Changeset,
-    side: Side,
-    windows: list[CaptureWindow],
-    merged_versions: dict[int, int],
-    info: ReplicaInfo,
-    *,
-    priority: float,
-    client_subscription: bool,
-    run_seq: int,
-    last_generation: int,
-    versions: Mapping[int, int],
-) -> tuple[Changeset, int]:
-    """Stage the outcome of the late changes and our applied rows.
+@dataclass
+class StagedLate:
+    """The staged articles of a late round so far, and its last generation."""
 
-    A round that a dead run staged is reused. `versions` are those of the replica's tables (by tablenick) up to which
-    every commit is captured or was written by the session.
+    last_generation: int
+    works: list[ArticleWork] = field(default_factory=list)
+    generations: list[Generation] = field(default_factory=list)
+    conflicts: dict[int, int] = field(default_factory=dict)
 
-    Returns: the round's changeset and the number of its late changes.
-    """
-    number = changeset.manifest.round + 1
-    folder = changeset.late_folder(side.name, number)
-    staged = read_changeset(folder)
-    if staged is not None:
-        return staged, sum(work.live + work.deleted for work in staged.work_of(side.name).articles)
-    new_folder(folder)
-    late = StagedLate(last_generation)
-    filtered = filtered_publication(side.replica, changeset.manifest.pubid)
-    capture = partial(_captured_late, spark, changeset, side, info, priority, number)
+    def next_generation(self, article: PublishedArticle, side: Side) -> Generation:
+        """Return the generation for the next changes of an article; `add` or a capture takes it."""
+        return new_generation(
+            article, number=self.last_generation + 1, nicknames=[side.work.nickname], status=GenStatus.CLOSED
+        )
+
+    def add(self, work: ArticleWork, generation: Generation, conflicts: int) -> None:
+        """Add an article."""
+        self.last_generation = max(self.last_generation, generation.generation)
+        self.works.append(work)
+        self.generations.append(generation)
+        self.conflicts[work.nickname] = conflicts
+
+
+def stage_late_round(late: LateRound) -> Changeset:
+    """Stage the outcome of the late changes and our applied rows. A round that a dead run staged is reused."""
+    if (staged := read_changeset(late.folder)) is not None:
+        return staged
+    new_folder(late.folder)
+    side, before = late.side, late.side.changeset.manifest
+    done = StagedLate(late.last_generation)
+    filtered = filtered_publication(side.replica, before.pubid)
+    moving = filtered.tablenicks if filtered is not None else frozenset()
     if filtered is not None:
-        of_filtered = [window for window in windows if window.article.nickname in filtered.tablenicks]
-        windows = [window for window in windows if window not in of_filtered]
-        stage_late_partitioned(
-            LateSession(spark, changeset, side, filtered, folder, versions),
-            late,
-            windows=of_filtered,
-            capture=capture,
-            rows=partial(_late_rows, spark, changeset, side, client_subscription=client_subscription),
-        )
-    for window in windows:
-        article = window.article
-        generation = late.next_generation(article, side)
-        captured = capture(window, generation)
-        if captured.rows is None:
-            continue
-        kept = Kept()
-        try:
-            result = stage_article(
-                _late_rows(spark, changeset, side, captured, kept, client_subscription=client_subscription),
-                folder / str(article.nickname),
-                article,
-                from_versions=dict.fromkeys((PUBLISHER, SUBSCRIBER), merged_versions[article.nickname]),
-            )
-        finally:
-            kept.release()
-            captured.release()
-        work = result.publisher if side.name == PUBLISHER else result.subscriber
-        is_filtered = _work_of(side, article).is_filtered
-        late.add(
-            replace(work, is_filtered=is_filtered),
-            replace(generation, changecount=captured.changes),
-            result.conflicts,
-        )
-    before = changeset.manifest
+        _stage_filtered(late, done, filtered, [w for w in late.windows if w.article.nickname in moving])
+    for window in late.windows:
+        if window.article.nickname not in moving:
+            _stage_unfiltered(late, done, window)
     own = replace(
         side.work,
         base_seq=side.work.seq,
-        seq=run_seq,
-        last_generation=late.last_generation,
-        generations=late.generations,
-        articles=late.works,
+        seq=side.work.seq + 1,
+        last_generation=done.last_generation,
+        generations=done.generations,
+        articles=done.works,
         commits={},
     )
-    manifest = Manifest(
-        session=before.session,
-        number=before.number,
-        round=number,
-        publication=before.publication,
-        pubid=before.pubid,
-        subid=before.subid,
-        upload=before.upload,
-        download=before.download,
+    manifest = replace(
+        before,
+        round=late.number,
         started=datetime.now(UTC).isoformat(),
-        conflict_logging=before.conflict_logging,
-        conflicts=late.conflicts,
+        conflicts=done.conflicts,
         publisher=own if side.name == PUBLISHER else None,
         subscriber=own if side.name == SUBSCRIBER else None,
+        upload_watermark=None,
+        download_watermark=None,
+        uploaded_guids=[],
         replicastate=str(uuid4()),
     )
-    staged = Changeset(folder, manifest)
+    staged = Changeset(late.folder, manifest)
     staged.commit()
-    return staged, sum(work.live + work.deleted for work in late.works)
+    return staged
+
+
+def _stage_unfiltered(late: LateRound, done: StagedLate, window: CaptureWindow) -> None:
+    article, side = window.article, late.side
+    generation = done.next_generation(article, side)
+    captured = _captured_late(late, window, generation)
+    if captured.rows is None:
+        return
+    kept = Kept()
+    try:
+        result = stage_article(
+            _late_rows(late, captured, kept),
+            late.folder / str(article.nickname),
+            article,
+            from_versions=dict.fromkeys((PUBLISHER, SUBSCRIBER), late.merged_versions[article.nickname]),
+        )
+    finally:
+        kept.release()
+        captured.release()
+    work = result.publisher if side.name == PUBLISHER else result.subscriber
+    work = replace(work, is_filtered=side.work_on(article).is_filtered)
+    done.add(work, replace(generation, changecount=captured.changes), result.conflicts)
+
+
+def _stage_filtered(
+    late: LateRound, done: StagedLate, publication: FilteredPublication, windows: Sequence[CaptureWindow]
+) -> None:
+    """Stage the users' late writes to filtered articles, and the rows that they move."""
+    captured: dict[str, tuple[CapturedArticle, DataFrame]] = {}
+    kept = Kept()
+    try:
+        for window in windows:
+            generation = done.next_generation(window.article, late.side)
+            found = _captured_late(late, window, generation, with_images=True)
+            if found.rows is not None:
+                done.last_generation = generation.generation
+                captured[window.article.name] = found, kept.keep(_late_rows(late, found, kept))
+        _stage_moves(late, done, publication, captured, kept)
+    finally:
+        kept.release()
+        for found, _ in captured.values():
+            found.release()
+
+
+def _stage_moves(
+    late: LateRound,
+    done: StagedLate,
+    publication: FilteredPublication,
+    captured: Mapping[str, tuple[CapturedArticle, DataFrame]],
+    kept: Kept,
+) -> None:
+    changed = {
+        name: ChangedRows(_changed(late, *each, kept), each[0].changes) for name, each in captured.items()
+    }
+    base = base_rows(late.spark, late.side.replica, publication.articles, late.versions)
+    pass_ = MembershipPass(publication, group_rows(late.spark, publication.groups), base, kept)
+    memberships = pass_.run(changed)
+    counts = event_counts(memberships, pass_.counts)
+    for name, article in publication.articles.items():
+        touched, events = counts.get(name, (0, 0))
+        frames = [captured[name][1]] if name in captured else []
+        if touched:
+            frames.append(_touched(late, article, memberships[name], touched, kept))
+        if not frames:
+            continue
+        generation = captured[name][0].generation if name in captured else None
+        if generation is None:
+            generation = done.next_generation(article, late.side)
+        rows = frames[0] if len(frames) == 1 else frames[0].unionByName(frames[1], allowMissingColumns=True)
+        versions = dict.fromkeys(changes.ACTION_OF, late.versions[article.nickname])
+        staged = stage_article(rows, late.folder / str(article.nickname), article, from_versions=versions)
+        if events:
+            mappings = partition_events(memberships[name], generation=generation.generation)
+            write_files(mappings, events_folder(late.folder, article.nickname))
+        count = (captured[name][0].changes if name in captured else 0) + touched
+        work = replace(staged.publisher, events=events)
+        done.add(work, replace(generation, changecount=count), staged.conflicts)
 
 
 def _captured_late(
-    spark: SparkSession,
-    changeset: Changeset,
-    side: Side,
-    info: ReplicaInfo,
-    priority: float,
-    number: int,
-    window: CaptureWindow,
-    generation: Generation,
-    *,
-    with_images: bool = False,
+    late: LateRound, window: CaptureWindow, generation: Generation, *, with_images: bool = False
 ) -> CapturedArticle:
     """Capture the users' late commits, with the lineage that the rows had before the session."""
     return read_changes(
-        spark,
-        CaptureJob(side.replica, window, info, priority, generation, with_images=with_images),
-        through_seq_inclusive=side.work.base_seq,
-        writer=late_nickname(side.work.nickname, number),
-        known_meanwhile=_left_alone(spark, changeset, side, window.article),
+        late.spark,
+        CaptureJob(late.side.replica, window, late.info, late.priority, generation, with_images=with_images),
+        through_seq_inclusive=late.side.work.base_seq,
+        writer=late_nickname(late.side.work.nickname, late.number),
+        known_meanwhile=_left_alone(late, window.article),
     )
 
 
-def _work_of(side: Side, article: PublishedArticle) -> ArticleWork:
-    return next(work for work in side.work.articles if work.nickname == article.nickname)
-
-
-def _left_alone(
-    spark: SparkSession, changeset: Changeset, side: Side, article: PublishedArticle
-) -> DataFrame | None:
+def _left_alone(late: LateRound, article: PublishedArticle) -> DataFrame | None:
     """Return the changeset's versions of rows that it did not change: a late write follows them, it overwrote nothing.
 
     Returns: KNOWN_COLUMNS; None if it has no such rows.
     """
-    work = _work_of(side, article)
+    work = late.side.work_on(article)
     if not work.actions.get(Action.METADATA.value):
         return None
-    rows = recorded_rows(spark, changeset, side, work, actions=(Action.METADATA,))
+    rows = recorded_rows(late.spark, late.side, work, actions=(Action.METADATA,))
     return rows.select(*KNOWN_COLUMNS)
 
 
-def _late_rows(
-    spark: SparkSession,
-    changeset: Changeset,
-    side: Side,
-    captured: CapturedArticle,
-    kept: Kept,
-    *,
-    client_subscription: bool,
-) -> DataFrame:
+def _late_rows(late: LateRound, captured: CapturedArticle, kept: Kept) -> DataFrame:
     """Return RESOLVED of the late changes against the rows we applied: the remaining changes of the table.
 
     If the article's resolver needs it, the rows have `base`, as captured.
     """
-    article = captured.article
+    article, side = captured.article, late.side
     assert captured.rows is not None
     assert captured.generation is not None
     generation = captured.generation.generation
     late_keys = captured.rows.select(changes.ROWGUID)
     # A row that left cannot conflict: the late write is inserted again, and the next session uploads it.
     decided_here = tuple(action for action in changes.DATA_ACTIONS if action is not Action.LEAVE)
-    written = recorded_rows(spark, changeset, side, _work_of(side, article), actions=decided_here)
+    written = recorded_rows(late.spark, side, side.work_on(article), actions=decided_here)
     applied = written.join(late_keys, on=changes.ROWGUID, how="left_semi")
     # The publisher's position wins ties. From the second round on the applied row is this replica's earlier late write:
     # the later write takes the winning position.
-    wins_ties = side.name == PUBLISHER or changeset.manifest.round > 0
+    wins_ties = side.name == PUBLISHER or late.number > 1
     at_publisher, at_subscriber = (captured.rows, applied) if wins_ties else (applied, captured.rows)
     terms = SessionTerms(
         upload=True,
         download=True,
         resolver_nickname=agent_nickname(side.work.nickname),
-        client_subscription=client_subscription and side.name == PUBLISHER,
+        client_subscription=late.client_subscription and side.name == PUBLISHER,
         publisher_generations={generation: generation},
         subscriber_generations={generation: generation},
         # At a subscriber, a merged row keeps the priority of the late write until it is uploaded.
         unpublished=None if side.name == PUBLISHER else PUBLISHER if wins_ties else SUBSCRIBER,
     )
-    in_table = _in_table(spark, changeset, side, captured.rows, article)
+    in_table = _in_table(late, captured.rows, article)
 
     # A sum already includes an older state of the late value. From the second round on it belongs to no side.
-    is_default = changeset.manifest.round > 0 or RESOLVERS[article.resolver].makes_value
+    is_default = late.number > 1 or RESOLVERS[article.resolver].makes_value
     # The resolver's function may fail, but the session must finish.
     is_default = is_default or article.resolver == CUSTOM
     decided_as = replace(article, resolver=PRIORITY, resolver_info=None) if is_default else article
@@ -261,7 +311,7 @@ def _late_rows(
     if article.generated and not _is_computable(outcome, article):
         outcome = kept.keep(resolve(at_publisher, at_subscriber, whole_rows=True))
     acted = _acted_on(outcome, in_table, side, generation)
-    broken = _not_taken(spark, acted, side, article, kept)
+    broken = _not_taken(late, acted, article, kept)
     if broken is None:
         return _with_base(acted, captured.rows)
     # Both halves were in this table, but not together: each row becomes one side's whole row; the other's is logged.
@@ -292,16 +342,14 @@ def _is_computable(outcome: DataFrame, article: PublishedArticle) -> bool:
     return True
 
 
-def _not_taken(
-    spark: SparkSession, acted: DataFrame, side: Side, article: PublishedArticle, kept: Kept
-) -> DataFrame | None:
+def _not_taken(late: LateRound, acted: DataFrame, article: PublishedArticle, kept: Kept) -> DataFrame | None:
     """Return the rowguids of rows that the table would refuse; None if it takes all.
 
     Returns all of them if a rule cannot be computed, as for an overflow in a CHECK: the error does not name the row.
     """
-    facts = open_table(side.replica.table(article))
-    written = acted.where(F.col(side.action).isin(Action.INSERT.value, Action.UPDATE.value))
-    held = partial(read_version, spark, facts.path, facts.version)
+    facts = open_table(late.side.replica.table(article))
+    written = acted.where(F.col(late.side.action).isin(Action.INSERT.value, Action.UPDATE.value))
+    held = partial(read_version, late.spark, facts.path, facts.version)
     refused = broken_rules(written, facts, article, held=held)
     if refused is None:
         return None
@@ -314,24 +362,21 @@ def _not_taken(
         return kept.keep(written.select(changes.ROWGUID))
 
 
-def _in_table(
-    spark: SparkSession, changeset: Changeset, side: Side, late: DataFrame, article: PublishedArticle
-) -> DataFrame:
+def _in_table(late: LateRound, rows: DataFrame, article: PublishedArticle) -> DataFrame:
     """Return the late rows as the table has them now: as our MERGE wrote them, or else as the user left them.
 
     If the changeset has only metadata of a row, we did not write it, so the user's late write stands.
 
     Returns: rowguid, held_deleted, held_row.
     """
-    staged = read_staged(spark, changeset.rows(article.nickname))
-    written = staged.where(F.col(side.action).isin([action.value for action in changes.DATA_ACTIONS])).select(
+    written = late.staged_rows(article).select(
         changes.ROWGUID,
         F.struct(
-            (F.col(changes.DELETED) | (F.col(side.action) == Action.LEAVE.value)).alias(changes.DELETED),
+            (F.col(changes.DELETED) | (F.col(late.side.action) == Action.LEAVE.value)).alias(changes.DELETED),
             changes.ROW,
         ).alias("written"),
     )
-    held = late.select(changes.ROWGUID, F.struct(changes.DELETED, changes.ROW).alias("left")).join(
+    held = rows.select(changes.ROWGUID, F.struct(changes.DELETED, changes.ROW).alias("left")).join(
         written, on=changes.ROWGUID, how="left"
     )
     held_now = F.coalesce("written", "left")
@@ -362,3 +407,45 @@ def _acted_on(resolved: DataFrame, in_table: DataFrame, side: Side, generation: 
         }
     )
     return acted.select(*changes.RESOLVED_COLUMNS)
+
+
+def _changed(late: LateRound, captured: CapturedArticle, acted: DataFrame, kept: Kept) -> DataFrame:
+    """Return CHANGED of late rows: after the previous pass and after this one."""
+    assert captured.images is not None
+    staged = late.staged_rows(captured.article).select(
+        ROWGUID, F.struct(F.when(~F.col(DELETED), F.col(ROW)).alias(ROW)).alias("staged")
+    )
+    before = captured.images.select(ROWGUID, BEFORE).join(staged, on=ROWGUID, how="left")
+    before = before.select(
+        ROWGUID,
+        F.when(F.col("staged").isNotNull(), F.col(f"staged.{ROW}")).otherwise(F.col(BEFORE)).alias(BEFORE),
+    )
+    after = acted.select(
+        ROWGUID, F.when(~F.col(DELETED), F.col(ROW)).alias(AFTER), F.lit(True).alias(WRITTEN)
+    )
+    return kept.keep(after.join(before, on=ROWGUID, how="left").select(ROWGUID, BEFORE, AFTER, WRITTEN))
+
+
+def _touched(
+    late: LateRound, article: PublishedArticle, memberships: DataFrame, count: int, kept: Kept
+) -> DataFrame:
+    """Return RESOLVED of unchanged rows that late writes move: the publisher records their metadata as it is."""
+    known = with_metadata(
+        late.spark,
+        late.side.replica,
+        article,
+        touched_rows(memberships),
+        count=count,
+        through_seq_inclusive=late.side.work.seq,
+        kept=kept,
+    )
+    nothing = F.lit(None)
+    values = {
+        changes.VERDICT: F.lit(Verdict.KNOWN.value),
+        changes.ACTION_OF[PUBLISHER]: F.lit(Action.METADATA.value),
+        changes.GENERATION_OF[PUBLISHER]: F.col(GENERATION),
+        changes.SUBSCRIBER_ACTION: nothing.cast("string"),
+        changes.SUBSCRIBER_GENERATION: nothing.cast("bigint"),
+        **no_conflict(known.schema),
+    }
+    return known.withColumns(values).select(*changes.RESOLVED_COLUMNS)
