@@ -51,6 +51,7 @@ from mergerepl.spark.in_memory import (
     keep_for_joins,
     keep_in_memory,
     release,
+    released_on_error,
 )
 from mergerepl.spark.where_computed import made_once
 from triggers.errors import DuplicateKeyError, FeedGapError, NullKeyError
@@ -72,7 +73,7 @@ class TableReader:
     """Returns the frames that capture of one article reads.
 
     Args:
-        feed: The change feed of the window's segments; None where Delta cannot give it (see `feed.read`).
+        feed: The change feed of the window's segments; None where Delta cannot give it (see `commit_changes.read_segment`).
         rows_at: All rows of a version.
         keys_at: The identity columns of a version.
         known: KNOWN_COLUMNS of some rows in contents and tombstone (given a frame of rowguids and their number); None if
@@ -117,7 +118,7 @@ def capture(
         release(net.kept)
         return None
     in_memory = [net.kept]
-    try:
+    with released_on_error(net.kept):
         if is_for_one_task(net.changes):
             known = table.known(net.rows.select(ROWGUID), net.changes)
             rows = tracked_rows(in_one_task(net.rows, net.changes), known, window.article, origin)
@@ -131,9 +132,6 @@ def capture(
                 in_memory = [kept, net.kept] if with_images else [kept]
                 if not with_images:
                     release(net.kept)
-    except BaseException:
-        release(net.kept)
-        raise
     images = None
     if with_images:
         images = net.rows.select(
@@ -168,14 +166,11 @@ def _many_rows(
     rows = kept(rows)
     if recent is None or recent.older is None:
         return rows, rows
-    try:
+    with released_on_error(rows):
         others = rows.where(~F.col(IS_KNOWN)).select(ROWGUID)
         count = others.count()
         older = recent.older(others, count) if count else None
         is_complete = older is None or not older.count()
-    except BaseException:
-        release(rows)
-        raise
     if older is not None and not is_complete:
         release(rows)
         rows = kept(tracked(recent.rows.unionByName(older)))
@@ -206,17 +201,11 @@ class NetRows:
 def captured_net(window: CaptureWindow, table: TableReader) -> NetRows:
     """Return the net changes of a window, settled and checked."""
     net = _net_rows(window, table)
-    try:
+    with released_on_error(net.kept):
         settled, duplicates = _settled(window, table, net)
-    except BaseException:
-        release(net.kept)
-        raise
-    try:
+    with released_on_error(settled.kept):
         _check_keys(window, settled, duplicates)
         _check_generated(window, settled)
-    except BaseException:
-        release(settled.kept)
-        raise
     return settled
 
 
@@ -281,11 +270,8 @@ def _kept(window: CaptureWindow, changed: DataFrame, *, gap: str | None) -> NetR
     image = image_type(changed, AFTER)
     guid = rowguid_of_image(AFTER, image, shape.identity_fields, existing=shape.is_guid)
     kept = keep_in_memory(changed.select(guid.alias(ROWGUID), "*"))
-    try:
+    with released_on_error(kept):
         found = in_one_task(kept, window.changed_rows).agg(*_counted(article, image)).collect()[0].asDict()
-    except BaseException:
-        release(kept)
-        raise
     number = {name: int(value or 0) for name, value in found.items() if not name.startswith(_BOUND)}
     rows = kept.where(counts(image)) if number["idle"] else kept
     if number["nulls"] and window.is_late:
@@ -402,7 +388,11 @@ def _check_keys(window: CaptureWindow, net: NetRows, duplicates: Sequence[str]) 
         log.warning("%s: rows with NULL in their key are not replicated", window.table)
     named = list(duplicates)
     if net.duplicates:
-        named += _keys_of(net.rows.where(DUPLICATED), article)
+        parts = (F.coalesce(f"{AFTER}.{f}", f"{BEFORE}.{f}").alias(f) for f in article.identity_fields)
+        keys = with_readable(
+            net.rows.where(DUPLICATED).select(*parts).limit(_NAMED_KEYS), article.identity_fields
+        )
+        named += [_key_text(row, article) for row in keys.collect()]
     named = list(dict.fromkeys(named))[:_NAMED_KEYS]
     if not named:
         return
@@ -421,14 +411,6 @@ def _check_keys(window: CaptureWindow, net: NetRows, duplicates: Sequence[str]) 
         table=str(window.table),
         keys=", ".join(named),
     )
-
-
-def _keys_of(rows: DataFrame, article: PublishedArticle) -> list[str]:
-    fields = article.identity_fields
-    keys = rows.select(
-        *(F.coalesce(f"{AFTER}.{field}", f"{BEFORE}.{field}").alias(field) for field in fields)
-    )
-    return [_key_text(row, article) for row in with_readable(keys.limit(_NAMED_KEYS), keys.columns).collect()]
 
 
 def _key_text(values: Sequence[object], article: PublishedArticle) -> str:

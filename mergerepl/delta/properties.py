@@ -138,18 +138,21 @@ def _set_in_log(table: TableState, properties: Mapping[str, str], mark: CommitMa
 def _set_by_spark(
     spark: "SparkSession", table: TableState, properties: Mapping[str, str], mark: CommitMark
 ) -> None:
+    from py4j.protocol import Py4JError
+    from pyspark.errors import PySparkException
+
     from mergerepl.spark.errors import cause_of, engine_answers
 
     marked = session_with_mark(spark, mark)
     pairs = ", ".join(f"{literal(name)} = {literal(value)}" for name, value in properties.items())
     try:
         marked.sql(f"ALTER TABLE delta.{quote(str(table.path))} SET TBLPROPERTIES ({pairs})")
-    except Exception as error:
+    except (PySparkException, Py4JError) as error:
         if not engine_answers():
             # The error that ended the engine is not about the table.
             raise
         raise PublicationError(
-            f"Table '{table.path}' cannot be given the properties {', '.join(properties)}: {cause_of(error)}. See to the "
+            f"Table '{table.path}' cannot be given the properties {', '.join(properties)}: {cause_of(error)}. Fix the "
             "cause, then run the command again.",
             table=str(table.path),
         ) from error

@@ -238,11 +238,13 @@ def delete_rows(path: Location, *, where: str) -> None:
 
 def remove_unused_files(tables: Iterable[Location]) -> None:
     """Remove files that replaced contents of tables left beyond their retention. Failures are logged."""
+    from deltalake.exceptions import DeltaError
+
     for table in tables:
         try:
             with open_table(table).writing() as opened:
                 opened.vacuum(dry_run=False)
-        except Exception as error:
+        except (StoreError, DeltaError, OSError) as error:
             # A failure is harmless; the next cleanup tries again.
             log.warning("unused files of %s were not removed: %s", table, error)
 

@@ -16,8 +16,8 @@ from mergerepl.merge.partitions.filtered import filtered_publication
 from mergerepl.model.article import PublishedArticle
 from mergerepl.model.results import ArticleValidation
 from mergerepl.monitoring.compare_tables import row_count
-from mergerepl.replica.replica import Replica, require_ends
-from mergerepl.replica.subscription import position_of
+from mergerepl.replica.replica import Replica
+from mergerepl.replica.subscription import position_of, require_ends
 from mergerepl.store.location import Location
 from triggers.schema_checks import ArticleTable, check_columns
 

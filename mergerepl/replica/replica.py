@@ -16,16 +16,10 @@ from mergerepl.delta.tables import (
     read_commit,
     row_constraints,
 )
-from mergerepl.errors import (
-    ConfigurationError,
-    EnumerationError,
-    OutOfReachError,
-    PublicationError,
-    StoreError,
-)
+from mergerepl.errors import ConfigurationError, EnumerationError, PublicationError, StoreError
 from mergerepl.model.article import PublishedArticle
 from mergerepl.replica.control import ControlPlane
-from mergerepl.roots import is_absent, resolved, uses
+from mergerepl.roots import resolved, uses
 from mergerepl.rows.sql import quote
 from mergerepl.store.location import Location
 from mergerepl.store.storage import files_in, is_folder
@@ -395,29 +389,6 @@ def _contradiction(row: ArticleRow, publications: Container[str]) -> str | None:
     if not key or not set(key) <= set(columns) or row.rowguid_column not in (None, *key):
         return "key_columns or a rowguid_column that are not among published_columns"
     return None
-
-
-def require_ends(publisher: Location, subscriber: Location) -> tuple[Replica, Replica]:
-    """Return the replicas at both ends of a subscription.
-
-    Raises: OutOfReachError if one end is absent but the other knows it: it may come back. Else as `Replica.require`.
-    """
-    ends = Replica(publisher), Replica(subscriber)
-    for absent, other in (ends, ends[::-1]):
-        if not is_absent(absent.root) or is_absent(other.root):
-            continue
-        if _is_subscribed(other.require(), absent.root):
-            raise OutOfReachError(
-                f"Replica '{absent.root}' is out of reach: '{other.root}' has a subscription with it, and the folder "
-                "does not exist or is empty. If it is not mounted, mount it. If it was moved, write its new path in "
-                "the file and run `mergerepl apply FILE`.",
-                replica=str(absent.root),
-            )
-    return ends[0].require(), ends[1].require()
-
-
-def _is_subscribed(replica: Replica, root: Location) -> bool:
-    return any(row.subscriber_server == str(root) and row.is_active for row in replica.relations())
 
 
 def refuse_edited(table: Location) -> None:

@@ -17,12 +17,14 @@ from mergerepl.errors import (
     ConfigurationError,
     EnumerationError,
     MergeReplError,
+    OutOfReachError,
     PublicationError,
     begin_again,
 )
 from mergerepl.model.article import PublishedArticle
 from mergerepl.model.publication import PUBLISHER_PRIORITY
-from mergerepl.replica.replica import Replica, require_ends
+from mergerepl.replica.replica import Replica
+from mergerepl.roots import is_absent
 from mergerepl.store.changeset import is_staged
 from mergerepl.store.location import Location
 from mergerepl.store.storage import (
@@ -38,6 +40,26 @@ from mergerepl.store.storage import (
 from mergerepl.systables import catalog
 from mergerepl.systables.catalog import SubscriptionRow
 from mergerepl.systables.replinfo import ReplicaInfo
+
+
+def require_ends(publisher: Location, subscriber: Location) -> tuple[Replica, Replica]:
+    """Return the replicas at both ends of a subscription.
+
+    Raises: OutOfReachError if one end is absent but the other knows it: it may come back. Else as `Replica.require`.
+    """
+    ends = Replica(publisher), Replica(subscriber)
+    for absent, other in (ends, ends[::-1]):
+        if not is_absent(absent.root) or is_absent(other.root):
+            continue
+        relations = other.require().relations()
+        if any(row.subscriber_server == str(absent.root) and row.is_active for row in relations):
+            raise OutOfReachError(
+                f"Replica '{absent.root}' is out of reach: '{other.root}' has a subscription with it, and the folder "
+                "does not exist or is empty. If it is not mounted, mount it. If it was moved, write its new path in "
+                "the file and run `mergerepl apply FILE`.",
+                replica=str(absent.root),
+            )
+    return ends[0].require(), ends[1].require()
 
 
 def find_subscription(

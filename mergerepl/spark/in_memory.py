@@ -5,7 +5,8 @@ contents are read through Delta (a deletion vector, for example), an append to t
 the cache. A local checkpoint keeps the rows unchanged.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -127,6 +128,19 @@ class Kept:
         """Free the memory."""
         for frame in self.frames:
             release(frame)
+
+
+@contextmanager
+def released_on_error(kept: DataFrame | Kept) -> Iterator[None]:
+    """Free the memory of kept frames if this block fails."""
+    try:
+        yield
+    except BaseException:
+        if isinstance(kept, Kept):
+            kept.release()
+        else:
+            release(kept)
+        raise
 
 
 def is_for_one_task(rows: int | None) -> bool:

@@ -26,7 +26,7 @@ from mergerepl.model.article import PublishedArticle
 from mergerepl.replica.replica import Replica
 from mergerepl.replica.runs import RecentRows, delete_runs_after, latest_of, recent_rows
 from mergerepl.rows.sql import quote
-from mergerepl.spark.in_memory import Kept, in_one_task, release
+from mergerepl.spark.in_memory import Kept, in_one_task, release, released_on_error
 from mergerepl.spark.session import require_utc
 from mergerepl.systables.genhistory import Generation, GenStatus, new_guid
 from mergerepl.systables.replinfo import ReplicaInfo
@@ -153,13 +153,10 @@ def read_changes(
         )
 
     origin = Origin(writer or info.nickname, job.priority, job.generation.generation)
-    try:
+    with released_on_error(lookup):
         found = capture(
             window, table_reader(spark, window, known, recent), origin, with_images=job.with_images
         )
-    except BaseException:
-        lookup.release()
-        raise
     if found is None:
         lookup.release()
         return CapturedArticle(window, None, None)

@@ -27,7 +27,7 @@ from mergerepl.merge.partitions.membership import (
 from mergerepl.merge.partitions.runs import Events, collected_events
 from mergerepl.merge.partitions.versions import with_metadata
 from mergerepl.replica.replica import Replica
-from mergerepl.spark.in_memory import Kept, in_one_task
+from mergerepl.spark.in_memory import Kept, in_one_task, released_on_error
 from mergerepl.systables.genhistory import Generation
 from mergerepl.systables.replinfo import ReplicaInfo
 from triggers.partition_mappings import has_events, is_touched, partition_events
@@ -84,7 +84,7 @@ def _of_publication(
         )
     versions = {item.article.nickname: item.window.through_version_inclusive for item in items.values()}
     kept = Kept()
-    try:
+    with released_on_error(kept):
         followed = _followed(spark, replica, publication, versions, [items[name] for name in changed], choice)
         pass_ = MembershipPass(
             publication,
@@ -100,9 +100,6 @@ def _of_publication(
         else:
             counts = {name: (0, changed[name].count) for name in found}
         return _joined(spark, replica, publication, captured, genhistory, info, found, counts, kept, choice)
-    except BaseException:
-        kept.release()
-        raise
 
 
 def _followed(
