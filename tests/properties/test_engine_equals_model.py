@@ -20,7 +20,7 @@ from mergerepl.spark import in_memory
 from mergerepl.spark import session as engine_session
 from tests.properties.engine_network import EngineNetwork, Engines, Setting
 from tests.properties.reference import Row, Subscriber
-from tests.properties.shrinking import assert_equal
+from tests.properties.regress_cases import assert_equal
 from tests.properties.side_by_side import (
     DEEP_OPERATIONS,
     OPERATIONS,
@@ -116,7 +116,7 @@ def test_inv_04_every_history_of_two_replicas(
     }
     together = play(new_engine, setting, schedule, histories)
     note = f"Of two replicas and {rounds} slots, all there are"
-    assert_equal(new_engine, setting, schedule, histories, together.differing(), note=note)
+    assert_equal(setting, schedule, histories, together.differing(), note=note)
     assert together.miscounted == []
     assert together.engine.sync("north").status == "nothing_to_do"
     assert together.engine.rows("hub") == together.engine.rows("north")
@@ -199,6 +199,6 @@ def test_random_deep_histories(new_engine: NewEngine, seed: int, setting: Settin
     schedule = (*moments, *map(Session, names * 2))
     histories = {key: History(rows[key], operations[key]) for key in keys}
     together = play(new_engine, setting, schedule, histories)
-    assert_equal(new_engine, setting, schedule, histories, together.differing(), note=f"Seed {seed}")
+    assert_equal(setting, schedule, histories, together.differing(), note=f"Seed {seed}")
     assert together.miscounted == []
     assert all(together.engine.rows(name) == together.engine.rows("hub") for name in names)

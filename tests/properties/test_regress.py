@@ -1,6 +1,6 @@
 """Histories that once were wrong, or easily could be, on the engine and the model: one file each in tests/regress.
 
-`tests/properties/shrinking.py` adds a file for each difference it is handed. All files of one setting and one
+`tests/properties/regress_cases.py` adds a file for each difference it is handed. All files of one setting and one
 schedule ride one run.
 """
 
@@ -11,9 +11,9 @@ import pytest
 from pyspark.sql import SparkSession
 
 from tests.properties.engine_network import EngineNetwork, Setting
-from tests.properties.reference import Row
-from tests.properties.shrinking import REGRESS, read_case
-from tests.properties.side_by_side import Schedule, play
+from tests.properties.reference import Row, Subscriber
+from tests.properties.regress_cases import REGRESS, Case, assert_equal, read_case, save_case
+from tests.properties.side_by_side import START, History, Schedule, Session, Slot, play
 
 RUNS: dict[tuple[Setting, Schedule], list[Path]] = {}
 for regress_file in sorted(REGRESS.glob("*.json")):
@@ -32,3 +32,24 @@ def test_histories_that_were_wrong_stay_right(
 
     histories = {file.stem: read_case(file).history for file in files}
     assert play(new_engine, *run, histories).differing() == {}
+
+
+SETTING = Setting((Subscriber("north", "server", 75.0), Subscriber("south", "client")), "row")
+HUB, NORTH = (Slot(replica, 0) for replica in ("hub", "north"))
+SCHEDULE = (HUB, NORTH, Slot("hub", 1), Session("north"))
+
+
+def test_the_shortest_of_the_histories_that_differ_is_saved_and_reads_back(tmp_path: Path) -> None:
+    histories = {
+        "equal": History(START, {}),
+        "long": History(START, {HUB: "delete or insert", NORTH: "delete or insert"}),
+        "short": History(START, {HUB: "none", NORTH: "delete or insert"}),
+    }
+    assert_equal(SETTING, SCHEDULE, histories, {}, note="seed 1", folder=tmp_path)
+    differing = {"long": ["its rows differ"], "short": ["a row differs"]}
+    with pytest.raises(AssertionError, match=r"2 histories differ\. seed 1\.[\s\S]*a row differs"):
+        assert_equal(SETTING, SCHEDULE, histories, differing, note="seed 1", folder=tmp_path)
+    (file,) = tmp_path.iterdir()
+    short = Case(SETTING, (NORTH, Session("north")), History(START, {NORTH: "delete or insert"}), "seed 1")
+    assert read_case(file) == short
+    assert save_case(short, tmp_path) == file

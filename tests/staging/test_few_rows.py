@@ -1,10 +1,10 @@
-"""What few changes of filtered articles come to by Arrow is what Spark makes of them, bit for bit (decision 0021)."""
+"""Arrow captures and stages few changes as Spark does, bit for bit and count for count (decision 0021)."""
 
 import logging
 from pathlib import Path
 
 import pytest
-from pyspark.sql import SparkSession
+from pyspark.sql import DataFrame, SparkSession
 
 from mergerepl.merge.capture.small_capture import choose_engine
 from mergerepl.merge.session.sides import captured_sides, open_sides, with_windows
@@ -15,7 +15,16 @@ from mergerepl.replica.staged_rows import read_staged
 from mergerepl.systables import contents, partitions, tombstone
 from tests.interpreted import interpreted
 from tests.networks import Pair, copy_replicas
-from tests.staging.few_rows import FILTERED, JOINS, TO_ITS_OWN, bits, edit_filtered, move_rows
+from tests.staging.few_rows import (
+    ARTICLES,
+    FILTERED,
+    JOINS,
+    TO_ITS_OWN,
+    bits,
+    edit,
+    edit_filtered,
+    move_rows,
+)
 
 pytestmark = pytest.mark.spark
 
@@ -30,52 +39,60 @@ def staged(spark: SparkSession, pair: Pair, engine: str, to: Path) -> tuple[obje
     sides, _ = with_windows(open_sides(hq, north, subscription))
     choice = choose_engine(engine, [window for side in sides.values() for window in side.windows])
     sides, _ = captured_sides(spark, sides, choice)
+    captured = [item for side in sides.values() for item in side.captured]
+    if sides["publisher"].filtered is None:
+        assert all((item.few is not None) == (engine == "auto") for item in captured if item.changes)
     changeset, refused = staged_changeset(
         spark, sides, "pair", upload=True, download=True, progress=NoProgress(), choice=choice
     )
-    for side in sides.values():
-        for item in side.captured:
-            item.release()
+    for item in captured:
+        item.release()
     assert changeset is not None
     assert refused == {}
-    at_publisher, at_subscriber = changeset.manifest.publisher, changeset.manifest.subscriber
-    assert at_publisher is not None
-    assert at_subscriber is not None
-    rows = {
-        work.nickname: read_staged(spark, changeset.rows(work.nickname)) for work in at_publisher.articles
-    }
-    events = {
-        work.nickname: read_staged(spark, changeset.events(work.nickname))
-        for work in at_publisher.articles
-        if work.events
-    }
+    works = [work.articles for work in changeset.works.values()]
+    events = [work.nickname for work in works[0] if work.events]
     runs = [
         spark.read.format("delta").load(str(replica.folder / name))
         for replica in (hq, north)
         for name in RUNS
     ]
     return (
-        (at_publisher.articles, at_subscriber.articles, changeset.manifest.conflicts),
-        {nickname: (each.schema.simpleString(), bits(each)) for nickname, each in rows.items()},
-        {nickname: (each.schema.simpleString(), bits(each)) for nickname, each in events.items()},
+        works,
+        changeset.manifest.conflicts,
+        [typed(read_staged(spark, changeset.rows(work.nickname))) for work in works[0]],
+        [typed(read_staged(spark, changeset.events(nickname))) for nickname in events],
         [bits(each.drop(contents.MARKER)) for each in runs],
     )
 
 
+def typed(rows: DataFrame) -> tuple[str, list[bytes]]:
+    return rows.schema.simpleString(), bits(rows)
+
+
 @pytest.mark.slow
-@pytest.mark.parametrize("moves", [False, True], ids=["stay", "move"])
-def test_few_rows_of_filtered_articles_are_staged_as_spark_stages_them(
-    spark: SparkSession, replica_dir: Path, caplog: pytest.LogCaptureFixture, moves: bool
+@pytest.mark.parametrize("kind", ["known", "new", "stay", "move"])
+def test_few_rows_are_staged_as_spark_stages_them(
+    spark: SparkSession, replica_dir: Path, caplog: pytest.LogCaptureFixture, kind: str
 ) -> None:
     caplog.set_level(logging.INFO, logger="mergerepl")
-    pair = Pair(spark, replica_dir / "pair", FILTERED, joins=JOINS, subscriptions=TO_ITS_OWN)
-    edit_filtered(pair, 0)
-    pair.sync()
-    # Some rows are known from before, others are as they were published.
-    edit_filtered(pair, 1)
-    pair.edit("update north.lines set a = 7 where order_id = 6", "update hq.orders set a = 'x' where id > 20")
-    if moves:
-        move_rows(pair)
+    if kind in ("known", "new"):
+        pair = Pair(spark, replica_dir / "pair", ARTICLES)
+        edit(pair, 0)
+        if kind == "known":
+            pair.sync()
+            # Some of these rows have metadata, others are new.
+            edit(pair, 1)
+    else:
+        pair = Pair(spark, replica_dir / "pair", FILTERED, joins=JOINS, subscriptions=TO_ITS_OWN)
+        edit_filtered(pair, 0)
+        pair.sync()
+        # Some rows are known from before, others are as they were published.
+        edit_filtered(pair, 1)
+        pair.edit(
+            "update north.lines set a = 7 where order_id = 6", "update hq.orders set a = 'x' where id > 20"
+        )
+        if kind == "move":
+            move_rows(pair)
     with interpreted(spark):
         few = staged(spark, pair, "auto", replica_dir / "auto")
         assert [each for each in caplog.messages if each.startswith("Spark: ")] == []
