@@ -12,7 +12,6 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from functools import partial
 from uuid import uuid4
 
 from py4j.protocol import Py4JJavaError
@@ -28,18 +27,10 @@ from mergerepl.conflict_tools.listing import conditions_of, no_conflict, require
 from mergerepl.delta.engine_choice import EngineChoice
 from mergerepl.delta.feed.window import feed_window
 from mergerepl.delta.marks import CommitMark
-from mergerepl.delta.tables import (
-    TableState,
-    Transaction,
-    head_version,
-    merge_rows,
-    open_table,
-    read_version,
-    write_files,
-)
+from mergerepl.delta.tables import TableState, Transaction, head_version, merge_rows, open_table, write_files
 from mergerepl.errors import ApplyError, ConfigurationError, ConflictError, MergeReplError
 from mergerepl.failpoints import failpoint
-from mergerepl.merge.stage.constraints import broken_rules, refuse_table
+from mergerepl.merge.stage.constraints import Destination, broken_rules, refuse_table
 from mergerepl.model.article import PublishedArticle
 from mergerepl.model.conflicts import Choice, ConflictFilter, NotResolved, PlannedWrite, ResolveResult, Wish
 from mergerepl.model.progress import Progress
@@ -317,19 +308,10 @@ def _stage_checked(
     takes_away = any(work.actions.get(each) for each in (Action.UPDATE, Action.DELETE))
     try:
         write_files(rows, folder)
-        refuse_table(
-            spark,
-            EngineChoice(uses_arrow=False),
-            folder,
-            work,
-            article,
-            facts,
-            action=ACTION,
-            takes_away=takes_away,
-        )
+        at = Destination(ACTION, facts, article, work, folder)
+        refuse_table(spark, EngineChoice(uses_arrow=False), at, takes_away=takes_away)
         staged = read_staged(spark, folder)
-        held = partial(read_version, spark, facts.path, facts.version)
-        broken = broken_rules(staged.where(F.col(ACTION) != Action.DELETE.value), facts, article, held=held)
+        broken = broken_rules(spark, staged.where(F.col(ACTION) != Action.DELETE.value), facts, article)
         first = (
             None if broken is None else broken.join(staged.select(ROWGUID, "conflict_id"), on=ROWGUID).first()
         )

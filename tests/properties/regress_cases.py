@@ -14,6 +14,7 @@ from tests.properties.side_by_side import History, Schedule, Session, Slot
 
 REGRESS = Path(__file__).parents[1] / "regress"
 
+
 @dataclass(frozen=True)
 class Case:
     """One history with all that is needed to play it again."""

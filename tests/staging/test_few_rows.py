@@ -15,16 +15,7 @@ from mergerepl.replica.staged_rows import read_staged
 from mergerepl.systables import contents, partitions, tombstone
 from tests.interpreted import interpreted
 from tests.networks import Pair, copy_replicas
-from tests.staging.few_rows import (
-    ARTICLES,
-    FILTERED,
-    JOINS,
-    TO_ITS_OWN,
-    bits,
-    edit,
-    edit_filtered,
-    move_rows,
-)
+from tests.staging.few_rows import ARTICLES, FILTERED, JOINS, TO_ITS_OWN, bits, edit, edit_filtered, move_rows
 
 pytestmark = pytest.mark.spark
 

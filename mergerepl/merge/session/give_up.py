@@ -19,7 +19,7 @@ from mergerepl.errors import ApplyError, MergeReplError
 from mergerepl.failpoints import failpoint
 from mergerepl.merge.apply.conflict_log import log_everywhere
 from mergerepl.merge.apply.side import Side, data_transaction
-from mergerepl.merge.stage.constraints import refuse_at_side
+from mergerepl.merge.stage.constraints import Destination, refuse_violations
 from mergerepl.replica.replica import Replica
 from mergerepl.replica.subscription import drop_pointer
 from mergerepl.store.changeset import UNSENT, Changeset, read_changeset, set_aside
@@ -64,10 +64,8 @@ def is_refused_by(spark: SparkSession, changeset: Changeset, replica: Replica, n
             continue
         article, rows = side.articles[work.nickname], changeset.rows(work.nickname)
         try:
-            facts = open_table(replica.table(article))
-            refuse_at_side(
-                spark, EngineChoice(uses_arrow=False), rows, work, article, facts, action=side.action
-            )
+            at = Destination(side.action, open_table(replica.table(article)), article, work, rows)
+            refuse_violations(spark, EngineChoice(uses_arrow=False), at)
         except ApplyError as error:
             log.warning("%s", error.message)
             return True

@@ -11,7 +11,7 @@ from pyspark.sql import types as T
 
 from enumeration.plan import number_generations
 from mergerepl import changes
-from mergerepl.changes import PUBLISHER
+from mergerepl.changes import PUBLISHER, SUBSCRIBER
 from mergerepl.errors import PublicationError
 from mergerepl.merge.session.merge_session import OpenSession, SessionRequest, open_session
 from mergerepl.merge.session.recovery import refuse_interrupted
@@ -105,8 +105,8 @@ def _planned_counts(article: str, staged: StagedArticle, *, upload: bool) -> Art
 
     return ArticleCounts(
         article,
-        counts(staged.publisher.actions, staged.conflicts if upload else 0),
-        counts(staged.subscriber.actions, 0 if upload else staged.conflicts),
+        counts(staged.works[PUBLISHER].actions, staged.conflicts if upload else 0),
+        counts(staged.works[SUBSCRIBER].actions, 0 if upload else staged.conflicts),
     )
 
 

@@ -59,45 +59,43 @@ def session_manifest(
     both = plan.upload and plan.download
     guids = {nickname: new_guid() for nickname in resolved}
 
-    def resolution(side: SideState, numbers_: Mapping[int, int], *, made_here: bool) -> list[Generation]:
+    def resolution(side: SideState) -> list[Generation]:
         holders = [publisher.info.nickname, subscriber.info.nickname] if both else [side.info.nickname]
+        made_here = side is publisher or not plan.upload
         status = GenStatus.CLOSED if made_here else GenStatus.CLOSED_ELSEWHERE
+        number = numbers[side.name].resolved
         return [
             replace(
                 new_generation(
-                    side.articles[n], number=numbers_[n], nicknames=holders, status=status, guid=guids[n]
+                    side.articles[n], number=number[n], nicknames=holders, status=status, guid=guids[n]
                 ),
                 changecount=staged[n].resolved + (staged[n].undone if side is subscriber else 0),
             )
             for n in resolved
-            if n in numbers_
+            if n in number
         ]
 
-    def received(
-        side: SideState, rows: Sequence[Generation], numbers_: Mapping[int, int]
-    ) -> list[Generation]:
+    def received(side: SideState) -> list[Generation]:
         sender = OTHER_SIDE[side.name]
+        rows = (plan.up if side is publisher else plan.down).generations
+        number = numbers[side.name].received
         return [
             received_generation(
                 _without_refused(row, rows, staged, sender),
-                generation=numbers_[row.generation],
+                generation=number[row.generation],
                 nickname=side.info.nickname,
                 now=now,
             )
             for row in rows
-            if row.generation in numbers_
+            if row.generation in number
         ]
 
-    def waiting(side: SideState, other: SideState) -> list[Generation]:
-        number = numbers[side.name].waiting
+    def waiting(side: SideState) -> list[Generation]:
+        number, other = numbers[side.name].waiting, sides[OTHER_SIDE[side.name]]
+        own = [side.info.nickname]
         return [
             replace(
-                new_generation(
-                    side.articles[n],
-                    number=number[n],
-                    nicknames=[side.info.nickname],
-                    status=GenStatus.CLOSED,
-                ),
+                new_generation(side.articles[n], number=number[n], nicknames=own, status=GenStatus.CLOSED),
                 changecount=article.waiting[side.name],
                 waits_for=other.info.replid,
                 refused_by=article.refused_by[other.name],
@@ -106,11 +104,20 @@ def session_manifest(
             if article.waiting.get(side.name)
         ]
 
-    at_publisher = received(publisher, plan.up.generations, numbers[PUBLISHER].received)
-    at_publisher += resolution(publisher, numbers[PUBLISHER].resolved, made_here=True)
-    at_subscriber = received(subscriber, plan.down.generations, numbers[SUBSCRIBER].received)
-    at_subscriber += resolution(subscriber, numbers[SUBSCRIBER].resolved, made_here=not plan.upload)
-    waits_at_publisher, waits_at_subscriber = waiting(publisher, subscriber), waiting(subscriber, publisher)
+    at = {name: received(side) + resolution(side) for name, side in sides.items()}
+    waits = {name: waiting(side) for name, side in sides.items()}
+
+    def side_work(name: str) -> SideWork:
+        works = [staged[n].works[name] for n in sorted(staged)]
+        return _side_work(sides[name], sides[OTHER_SIDE[name]], [*at[name], *waits[name]], works)
+
+    def watermark(name: str) -> Mark:
+        side = sides[name]
+        first = min([_first_left_out(side, sides[OTHER_SIDE[name]]), *(g.generation for g in waits[name])])
+        # Both sides have the generations received in this session, so both watermarks may cover them, except those that
+        # wait. After a session of one direction, resolved rows still have to be sent.
+        return _watermark(side, at[name] if both else [], first)
+
     first = publisher.replica.publication(pubid=publisher.other.pubid)
     return Manifest(
         session=session,
@@ -123,34 +130,10 @@ def session_manifest(
         started=now.isoformat(),
         conflict_logging=_conflict_logging(first),
         conflicts={nickname: article.conflicts for nickname, article in staged.items()},
-        publisher=_side_work(
-            publisher,
-            subscriber,
-            [*at_publisher, *waits_at_publisher],
-            [staged[n].publisher for n in sorted(staged)],
-        ),
-        subscriber=_side_work(
-            subscriber,
-            publisher,
-            [*at_subscriber, *waits_at_subscriber],
-            [staged[n].subscriber for n in sorted(staged)],
-        ),
-        # Both sides have the generations received in this session, so both watermarks may cover them, except those that
-        # wait. After a session of one direction, resolved rows still have to be sent.
-        upload_watermark=_watermark(
-            subscriber,
-            at_subscriber if both else [],
-            min([_first_left_out(subscriber, publisher), *(g.generation for g in waits_at_subscriber)]),
-        )
-        if plan.upload
-        else None,
-        download_watermark=_watermark(
-            publisher,
-            at_publisher if both else [],
-            min([_first_left_out(publisher, subscriber), *(g.generation for g in waits_at_publisher)]),
-        )
-        if plan.download
-        else None,
+        publisher=side_work(PUBLISHER),
+        subscriber=side_work(SUBSCRIBER),
+        upload_watermark=watermark(SUBSCRIBER) if plan.upload else None,
+        download_watermark=watermark(PUBLISHER) if plan.download else None,
         uploaded_guids=[row.guidsrc for row in plan.up.generations] if plan.upload else [],
         replicastate=str(uuid4()),
     )

@@ -34,7 +34,7 @@ from mergerepl.merge.session.sides import (
     without,
 )
 from mergerepl.merge.stage.article import Enumerated, StagedArticle, side_changes, stage_article
-from mergerepl.merge.stage.constraints import refuse_violations
+from mergerepl.merge.stage.constraints import destinations, refuse_violations
 from mergerepl.merge.stage.decision import Changed, decided, resolved, with_ancestors, with_held
 from mergerepl.merge.stage.few import decided_few, few_sent, stage_few
 from mergerepl.merge.stage.stage_partitioned import PartitionedSession, stage_partitioned
@@ -199,7 +199,7 @@ def stage_articles(session: PlannedSession) -> tuple[dict[int, StagedArticle], R
                         written = session.written(nickname, resolved(changed[nickname], decision, terms))
                 withholding = _withholding(session, changed[nickname], kept)
                 staged = withhold_refused(spark, article_folder, written, withholding, kept)
-                session.progress.step("stage", article=changed[nickname].article.name, rows=_rows_of(staged))
+                session.progress.step("stage", article=changed[nickname].article.name, rows=staged.rows)
             return staged
 
         with ThreadPoolExecutor(AT_ONCE) as pool:
@@ -279,10 +279,6 @@ def _withholding(session: PlannedSession, changed: Changed, kept: Kept) -> Withh
     )
 
 
-def _rows_of(staged: StagedArticle) -> int:
-    return sum(work.live + work.deleted for work in (staged.publisher, staged.subscriber))
-
-
 def _partitioned(session: PlannedSession) -> dict[int, StagedArticle]:
     """Stage the articles with row filters.
 
@@ -294,11 +290,11 @@ def _partitioned(session: PlannedSession) -> dict[int, StagedArticle]:
     def stage(nickname: int, outcome: DataFrame) -> StagedArticle:
         with plain_errors(f"staging article '{publisher.articles[nickname].name}'"):
             staged = session.written(nickname, outcome)
-            replicas = publisher.replica, subscriber.replica
-            articles = publisher.articles[nickname], subscriber.articles[nickname]
-            refuse_violations(
-                session.spark, session.choice, session.folder / str(nickname), staged, *replicas, *articles
-            )
+            at = {name: side.articles[nickname] for name, side in session.sides.items()}
+            replicas = {name: side.replica for name, side in session.sides.items()}
+            for each in destinations(session.folder / str(nickname), staged, at, replicas).values():
+                if each.work.touches_rows:
+                    refuse_violations(session.spark, session.choice, each)
             return staged
 
     return stage_partitioned(

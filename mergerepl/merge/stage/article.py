@@ -96,20 +96,24 @@ def side_versions(spark: SparkSession, side: Enumerated) -> DataFrame:
 
 @dataclass(frozen=True)
 class StagedArticle:
-    """Counts of one staged article: the work of each side, conflicts, merged or resolved rows, and undone rows.
+    """Counts of one staged article: conflicts, merged or resolved rows, and undone rows.
 
-    By side: `waiting` are its own changes that the other side's table refuses, `refused_again` those among them that
-    waited before, and `refused_by` the conditions of its table.
+    By side: `works` are its work; `waiting` are its own changes that the other side's table refuses, `refused_again` those
+    among them that waited before, and `refused_by` the conditions of its table.
     """
 
-    publisher: ArticleWork
-    subscriber: ArticleWork
+    works: Mapping[str, ArticleWork]
     conflicts: int
     resolved: int
     waiting: Mapping[str, int] = field(default_factory=dict)
     refused_again: Mapping[str, int] = field(default_factory=dict)
     refused_by: Mapping[str, str] = field(default_factory=dict)
     undone: int = 0
+
+    @property
+    def rows(self) -> int:
+        """The rows that both sides record."""
+        return sum(work.live + work.deleted for work in self.works.values())
 
 
 def stage_article(
@@ -147,8 +151,7 @@ def staged_article(
         waiting[side] = _rows(waits)
         again[side] = _rows(kind for kind in waits if kind.has_note and not kind.is_conflict)
     return StagedArticle(
-        works[changes.PUBLISHER],
-        works[changes.SUBSCRIBER],
+        works,
         _rows(kind for kind in kinds if kind.is_conflict),
         _rows(kind for kind in kinds if kind.verdict in changes.OF_TWO),
         waiting,

@@ -6,9 +6,10 @@ so that such rows are withheld; a filtered article is left out of the session as
 """
 
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
-from functools import partial, reduce
+from dataclasses import dataclass
+from functools import reduce
 from operator import and_
 
 from py4j.protocol import Py4JJavaError
@@ -45,30 +46,123 @@ def takes_any_row(facts: TableState, article: PublishedArticle) -> bool:
     return not facts.is_append_only and not table_rules(facts, article.columns)
 
 
-def refuse_violations(
-    spark: SparkSession,
-    choice: EngineChoice,
-    staged_rows: Location,
-    staged: StagedArticle,
-    publisher: Replica,
-    subscriber: Replica,
-    at_publisher: PublishedArticle,
-    at_subscriber: PublishedArticle,
-) -> None:
-    """Check the staged rows of one article against both tables, and both MERGEs.
+@dataclass(frozen=True)
+class Destination:
+    """One side's table of a staged article, with the side's work on it.
+
+    `rows` is the place of the staged rows, with `row` and the column `action`.
+    """
+
+    action: str
+    table: TableState
+    article: PublishedArticle
+    work: ArticleWork
+    rows: Location
+
+
+def destinations(
+    rows: Location, staged: StagedArticle, at: Mapping[str, PublishedArticle], replicas: Mapping[str, Replica]
+) -> dict[str, Destination]:
+    """Return both sides of a staged article.
+
+    Raises: ApplyError if they pad texts otherwise.
+    """
+    tables = {side: open_table(replicas[side].table(article)) for side, article in at.items()}
+    _refuse_other_padding(at[changes.PUBLISHER], tables[changes.PUBLISHER], tables[changes.SUBSCRIBER])
+    return {
+        side: Destination(changes.ACTION_OF[side], tables[side], at[side], work, rows)
+        for side, work in staged.works.items()
+    }
+
+
+def refuse_violations(spark: SparkSession, choice: EngineChoice, at: Destination) -> None:
+    """Check one side's rows of one article against its table there, and its MERGE.
 
     Raises: ApplyError naming the table, and the rule with up to three keys, or the reason why Delta cannot merge the
     rows; EngineError if the session would read the table's timestamp partition columns otherwise. Nothing has been applied.
     """
-    tables = (open_table(publisher.table(at_publisher)), open_table(subscriber.table(at_subscriber)))
-    _refuse_other_padding(at_publisher, *tables)
-    sides = (
-        (staged.publisher, at_publisher, changes.PUBLISHER_ACTION),
-        (staged.subscriber, at_subscriber, changes.SUBSCRIBER_ACTION),
-    )
-    for facts, (work, article, action) in zip(tables, sides, strict=True):
-        if work.touches_rows:
-            refuse_at_side(spark, choice, staged_rows, work, article, facts, action=action)
+    takes_away = any(at.work.actions.get(each) for each in (changes.Action.UPDATE, changes.Action.DELETE))
+    refuse_table(spark, choice, at, takes_away=takes_away)
+    written = _written(read_staged(spark, at.rows), at.action)
+    broken = broken_rules(spark, written, at.table, at.article)
+    examples = broken.limit(3).collect() if broken is not None else []
+    if examples:
+        undo = ""
+        if at.action == changes.PUBLISHER_ACTION:
+            undo = " Or have them undone at the subscriber: state `compensate_for_errors: upload` for the article."
+        raise ApplyError(
+            f"Article '{at.article.name}': changed rows break the {examples[0][changes.RULE]} of '{at.table.path}': "
+            f"{', '.join(row[changes.KEY] for row in examples)}. Nothing of this article was applied. Correct these rows "
+            f"where they were changed, or lift that rule there, then run again.{undo}",
+            article=at.article.name,
+            table=str(at.table.path),
+        )
+
+
+def refuse_table(spark: SparkSession, choice: EngineChoice, at: Destination, *, takes_away: bool) -> None:
+    """Check that a table takes an article's rows, except for rules of single rows.
+
+    Raises: as `refuse_violations`.
+    """
+    table, article = at.table, at.article
+    problem = write_problem(table, takes_away=takes_away)
+    if problem is not None:
+        what, remedy = problem
+        raise ApplyError(
+            f"Article '{article.name}': {what}. Nothing of this article was applied. {remedy}",
+            article=article.name,
+            table=str(table.path),
+        )
+    require_utc(spark, article.name, table.path, table.metadata.timestamp_partitions)
+    if not choice.uses_arrow or reason_for_spark(table, article, at.work.actions, at.work.bounds) is not None:
+        _refuse_unmergeable(spark, at)
+
+
+def _refuse_unmergeable(spark: SparkSession, at: Destination) -> None:
+    """Let Delta analyse the MERGE before anything is staged: a session that cannot merge would never finish.
+
+    Raises: ApplyError with Delta's reason.
+    """
+    table, article = at.table, at.article
+    try:
+        analyse_merge(
+            spark,
+            lambda session: read_staged(session, at.rows),
+            table.path,
+            article,
+            action=at.action,
+            actions=at.work.actions,
+            bounds=at.work.bounds,
+            generated_columns=table.generated_columns,
+        )
+    except (PySparkException, Py4JJavaError) as error:
+        if not engine_answers():
+            raise
+        raise ApplyError(
+            f"Article '{article.name}': Delta cannot merge its changed rows into '{table.path}': {cause_of(error)}. "
+            "Nothing of this article was applied. Fix that table, or leave the column that this names out with "
+            "`columns:`, then run again.",
+            article=article.name,
+            table=str(table.path),
+        ) from error
+
+
+def require_takers(spark: SparkSession, choice: EngineChoice, both: Mapping[str, Destination]) -> None:
+    """Check the written tables of an article, except for rules of single rows.
+
+    Raises: as `refuse_violations`.
+    """
+
+    def check(at: Destination) -> None:
+        refuse_table(spark, choice, at, takes_away=False)
+
+    # Spark analyses a MERGE on one core.
+    with ThreadPoolExecutor(len(both)) as pool:
+        list(pool.map(check, (at for at in both.values() if at.work.touches_rows)))
+
+
+def _written(rows: DataFrame, action: str) -> DataFrame:
+    return rows.where(F.col(action).isin(changes.Action.INSERT.value, changes.Action.UPDATE.value))
 
 
 def refused_rows(
@@ -94,9 +188,7 @@ def _not_taken(
     spark: SparkSession, rows: DataFrame, facts: TableState, article: PublishedArticle, action: str
 ) -> DataFrame | None:
     """Return rowguid and rule of the rows that a table would refuse; None if it takes any row."""
-    is_written = F.col(action).isin(changes.Action.INSERT.value, changes.Action.UPDATE.value)
-    held = partial(read_version, spark, facts.path, facts.version)
-    broken = broken_rules(rows.where(is_written), facts, article, held=held)
+    broken = broken_rules(spark, _written(rows, action), facts, article)
     if not facts.is_append_only:
         return broken
     takes_away = F.col(action).isin(changes.Action.UPDATE.value, changes.Action.DELETE.value)
@@ -104,98 +196,6 @@ def _not_taken(
         changes.ROWGUID, F.lit("append-only table (delta.appendOnly = true)").alias(changes.RULE)
     )
     return kept if broken is None else kept.unionByName(broken.select(changes.ROWGUID, changes.RULE))
-
-
-def require_takers(
-    spark: SparkSession,
-    choice: EngineChoice,
-    staged_rows: Location,
-    staged: StagedArticle,
-    at: Mapping[str, PublishedArticle],
-    replicas: Mapping[str, Replica],
-) -> dict[str, TableState]:
-    """Return the tables of an article by side, with the destinations checked except for rules of single rows.
-
-    Raises: ApplyError naming the table and the reason why it takes no rows; EngineError, as `refuse_violations`.
-    """
-    tables = {side: open_table(replicas[side].table(article)) for side, article in at.items()}
-    _refuse_other_padding(at[changes.PUBLISHER], tables[changes.PUBLISHER], tables[changes.SUBSCRIBER])
-    works = {changes.PUBLISHER: staged.publisher, changes.SUBSCRIBER: staged.subscriber}
-
-    def check(side: str) -> None:
-        action, facts = changes.ACTION_OF[side], tables[side]
-        refuse_table(
-            spark, choice, staged_rows, works[side], at[side], facts, action=action, takes_away=False
-        )
-
-    # Spark analyses a MERGE on one core.
-    with ThreadPoolExecutor(len(tables)) as pool:
-        list(pool.map(check, (side for side in tables if works[side].touches_rows)))
-    return tables
-
-
-def refuse_at_side(
-    spark: SparkSession,
-    choice: EngineChoice,
-    staged_rows: Location,
-    work: ArticleWork,
-    article: PublishedArticle,
-    facts: TableState,
-    *,
-    action: str,
-) -> None:
-    """Check one side's rows of one article against its table there.
-
-    Raises: as `refuse_violations`.
-    """
-    table = facts.path
-    takes_away = any(work.actions.get(each) for each in (changes.Action.UPDATE, changes.Action.DELETE))
-    refuse_table(spark, choice, staged_rows, work, article, facts, action=action, takes_away=takes_away)
-    rows = read_staged(spark, staged_rows).where(
-        F.col(action).isin(changes.Action.INSERT.value, changes.Action.UPDATE.value)
-    )
-    broken = broken_rules(rows, facts, article, held=partial(read_version, spark, facts.path, facts.version))
-    examples = broken.limit(3).collect() if broken is not None else []
-    if examples:
-        undo = ""
-        if action == changes.PUBLISHER_ACTION:
-            undo = " Or have them undone at the subscriber: state `compensate_for_errors: upload` for the article."
-        raise ApplyError(
-            f"Article '{article.name}': changed rows break the {examples[0][changes.RULE]} of '{table}': "
-            f"{', '.join(row[changes.KEY] for row in examples)}. Nothing of this article was applied. Correct these rows "
-            f"where they were changed, or lift that rule there, then run again.{undo}",
-            article=article.name,
-            table=str(table),
-        )
-
-
-def refuse_table(
-    spark: SparkSession,
-    choice: EngineChoice,
-    staged_rows: Location,
-    work: ArticleWork,
-    article: PublishedArticle,
-    facts: TableState,
-    *,
-    action: str,
-    takes_away: bool,
-) -> None:
-    """Check that a table takes an article's rows at all.
-
-    Raises: as `refuse_violations`.
-    """
-    table = facts.path
-    problem = write_problem(facts, takes_away=takes_away)
-    if problem is not None:
-        what, remedy = problem
-        raise ApplyError(
-            f"Article '{article.name}': {what}. Nothing of this article was applied. {remedy}",
-            article=article.name,
-            table=str(table),
-        )
-    require_utc(spark, article.name, table, facts.metadata.timestamp_partitions)
-    if not choice.uses_arrow or reason_for_spark(facts, article, work.actions, work.bounds) is not None:
-        refuse_unmergeable(spark, staged_rows, work, article, facts, action=action)
 
 
 def _refuse_other_padding(article: PublishedArticle, publisher: TableState, subscriber: TableState) -> None:
@@ -220,11 +220,11 @@ def _refuse_other_padding(article: PublishedArticle, publisher: TableState, subs
 
 
 def broken_rules(
-    rows: DataFrame, facts: TableState, article: PublishedArticle, *, held: Callable[[], DataFrame]
+    spark: SparkSession, rows: DataFrame, facts: TableState, article: PublishedArticle
 ) -> DataFrame | None:
     """Return rowguid, rule, key of the rows (rowguid, row) that a table would refuse; None if it takes any row.
 
-    `held` reads the table, for a CHECK about columns that are not published.
+    A CHECK about columns that are not published reads the table.
     """
     rules = table_rules(facts, article.columns)
     if not rules:
@@ -239,7 +239,7 @@ def broken_rules(
         ),
     )
     if _speak_of_others(named, rules):
-        named = _with_left_out(named, facts, article, held())
+        named = _with_left_out(named, facts, article, read_version(spark, facts.path, facts.version))
     broken = F.coalesce(*(F.when(~rule, F.lit(name)) for name, rule in rules.items()), F.lit(None))
     identity = F.to_json(F.struct(*(F.col(quote(name)) for name in article.identity)))
     found = named.select(
@@ -295,42 +295,3 @@ def _with_left_out(
         if field["name"] in facts.generated_columns
     }
     return rows.withColumns(generated) if generated else rows
-
-
-def refuse_unmergeable(
-    spark: SparkSession,
-    staged_rows: Location,
-    work: ArticleWork,
-    article: PublishedArticle,
-    facts: TableState,
-    *,
-    action: str,
-) -> None:
-    """Analyse the MERGE of one article at one side.
-
-    `staged_rows` is the folder of the article's RESOLVED rows (Parquet), `work` the side's work, which touches rows,
-    and `facts` the table at this side. `action` names the side's action column.
-
-    Raises: ApplyError with Delta's reason.
-    """
-    try:
-        analyse_merge(
-            spark,
-            lambda session: read_staged(session, staged_rows),
-            facts.path,
-            article,
-            action=action,
-            actions=work.actions,
-            bounds=work.bounds,
-            generated_columns=facts.generated_columns,
-        )
-    except (PySparkException, Py4JJavaError) as error:
-        if not engine_answers():
-            raise
-        raise ApplyError(
-            f"Article '{article.name}': Delta cannot merge its changed rows into '{facts.path}': {cause_of(error)}. "
-            "Nothing of this article was applied. Mend that table, or leave the column that this names out with "
-            "`columns:`, then run again.",
-            article=article.name,
-            table=str(facts.path),
-        ) from error

@@ -12,7 +12,6 @@ import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
-from functools import partial
 from uuid import uuid4
 
 from py4j.protocol import Py4JJavaError
@@ -23,7 +22,7 @@ from pyspark.sql import functions as F
 from enumeration.get_metadata import no_conflict
 from mergerepl import changes
 from mergerepl.changes import DELETED, GENERATION, PUBLISHER, ROW, ROWGUID, SUBSCRIBER, Action, Verdict
-from mergerepl.delta.tables import open_table, read_version, write_files
+from mergerepl.delta.tables import open_table, write_files
 from mergerepl.merge.apply.side import Side, recorded_rows
 from mergerepl.merge.capture.capture import CapturedArticle, CaptureJob, new_generation, read_changes
 from mergerepl.merge.capture.partitions import event_counts, touched_rows
@@ -175,8 +174,7 @@ def _stage_unfiltered(late: LateRound, done: StagedLate, window: CaptureWindow) 
     finally:
         kept.release()
         captured.release()
-    work = result.publisher if side.name == PUBLISHER else result.subscriber
-    work = replace(work, is_filtered=side.work_on(article).is_filtered)
+    work = replace(result.works[side.name], is_filtered=side.work_on(article).is_filtered)
     done.add(work, replace(generation, changecount=captured.changes), result.conflicts)
 
 
@@ -231,7 +229,7 @@ def _stage_moves(
             mappings = partition_events(memberships[name], generation=generation.generation)
             write_files(mappings, events_folder(late.folder, article.nickname))
         count = (captured[name][0].changes if name in captured else 0) + touched
-        work = replace(staged.publisher, events=events)
+        work = replace(staged.works[PUBLISHER], events=events)
         done.add(work, replace(generation, changecount=count), staged.conflicts)
 
 
@@ -349,8 +347,7 @@ def _not_taken(late: LateRound, acted: DataFrame, article: PublishedArticle, kep
     """
     facts = open_table(late.side.replica.table(article))
     written = acted.where(F.col(late.side.action).isin(Action.INSERT.value, Action.UPDATE.value))
-    held = partial(read_version, late.spark, facts.path, facts.version)
-    refused = broken_rules(written, facts, article, held=held)
+    refused = broken_rules(late.spark, written, facts, article)
     if refused is None:
         return None
     try:

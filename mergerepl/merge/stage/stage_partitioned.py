@@ -170,12 +170,13 @@ def stage_partitioned(session: PartitionedSession) -> dict[int, StagedArticle]:
                 _write_events(session, article, memberships[name], sent.get(name))
             found[article.nickname] = replace(
                 staged,
-                publisher=replace(staged.publisher, events=events),
-                subscriber=replace(staged.subscriber, is_filtered=True),
+                works={
+                    PUBLISHER: replace(staged.works[PUBLISHER], events=events),
+                    SUBSCRIBER: replace(staged.works[SUBSCRIBER], is_filtered=True),
+                },
                 resolved=max(staged.resolved, events, int(name in sent)),
             )
-            works = staged.publisher, staged.subscriber
-            session.progress.step("stage", article=name, rows=sum(work.live + work.deleted for work in works))
+            session.progress.step("stage", article=name, rows=staged.rows)
         return found
     finally:
         session.kept.release()

@@ -15,7 +15,7 @@ from mergerepl.changes import OF_TWO, OTHER_SIDE, PUBLISHER, RESOLVED_COLUMNS, R
 from mergerepl.delta.engine_choice import EngineChoice
 from mergerepl.delta.tables import row_constraints
 from mergerepl.merge.stage.article import StagedArticle, stage_article
-from mergerepl.merge.stage.constraints import refused_rows, require_takers, takes_any_row
+from mergerepl.merge.stage.constraints import destinations, refused_rows, require_takers, takes_any_row
 from mergerepl.merge.stage.decision import Changed
 from mergerepl.model.article import PublishedArticle
 from mergerepl.replica.replica import Replica
@@ -63,9 +63,10 @@ def withhold_refused(
 
     Raises: ApplyError, EngineError, as `require_takers`.
     """
-    tables = require_takers(spark, of.choice, rows_folder, staged, of.at, of.replicas)
-    works = {PUBLISHER: staged.publisher, SUBSCRIBER: staged.subscriber}
-    written = {side: facts for side, facts in tables.items() if works[side].touches_rows}
+    both = destinations(rows_folder, staged, of.at, of.replicas)
+    require_takers(spark, of.choice, both)
+    tables = {side: at.table for side, at in both.items()}
+    written = {side: at.table for side, at in both.items() if at.work.touches_rows}
     require_rows(rows_folder)
     if all(takes_any_row(facts, of.at[side]) for side, facts in written.items()):
         return staged
@@ -100,8 +101,8 @@ def withhold_refused(
     outcome = reduce(DataFrame.unionByName, parts)
     found = stage_article(outcome, rest, of.at[PUBLISHER], from_versions=of.versions)
     replace_rows(rows_folder, rest)
-    if found.subscriber.touches_rows and SUBSCRIBER not in written:
-        require_takers(spark, of.choice, rows_folder, found, of.at, of.replicas)
+    if found.works[SUBSCRIBER].touches_rows and SUBSCRIBER not in written:
+        require_takers(spark, of.choice, destinations(rows_folder, found, of.at, of.replicas))
     return replace(found, refused_by=asked)
 
 
