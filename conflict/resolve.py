@@ -112,10 +112,6 @@ def _is_merge() -> Column:
     return F.col(VERDICT) == Verdict.MERGE.value
 
 
-def _takes_columns() -> Column:
-    return _is_merge() | (F.col(f"{ARTICLE}.{BY_COLUMNS}") & ~one_deleted())
-
-
 def _lineages() -> tuple[Column, Column]:
     return F.col(f"{PUBLISHER}.{LINEAGE}"), F.col(f"{SUBSCRIBER}.{LINEAGE}")
 
@@ -144,11 +140,12 @@ def _lineage_with(resolver: Column, version: Column) -> Column:
 @made_once
 def _of_both(fields: Fields, *, is_any_made: bool) -> dict[str, Column]:
     floor = F.col(f"{ARTICLE}.{FLOOR}")
+    takes_columns = _is_merge() | (F.col(f"{ARTICLE}.{BY_COLUMNS}") & ~one_deleted())
     return {
         _VERSION: F.greatest(*(lineage.next_version(each, floor=floor) for each in _lineages())).cast(
             "bigint"
         ),
-        OF_SUBSCRIBER: of_subscriber(_takes_columns(), ~one_deleted() if is_any_made else None, fields),
+        OF_SUBSCRIBER: of_subscriber(takes_columns, ~one_deleted() if is_any_made else None, fields),
     }
 
 

@@ -119,7 +119,7 @@ def enumeration(source: Source, destination: Destination | None) -> Enumeration:
         )
     sent = generations_to_send(
         closed,
-        _none_held if destination is None else destination.held,
+        (lambda guids: ()) if destination is None else destination.held,
         from_generation_exclusive=start,
         destination_nickname=source.other.replnickname if destination is None else None,
         destination_replid=source.other.replid,
@@ -143,10 +143,6 @@ def _refused_again(sent: Collection[Generation], destination: Destination | None
     waiting = [row for row in sent if row.waits_for is not None]
     rules = {nickname: destination.rules(nickname) for nickname in {row.art_nick for row in waiting}}
     return [row for row in waiting if row.refused_by == rules[row.art_nick]]
-
-
-def _none_held(guids: Collection[str]) -> Collection[str]:
-    return ()
 
 
 @dataclass(frozen=True)

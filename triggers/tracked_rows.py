@@ -179,7 +179,9 @@ def _changed_columns(article: PublishedArticle, image: StructType) -> Column:
     if not article.column_tracking:
         return F.lit(None).cast("array<string>")
     every_column = F.array(*(F.lit(name) for name in article.value_columns)).cast("array<string>")
-    differing = differing_columns(BEFORE, AFTER, image, _value_names(article))
+    field_of = dict(zip(article.columns, article.fields, strict=True))
+    names = [(name, field_of[name]) for name in article.value_columns]
+    differing = differing_columns(BEFORE, AFTER, image, names)
     return F.when(F.col(EXISTED), differing).otherwise(every_column)
 
 
@@ -214,11 +216,6 @@ def _with_known(named: DataFrame, known: DataFrame | None, keys: Sequence[str]) 
         F.lit(True).alias(IS_KNOWN),
     )
     return named.join(earlier, on=list(keys), how="left")
-
-
-def _value_names(article: PublishedArticle) -> list[tuple[str, str]]:
-    field_of = dict(zip(article.columns, article.fields, strict=True))
-    return [(name, field_of[name]) for name in article.value_columns]
 
 
 def contents_rows(rows: DataFrame, article: PublishedArticle, *, seq: int, marker: str) -> DataFrame:

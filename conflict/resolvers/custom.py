@@ -64,7 +64,8 @@ def conflicts_of(detected: DataFrame, article: PublishedArticle) -> DataFrame:
         return F.struct(*(F.col(f"{struct}.{field}").alias(column) for column, field in fields))
 
     def side(name: str, changed: str) -> Column:
-        names = F.transform(F.filter(SIDES, lambda each: each[NAME].isNotNull() & each[changed]), _name_of)
+        own = F.filter(SIDES, lambda each: each[NAME].isNotNull() & each[changed])
+        names = F.transform(own, lambda each: each[NAME])
         return F.struct(
             F.col(f"{name}.{DELETED}").alias(DELETED),
             F.col(f"{name}.{PRIORITY}").alias(PRIORITY),
@@ -84,10 +85,6 @@ def conflicts_of(detected: DataFrame, article: PublishedArticle) -> DataFrame:
         CONFLICT_COLUMNS,
         priority.publisher_wins().alias("default_publisher_wins"),
     )
-
-
-def _name_of(side: Column) -> Column:
-    return side[NAME]
 
 
 def schema_problem(answers: T.StructType, asked: T.StructType) -> str | None:

@@ -158,7 +158,8 @@ def require_all_files(spark: SparkSession) -> None:
             f"The running Spark session takes the word timestamp for another type: {name}={stated}. Times would be stored "
             f'without their zone. Run `spark.conf.set("{name}", "{zoned}")` in that session, then run again.'
         )
-    ignoring = [name for name in confs.PASSES_OVER_FILES if _is_true(spark.conf.get(name, "false"))]
+    values = {name: spark.conf.get(name, "false") or "" for name in confs.PASSES_OVER_FILES}
+    ignoring = [name for name, value in values.items() if value.strip().lower() == "true"]
     if not ignoring:
         return
     remedy = "; ".join(f'`spark.conf.set("{name}", "false")`' for name in ignoring)
@@ -193,10 +194,6 @@ def format_in_jvm(spark: SparkSession, pattern: str, value: object) -> str:
     values = context._gateway.new_array(java.java.lang.Object, 1)
     values[0] = value
     return str(java.java.lang.String.format(pattern, values))
-
-
-def _is_true(value: str | None) -> bool:
-    return (value or "").strip().lower() == "true"
 
 
 def new_session(spark: SparkSession) -> SparkSession:
@@ -319,17 +316,13 @@ def stop(*, at_exit: bool = False) -> None:
         if at_exit and (server := own_session.sparkContext._accumulatorServer) is not None:
             # A thread of pyspark reads from the JVM the counters of Python tasks. It would print the JVM's end as an
             # error.
-            server.handle_error = _pass_over  # type: ignore[method-assign, assignment]
+            server.handle_error = lambda *_: None  # type: ignore[method-assign]
         if own_jvm.process.poll() is None and not at_exit:
             # An orderly end lets Spark remove its files; if the JVM dies first, there is nothing left to stop.
             with contextlib.suppress(Py4JError, OSError):
                 own_session.stop()
         _forget_gateway()
         jvm.stop(own_jvm)
-
-
-def _pass_over(*_: object) -> None:
-    """Suppress the error."""
 
 
 def _forget_parents() -> None:

@@ -61,7 +61,7 @@ NOT_A_STEP = {
     "conflict_log._append",
     # Nothing of it counts before the manifest.
     "article.stage_article",
-    "stage_partitioned._write_events",
+    "stage_partitioned.stage_partitioned",
     "late._stage_moves",
     "stage_session.stage_articles",
     "stage_session.refused_alone",

@@ -289,8 +289,5 @@ def _info_rows(spark: SparkSession, of: Conflicts) -> DataFrame:
         "made_columns": F.col(changes.MADE_COLUMNS),
         "note": F.col(changes.NOTE),
     }
-    return rows.select(*(value.cast(_type(name)).alias(name) for name, value in values.items()))
-
-
-def _type(name: str) -> str:
-    return next(column.type for column in conflicts_info.TABLE.columns if column.name == name)
+    types = {column.name: column.type for column in conflicts_info.TABLE.columns}
+    return rows.select(*(value.cast(types[name]).alias(name) for name, value in values.items()))

@@ -38,7 +38,12 @@ def give_up(
     """
     replicas = {PUBLISHER: publisher, **({SUBSCRIBER: subscriber} if subscriber is not None else {})}
     if len(replicas) < 2 or any(_has_written(changeset, name, replica) for name, replica in replicas.items()):
-        _log_conflicts(changeset, replicas, spark_of)
+        try:
+            log_everywhere(spark_of, changeset, replicas)
+        except (MergeReplError, PySparkException, Py4JError) as error:
+            # The table that blocks the session may be a conflict table. The folder has the losing rows, too.
+            session = changeset.manifest.session
+            log.warning("session %s: its conflicts could not be logged: %s", session, error)
     failpoint("give_up.before_move")
     kept = set_aside(changeset.folder)
     failpoint("give_up.after_move")
@@ -87,16 +92,6 @@ def _has_written(changeset: Changeset, name: str, replica: Replica) -> bool:
         for item in side.work.articles
         if item.nickname in side.articles and item.touches_rows
     )
-
-
-def _log_conflicts(
-    changeset: Changeset, replicas: dict[str, Replica], spark_of: Callable[[], SparkSession]
-) -> None:
-    try:
-        log_everywhere(spark_of, changeset, replicas)
-    except (MergeReplError, PySparkException, Py4JError) as error:
-        # The table that blocks the session may be a conflict table. The folder has the losing rows, too.
-        log.warning("session %s: its conflicts could not be logged: %s", changeset.manifest.session, error)
 
 
 def _own_resolutions(changeset: Changeset, publisher: Replica, subscriber: Replica) -> None:

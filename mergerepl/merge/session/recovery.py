@@ -69,8 +69,9 @@ def recover(
             drop_pointer(subscriber, folder.name)
             continue
         work = changeset.manifest.subscriber
-        is_subscribed = work is not None and _is_subscribed(publisher, changeset.manifest.subid, work.replid)
-        is_ours = is_subscribed and work is not None and work.replid == own_id
+        row = publisher.relation(changeset.manifest.subid, work.replid) if work is not None else None
+        is_subscribed = row is not None and not row.is_ended
+        is_ours = is_subscribed and row is not None and row.replid == own_id
         if is_ours or not changeset.is_done(PUBLISHER):
             log.info("rolling session %s forward", folder.name)
             try:
@@ -105,11 +106,6 @@ def refuse_interrupted(publisher: Replica, subscriber: Replica) -> None:
                 f"{give_up_advice(publisher.root, folder.name)}",
                 replica=str(publisher.root),
             )
-
-
-def _is_subscribed(publisher: Replica, subid: str, replid: str) -> bool:
-    row = publisher.relation(subid, replid)
-    return row is not None and not row.is_ended
 
 
 def _drop_stale_pointers(publisher: Replica, subscriber: Replica) -> None:
@@ -294,7 +290,10 @@ def give_up_session(
     Raises: ConfigurationError if no such session is staged there, or several ids match; PublicationError for a copy;
     LeaseError, CommitConflictError, EngineLostError (run again: it may still be finished); EngineError.
     """
-    folder = _staged_folder(publisher, session)
+    found = [folder for folder in staged_folders(publisher.staging) if folder.name.startswith(session)]
+    if len(found) != 1 or not session:
+        raise _no_such(publisher, session)
+    (folder,) = found
     try:
         changeset = read_changeset(folder)
     except StoreError as error:
@@ -364,13 +363,6 @@ def _next_step(publisher: Replica, subscriber: Replica | None, publication: str)
     except MergeReplError as error:
         return error.message
     return _NEXT
-
-
-def _staged_folder(publisher: Replica, session: str) -> Location:
-    found = [folder for folder in staged_folders(publisher.staging) if folder.name.startswith(session)]
-    if len(found) != 1 or not session:
-        raise _no_such(publisher, session)
-    return found[0]
 
 
 def _no_such(publisher: Replica, session: str) -> ConfigurationError:

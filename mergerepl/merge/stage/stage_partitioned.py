@@ -164,10 +164,11 @@ def stage_partitioned(session: PartitionedSession) -> dict[int, StagedArticle]:
             if rows is None:
                 continue
             staged = session.staged(article.nickname, rows)
+            events_at = events_folder(session.folder, article.nickname)
             if events and few_events is not None:
-                write_few(few_events[article.nickname], events_folder(session.folder, article.nickname))
+                write_few(few_events[article.nickname], events_at)
             elif events:
-                _write_events(session, article, memberships[name], sent.get(name))
+                write_files(_events(session, article, memberships[name], sent.get(name)), events_at)
             found[article.nickname] = replace(
                 staged,
                 works={
@@ -493,13 +494,6 @@ def _events(
     uploaded = sent.outcome.where(F.col(VERDICT) == Verdict.UPLOAD.value)
     generations = uploaded.select(ROWGUID, F.col(changes.PUBLISHER_GENERATION).alias(GENERATION))
     return events.unionByName(data_events(memberships, generations, most=sent.rows if sent.few else None))
-
-
-def _write_events(
-    session: PartitionedSession, article: PublishedArticle, memberships: DataFrame, sent: _Sent | None
-) -> None:
-    events = _events(session, article, memberships, sent)
-    write_files(events, events_folder(session.folder, article.nickname))
 
 
 def _few_events(

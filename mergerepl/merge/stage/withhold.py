@@ -95,7 +95,8 @@ def withhold_refused(
     asked = {side: row_constraints(facts, of.at[side]) for side, facts in tables.items()}
     for side, sent in ((PUBLISHER, of.changed.at_publisher), (SUBSCRIBER, of.changed.at_subscriber)):
         if sent is not None and side in of.numbers:
-            again = [g.generation for g in of.sent[side] if _is_refused_again(g, asked[OTHER_SIDE[side]])]
+            rules = asked[OTHER_SIDE[side]]
+            again = [g.generation for g in of.sent[side] if g.waits_for and g.was_refused_by == rules]
             parts.append(withheld(sent, refused, side=side, generation=of.numbers[side], logged=again))
     rest = rows_folder.with_name(f"{rows_folder.name}.rest")
     outcome = reduce(DataFrame.unionByName, parts)
@@ -104,7 +105,3 @@ def withhold_refused(
     if found.works[SUBSCRIBER].touches_rows and SUBSCRIBER not in written:
         require_takers(spark, of.choice, destinations(rows_folder, found, of.at, of.replicas))
     return replace(found, refused_by=asked)
-
-
-def _is_refused_again(generation: Generation, asked: str) -> bool:
-    return generation.waits_for is not None and generation.was_refused_by == asked
