@@ -73,7 +73,7 @@ def get_metadata(
         known_at_publisher: The publisher's version of rows that the subscriber sends, as `at_subscriber`, whether or not
             it enumerates them; None where the sender is sure to know it.
         known_at_subscriber: The same for the other direction.
-        is_written_out: Whether lineages are compared by compiled code (`rows.fields`), for large numbers of rows.
+        is_written_out: Whether lineages are compared by compiled code (`rows.nested.Fields`), for large numbers of rows.
         sends_rows: Whether `sent` has the typed row; elsewhere `conflict` chooses the values of a row.
 
     Returns: tablenick, rowguid, publisher, subscriber, verdict, sent, uploaded_priority, the actions and generations of

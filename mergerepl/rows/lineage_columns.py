@@ -9,7 +9,7 @@ from mergerepl.rows.lineage_value import PUBLICATION, PUBLISHED
 from mergerepl.systables.contents import COLV1_TYPE, LINEAGE_TYPE
 
 _WRITTEN_OUT = 4
-"""The number of entries written out for many rows; a longer lineage is interpreted (`rows.fields`)."""
+"""The number of entries written out for many rows; a longer lineage is interpreted (`rows.nested.Fields`)."""
 
 
 def empty_lineage() -> Column:
