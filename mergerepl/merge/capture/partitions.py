@@ -3,8 +3,8 @@
 Only the publisher evaluates filters. A capture evaluates a whole publication: rows follow those of other articles.
 """
 
-from collections.abc import Collection, Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from functools import reduce
 
 from pyspark.sql import DataFrame, SparkSession
@@ -14,7 +14,7 @@ from mergerepl.changes import ROW, ROWGUID
 from mergerepl.delta.engine_choice import EngineChoice
 from mergerepl.errors import CaptureError
 from mergerepl.merge.capture.capture import CapturedArticle, open_generation
-from mergerepl.merge.partitions.few_rows import Followed, followed_rows
+from mergerepl.merge.partitions.few_rows import followed_rows
 from mergerepl.merge.partitions.filtered import FilteredPublication, filtered_publication
 from mergerepl.merge.partitions.membership import (
     AFTER,
@@ -39,32 +39,31 @@ def filtered_publications(replica: Replica, pubids: Collection[str]) -> list[Fil
     return [each for each in found if each is not None]
 
 
+@dataclass(frozen=True)
+class Capturing:
+    """A publisher during its capture: its generations, its bookkeeping before, and the engine."""
+
+    spark: SparkSession
+    replica: Replica
+    genhistory: Sequence[Generation]
+    info: ReplicaInfo
+    choice: EngineChoice
+
+
 def with_memberships(
-    spark: SparkSession,
-    replica: Replica,
-    publications: Collection[FilteredPublication],
-    captured: Sequence[CapturedArticle],
-    genhistory: Sequence[Generation],
-    info: ReplicaInfo,
-    choice: EngineChoice,
+    at: Capturing, publications: Iterable[FilteredPublication], captured: Sequence[CapturedArticle]
 ) -> tuple[CapturedArticle, ...]:
     """Add the unchanged rows that moved, and the mappings of all rows.
 
     Raises: CaptureError if an article that the filters name was not captured.
     """
     for publication in publications:
-        captured = _of_publication(spark, replica, publication, captured, genhistory, info, choice)
+        captured = _of_publication(at, publication, captured)
     return tuple(captured)
 
 
 def _of_publication(
-    spark: SparkSession,
-    replica: Replica,
-    publication: FilteredPublication,
-    captured: Sequence[CapturedArticle],
-    genhistory: Sequence[Generation],
-    info: ReplicaInfo,
-    choice: EngineChoice,
+    at: Capturing, publication: FilteredPublication, captured: Sequence[CapturedArticle]
 ) -> list[CapturedArticle]:
     items = {item.article.name: item for item in captured if item.article.pubid == publication.pubid}
     changed = {
@@ -77,19 +76,24 @@ def _of_publication(
     missing = [name for name in publication.articles if name not in items]
     if missing:
         raise CaptureError(
-            f"Article '{missing[0]}' of '{replica.root}' cannot be captured, and the row filters need it. Nothing was "
-            "captured. See to what is wrong with its table, then run again.",
-            replica=str(replica.root),
+            f"Article '{missing[0]}' of '{at.replica.root}' cannot be captured, and the row filters need it. Nothing was "
+            "captured. Fix its table, then run again.",
+            replica=str(at.replica.root),
             article=missing[0],
         )
     versions = {item.article.nickname: item.window.through_version_inclusive for item in items.values()}
     kept = Kept()
     with released_on_error(kept):
-        followed = _followed(spark, replica, publication, versions, [items[name] for name in changed], choice)
+        in_memory = {name: few for name in changed if (few := items[name].few_images) is not None}
+        followed = None
+        if len(in_memory) == len(changed):
+            followed = followed_rows(at.spark, at.replica, publication, versions, in_memory, at.choice)
         pass_ = MembershipPass(
             publication,
-            group_rows(spark, publication.groups),
-            base_rows(spark, replica, publication.articles, versions) if followed is None else followed.base,
+            group_rows(at.spark, publication.groups),
+            base_rows(at.spark, at.replica, publication.articles, versions)
+            if followed is None
+            else followed.base,
             kept,
             most=None if followed is None else followed.count,
         )
@@ -99,21 +103,7 @@ def _of_publication(
             counts = event_counts(found, pass_.counts)
         else:
             counts = {name: (0, changed[name].count) for name in found}
-        return _joined(spark, replica, publication, captured, genhistory, info, found, counts, kept, choice)
-
-
-def _followed(
-    spark: SparkSession,
-    replica: Replica,
-    publication: FilteredPublication,
-    versions: Mapping[int, int],
-    changed: Collection[CapturedArticle],
-    choice: EngineChoice,
-) -> Followed | None:
-    images = {item.article.name: item.few_images for item in changed if item.few_images is not None}
-    if len(images) < len(changed):
-        return None
-    return followed_rows(spark, replica, publication, versions, images, choice)
+        return _joined(at, publication, captured, found, counts, kept)
 
 
 def event_counts(found: Mapping[str, DataFrame], counts: Mapping[str, int]) -> dict[str, tuple[int, int]]:
@@ -138,23 +128,15 @@ def touched_rows(memberships: DataFrame) -> DataFrame:
 
 
 def _joined(
-    spark: SparkSession,
-    replica: Replica,
+    at: Capturing,
     publication: FilteredPublication,
     captured: Sequence[CapturedArticle],
-    genhistory: Sequence[Generation],
-    info: ReplicaInfo,
     found: Mapping[str, DataFrame],
     counts: Mapping[str, tuple[int, int]],
     kept: Kept,
-    choice: EngineChoice,
 ) -> list[CapturedArticle]:
-    last = max(
-        [
-            info.last_generation,
-            *(item.generation.generation for item in captured if item.generation is not None),
-        ]
-    )
+    new = (item.generation.generation for item in captured if item.generation is not None)
+    last = max([at.info.last_generation, *new])
     joined = []
     for item in captured:
         name = item.article.name
@@ -164,17 +146,17 @@ def _joined(
             continue
         generation = item.generation
         if generation is None:
-            generation = open_generation(genhistory, item.article, info, last + 1)
+            generation = open_generation(at.genhistory, item.article, at.info, last + 1)
             last = max(last, generation.generation)
         rows = item.rows
         if touched:
             moved = with_metadata(
-                spark,
-                replica,
+                at.spark,
+                at.replica,
                 item.article,
                 touched_rows(found[name]),
                 count=touched,
-                through_seq_inclusive=info.last_seq,
+                through_seq_inclusive=at.info.last_seq,
                 kept=kept,
             )
             # A row without a change has no `base`: it is recorded as it was published.
@@ -193,7 +175,7 @@ def _joined(
                 ),
             )
         )
-    joined = _with_few_events(publication, joined, counts, choice)
+    joined = _with_few_events(publication, joined, counts, at.choice)
     # Releasing the last one frees the rows that all of them read.
     if joined:
         joined[-1] = replace(joined[-1], in_memory=(*joined[-1].in_memory, *kept.frames))

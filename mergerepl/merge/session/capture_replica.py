@@ -208,7 +208,7 @@ def _captured(
         read_changes,
         remove_leftovers,
     )
-    from mergerepl.merge.capture.partitions import filtered_publications, with_memberships
+    from mergerepl.merge.capture.partitions import Capturing, filtered_publications, with_memberships
     from mergerepl.spark import session as engine
 
     spark = spark_of()
@@ -226,11 +226,8 @@ def _captured(
             with_images = window.article.pubid in images_of
             job = CaptureJob(replica, window, info, priority, generation, with_images=with_images)
             captured.append(read_changes(spark, job))
-        captured = list(
-            with_memberships(
-                spark, replica, filtered, captured, genhistory, info, EngineChoice(uses_arrow=False)
-            )
-        )
+        at = Capturing(spark, replica, genhistory, info, EngineChoice(uses_arrow=False))
+        captured = list(with_memberships(at, filtered, captured))
         commit_changes(replica, captured, genhistory, info)
     finally:
         for item in captured:

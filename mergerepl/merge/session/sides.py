@@ -29,7 +29,7 @@ from mergerepl.merge.capture.capture import (
     read_changes,
     remove_leftovers,
 )
-from mergerepl.merge.capture.partitions import with_memberships
+from mergerepl.merge.capture.partitions import Capturing, with_memberships
 from mergerepl.merge.capture.small_capture import capture_small
 from mergerepl.merge.capture.windows import article_window
 from mergerepl.merge.partitions.filtered import FilteredPublication, filtered_publication, sent_partition
@@ -242,9 +242,8 @@ def _with_memberships(
     try:
         for error in refused.values():
             raise error
-        joined = with_memberships(
-            spark, side.replica, [side.filtered], side.captured, side.genhistory, side.info, choice
-        )
+        at = Capturing(spark, side.replica, side.genhistory, side.info, choice)
+        joined = with_memberships(at, [side.filtered], side.captured)
     except BaseException:
         for item in side.captured:
             item.release()
