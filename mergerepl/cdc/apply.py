@@ -19,8 +19,7 @@ from mergerepl.cdc.refusals import CdcUsageError
 from mergerepl.delta.marks import CommitMark
 from mergerepl.delta.properties import FILE_RETENTION, interval_text, retention_properties, set_properties
 from mergerepl.delta.tables import open_table
-from mergerepl.logreader.guard import key_of, refuse_other_key
-from mergerepl.logreader.log_reader import LogReader
+from mergerepl.logreader.log_reader import LogReader, key_of, refuse_other_key
 from mergerepl.logreader.positions import LogState, has_log_reader, read_state, save_state
 from mergerepl.model.cdc import CaptureInstance, Job
 from mergerepl.model.folders import Capture, TableCapture
