@@ -4,16 +4,15 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import KW_ONLY, dataclass
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, Literal
 
 from mergerepl import roots
+from mergerepl.calls import Caller, methods_of_caller
 from mergerepl.errors import MergeReplError
 from mergerepl.logreader.log_reader import LogReader
 from mergerepl.logreader.lsn import Lsn
 from mergerepl.model.transactional import Command, DistributionResult, LogReaderResult, SkippedTransaction
-from mergerepl.spark.callers import methods_keep_callers_session
 from mergerepl.spark.plain import plain_errors
 from mergerepl.store.lease import lease
 from mergerepl.store.location import Location
@@ -52,9 +51,8 @@ def load_procedures(modules: Sequence[str]) -> None:
         load(modules)
 
 
-@methods_keep_callers_session
-@dataclass(frozen=True)
-class Distributor:
+@methods_of_caller
+class Distributor(Caller):
     """The distributor of a folder that publishes transactionally: its log, its commands and its subscriptions.
 
     A `subscriber` is a folder, or its last part; a `table` is the name of an article. `spark` is the session to work in;
@@ -64,10 +62,9 @@ class Distributor:
         again).
     """
 
-    path: Root
-    _: KW_ONLY
-    spark: SparkSession | None = None
-    lock_wait_s: float = 0.0
+    def __init__(self, path: Root, *, spark: SparkSession | None = None, lock_wait_s: float = 0.0) -> None:
+        super().__init__(spark, lock_wait_s)
+        self.path = path
 
     def _session(self) -> SparkSession:
         return spark_of(self.spark)()
@@ -218,7 +215,7 @@ class Distributor:
                 "changed. Name it: `--subscriber`, and the publication by its file."
             )
         ((store, name, row),) = found
-        with lease(Location.of(row.subscriber), purpose="transactional skip", wait_s=self.lock_wait_s):
+        with lease(Location.of(row.subscriber), purpose="transactional skip"):
             return skip(store, name, row, seqno, dry_run=dry_run)
 
     def status(self) -> Mapping[str, Any]:
@@ -257,10 +254,7 @@ class Distributor:
             if at.position(row.subscription_guid) is None:
                 continue
             session = self._session()
-            with (
-                plain_errors("a subscription was validated"),
-                lease(at.root, purpose="validate", wait_s=self.lock_wait_s),
-            ):
+            with plain_errors("a subscription was validated"), lease(at.root, purpose="validate"):
                 found += validate_one(store, name, row, session)
         return tuple(found)
 
@@ -315,10 +309,7 @@ class Distributor:
         done = []
         for name, row in subscriptions_of(store, subscriber=subscriber, publication=publication):
             at = Location.of(row.subscriber)
-            with (
-                plain_errors("a subscription was reinitialized"),
-                lease(at, purpose="reinit", wait_s=self.lock_wait_s),
-            ):
+            with plain_errors("a subscription was reinitialized"), lease(at, purpose="reinit"):
                 initialise(store, reader, row, name, replaces=True)
             done.append(row.subscriber)
         return tuple(done)
@@ -339,14 +330,13 @@ class Distributor:
         return cleanup(self.path)
 
 
-@methods_keep_callers_session
-@dataclass(frozen=True)
-class Subscriber:
+@methods_of_caller
+class Subscriber(Caller):
     """A folder that receives articles of a transactional publication."""
 
-    path: Root
-    _: KW_ONLY
-    spark: SparkSession | None = None
+    def __init__(self, path: Root, *, spark: SparkSession | None = None) -> None:
+        super().__init__(spark, 0.0)
+        self.path = path
 
     def read(self, table: str, *, publication: str | None = None) -> DataFrame:
         """Return an article as of the last complete batch: several are consistent with each other.

@@ -197,6 +197,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     | {
         "mergerepl.config.stated",
         "mergerepl.transactional.call_syntax",
+        "mergerepl.calls",
         "mergerepl.logreader",
         "mergerepl.publish.snapshot",
         "mergerepl.publish.steps",
