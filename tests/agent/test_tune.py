@@ -63,6 +63,7 @@ def rows(table: Path, version: int | None = None) -> pa.Table:
     return read.toArrow().sort_by("id")
 
 
+@pytest.mark.slow
 def test_tables_of_every_kind_keep_their_rows_and_sync_on(pair: Pair) -> None:
     hq, north = pair.folder / "hq", pair.folder / "north"
     kinds = [name for name in KINDS if (hq / name).exists()]

@@ -14,7 +14,7 @@ from pyspark.sql import SparkSession
 from mergerepl.delta.log import head_version
 from tests.bad_inputs.conftest import message_of, run
 
-pytestmark = pytest.mark.spark
+pytestmark = [pytest.mark.spark, pytest.mark.slow]
 
 PLACE = "a b#c%d&e=f büro ☃ it's"
 ARTICLES: list[dict[str, Any]] = [

@@ -106,6 +106,7 @@ def test_inv_24_an_older_copy_that_was_written_to_since_is_refused(
     assert {(1, "captured", 1.0), (2, "applied", 2.0), (4, "newest", 4.0)} < site.rows("north", "orders")
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(900)
 def test_inv_24_a_table_that_is_partitioned_again_has_only_its_changed_rows_changed(
     spark: SparkSession, replica_dir: Path

@@ -244,6 +244,7 @@ def test_the_cursor_of_a_quiet_table_keeps_up_with_the_shortest_retention(
     assert load.apply().to_lsn is None
 
 
+@pytest.mark.slow
 def test_a_paused_source_is_named(load: Load, wait: Callable[[Path, int], None]) -> None:
     runner, arguments = (
         CliRunner(),

@@ -53,7 +53,7 @@ def bounds(monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, int] | None]:
     return found
 
 
-@pytest.fixture(params=[pytest.param("wanted", marks=pytest.mark.slow), "all"])
+@pytest.fixture(params=["wanted", "all"])
 def of_newest(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Read of the newest runs the wanted rows or, as for many rows, all."""
     if request.param == "wanted":
@@ -82,6 +82,7 @@ def of_newest(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -
     assert missing == [0, 2]
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("of_newest")
 def test_rows_are_continued_from_the_newest_run_that_has_them(
     spark: SparkSession, replica_dir: Path, bounds: list[tuple[int, int] | None]

@@ -40,6 +40,7 @@ def hanging(conflicts: DataFrame, _: mergerepl.ResolverContext) -> DataFrame:
     return conflicts
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(900)
 def test_a_function_of_the_agent_decides(
     spark: SparkSession, replica_dir: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

@@ -134,10 +134,9 @@ def notes(window: Window, table: str) -> dict[int, str | None]:
 COMMON = ("renamed_after_deltalake", "overwritten_without")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
-    "chosen",
-    [COMMON, pytest.param(tuple({**FOLLOWED, **REFUSED}.keys() - {*COMMON}), marks=pytest.mark.slow)],
-    ids=["common", "others"],
+    "chosen", [COMMON, tuple({**FOLLOWED, **REFUSED}.keys() - {*COMMON})], ids=["common", "others"]
 )
 def test_each_commit_is_read_under_its_own_columns_and_a_refused_table_stops_no_other(
     spark: SparkSession, replica_dir: Path, chosen: tuple[str, ...]

@@ -68,6 +68,7 @@ def test_a_database_put_back_to_an_older_copy_serves_no_consumer_of_the_newer(
         restored.consumer(token=token).enumerate()
 
 
+@pytest.mark.slow
 def test_purges_keep_what_the_slowest_consumer_needs(spark: SparkSession, replica_dir: Path) -> None:
     tracking = tracked(replica_dir, dict.fromkeys(range(6), "old"))
     slow, quick = tracking.consumer("slow"), tracking.consumer("quick")

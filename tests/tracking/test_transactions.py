@@ -29,6 +29,7 @@ def documented(window: Window) -> tuple[dict[int, str], dict[int, str]]:
     return notes_of(window.inserts("orders")), notes_of(window.updates("orders"))
 
 
+@pytest.mark.slow
 def test_five_transactions_end_out_of_sequence(spark: SparkSession, replica_dir: Path) -> None:
     """The worked example of the documentation; then an abort, at rest; then what the printed queries make of it."""
     tracking = tracked(replica_dir)
@@ -112,6 +113,7 @@ def test_a_transaction_sees_its_snapshot_and_its_own_writes(spark: SparkSession,
     assert contexts == dict.fromkeys((1, 4), "a0eebc99-9c0b-4ef8-bb6d-6bb9bd380a11")
 
 
+@pytest.mark.slow
 def test_what_fails_aborts_and_changes_nothing(spark: SparkSession, replica_dir: Path) -> None:
     spark.sql(
         f"CREATE TABLE delta.`{replica_dir}/orders` (id BIGINT, note VARCHAR(5), n INT NOT NULL DEFAULT 7, `a.b` STRING) "

@@ -43,6 +43,7 @@ def next_job(spark: SparkSession) -> int:
     return int(max(spark.sparkContext.statusTracker().getJobIdsForGroup("costs")))
 
 
+@pytest.mark.slow
 def test_a_batch_takes_few_jobs_and_rewrites_the_files_of_its_keys(spark: SparkSession, feed: Path) -> None:
     hq, north = feed.parent / "hq" / "items", feed.parent / "north" / "items"
     for qty in ("7", "8"):
