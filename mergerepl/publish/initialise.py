@@ -13,7 +13,7 @@ from pyspark.sql import DataFrame
 
 from mergerepl.changes import ROWGUID
 from mergerepl.delta.layout import clustering_columns
-from mergerepl.delta.marks import SETUP, CommitMark
+from mergerepl.delta.marks import SETUP
 from mergerepl.delta.metadata import CDF_PROPERTY
 from mergerepl.delta.properties import (
     folder_properties,
@@ -51,7 +51,7 @@ from mergerepl.spark.in_memory import Kept
 from mergerepl.spark.session import require_utc
 from mergerepl.store.location import Location
 from mergerepl.systables import catalog
-from mergerepl.systables.catalog import ArticleRow, SubscriptionRow, SubscriptionState, relations
+from mergerepl.systables.catalog import ArticleRow, SubscriptionState, relations
 from mergerepl.systables.replinfo import ReplicaInfo
 
 MOST_NAMED = 5
@@ -60,242 +60,196 @@ MOST_NAMED = 5
 def initialise(
     run: ApplyRun, subscription: Subscription, subid: str, artids: Sequence[str] | None = None
 ) -> None:
-    """Initialise a new subscriber, or (given `artids`) new articles at an active one.
+    """Initialise a new subscriber, or (given `artids`) new articles at an active one."""
+    _Initialisation(run, subscription, subid, artids).carry_out()
 
-    Reads the publisher's rows again, since earlier steps wrote them.
-    """
-    publisher = read_replica(run.publisher)
-    row = next(row for row in relations(publisher.subscriptions) if row.subid == subid)
-    root = Location.of(subscription.subscriber)
-    articles = [a for a in publisher.articles_of(run.pubid) if artids is None or a.artid in artids]
-    mark = initialise_mark(subid, "create", row.replid)
-    failpoint("initialise.begin")
-    _prepare(run, publisher, row, articles, root, mark)
-    failpoint("initialise.after_system_tables")
-    tables = {}
-    kept = Kept()
-    try:
-        only = rows_of_partition(run, publisher, row, [article.nickname for article in articles], kept)
-        for article in articles:
-            run.progress.step("copy", article=article.name)
-            version, table_id = _article(
-                run, subscription, publisher, article, root, mark, only.get(article.nickname)
-            )
-            tables[article.nickname] = root / article.source_table, version, table_id
-            failpoint("initialise.after_article")
-        nicknames = [article.nickname for article in articles]
-        published = Replica(run.publisher).articles
-        give_metadata(
-            run,
-            publisher,
-            nicknames,
-            root,
-            row.replnickname,
-            initialise_mark(subid, "metadata", row.replid),
-            only={
+
+class _Initialisation:
+    """The articles that a subscriber gets, with the publisher's rows, read again since earlier steps wrote them."""
+
+    def __init__(
+        self, run: ApplyRun, subscription: Subscription, subid: str, artids: Sequence[str] | None
+    ) -> None:
+        self.run = run
+        self.publisher = read_replica(run.publisher)
+        self.row = next(row for row in relations(self.publisher.subscriptions) if row.subid == subid)
+        self.root = Location.of(subscription.subscriber)
+        self.is_adopted = subscription.sync_type is SyncType.NONE
+        self.is_new = artids is None
+        published = self.publisher.articles_of(run.pubid)
+        self.articles = [each for each in published if artids is None or each.artid in artids]
+        self.mark = initialise_mark(subid, "create", self.row.replid)
+
+    def carry_out(self) -> None:
+        run, root, row = self.run, self.root, self.row
+        failpoint("initialise.begin")
+        self.prepare()
+        failpoint("initialise.after_system_tables")
+        tables = {}
+        kept = Kept()
+        try:
+            only = self.rows_of_partition(kept)
+            for article in self.articles:
+                run.progress.step("copy", article=article.name)
+                version, table_id = self.make_table(article, only.get(article.nickname))
+                tables[article.nickname] = root / article.source_table, version, table_id
+                failpoint("initialise.after_article")
+            guids = {
                 article.nickname: with_rowguid(only[article.nickname], article).select(ROWGUID)
-                for article in published
+                for article in Replica(run.publisher).articles
                 if article.nickname in only
-            },
+            }
+            mark = initialise_mark(row.subid, "metadata", row.replid)
+            give_metadata(run, self.publisher, list(tables), root, row.replnickname, mark, only=guids)
+        finally:
+            kept.release()
+        note_captured(root, tables)
+        failpoint("initialise.after_captured")
+        control = Replica(root).control
+        if self.is_new:
+            self.enter_publication()
+        artids = {article.artid for article in self.articles}
+        control.replace_where(catalog.ARTICLES, self.articles, artid=artids)
+        failpoint("initialise.after_articles")
+        if self.is_new:
+            self.enter_subscription()
+
+    def rows_of_partition(self, kept: Kept) -> dict[int, DataFrame]:
+        """Return the subscriber's rows of filtered articles, by tablenick, at their captured versions."""
+        spark, replica = self.run.spark, Replica(self.run.publisher)
+        publication = filtered_publication(replica, self.run.pubid)
+        if publication is None:
+            return {}
+        require_scratch_outside(spark, replica, self.run.pubid, Location.of(self.row.subscriber_server))
+        mine = [group for group in publication.groups if group.partition_id == self.row.partition_id]
+        groups = group_rows(spark, mine)
+        base = base_rows(spark, replica, publication.articles, self.publisher.captured)
+        nickname_of = {name: article.nickname for name, article in publication.articles.items()}
+        nicknames = {article.nickname for article in self.articles} & {*publication.tablenicks}
+        wanted = [name for name, nickname in nickname_of.items() if nickname in nicknames]
+        found = partition_rows(publication, groups, base, kept, wanted)
+        return {nickname_of[name]: rows for name, rows in found.items()}
+
+    def prepare(self) -> None:
+        """Drop the tables of an unfinished run, and create the missing system tables."""
+        run, row, root = self.run, self.row, self.root
+        drop_unfinished([root / article.source_table for article in self.articles], row.subid)
+        if row.status == SubscriptionState.INACTIVE and not self.is_shared(read_replica(root)):
+            drop_unfinished_replica(root, row.subid)
+        images = {article.nickname: self.fields(article) for article in self.articles}
+        state = read_replica(root)
+        if state.info is None:
+            info = ReplicaInfo(repid=row.replid, replnickname=row.replnickname, root=str(root))
+            create_replica(root, info, images, retention=run.retention, mark=self.mark)
+        else:
+            Replica(root).require_unedited()
+            # A former subscriber may have articles that the publication no longer has.
+            published = {article.artid for article in self.publisher.articles_of(run.pubid)}
+            gone = [article for article in state.articles_of(run.pubid) if article.artid not in published]
+            forget_metadata(run, state, [article.nickname for article in (*self.articles, *gone)])
+            add_image_columns(lambda: run.spark, root, images)
+        for article in self.articles:
+            create_conflict_table(
+                root,
+                article.conflict_table,
+                images[article.nickname],
+                spark_of=lambda: run.spark,
+                retention=run.retention,
+                mark=self.mark,
+            )
+
+    def is_shared(self, subscriber: ReplicaState) -> bool:
+        """True if a replica also belongs to a publication other than the one that created it.
+
+        Another one may have joined while the first was unfinished: the replica has its metadata and conflicts too.
+        """
+        row = self.row
+        pubids = {each.pubid for each in subscriber.subscriptions}
+        pubids |= {each.pubid for each in subscriber.articles}
+        return not pubids <= {row.pubid} or any(
+            each.replid == row.replid and each.subid != row.subid and each.is_active
+            for each in self.publisher.subscriptions
         )
-    finally:
-        kept.release()
-    note_captured(root, tables)
-    failpoint("initialise.after_captured")
-    if artids is None:
-        _enter_publication(run, publisher, root)
-    _enter_articles(articles, root)
-    failpoint("initialise.after_articles")
-    if artids is None:
-        _enter_subscription(run, publisher, row, root)
+
+    def fields(self, article: ArticleRow) -> list[Field]:
+        """Return the columns in the order of publication, which identifies them in images.
+
+        Raises: PublicationError.
+        """
+        table = open_table(self.publisher.root / article.source_table)
+        fields = {field["name"]: field for field in table.fields}
+        if not fields.keys() >= set(article.published_columns):
+            raise columns_changed(article, table)
+        return [fields[name] for name in article.published_columns]
+
+    def make_table(self, article: ArticleRow, only: DataFrame | None) -> tuple[int, str]:
+        """Create or check one article's table; return its captured version and its id."""
+        run = self.run
+        source = open_table(self.publisher.root / article.source_table)
+        _require_utc(run, article, source)
+        captured = self.publisher.captured[article.nickname]
+        target = self.root / article.source_table
+        if self.is_adopted:
+            table = open_table(target)
+            _require_utc(run, article, table)
+            mark = run.mark(f"publish {article.name} at {self.root}")
+            version = set_properties(run.spark, table, missing_properties(table, run.retention), mark)
+            failpoint("initialise.after_adopt")
+            # Again: both tables may have been written to since the plan was made.
+            check_same_rows(run, article, source, captured, table, version)
+            return version, table.metadata.table_id
+        columns = list(article.published_columns)
+        properties = {
+            CDF_PROPERTY: "true",
+            **retention_properties(source.properties, run.retention),
+            **folder_properties(source),
+        }
+        new = replica_table(
+            source,
+            columns,
+            properties,
+            clustering=clustering_columns(run.spark, source),
+            is_computable=partial(is_computable, run.spark, source, columns),
+        )
+        table_id = create_table(target, new, self.mark)
+        failpoint("initialise.after_create")
+        version = copy_rows(
+            run.spark,
+            source.path,
+            captured,
+            target,
+            columns=columns,
+            partition_columns=new.partition_columns,
+            transaction=Transaction(self.mark.session, 1, replace(self.mark, step=f"{SETUP}:rows")),
+            only=only,
+        )
+        # A commit between the two is a user's write, which is captured later.
+        return (version if version == 1 else 0), table_id
+
+    def enter_publication(self) -> None:
+        """Write the publication's row at a new subscriber; replaces the old row of a former subscriber."""
+        run, control = self.run, Replica(self.root).control
+        publications = control.rows(catalog.PUBLICATIONS)
+        former = next((row for row in publications if row.pubid == run.pubid), None)
+        number = len(publications) + 1 if former is None else former.publication_number
+        row = publication_row(run.publication, run.pubid, number, publisher_replid=self.publisher.repid)
+        row = replace(row, status=1, definition=definition(run.publication, with_subscriptions=False))
+        if row != former:
+            control.replace_where(catalog.PUBLICATIONS, [row], pubid=run.pubid)
+
+    def enter_subscription(self) -> None:
+        """Write the subscriber's two rows of the subscription, then make the publisher's active: the commit point."""
+        assert self.publisher.info is not None
+        pubid = self.run.pubid
+        there, here = last_generation(self.run.publisher, pubid), last_generation(self.root, pubid)
+        itself, other = rows_at_subscriber(self.publisher.info, self.row)
+        other = replace(other, recgen=there[0], recguid=there[1], sentgen=here[0], sentguid=here[1])
+        Replica(self.root).control.replace_where(catalog.SUBSCRIPTIONS, [itself, other], pubid=pubid)
         failpoint("initialise.before_active")
-        _activate(run, root, subid)
+        change = {"sentgen": there[0], "sentguid": there[1], "recgen": here[0], "recguid": here[1]}
+        change |= {"status": SubscriptionState.ACTIVE}
+        update_rows(self.run.publisher, catalog.SUBSCRIPTIONS, change, subid=self.row.subid)
         failpoint("initialise.after_active")
-
-
-def rows_of_partition(
-    run: ApplyRun, publisher: ReplicaState, row: SubscriptionRow, nicknames: Sequence[int], kept: Kept
-) -> dict[int, DataFrame]:
-    """Return a subscriber's rows (`row`) of filtered articles, by tablenick, at their captured versions."""
-    replica = Replica(run.publisher)
-    publication = filtered_publication(replica, run.pubid)
-    if publication is None:
-        return {}
-    require_scratch_outside(run.spark, replica, run.pubid, Location.of(row.subscriber_server))
-    mine = [group for group in publication.groups if group.partition_id == row.partition_id]
-    groups = group_rows(run.spark, mine)
-    base = base_rows(run.spark, replica, publication.articles, publisher.captured)
-    nickname_of = {name: article.nickname for name, article in publication.articles.items()}
-    wanted = [
-        name
-        for name, nickname in nickname_of.items()
-        if nickname in nicknames and nickname in publication.tablenicks
-    ]
-    found = partition_rows(publication, groups, base, kept, wanted)
-    return {nickname_of[name]: rows for name, rows in found.items()}
-
-
-def _prepare(
-    run: ApplyRun,
-    publisher: ReplicaState,
-    row: SubscriptionRow,
-    articles: Sequence[ArticleRow],
-    root: Location,
-    mark: CommitMark,
-) -> None:
-    """Drop the tables of an unfinished run, and create the missing system tables."""
-    drop_unfinished([root / article.source_table for article in articles], row.subid)
-    if row.status == SubscriptionState.INACTIVE and not _is_shared(publisher, read_replica(root), row):
-        drop_unfinished_replica(root, row.subid)
-    images = {article.nickname: _fields(publisher, article) for article in articles}
-    state = read_replica(root)
-    if state.info is None:
-        info = ReplicaInfo(repid=row.replid, replnickname=row.replnickname, root=str(root))
-        create_replica(root, info, images, retention=run.retention, mark=mark)
-    else:
-        Replica(root).require_unedited()
-        # A former subscriber may have articles that the publication no longer has.
-        published = {article.artid for article in publisher.articles_of(run.pubid)}
-        gone = [article for article in state.articles_of(run.pubid) if article.artid not in published]
-        forget_metadata(run, state, [article.nickname for article in (*articles, *gone)])
-        add_image_columns(lambda: run.spark, root, images)
-    for article in articles:
-        create_conflict_table(
-            root,
-            article.conflict_table,
-            images[article.nickname],
-            spark_of=lambda: run.spark,
-            retention=run.retention,
-            mark=mark,
-        )
-
-
-def _is_shared(publisher: ReplicaState, subscriber: ReplicaState, row: SubscriptionRow) -> bool:
-    """True if a replica also belongs to a publication other than the one that created it.
-
-    Another one may have joined while the first was unfinished: the replica has its metadata and conflicts too.
-    """
-    pubids = {each.pubid for each in subscriber.subscriptions}
-    pubids |= {each.pubid for each in subscriber.articles}
-    return not pubids <= {row.pubid} or any(
-        each.replid == row.replid and each.subid != row.subid and each.is_active
-        for each in publisher.subscriptions
-    )
-
-
-def _fields(publisher: ReplicaState, article: ArticleRow) -> list[Field]:
-    """Return the columns in the order of publication, which identifies them in images.
-
-    Raises: PublicationError.
-    """
-    table = open_table(publisher.root / article.source_table)
-    fields = {field["name"]: field for field in table.fields}
-    if not fields.keys() >= set(article.published_columns):
-        raise columns_changed(article, table)
-    return [fields[name] for name in article.published_columns]
-
-
-def _article(
-    run: ApplyRun,
-    subscription: Subscription,
-    publisher: ReplicaState,
-    article: ArticleRow,
-    root: Location,
-    mark: CommitMark,
-    only: DataFrame | None,
-) -> tuple[int, str]:
-    """Create or check one article's table; return its captured version and its id."""
-    source = open_table(publisher.root / article.source_table)
-    require_utc(run.spark, article.name, source.path, source.metadata.timestamp_partitions)
-    captured = publisher.captured[article.nickname]
-    if subscription.sync_type is SyncType.NONE:
-        return _adopt(run, article, source, captured, root)
-    target = root / article.source_table
-    columns = list(article.published_columns)
-    properties = {
-        CDF_PROPERTY: "true",
-        **retention_properties(source.properties, run.retention),
-        **folder_properties(source),
-    }
-    new = replica_table(
-        source,
-        columns,
-        properties,
-        clustering=clustering_columns(run.spark, source),
-        is_computable=partial(is_computable, run.spark, source, columns),
-    )
-    table_id = create_table(target, new, mark)
-    failpoint("initialise.after_create")
-    version = copy_rows(
-        run.spark,
-        source.path,
-        captured,
-        target,
-        columns=columns,
-        partition_columns=new.partition_columns,
-        transaction=Transaction(mark.session, 1, replace(mark, step=f"{SETUP}:rows")),
-        only=only,
-    )
-    # A commit between the two is a user's write, which is captured later.
-    return (version if version == 1 else 0), table_id
-
-
-def _enter_publication(run: ApplyRun, publisher: ReplicaState, root: Location) -> None:
-    """Write the publication's row at a new subscriber; replaces the old row of a former subscriber."""
-    control = Replica(root).control
-    publications = control.rows(catalog.PUBLICATIONS)
-    former = next((row for row in publications if row.pubid == run.pubid), None)
-    number = len(publications) + 1 if former is None else former.publication_number
-    row = publication_row(run.publication, run.pubid, number, publisher_replid=publisher.repid)
-    row = replace(row, status=1, definition=definition(run.publication, with_subscriptions=False))
-    if row != former:
-        control.replace_where(catalog.PUBLICATIONS, [row], pubid=run.pubid)
-
-
-def _enter_articles(articles: Sequence[ArticleRow], root: Location) -> None:
-    artids = {article.artid for article in articles}
-    Replica(root).control.replace_where(catalog.ARTICLES, articles, artid=artids)
-
-
-def _enter_subscription(run: ApplyRun, publisher: ReplicaState, row: SubscriptionRow, root: Location) -> None:
-    """Write the subscriber's own rows of the subscription: one for itself, one for the publisher."""
-    assert publisher.info is not None
-    at_publisher = last_generation(run.publisher, run.pubid)
-    here = last_generation(root, run.pubid)
-    itself, other = rows_at_subscriber(publisher.info, row)
-    other = replace(other, recgen=at_publisher[0], recguid=at_publisher[1], sentgen=here[0], sentguid=here[1])
-    Replica(root).control.replace_where(catalog.SUBSCRIPTIONS, [itself, other], pubid=run.pubid)
-
-
-def _activate(run: ApplyRun, root: Location, subid: str) -> None:
-    """Make the publisher's subscription row active: the commit point of an initialisation."""
-    at_publisher = last_generation(run.publisher, run.pubid)
-    at_subscriber = last_generation(root, run.pubid)
-    change = {
-        "status": SubscriptionState.ACTIVE,
-        "sentgen": at_publisher[0],
-        "sentguid": at_publisher[1],
-        "recgen": at_subscriber[0],
-        "recguid": at_subscriber[1],
-    }
-    update_rows(run.publisher, catalog.SUBSCRIPTIONS, change, subid=subid)
-
-
-def _adopt(
-    run: ApplyRun, article: ArticleRow, source: TableState, source_version: int, root: Location
-) -> tuple[int, str]:
-    """Turn the table's feed on, compare its rows, and return its captured version and its id.
-
-    Raises: As `check_same_rows`.
-    """
-    table = open_table(root / article.source_table)
-    _require_utc(run, article, table)
-    mark = run.mark(f"publish {article.name} at {root}")
-    version = set_properties(run.spark, table, missing_properties(table, run.retention), mark)
-    failpoint("initialise.after_adopt")
-    # Again: both tables may have been written to since the plan was made.
-    check_same_rows(run, article, source, source_version, table, version)
-    return version, table.metadata.table_id
 
 
 def check_same_rows(

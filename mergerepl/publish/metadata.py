@@ -46,11 +46,12 @@ def give_metadata(
     nickname: int,
     mark: CommitMark,
     *,
-    only: Mapping[int, DataFrame] | None = None,
+    only: Mapping[int, DataFrame],
 ) -> None:
     """Copy the publisher's metadata of some articles to the subscriber at `root`, which has `nickname`.
 
-    Writes nothing if the publisher has no metadata. `only` as in `_copy_metadata`.
+    Writes nothing if the publisher has no metadata. `only` has, by tablenick, the rowguids to copy without tombstones;
+    other articles are copied whole.
     """
     theirs = _closed_generations(publisher, nicknames)
     if not theirs:
@@ -60,17 +61,27 @@ def give_metadata(
     info = subscriber.info()
     numbers = _numbers(theirs, subscriber.genhistory(), info.last_generation)
     seq = next_seq(root, info.last_seq)
-    _copy_metadata(
-        run.spark,
-        publisher.root,
-        root,
-        nicknames,
-        generations=numbers,
-        through_seq_inclusive=publisher.info.last_seq,
-        seq=seq,
-        transaction=Transaction(RUN_APP_ID, seq, mark),
-        only=only,
-    )
+    through = publisher.info.last_seq
+    latest = _latest(run.spark, publisher.root, nicknames, through)
+    # One run at the subscriber: the current rows of contents and tombstone, under its own numbers.
+    for table, names in ((contents.NAME, contents.TABLE.names), (tombstone.NAME, tombstone.TABLE.names)):
+        rows = _runs(run.spark, publisher.root, table, nicknames, through)
+        current = rows.join(latest, [TABLENICK, ROWGUID, SEQ], "left_semi")
+        if only:
+            current = _only(current, only, is_tombstone=table == tombstone.NAME)
+        values = {
+            **{name: F.col(name) for name in names},
+            # cleanup may have removed a generation from genhistory; the row then has no generation
+            GENERATION: F.coalesce(_renumbered(F.col(GENERATION), numbers), F.lit(0).cast("bigint")),
+            MARKER: F.lit(mark.session),
+            SEQ: F.lit(seq).cast("bigint"),
+        }
+        if BORN_GENERATION in values:
+            values[BORN_GENERATION] = _renumbered(F.col(BORN_GENERATION), numbers)
+        images = [F.col(row_column(each)) for each in nicknames]
+        copied = current.select(*(value.alias(name) for name, value in values.items()), *images)
+        append(copied, root / FOLDER / table, Transaction(RUN_APP_ID, seq, mark))
+        failpoint("initialise.between_appends")
     failpoint("initialise.after_metadata")
     now = datetime.now(UTC)
     received = [
@@ -82,45 +93,6 @@ def give_metadata(
     subscriber.append_generations(received, seq=seq)
     failpoint("initialise.after_genhistory")
     change_info(root, last_seq=seq, last_generation=max(info.last_generation, *numbers.values()))
-
-
-def _copy_metadata(
-    spark: SparkSession,
-    publisher: Location,
-    subscriber: Location,
-    tablenicks: Sequence[int],
-    *,
-    generations: Mapping[int, int],
-    through_seq_inclusive: int,
-    seq: int,
-    transaction: Transaction,
-    only: Mapping[int, DataFrame] | None = None,
-) -> None:
-    """Append the current contents and tombstone rows of some articles to a subscriber's, as one run.
-
-    `generations` maps the publisher's generation numbers to the subscriber's. `through_seq_inclusive` is the
-    publisher's last committed run, `seq` the run at the subscriber; `transaction` marks the two commits. `only` has, by
-    tablenick, the rowguids to copy without tombstones; other articles are copied whole.
-    """
-    latest = _latest(spark, publisher, tablenicks, through_seq_inclusive)
-    for table, names in ((contents.NAME, contents.TABLE.names), (tombstone.NAME, tombstone.TABLE.names)):
-        rows = _runs(spark, publisher, table, tablenicks, through_seq_inclusive)
-        current = rows.join(latest, [TABLENICK, ROWGUID, SEQ], "left_semi")
-        if only:
-            current = _only(current, only, is_tombstone=table == tombstone.NAME)
-        values = {
-            **{name: F.col(name) for name in names},
-            # cleanup may have removed a generation from genhistory; the row then has no generation
-            GENERATION: F.coalesce(_renumbered(F.col(GENERATION), generations), F.lit(0).cast("bigint")),
-            MARKER: F.lit(transaction.mark.session),
-            SEQ: F.lit(seq).cast("bigint"),
-        }
-        if BORN_GENERATION in values:
-            values[BORN_GENERATION] = _renumbered(F.col(BORN_GENERATION), generations)
-        images = [F.col(row_column(nickname)) for nickname in tablenicks]
-        copied = current.select(*(value.alias(name) for name, value in values.items()), *images)
-        append(copied, subscriber / FOLDER / table, transaction)
-        failpoint("initialise.between_appends")
 
 
 def _runs(

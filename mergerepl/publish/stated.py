@@ -15,8 +15,7 @@ from mergerepl.delta.types import Field, ddl_of
 from mergerepl.errors import PUBLISH_AGAIN, PublicationError
 from mergerepl.filters.publication_filters import NO_FILTERS, PublicationFilters
 from mergerepl.model.publication import Article, Publication
-from mergerepl.publish.check_article import check_article, published_fields
-from mergerepl.publish.check_resolver import check_resolver
+from mergerepl.publish.check_article import check_article, check_resolver, published_fields
 from mergerepl.publish.filters import PUBLISH_AGAIN as FILTER_AGAIN
 from mergerepl.publish.filters import (
     Values,

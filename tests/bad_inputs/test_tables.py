@@ -9,7 +9,7 @@ import pytest
 
 from mergerepl.config import project_file as config
 from mergerepl.errors import PublicationError
-from mergerepl.publish.check_paths import check_places
+from mergerepl.publish.apply import check_places
 from mergerepl.store.lease import LOCK_FILE
 from mergerepl.systables.table import FOLDER
 from tests.bad_inputs.conftest import Refused, run

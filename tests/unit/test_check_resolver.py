@@ -5,7 +5,7 @@ import pytest
 from mergerepl.errors import PublicationError
 from mergerepl.model.publication import Article, Tracking
 from mergerepl.model.resolvers import ResolverInfo
-from mergerepl.publish.check_resolver import check_resolver
+from mergerepl.publish.check_article import check_resolver
 
 TYPES = {
     "id": "int",

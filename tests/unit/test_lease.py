@@ -13,7 +13,7 @@ import pytest
 import mergerepl
 from mergerepl.errors import ApplyError, EngineLostError, LeaseError
 from mergerepl.model.publication import Article, Publication, Subscription
-from mergerepl.publish.check_paths import check_places
+from mergerepl.publish.apply import check_places
 from mergerepl.store import lease as leases
 from mergerepl.store.lease import LOCK_FILE, holder, lease, record_jvm, replica_root
 
