@@ -121,6 +121,9 @@ def keys_of(type_: str) -> set[str]:
 def test_every_configuration_key_is_described():
     named = set(re.findall(r"\w+", read("configuration.md")))
     assert keys_of("merge") - named == set()
+    for type_, title in (("cdc", "A captured folder"), ("tracking", "A tracked folder")):
+        section = read("configuration.md").split(f"\n## {title}\n")[1].split("\n## ")[0]
+        assert keys_of(type_) - {"type"} <= set(re.findall(r"`(\w+)`", section)), type_
 
 
 def test_every_key_of_a_transactional_file_is_described():
