@@ -7,7 +7,8 @@ from mergerepl.filters.clause import Clause, ClauseError, SessionFunction, funct
 from mergerepl.filters.parse import parse_filter, parse_on
 from mergerepl.model import refused_pairs
 from mergerepl.model.article_graph import CircleError, parents_first
-from mergerepl.model.publication import Publication, Subscription
+from mergerepl.model.publication import ConflictLogging, Publication, Subscription, SyncType
+from mergerepl.model.resolvers import CUSTOM, RESOLVERS
 
 Path = tuple[str | int, ...]
 """The keys that lead to a value of the file, such as ("articles", 0, "filter")."""
@@ -40,6 +41,8 @@ def _problems(publication: Publication) -> Iterator[tuple[Path, str]]:
     yield from _of_joins(publication)
     yield from _of_options(publication)
     yield from _of_values(publication, filters)
+    if filters or publication.joins:
+        yield from _unsupported(publication)
     if not publication.allow_partition_realignment:
         yield ("allow_partition_realignment",), refused_pairs.FILTERED_STAYING.says()
 
@@ -83,6 +86,27 @@ def _of_options(publication: Publication) -> Iterator[tuple[Path, str]]:
                         options=chosen, parent=join.parent, of_parent=of_parent
                     ),
                 )
+
+
+def _unsupported(publication: Publication) -> Iterator[tuple[Path, str]]:
+    """Yield settings that row filters exclude."""
+    filtered = {article.name for article in publication.articles if article.filter is not None}
+    filtered |= {join.article for join in publication.joins}
+    for index, join in enumerate(publication.joins):
+        if join.parent not in filtered:
+            yield ("joins", index, "parent"), refused_pairs.FILTERED_PARENT.says(parent=join.parent)
+    for index, article in enumerate(publication.articles):
+        path: Path = ("articles", index, "resolver")
+        # An unknown resolver is refused with the article's table.
+        if article.resolver in RESOLVERS and RESOLVERS[article.resolver].rejects is not None:
+            yield path, refused_pairs.FILTERED_ONE_WAY.says(resolver=article.resolver)
+        if article.resolver == CUSTOM:
+            yield path, refused_pairs.FILTERED_CUSTOM.says()
+    if (logging := publication.conflict_logging) is not ConflictLogging.PUBLISHER:
+        yield ("conflict_logging",), refused_pairs.FILTERED_LOGGING.says(logging=logging)
+    for index, subscription in enumerate(publication.subscriptions):
+        if subscription.sync_type is SyncType.NONE:
+            yield ("subscriptions", index, "sync_type"), refused_pairs.FILTERED_SYNC_TYPE.says()
 
 
 def _of_values(publication: Publication, filters: Mapping[str, Clause]) -> Iterator[tuple[Path, str]]:

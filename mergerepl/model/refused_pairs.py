@@ -81,36 +81,36 @@ FILTERED_ONE_WAY: Final = RefusedPair(
     _FILTERS,
     _ONE_WAY + ", in any article",
     "another resolver, or a publication of its own",
-    "Article '{article}' has the resolver '{resolver}', which this version does not support together with row filters. "
-    "Name another resolver, or publish the article without filters.",
+    "is '{resolver}', which this version does not support together with row filters: name another one, or publish the "
+    "article without filters",
 )
 FILTERED_CUSTOM: Final = RefusedPair(
     _FILTERS,
     "`resolver: custom`, in any article",
     "another resolver, or a publication of its own",
-    "Article '{article}' has a resolver of your own, which this version does not support together with row filters. "
-    "Name another resolver, or publish the article without filters.",
+    "is one of your own, which this version does not support together with row filters: name another one, or publish the "
+    "article without filters",
 )
 FILTERED_LOGGING: Final = RefusedPair(
     _FILTERS,
     "`conflict_logging: subscriber`, `both`",
     "`conflict_logging: publisher`",
-    "Publication '{publication}' has row filters and `conflict_logging: {logging}`: the losing row of a conflict may lie "
-    "outside of its subscriber's partition. Keep conflicts at the publisher.",
+    "is {logging}, and the publication has row filters: the losing row of a conflict may lie outside of its subscriber's "
+    "partition. Keep conflicts at the publisher",
 )
 FILTERED_SYNC_TYPE: Final = RefusedPair(
     _FILTERS,
     "`sync_type: none`",
     "`sync_type: automatic`",
-    "Subscriber '{subscriber}' has `sync_type: none`, which this version does not support together with row filters. Let "
-    "`apply` copy its rows (`sync_type: automatic`).",
+    "is none, which this version does not support together with row filters: let `apply` copy the rows "
+    "(`sync_type: automatic`)",
 )
 FILTERED_PARENT: Final = RefusedPair(
     "`joins`",
     "a parent with neither a `filter` nor a join",
     "a filter of the parent, or no join",
-    "Article '{article}' has a join with '{parent}', which has neither a filter nor a join: all of its rows belong to "
-    "every subscriber. Give '{parent}' a filter, or take the join out.",
+    "is '{parent}', which has neither a filter nor a join: all of its rows belong to every subscriber. Give it a filter, "
+    "or take the join out",
 )
 FILTERED_DIRECTION: Final = RefusedPair(
     _FILTERS,

@@ -13,8 +13,7 @@ from mergerepl.filters.prepare import prepared, uncastable
 from mergerepl.filters.publication_filters import NO_FILTERS, JoinFilter, PublicationFilters
 from mergerepl.filters.stated import NO_OVERLAP, value_of
 from mergerepl.model import refused_pairs
-from mergerepl.model.publication import Article, ConflictLogging, Publication, Subscription, SyncType
-from mergerepl.model.resolvers import CUSTOM, RESOLVERS
+from mergerepl.model.publication import Article, Publication, Subscription
 from mergerepl.publish.check_article import published_fields
 from mergerepl.systables.catalog import PublicationRow
 
@@ -180,42 +179,6 @@ def check_filters_unchanged(
                 f"Article '{article}' was published {_said(one)} and is {_said(other)} in the file. Put that back; "
                 f"or {PUBLISH_AGAIN}.",
                 article=article,
-            )
-
-
-def check_supported(publication: Publication, filters: PublicationFilters) -> None:
-    """Refuse settings of a publication with row filters that are not supported yet.
-
-    Raises: PublicationError.
-    """
-    for join in filters.joins:
-        if not filters.is_filtered(join.parent):
-            raise PublicationError(
-                refused_pairs.FILTERED_PARENT.says(article=join.article, parent=join.parent),
-                article=join.article,
-            )
-    for article in publication.articles:
-        if RESOLVERS[article.resolver].rejects is not None:
-            raise PublicationError(
-                refused_pairs.FILTERED_ONE_WAY.says(article=article.name, resolver=article.resolver),
-                article=article.name,
-            )
-        if article.resolver == CUSTOM:
-            raise PublicationError(
-                refused_pairs.FILTERED_CUSTOM.says(article=article.name), article=article.name
-            )
-    if publication.conflict_logging is not ConflictLogging.PUBLISHER:
-        raise PublicationError(
-            refused_pairs.FILTERED_LOGGING.says(
-                publication=publication.name, logging=publication.conflict_logging
-            ),
-            publication=publication.name,
-        )
-    for subscription in publication.subscriptions:
-        if subscription.sync_type is SyncType.NONE:
-            raise PublicationError(
-                refused_pairs.FILTERED_SYNC_TYPE.says(subscriber=subscription.subscriber),
-                subscriber=subscription.subscriber,
             )
 
 

@@ -21,7 +21,6 @@ from mergerepl.publish.filters import (
     Values,
     check_filters_unchanged,
     check_no_overlap,
-    check_supported,
     check_values,
     filters_of,
     stored_filters,
@@ -230,8 +229,6 @@ def _filters(publication: Publication, stored: Stored, new: Sequence[NewArticle]
                 f"subscribers have no partition yet. Take the filter out; or {FILTER_AGAIN}.",
                 publication=publication.name,
             )
-    if filters != NO_FILTERS:
-        check_supported(publication, filters)
     return filters
 
 

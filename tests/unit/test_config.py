@@ -150,7 +150,7 @@ def test_a_byte_order_mark_is_ignored(folder):
 
 
 def test_keys_that_yaml_takes_for_booleans_are_text(folder):
-    lines = ORDERS + "  - {name: lines, key: [line]}\n"
+    lines = "articles:\n  - {name: orders, key: [id], filter: x = 1}\n  - {name: lines, key: [line]}\n"
     text = f"{HEAD}{lines}joins:\n  - {{article: lines, parent: orders, on: 'orders.x = lines.x'}}\n"
     assert load(folder, text).joins == (Join("lines", "orders", "orders.x = lines.x"),)
 
