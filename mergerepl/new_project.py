@@ -253,13 +253,13 @@ def _transactional(root: Location) -> _Root:
 
 def _captured(root: Location) -> _Root:
     from mergerepl.cdc.apply import check_table
-    from mergerepl.cdc.database import Database
-    from mergerepl.cdc.instances import help_change_data_capture
+    from mergerepl.cdc.instances import instances_of
+    from mergerepl.cdc.tables import CdcTables
     from mergerepl.model.folders import TableCapture
 
     stated: dict[str, list[dict[str, Any]]] = {}
-    if Database(root).is_enabled:
-        for each in help_change_data_capture(str(root)):
+    if CdcTables(root).is_enabled:
+        for each in instances_of(CdcTables(root)):
             in_root = each.source_schema == "dbo"
             table = each.source_table if in_root else f"{each.source_schema}/{each.source_table}"
             item: dict[str, Any] = {"table": table}
@@ -271,7 +271,7 @@ def _captured(root: Location) -> _Root:
 
     def check(item: dict[str, Any], state: TableState) -> None:
         key = item.get("key")
-        check_table(Database(root), TableCapture(item["table"], None if key is None else tuple(key)))
+        check_table(CdcTables(root), TableCapture(item["table"], None if key is None else tuple(key)))
 
     return _Root(root, stated, check)
 

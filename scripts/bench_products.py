@@ -30,7 +30,7 @@ class Tracked:
             table = f"delta.`{folder / 'orders'}`"
             spark.sql(f"ALTER TABLE {table} SET TBLPROPERTIES ('delta.enableDeletionVectors' = 'true')")
         self.tracking = mergerepl.ChangeTracking(folder)
-        self.tracking.enable_tracking("orders", key="id")
+        self.tracking.enable("orders", key="id")
         self.reader = self.tracking.consumer("bench")
         self.rows = rows
 
@@ -99,23 +99,23 @@ def append_row(table: Path, number: int) -> None:
 
 def capture_thousand(root: Path) -> None:
     """Scan once, for 1,000 updated rows."""
-    assert (done := cdc.scan(root)).rows == 2000, done
+    assert (done := cdc.Database(root).capture()).rows == 2000, done
 
 
 def captures(spark: SparkSession, rounds: int, warm_up: int) -> None:
     """Time idle scans, scans of 1,000 changes in tables of two sizes, and one scan of 1,000 commits."""
     with tempfile.TemporaryDirectory() as name:
         root, tables = Path(name), 50
-        cdc.enable_db(root)
+        database = cdc.Database(root)
         for number in range(tables):
             append_row(root / f"t{number}", 0)
-            cdc.enable_table(root, f"t{number}")
-        idle_ms = [1000 * timed(partial(cdc.scan, root)) / tables for _ in range(3 + rounds)][3:]
+            database.enable(f"t{number}")
+        idle_ms = [1000 * timed(database.capture) / tables for _ in range(3 + rounds)][3:]
         print(f"| idle scan, a source of {tables} | {statistics.median(idle_ms):.1f} ms | | | 10 ms |")
         for number in range(1000):
             append_row(root / "t0", number)
         before = next_job(spark)
-        seconds = timed(partial(cdc.scan, root))
+        seconds = timed(database.capture)
         jobs = next_job(spark) - before - 1
         print(f"| 1,000 commits in one cycle | {seconds:.1f} s | {jobs} Spark jobs | | |")
     with tempfile.TemporaryDirectory() as name:
@@ -125,8 +125,7 @@ def captures(spark: SparkSession, rounds: int, warm_up: int) -> None:
             root = Path(name) / str(rows)
             # Files of one size: a table that grows gets more of them.
             write_table(spark, root / "orders", rows, rows // 250_000)
-            cdc.enable_db(root)
-            cdc.enable_table(root, "orders", index="id")
+            cdc.Database(root).enable("orders", key="id")
         for number in range(warm_up + rounds):
             for at, rows in enumerate(sizes):
                 root = Path(name) / str(rows)

@@ -12,9 +12,8 @@ from dataclasses import replace
 
 from mergerepl import roots
 from mergerepl.agents.agent_socket import LOG, last_line, open_log
-from mergerepl.cdc.consumer import is_shared
-from mergerepl.cdc.database import Database
-from mergerepl.cdc.job_rows import LOG_READER, new_job
+from mergerepl.cdc.jobs import LOG_READER, new_job
+from mergerepl.cdc.tables import CdcTables, is_shared
 from mergerepl.errors import ConfigurationError, LeaseError, StoreError
 from mergerepl.logreader.positions import has_log_reader, read_state
 from mergerepl.model.cdc import AgentStatus, Job
@@ -34,10 +33,10 @@ _FOR_PUBLICATIONS = replace(new_job("", LOG_READER, {}), job_id="")
 """The log reader job of a log read only for publications: no table has it without capture instances. It always runs."""
 
 
-def jobs_of(database: Database) -> list[Job]:
+def jobs_of(database: CdcTables) -> list[Job]:
     """Return the jobs of a folder, by type. No Spark."""
     found: list[Job] = []
-    # Between its steps `disable_db` leaves a folder without tables.
+    # Between its steps `disable` leaves a folder without tables.
     if database.is_enabled and database.control.exists(CDC_JOBS):
         found = sorted(database.control.rows(CDC_JOBS), key=lambda job: job.job_type)
         if database.instances():

@@ -13,11 +13,10 @@ from functools import cached_property
 
 from mergerepl.agents.control import DISTRIBUTE, SYNC, distributes, jobs_of, replication_jobs, syncs
 from mergerepl.agents.loop import CaptureState, CleanupState, Repeated, Timer, run_until_stopped
-from mergerepl.cdc.capture import log_reader, run_cycles
+from mergerepl.cdc.capture import run_cycles
 from mergerepl.cdc.cleaning import cleanup
-from mergerepl.cdc.database import Database, database_at
-from mergerepl.cdc.job_rows import CAPTURE, CLEANUP, LOG_READER
-from mergerepl.cdc.jobs import stop_job
+from mergerepl.cdc.jobs import CAPTURE, CLEANUP, LOG_READER, Jobs
+from mergerepl.cdc.tables import CdcTables, tables_at
 from mergerepl.errors import MergeReplError, Transient
 from mergerepl.logreader.log_reader import LogReader
 from mergerepl.model.cdc import Job, JobEvent
@@ -65,7 +64,7 @@ def run_reported(root: Location, job: str, work: Callable[[], tuple[str, bool]],
 class DatabaseJobs:
     """The jobs of one database. The log reader is kept between runs, so that it reads only changed parts again."""
 
-    database: Database
+    database: CdcTables
     report: Report
     is_asked_to_stop: Callable[[], bool]
     capture: CaptureState = field(default_factory=CaptureState)
@@ -76,7 +75,7 @@ class DatabaseJobs:
     @cached_property
     def reader(self) -> LogReader:
         """The log reader of the capture job."""
-        return log_reader(self.database, wait_s=_LOCK_WAIT_S, is_long_running=True)
+        return LogReader(self.database.root, None, _LOCK_WAIT_S, is_long_running=True)
 
     def look(self) -> None:
         """Run the due jobs. A folder whose jobs cannot be read is reported once; the others go on."""
@@ -119,7 +118,7 @@ class DatabaseJobs:
         )
         if not job.continuous:
             # As in the original, the job has ended: it runs again when it is started again.
-            stop_job(self.database.root, job.job_type, of_start=job.starts, lock_wait_s=_LOCK_WAIT_S)
+            Jobs(self.database).stop(job.job_type, of_start=job.starts)
         paused = "".join(f" Paused: {why}" for why in done.paused.values())
         if not done.transactions and not done.paused:
             return "", False
@@ -130,7 +129,7 @@ class DatabaseJobs:
         return self.is_asked_to_stop() or job is None or job.requested != "started"
 
     def _cleanup(self) -> tuple[str, bool]:
-        done = cleanup(self.database.root, lock_wait_s=_LOCK_WAIT_S)
+        done = cleanup(self.database)
         failed = "".join(f" {name} failed: {why}" for name, why in done.failed.items())
         is_silent = not (done.rows or failed)
         return "" if is_silent else f"change rows removed {sum(done.rows.values()):,}.{failed}", False
@@ -189,7 +188,7 @@ def run(
     """
     from mergerepl.spark import session as engine
 
-    databases = [database_at(root) for root in roots]
+    databases = [tables_at(root, lock_wait_s=_LOCK_WAIT_S) for root in roots]
     with ExitStack() as stack:
         for each in databases:
             stack.enter_context(lease(each.root, purpose="agent", file=AGENT_LOCK))

@@ -8,18 +8,15 @@ from dataclasses import dataclass, replace
 from datetime import timedelta
 from functools import partial
 
-from mergerepl.cdc.capture import held, log_reader
-from mergerepl.cdc.consumer import NAME, is_shared
-from mergerepl.cdc.database import Database, database_at
-from mergerepl.cdc.enabling import DEFAULT_LOG_RETENTION, enable_db
-from mergerepl.cdc.instances import disable_table, enable_table, help_instance
-from mergerepl.cdc.job_rows import CAPTURE, LOG_READER, STARTED, changed_job, new_job
-from mergerepl.cdc.new_instance import NewInstance, article_key, check_key, checked, source_of
+from mergerepl.cdc.instances import FILES_KEPT, check_stated, disable, enable, enable_empty, instances_of
+from mergerepl.cdc.jobs import CAPTURE, LOG_READER, STARTED, changed_job, new_job
+from mergerepl.cdc.new_instance import NewInstance, check_key
 from mergerepl.cdc.refusals import CdcUsageError
+from mergerepl.cdc.tables import NAME, CdcTables, held, is_shared, tables_at
 from mergerepl.delta.marks import CommitMark
 from mergerepl.delta.properties import FILE_RETENTION, interval_text, retention_properties, set_properties
 from mergerepl.delta.tables import open_table
-from mergerepl.logreader.log_reader import LogReader, key_of, refuse_other_key
+from mergerepl.logreader.log_reader import LogReader
 from mergerepl.logreader.positions import LogState, has_log_reader, read_state, save_state
 from mergerepl.model.cdc import CaptureInstance, Job
 from mergerepl.model.folders import Capture, TableCapture
@@ -33,7 +30,7 @@ from mergerepl.systables.cdc import CDC_JOBS
 class ApplyRun:
     """One run of `apply` for a captured folder."""
 
-    database: Database
+    database: CdcTables
     reader: LogReader
 
 
@@ -67,8 +64,8 @@ def apply_capture(
     Raises: CdcUsageError, CdcError, LogReaderError (nothing was changed); ScanInProgressError, LeaseError (run again).
     """
     started = time.monotonic()
-    database = database_at(capture.root)
-    reader = log_reader(database, wait_s=60.0)
+    database = tables_at(capture.root, lock_wait_s=60.0)
+    reader = LogReader(database.root, None, database.lock_wait_s)
     state = read_state(database.log) if has_log_reader(database.log) else None
     run = ApplyRun(database, reader)
     steps = difference(capture, _read_stored(database, state))
@@ -79,19 +76,15 @@ def apply_capture(
     return ApplyResult(database.root.name, tuple(step.plan for step in steps), dry_run, took)
 
 
-def _read_stored(database: Database, state: LogState | None) -> Stored:
+def _read_stored(database: CdcTables, state: LogState | None) -> Stored:
     if state is None or not database.is_enabled:
         return Stored()
     kept = state.database.file_retention
     return Stored(
         True,
         [
-            StoredInstance(
-                state.sources[each.source_object_id].source_path,
-                help_instance(database, each.capture_instance),
-                each.on_gap,
-            )
-            for each in database.instances()
+            StoredInstance(state.sources[each.source_object_id].source_path, instance, each.on_gap)
+            for each, instance in zip(database.instances(), instances_of(database), strict=True)
         ],
         database.control.rows(CDC_JOBS),
         is_shared(state),
@@ -196,8 +189,7 @@ def _jobs(stated: Capture, stored: Stored) -> Iterator[Step[ApplyRun]]:
 
 
 def _enable(log_retention: timedelta | None, run: ApplyRun) -> None:
-    kept = DEFAULT_LOG_RETENTION if log_retention is None else interval_text(log_retention)
-    enable_db(run.database.root, log_retention=kept)
+    enable_empty(run.database, FILES_KEPT if log_retention is None else log_retention)
 
 
 def _change_retention(kept: timedelta, run: ApplyRun) -> None:
@@ -219,53 +211,42 @@ def _change_retention(kept: timedelta, run: ApplyRun) -> None:
         save_state(run.reader.control, replace(state, database=database))
 
 
-def check_table(database: Database, stated: TableCapture) -> tuple[NewInstance, bool]:
-    """Check a table by its log; return its instance as it would be, and whether the log is read already.
+def check_table(database: CdcTables, stated: TableCapture) -> tuple[NewInstance, bool]:
+    """Check a table by its log; return its instance as it would be, and whether its capture begins.
 
     Raises: CdcUsageError, CdcError, LogReaderError.
     """
-    reader = log_reader(database)
+    reader = LogReader(database.root)
     state = read_state(reader.control) if has_log_reader(reader.control) else None
-    consumers = reader.consumers
-    wanted = checked(
-        database,
-        state,
-        *source_of(stated.table, "dbo"),
-        capture_instance=stated.name,
-        supports_net_changes=stated.net,
-        index=stated.key,
-        captured=stated.columns,
-        published=lambda path: (
-            (key_of(state, consumers, path) if state is not None else ()) or article_key(database.root, path)
-        ),
+    return check_stated(
+        *(database, reader, state, stated.table),
+        key=stated.key,
+        columns=stated.columns,
+        name=stated.name,
+        net=stated.net,
     )
-    if state is not None:
-        refuse_other_key(state, consumers, wanted.path, wanted.key)
-    known = None if state is None else state.source_at(wanted.path)
-    return wanted, known is not None and NAME in known.consumers
 
 
 def _check_rows(stated: TableCapture, run: ApplyRun) -> None:
-    wanted, is_read = check_table(run.database, stated)
-    if wanted.key and not is_read:
+    wanted, is_new = check_table(run.database, stated)
+    if wanted.key and is_new:
         check_key(run.reader.spark(), wanted)
 
 
 def _enable_table(stated: TableCapture, run: ApplyRun) -> None:
-    enable_table(
-        run.database.root,
+    enable(
+        run.database,
         stated.table,
-        capture_instance=stated.name,
-        supports_net_changes=stated.net,
-        index=stated.key,
-        captured_column_list=stated.columns,
+        name=stated.name,
+        net=stated.net,
+        key=stated.key,
+        columns=stated.columns,
         on_gap=stated.on_gap,
-        lock_wait_s=60.0,
     )
 
 
 def _disable_table(path: str, name: str, run: ApplyRun) -> None:
-    disable_table(run.database.root, path, capture_instance=name, lock_wait_s=60.0)
+    disable(run.database, path, name, keeps_root=True)
 
 
 def _change_job(job_type: str, given: Mapping[str, object], run: ApplyRun) -> None:

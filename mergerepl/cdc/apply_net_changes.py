@@ -1,4 +1,4 @@
-"""`apply_changes`: net changes into a Delta table, exactly once (cdc.md 10)."""
+"""`Instance.load`: net changes into a Delta table, exactly once (cdc.md 10)."""
 
 import os
 import shlex
@@ -11,21 +11,13 @@ from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from mergerepl import roots
-from mergerepl.cdc.database import Database, database_at
 from mergerepl.cdc.lsn_times import checked_lsn, entry_of
 from mergerepl.cdc.monitoring import source_status
 from mergerepl.cdc.net_rows import ALL
 from mergerepl.cdc.new_instance import SYSTEM_FOLDERS
-from mergerepl.cdc.queries import (
-    keys_twice,
-    net_of,
-    open_window,
-    reading_session,
-    refuse_twice,
-    snapshot,
-    with_rows_at_end,
-)
-from mergerepl.cdc.refusals import CdcError, CdcUsageError, LsnRangeError
+from mergerepl.cdc.queries import keys_twice, net_of, open_window, refuse_twice, snapshot, with_rows_at_end
+from mergerepl.cdc.refusals import NOTHING, CdcError, CdcUsageError, LsnRangeError
+from mergerepl.cdc.tables import CdcTables
 from mergerepl.cdc.target import Position, Target, after_cycle, fit_columns, misfits_of
 from mergerepl.delta.batch_end import left_at
 from mergerepl.delta.marks import CommitMark
@@ -50,7 +42,6 @@ from mergerepl.logreader.lsn import Lsn
 from mergerepl.logreader.plan import BEGIN
 from mergerepl.logreader.positions import read_state
 from mergerepl.model.cdc import AppliedChanges
-from mergerepl.model.later import answers_later
 from mergerepl.rows.images import all_true
 from mergerepl.rows.sql import quote
 from mergerepl.spark.errors import plain_errors
@@ -64,56 +55,30 @@ _TWICE = "mergerepl: a row that is new is there"
 """The error that a MERGE raises before it commits, if the target has a row that the window inserts."""
 
 
-@answers_later("cdc", CdcUsageError.later)
-def apply_changes(
-    database: str | os.PathLike[str],
+def load(
+    tables: CdcTables,
     instance: str,
     target: str | os.PathLike[str],
-    consumer: str,
     *,
-    keys: Sequence[str] | None = None,
-    initial: bool = True,
-    restart: bool = False,
-    spark: SparkSession | None = None,
-    lock_wait_s: float = 0.0,
+    consumer: str,
+    key: Sequence[str] | None,
+    initial: bool,
+    restart: bool,
 ) -> AppliedChanges:
-    """Bring a Delta table to the newest state of an instance: one MERGE of its net changes, exactly once.
-
-    The consumer's position lies in the target's folder. Repeating a run that died changes nothing twice. The first run
-    fills the target, new or empty, from a snapshot.
-
-    Args:
-        database: The folder.
-        instance: Name of the capture instance.
-        target: The table to keep; created if missing. It has the captured columns, and may have more.
-        consumer: Name of this consumer: each has its own position.
-        keys: The columns that identify a row, for an instance without a key; by default the instance's.
-        initial: Fill a target without a position from a snapshot. Else its rows are kept, and changes are applied from
-            start_lsn on.
-        restart: Replace the rows of the target by those of a snapshot, in one commit, and go on from there.
-        spark: The Spark session; by default the running one, or an embedded one.
-        lock_wait_s: Seconds to wait for others that hold the target's folder.
-
-    Returns: What was applied; `paused` and `unread_commits` describe changes that are not captured yet.
-
-    Raises: CdcUsageError for a wrong parameter or a target that cannot be used or hold every value; LsnRangeError 313 if
-        cleanup passed the position; CdcError 22838 if a key has two rows, 22859 if the target or the database was
-        replaced; CommitConflictError if another writer won the commit: run again.
-    """
+    """Bring a Delta table to the newest state of an instance, as `Instance.load` says."""
     if not consumer or not consumer.replace("-", "").replace("_", "").isalnum():
         raise CdcUsageError.bad_parameter(
             22990, "consumer", consumer, "a name has letters, digits, - and _ only"
         )
     if restart and not initial:
         raise CdcUsageError.bad_parameter(22990, "restart and initial=False", True, "choose one of them")
-    found = database_at(database)
-    chosen = found.instance(instance)
+    chosen = tables.instance(instance)
     path = Location.of(roots.parse(os.fspath(target)))
-    _check_place(found, path)
-    key = _key(found, chosen, keys)
-    own = f" --keys {shlex.quote(','.join(keys))}" if keys and not found.key(chosen.object_id) else ""
-    command = f"mergerepl cdc apply {shlex.quote(str(found.root))} {chosen.capture_instance} {shlex.quote(str(path))}"
-    database_id = read_state(found.log).database.database_id
+    _check_place(tables, path)
+    columns = _key(tables, chosen, key)
+    own = f" --keys {shlex.quote(','.join(key))}" if key and not tables.key(chosen.object_id) else ""
+    command = f"mergerepl cdc apply {shlex.quote(str(tables.root))} {chosen.capture_instance} {shlex.quote(str(path))}"
+    database_id = read_state(tables.log).database.database_id
     again = f"{command} --consumer {consumer}{own}"
     aim = Target(path, database_id, consumer, again, chosen.source_object_id)
     make_folder(path.parent)
@@ -121,24 +86,25 @@ def apply_changes(
     with (
         plain_errors("changes were applied"),
         lease(
-            path.parent if root == path else root, purpose=f"cdc apply of '{consumer}'", wait_s=lock_wait_s
+            path.parent if root == path else root,
+            purpose=f"cdc load of '{consumer}'",
+            wait_s=tables.lock_wait_s,
         ),
     ):
-        done = _applied(found, chosen, aim, key, initial=initial, restart=restart, spark=spark)
-    state = source_status(found, chosen)
+        done = _applied(tables, chosen, aim, columns, initial=initial, restart=restart)
+    state = source_status(tables, chosen)
     paused = None if state.status == "active" else str(state.reason)
     return replace(done, paused=paused, unread_commits=state.unread_commits)
 
 
 def _applied(
-    database: Database,
+    database: CdcTables,
     instance: ChangeTable,
     aim: Target,
     key: tuple[str, ...],
     *,
     initial: bool,
     restart: bool,
-    spark: SparkSession | None,
 ) -> AppliedChanges:
     known = None if restart else aim.position()
     begins = known is None
@@ -148,10 +114,10 @@ def _applied(
         left = left_at(aim.path, head_version(aim.path))
         known = Position(Lsn(instance.start_lsn), left, is_shared=True)
     if known is None:
-        return _filled(database, instance, aim, key, reading_session(spark), restart=restart)
+        return _filled(database, instance, aim, key, restart=restart)
     position, since = aim.caught_up(known)
     if position.from_lsn is None:
-        return _filled(database, instance, aim, key, reading_session(spark), restart=False)
+        return _filled(database, instance, aim, key, restart=False)
     try:
         to_lsn = checked_lsn(database, instance, None)
         from_lsn = _from_lsn(database, instance, position.from_lsn)
@@ -167,16 +133,23 @@ def _applied(
             if position != known:
                 aim.save(position)
             return AppliedChanges(str(aim.path), None, None, foreign_commits=len(since.foreign))
-        session = reading_session(spark)
-        done = _merged(database, instance, aim, key, from_lsn, to_lsn, position, session, begins=begins)
+        done = _merged(database, instance, aim, key, from_lsn, to_lsn, position, begins=begins)
         return replace(done, foreign_commits=len(since.foreign))
     except LsnRangeError as error:
         if error.reason == "below_low":
-            raise error.passed_target(str(aim.path), aim.command) from error
+            raise LsnRangeError(
+                f"Capture instance '{instance.capture_instance}': changes that '{aim.path}' lacks were cleaned up, or were "
+                f"made before the instance began again: the low end is {Lsn(instance.start_lsn)} now. {NOTHING} Replace "
+                f"its rows by a snapshot: `{aim.command} --restart`; or name a new or empty table.",
+                reason=error.reason,
+                capture_instance=instance.capture_instance,
+                low=error.low,
+                high=error.high,
+            ) from error
         raise
 
 
-def _from_lsn(database: Database, instance: ChangeTable, stored: Lsn) -> Lsn:
+def _from_lsn(database: CdcTables, instance: ChangeTable, stored: Lsn) -> Lsn:
     """Return the beginning of a window.
 
     A low end that cleanup moved to the very next LSN removed nothing in between. A low end where the source began again
@@ -191,7 +164,7 @@ def _from_lsn(database: Database, instance: ChangeTable, stored: Lsn) -> Lsn:
     return stored if instance.source_object_id in begun else low
 
 
-def _check_place(database: Database, path: Location) -> None:
+def _check_place(database: CdcTables, path: Location) -> None:
     """Check that a target is a separate table.
 
     Raises: CdcUsageError.
@@ -203,7 +176,7 @@ def _check_place(database: Database, path: Location) -> None:
         raise CdcUsageError.bad_parameter(22990, "target", str(path), "it is another table than a source")
 
 
-def _key(database: Database, instance: ChangeTable, keys: Sequence[str] | None) -> tuple[str, ...]:
+def _key(database: CdcTables, instance: ChangeTable, keys: Sequence[str] | None) -> tuple[str, ...]:
     own = tuple(row.column_name for row in database.key(instance.object_id))
     if own and (keys is None or sorted(keys) == sorted(own)):
         return own
@@ -218,16 +191,11 @@ def _key(database: Database, instance: ChangeTable, keys: Sequence[str] | None) 
 
 
 def _filled(
-    database: Database,
-    instance: ChangeTable,
-    aim: Target,
-    key: tuple[str, ...],
-    spark: SparkSession,
-    *,
-    restart: bool,
+    database: CdcTables, instance: ChangeTable, aim: Target, key: tuple[str, ...], *, restart: bool
 ) -> AppliedChanges:
     """Fill a target from a snapshot in one commit, then note the position: a new or empty one, or any (`restart`)."""
-    first = snapshot(database.root, instance.capture_instance, spark=spark)
+    spark = database.spark
+    first = snapshot(database, instance)
     refuse_twice(instance, first.rows, key)
     transaction = aim.transaction(first.lsn.scan_cycle, begins=True)
     keeps_columns = True
@@ -280,24 +248,25 @@ def _filled(
 
 
 def _merged(
-    database: Database,
+    database: CdcTables,
     instance: ChangeTable,
     aim: Target,
     key: tuple[str, ...],
     from_lsn: Lsn,
     to_lsn: Lsn,
     position: Position,
-    spark: SparkSession,
     *,
     begins: bool,
 ) -> AppliedChanges:
     """Apply a window, in one commit if it has rows, then note the position."""
     transaction = aim.transaction(to_lsn.scan_cycle, begins=begins)
+    spark = database.spark
     fit_columns(database, instance, aim.path, lambda: spark, aim.command)
     has_lost = False
     with marked_session(spark, transaction) as session:
-        window = open_window(database, instance.capture_instance, from_lsn, to_lsn, session)
-        rows = keep_in_memory(net_of(database, window, key, ALL))
+        of_session = database.in_session(session)
+        window = open_window(of_session, instance.capture_instance, from_lsn, to_lsn)
+        rows = keep_in_memory(net_of(of_session, window, key, ALL))
 
         def merge() -> None:
             nonlocal has_lost
@@ -317,7 +286,7 @@ def _merged(
                 doubtful = rows.alias("n").where(f"{quote(OPERATION)} = {INSERT}")
                 doubtful = doubtful.join(known.alias("d"), _same_key(key, "n", "d"), "left_semi")
                 doubtful = doubtful.select(*map(quote, (*key, START_LSN, SEQVAL)))
-                settled = with_rows_at_end(database, window, rows, doubtful, key, ALL)
+                settled = with_rows_at_end(of_session, window, rows, doubtful, key, ALL)
                 _merge(session, settled, aim.path, key, window.captured, is_strict=False)
 
         try:

@@ -5,16 +5,14 @@ either has the rows in its opened version, or is refused.
 """
 
 import logging
-import os
 from collections.abc import Iterator
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 
-from mergerepl.cdc.capture import held, log_reader
-from mergerepl.cdc.database import Database, database_at
-from mergerepl.cdc.job_rows import CLEANUP, RETENTION_MIN, THRESHOLD, check_parameters
+from mergerepl.cdc.jobs import CLEANUP, RETENTION_MIN, THRESHOLD, check_parameters
 from mergerepl.cdc.lsn_times import entry_of, lsn_of_text, version_through
 from mergerepl.cdc.refusals import CdcError, CdcUsageError
+from mergerepl.cdc.tables import CdcTables
 from mergerepl.delta.sql_text import quoted, timestamp_literal
 from mergerepl.delta.tables import count_rows, open_table, remove_unused_files
 from mergerepl.errors import MergeReplError
@@ -41,32 +39,14 @@ CLEANUP_FAILED = 22852
 _MOST_AHEAD = timedelta(days=1)
 
 
-def cleanup(
-    database: str | os.PathLike[str],
-    *,
-    retention: int | None = None,
-    threshold: int | None = None,
-    lock_wait_s: float = 0.0,
-) -> CleanupResult:
-    """Remove change rows that are older than the retention, counted back from the newest LSN, from all instances.
-
-    Args:
-        database: The folder.
-        retention: Minutes; by default those of the cleanup job (4,320: three days).
-        threshold: Rows that one statement removes at most, except where a file has more; by default the job's (5,000).
-        lock_wait_s: Seconds to wait for a scan that holds the log.
-
-    Raises: CdcUsageError if the database is not enabled or a parameter is wrong; CdcError 22852 if the newest LSN is more
-        than a day ahead of this machine's clock; ScanInProgressError (22903).
-    """
-    found = database_at(database)
+def cleanup(found: CdcTables, *, retention: int | None = None, threshold: int | None = None) -> CleanupResult:
+    """Remove change rows that are older than the retention from all instances, as `Database.cleanup` says."""
     found.require_enabled()
     job = next((row for row in found.control.rows(CDC_JOBS) if row.job_type == CLEANUP), None)
     minutes = retention if retention is not None else (job and job.retention) or RETENTION_MIN
     most = threshold if threshold is not None else (job and job.threshold) or THRESHOLD
     check_parameters(retention=minutes, threshold=most)
-    reader = log_reader(found, wait_s=lock_wait_s)
-    with plain_errors("change tables were cleaned up"), held(reader, "cdc cleanup"):
+    with plain_errors("change tables were cleaned up"), found.held("cdc cleanup") as reader:
         checked_state(reader)
         done = _cleaned_up(found, minutes, most)
         found.control.change_where(CDC_JOBS, {"last_run": datetime.now(UTC)}, job_type=CLEANUP)
@@ -76,7 +56,7 @@ def cleanup(
     return done
 
 
-def _cleaned_up(found: Database, minutes: int, most: int) -> CleanupResult:
+def _cleaned_up(found: CdcTables, minutes: int, most: int) -> CleanupResult:
     newest = found.newest_entry()
     if newest is None:
         return CleanupResult(None)
@@ -109,32 +89,13 @@ def _cleaned_up(found: Database, minutes: int, most: int) -> CleanupResult:
     return _cleaned(found, instances, most, mark)
 
 
-def cleanup_change_table(
-    database: str | os.PathLike[str],
-    instance: str,
-    low_water_mark: bytes | str | None = None,
-    threshold: int = THRESHOLD,
-    *,
-    lock_wait_s: float = 0.0,
+def cleanup_instance(
+    found: CdcTables, instance: str, low_water_mark: bytes | str | None, threshold: int
 ) -> CleanupResult:
-    """Raise the low end of one instance's interval, and remove the change rows below it.
-
-    Args:
-        database: The folder.
-        instance: Name of the capture instance.
-        low_water_mark: The new low end: the LSN of a transaction. It is lowered to the smallest LSN of its time. None
-            removes only the rows below the present one.
-        threshold: Rows that one statement removes at most, except where a file has more.
-        lock_wait_s: Seconds to wait for a scan that holds the log.
-
-    Raises: CdcUsageError 22985 if the instance does not exist, 22964 if no transaction has this LSN, 22957 if it lies
-        outside the instance's interval; ScanInProgressError (22903).
-    """
-    found = database_at(database)
+    """Raise the low end of one instance's interval, and remove the rows below it, as `Instance.cleanup` says."""
     check_parameters(threshold=threshold)
     found.instance(instance)
-    reader = log_reader(found, wait_s=lock_wait_s)
-    with plain_errors("a change table was cleaned up"), held(reader, "cdc cleanup"):
+    with plain_errors("a change table was cleaned up"), found.held("cdc cleanup") as reader:
         checked_state(reader)
         chosen = found.instance(instance)
         if low_water_mark is not None:
@@ -144,7 +105,7 @@ def cleanup_change_table(
         return _cleaned(found, [chosen], threshold, Lsn(chosen.start_lsn))
 
 
-def _low_water_mark(database: Database, instance: ChangeTable, asked: Lsn) -> Lsn:
+def _low_water_mark(database: CdcTables, instance: ChangeTable, asked: Lsn) -> Lsn:
     entry = entry_of(database, asked)
     if entry is None:
         allowed = "it is the LSN of an entry of lsn_time_mapping"
@@ -160,7 +121,7 @@ def _low_water_mark(database: Database, instance: ChangeTable, asked: Lsn) -> Ls
     return max(Lsn(first[0].start_lsn), Lsn(instance.start_lsn))
 
 
-def _raise_low(database: Database, marks: dict[int, Lsn]) -> list[ChangeTable]:
+def _raise_low(database: CdcTables, marks: dict[int, Lsn]) -> list[ChangeTable]:
     """Raise the low ends, with the versions of the sources just before them, in one commit. Returns the instances."""
     before = database.instances()
     after = []
@@ -176,7 +137,7 @@ def _raise_low(database: Database, marks: dict[int, Lsn]) -> list[ChangeTable]:
     return after
 
 
-def _has_below(database: Database, instances: list[ChangeTable], newest: bytes) -> bool:
+def _has_below(database: CdcTables, instances: list[ChangeTable], newest: bytes) -> bool:
     lows = {each.object_id: Lsn(each.start_lsn) for each in instances}
     tables = ((database.change_table(each), lows[each.object_id]) for each in instances)
     if any(next(_statements(table, low, THRESHOLD), None) is not None for table, low in tables):
@@ -189,7 +150,7 @@ def _unused(instances: list[ChangeTable], newest: bytes) -> str:
     return f"start_lsn < X'{low.hex()}'"
 
 
-def _cleaned(database: Database, instances: list[ChangeTable], threshold: int, mark: Lsn) -> CleanupResult:
+def _cleaned(database: CdcTables, instances: list[ChangeTable], threshold: int, mark: Lsn) -> CleanupResult:
     """Remove the change rows below the low ends, then the rows of lsn_time_mapping that all instances have passed."""
     rows: dict[str, int] = {}
     failed: dict[str, str] = {}
@@ -216,7 +177,7 @@ def _cleaned(database: Database, instances: list[ChangeTable], threshold: int, m
     return CleanupResult(mark, rows, entries, failed)
 
 
-def _note(database: Database, failed: dict[str, str]) -> None:
+def _note(database: CdcTables, failed: dict[str, str]) -> None:
     database.log.append(
         ERRORS,
         [

@@ -13,9 +13,9 @@ from pyspark.sql import functions as F
 from pyspark.sql.types import DataType
 
 from mergerepl.cdc.change_rows import change_rows
-from mergerepl.cdc.database import Database
-from mergerepl.cdc.job_rows import fitting_jobs
+from mergerepl.cdc.jobs import fitting_jobs
 from mergerepl.cdc.refusals import CdcError
+from mergerepl.cdc.tables import NAME, CdcTables, is_shared
 from mergerepl.delta import appended
 from mergerepl.delta.marks import CommitMark
 from mergerepl.delta.metadata import STATS_PROPERTY
@@ -61,17 +61,10 @@ from mergerepl.systables.cdc import (
     LsnTime,
 )
 
-NAME = "cdc"
-
-
-def is_shared(state: LogState) -> bool:
-    """True if another product reads the log too: then its log reader reads it, and no capture job."""
-    return any(set(row.consumers) - {NAME} for row in state.sources.values())
-
 
 def consumer_at(root: Location) -> "Capture":
     """Return the consumer of a folder."""
-    return Capture(Database(root))
+    return Capture(CdcTables(root))
 
 
 _NO_TRANSACTION = bytes(10)
@@ -82,7 +75,7 @@ class Capture:
 
     name = NAME
 
-    def __init__(self, database: Database) -> None:
+    def __init__(self, database: CdcTables) -> None:
         self.database = database
 
     # -- wanted sources ------------------------------------------------------------------------------------------------

@@ -1,23 +1,20 @@
-"""Capture instances: begun, ended and shown (cdc.md 1 and 8).
+"""Capture instances: begun, ended and shown; the root that they lie in (cdc.md 1, 4 and 8).
 
 A command takes the root's lock first, where it sets table properties, then the log reader's.
 """
 
-import os
-from collections.abc import Mapping, Sequence
-from dataclasses import asdict
+import uuid
+from collections.abc import Sequence
+from dataclasses import asdict, replace
 from datetime import UTC, datetime, timedelta
 from functools import partial
 from typing import Any
 
-from pyspark.sql import SparkSession
-
-from mergerepl.cdc.capture import held, log_reader, tidied
-from mergerepl.cdc.consumer import NAME, is_shared
-from mergerepl.cdc.database import Database, database_at
-from mergerepl.cdc.job_rows import with_default_jobs
-from mergerepl.cdc.new_instance import DBO, NewInstance, article_key, check_key, checked, names_in, source_of
+from mergerepl.cdc.capture import tidied
+from mergerepl.cdc.jobs import with_default_jobs
+from mergerepl.cdc.new_instance import NewInstance, article_key, check_key, checked, names_in, source_path
 from mergerepl.cdc.refusals import CdcError, CdcUsageError
+from mergerepl.cdc.tables import NAME, CdcTables, is_shared
 from mergerepl.delta.marks import CommitMark
 from mergerepl.delta.metadata import CDF_PROPERTY, GENERATION_EXPRESSION
 from mergerepl.delta.properties import FILE_RETENTION, LOG_RETENTION, retention_properties, set_properties
@@ -26,89 +23,66 @@ from mergerepl.errors import PublicationError
 from mergerepl.failpoints import failpoint
 from mergerepl.logreader.column_changes import added_fields, column_id
 from mergerepl.logreader.consumer import COMPARE, STOP
-from mergerepl.logreader.log_reader import LogReader, key_of, refuse_other_key
-from mergerepl.logreader.lsn import Lsn
-from mergerepl.logreader.plan import Plan
-from mergerepl.logreader.positions import read_state
-from mergerepl.logreader.scan import Begin, begin
+from mergerepl.logreader.log_reader import LogReader, key_of, make_log_reader, refuse_other_key
+from mergerepl.logreader.lsn import Lsn, epoch_of
+from mergerepl.logreader.plan import Plan, redo_log
+from mergerepl.logreader.positions import LogState, has_log_reader, read_state, save_state
+from mergerepl.logreader.recover import recover
+from mergerepl.logreader.scan import Begin, begin, checked_state, leave
 from mergerepl.logreader.sources import metadata_of
 from mergerepl.model.cdc import CapturedColumn, CaptureInstance
-from mergerepl.model.later import answers_later
+from mergerepl.model.durations import parse_duration
 from mergerepl.spark.errors import plain_errors
 from mergerepl.store.lease import lease
-from mergerepl.systables.cdc import CDC_JOBS, CHANGE_TABLES, ChangeTable, IndexColumn
+from mergerepl.store.location import Location
+from mergerepl.store.storage import is_there, remove_leftover, remove_table
+from mergerepl.systables import logreader
+from mergerepl.systables.cdc import CDC_JOBS, CHANGE_TABLES, FOLDER, ChangeTable, IndexColumn
 from mergerepl.systables.logreader import LogReaderRow
+
+FILES_KEPT = "7 days"
+"""How long removed files of captured tables are kept, if the first one states nothing."""
 
 _LOG_KEPT = timedelta(days=30)
 
 
-@answers_later("cdc", CdcUsageError.later)
-def enable_table(
-    database: str | os.PathLike[str],
-    source_name: str,
+def enable(
+    found: CdcTables,
+    table: str,
     *,
-    source_schema: str = DBO,
-    capture_instance: str | None = None,
-    supports_net_changes: bool | None = None,
+    key: Sequence[str] | str | None,
+    columns: Sequence[str] | str | None,
+    name: str | None,
+    net: bool | None,
+    on_gap: str,
     role_name: str | None = None,
-    index: Sequence[str] | str | None = None,
     index_name: str | None = None,
-    captured_column_list: Sequence[str] | str | None = None,
-    on_gap: str = COMPARE,
-    spark: SparkSession | None = None,
-    lock_wait_s: float = 0.0,
-) -> CaptureInstance:
-    """Capture a table: an instance begins.
-
-    Args:
-        database: The folder.
-        source_name: The table's folder; with its schema before it (`bronze/eu/orders`) if `source_schema` is not given.
-        source_schema: The folder below the database that holds the table; `dbo` for the database itself.
-        capture_instance: The instance's name; by default `<schema>_<table>`.
-        supports_net_changes: Whether net changes can be queried; by default True if the table has a key.
-        role_name: Stored and shown only.
-        index: The columns that identify a row: without NULLs and duplicates. A list, or comma-separated names; by default
-            the key of the article that publishes the table.
-        index_name: A name for the key; stored and shown only.
-        captured_column_list: The columns to capture; by default all whose names do not begin with `__sys`.
-        on_gap: How versions without a feed are handled: `compare` or `stop`.
-        spark: The Spark session; by default the running one, or an embedded one.
-        lock_wait_s: Seconds to wait for others that hold the folder.
-
-    Raises: CdcUsageError, with nothing changed; CdcError 22838 for a key with NULLs or duplicates, 22832 if the table's
-        properties cannot be set; ScanInProgressError; LeaseError.
-    """
-    found = database_at(database)
-    found.require_enabled()
+    log_retention: timedelta | str = FILES_KEPT,
+) -> str:
+    """Begin an instance, as `Database.enable` says; the first one enables the root. Returns its name."""
     if on_gap not in (COMPARE, STOP):
         raise CdcUsageError.bad_parameter(22990, "on_gap", on_gap, "it is compare or stop")
-    reader = log_reader(found, spark=spark, wait_s=lock_wait_s)
+    retention = _retention_of(log_retention)
     with (
         plain_errors("a table was enabled for Change Data Capture"),
-        lease(found.root, purpose="cdc enable-table", wait_s=lock_wait_s),
-        held(reader, "cdc enable-table"),
+        lease(found.root, purpose="cdc enable", wait_s=found.lock_wait_s),
+        found.held("cdc enable") as reader,
     ):
-        state = tidied(reader, found)
-        wanted = checked(
-            found,
-            state,
-            *source_of(source_name, source_schema),
-            capture_instance=capture_instance,
-            supports_net_changes=supports_net_changes,
-            index=names_in(index),
-            captured=names_in(captured_column_list),
-            published=lambda path: key_of(state, reader.consumers, path) or article_key(found.root, path),
+        state = tidied(reader, found) if found.is_enabled else _state_of_others(found, reader)
+        wanted, is_new = check_stated(
+            *(found, reader, state, table), key=key, columns=columns, name=name, net=net
         )
-        refuse_other_key(state, reader.consumers, wanted.path, wanted.key)
-        known = state.source_at(wanted.path)
-        if known is None or NAME not in known.consumers:
-            if wanted.key:
-                check_key(reader.spark(), wanted)
+        if is_new and wanted.key:
+            check_key(reader.spark(), wanted)
+        if state is None or not found.is_enabled:
+            enable_root(found, reader, retention)
+            state = checked_state(reader)
+        if is_new:
             _set_properties(reader, wanted, timedelta(seconds=state.database.file_retention or 0))
         if not found.instances():
             default = partial(with_default_jobs, state.database.database_id, is_shared=is_shared(state))
             found.control.edit(CDC_JOBS, default)
-        plan = begin(
+        begin(
             reader,
             NAME,
             [Begin(wanted.path, wanted.schema, wanted.name)],
@@ -117,8 +91,88 @@ def enable_table(
             },
             object_ids=1,
         )
-        del plan
-        return help_instance(found, wanted.instance)
+        return wanted.instance
+
+
+def check_stated(
+    found: CdcTables,
+    reader: LogReader,
+    state: LogState | None,
+    table: str,
+    *,
+    key: Sequence[str] | str | None,
+    columns: Sequence[str] | str | None,
+    name: str | None,
+    net: bool | None,
+) -> tuple[NewInstance, bool]:
+    """Check a table by its log; return its instance as it would be, and whether its capture begins.
+
+    `state` is that of the log reader, if there is one.
+
+    Raises: CdcUsageError, CdcError.
+    """
+    path, consumers = source_path(table), reader.consumers
+    known = None if state is None else state.source_at(path)
+    wanted = checked(
+        found,
+        known,
+        path,
+        name=name,
+        net=net,
+        key=names_in(key),
+        columns=names_in(columns),
+        published=lambda: (state and key_of(state, consumers, path)) or article_key(found.root, path),
+    )
+    if state is not None:
+        refuse_other_key(state, consumers, path, wanted.key)
+    return wanted, known is None or NAME not in known.consumers
+
+
+def _retention_of(stated: timedelta | str) -> timedelta:
+    """Return how long removed files of sources are kept at least.
+
+    Raises: CdcUsageError 22994.
+    """
+    found = parse_duration(stated) if isinstance(stated, str) else stated
+    if found is None or found < timedelta(hours=1):
+        raise CdcUsageError.bad_parameter(
+            22994, "log_retention", stated, "write it as `7 days` or `36 hours`"
+        )
+    return found
+
+
+def enable_empty(found: CdcTables, log_retention: timedelta | str) -> bool:
+    """Enable a root before its first table. Returns False if it was enabled already."""
+    retention = _retention_of(log_retention)
+    with found.held("cdc enable") as reader:
+        if found.is_enabled:
+            return False
+        _state_of_others(found, reader)
+        enable_root(found, reader, retention)
+    return True
+
+
+def enable_root(found: CdcTables, reader: LogReader, retention: timedelta) -> None:
+    """Make the tables of the log reader and of Change Data Capture. The caller holds the log."""
+    make_log_reader(reader, retention)
+    failpoint("cdc.after_log_reader")
+    found.create()
+    failpoint("cdc.after_enable_db")
+
+
+def _state_of_others(found: CdcTables, reader: LogReader) -> LogState | None:
+    """Finish a `disable` that died, then return the state of a log that other products read; None without one."""
+    _leave(found, reader)
+    if not has_log_reader(reader.control) or not read_state(reader.control).sources:
+        return None
+    return checked_state(reader)
+
+
+def _leave(found: CdcTables, reader: LogReader) -> None:
+    """Remove what a root has of Change Data Capture that is not enabled any more."""
+    if has_log_reader(reader.control):
+        leave(reader, NAME)
+    remove_leftover(found.root / FOLDER)
 
 
 def _set_properties(reader: LogReader, wanted: NewInstance, retention: timedelta) -> None:
@@ -202,71 +256,79 @@ def _decided(
     }
 
 
-def disable_table(
-    database: str | os.PathLike[str],
-    source_name: str,
-    *,
-    source_schema: str = DBO,
-    capture_instance: str,
-    lock_wait_s: float = 0.0,
-) -> list[str]:
-    """End an instance of a table, or `all`: its change table is removed with all its rows. Returns the names.
-
-    Raises: CdcUsageError if the table has none; ScanInProgressError.
-    """
-    found = database_at(database)
-    found.require_enabled()
-    reader = log_reader(found, wait_s=lock_wait_s)
-    with plain_errors("a capture instance was disabled"), held(reader, "cdc disable-table"):
-        state = tidied(reader, found)
-        path = source_of(source_name, source_schema)[0]
-        known = state.source_at(path)
-        of_source = [
-            each for each in found.instances() if known and each.source_object_id == known.source_object_id
-        ]
-        wanted = [
+def disable(found: CdcTables, table: str | None, name: str | None, *, keeps_root: bool = False) -> list[str]:
+    """End instances, as `Database.disable` says; `keeps_root`: also without instances. Returns their names."""
+    path = None if table is None else source_path(table)
+    if path is not None:
+        found.require_enabled()
+    with plain_errors("capture instances were disabled"), found.held("cdc disable") as reader:
+        if not found.is_enabled:
+            _leave(found, reader)
+            return []
+        known = None if path is None else tidied(reader, found).source_at(path)
+        instances = found.instances()
+        of_table = [
             each
-            for each in of_source
-            if capture_instance == "all" or each.capture_instance.lower() == capture_instance.lower()
+            for each in instances
+            if path is None or (known and each.source_object_id == known.source_object_id)
         ]
-        if not wanted:
-            names = [each.capture_instance for each in of_source]
-            raise CdcUsageError.no_such_instance(f"{capture_instance} of table {path}", names)
-        found.control.remove_where(CHANGE_TABLES, object_id={each.object_id for each in wanted})
-        failpoint("cdc.after_disable_table")
-        tidied(reader, found)
+        wanted = [each for each in of_table if name is None or each.capture_instance.lower() == name.lower()]
+        if not wanted and (table is not None or name is not None):
+            names = [each.capture_instance for each in of_table]
+            raise CdcUsageError.no_such_instance(f"{name or 'any'} of table {path or 'any'}", names)
+        if len(wanted) == len(instances) and not keeps_root:
+            _disable_root(found, reader)
+        else:
+            found.control.remove_where(CHANGE_TABLES, object_id={each.object_id for each in wanted})
+            failpoint("cdc.after_disable_table")
+            tidied(reader, found)
     return [each.capture_instance for each in wanted]
 
 
-def help_change_data_capture(
-    database: str | os.PathLike[str], source_name: str | None = None, *, source_schema: str | None = None
-) -> list[CaptureInstance]:
-    """Return the capture instances of all tables, or of one.
+def _disable_root(found: CdcTables, reader: LogReader) -> None:
+    """Remove all of Change Data Capture. The log reader's table stays: LSNs are higher once it is enabled again."""
+    if redo_log(found.root).is_pending:
+        recover(reader)
+    # Not enabled any more, from here on; the rest can be repeated.
+    remove_table(found.control.path(CHANGE_TABLES.name))
+    failpoint("cdc.after_disable")
+    _leave(found, reader)
 
-    Raises: CdcUsageError if the database is not enabled.
+
+def relocate(found: CdcTables) -> bool:
+    """Take over a moved or copied folder, as `Database.relocate` says."""
+    with found.held("cdc relocate") as reader:
+        state = read_state(reader.control)
+        stored = Location.of(state.database.root)
+        if stored == found.root:
+            return False
+        is_copy = is_there(stored / logreader.FOLDER)
+        row = replace(state.database, root=str(found.root))
+        if is_copy:
+            epoch = max(epoch_of(datetime.now(UTC)), row.epoch + 1)
+            row = replace(row, epoch=epoch, database_id=str(uuid.uuid4()))
+        save_state(reader.control, replace(state, database=row))
+    return is_copy
+
+
+def instances_of(
+    found: CdcTables, *, table: str | None = None, name: str | None = None
+) -> tuple[CaptureInstance, ...]:
+    """Return the capture instances of all tables, of one, or one by its name.
+
+    Raises: CdcUsageError 22901, 22985.
     """
-    found = database_at(database)
-    sources = _sources(found)
-    wanted = None if source_name is None else source_of(source_name, source_schema or DBO)[0]
-    return [
+    chosen = found.instances() if name is None else [found.instance(name)]
+    sources = read_state(found.log).sources
+    path = None if table is None else source_path(table)
+    return tuple(
         _shown(found, sources[each.source_object_id], each)
-        for each in found.instances()
-        if wanted is None or sources[each.source_object_id].source_path == wanted
-    ]
+        for each in chosen
+        if path is None or sources[each.source_object_id].source_path == path
+    )
 
 
-def help_instance(database: Database, name: str) -> CaptureInstance:
-    """Return one capture instance."""
-    instance = database.instance(name)
-    return _shown(database, _sources(database)[instance.source_object_id], instance)
-
-
-def _sources(database: Database) -> Mapping[int, LogReaderRow]:
-    database.require_enabled()
-    return read_state(database.log).sources
-
-
-def _shown(database: Database, source: LogReaderRow, instance: ChangeTable) -> CaptureInstance:
+def _shown(database: CdcTables, source: LogReaderRow, instance: ChangeTable) -> CaptureInstance:
     return CaptureInstance(
         source_schema=source.source_schema,
         source_table=source.source_name,
@@ -284,22 +346,3 @@ def _shown(database: Database, source: LogReaderRow, instance: ChangeTable) -> C
         index_column_list=tuple(row.column_name for row in database.key(instance.object_id)),
         captured_column_list=tuple(row.column_name for row in database.captured(instance.object_id)),
     )
-
-
-def is_tracked_by_cdc(
-    database: str | os.PathLike[str], source_name: str, *, source_schema: str = DBO
-) -> bool:
-    """True if a table has a capture instance."""
-    found = database_at(database)
-    return found.is_enabled and bool(
-        help_change_data_capture(database, source_name, source_schema=source_schema)
-    )
-
-
-def get_captured_columns(database: str | os.PathLike[str], instance: str) -> list[CapturedColumn]:
-    """Return the captured columns of an instance, by ordinal.
-
-    Raises: CdcUsageError if the instance does not exist.
-    """
-    found = database_at(database)
-    return found.captured(found.instance(instance).object_id)

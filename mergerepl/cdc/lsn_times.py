@@ -1,12 +1,10 @@
 """LSNs, times and versions, from `lsn_time_mapping`, and the validity interval of an instance. Nothing starts Spark."""
 
-import os
-from collections.abc import Callable
 from datetime import datetime
 from typing import Final, NamedTuple
 
-from mergerepl.cdc.database import Database, database_at
 from mergerepl.cdc.refusals import CdcUsageError, LsnRangeError
+from mergerepl.cdc.tables import CdcTables
 from mergerepl.delta.sql_text import in_utc, timestamp_literal
 from mergerepl.logreader.lsn import ZERO, Lsn
 from mergerepl.logreader.plan import transaction_id
@@ -21,50 +19,6 @@ _OPERATORS: Final = {
 }
 
 
-def get_min_lsn(database: str | os.PathLike[str], instance: str) -> Lsn:
-    """Return the low end of an instance's validity interval; zero if the instance does not exist, as in SQL Server.
-
-    Raises: CdcUsageError 22901 if the database is not enabled.
-    """
-    known = database_at(database).instances()
-    found = next((row for row in known if row.capture_instance.lower() == instance.strip().lower()), None)
-    return ZERO if found is None else Lsn(found.start_lsn)
-
-
-def get_max_lsn(database: str | os.PathLike[str]) -> Lsn | None:
-    """Return the highest LSN that readers may see; None before the first instance.
-
-    Raises: CdcUsageError 22901 if the database is not enabled.
-    """
-    found = database_at(database)
-    found.require_enabled()
-    return found.max_lsn()
-
-
-def increment_lsn(lsn: bytes | str) -> Lsn:
-    """Return the next LSN: the beginning of the window after one that ended with `lsn`.
-
-    Raises: CdcUsageError 22964 if it is not an LSN, or is the highest one.
-    """
-    return _neighbour(lsn, Lsn.next)
-
-
-def decrement_lsn(lsn: bytes | str) -> Lsn:
-    """Return the LSN before.
-
-    Raises: CdcUsageError 22964 if it is not an LSN, or is zero.
-    """
-    return _neighbour(lsn, Lsn.previous)
-
-
-def _neighbour(lsn: bytes | str, step: Callable[[Lsn], Lsn]) -> Lsn:
-    found = lsn_of_text(lsn)
-    try:
-        return step(found)
-    except ValueError as error:
-        raise CdcUsageError.bad_parameter(22964, "the LSN", str(found), str(error)) from error
-
-
 def lsn_of_text(lsn: bytes | str) -> Lsn:
     """Return an LSN that is given as bytes or as text.
 
@@ -76,53 +30,32 @@ def lsn_of_text(lsn: bytes | str) -> Lsn:
         raise CdcUsageError.bad_parameter(22964, "the LSN", lsn, str(error)) from error
 
 
-def map_time_to_lsn(database: str | os.PathLike[str], operator: str, time: datetime) -> Lsn | None:
-    """Return the LSN that an operator finds for a time, or None.
-
-    Args:
-        database: The folder.
-        operator: `largest less than`, `largest less than or equal`, `smallest greater than` or `smallest greater than or
-            equal`: the relation of the LSN's tran_end_time to `time`.
-        time: A time; one without a zone is local.
-
-    Raises: CdcUsageError 22901; 22990 for another operator.
-    """
-    found = database_at(database)
-    found.require_enabled()
+def lsn_at(tables: CdcTables, time: datetime, operator: str) -> Lsn | None:
+    """Return the LSN that an operator finds for a time, as `Database.lsn_at` says."""
+    tables.require_enabled()
     stated = " ".join(operator.lower().split())
     if stated not in _OPERATORS:
         raise CdcUsageError.bad_parameter(
             22990, "operator", operator, f"it is one of: {', '.join(_OPERATORS)}"
         )
     compared, order = _OPERATORS[stated]
-    entry = _entry(found, f"tran_end_time {compared} {timestamp_literal(in_utc(time))}", order)
+    entry = _entry(tables, f"tran_end_time {compared} {timestamp_literal(in_utc(time))}", order)
     return None if entry is None else Lsn(entry.start_lsn)
 
 
-def map_lsn_to_time(database: str | os.PathLike[str], lsn: bytes | str) -> datetime | None:
-    """Return the tran_end_time of exactly this LSN, with its zone; None if it was not given to a transaction.
-
-    Raises: CdcUsageError 22901.
-    """
-    found = database_at(database)
-    found.require_enabled()
-    entry = entry_of(found, lsn_of_text(lsn))
-    return None if entry is None else entry.tran_end_time
-
-
-def entry_of(database: Database, lsn: Lsn) -> LsnTime | None:
+def entry_of(database: CdcTables, lsn: Lsn) -> LsnTime | None:
     """Return the entry of exactly this LSN."""
     return _entry(database, f"scan_cycle = {lsn.scan_cycle} and start_lsn = X'{lsn.hex()}'", "asc")
 
 
-def _entry(database: Database, where: str, order: str) -> LsnTime | None:
+def _entry(database: CdcTables, where: str, order: str) -> LsnTime | None:
     rows = database.control.rows(
         LSN_TIME_MAPPING, where=where, order_limit=f"order by start_lsn {order} limit 1"
     )
     return rows[0] if rows else None
 
 
-def version_through(database: Database, instance: ChangeTable, lsn: Lsn) -> int:
+def version_through(database: CdcTables, instance: ChangeTable, lsn: Lsn) -> int:
     """Return the version of an instance's source that the history up to an LSN, at or above start_lsn, has reached."""
     where = f"scan_cycle <= {lsn.scan_cycle} and start_lsn <= X'{lsn.hex()}' and {_of_source(instance)}"
     last = _transaction(database, where, "desc")
@@ -135,7 +68,7 @@ def _of_source(instance: ChangeTable, *, above: int = -1, most: int = (1 << 48) 
     return f"tran_id between X'{low}' and X'{high}'"
 
 
-def _transaction(database: Database, where: str, order: str) -> tuple[int, int, Lsn] | None:
+def _transaction(database: CdcTables, where: str, order: str) -> tuple[int, int, Lsn] | None:
     """Return the first transaction in the order of versions: its versions from and through, and its LSN."""
     rows = database.control.rows(
         LSN_TIME_MAPPING, where=where, order_limit=f"order by tran_id {order} limit 1"
@@ -146,32 +79,15 @@ def _transaction(database: Database, where: str, order: str) -> tuple[int, int, 
     return int(commit["from_version"]), int(commit["version"]), Lsn(rows[0].start_lsn)
 
 
-def version_of(database: str | os.PathLike[str], instance: str, lsn: bytes | str) -> int:
-    """Return the version of an instance's source that has exactly the changes up to an LSN.
-
-    Raises: CdcUsageError 22985 if the instance does not exist; LsnRangeError if the LSN is not in its interval.
-    """
-    found = database_at(database)
-    chosen = found.instance(instance)
-    return version_through(found, chosen, checked_lsn(found, chosen, lsn_of_text(lsn)))
-
-
-def lsn_of(database: str | os.PathLike[str], instance: str, version: int) -> Lsn | None:
-    """Return the highest LSN whose changes are in a version of an instance's source: the inverse of `version_of`.
-
-    None if the version is unread, lies before the instance's interval, or inside a gap that was compared as a whole.
-
-    Raises: CdcUsageError 22985 if the instance does not exist.
-    """
-    found = database_at(database)
-    chosen = found.instance(instance)
-    state = read_state(found.log).sources.get(chosen.source_object_id)
+def lsn_of(tables: CdcTables, chosen: ChangeTable, version: int) -> Lsn | None:
+    """Return the highest LSN whose changes are in a version of an instance's source, as `Instance.lsn_of` says."""
+    state = read_state(tables.log).sources.get(chosen.source_object_id)
     if state is None or not chosen.start_version <= version <= state.position:
         return None
-    covering = _transaction(found, _of_source(chosen, above=version), "asc")
+    covering = _transaction(tables, _of_source(chosen, above=version), "asc")
     if covering is not None and covering[0] <= version:
         return None
-    last = _transaction(found, _of_source(chosen, most=version), "desc")
+    last = _transaction(tables, _of_source(chosen, most=version), "desc")
     return max(Lsn(chosen.start_lsn), ZERO if last is None else last[2])
 
 
@@ -182,21 +98,15 @@ class Switch(NamedTuple):
     new_columns: tuple[str, ...]
 
 
-def switch_lsn(database: str | os.PathLike[str], old: str, new: str) -> Switch:
-    """Return how a consumer moves between two instances of one table: `old` below the LSN, `new` from it on.
-
-    Earlier values of the new columns are in neither instance: take them once from `cdc.snapshot(database, new, lsn)`.
-
-    Raises: CdcUsageError 22985 if the instance does not exist, 22990 if they are of two tables, or `new` began first.
-    """
-    found = database_at(database)
-    before, after = found.instance(old), found.instance(new)
+def switch_lsn(tables: CdcTables, old: str, new: str) -> Switch:
+    """Return how a consumer moves between two instances of one table, as `Instance.switch_lsn` says."""
+    before, after = tables.instance(old), tables.instance(new)
     if before.source_object_id != after.source_object_id or before.object_id >= after.object_id:
         raise CdcUsageError.bad_parameter(
             22990, "new", new, f"it is a later instance of the table of {before.capture_instance}"
         )
-    known = {column.column_name for column in found.captured(before.object_id)}
-    names = (column.column_name for column in found.captured(after.object_id))
+    known = {column.column_name for column in tables.captured(before.object_id)}
+    names = (column.column_name for column in tables.captured(after.object_id))
     return Switch(Lsn(after.start_lsn), tuple(name for name in names if name not in known))
 
 
@@ -218,9 +128,26 @@ def check_range(
     reason = _reason(instance, from_lsn, to_lsn, high=high, gate=gate)
     if reason is None and from_lsn is not None and to_lsn is not None:
         return from_lsn, to_lsn
-    asked = f"{from_lsn or 'nothing'} to {to_lsn or 'nothing'}"
-    raise LsnRangeError.outside(
-        instance.capture_instance, reason or "null", asked, low=Lsn(instance.start_lsn), high=high
+    reason = reason or "null"
+    why = {
+        "null": "from_lsn or to_lsn is missing. Take the first from `Instance.min_lsn`, `Database.lsn_at`, or `Lsn.next` "
+        "of the last window's end, the other from `Database.max_lsn`",
+        "reversed": "its end lies before its beginning. A window after the last one that begins above the highest LSN is "
+        "empty: nothing is new yet",
+        "below_low": "change rows below the low end were cleaned up, or the instance began later. Take "
+        "`Instance.snapshot()` and go on from its LSN",
+        "above_high": "nothing was captured up to its end yet. Ask up to `Database.max_lsn`, or wait for the next scan",
+        "paused": "its table is paused, and later changes have no LSN yet. Ask up to the high end; see `mergerepl cdc "
+        f"status`, then `mergerepl cdc resume ROOT {instance.capture_instance}`",
+    }[reason]
+    low = Lsn(instance.start_lsn)
+    raise LsnRangeError(
+        f"Capture instance '{instance.capture_instance}': {from_lsn or 'nothing'} to {to_lsn or 'nothing'} is not in the "
+        f"validity interval {low} to {high or 'none'}: {why}.",
+        reason=reason,
+        capture_instance=instance.capture_instance,
+        low=low,
+        high=high,
     )
 
 
@@ -239,7 +166,7 @@ def _reason(
     return None
 
 
-def checked_lsn(database: Database, instance: ChangeTable, lsn: Lsn | None) -> Lsn:
+def checked_lsn(database: CdcTables, instance: ChangeTable, lsn: Lsn | None) -> Lsn:
     """Return an LSN of an instance's interval; by default its high end.
 
     Raises: LsnRangeError if it is not in the interval.

@@ -1,9 +1,10 @@
 """The state of a database: positions, errors, scan sessions, columns. Nothing here starts Spark."""
 
 import os
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 
-from mergerepl.cdc.database import Database, database_at
+from mergerepl.cdc.tables import CdcTables, tables_at
 from mergerepl.delta.properties import FILE_RETENTION, LOG_RETENTION, interval_of
 from mergerepl.delta.tables import head_version, is_delta_table, written_ns
 from mergerepl.errors import MergeReplError, StoreError
@@ -35,16 +36,15 @@ _FEED_OFF = (
 )
 
 
-def status(database: str | os.PathLike[str]) -> DatabaseStatus:
-    """Return the position of each source, the latest safe time for VACUUM, and the validity interval of the database.
+def status(found: CdcTables) -> DatabaseStatus:
+    """Return the position of each source, the latest safe time for VACUUM, the validity interval, and the problems.
 
     Raises: CdcUsageError if the database is not enabled.
     """
-    found = database_at(database)
     instances = found.instances()
     state = read_state(found.log)
     newest = found.newest_entry()
-    return DatabaseStatus(
+    state_now = DatabaseStatus(
         database=str(found.root),
         database_id=state.database.database_id,
         epoch=state.database.epoch,
@@ -57,14 +57,15 @@ def status(database: str | os.PathLike[str]) -> DatabaseStatus:
         ),
         has_plan=redo_log(found.root).is_pending,
     )
+    return replace(state_now, warnings=tuple(warnings_of(state_now, datetime.now(UTC))))
 
 
-def source_status(database: Database, instance: ChangeTable) -> SourceStatus:
+def source_status(database: CdcTables, instance: ChangeTable) -> SourceStatus:
     """Return the position of an instance's source."""
     return _source(database, read_state(database.log).sources[instance.source_object_id], [instance])
 
 
-def _source(database: Database, row: LogReaderRow, instances: list[ChangeTable]) -> SourceStatus:
+def _source(database: CdcTables, row: LogReaderRow, instances: list[ChangeTable]) -> SourceStatus:
     path = database.root / row.source_path
     head: int | None = None
     oldest: datetime | None = None
@@ -139,45 +140,38 @@ def warnings_of(found: DatabaseStatus, now: datetime) -> list[StatusWarning]:
     return warnings
 
 
-def problems_at(database: str | os.PathLike[str]) -> tuple[str, ...]:
+def problems_at(path: str | os.PathLike[str]) -> tuple[str, ...]:
     """Return the problems of the captured tables of a folder, or why they are unknown; empty if CDC is not enabled."""
-    found = database_at(database)
+    found = tables_at(path)
     if not found.is_enabled:
         return ()
     try:
-        warnings = warnings_of(status(found.root), datetime.now(UTC))
+        warnings = status(found).warnings
     except MergeReplError as error:
         return (f"Change Data Capture: {error.message}",)
     return tuple(f"Change Data Capture of '{each.source}': {each.text}" for each in warnings)
 
 
-def errors(database: str | os.PathLike[str], *, limit: int = 20) -> list[ScanError]:
+def errors(found: CdcTables, *, limit: int) -> list[ScanError]:
     """Return the newest errors and notices of the log reader.
 
     Raises: CdcUsageError if the database is not enabled.
     """
-    found = database_at(database)
     found.require_enabled()
     return found.log.rows(ERRORS, where="true", order_limit=f"order by entry_time desc limit {limit}")
 
 
-def scan_sessions(database: str | os.PathLike[str], *, limit: int = 20) -> list[ScanSession]:
+def scan_sessions(found: CdcTables, *, limit: int) -> list[ScanSession]:
     """Return the newest scan sessions.
 
     Raises: CdcUsageError if the database is not enabled.
     """
-    found = database_at(database)
     found.require_enabled()
     return found.log.rows(SCAN_SESSIONS, where="true", order_limit=f"order by session_id desc limit {limit}")
 
 
-def get_ddl_history(database: str | os.PathLike[str], instance: str) -> list[DdlEntry]:
-    """Return the column changes of an instance's source since the instance began, in order of LSNs.
-
-    Raises: CdcUsageError if the instance does not exist.
-    """
-    found = database_at(database)
-    chosen = found.instance(instance)
+def ddl_history(found: CdcTables, chosen: ChangeTable) -> list[DdlEntry]:
+    """Return the column changes of an instance's source since the instance began, in order of LSNs."""
     limit = found.max_lsn()
     rows = (
         row

@@ -1,4 +1,4 @@
-"""The arguments of `enable_table`, checked against the table and the existing instances (cdc.md 1 and 2)."""
+"""The arguments of `Database.enable`, checked against the table and the existing instances (cdc.md 1 and 2)."""
 
 import re
 from collections.abc import Callable, Mapping, Sequence
@@ -7,16 +7,16 @@ from dataclasses import dataclass
 from pyspark.sql import SparkSession
 
 from mergerepl.cdc.change_rows import MAX_COLUMNS
-from mergerepl.cdc.database import Database
-from mergerepl.cdc.refusals import CdcError, CdcUsageError
+from mergerepl.cdc.refusals import NOTHING, CdcError, CdcUsageError
+from mergerepl.cdc.tables import CdcTables
 from mergerepl.delta.contract.problems import Code, TableContract
 from mergerepl.delta.contract.rules import NULL, bad_keys
 from mergerepl.delta.tables import TableState, is_delta_table, open_table, read_columns
-from mergerepl.logreader.positions import LogState
 from mergerepl.replica.replica import Replica
 from mergerepl.store.location import Location
 from mergerepl.systables.catalog import ARTICLES
 from mergerepl.systables.cdc import RESERVED_PREFIX, ChangeTable
+from mergerepl.systables.logreader import LogReaderRow
 
 LONGEST_NAME = 100
 DBO = "dbo"
@@ -28,7 +28,7 @@ _NAMED_KEYS = 3
 
 @dataclass(frozen=True)
 class NewInstance:
-    """The checked arguments of `enable_table`."""
+    """The checked arguments of `Database.enable`."""
 
     path: str
     schema: str
@@ -42,42 +42,50 @@ class NewInstance:
 
 def names_in(stated: Sequence[str] | str | None) -> tuple[str, ...] | None:
     """Return a list of columns; a text has comma-separated names, optionally in "" or []."""
-    if stated is None:
-        return None
     if isinstance(stated, str):
         parts = re.findall(r'\s*(?:"([^"]*)"|\[([^\]]*)\]|([^,]+))\s*(?:,|$)', stated)
         return tuple((quoted or bracketed or plain.strip()) for quoted, bracketed, plain in parts)
-    return tuple(stated)
+    return None if stated is None else tuple(stated)
 
 
-def source_of(source_name: str, source_schema: str) -> tuple[str, str, str]:
-    """Return path, schema and name of a source."""
-    path = source_name.strip("/") if source_schema == DBO else f"{source_schema.strip('/')}/{source_name}"
-    schema, _, name = path.rpartition("/")
+def source_path(table: str) -> str:
+    """Return the path of a source below its database.
+
+    Raises: CdcUsageError 22931, 22974.
+    """
+    path = table.rstrip("/")
     parts = path.split("/")
-    if not name or any(part in ("", ".", "..") for part in parts) or source_name.startswith("/"):
+    if any(part in ("", ".", "..") for part in parts):
         raise CdcUsageError.no_such_source(path, "it is no path of a table below the database")
     if any(part in SYSTEM_FOLDERS for part in parts):
-        raise CdcUsageError.reserved_source(path)
-    return path, schema or DBO, name
+        raise CdcUsageError(
+            22974, f"Table '{path}' lies in a folder of system tables and is not captured. {NOTHING}"
+        )
+    return path
 
 
 def checked(
-    database: Database,
-    state: LogState | None,
+    database: CdcTables,
+    known: LogReaderRow | None,
     path: str,
-    schema: str,
-    name: str,
     *,
-    capture_instance: str | None,
-    supports_net_changes: bool | None,
-    index: tuple[str, ...] | None,
-    captured: tuple[str, ...] | None,
-    published: Callable[[str], tuple[str, ...]],
+    name: str | None,
+    net: bool | None,
+    key: tuple[str, ...] | None,
+    columns: tuple[str, ...] | None,
+    published: Callable[[], tuple[str, ...]],
 ) -> NewInstance:
-    """Return the arguments with their defaults: `published(path)` is the key of the article that publishes a table.
+    """Return the arguments with their defaults.
 
-    `state` is None for a folder without a log reader.
+    Args:
+        database: The tables; they may not exist yet.
+        known: The source, if the log reader reads it already.
+        path: The source's path.
+        name: Name of the instance.
+        net: Whether net changes can be queried.
+        key: Columns that identify a row.
+        columns: Columns to capture.
+        published: Returns the key of the article that publishes a table.
 
     Raises: CdcUsageError.
     """
@@ -85,37 +93,46 @@ def checked(
     if not is_delta_table(folder):
         raise CdcUsageError.no_such_source(path, f"'{folder}' is no Delta table")
     table = open_table(folder)
+    schema, _, table_name = path.rpartition("/")
+    schema = schema or DBO
     instances = database.instances() if database.is_enabled else []
-    instance = _instance_name(database, capture_instance or f"{schema}_{name}".replace("/", "_"), instances)
-    known = None if state is None else state.source_at(path)
+    instance = _instance_name(name or f"{schema}_{table_name}".replace("/", "_"), instances)
     same = [each for each in instances if known and each.source_object_id == known.source_object_id]
     if len(same) >= 2:
-        raise CdcUsageError.two_instances(path, [each.capture_instance for each in same])
+        names = ", ".join(each.capture_instance for each in same)
+        raise CdcUsageError(
+            22962,
+            f"Table '{path}' has two capture instances already: {names}. {NOTHING} Disable one of them first.",
+            source=path,
+        )
     if known is not None and known.status != "active":
         raise CdcError.gone(
             path, f"its capture is paused: {known.reason} Nothing was changed; resume or disable it first"
         )
     by_lower = {each["name"].lower(): each["name"] for each in table.fields}
-    key = _columns(path, index or (published(path) if not same else ()), by_lower)
+    chosen = _columns(path, key or (published() if not same else ()), by_lower)
     if same:
         before = tuple(row.column_name for row in database.key(same[0].object_id))
-        if key and key != before:
+        if chosen and chosen != before:
             raise CdcUsageError.bad_columns(
                 22939,
                 path,
                 f"instance '{same[0].capture_instance}' identifies its rows by ({', '.join(before) or 'no key'}), and both "
                 "instances must have the same key",
             )
-        key = before
-    if bad := TableContract(table, key=key).find(Code.KEY_TYPE):
-        raise CdcUsageError.key_type(path, bad.column, bad.detail)
-    everything = (name for name in by_lower.values() if not name.lower().startswith(_SYSTEM_COLUMNS))
-    columns = tuple(everything) if captured is None else _columns(path, captured, by_lower)
-    _check_columns(path, columns, key)
-    net = bool(key) if supports_net_changes is None else supports_net_changes
-    if net and not key:
-        raise CdcUsageError.net_without_key(path)
-    return NewInstance(path, schema, name, instance, table, columns, key, net)
+        chosen = before
+    if bad := TableContract(table, key=chosen).find(Code.KEY_TYPE):
+        why = f"column '{bad.column}' of type {bad.detail} cannot be part of the key"
+        remedy = "Keys are whole numbers, strings, dates, times, decimals, booleans and binary."
+        raise CdcUsageError.bad_columns(22929, path, why, remedy)
+    everything = (each for each in by_lower.values() if not each.lower().startswith(_SYSTEM_COLUMNS))
+    captured = tuple(everything) if columns is None else _columns(path, columns, by_lower)
+    _check_columns(path, captured, chosen)
+    has_net = bool(chosen) if net is None else net
+    if has_net and not chosen:
+        remedy = "Name its columns (`key`), or capture without net changes."
+        raise CdcUsageError.bad_columns(22939, path, "net changes need a key", remedy)
+    return NewInstance(path, schema, table_name, instance, table, captured, chosen, has_net)
 
 
 def article_key(root: Location, path: str) -> tuple[str, ...]:
@@ -126,7 +143,7 @@ def article_key(root: Location, path: str) -> tuple[str, ...]:
     return next((each.identity for each in replica.articles if each.table == path), ())
 
 
-def _instance_name(database: Database, name: str, instances: Sequence[ChangeTable]) -> str:
+def _instance_name(name: str, instances: Sequence[ChangeTable]) -> str:
     name = name.rstrip()
     if len(name) > LONGEST_NAME:
         raise CdcUsageError.bad_instance_name(22927, name, f"it has more than {LONGEST_NAME} characters")
@@ -151,9 +168,9 @@ def _columns(path: str, names: Sequence[str], by_lower: Mapping[str, str]) -> tu
 
 
 def _check_columns(path: str, columns: Sequence[str], key: Sequence[str]) -> None:
-    reserved = next((name for name in columns if name.startswith(RESERVED_PREFIX)), None)
-    if reserved is not None:
-        raise CdcUsageError.reserved_column(path, reserved)
+    if reserved := next((name for name in columns if name.startswith(RESERVED_PREFIX)), None):
+        why = f"column '{reserved}' cannot be captured: names that begin with __$ are the change table's"
+        raise CdcUsageError.bad_columns(22975, path, why, "Leave it out of the columns, or rename it.")
     if not columns:
         raise CdcUsageError.bad_columns(22928, path, "it has no column to capture")
     if len(columns) > MAX_COLUMNS:
@@ -179,4 +196,10 @@ def check_key(spark: SparkSession, wanted: NewInstance) -> None:
     if found:
         has_nulls = any(each.reason == NULL for each in found)
         why = "rows have a key that is NULL" if has_nulls else "rows share a key"
-        raise CdcError.bad_key(wanted.path, wanted.key, why, [", ".join(each.values) for each in found])
+        keys = "; ".join(", ".join(each.values) for each in found)
+        raise CdcError(
+            22838,
+            f"Table '{wanted.path}' cannot be captured by the key ({', '.join(wanted.key)}): {why}: {keys}. {NOTHING} "
+            "Correct these rows, name another key (`key`), or capture without one, which has no net changes.",
+            source=wanted.path,
+        )

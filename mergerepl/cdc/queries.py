@@ -1,22 +1,23 @@
-"""The query functions of an instance: changes between two LSNs, their column masks, rows at an LSN (cdc.md 6).
+"""The queries of an instance: changes between two LSNs, masks, rows at an LSN, Debezium's envelopes (cdc.md 6).
 
-`get_all_changes` is `fn_cdc_get_all_changes_<instance>`, `get_net_changes` is `fn_cdc_get_net_changes_<instance>`.
+`all_changes` is `fn_cdc_get_all_changes_<instance>`, `net_changes` is `fn_cdc_get_net_changes_<instance>`.
 """
 
-import os
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import NamedTuple, overload
+from typing import Any, NamedTuple, overload
 
 from pyspark.sql import Column, DataFrame, SparkSession
+from pyspark.sql import Window as SqlWindow
 from pyspark.sql import functions as F
 from pyspark.sql.types import DataType
 
 from mergerepl.cdc.change_rows import has_bit
-from mergerepl.cdc.database import Database, database_at
 from mergerepl.cdc.lsn_times import check_range, checked_lsn, lsn_of_text, version_through
 from mergerepl.cdc.net_rows import IS_DOUBTFUL, NET_OPTIONS, is_bit_set_column, net_of_table, net_rows
 from mergerepl.cdc.refusals import CdcError, CdcUsageError, LsnRangeError
+from mergerepl.cdc.tables import CdcTables
+from mergerepl.delta import appended
 from mergerepl.delta.tables import (
     is_another_commit,
     is_delta_table,
@@ -30,17 +31,22 @@ from mergerepl.errors import StoreError
 from mergerepl.logreader.column_changes import column_id, is_mapped
 from mergerepl.logreader.lsn import Lsn
 from mergerepl.logreader.positions import read_state
-from mergerepl.rows.images import all_true
+from mergerepl.rows.images import all_true, with_readable
 from mergerepl.rows.nested import in_shape
 from mergerepl.rows.sql import quote
 from mergerepl.spark.errors import gone_reason, plain_errors
 from mergerepl.spark.in_memory import frame_of_tuples, keep_in_memory
 from mergerepl.store.location import Location
 from mergerepl.systables.cdc import (
+    DELETE,
+    INSERT,
+    LSN_TIME_MAPPING,
     OPERATION,
+    RESERVED_PREFIX,
     SCAN_CYCLE,
     SEQVAL,
     START_LSN,
+    UPDATE_AFTER,
     UPDATE_BEFORE,
     UPDATE_MASK,
     ChangeTable,
@@ -66,22 +72,8 @@ class Window:
     """The captured columns that the source still has."""
 
 
-def reading_session(given: SparkSession | None) -> SparkSession:
-    """Return the session to read in: the given one, else the running one or an embedded one.
-
-    Raises: EngineError if it cannot be used.
-    """
-    from mergerepl.spark import session as engine
-
-    return engine.session() if given is None else engine.usable(given)
-
-
 def open_window(
-    database: Database,
-    instance: str,
-    from_lsn: bytes | str | None,
-    to_lsn: bytes | str | None,
-    spark: SparkSession | None,
+    database: CdcTables, instance: str, from_lsn: bytes | str | None, to_lsn: bytes | str | None
 ) -> Window:
     """Return the rows of an instance between two LSNs.
 
@@ -92,8 +84,7 @@ def open_window(
     gate = database.max_lsn()
     chosen = database.instance(instance)
     first, last = check_range(chosen, first, last, gate=gate)
-    session = reading_session(spark)
-    rows = _opened(session, database.change_table(chosen), first, last)
+    rows = _opened(database.spark, database.change_table(chosen), first, last)
     # The low end is read afterwards: a cleanup that removed rows before has moved it by now.
     chosen = database.instance(instance)
     check_range(chosen, first, last, gate=gate)
@@ -121,38 +112,21 @@ def _opened(spark: SparkSession, table: Location, first: Lsn, last: Lsn) -> Data
     return rows.where(f"{cycle} and {quote(START_LSN)} between X'{first.hex()}' and X'{last.hex()}'")
 
 
-def get_all_changes(
-    database: str | os.PathLike[str],
+def all_changes(
+    tables: CdcTables,
     instance: str,
     from_lsn: bytes | str | None,
     to_lsn: bytes | str | None,
-    row_filter_option: str = ALL,
+    row_filter: str,
     *,
     ordered: bool = True,
-    spark: SparkSession | None = None,
 ) -> DataFrame:
-    """Return all changes between two LSNs, both included.
-
-    Args:
-        database: The folder.
-        instance: Name of the capture instance.
-        from_lsn: Beginning of the window.
-        to_lsn: End of the window.
-        row_filter_option: `all`; or `all update old`, which also has the rows before updates (operation 3).
-        ordered: Sort by __$start_lsn, __$seqval and __$operation.
-        spark: The Spark session; by default the running one, or an embedded one.
-
-    Returns: __$start_lsn, __$seqval, __$operation (1 delete, 2 insert, 3 and 4 update), __$update_mask, the captured
-    columns.
-
-    Raises: CdcUsageError for an unknown instance or option; LsnRangeError 313 if the window is not in the instance's
-        interval.
-    """
-    _check_option(row_filter_option, ALL_OPTIONS)
+    """Return all changes between two LSNs, both included, as `Instance.changes` says."""
+    option = _option(row_filter, ALL_OPTIONS)
     with plain_errors("changes were read"):
-        window = open_window(database_at(database), instance, from_lsn, to_lsn, spark)
+        window = open_window(tables, instance, from_lsn, to_lsn)
         rows = window.rows
-        if row_filter_option == ALL:
+        if option == ALL:
             rows = rows.where(f"{quote(OPERATION)} <> {UPDATE_BEFORE}")
         if ordered:
             rows = rows.orderBy(*map(quote, (START_LSN, SEQVAL, OPERATION)))
@@ -160,53 +134,34 @@ def get_all_changes(
         return rows.select(*map(quote, (*leading, *window.captured)))
 
 
-def get_net_changes(
-    database: str | os.PathLike[str],
+def net_changes(
+    tables: CdcTables,
     instance: str,
     from_lsn: bytes | str | None,
     to_lsn: bytes | str | None,
-    row_filter_option: str = ALL,
+    row_filter: str,
     *,
     ordered: bool = True,
-    spark: SparkSession | None = None,
 ) -> DataFrame:
-    """Return the net change of each key between two LSNs, both included: one row, with its last values.
-
-    Args:
-        database: The folder.
-        instance: Name of the capture instance.
-        from_lsn: Beginning of the window.
-        to_lsn: End of the window.
-        row_filter_option: `all`; `all with mask`, which has the changed columns of updates; or `all with merge`, which has
-            operation 5 (insert or update) in place of 2 and 4.
-        ordered: Sort by __$start_lsn.
-        spark: The Spark session; by default the running one, or an embedded one.
-
-    Returns: __$start_lsn (of the last change), __$operation (1 delete, 2 insert, 4 update, 5 insert or update),
-    __$update_mask, the captured columns.
-
-    Raises: CdcUsageError for an unknown instance or option; LsnRangeError 313 if the window is not in the instance's
-        interval, or it does not support net changes; CdcError 22838 if a key had two rows at once.
-    """
-    _check_option(row_filter_option, NET_OPTIONS)
-    found = database_at(database)
-    chosen = found.instance(instance)
+    """Return the net change of each key between two LSNs, as `Instance.net_changes` says."""
+    option = _option(row_filter, NET_OPTIONS)
+    chosen = tables.instance(instance)
     if not chosen.supports_net_changes:
         raise LsnRangeError(
             f"Capture instance '{chosen.capture_instance}' does not support net changes. Ask for all changes; or "
-            "enable an instance with a key (--index): a table may have two instances.",
+            "enable an instance with a key (`key`): a table may have two instances.",
             reason="no_net_changes",
             capture_instance=chosen.capture_instance,
         )
     with plain_errors("net changes were read"):
-        window = open_window(found, instance, from_lsn, to_lsn, spark)
-        rows = net_of(found, window, window.key, row_filter_option)
+        window = open_window(tables, instance, from_lsn, to_lsn)
+        rows = net_of(tables, window, window.key, option)
         if ordered:
             rows = rows.orderBy(*map(quote, (START_LSN, SEQVAL)))
         return rows.drop(SEQVAL)
 
 
-def net_of(database: Database, window: Window, key: tuple[str, ...], option: str) -> DataFrame:
+def net_of(database: CdcTables, window: Window, key: tuple[str, ...], option: str) -> DataFrame:
     """Return the net changes of a window by a key, and last __$seqval.
 
     Raises: as `with_rows_at_end`.
@@ -218,7 +173,12 @@ def net_of(database: Database, window: Window, key: tuple[str, ...], option: str
 
 
 def with_rows_at_end(
-    database: Database, window: Window, net: DataFrame, doubtful: DataFrame, key: tuple[str, ...], option: str
+    database: CdcTables,
+    window: Window,
+    net: DataFrame,
+    doubtful: DataFrame,
+    key: tuple[str, ...],
+    option: str,
 ) -> DataFrame:
     """Return net changes with the source's row at the window's end for keys whose events do not determine it.
 
@@ -228,9 +188,8 @@ def with_rows_at_end(
     """
     doubtful = keep_in_memory(doubtful)
     same_key = all_true([F.col(f"n.{quote(each)}").eqNullSafe(F.col(f"d.{quote(each)}")) for each in key])
-    source = snapshot(
-        database.root, window.instance.capture_instance, window.to_lsn, spark=net.sparkSession
-    ).rows
+    of_session = database.in_session(net.sparkSession)
+    source = snapshot(of_session, window.instance, window.to_lsn).rows
     at_end = keep_in_memory(source.alias("n").join(doubtful.alias("d"), same_key, "left_semi"))
     refuse_twice(window.instance, at_end, key)
     others = net.alias("n").join(doubtful.alias("d"), same_key, "left_anti")
@@ -260,24 +219,14 @@ def keys_twice(rows: DataFrame, key: Sequence[str]) -> list[str]:
     return [", ".join(f"{name}={row[name]}" for name in key) for row in twice.collect()]
 
 
-def _check_option(option: str, allowed: tuple[str, ...]) -> None:
+def _option(stated: str, allowed: tuple[str, ...]) -> str:
+    option = stated.replace("-", " ")
     if option not in allowed:
-        raise CdcUsageError.bad_parameter(
-            22990, "row_filter_option", option, f"it is one of: {', '.join(allowed)}"
-        )
+        raise CdcUsageError.bad_parameter(22990, "row_filter", stated, f"it is one of: {', '.join(allowed)}")
+    return option
 
 
 # -- masks -------------------------------------------------------------------------------------------------------------
-
-
-def get_column_ordinal(database: str | os.PathLike[str], instance: str, column: str) -> int | None:
-    """Return the place of a captured column, from 1: its bit in the mask; None if the instance does not capture it.
-
-    Raises: CdcUsageError 22985 if the instance does not exist.
-    """
-    found = database_at(database)
-    captured = found.captured(found.instance(instance).object_id)
-    return next((row.column_ordinal for row in captured if row.column_name.lower() == column.lower()), None)
 
 
 @overload
@@ -289,27 +238,16 @@ def is_bit_set(position: int, mask: bytes | Column | None) -> bool | Column:
     return is_bit_set_column(position, mask) if isinstance(mask, Column) else has_bit(position, mask)
 
 
-@overload
-def has_column_changed(
-    database: str | os.PathLike[str], instance: str, column: str, mask: bytes | None
-) -> bool: ...
-@overload
-def has_column_changed(
-    database: str | os.PathLike[str], instance: str, column: str, mask: Column
-) -> Column: ...
-def has_column_changed(
-    database: str | os.PathLike[str], instance: str, column: str, mask: bytes | Column | None
-) -> bool | Column:
-    """True if a mask marks a captured column as changed: bytes give bool, a Column gives a Column.
+def mark_of(tables: CdcTables, instance: str, column: str) -> int:
+    """Return the ordinal of a captured column: its bit in the mask.
 
     Raises: CdcUsageError 22985 if the instance does not exist, 22930 if it does not capture the column.
     """
-    ordinal = get_column_ordinal(database, instance, column)
-    if ordinal is None:
-        found = database_at(database)
-        captured = [row.column_name for row in found.captured(found.instance(instance).object_id)]
-        raise CdcUsageError.unknown_column(instance, column, captured)
-    return is_bit_set_column(ordinal, mask) if isinstance(mask, Column) else has_bit(ordinal, mask)
+    captured = tables.captured(tables.instance(instance).object_id)
+    for row in captured:
+        if row.column_name.lower() == column.lower():
+            return row.column_ordinal
+    raise CdcUsageError.unknown_column(instance, column, [row.column_name for row in captured])
 
 
 class Snapshot(NamedTuple):
@@ -319,34 +257,19 @@ class Snapshot(NamedTuple):
     lsn: Lsn
 
 
-def snapshot(
-    database: str | os.PathLike[str],
-    instance: str,
-    lsn: bytes | str | None = None,
-    *,
-    spark: SparkSession | None = None,
-) -> Snapshot:
-    """Return the rows of an instance's source at exactly an LSN, and that LSN; by default the highest one.
-
-    The rows are read lazily: reading fails if VACUUM removed their files by then.
-
-    Raises: CdcUsageError 22985 if the instance does not exist; LsnRangeError if the LSN is not in its interval; CdcError
-        22859 if the source cannot be read at that version any more.
-    """
-    found = database_at(database)
-    chosen = found.instance(instance)
-    at = checked_lsn(found, chosen, None if lsn is None else lsn_of_text(lsn))
-    version = version_through(found, chosen, at)
-    source = read_state(found.log).sources[chosen.source_object_id]
-    path = found.root / source.source_path
+def snapshot(tables: CdcTables, chosen: ChangeTable, lsn: bytes | str | None = None) -> Snapshot:
+    """Return the rows of an instance's source at exactly an LSN, and that LSN, as `Instance.snapshot` says."""
+    at = checked_lsn(tables, chosen, None if lsn is None else lsn_of_text(lsn))
+    version = version_through(tables, chosen, at)
+    source = read_state(tables.log).sources[chosen.source_object_id]
+    path = tables.root / source.source_path
     if not is_delta_table(path) or is_another_commit(path, source.position, source.position_commit):
         why = "the table at its path is gone, or another one"
         raise CdcError.version_gone(source.source_path, version, why)
-    session = reading_session(spark)
     with plain_errors("a snapshot was read"):
         try:
             fields = open_table(path, version).fields
-            rows = read_version(session, path, version)
+            rows = read_version(tables.spark, path, version)
         except StoreError as error:
             raise CdcError.version_gone(source.source_path, version, error.message.rstrip(".")) from error
         except Exception as error:
@@ -358,7 +281,7 @@ def snapshot(
         {column_id(fields, each["name"]): str(each["name"]) for each in fields} if is_mapped(fields) else None
     )
     columns = []
-    for column in found.captured(chosen.object_id):
+    for column in tables.captured(chosen.object_id):
         name = column.column_name if name_of is None else name_of.get(column.column_id, "")
         if name not in stored:
             value = F.lit(None).cast(column.column_type)
@@ -369,3 +292,67 @@ def snapshot(
             value = F.col(quote(name))
         columns.append(value.alias(column.column_name))
     return Snapshot(rows.select(*columns), at)
+
+
+_OPS = {DELETE: "d", INSERT: "c", UPDATE_AFTER: "u"}
+
+
+def to_debezium(tables: CdcTables, instance: str, changes: DataFrame) -> DataFrame:
+    """Return changes as envelopes, as `Instance.to_debezium` says."""
+    chosen = tables.instance(instance)
+    table = read_state(tables.log).sources[chosen.source_object_id]
+    captured = [column.column_name for column in tables.captured(chosen.object_id)]
+    lsn, seqval, operation = (F.col(quote(name)) for name in (START_LSN, SEQVAL, OPERATION))
+    mapping = appended.read(changes.sparkSession, tables.control.path(LSN_TIME_MAPPING.name))
+    times = mapping.select(F.col("start_lsn").alias("lsn"), F.unix_millis("tran_end_time").alias("ts_ms"))
+    of_update = SqlWindow.partitionBy(lsn, seqval).orderBy(operation)
+    rows = changes.select(
+        *(lsn.alias("lsn"), seqval.alias("seqval"), operation.alias("operation")),
+        F.struct(*(F.col(quote(name)) for name in captured)).alias("row"),
+        F.lag(F.struct(*(F.col(quote(name)) for name in captured))).over(of_update).alias("row_before"),
+        F.lag(operation).over(of_update).alias("operation_before"),
+    )
+    is_known = (F.col("operation") == UPDATE_AFTER) & (F.col("operation_before") == UPDATE_BEFORE)
+    before = F.when(F.col("operation") == DELETE, F.col("row")).when(is_known, F.col("row_before"))
+    op = F.create_map(*(F.lit(each) for pair in _OPS.items() for each in pair))[F.col("operation")]
+    source = F.struct(
+        F.lit(table.source_schema).alias("schema"),
+        F.lit(table.source_name).alias("table"),
+        _colons("lsn", 4, 4, 2).alias("commit_lsn"),
+        _colons("seqval", 4, 4, 2).alias("change_lsn"),
+        F.col("ts_ms"),
+    )
+    envelopes = rows.where(F.col("operation") != UPDATE_BEFORE).join(F.broadcast(times), on="lsn", how="left")
+    return envelopes.select(
+        before.alias("before"),
+        F.when(F.col("operation") != DELETE, F.col("row")).alias("after"),
+        op.alias("op"),
+        source.alias("source"),
+        F.col("ts_ms"),
+    )
+
+
+def _colons(name: str, *lengths: int) -> Column:
+    """Return bytes in hexadecimal, with colons between parts of the given lengths."""
+    parts, at = [], 1
+    for length in lengths:
+        parts.append(F.lower(F.hex(F.substring(name, at, length))))
+        at += length
+    return F.concat_ws(":", *parts)
+
+
+def first_rows(frame: DataFrame, limit: int) -> tuple[list[dict[str, Any]], bool]:
+    """Return at most `limit` rows of changes, and whether there are more: LSNs and masks in hexadecimal, values as text."""
+    names = [name for name in frame.columns if not name.startswith(RESERVED_PREFIX)]
+    with plain_errors("changes were read"):
+        found = with_readable(frame.limit(limit + 1), names).collect()
+    rows = [
+        {name: _shown(name, value) for name, value in zip(frame.columns, row, strict=True)}
+        for row in found[:limit]
+    ]
+    return rows, len(found) > limit
+
+
+def _shown(name: str, value: Any) -> Any:
+    is_own = name.startswith(RESERVED_PREFIX) and name != OPERATION
+    return f"0x{bytes(value).hex().upper()}" if is_own and value is not None else value

@@ -1,4 +1,4 @@
-"""A table that `cdc apply` keeps, and its consumer's position: a file next to the table, without retention.
+"""A table that `Instance.load` keeps, and its consumer's position: a file next to the table, without retention.
 
 A position is the first LSN whose changes are not applied yet, and the commit of the last batch. It is saved after the
 commit of a batch, whose mark names the scan cycle: a run that died in between finds the commit by its mark.
@@ -11,8 +11,8 @@ from dataclasses import dataclass, replace
 
 from pyspark.sql import SparkSession
 
-from mergerepl.cdc.database import Database
-from mergerepl.cdc.refusals import CdcError, CdcUsageError
+from mergerepl.cdc.refusals import NOTHING, CdcError, CdcUsageError
+from mergerepl.cdc.tables import CdcTables
 from mergerepl.delta.batch_end import LeftAt, Since, changes_since, left_at
 from mergerepl.delta.marks import CommitMark
 from mergerepl.delta.metadata import CHAR_VARCHAR
@@ -161,7 +161,7 @@ class Misfit:
 
 
 def fit_columns(
-    database: Database,
+    database: CdcTables,
     instance: ChangeTable,
     target: Location,
     spark: Callable[[], SparkSession],
@@ -177,18 +177,24 @@ def fit_columns(
         return
     can_widen = state.properties.get(_WIDENING, "").lower() == "true"
     if not can_widen or any(each.change is None or not each.is_type for each in misfits):
-        raise CdcUsageError.narrow_columns(
-            target,
-            instance.capture_instance,
-            [f"'{each.column}' is {each.present}, and the captured one is {each.wanted}" for each in misfits],
-            _statements(state, misfits),
-            command,
+        named = (
+            f"'{each.column}' is {each.present}, and the captured one is {each.wanted}" for each in misfits
+        )
+        helping = " and ".join(f"`{each}`" for each in _statements(state, misfits))
+        way = f"Run {helping} in Spark, then run again. Or replace" if helping else "Replace"
+        raise CdcUsageError(
+            22990,
+            f"Target '{target}' cannot hold every value of '{instance.capture_instance}': column "
+            f"{'; column '.join(named)}. {NOTHING} {way} its rows, and its columns if it has only captured ones, by a "
+            f"snapshot: `{command} --restart`; or name a new table.",
+            table=str(target),
+            capture_instance=instance.capture_instance,
         )
     for statement in _statements(state, misfits):
         spark().sql(statement)
 
 
-def misfits_of(database: Database, instance: ChangeTable, target: Location) -> bool:
+def misfits_of(database: CdcTables, instance: ChangeTable, target: Location) -> bool:
     """True if a target has a column that cannot hold every value of a captured one.
 
     Raises: CdcUsageError 22930 if it lacks a column.
@@ -196,7 +202,7 @@ def misfits_of(database: Database, instance: ChangeTable, target: Location) -> b
     return any(_misfits(database, instance, open_table(target)))
 
 
-def _misfits(database: Database, instance: ChangeTable, state: TableState) -> Iterator[Misfit]:
+def _misfits(database: CdcTables, instance: ChangeTable, state: TableState) -> Iterator[Misfit]:
     """Yield the columns that cannot hold every value: types, declared lengths, NOT NULL."""
     known = {each["name"].lower(): each for each in state.fields}
     stored = {each["name"]: each for each in open_table(database.change_table(instance)).fields}

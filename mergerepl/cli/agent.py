@@ -111,12 +111,12 @@ def status(targets: tuple[str, ...], output: Output) -> None:
       mergerepl agent status ./shop
     """
     from mergerepl.agents.control import agent_status, jobs_of, replication_jobs
-    from mergerepl.cdc.database import database_at
+    from mergerepl.cdc.tables import tables_at
     from mergerepl.cli.cdc_reading import agent_parts
 
     found = [agent_status(root) for root in _roots(targets)]
     jobs = {
-        each.root: [*jobs_of(database_at(each.root)), *replication_jobs(Location.of(each.root))]
+        each.root: [*jobs_of(tables_at(each.root)), *replication_jobs(Location.of(each.root))]
         for each in found
     }
     value = [{"agent": each, "jobs": jobs[each.root]} for each in found]

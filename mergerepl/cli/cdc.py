@@ -102,9 +102,9 @@ def enable_db(root: str, log_retention: str, output: Output) -> None:
     Example:
       mergerepl cdc enable-db ./shop
     """
-    from mergerepl import cdc as api
+    from mergerepl.cdc import tsql
 
-    is_new = api.enable_db(root, log_retention=log_retention)
+    is_new = tsql.sp_cdc_enable_db(root, log_retention=log_retention)
     text = "is enabled" if is_new else "was enabled already; nothing was changed"
     output.reported({"database": root, "enabled": True, "changed": is_new}, [f"{root} {text}."])
 
@@ -120,7 +120,9 @@ def disable_db(root: str, output: Output) -> None:
     """
     from mergerepl import cdc as api
 
-    was = api.disable_db(root)
+    database = api.Database(root)
+    was = database.is_enabled()
+    database.disable()
     text = "is no longer enabled" if was else "was not enabled; nothing was changed"
     output.reported({"database": root, "enabled": False, "changed": was}, [f"{root} {text}."])
 
@@ -162,17 +164,17 @@ def enable_table(
     """
     from mergerepl import cdc as api
 
-    found = api.enable_table(
-        root,
+    begun = api.Database(root).enable(
         source,
-        capture_instance=capture_instance,
-        supports_net_changes=net,
-        role_name=role_name,
-        index=index,
-        index_name=index_name,
-        captured_column_list=columns,
+        key=index,
+        columns=columns,
+        name=capture_instance,
+        net=net,
         on_gap=on_gap,
+        role_name=role_name,
+        index_name=index_name,
     )
+    found = begun.describe().instance
     output.reported(
         found,
         [
@@ -198,7 +200,8 @@ def disable_table(root: str, source: str, capture_instance: str, output: Output)
     """
     from mergerepl import cdc as api
 
-    names = api.disable_table(root, source, capture_instance=capture_instance)
+    name = None if capture_instance == "all" else capture_instance
+    names = api.Database(root).disable(source, name=name)
     output.reported({"disabled": names}, [f"Disabled: {', '.join(names)}."])
 
 
@@ -214,7 +217,7 @@ def help_(root: str, source: str | None, output: Output) -> None:
     """
     from mergerepl import cdc as api
 
-    found = api.help_change_data_capture(root, source)
+    found = api.Database(root).instances(source)
     output.reported({"capture_instances": found}, [listing(found, _INSTANCES)])
 
 
@@ -230,7 +233,7 @@ def columns(root: str, instance: str, output: Output) -> None:
     """
     from mergerepl import cdc as api
 
-    found = api.get_captured_columns(root, instance)
+    found = api.Database(root).instance(instance).columns()
     output.reported({"columns": found}, [listing(found, _CAPTURED_COLUMNS)])
 
 
@@ -246,7 +249,7 @@ def ddl_history(root: str, instance: str, output: Output) -> None:
     """
     from mergerepl import cdc as api
 
-    found = api.get_ddl_history(root, instance)
+    found = api.Database(root).instance(instance).ddl_history()
     output.reported({"ddl_history": found}, [listing(found, _DDL_HISTORY)])
 
 
@@ -271,7 +274,7 @@ def capture(ctx: click.Context, root: str, maxtrans: int, maxscans: int, output:
     """
     from mergerepl import cdc as api
 
-    result = api.scan(root, maxtrans=maxtrans, maxscans=maxscans)
+    result = api.Database(root).capture(maxtrans=maxtrans, maxscans=maxscans)
     parts = ["Nothing is new."]
     if result.cycles:
         rows, cycles = counted(result.rows, "row"), counted(result.cycles, "cycle")
@@ -304,18 +307,16 @@ def status(root: str, check: bool, output: Output) -> int:
       mergerepl cdc status ./shop
       mergerepl cdc status ./shop --check
     """
-    from datetime import UTC, datetime
-
     from mergerepl import cdc as api
     from mergerepl.cli.look import report_check
 
     def find() -> tuple[DatabaseStatus, list[StatusWarning]]:
-        found = api.status(root)
-        return found, api.warnings_of(found, datetime.now(UTC))
+        found = api.Database(root).status()
+        return found, [*found.warnings]
 
     if check:
         return report_check(find, output)
-    found = api.status(root)
+    found = api.Database(root).status()
     output.reported(found, database_parts(found))
     return 0
 
@@ -332,7 +333,7 @@ def errors(root: str, limit: int, output: Output) -> None:
     """
     from mergerepl import cdc as api
 
-    found = api.errors(root, limit=limit)
+    found = api.Database(root).history(failed=True, limit=limit)
     output.reported({"errors": found}, [listing(found, _ERRORS) if found else "No errors."])
 
 
@@ -350,7 +351,7 @@ def resume(root: str, instance: str, compare: bool, restart: bool, output: Outpu
     """
     from mergerepl import cdc as api
 
-    was = api.resume(root, instance, compare=compare, restart=restart)
+    was = api.Database(root).resume(instance, compare=compare, restart=restart)
     text = "The table of" if was else "Nothing was changed: the table of"
     how = "is captured again" if was else "is not paused"
     output.reported({"capture_instance": instance, "changed": was}, [f"{text} {instance} {how}."])
@@ -367,7 +368,7 @@ def adopt(root: str, output: Output) -> None:
     """
     from mergerepl import cdc as api
 
-    is_copy = api.adopt(root)
+    is_copy = api.Database(root).relocate()
     text = "A new epoch begins: its LSNs are higher than all before." if is_copy else "Its LSNs go on."
     output.reported({"database": root, "new_epoch": is_copy}, [f"{root} is adopted. {text}"])
 
@@ -390,7 +391,7 @@ def lsn(root: str, lsn: Lsn | None, output: Output) -> None:
         parts = {"lsn": str(lsn), "epoch": epoch, "cycle": cycle, "slot": lsn.slot}
         output.reported(parts, [f"{lsn} is {epoch}:{cycle}:{lsn.slot} (epoch:cycle:slot)."])
         return
-    found = api.status(root)
+    found = api.Database(root).status()
     low, high = cell(found.min_lsn), cell(found.max_lsn)
     output.reported(
         {"min_lsn": low, "max_lsn": high, "max_time": found.max_time},

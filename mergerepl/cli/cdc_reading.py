@@ -92,19 +92,14 @@ class _Window:
         """Return the LSNs of an instance's window, both included; None where there is none."""
         from mergerepl import cdc as api
 
+        database = api.Database(root)
         first, last = self.from_lsn, self.to_lsn
-        if first is None:
-            first = (
-                api.get_min_lsn(root, instance)
-                if self.from_time is None
-                else api.map_time_to_lsn(root, "smallest greater than or equal", self.from_time)
-            )
+        if first is None and self.from_time is None:
+            first = database.instance(instance).min_lsn()
+        elif first is None and self.from_time is not None:
+            first = database.lsn_at(self.from_time, "smallest greater than or equal")
         if last is None:
-            last = (
-                api.get_max_lsn(root)
-                if self.to_time is None
-                else api.map_time_to_lsn(root, "largest less than or equal", self.to_time)
-            )
+            last = database.max_lsn() if self.to_time is None else database.lsn_at(self.to_time)
         return first, last
 
 
@@ -156,9 +151,9 @@ def changes(
       mergerepl cdc changes ./shop dbo_orders
       mergerepl cdc changes ./shop dbo_orders --from-lsn 0x003757F80000002A0003 --option all-update-old
     """
-    from mergerepl import cdc as api
+    from mergerepl.cdc import tsql
 
-    _show(api.get_all_changes, root, instance, window, row_filter_option, limit, output)
+    _show(tsql.fn_cdc_get_all_changes, root, instance, window, row_filter_option, limit, output)
 
 
 @click.command(cls=Command)
@@ -183,9 +178,9 @@ def net(
     Example:
       mergerepl cdc net ./shop dbo_orders --option all-with-merge
     """
-    from mergerepl import cdc as api
+    from mergerepl.cdc import tsql
 
-    _show(api.get_net_changes, root, instance, window, row_filter_option, limit, output)
+    _show(tsql.fn_cdc_get_net_changes, root, instance, window, row_filter_option, limit, output)
 
 
 def _show(
@@ -197,7 +192,7 @@ def _show(
     limit: int,
     output: Output,
 ) -> None:
-    from mergerepl.cdc.envelopes import first_rows
+    from mergerepl.cdc.queries import first_rows
 
     first, last = window.ends(root, instance)
     frame = query(root, instance, first, last, row_filter_option.replace("-", " "))
@@ -262,8 +257,8 @@ def apply(
     """
     from mergerepl import cdc as api
 
-    names = None if keys is None else [name.strip() for name in keys.split(",")]
-    done = api.apply_changes(root, instance, target, consumer, keys=names, initial=initial, restart=restart)
+    source = api.Database(root).instance(instance)
+    done = source.load(target, consumer=consumer, key=keys, initial=initial, restart=restart)
     output.reported(done, _applied(done))
     if done.paused is not None:
         ctx.exit(1)
@@ -330,10 +325,10 @@ def cleanup(
     if instance is None:
         if low_water_mark is not None:
             raise click.UsageError("--low-water-mark needs --instance.")
-        done = api.cleanup(root, retention=retention, threshold=threshold)
+        done = api.Database(root).cleanup(retention=retention, threshold=threshold)
     else:
         more = {} if threshold is None else {"threshold": threshold}
-        done = api.cleanup_change_table(root, instance, low_water_mark, **more)
+        done = api.Database(root).instance(instance).cleanup(low_water_mark, **more)
     output.reported(done, _cleaned(done))
     if done.failed:
         ctx.exit(1)
@@ -361,7 +356,7 @@ def vacuum(root: str, source: str, output: Output) -> None:
     """
     from mergerepl import cdc as api
 
-    done = api.vacuum(root, source)
+    done = api.Database(root).vacuum(source)
     kept = f"Files of the last {done.retention_hours:,} hours are kept."
     why = f" Version {done.read_through + 1:,} has still to be read." if done.read_through is not None else ""
     output.reported(done, [f"{source}: old files are removed. {kept}{why}"])
@@ -379,7 +374,7 @@ def sessions(root: str, limit: int, output: Output) -> None:
     """
     from mergerepl import cdc as api
 
-    found = api.scan_sessions(root, limit=limit)
+    found = api.Database(root).history(limit=limit)
     output.reported(
         {"scan_sessions": found}, [listing(found, _SESSIONS) if found else "No scan has found anything yet."]
     )
@@ -455,7 +450,7 @@ def list_(root: str, output: Output) -> None:
     from mergerepl import cdc as api
     from mergerepl.agents.control import agent_status
 
-    agent, found = agent_status(root), api.help_jobs(root)
+    agent, found = agent_status(root), api.Database(root).jobs.list()
     output.reported({"jobs": found, "agent_runs": agent.pid is not None}, agent_parts(agent, found))
 
 
@@ -473,7 +468,9 @@ def add(root: str, job_type: str, start: bool, output: Output, **parameters: Any
     """
     from mergerepl import cdc as api
 
-    _report_job(root, api.add_job(root, job_type, start_job=start, **parameters), output, is_started=start)
+    _report_job(
+        root, api.Database(root).jobs.add(job_type, start=start, **parameters), output, is_started=start
+    )
 
 
 @jobs.command()
@@ -489,7 +486,7 @@ def change(root: str, job_type: str, output: Output, **parameters: Any) -> None:
     """
     from mergerepl import cdc as api
 
-    _report_job(root, api.change_job(root, job_type, **parameters), output)
+    _report_job(root, api.Database(root).jobs.change(job_type, **parameters), output)
 
 
 @jobs.command()
@@ -504,7 +501,7 @@ def drop(root: str, job_type: str, output: Output) -> None:
     """
     from mergerepl import cdc as api
 
-    api.drop_job(root, job_type)
+    api.Database(root).jobs.drop(job_type)
     output.reported(
         {"dropped": job_type},
         [f"Job {job_type} is removed. `mergerepl cdc {job_type}` does its work by hand."],
@@ -523,7 +520,7 @@ def start(root: str, job_type: str, output: Output) -> None:
     """
     from mergerepl import cdc as api
 
-    _report_job(root, api.start_job(root, job_type), output, is_started=True)
+    _report_job(root, api.Database(root).jobs.start(job_type), output, is_started=True)
 
 
 @jobs.command()
@@ -538,7 +535,7 @@ def stop(root: str, job_type: str, output: Output) -> None:
     """
     from mergerepl import cdc as api
 
-    _report_job(root, api.stop_job(root, job_type), output)
+    _report_job(root, api.Database(root).jobs.stop(job_type), output)
 
 
 COMMANDS = (changes, net, apply, cleanup, vacuum, sessions, jobs)

@@ -109,12 +109,12 @@ def status(replica: str, check: bool, output: Output) -> int:
     try:
         state = api.status(root)
     except ConfigurationError:
-        if not cdc.is_cdc_enabled(root):
+        if not cdc.Database(root).is_enabled():
             raise
         from mergerepl.cdc.monitoring import problems_at
         from mergerepl.cli.cdc import database_parts
 
-        captured, problems = cdc.status(root), problems_at(root)
+        captured, problems = cdc.Database(root).status(), problems_at(root)
         parts = [*database_parts(captured), *(f"Problem: {each}" for each in problems)]
         output.reported({"cdc": captured, "problems": problems}, parts)
         return 0
@@ -134,8 +134,8 @@ def _checked(root: Location, output: Output) -> int:
     def find() -> tuple[Mapping[str, Any], list[StatusWarning]]:
         now = datetime.now(UTC)
         found = [*distributor.warnings(now)]
-        if cdc.is_cdc_enabled(root):
-            found += cdc.warnings_of(cdc.status(root), now)
+        if (database := cdc.Database(root)).is_enabled():
+            found += database.status().warnings
         # A paused table is met by both.
         return distributor.status(), list(dict.fromkeys(found))
 

@@ -120,13 +120,11 @@ def tune(
 
 def _captured(root: str) -> list[Check]:
     """Return whether Change Data Capture of a folder keeps up; nothing where it is not enabled."""
-    from datetime import UTC, datetime
-
     from mergerepl import cdc
     from mergerepl.errors import MergeReplError
 
     try:
-        if not cdc.is_cdc_enabled(root):
+        if not cdc.Database(root).is_enabled():
             return []
     except MergeReplError:
         # The storage check says what is wrong with the folder.
@@ -135,7 +133,7 @@ def _captured(root: str) -> list[Check]:
 
     see = f"See `mergerepl cdc status {root}`."
     try:
-        warnings = cdc.warnings_of(cdc.status(root), datetime.now(UTC))
+        warnings = cdc.Database(root).status().warnings
     except MergeReplError as error:
         return [Check(f"cdc {root}", Status.WARN, error.message, see)]
     found = [Check(f"cdc {root}", Status.WARN, f"{each.source}: {each.text}", see) for each in warnings]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -14,7 +15,7 @@ from mergerepl.cli.options import limit_option, reporting
 from mergerepl.cli.report.output import Output
 from mergerepl.cli.report.table import Columns, Part, listing
 from mergerepl.errors import ConfigurationError
-from mergerepl.model.tracking import PurgeType, TrackingKeyType, TrackingOptions, TrackingStatus
+from mergerepl.model.tracking import TrackingOptions, TrackingStatus
 from mergerepl.model.words import counted
 from mergerepl.store.location import Location
 
@@ -24,11 +25,6 @@ if TYPE_CHECKING:
 path_argument = click.argument("path", metavar="PATH")
 table_argument = click.argument("table", metavar="TABLE")
 consumer_option = click.option("--consumer", metavar="NAME", required=True, help="Name of the consumer.")
-_OPTIONS = {
-    "insert": TrackingOptions.INSERT,
-    "update": TrackingOptions.UPDATE,
-    "delete": TrackingOptions.DELETE,
-}
 
 _TABLES: Columns = {
     "table": "name",
@@ -84,12 +80,10 @@ def _database(path: str, *, foreign: Literal["adopt", "refuse"] = "adopt") -> Ch
 
 
 def _options(_: click.Context, __: click.Parameter, text: str) -> TrackingOptions:
-    found = TrackingOptions(0)
-    for word in text.split(","):
-        if word.strip().lower() not in _OPTIONS:
-            raise click.BadParameter(f"{word!r} is none of insert, update, delete.")
-        found |= _OPTIONS[word.strip().lower()]
-    return found
+    try:
+        return TrackingOptions.of(text)
+    except ValueError as error:
+        raise click.BadParameter(f"{error}.") from error
 
 
 @click.group(cls=Group)
@@ -142,10 +136,8 @@ def enable(
     """
     if bool(key) == bool(guid):
         raise click.UsageError("Name the key's columns with --key, or a GUID column with --guid.")
-    kind = TrackingKeyType.GUID if guid else TrackingKeyType.PRIMARY_KEY
-    database = _database(path, foreign=foreign)
-    database.enable_tracking(table, kind, options, key=guid or key)
-    output.reported(database.tracked_tables()[table], [f"Table {table} is tracked."])
+    found = _database(path, foreign=foreign).enable(table, key=key, rowguid=guid, track=options)
+    output.reported(found, [f"Table {table} is tracked."])
 
 
 @tracking.command()
@@ -159,7 +151,7 @@ def disable(path: str, table: str, keep_columns: bool, output: Output) -> None:
     Example:
       mergerepl tracking disable ./branch orders --keep-columns
     """
-    _database(path).disable_tracking(table, "keep" if keep_columns else "drop")
+    _database(path).disable(table, keep_columns=keep_columns)
     output.reported({"table": table, "tracked": False}, [f"Table {table} is no longer tracked."])
 
 
@@ -299,7 +291,7 @@ def forget(path: str, consumer: str, output: Output) -> None:
     Example:
       mergerepl tracking forget ./branch --consumer hq
     """
-    _database(path).forget_consumer(consumer)
+    _database(path).forget(consumer)
     output.reported({"consumer": consumer, "registered": False}, [f"Consumer {consumer} is forgotten."])
 
 
@@ -367,13 +359,9 @@ def purge(
         raise click.UsageError("Give --days or --csn.")
     if (what == "tombstones") != (table is not None):
         raise click.UsageError("Name the --table of tombstones; the sequence has none.")
-    kind, value = (PurgeType.CSN_BASED, csn) if csn is not None else (PurgeType.TIME_BASED, days)
-    assert value is not None
-    database = _database(path)
-    if table is not None:
-        done = database.purge_tombstone_table_data(table, kind, value, dry_run=dry_run)
-    else:
-        done = database.purge_transaction_sequence_data(kind, value, dry_run=dry_run)
+    older_than = None if days is None else f"{days} days"
+    to = None if csn is None else csn - 1
+    done = _database(path).purge(table, older_than=older_than, to=to, dry_run=dry_run)
     removed = "to be removed" if done.dry_run else "removed"
     kept = f"; {counted(done.held_back, 'row')} kept for consumers" if done.held_back else ""
     output.reported(done, [f"{done.target}: {counted(done.removed, 'row')} {removed}{kept}."])
@@ -393,14 +381,14 @@ def key(direction: str, path: str, table: str, values: tuple[str, ...], output: 
     """
     database = _database(path)
     if direction == "pack":
-        text = database.pack_tombstone_key(table, values).hex()
+        text = database.pack_key(table, values).hex()
         output.reported({"table": table, "packed": text}, [text])
         return
     try:
         packed = bytes.fromhex("".join(values))
     except ValueError as error:
         raise click.BadParameter(f"{values[0]!r} is not hexadecimal.") from error
-    found = database.unpack_tombstone_key(table, packed)
+    found = database.unpack_key(table, packed)
     output.reported({"table": table, "values": found}, [", ".join(map(str, found))])
 
 
@@ -413,7 +401,7 @@ def upgrade(path: str, output: Output) -> None:
     Example:
       mergerepl tracking upgrade ./branch
     """
-    is_done = _database(path).upgrade_public_tracking(path)
+    is_done = _database(path).upgrade()
     text = (
         "The tracking data are of this version."
         if is_done
@@ -433,7 +421,12 @@ def sql(table: str, output: Output) -> None:
     """
     import mergerepl
 
-    found = mergerepl.ChangeTracking.enumeration_sql(table)
+    found = mergerepl.ChangeTracking.sql(table)
     output.reported(
-        found, [line for name, text in found.items() for line in (f"-- {name}", *text.splitlines())]
+        found,
+        [
+            line
+            for name, text in asdict(found).items()
+            for line in (f"-- {name.replace('_', ' ')}", *text.splitlines())
+        ],
     )

@@ -90,7 +90,7 @@ class Lsn(bytes):
 
 
 ZERO = Lsn(bytes(_LENGTH))
-"""The result of `get_min_lsn` for an unknown instance."""
+"""The LSN below all others."""
 
 
 def scan_cycle_of(epoch: int, cycle: int) -> int:

@@ -31,7 +31,7 @@ class CaptureInstance:
 
 @dataclass(frozen=True)
 class ScanResult:
-    """The outcome of one `scan`, over all its cycles.
+    """The outcome of one `capture`, over all its cycles.
 
     `last_lsn` is None if nothing was new. `paused`: path of a source that cannot be read further -> reason.
     """
@@ -66,20 +66,6 @@ class SourceStatus:
     has_feed: bool = True
 
 
-@dataclass(frozen=True)
-class DatabaseStatus:
-    """The state of a database: LSNs are 10 bytes, None before the first one."""
-
-    database: str
-    database_id: str
-    epoch: int
-    min_lsn: bytes | None
-    max_lsn: bytes | None
-    max_time: datetime | None
-    sources: tuple[SourceStatus, ...]
-    has_plan: bool
-
-
 LATENCY = timedelta(seconds=30)
 """Unread commits and unapplied commands may be this old without a warning."""
 
@@ -94,6 +80,21 @@ class StatusWarning:
     source: str
     level: str
     text: str
+
+
+@dataclass(frozen=True)
+class DatabaseStatus:
+    """The state of a database: LSNs are 10 bytes, None before the first one."""
+
+    database: str
+    database_id: str
+    epoch: int
+    min_lsn: bytes | None
+    max_lsn: bytes | None
+    max_time: datetime | None
+    sources: tuple[SourceStatus, ...]
+    has_plan: bool
+    warnings: tuple[StatusWarning, ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -183,7 +184,7 @@ class CleanupResult:
 
 @dataclass(frozen=True)
 class AppliedChanges:
-    """The changes that one `apply_changes` brought to its target.
+    """The changes that one `Instance.load` brought to its target.
 
     `from_lsn` is None if the target was filled from a snapshot; both LSNs are None if nothing was new. `upserted` are
     rows inserted or updated, `deleted` rows deleted, by the net changes. `foreign_commits` are those by which other
@@ -223,6 +224,17 @@ class Job:
     starts: Annotated[
         Bigint, NOT_NULL, "number of times that it was started: a new start takes changed parameters"
     ] = 0
+
+
+@dataclass(frozen=True)
+class InstanceDescription:
+    """A capture instance, its interval, its captured columns and the changes of its table's columns."""
+
+    instance: CaptureInstance
+    min_lsn: bytes
+    max_lsn: bytes | None
+    columns: tuple[CapturedColumn, ...]
+    ddl_history: tuple[DdlEntry, ...]
 
 
 @dataclass(frozen=True)

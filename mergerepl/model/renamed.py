@@ -4,7 +4,57 @@ from typing import Final
 
 _DISTRIBUTOR = "Distributor(PATH)"
 
+_DATABASE = "Database(PATH)"
+
 RENAMED: Final[dict[str, dict[str, str]]] = {
+    "mergerepl.cdc": {
+        **{name: f"{_DATABASE}.{name}" for name in ("cleanup", "resume", "status", "vacuum")},
+        **dict.fromkeys(("enable_db", "enable_table"), f"{_DATABASE}.enable"),
+        **dict.fromkeys(("disable_db", "disable_table"), f"{_DATABASE}.disable"),
+        **dict.fromkeys(("errors", "scan_sessions"), f"{_DATABASE}.history"),
+        **{f"{name}_job": f"Jobs.{name}" for name in ("add", "change", "drop", "start", "stop")},
+        **{
+            name: f"Instance.{name}"
+            for name in ("lsn_of", "snapshot", "switch_lsn", "to_debezium", "version_of")
+        },
+        **dict.fromkeys(
+            ("generate_wrapper_function", "get_all_changes", "register_functions", "register_source"),
+            "Instance.changes",
+        ),
+        "adopt": f"{_DATABASE}.relocate",
+        "apply_changes": "Instance.load",
+        "cleanup_change_table": "Instance.cleanup",
+        "decrement_lsn": "Lsn.previous",
+        "get_captured_columns": "Instance.columns",
+        "get_column_ordinal": "Instance.ordinal",
+        "get_ddl_history": "Instance.ddl_history",
+        "get_max_lsn": f"{_DATABASE}.max_lsn",
+        "get_min_lsn": "Instance.min_lsn",
+        "get_net_changes": "Instance.net_changes",
+        "has_column_changed": "Instance.has_changed",
+        "help_change_data_capture": f"{_DATABASE}.instances",
+        "help_jobs": "Jobs.list",
+        "increment_lsn": "Lsn.next",
+        "is_cdc_enabled": f"{_DATABASE}.is_enabled",
+        "is_tracked_by_cdc": f"{_DATABASE}.is_captured",
+        "map_lsn_to_time": f"{_DATABASE}.time_of",
+        "map_time_to_lsn": f"{_DATABASE}.lsn_at",
+        "scan": f"{_DATABASE}.capture",
+        "warnings_of": f"{_DATABASE}.status",
+    },
+    "mergerepl.tracking.ChangeTracking": {
+        "disable_tracking": "disable",
+        "enable_tracking": "enable",
+        "enumeration_sql": "sql",
+        "forget_consumer": "forget",
+        "get_last_committed_csn": "last_csn",
+        "get_tracking_options": "options",
+        "pack_tombstone_key": "pack_key",
+        "purge_tombstone_table_data": "purge",
+        "purge_transaction_sequence_data": "purge",
+        "unpack_tombstone_key": "unpack_key",
+        "upgrade_public_tracking": "upgrade",
+    },
     "mergerepl.transactional": {
         **{
             name: f"{_DISTRIBUTOR}.{name}"
@@ -31,6 +81,12 @@ RENAMED: Final[dict[str, dict[str, str]]] = {
         "shown": "Subscriber(PATH).first_rows",
         "warnings_of": f"{_DISTRIBUTOR}.warnings",
         **{f"Transactional{name}": name for name in ("Article", "Publication", "Subscription")},
-    }
+    },
 }
-"""Package -> old name -> new name."""
+"""Package or class -> old name -> new name."""
+
+
+def missing(place: str, owner: str, name: str) -> AttributeError:
+    """Return the error about a name that the package or class `place` lacks; `owner` names it in the text."""
+    now = RENAMED.get(place, {}).get(name)
+    return AttributeError(f"{owner} has no attribute '{name}'" + (f": it is `{now}` now" if now else ""))

@@ -4,6 +4,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
 from enum import IntEnum, IntFlag, StrEnum
+from functools import reduce
+from operator import or_
 from typing import Annotated
 
 from mergerepl.model.columns import NOT_NULL, Bigint
@@ -16,6 +18,21 @@ class TrackingOptions(IntFlag):
     UPDATE = 2
     DELETE = 4
     ALL = 7
+
+    @classmethod
+    def of(cls, stated: "TrackingOptions | str") -> "TrackingOptions":
+        """Return operations given as a number, or as comma-separated names such as `insert,delete`.
+
+        Raises: ValueError.
+        """
+        if isinstance(stated, str):
+            words = [word.strip().upper() for word in stated.split(",")]
+            if unknown := [word for word in words if word not in cls.__members__]:
+                raise ValueError(f"{unknown[0].lower()!r} is none of insert, update, delete, all")
+            return reduce(or_, (cls[word] for word in words))
+        if not stated or stated & ~cls.ALL:
+            raise ValueError(f"{stated!r} is no combination of insert, update, delete")
+        return cls(stated)
 
 
 class TrackingKeyType(IntEnum):
@@ -169,3 +186,13 @@ class Purged:
     bound_csn: int | None
     """The lowest LCSN of all consumers; None without consumers."""
     dry_run: bool = False
+
+
+@dataclass(frozen=True)
+class EnumerationQueries:
+    """The queries that enumerate the changes of a table: exact ones, and those that SQL Server Compact's pages print."""
+
+    exact: str
+    documented_inserts: str
+    documented_updates: str
+    documented_deletes: str

@@ -98,12 +98,9 @@ def public_names(package: str) -> tuple[list[str], Callable[[str], Any], Callabl
 
     def load(name: str) -> Any:
         if name not in homes:
-            from mergerepl.model.renamed import RENAMED
+            from mergerepl.model.renamed import missing
 
-            now = RENAMED.get(package, {}).get(name)
-            raise AttributeError(
-                f"module '{package}' has no attribute '{name}'" + (f": it is `{now}` now" if now else "")
-            )
+            raise missing(package, f"module '{package}'", name)
         found = getattr(import_module(homes[name]), name)
         return keeps_callers_session(found) if isinstance(found, FunctionType) else found
 

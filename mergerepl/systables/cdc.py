@@ -152,4 +152,4 @@ CREATED: Final[tuple[TypedTable[Any], ...]] = (
     CDC_JOBS,
     CHANGE_TABLES,
 )
-"""The tables in the order in which `enable_db` makes them: the last one shows that the database is enabled."""
+"""The tables in the order in which they are made: the last one shows that the database is enabled."""

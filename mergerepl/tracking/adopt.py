@@ -10,11 +10,10 @@ from mergerepl.model.tracking import Foreign
 from mergerepl.tracking import counters
 from mergerepl.tracking.adoption import plan, stage
 from mergerepl.tracking.carry_out import carry_out
-from mergerepl.tracking.changes import readable_window
+from mergerepl.tracking.counters import Intent
 from mergerepl.tracking.database import Database, Session
 from mergerepl.tracking.errors import ForeignCommitError, TrackingError
-from mergerepl.tracking.foreign import Looked, look_at_all, writable_facts
-from mergerepl.tracking.intent import Intent
+from mergerepl.tracking.foreign import Looked, look_at_all, readable_window, writable_facts
 from mergerepl.tracking.sweep import has_work, sweep
 
 log = logging.getLogger(__name__)

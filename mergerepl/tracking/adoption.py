@@ -19,13 +19,11 @@ from mergerepl.rows.images import all_true
 from mergerepl.spark.errors import gone_reason
 from mergerepl.spark.in_memory import frame_of
 from mergerepl.store.location import Location
-from mergerepl.tracking import adopted, staged_files
-from mergerepl.tracking.changes import events_of, readable_window
-from mergerepl.tracking.counters import decide, take_bsns
+from mergerepl.tracking import foreign, staged_files
+from mergerepl.tracking.counters import Counts, Intent, Planned, Write, decide, take_bsns
 from mergerepl.tracking.database import Database, Session, tracked_table
 from mergerepl.tracking.errors import ForeignCommitError
-from mergerepl.tracking.foreign import foreign_commits, writable_facts
-from mergerepl.tracking.intent import Counts, Intent, Planned, Write
+from mergerepl.tracking.foreign import events_of, foreign_commits, readable_window, writable_facts
 from mergerepl.tracking.overlay import PROBLEM, key_columns, key_names, snapshot_rows
 from mergerepl.tracking.predicates import packed
 
@@ -122,7 +120,7 @@ def stage(
     keys = key_names(table)
     try:
         events = _numbered_events(session.spark, table, window, planned, found, own=own)
-        rows = adopted.folded(events, keys, table.options)
+        rows = foreign.folded(events, keys, table.options)
         has_null = ~all_true([F.col(name).isNotNull() for name in keys])
         problem = F.when(has_null, F.lit("have a key that is NULL"))
         write_files(rows.withColumn(PROBLEM, problem), at)
@@ -145,7 +143,7 @@ def stage(
         replace(each, changes=_named(table.name, counted.get(each.foreign_version or -1, 0)))
         for each in planned
     )
-    stamps = staged_files.count_where(at, adopted.IS_THERE)
+    stamps = staged_files.count_where(at, foreign.IS_THERE)
     write = Write(
         table.name,
         planned[-1].csn,
@@ -175,7 +173,7 @@ def _numbered_events(
     """Return the effect of each commit of a window on each key, with the numbers of its transaction."""
     numbered = F.broadcast(frame_of(spark, _numbers(planned, found, own)))
     events = events_of(spark, table, window)
-    return events.join(numbered, on=adopted.VERSION).select(*key_names(table), *adopted.EVENT)
+    return events.join(numbered, on=foreign.VERSION).select(*key_names(table), *foreign.EVENT)
 
 
 def _numbers(planned: Sequence[Planned], found: Sequence[Commit], own: set[int]) -> pa.Table:
@@ -209,15 +207,15 @@ def _refuse_shared_keys(
         named = [key.alias(name) for key, name in zip(key_columns(table), keys, strict=True)]
         return rows.select(*named, F.lit(now).alias("now"), F.lit(1 - now).alias("then"))
 
-    states = spark.read.parquet(str(at)).select(*keys, adopted.IS_THERE, adopted.WAS_ABSENT, adopted.SHARED)
+    states = spark.read.parquet(str(at)).select(*keys, foreign.IS_THERE, foreign.WAS_ABSENT, foreign.SHARED)
     both = keys_at(through_version_inclusive, now=1).unionByName(keys_at(from_version_exclusive, now=0))
     counted = both.join(states.select(*keys), on=keys, how="left_semi").groupBy(*keys)
     rows = states.join(
         counted.agg(F.sum("now").alias("now"), F.sum("then").alias("then")), on=keys, how="left"
     )
     now, then = (F.coalesce(F.col(name), F.lit(0)) for name in ("now", "then"))
-    is_odd = (now != F.col(adopted.IS_THERE).cast("int")) | (F.col(adopted.WAS_ABSENT) & (then > 0))
-    shared = rows.where(is_odd | F.col(adopted.SHARED)).select(*keys).limit(4).collect()
+    is_odd = (now != F.col(foreign.IS_THERE).cast("int")) | (F.col(foreign.WAS_ABSENT) & (then > 0))
+    shared = rows.where(is_odd | F.col(foreign.SHARED)).select(*keys).limit(4).collect()
     if shared:
         raise ForeignCommitError(
             f"Table '{table.name}': foreign commits cannot be adopted, because two rows share a key, or did: "
@@ -231,13 +229,13 @@ def _refuse_shared_keys(
 def _changes(at: Location) -> Counter[int]:
     import pyarrow.compute as pc
 
-    versions = pc.list_flatten(staged_files.read(at, [adopted.CHANGED])[adopted.CHANGED])
+    versions = pc.list_flatten(staged_files.read(at, [foreign.CHANGED])[foreign.CHANGED])
     return Counter({each["values"]: each["counts"] for each in pc.value_counts(versions).to_pylist()})
 
 
 def _overwritten(at: Location) -> int:
     import pyarrow.compute as pc
 
-    rows = staged_files.read(at, [adopted.LAST_IS_OWN, adopted.CHANGED])
-    lost = pc.and_(rows[adopted.LAST_IS_OWN], pc.greater(pc.list_value_length(rows[adopted.CHANGED]), 0))
+    rows = staged_files.read(at, [foreign.LAST_IS_OWN, foreign.CHANGED])
+    lost = pc.and_(rows[foreign.LAST_IS_OWN], pc.greater(pc.list_value_length(rows[foreign.CHANGED]), 0))
     return int(pc.sum(lost).as_py() or 0)

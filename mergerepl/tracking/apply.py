@@ -96,9 +96,10 @@ def _begin(stated: TableTracking) -> Step[ApplyRun]:
 def _end(name: str, table: TableState | None) -> Step[ApplyRun]:
     # Dropping a column of a table without column mapping would rewrite the table.
     is_mapped = table is not None and table.properties.get("delta.columnMapping.mode", "none") != "none"
-    columns = "drop" if is_mapped else "keep"
     detail = f"end its tracking; its tombstones go, {'its' if is_mapped else 'not its'} three columns"
-    return Step("untrack", name, detail, partial(_disable, name, columns), removes_rows=True)
+    return Step(
+        "untrack", name, detail, partial(_disable, name, keep_columns=not is_mapped), removes_rows=True
+    )
 
 
 def _changes(
@@ -139,8 +140,8 @@ def _enable(stated: TableTracking, run: ApplyRun) -> None:
     )
 
 
-def _disable(name: str, columns: str, run: ApplyRun) -> None:
-    tracked_tables.disable(run.session, name, columns=columns)
+def _disable(name: str, run: ApplyRun, *, keep_columns: bool) -> None:
+    tracked_tables.disable(run.session, name, keep_columns=keep_columns)
 
 
 def _set_properties(table: TableState, missing: Mapping[str, str], run: ApplyRun) -> None:

@@ -43,9 +43,9 @@ from mergerepl.systables.tracking import (
     TX_CSN,
     OutOfSequence,
 )
-from mergerepl.tracking import adopted
+from mergerepl.tracking import foreign
 from mergerepl.tracking.adoption import adopt_between
-from mergerepl.tracking.counters import drop, raise_last_csn
+from mergerepl.tracking.counters import Intent, Write, drop, raise_last_csn, read_intent
 from mergerepl.tracking.database import (
     Database,
     Session,
@@ -54,7 +54,6 @@ from mergerepl.tracking.database import (
     tracked_table,
     tracked_tables,
 )
-from mergerepl.tracking.intent import Intent, Write, read_intent
 from mergerepl.tracking.overlay import (
     CHANGE_CONTEXT,
     DELETE_CONTEXT,
@@ -212,7 +211,7 @@ def _staged(spark: SparkSession, folder: Location, write: Write) -> DataFrame:
     rows = spark.read.schema(StructType.fromJson(write.schema)).parquet(str(folder / write.folder))
     if write.adopts:
         # A row that a commit of ours wrote last has its stamps.
-        stamped = rows.where(F.col(adopted.IS_THERE) & ~F.col(adopted.LAST_IS_OWN))
+        stamped = rows.where(F.col(foreign.IS_THERE) & ~F.col(foreign.LAST_IS_OWN))
         return stamped.select(*(name for name in rows.columns if name.startswith("__sys")))
     return rows.where(F.col(EXISTED) | F.col(PRESENT))
 
@@ -264,7 +263,7 @@ def _tombstones(session: Session, folder: Location, intent: Intent, write: Write
 def _adopted_tombstones(session: Session, folder: Location, write: Write, table: TrackedTable) -> DataFrame:
     schema = StructType.fromJson(write.schema)
     rows = session.spark.read.schema(schema).parquet(str(folder / write.folder))
-    each = rows.select(*key_names(table), F.explode(adopted.TOMBSTONES).alias("left"))
+    each = rows.select(*key_names(table), F.explode(foreign.TOMBSTONES).alias("left"))
     return each.select(
         F.lit(table.name).alias(TABLE_NAME),
         F.col("left.bsn").alias(DELETE_BSN),

@@ -1,20 +1,22 @@
-"""`mergerepl.ChangeTracking`: the interface of SQL Server Compact's change tracking over a folder of Delta tables."""
+"""`ChangeTracking`: SQL Server Compact's change tracking over a folder of Delta tables."""
 
 from __future__ import annotations
 
 import os
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import astuple
 from datetime import timedelta
-from types import TracebackType
-from typing import Literal, Self
+from typing import TYPE_CHECKING, Any, Literal
 
 from pyspark.sql import Column, DataFrame, SparkSession
 
 from mergerepl import roots
-from mergerepl.delta.properties import interval_of
+from mergerepl.model.durations import parse_duration
 from mergerepl.model.later import answers_later
+from mergerepl.model.renamed import missing
 from mergerepl.model.tracking import (
     CommittedTransaction,
+    EnumerationQueries,
     Foreign,
     Purged,
     PurgeType,
@@ -30,9 +32,9 @@ from mergerepl.spark.callers import methods_keep_callers_session
 from mergerepl.spark.errors import plain_errors
 from mergerepl.store.location import Location
 from mergerepl.systables.tracking import COMMIT_SEQUENCE
-from mergerepl.tracking import counters, database, predicates, purge, status, tracked_tables
+from mergerepl.tracking import consumers, counters, database, predicates, purge, status, tracked_tables
 from mergerepl.tracking.adopt import adopt_or_refuse, catch_up
-from mergerepl.tracking.consumers import Consumer, Start, forget, of_token, register
+from mergerepl.tracking.consumers import Consumer, Start, of_token, register
 from mergerepl.tracking.database import (
     Database,
     Session,
@@ -80,63 +82,63 @@ class ChangeTracking:
             self._foreign = Foreign(foreign)
         except ValueError as error:
             raise TrackingError.reserved("choice for `foreign` (adopt or refuse)", foreign) from error
-        kept = interval_of(retention)
+        kept = parse_duration(retention)
         if kept is None or kept <= timedelta():
             raise TrackingError.reserved("retention (an interval, such as '14 days')", retention)
         self._retention = kept
         self.session = Session(Database(Location.of(roots.existing(os.fspath(path)))), lock_wait_s, spark)
         """The database, the Spark session and the lease that all parts of tracking use."""
 
-    def enable_tracking(
+    def enable(
         self,
         table: str,
-        key_type: TrackingKeyType = TrackingKeyType.PRIMARY_KEY,
-        options: TrackingOptions = TrackingOptions.ALL,
         *,
-        key: str | Sequence[str],
-    ) -> None:
-        """Track a table: it gets three columns. Enabled again, options and `foreign` are changed.
+        key: str | Sequence[str] = (),
+        rowguid: str | None = None,
+        track: TrackingOptions | str = TrackingOptions.ALL,
+    ) -> TrackedTable:
+        """Track a table: it gets three columns. Enabled again, `track` and `foreign` are changed.
 
         Args:
             table: Name of the table's folder.
-            key_type: What the key is.
-            options: What is tracked.
-            key: The key's columns, or the GUID column. Delta declares no keys.
+            key: The columns that identify a row: Delta declares no keys.
+            rowguid: A string column of GUIDs, in place of `key`; case is ignored.
+            track: The tracked operations; a text has comma-separated names, such as `insert,delete`.
 
         Raises: TrackingError, with nothing changed, if the table or its rows cannot be tracked, or its key is another one.
         """
         try:
-            key_type, options = TrackingKeyType(key_type), TrackingOptions(options)
+            operations = TrackingOptions.of(track)
         except ValueError as error:
-            raise TrackingError.reserved("TrackingKeyType or TrackingOptions", (key_type, options)) from error
-        if not options or options & ~TrackingOptions.ALL:
-            raise TrackingError.reserved("TrackingOptions", int(options))
+            raise TrackingError.reserved("`track` (insert, update, delete, all)", track) from error
         columns = [key] if isinstance(key, str) else list(key)
-        if key_type is TrackingKeyType.GUID and len(columns) != 1:
-            raise TrackingError.reserved("GUID key (one column)", columns)
+        if bool(columns) == (rowguid is not None):
+            raise TrackingError.reserved("key (either `key` or `rowguid`)", rowguid or columns)
+        kind = TrackingKeyType.PRIMARY_KEY if rowguid is None else TrackingKeyType.GUID
         with plain_errors(f"enabling tracking of '{table}'"):
             tracked_tables.enable(
                 self.session,
                 table,
-                key_type,
-                options,
-                columns,
+                kind,
+                operations,
+                columns if rowguid is None else [rowguid],
                 foreign=self._foreign,
                 retention=self._retention,
             )
+        return self.tracked_tables()[table]
 
-    def disable_tracking(self, table: str, columns: Literal["drop", "keep"] = "drop") -> None:
-        """Track a table no longer, and drop the three columns or keep them.
+    def disable(self, table: str, *, keep_columns: bool = False) -> None:
+        """End the tracking of a table, and drop its three columns or keep them.
 
         Raises: TrackingError if it is not tracked, a transaction that touched it is open, or dropping the columns would
             rewrite the table.
         """
         self._require()
         with plain_errors(f"disabling tracking of '{table}'"):
-            tracked_tables.disable(self.session, table, columns=columns)
+            tracked_tables.disable(self.session, table, keep_columns=keep_columns)
 
-    def get_tracking_options(self, table: str) -> TrackingOptions | None:
-        """Return the tracking of a table, None if it is not tracked."""
+    def options(self, table: str) -> TrackingOptions | None:
+        """Return the tracked operations of a table, None if it is not tracked."""
         tables = self.tracked_tables()
         return tables[table].options if table in tables else None
 
@@ -144,13 +146,13 @@ class ChangeTracking:
         """Return the tracked tables by name."""
         return database.tracked_tables(self.session.database)
 
-    def get_last_committed_csn(self) -> int:
+    def last_csn(self) -> int:
         """Return the CSN of the last committed transaction (aborts do not count), or 0."""
         self._require()
         last = last_commit(self.session.database)
         return last.csn if last else 0
 
-    def pack_tombstone_key(self, table: str, values: Sequence[KeyValue]) -> bytes:
+    def pack_key(self, table: str, values: Sequence[KeyValue]) -> bytes:
         """Return key values as tombstones hold them; a text is read as a value of its column's type.
 
         Raises: TrackingError if the table is not tracked, or the values do not fit its key.
@@ -165,7 +167,7 @@ class ChangeTracking:
         except ValueError as error:
             raise TrackingError.bad_key(table, str(error)) from error
 
-    def unpack_tombstone_key(self, table: str, packed: bytes) -> tuple[KeyValue, ...]:
+    def unpack_key(self, table: str, packed: bytes) -> tuple[KeyValue, ...]:
         """Return the key values of a tombstone.
 
         Raises: TrackingError if the table is not tracked, or the bytes are not a packed key of it.
@@ -282,21 +284,19 @@ class ChangeTracking:
             return of_token(self.session, token)
         return register(self.session, name or "", start=start, again=again)
 
-    def forget_consumer(self, name: str) -> None:
+    def forget(self, name: str) -> None:
         """Forget a named consumer: purges no longer wait for it.
 
         Raises: TrackingError if no consumer of this name is registered.
         """
         self._require()
-        forget(self.session, name)
+        consumers.forget(self.session, name)
 
     @staticmethod
-    def enumeration_sql(table: str) -> dict[str, str]:
+    def sql(table: str) -> EnumerationQueries:
         """Return the queries of an enumeration of a table: exact ones, and the printed ones."""
-        return {
-            name: text.format(table=table if table.isidentifier() else quote(table), name=literal(table))
-            for name, text in predicates.QUERIES.items()
-        }
+        names = {"table": table if table.isidentifier() else quote(table), "name": literal(table)}
+        return EnumerationQueries(*(text.format(**names) for text in astuple(predicates.QUERIES)))
 
     @answers_later("tracking", TrackingError.later)
     def recover(self) -> None:
@@ -319,37 +319,27 @@ class ChangeTracking:
             return adopt_or_refuse(self.session, also_refused=True)
 
     @answers_later("tracking", TrackingError.later)
-    def purge_tombstone_table_data(
-        self, table: str, purge_type: PurgeType, value: int, *, dry_run: bool = False
+    def purge(
+        self,
+        table: str | None = None,
+        *,
+        older_than: timedelta | str | None = None,
+        to: int | None = None,
+        dry_run: bool = False,
     ) -> Purged:
-        """Remove tombstones of a table that no registered consumer needs.
+        """Remove tombstones of a table, or rows of the commit sequence, that no registered consumer needs.
 
         Args:
-            table: The table.
-            purge_type: By time: deleted more than `value` days ago. By CSN: by transactions with a CSN below `value`.
-            value: Days, or a CSN.
+            table: The table; None for the commit sequence and `tracking_commits`.
+            older_than: The age of rows to remove, such as `90 days`.
+            to: The CSN through which rows are removed, in place of an age.
             dry_run: Only count.
 
-        Raises: TrackingError if the table is not tracked, or the value is negative.
+        Raises: TrackingError if the table is not tracked, the arguments are wrong, or the commit sequence is to be purged
+            and no consumer is registered.
         """
         self._require()
-        return purge.purge_tombstones(self.session, table, purge_type, value, dry_run=dry_run)
-
-    @answers_later("tracking", TrackingError.later)
-    def purge_transaction_sequence_data(
-        self, purge_type: PurgeType, value: int, *, dry_run: bool = False
-    ) -> Purged:
-        """Remove rows of the commit sequence, and of `tracking_commits`, that no registered consumer needs.
-
-        Args:
-            purge_type: By time: committed more than `value` days ago. By CSN: with a CSN below `value`.
-            value: Days, or a CSN.
-            dry_run: Only count.
-
-        Raises: TrackingError if no consumer is registered, or the value is negative.
-        """
-        self._require()
-        return purge.purge_sequence(self.session, purge_type, value, dry_run=dry_run)
+        return purge.purge(self.session, table, older_than=older_than, to=to, dry_run=dry_run)
 
     def status(self) -> TrackingStatus:
         """Return tables, numbers, open transactions, consumers and foreign commits.
@@ -372,28 +362,19 @@ class ChangeTracking:
         """
         status.abort(self.session.database, bsn)
 
-    @staticmethod
-    def upgrade_public_tracking(path: str | os.PathLike[str]) -> bool:
-        """Bring the tracking data of a folder to this version of mergerepl.
+    def upgrade(self) -> bool:
+        """Bring the tracking data of the folder to this version of mergerepl.
 
         Returns: True if they are, or nothing is tracked; False if a transaction is open.
 
         Raises: TrackingError if they are of a version that is not known.
         """
-        return status.upgrade(Database(Location.of(roots.existing(os.fspath(path)))))
+        return status.upgrade(self.session.database)
 
-    upgrade = upgrade_public_tracking
+    if not TYPE_CHECKING:
 
-    def close(self) -> None:
-        """Do nothing: no resource is held, and open transactions go on."""
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
+        def __getattr__(self, name: str) -> Any:
+            raise missing("mergerepl.tracking.ChangeTracking", "'ChangeTracking' object", name)
 
     def _require(self) -> None:
         require_database(self.session.database)
@@ -413,3 +394,60 @@ class ChangeTracking:
             operation(one)
         assert one.result is not None
         return one.result
+
+
+class SqlCeChangeTracking:
+    """`SqlCeChangeTracking` of SQL Server Compact. Each member calls one of `ChangeTracking`."""
+
+    def __init__(self, path: str | os.PathLike[str], **options: Any) -> None:
+        self.tracking = ChangeTracking(path, **options)
+
+    def EnableTracking(
+        self,
+        tableName: str,
+        trackingKeyType: TrackingKeyType,
+        trackingOptions: TrackingOptions,
+        *,
+        key: str | Sequence[str],
+    ) -> None:
+        """Track a table. `key`: the primary key, or the ROWGUID column; Delta declares neither."""
+        is_guid = TrackingKeyType(trackingKeyType) is TrackingKeyType.GUID
+        keys: dict[str, Any] = {"rowguid" if is_guid else "key": key}
+        self.tracking.enable(tableName, track=trackingOptions, **keys)
+
+    def DisableTracking(self, tableName: str) -> None:
+        """End the tracking of a table and drop its three columns."""
+        self.tracking.disable(tableName)
+
+    def GetTrackingOptions(self, tableName: str) -> TrackingOptions | None:
+        """Return the tracked operations of a table, None if it is not tracked."""
+        return self.tracking.options(tableName)
+
+    def GetLastCommittedCsn(self) -> int:
+        """Return the CSN of the last committed transaction."""
+        return self.tracking.last_csn()
+
+    def PackTombstoneKey(self, tableName: str, columns: Sequence[KeyValue]) -> bytes:
+        """Return key values as `__sysRK` holds them."""
+        return self.tracking.pack_key(tableName, columns)
+
+    def UnpackTombstoneKey(self, tableName: str, tombstoneKey: bytes) -> tuple[KeyValue, ...]:
+        """Return the key values in a `__sysRK`."""
+        return self.tracking.unpack_key(tableName, tombstoneKey)
+
+    def PurgeTombstoneTableData(self, tableName: str, pType: PurgeType, retentionValue: int) -> Purged:
+        """Remove tombstones older than `retentionValue` days, or of transactions with a CSN below it."""
+        return self.tracking.purge(tableName, **_range(pType, retentionValue))
+
+    def PurgeTransactionSequenceData(self, pType: PurgeType, retentionValue: int) -> Purged:
+        """Remove rows of the commit sequence older than `retentionValue` days, or with a CSN below it."""
+        return self.tracking.purge(**_range(pType, retentionValue))
+
+    def UpgradePublicTracking(self) -> bool:
+        """Bring the tracking data to this version; False if a transaction is open."""
+        return self.tracking.upgrade()
+
+
+def _range(purge_type: PurgeType, value: int) -> dict[str, Any]:
+    is_time = PurgeType(purge_type) is PurgeType.TIME_BASED
+    return {"older_than": f"{value} days"} if is_time else {"to": value - 1}

@@ -12,15 +12,13 @@ from mergerepl.delta.tables import head_version, transaction_version
 from mergerepl.model.tracking import TransactionResult
 from mergerepl.spark.errors import plain_errors
 from mergerepl.store.location import Location
-from mergerepl.tracking import adopted, staged_files
+from mergerepl.tracking import foreign, staged_files
 from mergerepl.tracking.adopt import adopt_or_refuse
 from mergerepl.tracking.carry_out import carry_out
-from mergerepl.tracking.changes import events_of, readable_window
-from mergerepl.tracking.counters import Begun, decide, read_counters
+from mergerepl.tracking.counters import Begun, Intent, Planned, Write, decide, read_counters
 from mergerepl.tracking.database import Database, Session, facts_of, tracked_tables
 from mergerepl.tracking.errors import TrackingError, TransactionConflictError
-from mergerepl.tracking.foreign import look_at_all
-from mergerepl.tracking.intent import Intent, Planned, Write
+from mergerepl.tracking.foreign import events_of, look_at_all, readable_window
 from mergerepl.tracking.overlay import Touched
 from mergerepl.tracking.sweep import sweep
 
@@ -158,7 +156,7 @@ def _refuse_conflict(session: Session, bsn: int, change: Change) -> None:
         return
     events = events_of(session.spark, touched.table, window)
     # A writer that rewrites files writes unchanged rows again: they are not conflicts.
-    is_change = F.col(adopted.BEFORE).isNull() | F.col(adopted.AFTER).isNull() | F.col(adopted.DIFFERS)
+    is_change = F.col(foreign.BEFORE).isNull() | F.col(foreign.AFTER).isNull() | F.col(foreign.DIFFERS)
     keys = events.where(is_change).select(*touched.keys)
     ours = session.spark.read.schema(change.schema).parquet(str(change.folder)).select(*touched.keys)
     met = keys.join(ours, on=touched.keys, how="left_semi").distinct().limit(4).collect()

@@ -15,7 +15,6 @@ from mergerepl.spark.callers import methods_keep_callers_session
 from mergerepl.systables.tracking import COMMIT_SEQUENCE, CONSUMERS
 from mergerepl.tracking import counters
 from mergerepl.tracking.adopt import catch_up
-from mergerepl.tracking.changes import require_known_columns
 from mergerepl.tracking.database import (
     Database,
     Session,
@@ -28,6 +27,7 @@ from mergerepl.tracking.database import (
     versions_of,
 )
 from mergerepl.tracking.errors import ConsumerBehindError, TrackingError
+from mergerepl.tracking.foreign import require_known_columns
 from mergerepl.tracking.windows import Window, WindowState, require_fresh
 
 log = logging.getLogger(__name__)

@@ -1,8 +1,10 @@
-"""The numbers of a database and the folders of its open transactions.
+"""The numbers of a database, the folders of its open transactions, and their decisions (intents).
 
 `counters.json` is written whole, under a lock that is held for milliseconds. A transaction is a folder
 `tx/<bsn>` whose file `owner` its process keeps locked for life: if another process can lock it, the owner is dead.
 """
+
+from __future__ import annotations
 
 import json
 import os
@@ -11,15 +13,16 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, field, replace
 from datetime import UTC, datetime
+from typing import Any
 
 from mergerepl.failpoints import failpoint
 from mergerepl.model.tracking import OpenTransaction
 from mergerepl.store.lease import brief_lock, holder_note, is_locked, lock_for_life
 from mergerepl.store.location import Location
+from mergerepl.store.redo import RedoLog
 from mergerepl.store.storage import folders_in, is_folder, make_folder, put_text, storage
 from mergerepl.systables.tracking import FOLDER, SCHEMA_VERSION
 from mergerepl.tracking.errors import TrackingError, TransactionConflictError
-from mergerepl.tracking.intent import Intent, redo_log
 
 _COUNTERS = "counters.json"
 _LOCK = "lock"
@@ -69,7 +72,11 @@ def read_counters(root: Location) -> Counters:
     except (ValueError, TypeError, KeyError) as error:
         raise TrackingError.counters(path, "the file is damaged") from error
     if counters.schema_version != SCHEMA_VERSION:
-        raise TrackingError.older_schema(root, counters.schema_version, SCHEMA_VERSION)
+        raise TrackingError(
+            f"The tracking data of '{root}' have the schema version {counters.schema_version}; this mergerepl reads "
+            f"{SCHEMA_VERSION}. Use the mergerepl that wrote them.",
+            path=str(root),
+        )
     return counters
 
 
@@ -250,3 +257,98 @@ def lowest_open_bsn(root: Location) -> int:
         counters = read_counters(root)
         live = (bsn_of(folder) for folder in transaction_folders(root) if not is_aborted(folder))
         return min(live, default=counters.last_bsn + 1)
+
+
+Bounds = Mapping[str, tuple[str, str]]
+"""Staged key column to its lowest and highest value, as text."""
+
+
+@dataclass(frozen=True)
+class Counts:
+    """Rows of a staged folder by operation."""
+
+    inserts: int = 0
+    updates: int = 0
+    deletes: int = 0
+    reborn: int = 0
+
+    @property
+    def changes(self) -> int:
+        """Return the number of changed keys."""
+        return self.inserts + self.updates + self.deletes
+
+
+@dataclass(frozen=True)
+class Planned:
+    """A transaction that will be published."""
+
+    bsn: int
+    csn: int
+    nonce: str
+    context: str | None
+    changes: Mapping[str, int]
+    foreign_version: int | None = None
+    tables: tuple[str, ...] = ()
+    """The table of an adopted commit."""
+
+
+@dataclass(frozen=True)
+class Write:
+    """One commit to a user's table: the net changes of a transaction, or the stamps of adopted rows."""
+
+    table: str
+    csn: int
+    folder: str
+    """Below the transaction's folder: staged rows."""
+    schema: Any
+    """Their schema, as Spark's JSON."""
+    options: int
+    from_version: int
+    """The version of the table that was read; later commits are unknown."""
+    counts: Counts
+    """In an adoption: only rows to stamp, as updates."""
+    bounds: Bounds = field(default_factory=dict)
+    adopts: bool = False
+    """Whether it only stamps rows that foreign commits wrote."""
+
+
+@dataclass(frozen=True)
+class Intent:
+    """The transactions that are published together, in CSN order, and their writes."""
+
+    time: datetime
+    transactions: tuple[Planned, ...]
+    writes: tuple[Write, ...]
+    versions: Mapping[str, int]
+    """Tracked table to the version up to which its log was read: the snapshot, but for the tables written."""
+    overwritten: Mapping[str, int] = field(default_factory=dict)
+
+    @property
+    def last_csn(self) -> int:
+        """The highest CSN."""
+        return self.transactions[-1].csn
+
+    def tables_of(self, csn: int) -> tuple[str, ...]:
+        """Return the tables that a transaction writes."""
+        return tuple(write.table for write in self.writes if write.csn == csn)
+
+    def extended(self, other: Intent) -> Intent:
+        """Return the intent joined with another one, published together."""
+        return replace(
+            self,
+            transactions=(*self.transactions, *other.transactions),
+            writes=(*self.writes, *other.writes),
+            overwritten={**self.overwritten, **other.overwritten},
+        )
+
+
+def redo_log(folder: Location) -> RedoLog[Intent]:
+    """Return the redo log of a transaction, in its folder."""
+    return RedoLog(folder, Intent, "tracking", "intent", "The transaction", owns_folder=True)
+
+
+def read_intent(folder: Location) -> Intent:
+    """Return the intent of a folder that has one."""
+    intent = redo_log(folder).pending()
+    assert intent is not None
+    return intent

@@ -80,26 +80,9 @@ class TrackingError(MergeReplError):
         )
 
     @classmethod
-    def older_schema(cls, root: Location, stored: int, known: int) -> Self:
-        """The database was written by another version of mergerepl."""
-        return cls(
-            f"The tracking data of '{root}' have the schema version {stored}; this mergerepl reads {known}. "
-            "Use the mergerepl that wrote them.",
-            path=str(root),
-        )
-
-    @classmethod
     def later(cls, what: str, way_out: str) -> Self:
         """A capability that this version lacks."""
         return cls(f"{what} is for a later version. {way_out}")
-
-    @classmethod
-    def open_transactions(cls, what: str, bsns: Sequence[int]) -> Self:
-        """An operation has to wait for open transactions."""
-        return cls(
-            f"{what}: transactions {', '.join(map(str, bsns))} are open. Commit or abort them first "
-            "(`mergerepl tracking transactions PATH --open`)."
-        )
 
     @classmethod
     def bad_key(cls, table: str, what: str) -> Self:

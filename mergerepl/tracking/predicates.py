@@ -20,6 +20,8 @@ from collections.abc import Collection, Iterable
 from pyspark.sql import Column
 from pyspark.sql import functions as F
 
+from mergerepl.model.tracking import EnumerationQueries
+
 RANGES_AT_MOST = 200
 """Ranges written into a query; more numbers are compared as a list."""
 
@@ -115,13 +117,8 @@ ON ut.__sysDeleteTxBsn = txcs.__sysTxBsn OR txcs.__sysTxBsn IS NULL WHERE
   (txcs.__sysTxBsn IS NOT NULL AND txcs.__sysTxCsn >= :LCSN AND txcs.__sysTxCsn < :ECSN) OR
   (txcs.__sysTxBsn IS NULL AND ut.__sysDeleteTxBsn >= :LCSN AND ut.__sysDeleteTxBsn < :ECSN)"""
 
-QUERIES = {
-    "exact": EXACT_SQL,
-    "documented inserts": DOCUMENTED_INSERTS,
-    "documented updates": DOCUMENTED_UPDATES,
-    "documented deletes": DOCUMENTED_DELETES,
-}
-"""What `mergerepl tracking sql` prints."""
+QUERIES = EnumerationQueries(EXACT_SQL, DOCUMENTED_INSERTS, DOCUMENTED_UPDATES, DOCUMENTED_DELETES)
+"""The texts that `mergerepl tracking sql` prints: {table} and {name} stand for the table."""
 
 
 def packed(number: int) -> bytes:

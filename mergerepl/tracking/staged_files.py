@@ -13,8 +13,7 @@ from mergerepl.model.tracking import TrackedTable
 from mergerepl.rows.key_bounds import within
 from mergerepl.rows.sql import quote
 from mergerepl.store.location import Location
-from mergerepl.tracking.counters import parquet_files
-from mergerepl.tracking.intent import Bounds, Counts
+from mergerepl.tracking.counters import Bounds, Counts, parquet_files
 from mergerepl.tracking.overlay import CHANGE_CONTEXT, EXISTED, PRESENT, PROBLEM, REBORN, key_names
 
 _EXAMPLES = 3

@@ -41,7 +41,7 @@ def sweep_root(root: Location, *, lock_wait_s: float = 60.0) -> None:
 def sweep(session: "Session") -> None:
     """Finish decided transactions and end dead ones. The caller holds the lease."""
     from mergerepl.tracking.carry_out import carry_out
-    from mergerepl.tracking.intent import read_intent
+    from mergerepl.tracking.counters import read_intent
 
     root = session.database.root
     decided = [folder for folder in counters.transaction_folders(root) if counters.has_intent(folder)]

@@ -261,13 +261,11 @@ def _change_options(
     return changed
 
 
-def disable(session: Session, name: str, *, columns: str) -> None:
+def disable(session: Session, name: str, *, keep_columns: bool) -> None:
     """Track a table no longer: drop its columns or keep them, and remove its rows of the system tables.
 
     Raises: TrackingError if a transaction that has touched the table is open, or dropping would rewrite the table.
     """
-    if columns not in ("drop", "keep"):
-        raise TrackingError.reserved("choice for `columns` (drop or keep)", columns)
     database = session.database
     with session.held("tracking disable"):
         table = tracked_table(database, name)
@@ -283,8 +281,11 @@ def disable(session: Session, name: str, *, columns: str) -> None:
             if counters.has_staged(folder, name) and not counters.has_intent(folder)
         ]
         if touching:
-            raise TrackingError.open_transactions(f"Tracking of '{name}' cannot be disabled", touching)
-        if columns == "drop" and is_delta_table(database.path(name)):
+            raise TrackingError(
+                f"Tracking of '{name}' cannot be disabled: transactions {', '.join(map(str, touching))} are open. Commit "
+                "or abort them first (`mergerepl tracking transactions PATH --open`)."
+            )
+        if not keep_columns and is_delta_table(database.path(name)):
             _drop_columns(session, open_table(database.path(table.name)))
         store_tracked(database, name, None)
         database.control.delete(DELETED_ROWS, where=f"{quoted(TABLE_NAME)} = {text_literal(name)}")
@@ -298,7 +299,7 @@ def _drop_columns(session: Session, facts: TableState) -> None:
         raise TrackingError.later(
             f"Dropping the tracking columns of '{facts.path.name}' would rewrite the whole table, as it has no column "
             "mapping; that",
-            "Keep the columns (`columns='keep'`, `--keep-columns`), or enable column mapping first "
+            "Keep the columns (`keep_columns=True`, `--keep-columns`), or enable column mapping first "
             "(delta.columnMapping.mode = name).",
         )
     marked = session_with_mark(session.spark, session.database.setup_mark("disable"))

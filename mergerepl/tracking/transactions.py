@@ -28,10 +28,10 @@ from mergerepl.spark.in_memory import frame_of_tuples
 from mergerepl.systables.tracking import ROW_COLUMNS, SYSTEM_PREFIX
 from mergerepl.tracking import counters, staged_files
 from mergerepl.tracking.commit import Change, commit
+from mergerepl.tracking.counters import Bounds
 from mergerepl.tracking.database import Database, context_guid, last_commit, tracked_table, versions_of
 from mergerepl.tracking.errors import ForeignCommitError, TrackingError, TransactionConflictError
 from mergerepl.tracking.foreign import look, writable_facts
-from mergerepl.tracking.intent import Bounds
 from mergerepl.tracking.overlay import (
     DELETE_CONTEXT,
     DELETED_AT,

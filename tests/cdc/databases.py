@@ -10,7 +10,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from mergerepl import cdc
-from mergerepl.cdc.database import Database, database_at
+from mergerepl.cdc.tables import CdcTables, tables_at
 from mergerepl.delta.small_tables import column_names, read_rows
 from mergerepl.logreader.lsn import Lsn
 from mergerepl.logreader.positions import read_state
@@ -59,21 +59,20 @@ def merge(table: Path, rows: Values) -> None:
 
 def enabled(
     root: Path, tables: Mapping[str, Values], *, index: str | None = "id", **options: Any
-) -> Database:
+) -> CdcTables:
     """Return a database whose tables are captured."""
-    cdc.enable_db(root)
     for name, rows in tables.items():
         new_table(root, name, rows)
-        cdc.enable_table(root, name, index=index, **options)
-    return database_at(root)
+        cdc.Database(root).enable(name, key=index, **options)
+    return tables_at(root)
 
 
-def entries(database: Database) -> list[LsnTime]:
+def entries(database: CdcTables) -> list[LsnTime]:
     """Return the entries that readers see, by LSN."""
     return sorted(database.control.rows(LSN_TIME_MAPPING), key=lambda row: row.start_lsn)
 
 
-def change_table(spark: SparkSession, database: Database, instance: str) -> DataFrame:
+def change_table(spark: SparkSession, database: CdcTables, instance: str) -> DataFrame:
     """Return the rows that readers see, in their order."""
     folder = database.change_table(database.instance(instance))
     rows = spark.read.format("delta").load(str(folder))
@@ -82,7 +81,7 @@ def change_table(spark: SparkSession, database: Database, instance: str) -> Data
     return seen.orderBy("`__$start_lsn`", "`__$seqval`", "`__$operation`")
 
 
-def rows_seen(database: Database, instance: str) -> list[tuple[Any, ...]]:
+def rows_seen(database: CdcTables, instance: str) -> list[tuple[Any, ...]]:
     """Return the rows that readers see, in their order: the change table's columns. Read by delta-rs."""
     folder = database.change_table(database.instance(instance))
     found = [tuple(row.values()) for row in read_rows(folder, column_names(folder))]
@@ -90,7 +89,7 @@ def rows_seen(database: Database, instance: str) -> list[tuple[Any, ...]]:
     return sorted((row for row in found if row[0] <= high), key=lambda row: (row[0], row[2], row[3]))
 
 
-def changes(database: Database, instance: str) -> list[tuple[Any, ...]]:
+def changes(database: CdcTables, instance: str) -> list[tuple[Any, ...]]:
     """Return (place of the LSN among those with rows, operation, mask in hexadecimal, values) of what readers see."""
     found = rows_seen(database, instance)
     lsns = sorted({bytes(row[0]) for row in found})
@@ -121,7 +120,7 @@ def rows_at(table: Path, version: int | None = None) -> dict[int, tuple[Any, ...
     return {next(iter(row.values())): tuple(row.values())[1:] for row in found}
 
 
-def check_replay(database: Database) -> None:
+def check_replay(database: CdcTables) -> None:
     """Check of each instance that its rows lead from the version at which it began to the one that the gate names."""
     found = entries(database)
     sources = read_state(database.log).sources
@@ -137,6 +136,6 @@ def check_replay(database: Database) -> None:
         )
 
 
-def lsns(database: Database) -> list[Lsn]:
+def lsns(database: CdcTables) -> list[Lsn]:
     """Return the LSNs that readers see."""
     return [Lsn(entry.start_lsn) for entry in entries(database)]

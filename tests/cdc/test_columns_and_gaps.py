@@ -11,7 +11,7 @@ from deltalake import DeltaTable, write_deltalake
 from pyspark.sql import SparkSession
 
 from mergerepl import cdc, failpoints
-from mergerepl.cdc.database import Database, database_at
+from mergerepl.cdc.tables import CdcTables, tables_at
 from mergerepl.failpoints import FailpointError
 from mergerepl.systables.cdc import DDL_HISTORY
 from tests.cdc.databases import (
@@ -32,7 +32,7 @@ ROWS = {1: ("a", 1), 2: ("b", 2)}
 MAPPED = {"delta.columnMapping.mode": "name", "delta.minReaderVersion": "2", "delta.minWriterVersion": "5"}
 
 
-def statements(database: Database, instance: str) -> list[tuple[str, bool]]:
+def statements(database: CdcTables, instance: str) -> list[tuple[str, bool]]:
     """Return the statements of the history without the table's name, and whether the change table was rewritten."""
     number = database.instance(instance).object_id
     rows = sorted(database.control.rows(DDL_HISTORY), key=lambda row: row.ddl_lsn)
@@ -43,8 +43,10 @@ def statements(database: Database, instance: str) -> list[tuple[str, bool]]:
     ]
 
 
-def numbers_of_errors(database: Database) -> list[tuple[int, int]]:
-    return [(each.error_number, each.error_severity) for each in cdc.errors(database.root)]
+def numbers_of_errors(database: CdcTables) -> list[tuple[int, int]]:
+    return [
+        (each.error_number, each.error_severity) for each in cdc.Database(database.root).history(failed=True)
+    ]
 
 
 def test_columns_that_are_added(spark: SparkSession, replica_dir: Path) -> None:
@@ -53,12 +55,12 @@ def test_columns_that_are_added(spark: SparkSession, replica_dir: Path) -> None:
     orders = replica_dir / "orders"
     spark.sql(f"alter table delta.`{orders}` add columns (extra double)")
     spark.sql(f"insert into delta.`{orders}` values (3, 'c', 3, 1.5)")
-    cdc.enable_table(replica_dir, "orders", capture_instance="wide")
+    cdc.Database(replica_dir).enable("orders", name="wide")
     with pytest.raises(cdc.CdcUsageError, match="two capture instances already: dbo_orders, wide") as caught:
-        cdc.enable_table(replica_dir, "orders", capture_instance="third")
+        cdc.Database(replica_dir).enable("orders", name="third")
     assert caught.value.number == 22962
     spark.sql(f"update delta.`{orders}` set extra = 2.5 where id = 3")
-    cdc.scan(replica_dir)
+    cdc.Database(replica_dir).capture()
     assert changes(database, "dbo_orders") == [(0, 2, "07", 3, "c", 3)]
     assert changes(database, "wide") == [
         (0, 2, "0f", 3, "c", 3, 1.5),
@@ -79,16 +81,15 @@ def test_columns_that_are_renamed_and_dropped(spark: SparkSession, replica_dir: 
         f"tblproperties ('delta.enableChangeDataFeed' = 'true', {properties})"
     )
     spark.sql(f"insert into delta.`{orders}` values (1, 'a', 1)")
-    cdc.enable_db(replica_dir)
-    cdc.enable_table(replica_dir, "orders", index="id")
+    cdc.Database(replica_dir).enable("orders", key="id")
     spark.sql(f"update delta.`{orders}` set note = 'b'")
     spark.sql(f"alter table delta.`{orders}` rename column note to text")
     spark.sql(f"update delta.`{orders}` set text = 'c'")
     spark.sql(f"alter table delta.`{orders}` drop column qty")
     spark.sql(f"update delta.`{orders}` set text = 'd'")
-    done = cdc.scan(replica_dir)
+    done = cdc.Database(replica_dir).capture()
     assert done.paused == {}
-    database = database_at(replica_dir)
+    database = tables_at(replica_dir)
     assert changes(database, "dbo_orders") == [
         (0, 3, "02", 1, "a", 1),
         (0, 4, "02", 1, "b", 1),
@@ -101,7 +102,7 @@ def test_columns_that_are_renamed_and_dropped(spark: SparkSession, replica_dir: 
         ("RENAME COLUMN `note` TO `text`", False),
         ("DROP COLUMN `qty`", False),
     ]
-    assert [row.source_name for row in cdc.get_captured_columns(replica_dir, "dbo_orders")] == [
+    assert [row.source_name for row in cdc.Database(replica_dir).instance("dbo_orders").columns()] == [
         *("id", "text", None)
     ]
 
@@ -113,7 +114,7 @@ def test_types_that_change(spark: SparkSession, replica_dir: Path, monkeypatch: 
     orders, texts = replica_dir / "orders", replica_dir / "texts"
     update(orders, "id = 1", qty="10")
     update(texts, "id = 1", note="'x'")
-    cdc.scan(replica_dir)
+    cdc.Database(replica_dir).capture()
     wide = pa.schema([("id", pa.int64()), ("note", pa.string()), ("qty", pa.int64())])
     rows = pa.Table.from_pylist(
         [{"id": 1, "note": "a", "qty": 10}, {"id": 2, "note": "b", "qty": 2**40}], wide
@@ -126,34 +127,36 @@ def test_types_that_change(spark: SparkSession, replica_dir: Path, monkeypatch: 
         monkeypatch.setattr(failpoints, "_passed", {})
         monkeypatch.setenv("MERGEREPL_FAILPOINT", f"{point}=raise")
         with pytest.raises(FailpointError):
-            cdc.scan(replica_dir)
+            cdc.Database(replica_dir).capture()
         monkeypatch.delenv("MERGEREPL_FAILPOINT")
     high = database.max_lsn()
-    cdc.scan(replica_dir)
+    cdc.Database(replica_dir).capture()
     assert changes(database, "dbo_orders")[2:] == [(1, 3, "04", 2, "b", 2), (1, 4, "04", 2, "b", 2**40)]
     assert statements(database, "dbo_orders") == [
         ("ALTER COLUMN `qty` TYPE BIGINT", True),
         ("REPLACE", False),
     ]
-    types = {row.column_name: row.column_type for row in cdc.get_captured_columns(replica_dir, "dbo_orders")}
+    types = {
+        row.column_name: row.column_type for row in cdc.Database(replica_dir).instance("dbo_orders").columns()
+    }
     assert types["qty"] == "bigint"
     # The other table is paused by name where it stands, and its instance ends there.
-    assert [each.status for each in cdc.status(replica_dir).sources] == ["active", "paused"]
+    assert [each.status for each in cdc.Database(replica_dir).status().sources] == ["active", "paused"]
     assert numbers_of_errors(database) == [(22976, 16)]
     ended = database.instance("dbo_texts")
     assert ended.end_lsn == high
-    assert not cdc.scan(replica_dir).cycles
+    assert not cdc.Database(replica_dir).capture().cycles
     # Resumed as it is, it would be paused again; begun again, it has the new type.
     with pytest.raises(
         cdc.CdcError, match=r"is not resumed, for it would be paused again: .* from string to int"
     ):
-        cdc.resume(replica_dir, "dbo_texts")
-    assert [each.status for each in cdc.status(replica_dir).sources] == ["active", "paused"]
+        cdc.Database(replica_dir).resume("dbo_texts")
+    assert [each.status for each in cdc.Database(replica_dir).status().sources] == ["active", "paused"]
     assert database.instance("dbo_texts") == ended
-    assert cdc.resume(replica_dir, "dbo_texts", restart=True)
+    assert cdc.Database(replica_dir).resume("dbo_texts", restart=True)
     more = pa.Table.from_pylist([{"id": 5, "note": 5, "qty": 5}], narrow)
     write_deltalake(str(texts), more, mode="append")
-    assert cdc.scan(replica_dir).paused == {}
+    assert cdc.Database(replica_dir).capture().paused == {}
     assert changes(database, "dbo_texts") == [(0, 2, "07", 5, 5, 5)]
     assert database.instance("dbo_texts").end_lsn is None
 
@@ -163,7 +166,6 @@ def test_fields_that_are_added_inside_and_fields_that_are_lost(
     spark: SparkSession, replica_dir: Path
 ) -> None:
     # A new field is as a new column is. Where one is lost, no cast leads to the new type, by places least of all.
-    cdc.enable_db(replica_dir)
     for name in ("nested", "replaced", "lost"):
         spark.sql(
             f"create table delta.`{replica_dir / name}` (id int, s struct<a:int>, l array<struct<a:int>>, "
@@ -172,12 +174,12 @@ def test_fields_that_are_added_inside_and_fields_that_are_lost(
         spark.sql(
             f"insert into delta.`{replica_dir / name}` select 1, struct(1), array(struct(1)), map('k', struct(1))"
         )
-        cdc.enable_table(replica_dir, name, index="id")
+        cdc.Database(replica_dir).enable(name, key="id")
     nested = f"delta.`{replica_dir / 'nested'}`"
     spark.sql(f"update {nested} set s.a = 2")
     spark.sql(f"alter table {nested} add columns (s.b int, l.element.b int, m.value.b int first)")
     # It begins at the position: its shape is the one of the head all the same.
-    cdc.enable_table(replica_dir, "nested", capture_instance="wide")
+    cdc.Database(replica_dir).enable("nested", name="wide")
     spark.sql(f"update {nested} set s.b = 7, l = array(named_struct('a', 1, 'b', 7), null)")
     new = "named_struct('b', 8, 'a', 1) s, array(named_struct('a', 1, 'b', 8)) l, map('k', named_struct('a', 1)) m"
     other = new.replace("'a', 1) s", "'x', 1) s")
@@ -186,10 +188,10 @@ def test_fields_that_are_added_inside_and_fields_that_are_lost(
             f"create or replace table delta.`{replica_dir / name}` using delta tblproperties "
             f"('delta.enableChangeDataFeed' = 'true') as select 1 id, {values} union all select 2, {values}"
         )
-    done = cdc.scan(replica_dir)
+    done = cdc.Database(replica_dir).capture()
     assert done.paused.keys() == {"lost"}
     assert "--restart" in done.paused["lost"]
-    database = database_at(replica_dir)
+    database = tables_at(replica_dir)
     assert numbers_of_errors(database) == [(22976, 16)]
     one, many = {"a": 1}, [{"a": 1}]
     kept = ({"k": one},)
@@ -209,19 +211,19 @@ def test_fields_that_are_added_inside_and_fields_that_are_lost(
         (f"ADD COLUMNS ({field}.`b` INT)", False) for field in ("`s`", "`l`.element", "`m`.value")
     ]
     assert [(row[1], row[3], row[4]) for row in changes(database, "dbo_replaced")] == [(2, 2, one)]
-    rows, _ = cdc.snapshot(replica_dir, "dbo_nested")
+    rows, _ = cdc.Database(replica_dir).instance("dbo_nested").snapshot()
     assert rows.schema["s"].dataType.simpleString() == "struct<a:int>"
     assert rows.collect()[0]["s"].asDict() == {"a": 2}
-    assert cdc.resume(replica_dir, "dbo_lost", restart=True)
+    assert cdc.Database(replica_dir).resume("dbo_lost", restart=True)
     spark.sql(f"insert into delta.`{replica_dir / 'lost'}` select 3, {other}")
-    assert cdc.scan(replica_dir).paused == {}
+    assert cdc.Database(replica_dir).capture().paused == {}
     assert [row[4] for row in changes(database, "dbo_lost")] == [{"b": 8, "x": 1}]
 
 
 def test_gaps_are_compared_or_stop_their_table(spark: SparkSession, replica_dir: Path) -> None:
     # Cases 33 and 34.
     database = enabled(replica_dir, {"orders": ROWS})
-    cdc.enable_table(replica_dir, new_table(replica_dir, "strict", ROWS).name, index="id", on_gap="stop")
+    cdc.Database(replica_dir).enable(new_table(replica_dir, "strict", ROWS).name, key="id", on_gap="stop")
     for name in ("orders", "strict"):
         table = replica_dir / name
         DeltaTable(str(table)).alter.set_table_properties({"delta.enableChangeDataFeed": "false"})
@@ -230,7 +232,7 @@ def test_gaps_are_compared_or_stop_their_table(spark: SparkSession, replica_dir:
         delete(table, "id = 1")
         DeltaTable(str(table)).alter.set_table_properties({"delta.enableChangeDataFeed": "true"})
         update(table, "id = 2", qty="20")
-    done = cdc.scan(replica_dir)
+    done = cdc.Database(replica_dir).capture()
     assert done.paused.keys() == {"strict"}
     assert "--compare" in done.paused["strict"]
     expected_rows = [
@@ -244,15 +246,15 @@ def test_gaps_are_compared_or_stop_their_table(spark: SparkSession, replica_dir:
     assert net.commits[0]["version"] - net.commits[0]["from_version"] == 2
     assert sorted(numbers_of_errors(database)) == [(22859, 10), (22859, 16)]
     assert changes(database, "dbo_strict") == []
-    cdc.resume(replica_dir, "dbo_strict", compare=True)
-    assert cdc.scan(replica_dir).paused == {}
+    cdc.Database(replica_dir).resume("dbo_strict", compare=True)
+    assert cdc.Database(replica_dir).capture().paused == {}
     assert changes(database, "dbo_strict") == expected_rows
     assert database.instance("dbo_strict").end_lsn is None
     # Change files that VACUUM removed, with versions that can be read.
     update(replica_dir / "orders", "id = 2", qty="30")
     spark.sql(f"update delta.`{replica_dir / 'orders'}` set note = concat(note, '!')")
     shutil.rmtree(replica_dir / "orders" / "_change_data")
-    assert cdc.scan(replica_dir).paused == {}
+    assert cdc.Database(replica_dir).capture().paused == {}
     assert changes(database, "dbo_orders")[4:] == [
         *(
             (2, 3, "06", 2, "b", 20),
@@ -274,7 +276,7 @@ def test_tables_that_are_gone_or_replaced(spark: SparkSession, replica_dir: Path
         f"create or replace table delta.`{replica_dir / 'kept'}` using delta "
         "tblproperties ('delta.enableChangeDataFeed' = 'true') as select 2L id, 'B' note, 2 qty"
     )
-    done = cdc.scan(replica_dir)
+    done = cdc.Database(replica_dir).capture()
     assert done.paused.keys() == {"orders", "stock"}
     assert sorted(changes(database, "dbo_kept"), key=lambda row: row[3:]) == [
         (0, 1, "07", 1, "a", 1),
@@ -284,14 +286,14 @@ def test_tables_that_are_gone_or_replaced(spark: SparkSession, replica_dir: Path
     assert ("REPLACE", False) in statements(database, "dbo_kept")
     assert database.instance("dbo_orders").has_drop_pending
     with pytest.raises(cdc.CdcError, match="no Delta table at its path any more") as caught:
-        cdc.resume(replica_dir, "dbo_orders")
+        cdc.Database(replica_dir).resume("dbo_orders")
     assert caught.value.number == 22931
-    assert cdc.resume(replica_dir, "dbo_stock", restart=True)
+    assert cdc.Database(replica_dir).resume("dbo_stock", restart=True)
     add(replica_dir / "stock", {10: ("y", 10)})
-    cdc.scan(replica_dir)
+    cdc.Database(replica_dir).capture()
     assert changes(database, "dbo_stock") == [(0, 2, "07", 10, "y", 10)]
-    cdc.disable_table(replica_dir, "orders", capture_instance="all")
-    assert cdc.scan(replica_dir).paused == {}
+    cdc.Database(replica_dir).disable("orders")
+    assert cdc.Database(replica_dir).capture().paused == {}
 
 
 @pytest.mark.slow
@@ -319,7 +321,7 @@ def test_damaged_tables_pause_alone(spark: SparkSession, replica_dir: Path) -> N
     )
     cut(logs["commit"][-1])
     logs["gap"][-1].rename(logs["gap"][-1].with_name(f"{9:020d}.json"))
-    done = cdc.scan(replica_dir)
+    done = cdc.Database(replica_dir).capture()
     assert done.paused.keys() == {"cut", "newer", "commit", "gap"}
     assert str(newest) in done.paused["cut"]
     assert "a feature of Delta" in done.paused["newer"]
@@ -329,8 +331,8 @@ def test_damaged_tables_pause_alone(spark: SparkSession, replica_dir: Path) -> N
     # A feed that is damaged is no more than a gap.
     assert sorted({row[3] for row in changes(database, "dbo_feed")}) == [1, 3]
     newest.write_bytes(whole)
-    assert cdc.resume(replica_dir, "dbo_cut")
-    cdc.scan(replica_dir)
+    assert cdc.Database(replica_dir).resume("dbo_cut")
+    cdc.Database(replica_dir).capture()
     assert [row[3] for row in changes(database, "dbo_cut")] == [3]
 
 
@@ -344,7 +346,7 @@ def test_a_change_table_that_cannot_be_written_pauses_its_source_alone(
         str(days), pa.Table.from_pylist([{"id": 1, "day": date(9999, 12, 31)}, {"id": 2}], schema=schema)
     )
     database = enabled(replica_dir, {"lost": ROWS, "orders": ROWS})
-    cdc.enable_table(replica_dir, "days", index="id")
+    cdc.Database(replica_dir).enable("days", key="id")
     features = "'delta.enableTypeWidening' = 'true', 'delta.feature.timestampNtz' = 'supported'"
     spark.sql(f"alter table delta.`{days}` set tblproperties ({features})")
     spark.sql(f"update delta.`{days}` set day = '2024-02-29' where id = 1")
@@ -353,7 +355,7 @@ def test_a_change_table_that_cannot_be_written_pauses_its_source_alone(
     shutil.rmtree(replica_dir / "_cdc" / "dbo_lost_CT")
     for name in ("lost", "orders"):
         update(replica_dir / name, "id = 1", note="'A'")
-    done = cdc.scan(replica_dir)
+    done = cdc.Database(replica_dir).capture()
     # What the table of one instance lacks, such as a table feature, is added; what is gone pauses its source.
     assert done.paused.keys() == {"lost"}
     assert "dbo_lost_CT" in done.paused["lost"]
@@ -366,9 +368,9 @@ def test_a_change_table_that_cannot_be_written_pauses_its_source_alone(
         (4, datetime(2024, 2, 29, 12, 30)),
     ]
     assert [row[-2] for row in changes(database, "dbo_orders")] == ["a", "A"]
-    assert cdc.resume(replica_dir, "dbo_lost", restart=True)
+    assert cdc.Database(replica_dir).resume("dbo_lost", restart=True)
     update(replica_dir / "lost", "id = 2", note="'B'")
-    assert cdc.scan(replica_dir).paused == {}
+    assert cdc.Database(replica_dir).capture().paused == {}
     assert [row[-2] for row in changes(database, "dbo_lost")] == ["b", "B"]
 
 
@@ -377,17 +379,17 @@ def test_a_copied_folder_is_refused_until_it_is_adopted(spark: SparkSession, rep
     (replica_dir / "a").mkdir()
     database = enabled(replica_dir / "a", {"orders": ROWS})
     add(replica_dir / "a" / "orders", {3: ("c", 3)})
-    cdc.scan(replica_dir / "a")
+    cdc.Database(replica_dir / "a").capture()
     shutil.copytree(replica_dir / "a", replica_dir / "b")
     with pytest.raises(Exception, match="is a copy of the database"):
-        cdc.scan(replica_dir / "b")
-    assert cdc.adopt(replica_dir / "b")
+        cdc.Database(replica_dir / "b").capture()
+    assert cdc.Database(replica_dir / "b").relocate()
     add(replica_dir / "b" / "orders", {4: ("d", 4)})
-    assert cdc.scan(replica_dir / "b").transactions == 1
-    copy = database_at(replica_dir / "b")
+    assert cdc.Database(replica_dir / "b").capture().transactions == 1
+    copy = tables_at(replica_dir / "b")
     assert copy.max_lsn() > database.max_lsn()
     assert [row[3:] for row in changes(copy, "dbo_orders")] == [(3, "c", 3), (4, "d", 4)]
     (replica_dir / "b").rename(replica_dir / "c")
-    assert not cdc.adopt(replica_dir / "c")
-    assert cdc.scan(replica_dir / "c").cycles == 0
-    assert rows_seen(database_at(replica_dir / "c"), "dbo_orders")
+    assert not cdc.Database(replica_dir / "c").relocate()
+    assert cdc.Database(replica_dir / "c").capture().cycles == 0
+    assert rows_seen(tables_at(replica_dir / "c"), "dbo_orders")

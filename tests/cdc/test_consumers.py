@@ -32,10 +32,10 @@ class Load:
         self.orders, self.target = root / "orders", root / "lake" / "orders"
 
     def apply(self, **options: object) -> AppliedChanges:
-        return cdc.apply_changes(self.root, ORDERS, self.target, "lake", **options)  # type: ignore[arg-type]
+        return cdc.Database(self.root).instance(ORDERS).load(self.target, consumer="lake", **options)  # type: ignore[arg-type]
 
     def captured(self) -> AppliedChanges:
-        cdc.scan(self.root)
+        cdc.Database(self.root).capture()
         return self.apply()
 
     def is_equal(self) -> bool:
@@ -69,7 +69,7 @@ def test_a_target_whose_rows_were_replaced_is_refused_and_goes_on_by_the_named_c
         with pytest.raises(cdc.CdcError, match=text) as refused:
             load.apply()
         add(load.orders, {len(rows_at(load.orders)) + 1: ("d", 4)})
-        cdc.scan(load.root)
+        cdc.Database(load.root).capture()
         with pytest.raises(cdc.CdcError, match=text):
             load.apply()
         command = refused.value.message.partition("a snapshot: `mergerepl ")[2].partition("`")[0]
@@ -84,18 +84,18 @@ def test_a_target_whose_rows_were_replaced_is_refused_and_goes_on_by_the_named_c
 @pytest.mark.slow
 def test_a_source_that_began_again_is_refused_until_a_restart(load: Load) -> None:
     # At the very next LSN, as after a cleanup of a quiet table: what was written before was never captured.
-    cdc.disable_table(load.root, "orders", capture_instance="all")
+    cdc.Database(load.root).disable("orders")
     update(load.orders, "id = 1", qty="9")
-    cdc.enable_table(load.root, "orders", index="id")
+    cdc.Database(load.root).enable("orders", key="id")
     with pytest.raises(cdc.CdcUsageError, match="for another source: another table, or this one before"):
         load.apply()
     assert load.apply(restart=True).is_snapshot
     assert load.is_equal()
     load.orders.rename(load.root / "away")
     new_table(load.root, "orders", {1: ("new", 1)})
-    assert cdc.scan(load.root).paused
+    assert cdc.Database(load.root).capture().paused
     assert load.apply().paused
-    cdc.resume(load.root, ORDERS, restart=True)
+    cdc.Database(load.root).resume(ORDERS, restart=True)
     with pytest.raises(cdc.LsnRangeError, match="before the instance began again") as refused:
         load.apply()
     assert refused.value.reason == "below_low"
@@ -144,7 +144,7 @@ def test_a_position_outlives_transaction_marks(
     kept = "'delta.setTransactionRetentionDuration' = 'interval 0 seconds'"
     spark.sql(f"alter table delta.`{load.target}` set tblproperties ({kept})")
     add(load.orders, {3: ("c", 3)})
-    cdc.scan(load.root)
+    cdc.Database(load.root).capture()
     monkeypatch.setattr(failpoints, "_passed", {})
     monkeypatch.setenv("MERGEREPL_FAILPOINT", "cdc.after_applied=raise")
     with pytest.raises(FailpointError):
@@ -200,10 +200,12 @@ def test_a_key_that_takes_the_place_of_another_keeps_its_values(
     load.apply()
     update(load.orders, "id = 2", id="1")
     delete(load.orders, "note = 'one'")
-    low = cdc.increment_lsn(cdc.get_max_lsn(load.root) or b"")
+    low = cdc.Lsn(cdc.Database(load.root).max_lsn() or b"").next()
     load.captured()
     assert rows_at(load.target) == rows_at(load.orders) == {1: ("two", 2)}
-    net = cdc.get_net_changes(load.root, ORDERS, low, cdc.get_max_lsn(load.root)).collect()
+    net = (
+        cdc.Database(load.root).instance(ORDERS).net_changes(low, cdc.Database(load.root).max_lsn()).collect()
+    )
     assert sorted((row["__$operation"], row["id"], row["note"]) for row in net) == [
         (1, 2, "two"),
         (4, 1, "two"),
@@ -218,7 +220,7 @@ def wait(monkeypatch: pytest.MonkeyPatch) -> Callable[[Path, int], None]:
 
     def waited(root: Path, minutes: int) -> None:
         passed[0] += minutes
-        cdc.scan(root)
+        cdc.Database(root).capture()
 
     return waited
 
@@ -230,13 +232,13 @@ def test_the_cursor_of_a_quiet_table_keeps_up_with_the_shortest_retention(
     version = DeltaTable(str(load.target)).version()
     for minutes in (6, 6, 70):
         wait(load.root, minutes)
-        cdc.cleanup(load.root, retention=1)
+        cdc.Database(load.root).cleanup(retention=1)
         assert load.apply().upserted == 0
     assert DeltaTable(str(load.target)).version() == version
     # A consumer that was away for longer than the retention, and what goes on.
     wait(load.root, 6)
     wait(load.root, 6)
-    cdc.cleanup(load.root, retention=1)
+    cdc.Database(load.root).cleanup(retention=1)
     with pytest.raises(cdc.LsnRangeError, match="--restart`; or name a new or empty table") as refused:
         load.apply()
     assert refused.value.reason == "below_low"
@@ -253,7 +255,7 @@ def test_a_paused_source_is_named(load: Load, wait: Callable[[Path, int], None])
     add(load.orders, {3: ("c", 3)})
     assert "Not captured yet: 1 commit" in runner.invoke(main, arguments).output
     load.orders.rename(load.root / "away")
-    cdc.scan(load.root)
+    cdc.Database(load.root).capture()
     done = runner.invoke(main, arguments)
     assert done.exit_code == 1
     assert "nothing is new" in done.output
@@ -261,10 +263,10 @@ def test_a_paused_source_is_named(load: Load, wait: Callable[[Path, int], None])
     assert "no Delta table at its path" in done.output
     # A cleanup keeps the end of a paused instance: its consumers go on from there.
     wait(load.root, 60)
-    cdc.cleanup(load.root, retention=1)
+    cdc.Database(load.root).cleanup(retention=1)
     assert load.apply().paused is not None
     shutil.move(load.root / "away", load.orders)
-    cdc.resume(load.root, ORDERS)
+    cdc.Database(load.root).resume(ORDERS)
     assert (load.captured().paused, load.is_equal()) == (None, True)
 
 
@@ -279,27 +281,26 @@ def test_a_target_that_cannot_hold_every_value_is_widened_or_refused(
     spark.sql(
         f"insert into delta.`{orders}` values (1, 1, 1.25, 1.5, named_struct('x', 1), date'2026-01-01')"
     )
-    cdc.enable_db(root)
-    cdc.enable_table(root, "orders", index="id")
-    cdc.apply_changes(root, "dbo_orders", target, "lake")
+    cdc.Database(root).enable("orders", key="id")
+    cdc.Database(root).instance("dbo_orders").load(target, consumer="lake")
     for column, type_ in (("i", "double"), ("d", "decimal(9,4)"), ("f", "double")):
         spark.sql(f"alter table delta.`{orders}` alter column {column} type {type_}")
     spark.sql(
         f"insert into delta.`{orders}` values (2, 1.75, 1.2345, 1e300, named_struct('x', 2), date'2026-01-02')"
     )
-    assert cdc.scan(root).paused == {}
+    assert cdc.Database(root).capture().paused == {}
     before = DeltaTable(str(target)).version()
     with pytest.raises(
         cdc.CdcUsageError, match="column 'i' is int, and the captured one is double"
     ) as refused:
-        cdc.apply_changes(root, "dbo_orders", target, "lake")
+        cdc.Database(root).instance("dbo_orders").load(target, consumer="lake")
     assert DeltaTable(str(target)).version() == before
     assert "column 'd' is decimal(5,2), and the captured one is decimal(9,4)" in refused.value.message
     statements = refused.value.message.partition("Run `")[2].partition("` in Spark")[0].split("` and `")
     assert len(statements) == 4
     for statement in statements:
         spark.sql(statement)
-    cdc.apply_changes(root, "dbo_orders", target, "lake")
+    cdc.Database(root).instance("dbo_orders").load(target, consumer="lake")
     assert (
         spark.read.format("delta")
         .load(str(target))
@@ -310,22 +311,25 @@ def test_a_target_that_cannot_hold_every_value_is_widened_or_refused(
     spark.sql(
         f"insert into delta.`{orders}` values (3, 1.75, 1.2345, 1e300, named_struct('x', 3), date'2026-01-02')"
     )
-    cdc.scan(root)
-    assert cdc.apply_changes(root, "dbo_orders", target, "lake").upserted == 1
+    cdc.Database(root).capture()
+    assert cdc.Database(root).instance("dbo_orders").load(target, consumer="lake").upserted == 1
     narrow = root / "lake" / "narrow"
     spark.sql(
         f"create table delta.`{narrow}` (id bigint not null, i double, d decimal(9,4), f double, s struct<x: smallint>, "
         "t date not null, note string) using delta"
     )
     with pytest.raises(cdc.CdcUsageError, match=r"column 's' is struct<x:smallint>.*column 't' is NOT NULL"):
-        cdc.apply_changes(root, "dbo_orders", narrow, "other")
+        cdc.Database(root).instance("dbo_orders").load(narrow, consumer="other")
     spark.sql(f"alter table delta.`{narrow}` alter column t drop not null")
     with pytest.raises(cdc.CdcUsageError, match="column 's' is struct<x:smallint>"):
-        cdc.apply_changes(root, "dbo_orders", narrow, "other", restart=True)
+        cdc.Database(root).instance("dbo_orders").load(narrow, consumer="other", restart=True)
     wide = root / "lake" / "wide"
     spark.sql(
         f"create table delta.`{wide}` (id bigint, i double, d decimal(12,4), f double, s struct<x: bigint>, t date, note "
         "string) using delta"
     )
     for restart in (False, True):
-        assert cdc.apply_changes(root, "dbo_orders", wide, "other", restart=restart).upserted == 3
+        assert (
+            cdc.Database(root).instance("dbo_orders").load(wide, consumer="other", restart=restart).upserted
+            == 3
+        )

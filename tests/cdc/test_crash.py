@@ -6,7 +6,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from mergerepl import cdc
-from mergerepl.cdc.database import database_at
+from mergerepl.cdc.tables import tables_at
 from mergerepl.errors import MergeReplError
 from mergerepl.logreader.plan import redo_log
 from tests.cdc.databases import (
@@ -85,7 +85,7 @@ def two(spark: SparkSession, worker_folder: Path) -> Two:
     folder.mkdir()
     two = Two(folder)
     two.change()
-    cdc.scan(folder)
+    cdc.Database(folder).capture()
     return two
 
 
@@ -97,7 +97,7 @@ def test_a_death_at_any_step_is_made_up_for(two: Two, point: str) -> None:
     before, lsns_before = two.seen(), lsns(two.database)
     two.change()
     with dies(point):
-        cdc.scan(two.root)
+        cdc.Database(two.root).capture()
     plan = redo_log(two.root).pending()
     assert (plan is not None) == (point in DECIDED and point != "logreader.after_plan_removed")
     planned = [plan.lsn(entry) for entry in plan.entries] if plan else []
@@ -106,9 +106,9 @@ def test_a_death_at_any_step_is_made_up_for(two: Two, point: str) -> None:
     if plan is not None:
         # It dies once more while it is finished.
         with dies("logreader.before_gates" if point not in SHOWN else "logreader.after_positions"):
-            cdc.scan(two.root)
-    cdc.scan(two.root)
-    assert cdc.scan(two.root).cycles == 0
+            cdc.Database(two.root).capture()
+    cdc.Database(two.root).capture()
+    assert cdc.Database(two.root).capture().cycles == 0
     check_replay(two.database)
     new = lsns(two.database)[len(lsns_before) :]
     assert len(new) == len(set(new)) == 6
@@ -124,9 +124,9 @@ def test_a_plan_that_was_removed_leaves_nothing(two: Two) -> None:
     before, lsns_before = two.seen(), lsns(two.database)
     two.change()
     with dies("cdc.after_change_table:2"):
-        cdc.scan(two.root)
+        cdc.Database(two.root).capture()
     redo_log(two.root).finish()
-    cdc.scan(two.root)
+    cdc.Database(two.root).capture()
     check_replay(two.database)
     assert [after - rows for after, rows in zip(two.seen(), before, strict=True)] == [4, 4]
     new = lsns(two.database)[len(lsns_before) :]
@@ -145,17 +145,17 @@ def test_a_plan_that_was_removed_leaves_nothing(two: Two) -> None:
 def test_an_instance_begins_or_it_does_not(two: Two, point: str) -> None:
     two.change()
     with dies(point):
-        cdc.enable_table(two.root, "orders", capture_instance="other")
-    cdc.scan(two.root)
-    names = [each.capture_instance for each in cdc.help_change_data_capture(two.root)]
+        cdc.Database(two.root).enable("orders", name="other")
+    cdc.Database(two.root).capture()
+    names = [each.capture_instance for each in cdc.Database(two.root).instances()]
     assert ("other" in names) == (point != "logreader.before_plan")
     check_replay(two.database)
     if "other" in names:
         with dies("cdc.after_disable_table"):
-            cdc.disable_table(two.root, "orders", capture_instance="other")
-        assert "other" not in [i.capture_instance for i in cdc.help_change_data_capture(two.root)]
+            cdc.Database(two.root).disable("orders", name="other")
+        assert "other" not in [i.capture_instance for i in cdc.Database(two.root).instances()]
         with pytest.raises(cdc.CdcUsageError, match="no capture instance"):
-            cdc.disable_table(two.root, "orders", capture_instance="other")
+            cdc.Database(two.root).disable("orders", name="other")
         assert not (two.root / "_cdc" / "other_CT").exists()
 
 
@@ -163,22 +163,23 @@ def test_a_database_is_enabled_or_it_is_not(replica_dir: Path) -> None:
     new_table(replica_dir, "orders", {1: ("a", 1)})
     for point in ("cdc.after_log_reader", "cdc.after_enable_db"):
         with dies(point):
-            cdc.enable_db(replica_dir)
-        cdc.enable_db(replica_dir)
-        assert cdc.is_cdc_enabled(replica_dir)
-        epoch = cdc.status(replica_dir).epoch
+            cdc.Database(replica_dir).enable("orders")
+        cdc.Database(replica_dir).enable("orders")
+        assert cdc.Database(replica_dir).is_enabled()
+        epoch = cdc.Database(replica_dir).status().epoch
         with dies("cdc.after_disable"):
-            cdc.disable_db(replica_dir)
-        assert not cdc.is_cdc_enabled(replica_dir)
+            cdc.Database(replica_dir).disable()
+        assert not cdc.Database(replica_dir).is_enabled()
         with pytest.raises(cdc.CdcUsageError, match="not enabled"):
-            cdc.scan(replica_dir)
-        assert cdc.disable_db(replica_dir)
-    cdc.enable_db(replica_dir)
+            cdc.Database(replica_dir).capture()
+        cdc.Database(replica_dir).disable()
+        assert not (replica_dir / "_cdc").exists()
+    cdc.Database(replica_dir).enable("orders")
     # No LSN is given out twice.
-    assert cdc.status(replica_dir).epoch > epoch
+    assert cdc.Database(replica_dir).status().epoch > epoch
 
 
-CAPTURE = "import sys; from mergerepl import cdc; cdc.scan(sys.argv[1])"
+CAPTURE = "import sys; from mergerepl import cdc; cdc.Database(sys.argv[1]).capture()"
 
 
 @pytest.mark.slow
@@ -189,21 +190,19 @@ def test_kill_9_between_two_change_tables(two: Two) -> None:
     killed(script(CAPTURE, two.root), "cdc.after_change_table")
     assert two.seen() == before
     assert redo_log(two.root).is_pending
-    cdc.scan(two.root)
+    cdc.Database(two.root).capture()
     check_replay(two.database)
     assert len(lsns(two.database)) == len(lsns_before) + 6
 
 
 def test_another_scan_holds_the_log(two: Two) -> None:
-    from mergerepl.cdc.capture import held, log_reader
-
-    with held(log_reader(two.database), "cdc capture"), pytest.raises(cdc.ScanInProgressError) as caught:
-        cdc.scan(two.root)
+    with two.database.held("cdc capture"), pytest.raises(cdc.ScanInProgressError) as caught:
+        cdc.Database(two.root).capture()
     assert (caught.value.number, caught.value.exit_code) == (22903, 3)
 
 
 def test_bookkeeping_of_two_moments_is_refused(two: Two) -> None:
-    database = database_at(two.root)
+    database = tables_at(two.root)
     state = two.database.log
     from dataclasses import replace
 
@@ -213,10 +212,10 @@ def test_bookkeeping_of_two_moments_is_refused(two: Two) -> None:
     older = replace(good, database=replace(good.database, cycle=good.database.cycle - 1))
     save_state(state, older)
     with pytest.raises(MergeReplError, match="log_reader is older"):
-        cdc.scan(two.root)
+        cdc.Database(two.root).capture()
     save_state(state, replace(good, database=replace(good.database, root="/elsewhere")))
     with pytest.raises(MergeReplError, match="is a copy of the database '/elsewhere'"):
-        cdc.scan(two.root)
+        cdc.Database(two.root).capture()
     save_state(state, good)
-    assert cdc.scan(two.root).cycles == 0
+    assert cdc.Database(two.root).capture().cycles == 0
     assert entries(database)[-1].kind == "transaction"

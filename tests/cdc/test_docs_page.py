@@ -1,4 +1,4 @@
-"""docs/cdc.md takes an ETL job from enable-db to an incremental load: its commands and code are run as they stand."""
+"""docs/cdc.md takes an ETL job from a captured table to an incremental load: its commands and code run as they stand."""
 
 import re
 from pathlib import Path
@@ -49,5 +49,5 @@ def test_the_page_does_what_it_says(
     assert all('"op"' in row["value"] for row in typed["messages"].collect())
     # A field that is NULL is not a field that was left out.
     assert any('"before":null' in row["value"] for row in typed["messages"].collect())
-    cdc.apply_changes("shop", "dbo_orders", "lake/orders", "lake")
+    cdc.Database("shop").instance("dbo_orders").load("lake/orders", consumer="lake")
     assert rows_of("lake/orders") == rows_of("shop/orders")

@@ -177,21 +177,21 @@ def run(spark: SparkSession, folder: Path, history, monkeypatch: pytest.MonkeyPa
             commit(spark, root, step)
         if number == 1:
             # A second instance begins while commits are unread: they are in it, too.
-            cdc.enable_table(root, "orders", capture_instance="narrow", captured_column_list="qty, id")
+            cdc.Database(root).enable("orders", name="narrow", columns="qty, id")
         if scan.point is not None:
             monkeypatch.setattr(failpoints, "_passed", {})
             monkeypatch.setenv("MERGEREPL_FAILPOINT", f"{scan.point}=raise")
             with contextlib.suppress(FailpointError):
-                cdc.scan(root, maxtrans=scan.most)
+                cdc.Database(root).capture(maxtrans=scan.most)
             monkeypatch.delenv("MERGEREPL_FAILPOINT")
-        cdc.scan(root, maxtrans=scan.most)
+        cdc.Database(root).capture(maxtrans=scan.most)
         check(database)
-    cdc.scan(root, maxscans=1000)
+    cdc.Database(root).capture(maxscans=1000)
     check(database)
     for row in read_state(database.log).sources.values():
         assert row.position == DeltaTable(str(root / row.source_path)).version()
-    cdc.disable_table(root, KEYLESS, capture_instance="all")
-    cdc.disable_table(root, "orders", capture_instance="narrow")
+    cdc.Database(root).disable(KEYLESS)
+    cdc.Database(root).disable("orders", name="narrow")
     check_replay(database)
 
 

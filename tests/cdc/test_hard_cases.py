@@ -15,7 +15,7 @@ from pyspark.sql import SparkSession
 
 import mergerepl
 from mergerepl import cdc
-from mergerepl.cdc.database import database_at
+from mergerepl.cdc.tables import tables_at
 from mergerepl.cli.main import main
 from mergerepl.delta.log import log_path
 from mergerepl.delta.marks import CommitMark
@@ -53,9 +53,9 @@ def test_whose_commits_they_are_and_masks_of_200_columns_and_strings_that_are_no
     wide = pa.schema([("id", pa.int64()), *integers, ("c200", pa.float64())])
     first = pa.Table.from_pylist([{**dict.fromkeys(wide.names, 1), "c200": 0.0}], schema=wide)
     write_deltalake(str(replica_dir / "wide"), first, configuration={"delta.enableChangeDataFeed": "true"})
-    cdc.enable_table(replica_dir, "wide", index="id")
+    cdc.Database(replica_dir).enable("wide", key="id")
     texts = new_table(replica_dir, "texts", {1: ("a", 1), 2: (None, 2)})
-    cdc.enable_table(replica_dir, "texts", index="id")
+    cdc.Database(replica_dir).enable("texts", key="id")
     origins = {
         "": "user",
         "apply:1": "merge",
@@ -82,7 +82,7 @@ def test_whose_commits_they_are_and_masks_of_200_columns_and_strings_that_are_no
     update(texts, "note is null", note="''")
     spark.sql(f"update delta.`{texts}` set note = cast(X'61FFFE' as string) where id = 1")
     spark.sql(f"insert into delta.`{texts}` values (3, cast(X'C328' as string), 3)")
-    assert cdc.scan(replica_dir).transactions == len(origins) + 5
+    assert cdc.Database(replica_dir).capture().transactions == len(origins) + 5
     newest = entries(database)[-1]
     assert newest.commits[0]["version"] == len(origins) + 1
     assert newest.tran_end_time <= datetime.now(UTC)
@@ -100,7 +100,7 @@ def test_whose_commits_they_are_and_masks_of_200_columns_and_strings_that_are_no
     assert [row[3] for row in changes(database, "dbo_orders")] == [*range(10, 10 + len(origins)), 30]
     masks = {bytes(row[4]) for row in rows_seen(database, "dbo_wide")}
     assert masks == {bytes([0x80, *[0] * 22, 0x01, 0x00])}
-    assert cdc.has_column_changed(replica_dir, "dbo_wide", "c200", masks.pop())
+    assert cdc.Database(replica_dir).instance("dbo_wide").has_changed("c200", masks.pop())
     notes = change_table(spark, database, "dbo_texts").selectExpr("hex(cast(note as binary)) note")
     assert [row.note for row in notes.collect()] == [None, "", "61", "61FFFE", "C328"]
 
@@ -116,14 +116,13 @@ def test_a_merge_session_is_captured_by_the_key_of_its_article(
     stated = {"publication": "sales", "publisher": str(hq), "articles": [{"name": "orders", "key": ["id"]}]}
     file.write_text(yaml.safe_dump({**stated, "subscriptions": [{"subscriber": str(north)}]}))
     mergerepl.load(file).apply()
-    cdc.enable_db(hq)
-    assert cdc.enable_table(hq, "orders").index_column_list == ("id",)
+    assert cdc.Database(hq).enable("orders").describe().instance.index_column_list == ("id",)
     update(north / "orders", "id = 1", note="'merged'")
     add(north / "orders", {3: ("c", 3)})
     add(hq / "orders", {4: ("d", 4)})
     mergerepl.sync(file)
-    assert cdc.scan(hq).transactions >= 2
-    database = database_at(hq)
+    assert cdc.Database(hq).capture().transactions >= 2
+    database = tables_at(hq)
     origins = {c["origin"] for e in entries(database) if e.kind == "transaction" for c in e.commits}
     assert origins == {"user", "merge"}
     assert {(row[1], row[3]) for row in changes(database, "dbo_orders")} == {(2, 4), (3, 1), (4, 1), (2, 3)}
@@ -134,16 +133,18 @@ def test_a_merge_session_is_captured_by_the_key_of_its_article(
 def test_a_commit_of_ten_million_rows(compiled_spark: SparkSession, replica_dir: Path) -> None:
     # Case 45: the driver holds facts of the log, never rows; they are written through disk where memory ends.
     table = new_table(replica_dir, "orders", {1: ("a", 1)})
-    cdc.enable_db(replica_dir)
-    cdc.enable_table(replica_dir, "orders", index="id")
+    cdc.Database(replica_dir).enable("orders", key="id")
     rows = compiled_spark.range(10, 10_000_010).selectExpr(
         "id", "cast(id as string) note", "cast(id % 100 as int) qty"
     )
     rows.write.format("delta").mode("append").save(str(table))
-    done = cdc.scan(replica_dir)
+    done = cdc.Database(replica_dir).capture()
     assert (done.transactions, done.rows) == (1, 10_000_000)
-    low, high = cdc.get_min_lsn(replica_dir, "dbo_orders"), cdc.get_max_lsn(replica_dir)
-    found = cdc.get_all_changes(replica_dir, "dbo_orders", low, high, ordered=False)
+    low, high = (
+        cdc.Database(replica_dir).instance("dbo_orders").min_lsn(),
+        cdc.Database(replica_dir).max_lsn(),
+    )
+    found = cdc.Database(replica_dir).instance("dbo_orders").changes(low, high, ordered=False)
     counted = found.selectExpr("count(*) n", "count(distinct `__$start_lsn`) lsns", "sum(id) ids").collect()[
         0
     ]
@@ -157,8 +158,8 @@ def test_the_job_that_was_stopped_for_days_holds_what_is_unread(
     # Case 35: `hold` waits for a later version and is refused by name; a VACUUM of this product keeps what is unread.
     database = enabled(replica_dir, {"orders": ROWS})
     with pytest.raises(cdc.CdcUsageError, match="for a later version"):
-        cdc.stop_job(replica_dir, hold="30 days")  # type: ignore[call-arg]
-    cdc.stop_job(replica_dir)
+        cdc.Database(replica_dir).jobs.stop(hold="30 days")  # type: ignore[call-arg]
+    cdc.Database(replica_dir).jobs.stop()
     add(replica_dir / "orders", {3: ("c", 3)})
     update(replica_dir / "orders", "id = 1", note="'A'")
     ten_days = 10 * 86_400
@@ -170,8 +171,8 @@ def test_the_job_that_was_stopped_for_days_holds_what_is_unread(
     shown = json.loads(CliRunner().invoke(main, ["status", str(replica_dir), "--json"]).output)
     assert len(shown["problems"]) == 1
     assert "'orders': Unread commits: 2" in shown["problems"][0]
-    cdc.vacuum(replica_dir, "orders")
-    cdc.scan(replica_dir)
+    cdc.Database(replica_dir).vacuum("orders")
+    cdc.Database(replica_dir).capture()
     assert [row[1] for row in changes(database, "dbo_orders")] == [2, 3, 4]
     check_replay(database)
 

@@ -16,7 +16,7 @@ from pyspark.sql import SparkSession
 from mergerepl import cdc
 from mergerepl.agents.jobs import DatabaseJobs
 from mergerepl.cdc.capture import join_small_files
-from mergerepl.cdc.database import Database, database_at
+from mergerepl.cdc.tables import CdcTables, tables_at
 from mergerepl.cli.main import main
 from mergerepl.delta.table import open_table
 from mergerepl.model.cdc import JobEvent
@@ -32,7 +32,7 @@ def command(*words: object, code: int = 0) -> dict:
     return json.loads(done.output)
 
 
-def without_key(root: Path) -> Database:
+def without_key(root: Path) -> CdcTables:
     """Return a database that was enabled without Spark: no key has to be checked."""
     return enabled(root, {"orders": {1: ("a", 1)}}, index=None)
 
@@ -47,22 +47,22 @@ def test_jobs_are_listed_changed_dropped_and_added(replica_dir: Path) -> None:
     started = command("cdc", "jobs", "start", root)
     assert (started["job"]["requested"], started["agent_runs"]) == ("started", False)
     command("cdc", "jobs", "drop", root, "capture")
-    assert [job.job_type for job in cdc.help_jobs(root)] == ["cleanup"]
+    assert [job.job_type for job in cdc.Database(root).jobs.list()] == ["cleanup"]
     # A second instance does not bring back what was dropped.
     new_table(root, "items", {})
-    cdc.enable_table(root, "items")
-    assert [job.job_type for job in cdc.help_jobs(root)] == ["cleanup"]
+    cdc.Database(root).enable("items")
+    assert [job.job_type for job in cdc.Database(root).jobs.list()] == ["cleanup"]
     added = command("cdc", "jobs", "add", root, "capture", "--maxtrans", 7, "--no-start")["job"]
     assert (added["maxtrans"], added["pollinginterval"], added["requested"]) == (7, 5, "stopped")
     for call in (
-        lambda: cdc.add_job(root, "capture"),
-        lambda: cdc.change_job(root, "capture", maxtrans=0),
-        lambda: cdc.start_job(root, "merge"),
-        lambda: cdc.stop_job(root, hold="30 days"),  # type: ignore[call-arg],
+        lambda: cdc.Database(root).jobs.add("capture"),
+        lambda: cdc.Database(root).jobs.change("capture", maxtrans=0),
+        lambda: cdc.Database(root).jobs.start("merge"),
+        lambda: cdc.Database(root).jobs.stop(hold="30 days"),  # type: ignore[call-arg],
     ):
         with pytest.raises(cdc.CdcUsageError):
             call()
-    assert cdc.help_jobs(root)[0].maxtrans == 7
+    assert cdc.Database(root).jobs.list()[0].maxtrans == 7
     assert engine.jvm_pid() == before
 
 
@@ -70,32 +70,32 @@ def test_jobs_are_listed_changed_dropped_and_added(replica_dir: Path) -> None:
 def test_the_agent_does_what_is_asked_at_each_look(spark: SparkSession, replica_dir: Path) -> None:
     root, database = replica_dir, without_key(replica_dir)
     events: list[JobEvent] = []
-    jobs = DatabaseJobs(database_at(root), events.append, lambda: False)
+    jobs = DatabaseJobs(tables_at(root), events.append, lambda: False)
     jobs.look()
     # Nothing is new, nothing is old.
     assert events == []
     add(root / "orders", {2: ("b", 2)})
-    cdc.change_job(root, pollinginterval=0)
-    cdc.stop_job(root)
+    cdc.Database(root).jobs.change(pollinginterval=0)
+    cdc.Database(root).jobs.stop()
     jobs.look()
     assert len(entries(database)) == 1
-    cdc.start_job(root)
+    cdc.Database(root).jobs.start()
     jobs.look()
     assert [(event.job, event.text, event.is_failed) for event in events] == [
         ("capture", "transactions 1, change rows 1.", False)
     ]
     # Once only, as in the original: it stops by itself.
-    cdc.stop_job(root)
+    cdc.Database(root).jobs.stop()
     jobs.look()
-    cdc.change_job(root, continuous=False)
-    cdc.start_job(root)
+    cdc.Database(root).jobs.change(continuous=False)
+    cdc.Database(root).jobs.start()
     add(root / "orders", {3: ("c", 3)})
     jobs.look()
-    assert cdc.help_jobs(root)[0].requested == "stopped"
+    assert cdc.Database(root).jobs.list()[0].requested == "stopped"
     assert len(events) == 2
     # A failure is reported; the job goes on afterwards.
-    cdc.change_job(root, pollinginterval=0, continuous=True)
-    cdc.start_job(root)
+    cdc.Database(root).jobs.change(pollinginterval=0, continuous=True)
+    cdc.Database(root).jobs.start()
     plan = root / "_logreader" / "plan.json"
     plan.write_text("{")
     jobs.look()
@@ -107,7 +107,7 @@ def test_the_agent_does_what_is_asked_at_each_look(spark: SparkSession, replica_
     newest = max(log.glob("*.json"))
     whole = newest.read_text()
     newest.write_text("{")
-    unread = DatabaseJobs(database_at(root), events.append, lambda: False)
+    unread = DatabaseJobs(tables_at(root), events.append, lambda: False)
     before = len(events)
     unread.look()
     unread.look()
@@ -118,21 +118,21 @@ def test_the_agent_does_what_is_asked_at_each_look(spark: SparkSession, replica_
     jobs.look()
     assert not events[-1].is_failed
     assert len(entries(database)) == 4
-    cdc.disable_db(root)
+    cdc.Database(root).disable()
     jobs.look()
     # Joined files are in the order of cycles, and the gate keeps its place.
-    cdc.enable_db(root)
-    cdc.enable_table(root, "orders")
+    cdc.Database(root).enable("orders")
     for key in range(10, 13):
         add(root / "orders", {key: ("n", key)})
-        cdc.scan(root)
-    lsns_before, gate = lsns(database_at(root)), database_at(root).gate_cycle
-    join_small_files(database_at(root), most=2)
-    after = database_at(root)
+        cdc.Database(root).capture()
+    lsns_before, gate = lsns(tables_at(root)), tables_at(root).gate_cycle
+    join_small_files(tables_at(root), most=2)
+    after = tables_at(root)
     assert (lsns(after), after.gate_cycle) == (lsns_before, gate)
     assert len(open_table(after.change_table(after.instance(ORDERS))).files()) == 1
     assert [
-        row["id"] for row in cdc.get_all_changes(root, ORDERS, lsns_before[2], lsns_before[2]).collect()
+        row["id"]
+        for row in cdc.Database(root).instance(ORDERS).changes(lsns_before[2], lsns_before[2]).collect()
     ] == [11]
 
 

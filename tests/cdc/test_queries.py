@@ -13,7 +13,8 @@ from deltalake import DeltaTable, write_deltalake
 from pyspark.sql import DataFrame, SparkSession
 
 from mergerepl import cdc, failpoints
-from mergerepl.cdc.database import Database
+from mergerepl.cdc import tsql
+from mergerepl.cdc.tables import CdcTables
 from mergerepl.cli.main import main
 from mergerepl.failpoints import FailpointError
 from mergerepl.logreader.lsn import ZERO
@@ -38,12 +39,16 @@ ORDERS, LINES, TWINS = "dbo_orders", "dbo_lines", "dbo_twins"
 MASK = "__$update_mask"
 
 
+def instance(root: Path, name: str = ORDERS) -> cdc.Instance:
+    return cdc.Database(root).instance(name)
+
+
 @dataclass
 class Shop:
     """A database with three scan cycles: orders (a key), lines (none, two equal rows), twins (a key that comes twice)."""
 
     root: Path
-    database: Database
+    database: CdcTables
     versions: dict[int, dict[int, tuple[Any, ...]]]
     """Rows of orders after each version."""
 
@@ -59,20 +64,20 @@ def shop(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Shop:
     database = enabled(root, {"orders": {1: ("a", 1), 2: ("b", 2), 3: ("c", 3)}})
     for name, rows, index in (("lines", {7: ("x", 1)}, None), ("twins", {1: ("a", 1)}, "id")):
         new_table(root, name, rows)
-        cdc.enable_table(root, name, index=index)
+        cdc.Database(root).enable(name, key=index)
     orders = root / "orders"
     add(orders, {4: ("d", 4)})
     update(orders, "id = 2", qty="20")
     add(root / "lines", {7: ("x", 1)})
     add(root / "twins", {1: ("twin", 1)})
-    cdc.scan(root)
+    cdc.Database(root).capture()
     delete(orders, "id = 1")
     merge(orders, {2: ("B", 20), 3: (None, 3), 5: ("e", 5)})
     delete(root / "lines")
-    cdc.scan(root)
+    cdc.Database(root).capture()
     merge(orders, {1: ("again", 1), 5: (None, 5), 6: ("f", 6)})
     delete(orders, "id = 6")
-    cdc.scan(root)
+    cdc.Database(root).capture()
     versions = {version: rows_of(orders, version) for version in range(DeltaTable(str(orders)).version() + 1)}
     return Shop(root, database, versions)
 
@@ -113,11 +118,11 @@ def check_envelopes(envelopes: DataFrame, seen: list[tuple[Any, ...]]) -> None:
 
 
 def test_all_and_net_changes_lead_from_one_snapshot_to_another(shop: Shop, spark: SparkSession) -> None:
-    root, high = shop.root, cdc.get_max_lsn(shop.root)
+    root, high = shop.root, cdc.Database(shop.root).max_lsn()
     everything = change_table(spark, shop.database, ORDERS).collect()
-    low = cdc.get_min_lsn(root, ORDERS)
+    low = instance(root).min_lsn()
     asked = [lsn for lsn in lsns(shop.database) if lsn >= low]
-    at = {lsn: shop.versions[cdc.version_of(root, ORDERS, lsn)] for lsn in asked}
+    at = {lsn: shop.versions[instance(root).version_of(lsn)] for lsn in asked}
     # Every window, from the rows that all changes are; one window is asked for.
     for first in asked:
         for last in asked:
@@ -125,19 +130,19 @@ def test_all_and_net_changes_lead_from_one_snapshot_to_another(shop: Shop, spark
             if first < last:
                 assert replayed(inside, at[first]) == at[last]
     second = asked[2]
-    window = (root, ORDERS, cdc.increment_lsn(second), high)
-    old = cdc.get_all_changes(*window, "all update old")
+    window = (root, ORDERS, cdc.Lsn(second).next(), high)
+    old = tsql.fn_cdc_get_all_changes(*window, "all update old")
     assert old.columns == ["__$start_lsn", "__$seqval", "__$operation", MASK, "id", "note", "qty"]
     seen = [tuple(row) for row in old.collect()]
     expected = [(row[0], row[2], row[3], row[4], *row[5:8]) for row in everything if row[0] > second]
     assert seen == expected
-    check_envelopes(cdc.to_debezium(old, root, ORDERS), seen)
-    new = cdc.get_all_changes(*window, ordered=False).collect()
+    check_envelopes(instance(root).to_debezium(old), seen)
+    new = instance(root).changes(*window[2:], ordered=False).collect()
     assert sorted(map(tuple, new)) == sorted(row for row in seen if row[2] != 3)
-    net = cdc.get_net_changes(*window, "all with merge")
+    net = tsql.fn_cdc_get_net_changes(*window, "all with merge")
     assert net.columns == ["__$start_lsn", "__$operation", MASK, "id", "note", "qty"]
     assert applied(net.collect(), at[second]) == at[high] == shop.versions[max(shop.versions)]
-    masked = cdc.get_net_changes(*window, "all with mask").collect()
+    masked = tsql.fn_cdc_get_net_changes(*window, "all with mask").collect()
     # Deleted, and inserted again: an update of all columns. 5 and 6 came and went inside the window: no row.
     assert {row["id"]: (row["__$operation"], row[MASK]) for row in masked} == {
         1: (4, b"\x07"),
@@ -146,24 +151,24 @@ def test_all_and_net_changes_lead_from_one_snapshot_to_another(shop: Shop, spark
         4: (2, None),
     }
     # One scan cycle: one file.
-    one = cdc.get_all_changes(root, ORDERS, high, high)
+    one = instance(root).changes(high, high)
     assert len(one.inputFiles()) == 1
     assert [(row["__$operation"], row["id"]) for row in one.collect()] == [(1, 6)]
 
 
 def test_windows_outside_the_interval_are_refused(shop: Shop) -> None:
     root = shop.root
-    low, high = cdc.get_min_lsn(root, ORDERS), cdc.get_max_lsn(root)
+    low, high = instance(root).min_lsn(), cdc.Database(root).max_lsn()
     for first, last, reason in (
-        (cdc.decrement_lsn(low), high, "below_low"),
-        (low, cdc.increment_lsn(high), "above_high"),
+        (cdc.Lsn(low).previous(), high, "below_low"),
+        (low, cdc.Lsn(high).next(), "above_high"),
         (high, low, "reversed"),
-        (cdc.increment_lsn(high), high, "reversed"),
+        (cdc.Lsn(high).next(), high, "reversed"),
         (None, high, "null"),
         (low, None, "null"),
         (ZERO, high, "below_low"),
     ):
-        for ask in (cdc.get_all_changes, cdc.get_net_changes):
+        for ask in (tsql.fn_cdc_get_all_changes, tsql.fn_cdc_get_net_changes):
             with pytest.raises(cdc.LsnRangeError) as refused:
                 ask(root, ORDERS, first, last)
             assert (refused.value.number, refused.value.alternate_number, refused.value.reason) == (
@@ -173,30 +178,30 @@ def test_windows_outside_the_interval_are_refused(shop: Shop) -> None:
             )
             assert (refused.value.low, refused.value.high) == (low, high)
     with pytest.raises(cdc.LsnRangeError) as refused:
-        cdc.get_net_changes(root, LINES, low, high)
+        instance(root, LINES).net_changes(low, high)
     assert refused.value.reason == "no_net_changes"
     for error, call in (
-        (22985, lambda: cdc.get_all_changes(root, "nobody", low, high)),
-        (22990, lambda: cdc.get_all_changes(root, ORDERS, low, high, "all with mask")),
-        (22990, lambda: cdc.get_net_changes(root, ORDERS, low, high, "all update old")),
-        (22964, lambda: cdc.get_all_changes(root, ORDERS, "0x12", high)),
-        (22930, lambda: cdc.has_column_changed(root, ORDERS, "nothing", b"\x01")),
+        (22985, lambda: instance(root, "nobody").changes(low, high)),
+        (22990, lambda: instance(root).changes(low, high, "all with mask")),
+        (22990, lambda: instance(root).net_changes(low, high, "all update old")),
+        (22964, lambda: instance(root).changes("0x12", high)),
+        (22930, lambda: instance(root).has_changed("nothing", b"\x01")),
     ):
         with pytest.raises(cdc.CdcUsageError) as wrong:
             call()
         assert wrong.value.number == error
-    assert cdc.get_min_lsn(root, "nobody") == ZERO
-    assert cdc.get_column_ordinal(root, ORDERS, "QTY") == 3
-    assert cdc.get_column_ordinal(root, ORDERS, "nothing") is None
-    assert cdc.has_column_changed(root, ORDERS, "qty", b"\x04")
-    assert not cdc.has_column_changed(root, ORDERS, "note", b"\x04")
+    assert tsql.fn_cdc_get_min_lsn(root, "nobody") == ZERO
+    assert instance(root).ordinal("QTY") == 3
+    assert tsql.fn_cdc_get_column_ordinal(root, ORDERS, "nothing") is None
+    assert instance(root).has_changed("qty", b"\x04")
+    assert not instance(root).has_changed("note", b"\x04")
 
 
 def test_times_versions_and_lsns(shop: Shop) -> None:
     root, logged = shop.root, entries(shop.database)
     for entry in logged:
         time = entry.tran_end_time
-        assert cdc.map_lsn_to_time(root, entry.start_lsn) == time
+        assert cdc.Database(root).time_of(entry.start_lsn) == time
         same = [each.start_lsn for each in logged if each.tran_end_time == time]
         for operator, expected in (
             ("largest less than", max([e.start_lsn for e in logged if e.tran_end_time < time], default=None)),
@@ -207,55 +212,55 @@ def test_times_versions_and_lsns(shop: Shop) -> None:
             ),
             ("smallest greater than or equal", min(same)),
         ):
-            assert cdc.map_time_to_lsn(root, operator, time) == expected
+            assert cdc.Database(root).lsn_at(time, operator) == expected
     later = logged[-1].tran_end_time + timedelta(days=1)
-    assert cdc.map_time_to_lsn(root, "smallest greater than", later) is None
-    assert cdc.map_time_to_lsn(root, "Largest  Less Than", later.replace(tzinfo=None)) is not None
+    assert cdc.Database(root).lsn_at(later, "smallest greater than") is None
+    assert cdc.Database(root).lsn_at(later.replace(tzinfo=None), "Largest  Less Than") is not None
     for zone in (None, UTC, timezone(timedelta(hours=14)), timezone(timedelta(hours=-12))):
         earliest, latest = (end.replace(tzinfo=zone) for end in (datetime.min, datetime.max))
-        assert cdc.map_time_to_lsn(root, "smallest greater than", earliest) == logged[0].start_lsn
-        assert cdc.map_time_to_lsn(root, "largest less than or equal", latest) == logged[-1].start_lsn
-        assert cdc.map_time_to_lsn(root, "largest less than", earliest) is None
-        assert cdc.map_time_to_lsn(root, "smallest greater than or equal", latest) is None
+        assert cdc.Database(root).lsn_at(earliest, "smallest greater than") == logged[0].start_lsn
+        assert cdc.Database(root).lsn_at(latest, "largest less than or equal") == logged[-1].start_lsn
+        assert cdc.Database(root).lsn_at(earliest, "largest less than") is None
+        assert cdc.Database(root).lsn_at(latest, "smallest greater than or equal") is None
     with pytest.raises(cdc.CdcUsageError):
-        cdc.map_time_to_lsn(root, "less than", later)
-    assert cdc.map_lsn_to_time(root, cdc.increment_lsn(cdc.get_max_lsn(root))) is None
+        cdc.Database(root).lsn_at(later, "less than")
+    assert cdc.Database(root).time_of(cdc.Lsn(cdc.Database(root).max_lsn()).next()) is None
     for entry in logged:
         version = (
-            cdc.version_of(root, ORDERS, entry.start_lsn) if entry.start_lsn >= logged[0].start_lsn else None
+            instance(root).version_of(entry.start_lsn) if entry.start_lsn >= logged[0].start_lsn else None
         )
-        assert cdc.version_of(root, ORDERS, cdc.lsn_of(root, ORDERS, version)) == version
-    assert cdc.lsn_of(root, ORDERS, 99) is None
+        assert cdc.Database(root).instance(ORDERS).version_of(instance(root).lsn_of(version)) == version
+    assert instance(root).lsn_of(99) is None
 
 
 @pytest.mark.slow
 def test_snapshots_are_of_their_lsn(shop: Shop) -> None:
-    root, low = shop.root, cdc.get_min_lsn(shop.root, ORDERS)
+    root, low = shop.root, cdc.Database(shop.root).instance(ORDERS).min_lsn()
     for lsn in (low, lsns(shop.database)[-2], None):
-        rows, at = cdc.snapshot(root, ORDERS, lsn)
-        assert at == (lsn or cdc.get_max_lsn(root))
+        rows, at = instance(root).snapshot(lsn)
+        assert at == (lsn or cdc.Database(root).max_lsn())
         found = {row["id"]: (row["note"], row["qty"]) for row in rows.collect()}
-        assert found == shop.versions[cdc.version_of(root, ORDERS, at)]
+        assert found == shop.versions[instance(root).version_of(at)]
     with pytest.raises(cdc.LsnRangeError):
-        cdc.snapshot(root, ORDERS, cdc.decrement_lsn(low))
+        instance(root).snapshot(cdc.Lsn(low).previous())
 
 
 @pytest.mark.slow
 def test_equal_rows_and_keys_that_come_twice(shop: Shop) -> None:
-    root, high = shop.root, cdc.get_max_lsn(shop.root)
-    lines = cdc.get_all_changes(root, LINES, cdc.get_min_lsn(root, LINES), high).collect()
+    root, high = shop.root, cdc.Database(shop.root).max_lsn()
+    lines = cdc.Database(root).instance(LINES).changes(instance(root, LINES).min_lsn(), high).collect()
     assert [(row["__$operation"], row["id"], row["note"]) for row in lines] == [
         *((2, 7, "x"), (1, 7, "x"), (1, 7, "x"))
     ]
     assert len({bytes(row["__$seqval"]) for row in lines}) == 3
-    twins = (root, TWINS, cdc.get_min_lsn(root, TWINS), high)
-    assert cdc.get_all_changes(*twins).count() == 1
+    twins = (root, TWINS, instance(root, TWINS).min_lsn(), high)
+    assert tsql.fn_cdc_get_all_changes(*twins).count() == 1
     add(root / "twins", {1: ("third", 1)})
-    cdc.scan(root)
-    twins = (*twins[:3], cdc.get_max_lsn(root))
-    assert cdc.get_all_changes(*twins).count() == 2
+    cdc.Database(root).capture()
+    twins = (*twins[:3], cdc.Database(root).max_lsn())
+    assert tsql.fn_cdc_get_all_changes(*twins).count() == 2
     with pytest.raises(cdc.CdcError, match=r"more than one row of a key \(id\) at once: id=1\.") as refused:
-        cdc.get_net_changes(*twins)
+        tsql.fn_cdc_get_net_changes(*twins)
     assert refused.value.number == 22838
 
 
@@ -266,41 +271,41 @@ def test_changes_are_applied_once(shop: Shop, replica_dir: Path, monkeypatch: py
             dying.setattr(failpoints, "_passed", {})
             dying.setenv("MERGEREPL_FAILPOINT", f"{point}=stop")
             with pytest.raises(FailpointError):
-                cdc.apply_changes(root, ORDERS, target, "lake")
+                instance(root).load(target, consumer="lake")
         assert rows_of(target) == rows
     # Filled, and not noted.
-    assert cdc.apply_changes(root, ORDERS, target, "lake").to_lsn is None
-    first = cdc.apply_changes(root, ORDERS, target, "lake", restart=True)
+    assert instance(root).load(target, consumer="lake").to_lsn is None
+    first = instance(root).load(target, consumer="lake", restart=True)
     assert first.is_snapshot
-    assert (first.to_lsn, first.upserted) == (cdc.get_max_lsn(root), len(rows_of(orders)))
+    assert (first.to_lsn, first.upserted) == (cdc.Database(root).max_lsn(), len(rows_of(orders)))
     assert rows_of(target) == rows_of(orders)
-    again = cdc.apply_changes(root, ORDERS, target, "lake")
+    again = instance(root).load(target, consumer="lake")
     assert (again.to_lsn, again.upserted, again.deleted) == (None, 0, 0)
     update(orders, "id = 2", qty="21")
     delete(orders, "id = 4")
-    cdc.scan(root)
+    cdc.Database(root).capture()
     add(orders, {8: ("h", 8)})
-    cdc.scan(root)
+    cdc.Database(root).capture()
     with monkeypatch.context() as dying:
         dying.setattr(failpoints, "_passed", {})
         dying.setenv("MERGEREPL_FAILPOINT", "cdc.after_applied=stop")
         with pytest.raises(FailpointError):
-            cdc.apply_changes(root, ORDERS, target, "lake")
+            instance(root).load(target, consumer="lake")
     assert rows_of(target) == rows_of(orders)
     version = DeltaTable(str(target)).version()
-    assert cdc.apply_changes(root, ORDERS, target, "lake").to_lsn is None
+    assert instance(root).load(target, consumer="lake").to_lsn is None
     assert DeltaTable(str(target)).version() == version
     # Another consumer has a cursor of its own, and does not take rows for its own.
     with pytest.raises(cdc.CdcUsageError, match="has rows and no cursor of consumer"):
-        cdc.apply_changes(root, ORDERS, target, "other")
+        instance(root).load(target, consumer="other")
     with pytest.raises(cdc.CdcUsageError, match="scd_type=2"):
-        cdc.apply_changes(root, ORDERS, target, "lake", scd_type=2)  # type: ignore[call-arg]
+        instance(root).load(target, consumer="lake", scd_type=2)  # type: ignore[call-arg]
     # Only another table changed: the cursor moves without a commit.
     add(root / "lines", {9: ("y", 1)})
-    cdc.scan(root)
-    assert cdc.apply_changes(root, ORDERS, target, "lake").to_lsn == cdc.get_max_lsn(root)
+    cdc.Database(root).capture()
+    assert instance(root).load(target, consumer="lake").to_lsn == cdc.Database(root).max_lsn()
     assert DeltaTable(str(target)).version() == version
-    assert cdc.apply_changes(root, ORDERS, target, "lake").to_lsn is None
+    assert instance(root).load(target, consumer="lake").to_lsn is None
 
 
 @pytest.mark.slow
@@ -312,22 +317,22 @@ def test_a_reader_beside_a_cleanup_has_all_rows_or_is_refused(
     for key in range(1, 7):
         add(orders, {key: ("n", key), key + 10: ("m", key)})
         if key != 2:
-            cdc.scan(root)
-    low, logged = cdc.get_min_lsn(root, ORDERS), lsns(database)
+            cdc.Database(root).capture()
+    low, logged = instance(root).min_lsn(), lsns(database)
     high = logged[-1]
-    assert cdc.cleanup(root).low_water_mark is None
-    before = cdc.get_all_changes(root, ORDERS, low, high)
+    assert cdc.Database(root).cleanup().low_water_mark is None
+    before = instance(root).changes(low, high)
     # The second LSN of the second scan: the file is shared by what goes and what stays.
     mark = logged[3]
-    done = cdc.cleanup_change_table(root, ORDERS, mark, threshold=2)
+    done = instance(root).cleanup(mark, threshold=2)
     assert (done.rows, done.entries, done.failed) == ({ORDERS: 4}, 3, {})
-    assert cdc.get_min_lsn(root, ORDERS) == mark
+    assert instance(root).min_lsn() == mark
     # Opened before: its version still has the rows.
     assert before.count() == 12
     with pytest.raises(cdc.LsnRangeError, match=r"cdc.snapshot\(database, 'dbo_orders'\)") as refused:
-        cdc.get_all_changes(root, ORDERS, logged[2], high)
+        instance(root).changes(logged[2], high)
     assert refused.value.reason == "below_low"
-    assert sorted(row["id"] for row in cdc.get_all_changes(root, ORDERS, mark, high).collect()) == [
+    assert sorted(row["id"] for row in instance(root).changes(mark, high).collect()) == [
         3,
         4,
         5,
@@ -338,11 +343,11 @@ def test_a_reader_beside_a_cleanup_has_all_rows_or_is_refused(
         16,
     ]
     # The snapshot just below the mark, and all that follows.
-    rows, at = cdc.snapshot(root, ORDERS, mark)
+    rows, at = instance(root).snapshot(mark)
     assert (rows.count(), at) == (6, mark)
-    for wrong, number in ((logged[0], 22964), (cdc.increment_lsn(high), 22964)):
+    for wrong, number in ((logged[0], 22964), (cdc.Lsn(high).next(), 22964)):
         with pytest.raises(cdc.CdcUsageError) as found:
-            cdc.cleanup_change_table(root, ORDERS, wrong)
+            instance(root).cleanup(wrong)
         assert found.value.number == number
     # A cleanup that dies, or fails on a table, is made up for by the next one, whatever that is to remove itself.
     monkeypatch.setattr(failpoints, "_passed", {})
@@ -353,13 +358,13 @@ def test_a_reader_beside_a_cleanup_has_all_rows_or_is_refused(
         monkeypatch.setenv("MERGEREPL_FAILPOINT", f"{point}=raise")
         if left == 3:
             with pytest.raises(FailpointError):
-                cdc.cleanup_change_table(root, ORDERS, at, threshold=1)
+                instance(root).cleanup(at, threshold=1)
         else:
-            assert point in cdc.cleanup_change_table(root, ORDERS, at, threshold=1).failed[ORDERS]
-            assert cdc.errors(root)[0].error_number == 22852
+            assert point in instance(root).cleanup(at, threshold=1).failed[ORDERS]
+            assert cdc.Database(root).history(failed=True)[0].error_number == 22852
         monkeypatch.delenv("MERGEREPL_FAILPOINT")
-        assert cdc.get_min_lsn(root, ORDERS) == at
-        cdc.cleanup(root)
+        assert instance(root).min_lsn() == at
+        cdc.Database(root).cleanup()
         assert len({bytes(row[0]) for row in change_table(spark, database, ORDERS).collect()}) == left
     # By time: all that is older than the retention, counted back from the newest LSN, which stays.
     last = entries(database)[-1]
@@ -367,14 +372,14 @@ def test_a_reader_beside_a_cleanup_has_all_rows_or_is_refused(
         time = last.tran_end_time + timedelta(hours=hours)
         database.control.append(LSN_TIME_MAPPING, [replace(last, start_lsn=lsn, tran_end_time=time)])
     with pytest.raises(cdc.CdcError, match="more than a day ahead"):
-        cdc.cleanup(root)
+        cdc.Database(root).cleanup()
     database.control.delete(LSN_TIME_MAPPING, where=f"start_lsn = X'{lsn.hex()}'")
-    assert cdc.cleanup(root, retention=61).low_water_mark is None
-    done = cdc.cleanup(root, retention=59)
+    assert cdc.Database(root).cleanup(retention=61).low_water_mark is None
+    done = cdc.Database(root).cleanup(retention=59)
     assert (done.low_water_mark, done.rows, done.entries) == (high.next(), {ORDERS: 4}, 2)
     assert lsns(database) == [high.next()]
-    assert cdc.get_all_changes(root, ORDERS, high.next(), high.next()).isEmpty()
-    assert cdc.snapshot(root, ORDERS).rows.count() == 12
+    assert instance(root).changes(high.next(), high.next()).isEmpty()
+    assert instance(root).snapshot().rows.count() == 12
 
 
 @pytest.mark.slow
@@ -382,21 +387,20 @@ def test_an_old_cursor_is_out_of_range_in_another_life(spark: SparkSession, repl
     root = replica_dir
     enabled(root, {"orders": {1: ("a", 1)}})
     add(root / "orders", {2: ("b", 2)})
-    cdc.scan(root)
+    cdc.Database(root).capture()
     target = root / "copies" / "orders"
-    cdc.apply_changes(root, ORDERS, target, "c")
-    old = cdc.get_max_lsn(root)
-    cdc.disable_db(root)
+    instance(root).load(target, consumer="c")
+    old = cdc.Database(root).max_lsn()
+    cdc.Database(root).disable()
     with pytest.raises(cdc.CdcUsageError) as off:
-        cdc.get_max_lsn(root)
+        cdc.Database(root).max_lsn()
     assert off.value.number == 22901
-    cdc.enable_db(root)
-    cdc.enable_table(root, "orders", index="id")
+    cdc.Database(root).enable("orders", key="id")
     with pytest.raises(cdc.LsnRangeError) as refused:
-        cdc.get_all_changes(root, ORDERS, cdc.increment_lsn(old), cdc.get_max_lsn(root))
+        instance(root).changes(cdc.Lsn(old).next(), cdc.Database(root).max_lsn())
     assert refused.value.reason == "below_low"
     with pytest.raises(cdc.LsnRangeError):
-        cdc.apply_changes(root, ORDERS, target, "c")
+        instance(root).load(target, consumer="c")
 
 
 def test_a_second_instance_takes_over_and_an_idle_day_is_empty(
@@ -406,33 +410,33 @@ def test_a_second_instance_takes_over_and_an_idle_day_is_empty(
     orders = root / "orders"
     rows = arrow({2: ("b", 2)}).append_column("extra", pa.array(["x"]))
     write_deltalake(str(orders), rows, mode="append", schema_mode="merge")
-    cdc.enable_table(root, "orders", capture_instance="wide")
+    cdc.Database(root).enable("orders", name="wide")
     rows = arrow({3: ("c", 3)}).append_column("extra", pa.array(["y"]))
     write_deltalake(str(orders), rows, mode="append")
-    cdc.scan(root)
-    lsn, new = cdc.switch_lsn(root, ORDERS, "wide")
-    assert (lsn, new) == (cdc.get_min_lsn(root, "wide"), ("extra",))
+    cdc.Database(root).capture()
+    lsn, new = instance(root).switch_lsn("wide")
+    assert (lsn, new) == (instance(root, "wide").min_lsn(), ("extra",))
     with pytest.raises(cdc.CdcUsageError, match="a later instance"):
-        cdc.switch_lsn(root, "wide", ORDERS)
+        instance(root, "wide").switch_lsn(ORDERS)
     # 2 was unread when the second one began: it is in both, and a consumer that switches reads it once.
-    high = cdc.get_max_lsn(root)
-    wide = cdc.get_all_changes(root, "wide", lsn, high).collect()
+    high = cdc.Database(root).max_lsn()
+    wide = instance(root, "wide").changes(lsn, high).collect()
     assert [(row["id"], row["extra"]) for row in wide] == [(2, "x"), (3, "y")]
-    narrow = cdc.get_all_changes(root, ORDERS, cdc.get_min_lsn(root, ORDERS), cdc.decrement_lsn(lsn))
+    narrow = cdc.Database(root).instance(ORDERS).changes(instance(root).min_lsn(), cdc.Lsn(lsn).previous())
     assert narrow.isEmpty()
-    both = cdc.get_all_changes(root, ORDERS, lsn, high)
+    both = instance(root).changes(lsn, high)
     assert ([row["id"] for row in both.collect()], both.columns[4:]) == ([2, 3], ["id", "note", "qty"])
-    first = cdc.snapshot(root, "wide", lsn)
+    first = instance(root, "wide").snapshot(lsn)
     assert [tuple(row) for row in first.rows.collect()] == [(1, "a", 1, None)]
     # Nothing happened for a while: times still lead to LSNs, and the window is empty.
     monkeypatch.setattr("mergerepl.logreader.scan.IDLE", timedelta(0))
-    assert cdc.scan(root).transactions == 0
+    assert cdc.Database(root).capture().transactions == 0
     dummy = entries(database)[-1]
     assert (dummy.kind, dummy.commits) == ("dummy", ())
-    found = cdc.map_time_to_lsn(root, "smallest greater than", cdc.map_lsn_to_time(root, high))
-    assert found == dummy.start_lsn == cdc.get_max_lsn(root)
-    assert cdc.get_all_changes(root, ORDERS, found, found).isEmpty()
-    assert cdc.version_of(root, ORDERS, found) == cdc.version_of(root, ORDERS, high)
+    found = cdc.Database(root).lsn_at(cdc.Database(root).time_of(high), "smallest greater than")
+    assert found == dummy.start_lsn == cdc.Database(root).max_lsn()
+    assert instance(root).changes(found, found).isEmpty()
+    assert instance(root).version_of(found) == cdc.Database(root).instance(ORDERS).version_of(high)
 
 
 def test_the_commands_of_readers(shop: Shop) -> None:
@@ -441,7 +445,7 @@ def test_the_commands_of_readers(shop: Shop) -> None:
         assert done.exit_code == code, done.output
         return json.loads(done.output)
 
-    root, low = shop.root, cdc.get_min_lsn(shop.root, ORDERS)
+    root, low = shop.root, cdc.Database(shop.root).instance(ORDERS).min_lsn()
     found = run("changes", root, ORDERS, "--option", "all-update-old", "--limit", 3)
     assert (found["from_lsn"], found["has_more"], len(found["rows"])) == (str(low), True, 3)
     first = found["rows"][0]
@@ -449,8 +453,8 @@ def test_the_commands_of_readers(shop: Shop) -> None:
     assert len(first["__$start_lsn"]) == len(str(low))
     last = entries(shop.database)[-1].tran_end_time.isoformat()
     by_time = run("net", root, ORDERS, "--from-time", last, "--to-time", last, "--option", "all-with-merge")
-    assert by_time["from_lsn"] == by_time["to_lsn"] == str(cdc.get_max_lsn(root))
-    refused = run("changes", root, ORDERS, "--from-lsn", cdc.decrement_lsn(low), code=1)["error"]
+    assert by_time["from_lsn"] == by_time["to_lsn"] == str(cdc.Database(root).max_lsn())
+    refused = run("changes", root, ORDERS, "--from-lsn", cdc.Lsn(low).previous(), code=1)["error"]
     assert (refused["error"], refused["number"], refused["reason"]) == ("LsnRangeError", "313", "below_low")
     assert refused["low"] == str(low)
     assert run("net", root, LINES, code=1)["error"]["reason"] == "no_net_changes"
@@ -462,6 +466,6 @@ def test_the_commands_of_readers(shop: Shop) -> None:
     assert run("errors", root)["errors"] == []
     add(root / "orders", {99: ("late", 1)})
     kept = run("vacuum", root, "orders")
-    position = next(each.position for each in cdc.status(root).sources if each.source == "orders")
+    position = next(each.position for each in cdc.Database(root).status().sources if each.source == "orders")
     assert kept["read_through"] == position < DeltaTable(str(root / "orders")).version()
     run("vacuum", root, "nothing", code=2)

@@ -9,7 +9,7 @@ from pyspark.sql import DataFrame, SparkSession
 
 from mergerepl import failpoints
 from mergerepl.agents.jobs import DatabaseJobs
-from mergerepl.cdc.database import database_at
+from mergerepl.cdc.tables import tables_at
 from mergerepl.delta.feed.window import Segment
 from mergerepl.logreader import read
 from tests.cdc.databases import add, check_replay, delete, entries, new_table, update
@@ -34,7 +34,7 @@ def test_the_log_is_read_once_for_both_and_the_jobs_change_places(
 ) -> None:
     hq, north = replica_dir / "hq", replica_dir / "north"
     orders, stock = new_table(hq, "orders", ROWS), new_table(hq, "stock", ROWS)
-    database = database_at(hq)
+    database = tables_at(hq)
     reads: Counter[tuple[str, int]] = Counter()
     read_segment = read.read_segment
 

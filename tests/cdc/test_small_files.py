@@ -15,7 +15,7 @@ from pyspark.sql import SparkSession
 
 from mergerepl import cdc
 from mergerepl.cdc.capture import JOIN_EVERY, JOINED_BYTES, SMALL_FILES
-from mergerepl.cdc.database import Database
+from mergerepl.cdc.tables import CdcTables
 from mergerepl.delta.reads import may_hold, plain_files
 from mergerepl.delta.table import open_table
 from mergerepl.delta.writes import compact
@@ -27,7 +27,7 @@ ORDERS = "dbo_orders"
 
 
 def filled(
-    database: Database, cycles: int, *, join_every: int, most: int, target_bytes: int, per_commit: int = 1
+    database: CdcTables, cycles: int, *, join_every: int, most: int, target_bytes: int, per_commit: int = 1
 ) -> list[Lsn]:
     """Append rows of so many scan cycles, a file each as captures do, and join files; returns their LSNs.
 
@@ -114,7 +114,7 @@ def test_a_query_of_one_of_ten_thousand_cycles_opens_at_most_two_files(
     sizes = {"join_every": JOIN_EVERY, "most": SMALL_FILES, "target_bytes": JOINED_BYTES}
     found = filled(database, 10_000, **sizes, per_commit=JOIN_EVERY)
     asked = [*found[::500], *found[-JOIN_EVERY * 3 :: 7], found[-1]]
-    queries = [cdc.get_all_changes(replica_dir, ORDERS, lsn, lsn, ordered=False) for lsn in asked]
+    queries = [cdc.Database(replica_dir).instance(ORDERS).changes(lsn, lsn, ordered=False) for lsn in asked]
     opened = [len(query.inputFiles()) for query in queries]
     assert min(opened) == 1
     assert max(opened) <= 2
@@ -127,11 +127,10 @@ def test_cleanup_removes_what_replaced_tables_left(replica_dir: Path) -> None:
         "delta.logRetentionDuration": "interval 30 days",
     }
     orders = new_table(replica_dir, "orders", {1: ("a", 1)}, **kept)
-    cdc.enable_db(replica_dir)
-    cdc.enable_table(replica_dir, "orders")
+    cdc.Database(replica_dir).enable("orders")
     for number in range(5):
         DeltaTable(str(orders)).alter.set_table_properties({"delta.appendOnly": str(number % 2 == 0).lower()})
-        assert cdc.scan(replica_dir).cycles == 0
+        assert cdc.Database(replica_dir).capture().cycles == 0
     tables = [
         path.parent for name in ("_cdc", "_logreader") for path in (replica_dir / name).glob("*/_delta_log")
     ]
@@ -148,6 +147,6 @@ def test_cleanup_removes_what_replaced_tables_left(replica_dir: Path) -> None:
             if "remove" in action:
                 action["remove"]["deletionTimestamp"] -= 2 * 86_400_000
         commit.write_text("".join(json.dumps(action) + "\n" for action in actions))
-    assert cdc.cleanup(replica_dir).low_water_mark is None
+    assert cdc.Database(replica_dir).cleanup().low_water_mark is None
     assert len(list(positions.glob("*.parquet"))) == 1
-    assert cdc.scan(replica_dir).cycles == 0
+    assert cdc.Database(replica_dir).capture().cycles == 0

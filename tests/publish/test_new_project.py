@@ -87,8 +87,7 @@ def test_the_other_types_are_written(hq: Path, type_: str) -> None:
 
 
 def test_what_is_captured_already_is_stated_as_it_is(hq: Path, tmp_path: Path) -> None:
-    cdc.enable_db(hq)
-    cdc.enable_table(hq, "heap", capture_instance="first")
+    cdc.Database(hq).enable("heap", name="first")
     done = Project.init(hq, type="cdc", output=tmp_path / "p.yml")
     assert "  - {table: heap, name: first}\n" in done.text
 

@@ -41,19 +41,18 @@ def test_columns_that_are_not_published_may_change(spark: SparkSession, replica_
 
 def test_a_capture_instance_keeps_its_columns(spark: SparkSession, replica_dir: Path) -> None:
     make(replica_dir)
-    cdc.enable_db(replica_dir)
     for name in CHANGES:
-        cdc.enable_table(replica_dir, name, index="id")
+        cdc.Database(replica_dir).enable(name, key="id")
     play_all(spark, replica_dir)
-    cdc.scan(replica_dir)
-    assert cdc.scan(replica_dir).paused == {}
+    cdc.Database(replica_dir).capture()
+    assert cdc.Database(replica_dir).capture().paused == {}
     for name in CHANGES:
         rows = spark.read.format("delta").load(str(replica_dir / "_cdc" / f"dbo_{name}_CT"))
         last = rows.where("`__$operation` = 4").orderBy("`__$start_lsn`").select("id", "note").collect()
         expected = notes(spark, replica_dir / name)
         found = {row["id"]: row["note"] for row in last if row["note"] != "old"}
         assert found == {key: note for key, note in expected.items() if note != "old"}, name
-        held = cdc.snapshot(replica_dir, f"dbo_{name}", spark=spark).rows.collect()
+        held = cdc.Database(replica_dir, spark=spark).instance(f"dbo_{name}").snapshot().rows.collect()
         assert {row["id"]: row["note"] for row in held} == expected, name
 
 

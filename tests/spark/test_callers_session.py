@@ -22,7 +22,6 @@ import mergerepl
 from mergerepl import cdc, failpoints
 from mergerepl import transactional as tr
 from mergerepl.errors import MergeReplError
-from mergerepl.model.tracking import PurgeType
 from mergerepl.spark import session as engine
 from mergerepl.targets import Project
 from mergerepl.tracking.consumers import Consumer
@@ -198,7 +197,7 @@ def at(root: str, function: Any, *arguments: Any, **options: Any) -> tuple[Call,
     )
 
 
-at_hq, of_shop = partial(at, "hq"), partial(at, "shop")
+at_hq = partial(at, "hq")
 
 
 MERGE = [
@@ -269,104 +268,78 @@ MERGE = [
 # -- Change Data Capture --------------------------------------------------------------------------------------------
 
 
+def shop(watch: Watch) -> cdc.Database:
+    return cdc.Database(watch.path("shop"), spark=watch.users)
+
+
+def of_shop(name: str, *arguments: Any, fails: tuple[Any, ...] | None = None, **options: Any) -> Case:
+    """Return the case of a method of the database."""
+
+    def method(given: tuple[Any, ...]) -> Call:
+        return lambda w: getattr(shop(w), name)(*given, **options)
+
+    return Case(f"Database.{name}", method(arguments), None if fails is None else method(fails))
+
+
+def of_items(name: str, *arguments: Any, fails: tuple[Any, ...] | None = None, **options: Any) -> Case:
+    """Return the case of a method of the instance; `fails` are arguments that it refuses, else there is no instance."""
+
+    def method(instance: str, given: tuple[Any, ...]) -> Call:
+        return lambda w: getattr(shop(w).instance(instance), name)(*given, **options)
+
+    failing = method("none", arguments) if fails is None else method("dbo_items", fails)
+    return Case(f"Instance.{name}", method("dbo_items", arguments), failing)
+
+
 def scanned(watch: Watch) -> Any:
     update(watch.path("shop/items"), "id = 1", note="'new'")
-    return cdc.scan(watch.path("shop"), spark=watch.users)
-
-
-def vacuumed(watch: Watch) -> Any:
-    return cdc.vacuum(watch.path("shop"), "items", spark=watch.users)
-
-
-def first(watch: Watch) -> Any:
-    return cdc.get_min_lsn(watch.path("shop"), "dbo_items")
-
-
-def last(watch: Watch) -> Any:
-    return cdc.get_max_lsn(watch.path("shop"))
-
-
-def window(read: Any, **options: Any) -> Call:
-    return lambda w: read(w.path("shop"), "dbo_items", first(w), last(w), spark=w.users, **options)
+    return shop(watch).capture()
 
 
 CDC = [
-    Case("cdc.enable_db", *of_shop(cdc.enable_db)),
-    Case("cdc.is_cdc_enabled", *of_shop(cdc.is_cdc_enabled)),
-    Case("cdc.enable_table", *of_shop(cdc.enable_table, "items", index="id")),
-    Case("cdc.scan", scanned, lambda w: cdc.scan(w.nowhere, spark=w.users)),
-    Case("cdc.get_min_lsn", *of_shop(cdc.get_min_lsn, "dbo_items")),
-    Case("cdc.get_max_lsn", *of_shop(cdc.get_max_lsn)),
+    of_shop("is_enabled"),
+    of_shop("enable", "items", key="id", fails=("none",)),
+    Case("Database.capture", scanned, lambda w: cdc.Database(w.path("shelf"), spark=w.users).capture()),
+    of_shop("instance", "dbo_items"),
+    of_shop("max_lsn"),
+    of_items("min_lsn"),
+    of_items("max_lsn"),
+    of_items("changes", row_filter="all update old"),
+    of_items("net_changes", fails=(bytes(10),)),
     Case(
-        "cdc.get_all_changes",
-        window(cdc.get_all_changes, row_filter_option="all update old"),
-        window(cdc.get_all_changes, row_filter_option="none"),
+        "Instance.to_debezium",
+        lambda w: shop(w).instance("dbo_items").to_debezium(w.made["Instance.changes"]),
+        lambda w: shop(w).instance("none").to_debezium(w.made["Instance.changes"]),
     ),
+    of_items("snapshot"),
     Case(
-        "cdc.get_net_changes",
-        window(cdc.get_net_changes),
-        lambda w: cdc.get_net_changes(w.path("shop"), "dbo_items", bytes(10), last(w), spark=w.users),
+        "Instance.load",
+        lambda w: shop(w).instance("dbo_items").load(w.path("lake/items"), consumer="lake"),
+        lambda w: shop(w).instance("dbo_items").load(w.path("hq/orders"), consumer=""),
     ),
+    of_shop("lsn_at", datetime.now(UTC), fails=(datetime.now(UTC), "none")),
+    Case("Database.time_of", lambda w: shop(w).time_of(w.made["Database.max_lsn"])),
     Case(
-        "cdc.to_debezium",
-        lambda w: cdc.to_debezium(w.made["cdc.get_all_changes"], w.path("shop"), "dbo_items"),
-        lambda w: cdc.to_debezium(w.made["cdc.get_all_changes"], w.nowhere, "dbo_items"),
+        "Instance.version_of", lambda w: shop(w).instance("dbo_items").version_of(w.made["Database.max_lsn"])
     ),
-    Case(
-        "cdc.snapshot",
-        lambda w: tuple(cdc.snapshot(w.path("shop"), "dbo_items", spark=w.users)),
-        lambda w: cdc.snapshot(w.path("shop"), "none", spark=w.users),
-    ),
-    Case(
-        "cdc.apply_changes",
-        lambda w: cdc.apply_changes(w.path("shop"), "dbo_items", w.path("lake/items"), "lake", spark=w.users),
-        lambda w: cdc.apply_changes(w.path("shop"), "dbo_items", w.path("hq/orders"), "", spark=w.users),
-    ),
-    Case("cdc.increment_lsn", lambda w: cdc.increment_lsn(bytes(10)), lambda w: cdc.increment_lsn("none")),
-    Case("cdc.decrement_lsn", lambda w: cdc.decrement_lsn(last(w)), lambda w: cdc.decrement_lsn("none")),
-    Case(
-        "cdc.map_time_to_lsn", *of_shop(cdc.map_time_to_lsn, "largest less than or equal", datetime.now(UTC))
-    ),
-    Case(
-        "cdc.map_lsn_to_time",
-        lambda w: cdc.map_lsn_to_time(w.path("shop"), last(w)),
-        lambda w: cdc.map_lsn_to_time(w.nowhere, last(w)),
-    ),
-    Case(
-        "cdc.version_of",
-        lambda w: cdc.version_of(w.path("shop"), "dbo_items", last(w)),
-        lambda w: cdc.version_of(w.path("shop"), "none", last(w)),
-    ),
-    Case("cdc.lsn_of", *of_shop(cdc.lsn_of, "dbo_items", 1)),
-    Case("cdc.get_column_ordinal", *of_shop(cdc.get_column_ordinal, "dbo_items", "note")),
-    Case("cdc.has_column_changed", *of_shop(cdc.has_column_changed, "dbo_items", "note", b"\x02")),
+    of_items("lsn_of", 1),
+    of_items("ordinal", "note", fails=("none",)),
+    of_items("has_changed", "note", b"\x02"),
     Case("cdc.is_bit_set", lambda w: (cdc.is_bit_set(1, b"\x01"), cdc.is_bit_set(1, F.col("mask")))),
-    Case("cdc.get_captured_columns", *of_shop(cdc.get_captured_columns, "dbo_items")),
-    Case("cdc.help_change_data_capture", *of_shop(cdc.help_change_data_capture)),
-    Case("cdc.is_tracked_by_cdc", *of_shop(cdc.is_tracked_by_cdc, "items")),
-    Case("cdc.get_ddl_history", *of_shop(cdc.get_ddl_history, "dbo_items")),
-    Case("cdc.errors", *of_shop(cdc.errors)),
-    Case("cdc.scan_sessions", *of_shop(cdc.scan_sessions)),
-    Case("cdc.status", *of_shop(cdc.status)),
-    Case("cdc.warnings_of", lambda w: cdc.warnings_of(w.made["cdc.status"], datetime.now(UTC))),
-    Case("cdc.help_jobs", *of_shop(cdc.help_jobs)),
-    Case("cdc.drop_job", *of_shop(cdc.drop_job, "cleanup")),
-    Case("cdc.add_job", *of_shop(cdc.add_job, "cleanup")),
-    Case("cdc.change_job", *of_shop(cdc.change_job, "cleanup", retention=600)),
-    Case("cdc.start_job", *of_shop(cdc.start_job)),
-    Case("cdc.stop_job", *of_shop(cdc.stop_job)),
-    Case("cdc.vacuum", vacuumed, lambda w: cdc.vacuum(w.path("shop"), "none", spark=w.users)),
-    Case(
-        "cdc.resume",
-        lambda w: cdc.resume(w.path("shop"), "dbo_items", spark=w.users),
-        lambda w: cdc.resume(w.path("shop"), "none", spark=w.users),
-    ),
-    Case("cdc.adopt", *of_shop(cdc.adopt)),
-    Case("cdc.switch_lsn", None, *of_shop(cdc.switch_lsn, "dbo_items", "dbo_none")[:1]),
-    Case("cdc.cleanup_change_table", *of_shop(cdc.cleanup_change_table, "dbo_items")),
-    Case("cdc.cleanup", *of_shop(cdc.cleanup)),
-    Case("cdc.disable_table", *of_shop(cdc.disable_table, "items", capture_instance="dbo_items")),
-    Case("cdc.disable_db", *of_shop(cdc.disable_db)),
+    of_items("columns"),
+    of_items("describe"),
+    of_items("ddl_history"),
+    of_shop("instances"),
+    of_shop("is_captured", "items"),
+    of_shop("history"),
+    of_shop("status"),
+    of_shop("vacuum", "items", fails=("none",)),
+    of_shop("resume", "dbo_items", fails=("none",)),
+    of_shop("relocate"),
+    Case("Instance.switch_lsn", None, lambda w: shop(w).instance("dbo_items").switch_lsn("none")),
+    of_items("cleanup"),
+    of_shop("cleanup"),
+    of_shop("disable", fails=("none",)),
 ]
 
 # -- Compact change tracking ----------------------------------------------------------------------------------------
@@ -374,7 +347,7 @@ CDC = [
 
 def tracked(watch: Watch) -> None:
     watch.made["tracking"] = mergerepl.ChangeTracking(watch.path("shelf"), spark=watch.users)
-    watch.tracking.enable_tracking("items", key="id")
+    watch.tracking.enable("items", key="id")
 
 
 def row(key: int, note: str) -> list[dict[str, Any]]:
@@ -417,7 +390,7 @@ def printed_inserts(watch: Watch) -> Any:
 
 
 TRACKING = [
-    Case("ChangeTracking.enable_tracking", tracked, lambda w: w.tracking.enable_tracking("none", key="id")),
+    Case("ChangeTracking.enable", tracked, lambda w: w.tracking.enable("none", key="id")),
     of_tracking("insert", "items", row(5, "five"), fails=("items", row(5, "again"))),
     of_tracking("upsert", "items", row(6, "six"), fails=("items", [{"none": 1}])),
     of_tracking("update", "items", {"note": "'changed'"}, "id = 1", fails=("items", {"none": "1"})),
@@ -461,30 +434,24 @@ TRACKING = [
         lambda w: w.made["ChangeTracking.consumer"].acknowledge({}),
     ),
     Case("Consumer.received", lambda w: w.made["ChangeTracking.consumer"].received(b"x")),
-    of_tracking("forget_consumer", "copy", fails=("none",)),
+    of_tracking("forget", "copy", fails=("none",)),
     of_tracking("tracked_tables"),
-    of_tracking("get_tracking_options", "items"),
-    of_tracking("get_last_committed_csn"),
-    of_tracking("pack_tombstone_key", "items", [1], fails=("none", [1])),
+    of_tracking("options", "items"),
+    of_tracking("last_csn"),
+    of_tracking("pack_key", "items", [1], fails=("none", [1])),
     Case(
-        "ChangeTracking.unpack_tombstone_key",
-        lambda w: w.tracking.unpack_tombstone_key("items", w.made["ChangeTracking.pack_tombstone_key"]),
-        lambda w: w.tracking.unpack_tombstone_key("items", b"no key"),
+        "ChangeTracking.unpack_key",
+        lambda w: w.tracking.unpack_key("items", w.made["ChangeTracking.pack_key"]),
+        lambda w: w.tracking.unpack_key("items", b"no key"),
     ),
-    Case("ChangeTracking.enumeration_sql", lambda w: w.tracking.enumeration_sql("items")),
-    of_tracking("purge_tombstone_table_data", "items", PurgeType.CSN_BASED, 1),
-    of_tracking("purge_transaction_sequence_data", PurgeType.CSN_BASED, 1),
+    Case("ChangeTracking.sql", lambda w: w.tracking.sql("items")),
+    of_tracking("purge", "items", to=1),
     of_tracking("recover"),
     of_tracking("status"),
     of_tracking("transactions"),
     Case("ChangeTracking.abort", None, lambda w: w.tracking.abort(999)),
-    Case(
-        "ChangeTracking.upgrade_public_tracking",
-        lambda w: mergerepl.ChangeTracking.upgrade_public_tracking(w.path("shelf")),
-    ),
-    Case("ChangeTracking.upgrade", lambda w: mergerepl.ChangeTracking.upgrade(w.path("shelf"))),
-    of_tracking("disable_tracking", "items", "keep", fails=("none",)),
-    of_tracking("close"),
+    of_tracking("upgrade"),
+    of_tracking("disable", "items", keep_columns=True, fails=("none",)),
 ]
 
 # -- transactional ----------------------------------------------------------------------------------------------------
@@ -571,7 +538,7 @@ def public_functions() -> Iterator[str]:
             if isinstance(getattr(module, name), FunctionType):
                 yield f"{prefix}{name}"
     kinds = (Project, mergerepl.ChangeTracking, Transaction, Consumer, Window, tr.Distributor, tr.Subscriber)
-    for kind in kinds:
+    for kind in (*kinds, cdc.Database, cdc.Instance):
         for name, member in vars(kind).items():
             if isinstance(member, FunctionType | staticmethod) and not name.startswith("_"):
                 yield f"{kind.__name__}.{name}"
@@ -632,18 +599,17 @@ def test_no_function_changes_the_callers_session(watch: Watch, story: str) -> No
 @pytest.mark.spark
 def test_writes_after_an_empty_window_are_written(watch: Watch) -> None:
     """What a user writes by the session that `getActiveSession` gives, after a consumer's window without rows."""
-    shop, lake = watch.path("shop"), watch.path("lake/items")
+    folder, lake, database = watch.path("shop"), watch.path("lake/items"), shop(watch)
     new_table(watch.folder, "shop/others", {1: ("one", 1)})
-    cdc.enable_db(shop)
     for name in ("items", "others"):
-        cdc.enable_table(shop, name, index="id")
-    update(shop / "items", "id = 1", note="'new'")
-    cdc.scan(shop, spark=watch.users)
-    cdc.apply_changes(shop, "dbo_items", lake, "lake", spark=watch.users)
-    update(shop / "others", "id = 1", note="'new'")
-    cdc.scan(shop, spark=watch.users)
+        database.enable(name, key="id")
+    update(folder / "items", "id = 1", note="'new'")
+    database.capture()
+    database.instance("dbo_items").load(lake, consumer="lake")
+    update(folder / "others", "id = 1", note="'new'")
+    database.capture()
     before = watch.state()
-    assert cdc.apply_changes(shop, "dbo_items", lake, "lake", spark=watch.users).upserted == 0
+    assert database.instance("dbo_items").load(lake, consumer="lake").upserted == 0
     assert watch.changes(before) == []
     active = SparkSession.getActiveSession()
     assert active is watch.users

@@ -9,7 +9,7 @@ from deltalake import write_deltalake
 from pyspark.sql import DataFrame
 
 import mergerepl
-from mergerepl.model.tracking import TrackingKeyType, TrackingOptions
+from mergerepl.model.tracking import TrackingOptions
 from mergerepl.systables.tracking import COMMIT_SEQUENCE
 from mergerepl.tracking.predicates import unpacked
 from mergerepl.tracking.windows import Window
@@ -36,7 +36,7 @@ def tracked(
     tracking = mergerepl.ChangeTracking(root, **arguments)
     for name in names:
         new_table(root, name, notes)
-        tracking.enable_tracking(name, TrackingKeyType.PRIMARY_KEY, options, key="id")
+        tracking.enable(name, key="id", track=options)
     return tracking
 
 

@@ -9,7 +9,6 @@ from deltalake import DeltaTable, write_deltalake
 from pyspark.sql import SparkSession
 
 import mergerepl
-from mergerepl.model.tracking import TrackingKeyType, TrackingOptions
 from mergerepl.tracking.errors import TrackingError
 from mergerepl.tracking.windows import Window
 from tests.schema_changes import BY_SPARK, MAPPED, Step, added, by_deltalake, new_table, play
@@ -121,7 +120,7 @@ def folder_of_tables(spark: SparkSession, root: Path, cases: dict[str, Any]) -> 
         new_table(root / name)
         if properties:
             spark.sql(f"ALTER TABLE delta.`{root / name}` SET TBLPROPERTIES ({properties})")
-        tracking.enable_tracking(name, TrackingKeyType.PRIMARY_KEY, TrackingOptions.ALL, key="id")
+        tracking.enable(name, key="id")
     return tracking
 
 
@@ -169,8 +168,8 @@ def test_each_commit_is_read_under_its_own_columns_and_a_refused_table_stops_no_
     assert set(tracking.status().problems) == {name for name in refused if name.startswith("key")}
     # The way out works.
     for name in refused:
-        tracking.disable_tracking(name, columns="keep")
+        tracking.disable(name, keep_columns=True)
     again = [name for name in refused if not name.startswith("key")]
     for name in again:
-        tracking.enable_tracking(name, TrackingKeyType.PRIMARY_KEY, TrackingOptions.ALL, key="id")
+        tracking.enable(name, key="id")
     assert sorted(reader.enumerate().initial) == sorted(again)

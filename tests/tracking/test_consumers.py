@@ -1,6 +1,7 @@
 """Consumers: order of acknowledging, purges, restored copies, tables that are enabled later. Few of them need Spark."""
 
 import shutil
+from datetime import timedelta
 from pathlib import Path
 
 import pytest
@@ -11,7 +12,7 @@ import mergerepl
 from mergerepl.delta import appended
 from mergerepl.delta.log import head_version
 from mergerepl.delta.reads import read_version
-from mergerepl.model.tracking import PurgeType, TrackingOptions
+from mergerepl.model.tracking import TrackingOptions
 from mergerepl.spark.session import new_session
 from mergerepl.tracking.errors import ConsumerBehindError, TrackingError, TransactionConflictError
 from tests.tracking.databases import commit_sequence, held, new_table, notes_of, rows, tracked
@@ -85,19 +86,19 @@ def test_purges_keep_what_the_slowest_consumer_needs(spark: SparkSession, replic
         reader.acknowledge(reader.enumerate())
     tracking.delete("orders", where="id = 4")
     quick.acknowledge(quick.enumerate())
-    with pytest.raises(TrackingError, match="usable value"):
-        tracking.purge_tombstone_table_data("orders", PurgeType.CSN_BASED, -1)
+    with pytest.raises(TrackingError, match="usable age"):
+        tracking.purge("orders", older_than="-1 days")
     with pytest.raises(TrackingError, match="for a later version"):
-        tracking.purge_tombstone_table_data("orders", PurgeType.CSN_BASED, 9, force=True)  # type: ignore[call-arg]
-    planned = tracking.purge_tombstone_table_data("orders", PurgeType.TIME_BASED, 0, dry_run=True)
+        tracking.purge("orders", to=9, force=True)  # type: ignore[call-arg]
+    planned = tracking.purge("orders", older_than="0 days", dry_run=True)
     assert (planned.removed, planned.held_back, planned.bound_csn) == (3, 1, 4)
-    assert tracking.purge_tombstone_table_data("orders", PurgeType.CSN_BASED, 3).removed == 2
+    assert tracking.purge("orders", to=2).removed == 2
     assert held(slow.enumerate())["deletes"] == [4]
-    assert tracking.purge_transaction_sequence_data(PurgeType.CSN_BASED, 2).removed == 1
+    assert tracking.purge(to=1).removed == 1
     assert commit_sequence(tracking) == {1: 2}
     with pytest.raises(ConsumerBehindError, match="stands at CSN 1; rows of table 'orders'"):
         tracking.consumer(token=beginning).enumerate()
-    assert tracking.purge_transaction_sequence_data(PurgeType.TIME_BASED, 0).removed == 1
+    assert tracking.purge(older_than=timedelta()).removed == 1
     assert held(slow.enumerate())["deletes"] == [4]
     assert [each.csn for each in tracking.transactions()] == [4, 3]
 
@@ -108,7 +109,7 @@ def test_a_table_that_is_enabled_later_is_copied_whole(spark: SparkSession, repl
     reader = tracking.consumer("hq")
     tracking.update("orders", {"note": "'new'"})
     new_table(replica_dir, "stock", {7: "seven"})
-    tracking.enable_tracking("stock", key="id", options=TrackingOptions.INSERT)
+    tracking.enable("stock", key="id", track=TrackingOptions.INSERT)
     tracking.insert("stock", rows((8, "eight")))
     window = reader.enumerate()
     assert window.initial == ("stock",)
@@ -124,13 +125,13 @@ def test_a_table_that_is_enabled_later_is_copied_whole(spark: SparkSession, repl
     # Disabled and enabled again: old tombstones are forgotten, and the key may be another.
     tracking.delete("orders", where="id = 1")
     with pytest.raises(TrackingError, match="would rewrite the whole table"):
-        tracking.disable_tracking("orders")
-    tracking.disable_tracking("orders", "keep")
-    assert tracking.get_tracking_options("orders") is None
-    tracking.enable_tracking("orders", key=["note"])
+        tracking.disable("orders")
+    tracking.disable("orders", keep_columns=True)
+    assert tracking.options("orders") is None
+    tracking.enable("orders", key=["note"])
     assert reader.enumerate().initial == ("orders",)
     with pytest.raises(TrackingError, match="cannot change while it is"):
-        tracking.enable_tracking("orders", key=["id"])
+        tracking.enable("orders", key=["id"])
 
 
 @pytest.mark.slow
@@ -140,7 +141,7 @@ def test_no_purge_and_no_other_options_take_a_delete_from_a_window(
     tracking = tracked(replica_dir, dict.fromkeys(range(6), "old"), options=TrackingOptions.INSERT)
     stale = tracking.begin()
     stale.delete("orders", where="id = 5")
-    tracking.enable_tracking("orders", key="id")
+    tracking.enable("orders", key="id")
     # It was staged without a tombstone: consumers that copied the table since would keep the row.
     with pytest.raises(TransactionConflictError, match="tracking of 'orders' was changed"):
         stale.commit()
@@ -157,7 +158,7 @@ def test_no_purge_and_no_other_options_take_a_delete_from_a_window(
     assert csns == {None, two.result.csn if two.result else 0}
     window = tracking.consumer(token=beginning).enumerate()
     reader = tracking.consumer("hq", start="now", again=True)
-    assert tracking.purge_tombstone_table_data("orders", PurgeType.CSN_BASED, 99).removed == 2
+    assert tracking.purge("orders", to=98).removed == 2
     # A window that was enumerated before the purge holds what it held; later ones are refused.
     assert held(window)["deletes"] == [1]
     with pytest.raises(ConsumerBehindError):
@@ -214,7 +215,7 @@ def test_a_window_is_the_same_by_the_printed_queries_and_without_the_log(
         replica_dir / "orders",
     ):
         read_version(session, path, head_version(path)).createOrReplaceTempView(path.name)
-    text = tracking.enumeration_sql("orders")["exact"]
+    text = tracking.sql("orders").exact
     text = text.replace(":LCSN", str(window.anchors.lcsn)).replace(":ECSN", str(window.anchors.ecsn))
     changed, deleted = text.split(";")[:2]
     found = session.sql(changed).collect()
@@ -223,7 +224,7 @@ def test_a_window_is_the_same_by_the_printed_queries_and_without_the_log(
         "update": (1, "one"),
     }
     keys = [bytes(row["__sysRK"]) for row in session.sql(deleted).collect()]
-    assert sorted(tracking.unpack_tombstone_key("orders", key)[0] for key in keys) == [2, 11]
+    assert sorted(tracking.unpack_key("orders", key)[0] for key in keys) == [2, 11]
     # The log is cleaned up beyond the window's beginning: the whole table is read.
     table = DeltaTable(str(replica_dir / "orders"))
     table.create_checkpoint()

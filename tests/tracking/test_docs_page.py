@@ -29,7 +29,7 @@ def test_the_page_does_what_it_says(
     # The consumer "hq" of the page's first part acknowledged the branch's first changes; the one of `send` gets them, too.
     assert sides == [[(1, "North", 4.0), (10, "North", 6.0), (11, "South", 7.5)]] * 2
     # Nothing is sent back and forth.
-    before = typed["hq"].get_last_committed_csn()
+    before = typed["hq"].last_csn()
     typed["synchronise"]()
     assert typed["hq"].status().last_committed_csn == before + 1
     assert typed["hq"].transactions(1)[0].changes == {}

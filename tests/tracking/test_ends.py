@@ -6,8 +6,9 @@ from pathlib import Path
 import pytest
 
 from mergerepl.tracking import counters
+from mergerepl.tracking.counters import Intent
 from mergerepl.tracking.errors import TrackingError, TransactionConflictError
-from mergerepl.tracking.intent import Intent
+from mergerepl.tracking.purge import _cutoff
 from mergerepl.tracking.sweep import has_work
 
 INTENT = Intent(datetime.now(UTC), (), (), {})
@@ -50,9 +51,10 @@ def test_a_table_may_have_the_name_of_a_file_of_a_transaction(begun: counters.Be
     assert not has_work(begun.folder.parents[2])
 
 
-def test_days_beyond_the_calendar_are_refused() -> None:
-    from mergerepl.model.tracking import PurgeType
-    from mergerepl.tracking.purge import _cutoff
-
-    with pytest.raises(TrackingError, match="usable value of a purge"):
-        _cutoff(PurgeType.TIME_BASED, 10**9)
+@pytest.mark.parametrize(
+    ("older_than", "to"),
+    [("1000000000 days", None), ("-1 days", None), ("soon", None), (None, -2), (None, None), ("1d", 1)],
+)
+def test_a_range_of_a_purge_that_is_none_is_refused(older_than: str | None, to: int | None) -> None:
+    with pytest.raises(TrackingError, match=r"usable .* of a purge"):
+        _cutoff(older_than, to)

@@ -8,8 +8,8 @@ from deltalake import DeltaTable, write_deltalake
 from pyspark.sql import SparkSession
 
 import mergerepl
-from mergerepl.model.tracking import TrackingKeyType, TrackingOptions
-from mergerepl.tracking import counters
+from mergerepl.model.tracking import PurgeType, TrackingKeyType, TrackingOptions
+from mergerepl.tracking import SqlCeChangeTracking, counters
 from mergerepl.tracking.errors import TrackingError, TransactionConflictError
 from mergerepl.tracking.sweep import sweep
 from mergerepl.tracking.windows import Window
@@ -32,7 +32,10 @@ def documented(window: Window) -> tuple[dict[int, str], dict[int, str]]:
 @pytest.mark.slow
 def test_five_transactions_end_out_of_sequence(spark: SparkSession, replica_dir: Path) -> None:
     """The worked example of the documentation; then an abort, at rest; then what the printed queries make of it."""
-    tracking = tracked(replica_dir)
+    new_table(replica_dir)
+    original = SqlCeChangeTracking(replica_dir)
+    original.EnableTracking("orders", TrackingKeyType.PRIMARY_KEY, TrackingOptions.ALL, key="id")
+    tracking = original.tracking
     reader, printed = tracking.consumer("hq"), tracking.consumer("printed")
     one, two, three, four, five = (tracking.begin() for _ in range(5))
     for tx in (one, two, three, four, five):
@@ -57,8 +60,20 @@ def test_five_transactions_end_out_of_sequence(spark: SparkSession, replica_dir:
     assert numbers(tracking) == (6, 6)
     with tracking.transaction():
         pass
-    assert tracking.get_last_committed_csn() == 7
+    assert original.GetLastCommittedCsn() == 7
     assert documented(printed.enumerate(enumeration="documented"))[0] == {4: "new", 5: "new"}
+    # The other members of the original, each under its name.
+    assert original.GetTrackingOptions("orders") is TrackingOptions.ALL
+    assert original.UnpackTombstoneKey("orders", original.PackTombstoneKey("orders", [7])) == (7,)
+    tracking.delete("orders", where="id = 1")
+    reader.acknowledge(reader.enumerate())
+    printed.acknowledge(printed.enumerate())
+    assert original.PurgeTombstoneTableData("orders", PurgeType.TIME_BASED, 0).removed == 1
+    assert original.PurgeTransactionSequenceData(PurgeType.CSN_BASED, 3).removed == 1
+    assert commit_sequence(tracking) == {2: 4, 4: 3}
+    assert original.UpgradePublicTracking()
+    with pytest.raises(TrackingError, match="would rewrite the whole table"):
+        original.DisableTracking("orders")
 
 
 def test_the_first_committer_wins(spark: SparkSession, replica_dir: Path) -> None:
@@ -121,7 +136,7 @@ def test_what_fails_aborts_and_changes_nothing(spark: SparkSession, replica_dir:
     )
     spark.sql(f"ALTER TABLE delta.`{replica_dir}/orders` ADD CONSTRAINT positive CHECK (n > 0)")
     tracking = mergerepl.ChangeTracking(replica_dir)
-    tracking.enable_tracking("orders", key="id")
+    tracking.enable("orders", key="id")
     tracking.insert("orders", [{"id": 1, "note": "a"}])
     version = DeltaTable(str(replica_dir / "orders")).version()
     cases = [
@@ -160,7 +175,7 @@ def test_a_key_that_delta_stores_as_null_is_refused(spark: SparkSession, replica
     table = pa.table({"region": ["North"], "id": [1]})
     write_deltalake(str(replica_dir / "orders"), table, partition_by=["region"])
     tracking = mergerepl.ChangeTracking(replica_dir)
-    tracking.enable_tracking("orders", key=["region", "id"])
+    tracking.enable("orders", key=["region", "id"])
     with pytest.raises(
         TrackingError, match="rows break the rule of partition column 'region' that no value is empty"
     ):
@@ -170,12 +185,14 @@ def test_a_key_that_delta_stores_as_null_is_refused(spark: SparkSession, replica
 REFUSED = {
     "NULL or shared keys": ({1: "a"}, {"key": "note2"}, "no column 'note2'"),
     "named twice": ({}, {"key": ["id", "ID"]}, "named twice"),
-    "no key": ({}, {"key": []}, "no key was named"),
-    "GUID of another type": ({}, {"key": "id", "key_type": TrackingKeyType.GUID}, "has the type bigint"),
-    "no GUIDs": ({1: "a"}, {"key": "note", "key_type": TrackingKeyType.GUID}, "keys are no GUIDs: a"),
+    "no key": ({}, {"key": []}, "usable key"),
+    "GUID of another type": ({}, {"rowguid": "id"}, "has the type bigint"),
+    "no GUIDs": ({1: "a"}, {"rowguid": "note"}, "keys are no GUIDs: a"),
     "shared": ({1: "a", 2: "a"}, {"key": "note"}, "rows share a key: a"),
     "NULL": ({1: None}, {"key": "note"}, "a key that is NULL"),
-    "no options": ({}, {"key": "id", "options": TrackingOptions(0)}, "usable TrackingOptions"),
+    "no options": ({}, {"key": "id", "track": TrackingOptions(0)}, "usable `track`"),
+    "other words": ({}, {"key": "id", "track": "insert,merge"}, "usable `track`"),
+    "key and GUID": ({}, {"key": "id", "rowguid": "note"}, "usable key"),
 }
 
 
@@ -184,6 +201,6 @@ def test_what_cannot_be_tracked_is_refused_and_not_touched(spark: SparkSession, 
     for number, (notes, arguments, message) in enumerate(REFUSED.values()):
         table = new_table(replica_dir, f"t{number}", notes)
         with pytest.raises(TrackingError, match=message):
-            tracking.enable_tracking(table.name, **arguments)
+            tracking.enable(table.name, **arguments)
         assert DeltaTable(str(table)).version() == 0
     assert not (replica_dir / "_tracking").exists()

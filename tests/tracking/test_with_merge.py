@@ -9,7 +9,6 @@ from pyspark.sql import SparkSession
 
 import mergerepl
 from mergerepl import failpoints
-from mergerepl.model.tracking import TrackingKeyType
 from mergerepl.replica.replica import Replica
 from mergerepl.tracking.errors import TrackingError, TransactionConflictError
 from tests.tracking.databases import held, new_table, rows
@@ -28,7 +27,7 @@ def test_both_in_one_folder(spark: SparkSession, replica_dir: Path) -> None:
     hq.mkdir()
     new_table(hq, "orders", {1: "old", 2: "old", 3: "old"})
     tracking = mergerepl.ChangeTracking(hq)
-    tracking.enable_tracking("orders", TrackingKeyType.PRIMARY_KEY, key="id")
+    tracking.enable("orders", key="id")
     file = replica_dir / "sales.yml"
     stated = {"publication": "sales", "publisher": str(hq), "articles": [{"name": "orders", "key": ["id"]}]}
     file.write_text(yaml.safe_dump({**stated, "subscriptions": [{"subscriber": str(north)}]}))
@@ -57,7 +56,7 @@ def test_both_in_one_folder(spark: SparkSession, replica_dir: Path) -> None:
 
 def both_sides(hq: mergerepl.ChangeTracking, north: mergerepl.ChangeTracking, file: Path) -> None:
     """Track the subscriber, too: what a session brings has the other replica as context, at either end."""
-    north.enable_tracking("orders", TrackingKeyType.PRIMARY_KEY, key="id")
+    north.enable("orders", key="id")
     roots = {hq: file.parent / "hq", north: file.parent / "north"}
     theirs = {hq: Replica(roots[north]).info().replid, north: Replica(roots[hq]).info().replid}
     readers = {side: side.consumer("both", start="now") for side in (hq, north)}

@@ -9,7 +9,7 @@ from click.testing import CliRunner
 from pyspark.sql import SparkSession
 
 from mergerepl.agents.jobs import DatabaseJobs
-from mergerepl.cdc.database import database_at
+from mergerepl.cdc.tables import tables_at
 from mergerepl.cli.main import main
 from mergerepl.model.cdc import JobEvent
 from tests.cdc.databases import add, delete, merge, update
@@ -42,7 +42,7 @@ def test_from_a_file_to_rows_at_the_subscriber(spark: SparkSession, replica_dir:
     job, _ = run("agent", "status", hq)["roots"][0]["jobs"]
     assert (job["job_type"], job["requested"], job["pollinginterval"]) == ("logreader", "started", 5)
     events: list[JobEvent] = []
-    jobs = DatabaseJobs(database_at(hq), events.append, lambda: False)
+    jobs = DatabaseJobs(tables_at(hq), events.append, lambda: False)
     jobs.look()
     jobs.look()
     assert [(each.job, each.text) for each in events] == [("logreader", "transactions 5, change rows 7.")]

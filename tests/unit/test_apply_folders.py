@@ -10,7 +10,7 @@ import pytest
 from mergerepl import cdc
 from mergerepl.cdc import apply as capture
 from mergerepl.cdc.apply import StoredInstance, apply_capture
-from mergerepl.cdc.job_rows import new_job
+from mergerepl.cdc.jobs import new_job
 from mergerepl.errors import MergeReplError
 from mergerepl.model.cdc import CaptureInstance
 from mergerepl.model.folders import Capture, FolderTracking, TableCapture, TableTracking
@@ -173,15 +173,15 @@ def test_a_folder_without_keys_is_captured_without_an_engine(replica_dir: Path) 
     assert not (replica_dir / "_cdc").exists()
     assert apply_capture(both).steps == planned.steps
     assert apply_capture(both).steps == ()
-    known = {each.capture_instance: each for each in cdc.help_change_data_capture(replica_dir)}
+    known = {each.capture_instance: each for each in cdc.Database(replica_dir).instances()}
     assert known["dbo_lines"].captured_column_list == ("id",)
-    assert [job.retention for job in cdc.help_jobs(replica_dir)] == [None, 60]
+    assert [job.retention for job in cdc.Database(replica_dir).jobs.list()] == [None, 60]
     # A refusal changes nothing: all steps are checked before the first one.
     wrong = replace(both, tables=(TableCapture("lines", columns=("id",)), TableCapture("gone")))
     for dry_run in (True, False):
         with pytest.raises(cdc.CdcUsageError, match="is no Delta table"):
             apply_capture(wrong, dry_run=dry_run)
-    assert len(cdc.help_change_data_capture(replica_dir)) == 2
+    assert len(cdc.Database(replica_dir).instances()) == 2
     changed = replace(
         both, tables=both.tables[1:], log_retention=timedelta(days=6), jobs={"capture": {"maxtrans": 7}}
     )
@@ -192,7 +192,10 @@ def test_a_folder_without_keys_is_captured_without_an_engine(replica_dir: Path) 
         "change capture job: maxtrans 1000 → 7",
     ]
     assert apply_capture(changed).steps == ()
-    assert [(job.maxtrans, job.starts) for job in cdc.help_jobs(replica_dir)] == [(7, 1), (None, 1)]
+    assert [(job.maxtrans, job.starts) for job in cdc.Database(replica_dir).jobs.list()] == [
+        (7, 1),
+        (None, 1),
+    ]
     assert engine.jvm_pid() == before
 
 
@@ -206,7 +209,7 @@ def test_all_documents_are_checked_before_the_first_one_is_applied(tmp_path: Pat
     for dry_run in (True, False):
         with pytest.raises(cdc.CdcUsageError, match="is no Delta table"):
             Project.load(file).apply(dry_run=dry_run)
-    assert not cdc.is_cdc_enabled(tmp_path / "hq")
+    assert not cdc.Database(tmp_path / "hq").is_enabled()
     file.write_text(text.replace("gone", "orders"))
     done = Project.load(file).apply()
     assert done.publication == "hq, north"

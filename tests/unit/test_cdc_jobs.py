@@ -9,7 +9,7 @@ import pytest
 
 from mergerepl.agents.jobs import run_reported
 from mergerepl.agents.loop import RETRY_S, CaptureState, CleanupState, Timer, run_until_stopped
-from mergerepl.cdc.job_rows import (
+from mergerepl.cdc.jobs import (
     CAPTURE,
     CLEANUP,
     LOG_READER,

@@ -314,17 +314,16 @@ def test_without_changes_no_engine_is_started_and_nothing_is_committed(
 ):
     monkeypatch.setattr("mergerepl.spark.session.session", lambda: pytest.fail("a JVM was asked for"))
     root = table.parent
-    cdc.enable_db(root)
-    begun = cdc.enable_table(root, table.name)
-    assert not begun.supports_net_changes
+    begun = cdc.Database(root).enable(table.name)
+    assert not begun.describe().instance.supports_net_changes
     heads = {path: path.stat().st_mtime_ns for path in root.glob("_*/*/_delta_log/*.json")}
-    assert cdc.scan(root).cycles == 0
+    assert cdc.Database(root).capture().cycles == 0
     assert {path: path.stat().st_mtime_ns for path in root.glob("_*/*/_delta_log/*.json")} == heads
     # A commit without changes moves the position, in one commit; so does one that was put off.
     DeltaTable(str(table)).optimize.compact()
     DeltaTable(str(table)).alter.set_table_properties({"delta.logRetentionDuration": "interval 40 days"})
-    assert cdc.scan(root).cycles == 0
-    assert [(each.position, each.head) for each in cdc.status(root).sources] == [(1, 1)]
+    assert cdc.Database(root).capture().cycles == 0
+    assert [(each.position, each.head) for each in cdc.Database(root).status().sources] == [(1, 1)]
     written = set(root.glob("_*/*/_delta_log/*.json")) - heads.keys()
     assert [path.parts[-3] for path in written] == ["log_reader"]
 
@@ -332,12 +331,11 @@ def test_without_changes_no_engine_is_started_and_nothing_is_committed(
 def test_an_idle_database_gets_an_entry_so_that_times_map(table: Path, monkeypatch: pytest.MonkeyPatch):
     # Case 25.
     root = table.parent
-    cdc.enable_db(root)
-    cdc.enable_table(root, table.name)
-    before = cdc.status(root)
+    cdc.Database(root).enable(table.name)
+    before = cdc.Database(root).status()
     monkeypatch.setattr("mergerepl.logreader.scan.IDLE", timedelta())
-    assert cdc.scan(root).transactions == 0
-    after = cdc.status(root)
+    assert cdc.Database(root).capture().transactions == 0
+    after = cdc.Database(root).status()
     assert after.max_lsn > before.max_lsn
     assert after.max_time > before.max_time
 
@@ -348,27 +346,30 @@ def test_an_idle_database_gets_an_entry_so_that_times_map(table: Path, monkeypat
         ("nothing", {}, 22931),
         ("../orders", {}, 22931),
         ("_cdc/change_tables", {}, 22974),
-        ("orders", {"index": "other"}, 22930),
-        ("orders", {"captured_column_list": "note", "index": "id"}, 22938),
-        ("orders", {"captured_column_list": "id, ID"}, 22928),
-        ("orders", {"supports_net_changes": True}, 22939),
-        ("orders", {"capture_instance": "1st"}, 22932),
-        ("orders", {"capture_instance": "x" * 101}, 22927),
-        ("orders", {"capture_instance": "TAKEN"}, 22926),
+        ("orders", {"key": "other"}, 22930),
+        ("orders", {"columns": "note", "key": "id"}, 22938),
+        ("orders", {"columns": "id, ID"}, 22928),
+        ("orders", {"net": True}, 22939),
+        ("orders", {"name": "1st"}, 22932),
+        ("orders", {"name": "x" * 101}, 22927),
+        ("orders", {"name": "TAKEN"}, 22926),
         ("orders", {"on_gap": "never"}, 22990),
     ],
 )
 def test_what_enabling_refuses_changes_nothing(table: Path, name: str, options: dict, number: int):
     root = table.parent
     with pytest.raises(cdc.CdcUsageError, match="not enabled") as caught:
-        cdc.enable_table(root, "orders")
+        cdc.Database(root).status()
     assert (caught.value.number, caught.value.exit_code) == (22901, 2)
-    cdc.enable_db(root)
+    if number != 22926:
+        with pytest.raises(cdc.CdcUsageError):
+            cdc.Database(root).enable(name, **options)
+        assert not cdc.Database(root).is_enabled()
     write_deltalake(str(root / "other"), rows((1, "a")), configuration={"delta.enableChangeDataFeed": "true"})
-    cdc.enable_table(root, "other", capture_instance="taken")
-    before = cdc.status(root)
+    cdc.Database(root).enable("other", name="taken")
+    before = cdc.Database(root).status()
     with pytest.raises(cdc.CdcUsageError) as caught:
-        cdc.enable_table(root, name, **options)
+        cdc.Database(root).enable(name, **options)
     assert caught.value.number == number
     assert "Nothing was changed" in caught.value.message
-    assert cdc.status(root) == before
+    assert cdc.Database(root).status() == before

@@ -139,11 +139,12 @@ def test_no_command_declares_a_later_option() -> None:
 @pytest.mark.parametrize(
     ("call", "instead"),
     [
-        (lambda root: cdc.stop_job(root, hold="30 days"), LATER["cdc"]["hold"]),
-        (lambda root: cdc.apply_changes(root, "o", root, "c", scd_type=2), LATER["cdc"]["scd_type"]),
-        (lambda root: cdc.enable_table(root, "o", large_columns={}), LATER["cdc"]["large_columns"]),
-        (lambda root: cdc.register_functions(root), LATER["cdc"]["register_functions"]),
-        (lambda _: cdc.unit, LATER["cdc"]["unit"]),
+        (lambda root: cdc.Database(root).jobs.stop(hold="30 days"), LATER["cdc"]["hold"]),
+        (
+            lambda root: cdc.Database(root).instance("o").load(root, consumer="c", scd_type=2),
+            LATER["cdc"]["scd_type"],
+        ),
+        (lambda root: cdc.Database(root).enable("o", large_columns={}), LATER["cdc"]["large_columns"]),
         (
             lambda root: ChangeTracking(root).recover(rebuild_counters=True),
             LATER["tracking"]["rebuild_counters"],
@@ -162,6 +163,6 @@ def test_a_word_that_nobody_knows_is_an_unknown_word() -> None:
     with pytest.raises(AttributeError):
         cdc.register_everything  # noqa: B018
     with pytest.raises(TypeError):
-        cdc.stop_job(".", held="30 days")
+        cdc.Database(".").jobs.stop(held="30 days")
     assert "No such option" in CliRunner().invoke(main, ["sync", "sales.yml", "--forse"]).output
     assert mergerepl.__all__

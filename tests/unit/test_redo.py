@@ -18,12 +18,12 @@ from mergerepl.logreader.plan import Reading
 from mergerepl.store import changeset
 from mergerepl.store.changeset import Mark
 from mergerepl.store.redo import RedoLog
-from mergerepl.tracking import intent
+from mergerepl.tracking import counters
 from mergerepl.transactional import position
 
 LOGS: dict[str, Callable[[Path], RedoLog]] = {
     "log reader": log_reader.redo_log,
-    "Compact": intent.redo_log,
+    "Compact": counters.redo_log,
     "session": lambda folder: changeset.redo_log(folder / "staging" / "a"),
     "distribution": lambda folder: position.redo_log(folder, "guid"),
 }
