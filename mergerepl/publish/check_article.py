@@ -65,7 +65,7 @@ def read_article_table(article: Article, path: Location) -> TableState:
     """
     try:
         if problem := table_place_problem(path):
-            raise _refusal(
+            raise refusal(
                 article, f"its table '{path}' {problem}", "Check `table:`, or create the table first."
             )
         return open_table(path)
@@ -109,11 +109,11 @@ def _all_found(article: Article, table: TableState, names: Sequence[str], where:
         if table.field(name) is None:
             near = next((f["name"] for f in table.fields if f["name"].lower() == name.lower()), None)
             hint = f"Did you mean '{near}'?" if near else f"The table has {_names(table)}."
-            raise _refusal(
+            raise refusal(
                 article, f"{where} names column '{name}', which table '{table.path}' does not have", hint
             )
     if len(set(names)) != len(names):
-        raise _refusal(article, f"{where} names a column twice", "Name each once.")
+        raise refusal(article, f"{where} names a column twice", "Name each once.")
     return list(names)
 
 
@@ -130,7 +130,7 @@ def _check_reserved_names(article: Article, published: Sequence[str]) -> None:
         is_identity = lower == "rowguid" and name == article.rowguid
         if lower.startswith(_RESERVED_PREFIX) or (lower in conflict_columns and not is_identity):
             hint = f" (or publish it as the identity: `rowguid: {name}`)" if lower == "rowguid" else ""
-            raise _refusal(
+            raise refusal(
                 article,
                 f"its column '{name}' has a name that mergerepl needs for itself",
                 f"{_LEAVE_OUT.removesuffix('.')}{hint}.",
@@ -139,12 +139,12 @@ def _check_reserved_names(article: Article, published: Sequence[str]) -> None:
 
 def _check_identity(article: Article, table: TableState) -> None:
     if not article.identity:
-        raise _refusal(article, "it has no key", "Name the columns that identify a row: `key: [column, …]`.")
+        raise refusal(article, "it has no key", "Name the columns that identify a row: `key: [column, …]`.")
     for name in _all_found(article, table, article.identity, "the key"):
         field = table.field(name)
         assert field is not None
         if article.rowguid and field["type"] != "string":
-            raise _refusal(
+            raise refusal(
                 article,
                 f"its rowguid column '{name}' is {ddl_of(field['type'])}, not string",
                 "Name a string column of GUIDs, or give `key:` instead.",
@@ -153,14 +153,15 @@ def _check_identity(article: Article, table: TableState) -> None:
 
 def _refuse_if(article: Article, problem: Problem | None) -> None:
     if problem is not None:
-        raise _refusal(article, *problem)
+        raise refusal(article, *problem)
 
 
-def _refusal(article: Article, why: str, next_step: str) -> PublicationError:
+def refusal(article: Article, why: str, next_step: str, **facts: str) -> PublicationError:
+    """The error for a table that cannot be an article."""
     return PublicationError(
         f"Article '{article.name}' cannot be published: {why}. {next_step}",
         article=article.name,
-        table=article.table,
+        **{"table": article.table, **facts},
     )
 
 
@@ -190,11 +191,11 @@ def check_resolver(article: Article, types: Mapping[str, str], generated: Collec
         or not (resolver.by_row or article.tracking is Tracking.COLUMN)
     ):
         # A file with these is refused when it is read.
-        raise PublicationError(
-            f"Article '{article.name}' cannot be published: it names the resolver '{article.resolver}', which is unknown, "
-            "or without the column or the tracking that it needs. See the table of resolvers in docs/conflicts.md.",
-            article=article.name,
-            table=article.table,
+        raise refusal(
+            article,
+            f"it names the resolver '{article.resolver}', which is unknown, or without the column or the tracking that it "
+            "needs",
+            "See the table of resolvers in docs/conflicts.md.",
         )
     for name in article.resolver_info.columns:
         problem = _problem(name, article, types, generated)
@@ -208,12 +209,8 @@ def check_resolver(article: Article, types: Mapping[str, str], generated: Collec
             elif resolver.makes_value and head == "decimal" and _digits(data_type) > _MOST_DIGITS:
                 problem = f"is {data_type}, and it can have {_MOST_DIGITS} digits at most to be computed with"
         if problem is not None:
-            raise PublicationError(
-                f"Article '{article.name}' cannot be published: its resolver '{resolver.name}' names column '{name}', "
-                f"which {problem}. Name another column, or another resolver.",
-                article=article.name,
-                table=article.table,
-            )
+            why = f"its resolver '{resolver.name}' names column '{name}', which {problem}"
+            raise refusal(article, why, "Name another column, or another resolver.")
 
 
 def _problem(name: str, article: Article, types: Mapping[str, str], generated: Collection[str]) -> str | None:

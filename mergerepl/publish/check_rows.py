@@ -14,7 +14,7 @@ from mergerepl.delta.contract.rules import NO_GUID, NULL, SHARED, bad_keys, copy
 from mergerepl.delta.tables import TableState, foreign_file, read_columns, read_version
 from mergerepl.errors import PublicationError
 from mergerepl.model.publication import Article, Tracking
-from mergerepl.publish.check_article import published_fields
+from mergerepl.publish.check_article import published_fields, refusal
 from mergerepl.publish.snapshot import is_computable
 from mergerepl.rows.images import differs_from_expression, with_readable
 from mergerepl.rows.sql import quote
@@ -38,13 +38,8 @@ def check_rows(spark: SparkSession, article: Article, table: TableState) -> None
     require_utc(spark, article.name, table.path, table.metadata.timestamp_partitions)
     foreign = foreign_file(spark, table.path, table.version)
     if foreign is not None:
-        raise PublicationError(
-            f"Article '{article.name}' cannot be published: table '{table.path}' has files outside its "
-            f"folder, such as '{foreign}' (a shallow clone?). Copy it with CREATE TABLE … AS SELECT and "
-            "publish the copy.",
-            article=article.name,
-            table=str(table.path),
-        )
+        why = f"table '{table.path}' has files outside its folder, such as '{foreign}' (a shallow clone?)"
+        raise refusal(article, why, "Copy it with CREATE TABLE … AS SELECT and publish the copy.")
     _check_computable(spark, article, table)
     check_texts(spark, article, table)
     published = {field["name"] for field in published_fields(article, table)}
@@ -72,11 +67,11 @@ def check_rows(spark: SparkSession, article: Article, table: TableState) -> None
     what = "rowguid column" if article.rowguid else "key"
     more = " and more" if len(bad) > MOST_NAMED else ""
     reasons = sorted({_REASONS[each.reason] for each in bad})
-    raise PublicationError(
-        f"Article '{article.name}' cannot be published: its {what} ({', '.join(article.identity)}) has "
-        f"{' and '.join(reasons)} in table '{table.path}': {'; '.join(named)}{more}. "
+    raise refusal(
+        article,
+        f"its {what} ({', '.join(article.identity)}) has {' and '.join(reasons)} in table '{table.path}': "
+        f"{'; '.join(named)}{more}",
         "Correct these rows, or choose another key.",
-        article=article.name,
         keys="; ".join(named),
     )
 
@@ -106,13 +101,11 @@ def check_texts(spark: SparkSession, article: Article, table: TableState) -> Non
     )
     keys = [_named(article, [row[name] for name in article.identity]) for row in alike]
     named = "; ".join(keys[:MOST_TEXTS_NAMED])
-    raise PublicationError(
-        f"Article '{article.name}' cannot be published: table '{table.path}' breaks the {first[_RULE]}, so that a copy "
-        "would hold something else, or nothing, or not take the row: "
-        f"{named}{' and more' if len(keys) > MOST_TEXTS_NAMED else ''}. Give these rows another value "
-        "(or NULL), or leave the column out with `columns:`.",
-        article=article.name,
-        table=str(table.path),
+    raise refusal(
+        article,
+        f"table '{table.path}' breaks the {first[_RULE]}, so that a copy would hold something else, or nothing, or not "
+        f"take the row: {named}{' and more' if len(keys) > MOST_TEXTS_NAMED else ''}",
+        "Give these rows another value (or NULL), or leave the column out with `columns:`.",
         keys=named,
     )
 
@@ -155,23 +148,22 @@ def _check_computable(spark: SparkSession, article: Article, table: TableState) 
     written_key = [name for name in article.identity if name in written]
     for name, expression in table.generated_columns.items():
         if name in names and not is_computable(spark, table, names, expression):
-            raise PublicationError(
-                f"Article '{article.name}' cannot be published: its column '{name}' is generated from columns that "
-                f"`columns:` leaves out ({expression}), so what a subscriber writes into it could not be stored in "
-                f"'{table.path}'. Publish those columns, or leave this one out, too.",
-                article=article.name,
-                table=str(table.path),
+            raise refusal(
+                article,
+                f"its column '{name}' is generated from columns that `columns:` leaves out ({expression}), so what a "
+                f"subscriber writes into it could not be stored in '{table.path}'",
+                "Publish those columns, or leave this one out, too.",
             )
         is_divisible = name in article.identity and article.tracking is Tracking.COLUMN
         # With one such column a change keeps the key or makes another row. With two, each replica may change one of them.
         sources = [[*written_key, other] for other in written if other not in written_key] or [written_key]
         if is_divisible and not any(is_computable(spark, table, some, expression) for some in sources):
-            raise PublicationError(
-                f"Article '{article.name}' cannot be published: its key column '{name}' is generated from several columns "
-                f"outside of the key ({expression}); with `tracking: column` two replicas may change one of these each, "
-                "and the row that both come to would have another key. Use `tracking: row`, or another key.",
-                article=article.name,
-                table=str(table.path),
+            raise refusal(
+                article,
+                f"its key column '{name}' is generated from several columns outside of the key ({expression}); with "
+                "`tracking: column` two replicas may change one of these each, and the row that both come to would have "
+                "another key",
+                "Use `tracking: row`, or another key.",
             )
 
 

@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from mergerepl.delta.metadata import CHAR_VARCHAR
 from mergerepl.delta.tables import TableState
 from mergerepl.delta.types import ddl_of
-from mergerepl.errors import PublicationError
+from mergerepl.errors import PUBLISH_AGAIN, PublicationError
 from mergerepl.filters.clause import ClauseError, SessionFunction, evaluate, text
 from mergerepl.filters.equalities import Equality, parts_of
 from mergerepl.filters.parse import parse_filter, parse_on
@@ -19,11 +19,6 @@ from mergerepl.systables.catalog import PublicationRow
 
 Values = Mapping[SessionFunction, str | None]
 """The values of the functions in one partition."""
-
-PUBLISH_AGAIN = (
-    "take all subscriptions out of the file, then the article, running `mergerepl apply` after each, and put them in "
-    "again (docs/configuration.md, Publishing an article again)"
-)
 
 
 def stored_filters(row: PublicationRow | None) -> PublicationFilters:

@@ -16,7 +16,6 @@ from mergerepl.errors import PUBLISH_AGAIN, PublicationError
 from mergerepl.filters.publication_filters import NO_FILTERS, PublicationFilters
 from mergerepl.model.publication import Article, Publication
 from mergerepl.publish.check_article import check_article, check_resolver, published_fields
-from mergerepl.publish.filters import PUBLISH_AGAIN as FILTER_AGAIN
 from mergerepl.publish.filters import (
     Values,
     check_filters_unchanged,
@@ -226,7 +225,7 @@ def _filters(publication: Publication, stored: Stored, new: Sequence[NewArticle]
         if before == NO_FILTERS != filters:
             raise PublicationError(
                 f"Publication '{publication.name}' has active subscriptions and no row filter, and is to get one: its "
-                f"subscribers have no partition yet. Take the filter out; or {FILTER_AGAIN}.",
+                f"subscribers have no partition yet. Take the filter out; or {PUBLISH_AGAIN}.",
                 publication=publication.name,
             )
     return filters
