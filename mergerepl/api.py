@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
-from typing import TYPE_CHECKING, get_args
+from typing import TYPE_CHECKING, cast
 
-from mergerepl import roots, sessions
+from mergerepl import products, roots, sessions
 from mergerepl.calls import require_choice, require_limit
-from mergerepl.errors import ConfigurationError, EngineError, MergeReplError
+from mergerepl.errors import ConfigurationError
 from mergerepl.model.conflicts import (
     Choice,
     ConflictCount,
@@ -20,7 +21,10 @@ from mergerepl.model.conflicts import (
     RetryResult,
     Wish,
 )
+from mergerepl.model.listing import Listing
 from mergerepl.model.progress import NoProgress, Progress
+from mergerepl.model.tasks import CDC, MERGE, Pending, Run, Status
+from mergerepl.places import types_at
 from mergerepl.project import Project as Project
 from mergerepl.project import project_of
 from mergerepl.replicas import Replica
@@ -37,10 +41,7 @@ if TYPE_CHECKING:
         CaptureResult,
         ConflictRecord,
         PartitionInfo,
-        PendingSubscription,
-        ReplicaStatus,
         RowInfo,
-        SessionRecord,
         SyncResult,
         TuneResult,
     )
@@ -112,63 +113,33 @@ def sync(
 
 
 def capture(replica: str | Path, *, progress: Progress | None = None) -> CaptureResult:
-    """Capture the users' changes of one replica now, without a session.
-
-    Raises: ConfigurationError, CaptureError, SchemaMismatchError (nothing was changed), StoreError, EngineError;
-        LeaseError (run again).
-    """
-    from mergerepl.merge.session.capture_replica import capture_replica
-
-    return capture_replica(root_of(replica), progress=progress or NoProgress())
+    """`Replica.capture` of merge publications, for the command line."""
+    found = products.capture([root_of(replica)], progress or NoProgress(), {MERGE})
+    return cast("CaptureResult", found[0].details)
 
 
-def status(replica: str | Path) -> ReplicaStatus:
-    """Return a replica's identity, its publications and subscriptions, and their progress. Starts no JVM.
-
-    Faults of a table and warnings of Change Data Capture are listed in `problems`, not raised.
-
-    Raises: ConfigurationError if the folder is not a replica; PublicationError, StoreError if its system tables cannot
-        be read.
-    """
-    from dataclasses import replace
-
-    from mergerepl.merge.session.table_problems import table_problems
-    from mergerepl.monitoring.status import replica_status
-
-    found = replica_status(root_of(replica), table_problems=table_problems)
-    if not os.path.isdir(os.path.join(found.replica, "_cdc")):
-        # The code below loads Spark's library.
-        return found
-    from mergerepl.cdc.monitoring import problems_at
-
-    return replace(found, problems=(*found.problems, *problems_at(found.replica)))
+def status(replica: str | Path) -> Status:
+    """`Replica.status` of merge publications, with the warnings of Change Data Capture, for the command line."""
+    root = root_of(replica)
+    found = products.status([root], {MERGE})[0]
+    captured = products.status([root], {CDC}) if CDC in types_at(root) else ()
+    texts = (
+        replace(each, text=f"Change Data Capture of '{each.source}': {each.text}")
+        for database in captured
+        for each in database.warnings
+    )
+    return replace(found, warnings=(*found.warnings, *texts))
 
 
-def pending(replica: str | Path) -> tuple[PendingSubscription, ...]:
-    """Return the pending changes per subscription. Starts no JVM.
-
-    The count is unknown for an article with a `problem`, and for a subscription whose other end is out of reach.
-
-    Raises: As `status`.
-    """
-    from mergerepl.merge.session.table_problems import table_problems
-    from mergerepl.monitoring.pending import pending_changes
-
-    return pending_changes(root_of(replica), table_problems=table_problems)
+def pending(replica: str | Path) -> Listing[Pending]:
+    """`Replica.pending`, for the command line."""
+    return products.pending([root_of(replica)], {MERGE})
 
 
-def history(
-    replica: str | Path, *, limit: int = 20, subscriber: str | Path | None = None
-) -> tuple[SessionRecord, ...]:
-    """Return the last `limit` sessions, newest first, of one subscriber or of all. Starts no JVM.
-
-    Raises: As `status`; ConfigurationError if the replica knows no such subscriber, or the limit is out of range.
-    """
-    from mergerepl.monitoring.history import session_history
-
-    require_limit(limit)
-    only = None if subscriber is None else roots.parse(os.fspath(subscriber))
-    return session_history(root_of(replica), limit=limit, subscriber=only)
+def history(replica: str | Path, *, limit: int = 20, subscriber: str | Path | None = None) -> Listing[Run]:
+    """`Project.history` of merge sessions, for the command line."""
+    only = None if subscriber is None else {roots.parse(os.fspath(subscriber))}
+    return products.history([root_of(replica)], subscribers=only, types={MERGE}, limit=limit)
 
 
 def conflict_records(
@@ -376,32 +347,13 @@ def validate(
     subscriber: str | Path | None = None,
     level: Level = "checksum",
 ) -> dict[str, tuple[ArticleValidation, ...]]:
-    """Compare subscribers with their publisher. Return subscriber root to one result per article, with the differing keys.
-
-    Level `rowcount` starts a JVM only for tables whose log does not give it, such as those with deletion vectors. A
-    subscriber that cannot be compared has the `error` at its articles when there are several; the only one raises.
-
-    Raises: ConfigurationError if an argument is wrong, a root is not a replica or the subscription does not exist. If
-        there is one subscription only: SchemaMismatchError if published columns are gone; StoreError if a table cannot
-        be read; OutOfReachError (run again); EngineError.
-    """
-    from mergerepl.monitoring.validate import not_compared, validate_subscription
-
-    require_choice("level of validation", level, get_args(Level))
-    compared: dict[str, tuple[ArticleValidation, ...]] = {}
-    targets = targets_of(target, subscriber)
-    for item in targets:
-        try:
-            found = validate_subscription(item.publisher, item.subscriber, item.publication, level)
-        except MergeReplError as error:
-            if len(targets) == 1 or isinstance(error, ConfigurationError | EngineError):
-                raise
-            found = not_compared(item.publisher, item.publication, level, error.details())
-            if not found:
-                raise
+    """`Project.validate` by subscriber, for the command line."""
+    chosen = None if subscriber is None else {roots.parse(os.fspath(subscriber))}
+    found: dict[str, tuple[ArticleValidation, ...]] = {}
+    for each in products.validate(items_of(target), chosen, level, ()).articles:
         # A subscriber of several publications is returned once, with the articles of all of them.
-        compared[str(item.subscriber)] = (*compared.get(str(item.subscriber), ()), *found)
-    return compared
+        found[each.subscriber] = (*found.get(each.subscriber, ()), each)
+    return found
 
 
 def row(

@@ -16,12 +16,10 @@ from typing import Any
 
 from mergerepl import roots
 from mergerepl.errors import ConfigurationError
+from mergerepl.model.tasks import CDC, MERGE, TRACKING, TRANSACTIONAL
 from mergerepl.settings import Settings
 
 FILE_NAME = "mergerepl.yml"
-
-MERGE, TRANSACTIONAL, CDC, TRACKING = TYPES = ("merge", "transactional", "cdc", "tracking")
-"""Types of documents and products, in the order of lists."""
 
 PUBLISHER, SUBSCRIBER, DATABASE = "publisher", "subscriber", "database"
 

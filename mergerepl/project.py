@@ -2,38 +2,47 @@
 
 from __future__ import annotations
 
+import logging
 import os
-from collections.abc import Callable, Sequence
+import time
+from collections.abc import Callable, Collection, Iterator, Sequence
+from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
-from mergerepl import roots
-from mergerepl.calls import Caller, methods_of_caller
-from mergerepl.errors import ConfigurationError
+from mergerepl import products, roots
+from mergerepl.calls import Caller, methods_of_caller, require_choice
+from mergerepl.errors import ConfigurationError, MergeReplError, Transient
 from mergerepl.model.folders import Capture, Document, FolderTracking
+from mergerepl.model.listing import Listing
 from mergerepl.model.progress import NoProgress, Progress
 from mergerepl.model.publication import Publication
 from mergerepl.model.results import ApplyResult, InitResult, SessionResult, SyncResult
-from mergerepl.model.transactional import Publication as TransactionalPublication
-from mergerepl.places import (
+from mergerepl.model.tasks import (
     CDC,
-    DATABASE,
     MERGE,
-    PUBLISHER,
-    SUBSCRIBER,
     TRACKING,
     TRANSACTIONAL,
-    NamedRoot,
-    choose_root,
-    find_places,
-    named_root,
+    TYPES,
+    Captured,
+    CleanupResult,
+    Pending,
+    ReinitResult,
+    Run,
+    Status,
+    ValidationResult,
 )
+from mergerepl.model.transactional import Publication as TransactionalPublication
+from mergerepl.places import DATABASE, PUBLISHER, SUBSCRIBER, NamedRoot, choose_root, find_places, named_root
 from mergerepl.sessions import Direction, Engine, Item, Level, synchronize
 from mergerepl.store.location import Location
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
+    from mergerepl.monitoring.doctor import Check
     from mergerepl.replicas import Replica
+
+log = logging.getLogger(__name__)
 
 
 @methods_of_caller
@@ -51,6 +60,8 @@ class Project(Caller):
     ) -> None:
         super().__init__(spark, lock_wait_s)
         self.documents = documents
+        self.is_long_running = False
+        """Whether an embedded engine is tuned for many sessions rather than for one."""
         self._folders: tuple[Location, ...] = ()
 
     @classmethod
@@ -111,9 +122,7 @@ class Project(Caller):
         """
         found = [named for each in self.documents for named in _named_roots(each)]
         for folder in self._folders:
-            from mergerepl.products import roots_known_at
-
-            found += roots_known_at(folder)
+            found += products.roots_known_at(folder)
         return tuple(dict.fromkeys(found))
 
     def at(self, name: str | None = None) -> Replica:
@@ -139,10 +148,13 @@ class Project(Caller):
         own = [each.root for each in stated if each.role != SUBSCRIBER]
         return list(dict.fromkeys([*own, *map(str, self._folders)]))
 
+    def _roots(self, names: Sequence[str]) -> list[Location]:
+        return [Location.of(root) for root in sorted(self._chosen(names) or ()) or self.own_roots()]
+
     def _chosen(self, names: Sequence[str]) -> set[str] | None:
-        """Return the roots of some names; None without names."""
+        """Return the roots of some names, without links; None without names."""
         known = self.replicas() if names else ()
-        return {choose_root(known, name) for name in names} or None
+        return {roots.resolved(choose_root(known, name)) for name in names} or None
 
     def apply(self, *, dry_run: bool = False, progress: Progress | None = None) -> ApplyResult:
         """Make the replicas match the documents; `dry_run` only reports the steps.
@@ -219,8 +231,162 @@ class Project(Caller):
             streams=streams,
             skip_errors=skip_errors,
             procedures=procedures,
+            long_running=self.is_long_running,
             progress=progress,
         )
+
+    def rounds(
+        self, *replicas: str, interval: float, progress: Progress | None = None, **options: Any
+    ) -> Iterator[SyncResult]:
+        """Synchronise again and again, and yield the result of each round; a transient error is logged and tried again.
+
+        Args:
+            replicas: Names, as for `sync`.
+            interval: Seconds from the start of a round to the start of the next.
+            progress: Receives the steps.
+            options: Those of `sync`.
+
+        Raises: as `sync`, but for transient errors.
+        """
+        self.is_long_running = True
+        while True:
+            began = time.monotonic()
+            try:
+                yield self.sync(*replicas, progress=progress, **options)
+            except MergeReplError as error:
+                if not isinstance(error, Transient):
+                    raise
+                log.warning("%s", error.message)
+            time.sleep(max(0.0, began + interval - time.monotonic()))
+
+    def capture(self, *replicas: str, progress: Progress | None = None) -> Listing[Captured]:
+        """Record new changes without sending them: those of users' tables (merge), of the log (transactional, cdc).
+
+        Without names at the publishers and databases. A log that both transactional publications and Change Data
+        Capture read is read once.
+
+        Raises: ConfigurationError, CaptureError, SchemaMismatchError (nothing was changed), LogReaderError, StoreError,
+            EngineError; LeaseError (run again).
+        """
+        return products.capture(self._roots(replicas), progress or NoProgress())
+
+    def status(self, *replicas: str, types: Collection[str] = TYPES) -> Listing[Status]:
+        """Return the state of each product at each replica, with its problems. Starts no Java.
+
+        Without names the publishers and databases. Faults of a table are warnings, not errors; of several products one
+        that cannot be read has the warning `unknown`.
+
+        Args:
+            replicas: Names.
+            types: merge, transactional, cdc, tracking: only these.
+
+        Raises: ConfigurationError if no product uses a folder; PublicationError, StoreError, TrackingError if the only
+            product there cannot be read.
+        """
+        return products.status(self._roots(replicas), types)
+
+    def pending(self, *replicas: str) -> Listing[Pending]:
+        """Return the changes that wait for the next sync, by subscription, article and direction. Starts no Java.
+
+        Raises: as `status`; ConfigurationError if no type here has subscriptions.
+        """
+        return products.pending(self._roots(replicas))
+
+    def history(
+        self, *replicas: str, failed: bool = False, type: str | None = None, limit: int = 20
+    ) -> Listing[Run]:
+        """Return the last sessions, batches, scans and transactions, newest first. Starts no Java.
+
+        Args:
+            replicas: Names. For a subscriber its sessions, as its publisher recorded them.
+            failed: Only those that failed: errors of log readers, why agents stopped, what was skipped.
+            type: merge, transactional, cdc or tracking: only this one.
+            limit: At most so many, of all types together; 0 to 1,000,000,000.
+
+        Raises: as `status`; ConfigurationError if the limit is out of range.
+        """
+        own = self.own_roots()
+        if type is not None:
+            require_choice("type", type, TYPES)
+        chosen = self._chosen(replicas) or set(own)
+        return products.history(
+            [Location.of(root) for root in own],
+            subscribers=None if chosen & set(own) else chosen,
+            failed=failed,
+            types=TYPES if type is None else (type,),
+            limit=limit,
+        )
+
+    def validate(
+        self, *replicas: str, level: Level = "checksum", table: str | Sequence[str] = ()
+    ) -> ValidationResult:
+        """Compare subscribers with their publishers, without names all of them; nothing is changed.
+
+        Changes that were not synchronized yet are differences; a transactional subscriber is compared with the
+        publisher's rows at its last batch.
+
+        Args:
+            replicas: Names.
+            level: `rowcount`, which starts Java only for tables whose log does not give the number of rows, or
+                `checksum`, row by row.
+            table: Names of articles; empty for all.
+
+        Returns: One row for each article and subscriber, with examples of differing keys. A subscriber that cannot be
+            compared has the `error` at its articles when there are several; the only one raises.
+
+        Raises: ConfigurationError if an argument is wrong, a root is not a replica or there is no subscription. If there
+            is one subscription only: SchemaMismatchError if published columns are gone; StoreError if a table cannot be
+            read; OutOfReachError (run again); EngineError.
+        """
+        tables = (table,) if isinstance(table, str) else tuple(table)
+        return products.validate(self.items, self._chosen(replicas), level, tables)
+
+    def reinit(self, *replicas: str, all: bool = False) -> ReinitResult:
+        """Fill subscribers again from a new snapshot: their rows are replaced in one commit for each table.
+
+        Args:
+            replicas: Names.
+            all: All subscribers, in place of names.
+
+        Raises: ConfigurationError if no replica is named, or its type cannot be filled again; TransactionalError;
+            LeaseError (run again: until then no command is applied).
+        """
+        if bool(replicas) == all:
+            raise ConfigurationError("Name the replicas to fill again, or choose all of them.")
+        return products.reinit(self.items, self._chosen(replicas))
+
+    def cleanup(
+        self, *, only: Sequence[str] = (), older_than: timedelta | None = None, dry_run: bool = False
+    ) -> CleanupResult:
+        """Remove what is past its retention at the publishers and databases. Starts no Java.
+
+        Args:
+            only: conflicts (merge), commands (transactional), changes (cdc); empty for all.
+            older_than: An age in place of the retention.
+            dry_run: Only count.
+
+        Raises: ConfigurationError if a kind is unknown, or no type here has one; LeaseError, StoreError.
+        """
+        own = [Location.of(root) for root in self.own_roots()]
+        return products.cleanup(own, only=only, older_than=older_than, dry_run=dry_run)
+
+    def doctor(self, *replicas: str, start_engine: bool = False, fix: bool = False) -> Listing[Check]:
+        """Check Java, JARs, versions, and storage, locks and files of the replicas, without names of all.
+
+        Args:
+            replicas: Names.
+            start_engine: Also start the engine, or reach the running session.
+            fix: Write files again that other libraries read or remove wrongly; no row changes.
+
+        Raises: LeaseError if such a replica is in use; StoreError, CommitConflictError if files cannot be written.
+        """
+        from mergerepl.monitoring.doctor import checks
+
+        known = dict.fromkeys([*self.own_roots(), *(each.root for each in self.replicas())])
+        chosen = self._chosen(replicas) or set(known)
+        roots_ = [root for root in known if root in chosen]
+        found = checks(roots_, start_engine=start_engine, mend=fix)
+        return Listing([*found, *products.captured_checks(map(Location.of, roots_))])
 
     def abort(self, session: str) -> SessionResult:
         """End a staged session that cannot be finished; one that can be finished is finished.

@@ -8,11 +8,13 @@ from contextlib import AbstractContextManager, ExitStack, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from mergerepl import roots
+from mergerepl import products, roots
 from mergerepl.calls import Caller, methods_of_caller
 from mergerepl.errors import ConfigurationError
+from mergerepl.model.listing import Listing
 from mergerepl.model.progress import NoProgress, Progress
 from mergerepl.model.results import PartitionInfo, RowInfo, TuneResult
+from mergerepl.model.tasks import Captured, Pending, Run, Status
 from mergerepl.sessions import root_of
 from mergerepl.store.lease import lease, replica_root
 from mergerepl.store.location import Location
@@ -54,6 +56,35 @@ class Replica(Caller):
             cannot be written.
         """
         return lock(str(self.root), wait_s=wait_s)
+
+    def capture(self, *, progress: Progress | None = None) -> Listing[Captured]:
+        """Record new changes here: see `Project.capture`."""
+        return products.capture([self.root], progress or NoProgress())
+
+    def status(self) -> Listing[Status]:
+        """Return the state of each product here: see `Project.status`."""
+        return products.status([self.root])
+
+    def pending(self) -> Listing[Pending]:
+        """Return the changes that wait here for the next sync: see `Project.pending`."""
+        return products.pending([self.root])
+
+    def history(self, *, failed: bool = False, limit: int = 20) -> Listing[Run]:
+        """Return the last sessions, batches, scans and transactions here: see `Project.history`."""
+        return products.history([self.root], failed=failed, limit=limit)
+
+    def resume(self, table: str, *, compare: bool = False, restart: bool = False) -> bool:
+        """Continue with a paused table. Returns False if it was not paused and `restart` is False.
+
+        Args:
+            table: An article, a captured table or a capture instance.
+            compare: Bridge gaps of its log by comparing versions from now on. Change Data Capture only.
+            restart: Begin all its instances again at its head; consumers take a snapshot. Change Data Capture only.
+
+        Raises: ConfigurationError if no table here can be paused; CdcError, TransactionalError if it would be paused
+            again (nothing was changed); LeaseError (run again).
+        """
+        return products.resume(self.root, table, compare=compare, restart=restart)
 
     def row(self, table: str, *, key: Mapping[str, str], publication: str | None = None) -> RowInfo:
         """Return lineage and colv1 of one row at every replica of the publication, as sp_showrowreplicainfo does.

@@ -16,8 +16,9 @@ from mergerepl.model.folders import Document
 from mergerepl.model.progress import NoProgress, Progress
 from mergerepl.model.publication import Publication
 from mergerepl.model.results import PhaseCounts, SessionResult, SyncResult
+from mergerepl.model.tasks import MERGE, TRANSACTIONAL, TYPES
 from mergerepl.model.transactional import Publication as TransactionalPublication
-from mergerepl.places import MERGE, TRANSACTIONAL, TYPES, types_at
+from mergerepl.places import types_at
 from mergerepl.store.lease import WAIT_S
 from mergerepl.store.location import Location
 
@@ -171,7 +172,7 @@ def synchronize(
     targets = merge_targets(items, chosen) if MERGE in types else []
     if one_way:
         _refuse(
-            "A transactional publication goes one way, and its log is read as it is",
+            "A transactional publication goes one way",
             {
                 "--direction": direction != "both",
                 "--dry-run": dry_run,

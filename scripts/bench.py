@@ -52,6 +52,7 @@ from pyspark.sql import SparkSession
 import mergerepl
 from mergerepl import api
 from mergerepl.spark import session as engine
+from tests.calls import validated
 
 
 @dataclass(frozen=True)
@@ -99,7 +100,7 @@ class Ours:
                 }
             )
         )
-        mergerepl.load(file).apply()
+        mergerepl.Project.load(file).apply()
 
     def edit(self) -> None:
         """Make both sides' edits."""
@@ -108,13 +109,13 @@ class Ours:
 
     def run(self) -> None:
         """Synchronise."""
-        done = mergerepl.sync(self.publisher, long_running=True).sessions[0]
+        done = mergerepl.Project.load(self.publisher).sync().sessions[0]
         if done.upload.conflicts != self.load.conflicts:
             raise SystemExit(f"{done.upload.conflicts} conflicts, not {self.load.conflicts}")
 
     def check(self, rounds: int) -> None:
         """Check that both sides are equal and every loser was kept."""
-        for _, articles in mergerepl.validate(self.publisher).items():
+        for _, articles in validated(self.publisher).items():
             assert all(article.ok for article in articles), articles
         losers = mergerepl.conflicts(self.publisher, article="orders").count()
         assert losers == rounds * self.load.conflicts, (losers, rounds)
@@ -327,7 +328,7 @@ class Filtered:
         }
         file = folder / "bench.yml"
         file.write_text(yaml.safe_dump({**stated, "subscriptions": [subscription]}))
-        mergerepl.load(file).apply()
+        mergerepl.Project.load(file).apply()
         for number in range(1, partitions):
             api.add_partition(self.publisher, host_name=f"region-{number}")
 
@@ -338,7 +339,7 @@ class Filtered:
 
     def run(self) -> None:
         """Download the 20 and 20 of the subscriber's region."""
-        done = mergerepl.sync(self.publisher, long_running=True).sessions[0]
+        done = mergerepl.Project.load(self.publisher).sync().sessions[0]
         assert done.download.updates == 40, done
 
     def seconds(self, rounds: int, warm_up: int) -> tuple[float, float]:
@@ -395,7 +396,7 @@ class Few:
                 }
             )
         )
-        mergerepl.load(file).apply()
+        mergerepl.Project.load(file).apply()
 
     def edit(self, number: int) -> None:
         """Make the edits of one round."""
@@ -411,7 +412,7 @@ class Few:
 
     def run(self, by: api.Engine) -> None:
         """Synchronise."""
-        done = mergerepl.sync(self.publisher, long_running=True, engine=by).sessions[0]
+        done = mergerepl.Project.load(self.publisher).sync(engine=by).sessions[0]
         assert done.upload.conflicts == 1, done
 
 

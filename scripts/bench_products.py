@@ -158,7 +158,7 @@ class Feed:
             "subscriptions": [{"subscriber": str(self.north), "sync_type": "none", "verify": False}],
         }
         file.write_text(yaml.safe_dump(stated))
-        mergerepl.load(file).apply()
+        mergerepl.Project.load(file).apply()
 
     def edit(self, count: int) -> None:
         """Update the quantity of as many rows."""

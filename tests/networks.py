@@ -107,7 +107,7 @@ def publish(
     file = folder / f"{name}.yml"
     file.write_text(yaml.safe_dump({**stated, "subscriptions": [*subscriptions]}))
     if is_applied:
-        mergerepl.load(file).apply()
+        mergerepl.Project.load(file).apply()
     return file
 
 
@@ -128,7 +128,7 @@ class Site:
         return f"delta.`{self.path(replica, article)}`"
 
     def sync(self, engine: Literal["spark", "auto"] | None = None) -> mergerepl.SessionResult:
-        return mergerepl.sync(self.folder / "hq", long_running=True, engine=engine).sessions[0]
+        return mergerepl.Project.load(self.folder / "hq").sync(engine=engine).sessions[0]
 
     def rows(self, replica: str, article: str) -> set[tuple[object, ...]]:
         found = DeltaTable(str(self.path(replica, article))).to_pyarrow_table(columns=["id", "a", "b"])
@@ -240,7 +240,7 @@ class Pair:
             edit_by_delta_rs(self.folder / replica / table, statement)
 
     def sync(self) -> mergerepl.SessionResult:
-        return mergerepl.sync(self.folder / "hq", long_running=True).sessions[0]
+        return mergerepl.Project.load(self.folder / "hq").sync().sessions[0]
 
     def sync_refused(self, error: type[mergerepl.MergeReplError], words: str) -> None:
         """Synchronize, which must fail with this error and change no table."""

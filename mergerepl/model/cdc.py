@@ -6,6 +6,9 @@ from datetime import datetime, timedelta
 from typing import Annotated
 
 from mergerepl.model.columns import NOT_NULL, Bigint
+from mergerepl.model.tasks import CRITICAL as CRITICAL
+from mergerepl.model.tasks import WARNING as WARNING
+from mergerepl.model.tasks import StatusWarning as StatusWarning
 
 
 @dataclass(frozen=True)
@@ -68,18 +71,6 @@ class SourceStatus:
 
 LATENCY = timedelta(seconds=30)
 """Unread commits and unapplied commands may be this old without a warning."""
-
-WARNING, CRITICAL = "warning", "critical"
-"""Levels of a `StatusWarning`."""
-
-
-@dataclass(frozen=True)
-class StatusWarning:
-    """A present or imminent problem of a source: `level` is warning or critical."""
-
-    source: str
-    level: str
-    text: str
 
 
 @dataclass(frozen=True)

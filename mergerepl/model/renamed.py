@@ -5,8 +5,20 @@ from typing import Final
 _DISTRIBUTOR = "Distributor(PATH)"
 
 _DATABASE = "Database(PATH)"
+_REPLICA = "Replica(PATH)"
 
 RENAMED: Final[dict[str, dict[str, str]]] = {
+    "mergerepl": {
+        "load": "Project.load",
+        **{
+            name: f"Project.{name}"
+            for name in ("capture", "history", "pending", "status", "sync", "validate")
+        },
+        **{name: f"{_REPLICA}.{name}" for name in ("row", "tune")},
+        "partitions": f"{_REPLICA}.partitions.list",
+        "add_partition": f"{_REPLICA}.partitions.add",
+        "drop_partition": f"{_REPLICA}.partitions.drop",
+    },
     "mergerepl.cdc": {
         **{name: f"{_DATABASE}.{name}" for name in ("cleanup", "resume", "status", "vacuum")},
         **dict.fromkeys(("enable_db", "enable_table"), f"{_DATABASE}.enable"),

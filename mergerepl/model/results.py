@@ -62,9 +62,9 @@ class ArticleValidation:
     """Row counts (and, for level `checksum`, order-independent row hashes) of one article at both sides.
 
     `missing_at` is the side without the article: publisher or subscriber. `publication` distinguishes articles of one
-    name. `partition_id` is the partition of the publisher's rows that a filtered article was compared with;
-    `publisher_rows` are its rows and those that every subscriber has. An article that `may_differ` (`upload_only`) is
-    counted and not compared.
+    name, `subscriber` is its root. `partition_id` is the partition of the publisher's rows that a filtered article was
+    compared with; `publisher_rows` are its rows and those that every subscriber has. An article that `may_differ`
+    (`upload_only`) is counted and not compared. `not_compared` names columns that cannot be compared.
     """
 
     article: str
@@ -78,6 +78,8 @@ class ArticleValidation:
     may_differ: bool = False
     error: dict[str, Any] | None = None
     partition_id: int | None = None
+    subscriber: str = ""
+    not_compared: tuple[str, ...] = ()
 
     @property
     def ok(self) -> bool:
@@ -344,43 +346,14 @@ class SubscriptionStatus:
 
 @dataclass(frozen=True)
 class ReplicaStatus:
-    """`status` of one replica: its identity, articles, subscriptions with their progress, and problems."""
+    """The state of a replica of merge publications: its identity, articles, subscriptions with their progress."""
 
-    replica: str
     replid: str
     nickname: int
-    role: str
     articles: tuple[ArticleStatus, ...]
     subscriptions: tuple[SubscriptionStatus, ...]
     conflicts: int
     open_sessions: tuple[str, ...] = ()
-    problems: tuple[str, ...] = ()
-
-
-@dataclass(frozen=True)
-class PendingArticle:
-    """Pending changes: counted in captured generations, plus commits not captured yet.
-
-    Downwards, for a filtered article, `changes` are those in the subscriber's partition and in the rows that every
-    subscriber has. `problem` is the reason why the table cannot be captured; its pending changes are then unknown.
-    """
-
-    article: str
-    direction: str
-    generations: int
-    changes: int
-    uncaptured_commits: int
-    problem: str | None = None
-
-
-@dataclass(frozen=True)
-class PendingSubscription:
-    """`pending` of one subscription; `problem` is set if its other end is out of reach."""
-
-    publication: str
-    subscriber: str
-    articles: tuple[PendingArticle, ...]
-    problem: str | None = None
 
 
 @dataclass(frozen=True)

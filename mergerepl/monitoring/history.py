@@ -4,7 +4,6 @@ from collections.abc import Iterable, Sequence
 
 from mergerepl import roots
 from mergerepl.delta.sql_text import text_literal, text_literals, timestamp_literal
-from mergerepl.errors import ConfigurationError
 from mergerepl.model.results import ArticleCounts, PhaseCounts, SessionRecord
 from mergerepl.monitoring.parties import subscriber_root
 from mergerepl.replica.replica import Replica
@@ -24,20 +23,21 @@ _RUNSTATUS: dict[int | None, str] = {
 
 
 def session_history(
-    root: Location, *, limit: int = 20, subscriber: str | None = None
+    root: Location, *, limit: int = 20, subscriber: str | None = None, failed: bool = False
 ) -> tuple[SessionRecord, ...]:
     """Return the last sessions a replica took part in, newest first; one recorded twice is returned once.
 
-    `subscriber` is a subscriber's root without links; the replica may know it by a path with a link.
+    `subscriber` is a subscriber's root without links; the replica may know it by a path with a link. `failed`: only
+    those that failed.
 
-    Raises: ConfigurationError if the folder is not a replica or knows no such subscriber; StoreError if one of its
-    tables cannot be read.
+    Raises: ConfigurationError if the folder is not a replica; StoreError if one of its tables cannot be read.
     """
     replica = Replica(root).require()
-    chosen = _last_sessions(replica, limit, subscriber)
+    conditions = [] if subscriber is None else [f"({_ran_for(replica, subscriber)})"]
+    if failed:
+        conditions.append(f"runstatus in ({int(RunStatus.FAIL)}, {int(RunStatus.RETRY)})")
+    chosen = _last_sessions(replica, limit, " and ".join(conditions) or None)
     if not chosen:
-        if subscriber is not None:
-            _require_known(replica, subscriber)
         return ()
     ids = [row.session_id for row in chosen]
     since = timestamp_literal(min(row.start_time for row in chosen))
@@ -53,20 +53,7 @@ def session_history(
     )
 
 
-def _require_known(replica: Replica, subscriber: str) -> None:
-    """Refuse a subscriber without sessions that is unknown to the replica: the name is a mistake."""
-    known = {subscriber_root(replica, row) for row in replica.relations()}
-    if subscriber not in map(roots.resolved, known):
-        raise ConfigurationError(
-            f"Replica '{replica.root}' knows no subscriber '{subscriber}'. Known: {', '.join(sorted(known)) or 'none'}. "
-            "Name one of them, or add the subscription to the file and run `mergerepl apply FILE`.",
-            replica=str(replica.root),
-            subscriber=subscriber,
-        )
-
-
-def _last_sessions(replica: Replica, limit: int, subscriber: str | None) -> list[SessionRow]:
-    where = None if subscriber is None else _ran_for(replica, subscriber)
+def _last_sessions(replica: Replica, limit: int, where: str | None) -> list[SessionRow]:
     # The run that carried a session out records it; so does each run that finished it after another had died.
     most = 2 * limit
     while True:

@@ -6,7 +6,7 @@ from enumeration.plan import Destination
 from mergerepl.delta.feed.window import FeedWindow
 from mergerepl.errors import EnumerationError, StoreError
 from mergerepl.model.article import PublishedArticle
-from mergerepl.model.results import PendingArticle, PendingSubscription
+from mergerepl.model.tasks import MERGE, Pending
 from mergerepl.monitoring.parties import others, publication_name, reachable, subscriber_root
 from mergerepl.monitoring.waiting import changes_for, uncaptured, unsent_generations
 from mergerepl.replica.replica import Replica
@@ -24,10 +24,11 @@ Look = Callable[[Replica, ReplicaInfo, PublishedArticle], tuple[int, str | None]
 """Returns the commits of an article's table that are not captured yet, and the problem that stops their capture."""
 
 
-def pending_changes(root: Location, *, table_problems: TableProblems) -> tuple[PendingSubscription, ...]:
+def pending_changes(root: Location, *, table_problems: TableProblems) -> list[Pending]:
     """Return the waiting changes of each active subscription: both directions if the other end is in reach.
 
-    `table_problems` returns the problems of an article's table that the next capture meets (the agent's part).
+    A subscription whose other end cannot be read has a row without an article, with the problem. `table_problems`
+    returns the problems of an article's table that the next capture meets (the agent's part).
 
     Raises: ConfigurationError if the folder is not a replica; StoreError if one of its tables cannot be read.
     """
@@ -47,16 +48,15 @@ def pending_changes(root: Location, *, table_problems: TableProblems) -> tuple[P
             seen[place] = found.commits, problem
         return seen[place]
 
-    return tuple(_subscription(replica, info, row, look) for row in active)
+    return [each for row in active for each in _subscription(replica, info, row, look)]
 
 
-def _subscription(
-    replica: Replica, info: ReplicaInfo, row: SubscriptionRow, look: Look
-) -> PendingSubscription:
+def _subscription(replica: Replica, info: ReplicaInfo, row: SubscriptionRow, look: Look) -> list[Pending]:
     """Return the article counts of this replica's own direction, then of the other one."""
     other = reachable(row.subscriber_server, row.replid)
     away, back = (DOWNLOAD, UPLOAD) if replica.publishes(row.pubid) else (UPLOAD, DOWNLOAD)
-    articles: list[PendingArticle] | None = None
+    ends = publication_name(replica, row.pubid), subscriber_root(replica, row)
+    found: list[Pending] | None = None
     problem = None
     if other is None:
         problem = (
@@ -67,28 +67,29 @@ def _subscription(
         try:
             about_us = other.relation(row.subid, info.replid)
             there = Destination(str(other.root), other.held, about_us)
-            articles = list(_direction(away, replica, info, row, there, look))
+            found = list(_direction(ends, away, replica, info, row, there, look))
             if about_us is not None and not about_us.is_ended:
                 here = Destination(str(replica.root), replica.held, row)
-                articles += _direction(back, other, other.info(), about_us, here, look)
+                found += _direction(ends, back, other, other.info(), about_us, here, look)
         except (StoreError, EnumerationError) as error:
             # A problem there does not concern the other subscriptions.
-            articles, problem = None, error.message
-    if articles is None:
-        articles = list(_direction(away, replica, info, row, None, look))
-    return PendingSubscription(
-        publication_name(replica, row.pubid), subscriber_root(replica, row), tuple(articles), problem
-    )
+            found, problem = None, error.message
+    if found is None:
+        found = list(_direction(ends, away, replica, info, row, None, look))
+    if problem is not None:
+        found.append(Pending(MERGE, *ends, "", back, problem=problem))
+    return found
 
 
 def _direction(
+    ends: tuple[str, str],
     direction: str,
     source: Replica,
     info: ReplicaInfo,
     row: SubscriptionRow,
     destination: Destination | None,
     look: Look,
-) -> Iterator[PendingArticle]:
+) -> Iterator[Pending]:
     """Yield the waiting changes of a source; `destination` is None if it cannot be read."""
     articles = source.articles_of(row.pubid)
     waiting = unsent_generations(source, row, articles, destination=destination)
@@ -96,6 +97,7 @@ def _direction(
     for article in articles:
         generations = [each for each in waiting if each.art_nick == article.nickname]
         commits, problem = look(source, info, article)
-        yield PendingArticle(
-            article.name, direction, len(generations), sum(map(changes_of, generations)), commits, problem
+        changes = sum(map(changes_of, generations))
+        yield Pending(
+            MERGE, *ends, article.name, direction, changes, len(generations), commits, problem=problem
         )

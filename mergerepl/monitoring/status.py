@@ -10,6 +10,7 @@ from mergerepl.errors import MergeReplError, StoreError
 from mergerepl.model.article import PublishedArticle
 from mergerepl.model.publication import Tracking
 from mergerepl.model.results import ArticleStatus, ReplicaStatus, SubscriptionStatus
+from mergerepl.model.tasks import CRITICAL, MERGE, WARNING, Status, StatusWarning
 from mergerepl.monitoring.cost import cost, update_cost
 from mergerepl.monitoring.parties import others, publication_name, subscriber_root
 from mergerepl.monitoring.waiting import NO_VERSION, Uncaptured, uncaptured, unsent_generations
@@ -23,8 +24,8 @@ from mergerepl.systables.replinfo import ReplicaInfo
 
 def replica_status(
     root: Location, *, table_problems: Callable[[PublishedArticle, FeedWindow], Sequence[str]]
-) -> ReplicaStatus:
-    """Return a replica's identity, its articles and the progress of each subscription.
+) -> Status:
+    """Return a replica's identity, its articles, the progress of each subscription, and problems.
 
     `table_problems` returns the problems of an article's table that the next capture meets (the agent's part).
 
@@ -38,39 +39,50 @@ def replica_status(
     part = {*published, *(row.pubid for row in rows)}
     articles = [each for each in replica.articles if each.pubid in part]
     looks = [(article, uncaptured(replica, article, info)) for article in articles]
-    problems: list[str] = []
+    warnings: list[StatusWarning] = []
+
+    def warn(source: str, text: str, level: str = CRITICAL) -> None:
+        warnings.append(StatusWarning(source, level, text))
+
     for article, look in looks:
-        problems += [look.problem] if look.problem else []
+        found = [look.problem] if look.problem else []
         if look.window is not None and not look.problem:
-            problems += table_problems(article, look.window)
+            found += table_problems(article, look.window)
+        for text in found:
+            warn(article.name, text)
     try:
         replica.require_unedited()
     except MergeReplError as error:
-        problems.append(error.message)
+        warn(str(root), error.message)
     subscriptions = []
     for row in rows:
+        subscriber = subscriber_root(replica, row)
         try:
             unsent = len(unsent_generations(replica, row, replica.articles_of(row.pubid), destination=None))
         except MergeReplError as error:
             unsent = 0
-            problems.append(error.message)
-        subscriptions.append(_subscription(replica, info, row, unsent))
+            warn(subscriber, error.message)
+        subscriptions.append(_subscription(replica, row, unsent))
         if row.last_sync_status == SyncStatus.FAILED:
-            problems.append(
-                f"The last session of '{subscriptions[-1].subscriber}' failed: {row.last_sync_summary}"
-            )
-    conflicts, problem = _conflicts(replica)
-    return ReplicaStatus(
-        str(replica.root),
+            # Perhaps its replica is only out of reach for a while.
+            warn(subscriber, f"The last session of '{subscriber}' failed: {row.last_sync_summary}", WARNING)
+    try:
+        # By the files' statistics.
+        conflicts = count_rows(replica.folder / conflicts_info.NAME)
+    except StoreError as error:
+        conflicts = 0
+        warn(str(root), error.message)
+    role = PUBLISHER if published else SUBSCRIBER
+    details = ReplicaStatus(
         info.replid,
         info.nickname,
-        PUBLISHER if published else SUBSCRIBER,
         tuple(_article(replica.root, article, info, look) for article, look in looks),
         tuple(subscriptions),
         conflicts,
         tuple(unfinished_sessions(replica.staging)),
-        tuple(dict.fromkeys([*problems, *problem])),
     )
+    # Several publications may have one table.
+    return Status(MERGE, str(replica.root), role, tuple(dict.fromkeys(warnings)), details)
 
 
 def _article(root: Location, article: PublishedArticle, info: ReplicaInfo, look: Uncaptured) -> ArticleStatus:
@@ -101,9 +113,7 @@ def _cost(root: Location, article: PublishedArticle, look: Uncaptured) -> str:
     return " ".join(filter(None, [str(found or ""), updates]))
 
 
-def _subscription(
-    replica: Replica, info: ReplicaInfo, row: SubscriptionRow, unsent: int
-) -> SubscriptionStatus:
+def _subscription(replica: Replica, row: SubscriptionRow, unsent: int) -> SubscriptionStatus:
     return SubscriptionStatus(
         publication_name(replica, row.pubid),
         subscriber_root(replica, row),
@@ -123,11 +133,3 @@ def _subscription(
 def _word(codes: type[IntEnum], code: int) -> str:
     """Return the word for a code; an unknown code (the row was edited) is returned as it is."""
     return next((known.name.lower() for known in codes if known == code), str(code))
-
-
-def _conflicts(replica: Replica) -> tuple[int, list[str]]:
-    """Count the logged conflicts, by the files' statistics; or return the problem of reading them."""
-    try:
-        return count_rows(replica.folder / conflicts_info.NAME), []
-    except StoreError as error:
-        return 0, [error.message]

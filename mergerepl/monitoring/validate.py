@@ -3,7 +3,7 @@
 Compares both tables as they are now; changes that were not synchronized yet are differences. Nothing is written.
 """
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
@@ -36,11 +36,12 @@ _AT_ONCE = 2
 
 
 def validate_subscription(
-    publisher: Location, subscriber: Location, publication: str, level: str
+    publisher: Location, subscriber: Location, publication: str, level: str, *, tables: Collection[str] = ()
 ) -> tuple[ArticleValidation, ...]:
     """Compare all articles of a publication that a subscriber receives; an article that a side lacks differs.
 
-    Only the named publication counts: the two replicas may share other subscriptions. As `level`, `rowcount` compares
+    Only the named publication counts: the two replicas may share other subscriptions. `tables` are names of articles;
+    empty for all. As `level`, `rowcount` compares
     numbers of rows, `checksum` every published value by its bits.
 
     Raises: ConfigurationError if a folder is not a replica or the subscription does not exist; StoreError if a folder
@@ -48,7 +49,11 @@ def validate_subscription(
     be compared. With several articles, the result of that article has the error.
     """
     at_publisher, at_subscriber = require_ends(publisher, subscriber)
-    pairs = _articles(at_publisher, at_subscriber, publication)
+    pairs = [
+        pair
+        for pair in _articles(at_publisher, at_subscriber, publication)
+        if not tables or any(each is not None and each.name in tables for each in pair)
+    ]
     partition = _Partition(at_publisher, at_subscriber, pairs)
 
     def compare(pair: Pair) -> ArticleValidation:

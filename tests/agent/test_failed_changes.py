@@ -72,7 +72,7 @@ class Stock:
 
     def sync(self) -> list[tuple[str, int, int]]:
         """Synchronize, and return how each session ended: status, conflicts, waiting changes."""
-        sessions = mergerepl.sync(self.folder / "hq", long_running=True).sessions
+        sessions = mergerepl.Project.load(self.folder / "hq").sync().sessions
         assert [session.error for session in sessions if session.is_failed] == []
         return [
             (each.status, each.upload.conflicts + each.download.conflicts, each.waiting) for each in sessions

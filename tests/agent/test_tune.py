@@ -14,6 +14,7 @@ from mergerepl.delta.log import read_commit
 from mergerepl.delta.marks import CommitMark
 from mergerepl.delta.table import open_table
 from mergerepl.errors import StoreError
+from tests.calls import merge_status
 from tests.networks import Pair
 
 pytestmark = pytest.mark.spark
@@ -86,7 +87,7 @@ def test_tables_of_every_kind_keep_their_rows_and_sync_on(pair: Pair) -> None:
         commit = read_commit(hq / name, tuned.version)
         assert (commit.operation, commit.data_change, commit.kind) == ("OPTIMIZE", False, "tune")
         assert commit.mark is not None
-        assert commit.mark.replid == mergerepl.status(hq).replid
+        assert commit.mark.replid == merge_status(hq).replid
         assert rows(hq / name).equals(before[name]), name
         feed = pair.spark.sql(
             f"SELECT * FROM table_changes_by_path('{hq / name}', {tuned.version}, {tuned.version})"
@@ -95,7 +96,7 @@ def test_tables_of_every_kind_keep_their_rows_and_sync_on(pair: Pair) -> None:
         if name != "clustered":
             assert ordered(hq / name), name
     # One user's commit, before.
-    found = {each.article: each.uncaptured_commits for each in mergerepl.status(hq).articles}
+    found = {each.article: each.uncaptured_commits for each in merge_status(hq).articles}
     assert found == {**dict.fromkeys(kinds, 0), "plain": 1}
     assert {each.status for each in mergerepl.Replica(hq).tune(file_bytes=256 * KIB).articles} == {"fine"}
     # Delta leaves alone what it clustered before.

@@ -18,6 +18,7 @@ from pyspark.sql import SparkSession
 import mergerepl
 from mergerepl.delta.log import head_version
 from mergerepl.errors import CaptureError, SchemaMismatchError
+from tests.calls import merge_capture
 from tests.networks import Site, versions, versions_but_history
 from triggers.errors import DuplicateKeyError, FeedGapError, NullKeyError
 
@@ -221,7 +222,7 @@ def test_inv_24_every_trap_is_captured_exactly(
     expected = {}
     for trap in traps:
         expected[trap.__name__] = trap(site, site.table("hq", trap.__name__), site.path("hq", trap.__name__))
-    captured = {item.article: item for item in mergerepl.capture(replica_dir / "hq").articles}
+    captured = {item.article: item for item in merge_capture(replica_dir / "hq").articles}
     found = {name: item.inserts + item.updates + item.deletes for name, item in captured.items()}
     assert found == expected
     if no_pre_images in traps:

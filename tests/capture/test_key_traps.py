@@ -8,6 +8,7 @@ from deltalake import write_deltalake
 from pyspark.sql import SparkSession
 
 import mergerepl
+from tests.calls import merge_capture, merge_history, merge_status, validated
 from tests.networks import Pair, Site, versions
 from tests.staging.memory import frames_in_memory
 from triggers.errors import DuplicateKeyError
@@ -78,7 +79,7 @@ def test_inv_24_a_key_that_had_two_rows_for_a_while_is_captured_as_it_ends(
     ]
     for step in steps:
         spark.sql(step.format(table))
-    [captured] = mergerepl.capture(replica_dir / "hq").articles
+    [captured] = merge_capture(replica_dir / "hq").articles
     changed = {"inserts": {51, 60, 61}, "updates": {0, 1, 4, 5, 8, 12, 20}, "deletes": {2, 6, 10}}
     counts = {kind: getattr(captured, kind) for kind in changed}
     assert counts == {kind: len(keys) for kind, keys in changed.items()}
@@ -102,7 +103,7 @@ def test_inv_24_a_key_that_a_known_row_took_and_lost_again_is_no_change(
     spark.sql(f"update {table} set id = 70 where id = 1")
     spark.sql(f"delete from {table} where id = 70")
     spark.sql(f"update {table} set a = 'again' where id = 2")
-    [captured] = mergerepl.capture(replica_dir / "hq").articles
+    [captured] = merge_capture(replica_dir / "hq").articles
     assert (captured.inserts, captured.updates, captured.deletes) == (0, 1, 1)
     site.sync()
     rows = site.rows("north", "orders")
@@ -117,7 +118,7 @@ def test_inv_24_a_key_that_a_known_row_took_and_lost_again_is_no_change(
         f"insert into {site.table('north', 'orders')} values (70, 'of north', 7.0)",
     ):
         spark.sql(statement)
-    [captured] = mergerepl.capture(replica_dir / "hq").articles
+    [captured] = merge_capture(replica_dir / "hq").articles
     assert (captured.inserts, captured.updates, captured.deletes) == (0, 1, 1)
     assert site.sync().upload.conflicts == 0
     rows = site.rows("north", "orders")
@@ -179,7 +180,7 @@ def test_columns_may_have_the_names_that_are_used_inside(spark: SparkSession, re
     pair.sql("delete from hq.nested where id = 0")
     assert (pair.sync().download.deletes, len(pair.same_rows("nested"))) == (1, 5)
     for root in (replica_dir / "hq", replica_dir / "north"):
-        others_went_on, alone, first = mergerepl.history(root)
+        others_went_on, alone, first = merge_history(root)
         assert [each.runstatus for each in (others_went_on, alone, first)] == [
             "failed",
             "failed",
@@ -187,7 +188,7 @@ def test_columns_may_have_the_names_that_are_used_inside(spark: SparkSession, re
         ]
         assert alone.messages == (left_out.reason,)
         assert others_went_on.messages[0].endswith(f"left out: odd ({left_out.reason})")
-        (found,) = mergerepl.status(root).subscriptions
+        (found,) = merge_status(root).subscriptions
         assert (found.last_sync_status, found.last_sync_summary) == ("failed", left_out.reason)
 
 
@@ -212,7 +213,7 @@ def test_guids_in_another_case_are_one_row(spark: SparkSession, replica_dir: Pat
     pair.sql(f"insert into north.assets values ('{LOW}a', 'north', 10)")
     for replica in ("hq", "north"):
         pair.sql(f"update {replica}.parts set a = '{replica}' where n = 4")
-    captured = {item.article: item for item in mergerepl.capture(replica_dir / "hq").articles}["assets"]
+    captured = {item.article: item for item in merge_capture(replica_dir / "hq").articles}["assets"]
     assert (captured.inserts, captured.updates, captured.deletes) == (1, 3, 0)
     pair.sync()
     assert pair.conflicts() == 2
@@ -225,8 +226,8 @@ def test_guids_in_another_case_are_one_row(spark: SparkSession, replica_dir: Pat
     assert expected < set(rows)
     assert len(rows) == 9
     assert (f"{GUID}4", "hq", 4) in pair.same_rows("parts")
-    [validated] = mergerepl.validate(replica_dir / "hq").values()
-    assert all(article.ok for article in validated)
+    [articles] = validated(replica_dir / "hq").values()
+    assert all(article.ok for article in articles)
     pair.sql(f"insert into hq.assets values ('{GUID}1', 'twice', 0)")
     with pytest.raises(DuplicateKeyError, match=f"guid={LOW}1"):
         pair.sync()
@@ -284,7 +285,7 @@ def test_keys_that_python_cannot_hold(spark: SparkSession, replica_dir: Path) ->
     keys = [conflict.key["k"] for conflict in mergerepl.conflict_records(replica_dir / "hq")]
     assert sorted(keys) == ["+12345-01-01", "-0044-03-15", "z", "\ufffd", "\ufffd"]
     pair.sql("update north.dates set v = 'off' where k > date'2000-01-01'")
-    (articles_of_north,) = mergerepl.validate(replica_dir / "hq").values()
+    (articles_of_north,) = validated(replica_dir / "hq").values()
     assert [key.key for each in articles_of_north for key in each.examples] == [{"k": "+12345-01-01"}]
     pair.sql("insert into hq.dates values (date'+12345-01-01', 'again')")
     with pytest.raises(DuplicateKeyError, match=r"k=\+12345-01-01"):

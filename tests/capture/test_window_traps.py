@@ -17,6 +17,7 @@ from mergerepl.delta.log import head_version, log_path
 from mergerepl.errors import CaptureError, EngineError, SchemaMismatchError
 from mergerepl.spark import session as engine
 from mergerepl.spark.confs import PASSES_OVER_FILES
+from tests.calls import merge_capture, validated
 from tests.networks import Site, versions_but_history
 
 
@@ -148,11 +149,11 @@ def test_inv_24_in_a_session_that_passes_over_missing_files_nothing_is_read(
             try:
                 refused(site, EngineError, f"{name}=true")
                 for call in (
-                    lambda: mergerepl.sync(hq, dry_run=True),
-                    lambda: mergerepl.capture(hq),
-                    lambda: mergerepl.validate(hq),
+                    lambda: mergerepl.Project.load(hq).sync(dry_run=True),
+                    lambda: merge_capture(hq),
+                    lambda: validated(hq),
                     lambda: mergerepl.conflicts(hq, article="orders"),
-                    lambda: mergerepl.load(site.file).apply(),
+                    lambda: mergerepl.Project.load(site.file).apply(),
                 ):
                     with pytest.raises(EngineError, match=f"{name}=true"):
                         call()
@@ -160,7 +161,7 @@ def test_inv_24_in_a_session_that_passes_over_missing_files_nothing_is_read(
                 spark.conf.set(name, "false")
         assert site.sync().download.updates == 1
         assert (1, "gone from the feed", 1.0) in site.rows("north", "orders")
-        mergerepl.load(site.file).apply()
+        mergerepl.Project.load(site.file).apply()
     assert site.rows("south", "orders") == site.rows("north", "orders") == site.rows("hq", "orders")
 
 

@@ -115,12 +115,12 @@ def test_a_merge_session_is_captured_by_the_key_of_its_article(
     file = replica_dir / "sales.yml"
     stated = {"publication": "sales", "publisher": str(hq), "articles": [{"name": "orders", "key": ["id"]}]}
     file.write_text(yaml.safe_dump({**stated, "subscriptions": [{"subscriber": str(north)}]}))
-    mergerepl.load(file).apply()
+    mergerepl.Project.load(file).apply()
     assert cdc.Database(hq).enable("orders").describe().instance.index_column_list == ("id",)
     update(north / "orders", "id = 1", note="'merged'")
     add(north / "orders", {3: ("c", 3)})
     add(hq / "orders", {4: ("d", 4)})
-    mergerepl.sync(file)
+    mergerepl.Project.load(file).sync()
     assert cdc.Database(hq).capture().transactions >= 2
     database = tables_at(hq)
     origins = {c["origin"] for e in entries(database) if e.kind == "transaction" for c in e.commits}

@@ -124,13 +124,13 @@ def publish(folder: Path, *names: str) -> Path:
         "subscriptions": [{"subscriber": "./north"}],
     }
     (folder / "p.yml").write_text(yaml.safe_dump(stated))
-    mergerepl.load(folder / "p.yml").apply()
+    mergerepl.Project.load(folder / "p.yml").apply()
     return folder / "hq"
 
 
 def synced(hq: Path) -> int:
     """Run a session and return its conflicts."""
-    (done,) = mergerepl.sync(hq, long_running=True).sessions
+    (done,) = mergerepl.Project.load(hq).sync().sessions
     return done.upload.conflicts + done.download.conflicts
 
 
@@ -268,7 +268,7 @@ def test_a_removal_that_removed_nothing_is_refused_and_mended(spark: SparkSessio
     DeltaTable(str(path)).update({"v": "1"}, predicate="id = 1")
     assert len(contents(spark, path)) > len(before), "deltalake removed nothing"
     with pytest.raises(CaptureError, match=f"TO VERSION AS OF {version}.*doctor {hq} --mend") as refused:
-        mergerepl.sync(hq)
+        mergerepl.Project.load(hq).sync()
     assert f"version {version + 1} of table '{path}' (UPDATE, by delta-rs" in str(refused.value)
 
     (found,) = [each for each in doctor.checks([str(hq)]) if each.name == f"files {path}"]
@@ -333,7 +333,7 @@ def test_a_delete_that_removed_nothing_can_be_undone(spark: SparkSession, replic
     version = head_version(path)
     DeltaTable(str(path)).delete("region = 'Île'")
     with pytest.raises(CaptureError, match=f"TO VERSION AS OF {version}"):
-        mergerepl.sync(hq)
+        mergerepl.Project.load(hq).sync()
     spark.sql(f"restore table delta.`{path}` to version as of {version}")
     doctor.checks([str(hq)], mend=True)
     assert synced(hq) == 0

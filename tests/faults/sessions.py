@@ -69,7 +69,7 @@ def apply_without_north(engine: EngineNetwork) -> None:
     """Apply the publication without its subscription; the file is afterwards as before."""
     stated = (engine.folder / "network.yml").read_text()
     edit_file(engine, subscriptions=[])
-    mergerepl.load(engine.folder / "network.yml").apply()
+    mergerepl.Project.load(engine.folder / "network.yml").apply()
     (engine.folder / "network.yml").write_text(stated)
 
 

@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
-import mergerepl
 from mergerepl.systables.partitions import MAPPINGS
+from tests.calls import merge_capture
 from tests.faults.ladder import CAPTURED_BEFORE, GIVEN_UP, LADDER, LATE, MAPPED, ROOT, SOME, points_in
 from tests.faults.sessions import row, stop_at, stopped_at
 from tests.properties.engine_network import EngineNetwork, Rows, Setting
@@ -195,7 +195,7 @@ def test_inv_27_28_29_a_session_that_dies_at_every_step_in_turn_ends_as_if_it_ha
     assert remaining == []
     edit(9)
     for name in engine.names:
-        mergerepl.capture(engine.path(name))
+        merge_capture(engine.path(name))
     for point in captured_before:
         stop_at(point, engine)
     # One side comes to its end, the other one has done nothing.

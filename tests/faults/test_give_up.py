@@ -64,7 +64,7 @@ def stick(engine: EngineNetwork, replica: str) -> str:
 
 
 def give_up(engine: EngineNetwork, session: str) -> mergerepl.SessionResult:
-    return mergerepl.sync(engine.path("hub"), give_up=session).sessions[0]
+    return mergerepl.Project.load(engine.path("hub")).abort(session)
 
 
 def check_kept(engine: EngineNetwork, session: str) -> None:
@@ -150,7 +150,7 @@ def test_a_session_that_its_subscriber_does_not_take_keeps_nobody_else_from_the_
 ) -> None:
     stick(engine, "north")
     engine.write("south", {"k5": row("south", "b")})
-    result = mergerepl.sync(engine.path("hub"))
+    result = mergerepl.Project.load(engine.path("hub")).sync()
     assert {Path(each.subscriber).name: each.status for each in result.sessions} == {
         "north": "failed",
         "south": "succeeded",

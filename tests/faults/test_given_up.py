@@ -19,6 +19,7 @@ from mergerepl.failpoints import FailpointError
 from mergerepl.merge.session import carry_out
 from mergerepl.replica.replica import Replica
 from mergerepl.systables.replinfo import ReplicaInfo
+from tests.calls import merge_capture
 from tests.faults.deaths import dies
 from tests.faults.sessions import NORTH, apply_without_north, die, edit, edit_file, row
 from tests.properties.engine_network import EngineNetwork, Setting
@@ -142,7 +143,7 @@ def test_inv_06_what_a_lost_subscriber_had_uploaded_reaches_the_others(
     give_up(engine)
     shutil.rmtree(engine.path("north"))
     edit_file(engine, subscriptions=[{"subscriber": "./south", "type": "server", "priority": 80.0}])
-    mergerepl.load(engine.folder / "network.yml").apply()
+    mergerepl.Project.load(engine.folder / "network.yml").apply()
     engine.sync("south")
     assert engine.rows("south") == engine.rows("hub") == {key: ["north", "b", None] for key in ("k0", "k1")}
 
@@ -184,7 +185,7 @@ def test_inv_21_what_a_capture_entered_that_died_is_not_taken_for_a_generation(e
     """The change was taken back before anybody captured it: a generation without changes would have travelled."""
     engine.write("hub", {"k0": row("hub", "b")})
     with dies("capture.before_replinfo"):
-        mergerepl.capture(engine.path("hub"))
+        merge_capture(engine.path("hub"))
     engine.write("hub", {"k0": row("a", "b")})
     engine.sync("north", "download")
     engine.write("north", {"k1": row("north", "b")})
@@ -234,8 +235,8 @@ def test_inv_21_older_bookkeeping_beside_newer_tables_is_refused(engine: EngineN
         engine.write(name, {"k5": row("later", "b")})
         for command in (
             lambda: engine.sync("north"),
-            lambda replica=name: mergerepl.capture(engine.path(replica)),
-            lambda: mergerepl.load(engine.folder / "network.yml").apply(),
+            lambda replica=name: merge_capture(engine.path(replica)),
+            lambda: mergerepl.Project.load(engine.folder / "network.yml").apply(),
         ):
             with pytest.raises(
                 EnumerationError, match=rf"'MSmerge_replinfo' of '.*{name}' is older than its other"

@@ -12,6 +12,7 @@ from mergerepl.failpoints import FailpointError
 from mergerepl.merge.session import carry_out
 from mergerepl.replica.replica import Replica
 from mergerepl.systables.catalog import SubscriptionRow
+from tests.calls import merge_capture, merge_history
 from tests.faults.sessions import NORTH, apply_without_north, die, edit_file, paused_sync, row
 from tests.properties.engine_network import EngineNetwork, Setting
 
@@ -50,7 +51,7 @@ def test_a_subscriber_that_was_moved_finishes_its_own_session(
     stop(point)  # type: ignore[operator]
     (engine.folder / "elsewhere").mkdir()
     shutil.move(engine.path("north"), engine.path("elsewhere/north"))
-    done = mergerepl.sync(engine.path("elsewhere/north")).sessions[0]
+    done = mergerepl.Project.load(engine.path("elsewhere/north")).sync().sessions[0]
     assert done.recovered == 1
     check(engine, "elsewhere/north")
     assert not list((engine.path("hub") / "_mergerepl" / "staging").iterdir())
@@ -61,7 +62,7 @@ def test_a_subscriber_that_was_moved_finishes_its_own_session(
 def test_a_publisher_that_was_moved_finishes_its_sessions(engine: EngineNetwork, stop: object) -> None:
     stop("publisher.before_merge")  # type: ignore[operator]
     shutil.move(engine.path("hub"), engine.path("head"))
-    assert mergerepl.sync(engine.path("head"), subscriber=engine.path("north")).sessions[0].recovered == 1
+    assert mergerepl.Project.load(engine.path("head")).sync("north").sessions[0].recovered == 1
     assert not engine.path("hub").exists()
     shutil.move(engine.path("head"), engine.path("hub"))
     check(engine)
@@ -95,7 +96,7 @@ def test_a_restored_subscriber_is_initialised_again_as_the_message_says(
         engine.sync("north")
     shutil.move(engine.path("north"), engine.path("restored"))
     apply_without_north(engine)
-    mergerepl.load(engine.folder / "network.yml").apply()
+    mergerepl.Project.load(engine.folder / "network.yml").apply()
     assert engine.rows("north") == engine.rows("hub")
     engine.write("north", {"k5": row("again", "b")})
     engine.sync("north")
@@ -110,7 +111,7 @@ def test_inv_20_a_restored_subscriber_that_went_on_by_itself_is_no_part_of_the_s
     stop_and_restore_north(engine, stop)
     edited = {"k2": row("mine", "b"), "k4": row("mine", "b")}
     engine.write("north", edited)
-    mergerepl.capture(engine.path("north"))
+    merge_capture(engine.path("north"))
     with pytest.raises(
         EnumerationError, match="put back to an older state: 't' has another commit as version"
     ):
@@ -125,7 +126,7 @@ def test_inv_20_a_run_that_a_restored_subscriber_captured_by_itself_is_not_taken
     engine.write("hub", {"k0": row("hub", "b")})
     stop_and_restore_north(engine, lambda point: die(engine, point))
     engine.write("north", {"k0": row("mine", "b")})
-    mergerepl.capture(engine.path("north"))
+    merge_capture(engine.path("north"))
     with pytest.raises(EnumerationError, match="captured changes by itself, in run 1"):
         engine.sync("north")
     assert engine.rows("north")["k0"][0] == "mine"
@@ -153,7 +154,7 @@ def test_inv_20_21_a_subscriber_restored_after_its_side_was_done_is_refused(
     if captures:
         # As many runs as the session made.
         engine.write("north", {"k4": row("mine", "b")})
-        mergerepl.capture(engine.path("north"))
+        merge_capture(engine.path("north"))
     before = subscription_of_north(engine)
     for _ in range(2):
         with pytest.raises(
@@ -164,7 +165,7 @@ def test_inv_20_21_a_subscriber_restored_after_its_side_was_done_is_refused(
     assert engine.rows("north")["k0"][0] == "a"
     shutil.move(engine.path("north"), engine.path("restored"))
     apply_without_north(engine)
-    mergerepl.load(engine.folder / "network.yml").apply()
+    mergerepl.Project.load(engine.folder / "network.yml").apply()
     assert engine.rows("north") == engine.rows("hub")
     assert not list((engine.path("hub") / "_mergerepl" / "staging").iterdir())
 
@@ -201,7 +202,7 @@ def test_inv_06_losers_that_only_a_lost_subscriber_would_keep_are_kept_by_the_pu
     engine: EngineNetwork, stop: object
 ) -> None:
     edit_file(engine, conflict_logging="subscriber")
-    mergerepl.load(engine.folder / "network.yml").apply()
+    mergerepl.Project.load(engine.folder / "network.yml").apply()
     stop("publisher.before_merge")  # type: ignore[operator]
     assert engine.conflicts() == []
     shutil.rmtree(engine.path("north"))
@@ -231,13 +232,13 @@ def test_inv_10_a_dry_run_says_that_a_session_was_interrupted_and_all_that_it_di
 ) -> None:
     stop("watermarks.before_publisher")  # type: ignore[operator]
     with pytest.raises(EnumerationError, match="Run `mergerepl sync`, which finishes it first"):
-        mergerepl.sync(engine.path("hub"), dry_run=True)
+        mergerepl.Project.load(engine.path("hub")).sync(dry_run=True)
     # The history has it now; the run that finishes it has nothing more to do than to drop it.
     die(engine, "session.before_drop")
     engine.sync("north")
     check(engine)
-    assert mergerepl.sync(engine.path("hub"), dry_run=True).sessions[0].status == "nothing_to_do"
-    session = mergerepl.history(engine.path("hub"))[0]
+    assert mergerepl.Project.load(engine.path("hub")).sync(dry_run=True).sessions[0].status == "nothing_to_do"
+    session = merge_history(engine.path("hub"))[0]
     assert (session.upload.updates, session.upload.conflicts, session.download.updates) == (1, 1, 2)
 
 
@@ -315,7 +316,7 @@ def test_inv_21_a_copy_does_not_finish_the_session_of_the_original(
     before = {name: engine.rows(name) for name in ("hub", "north", "copy")}
     for dry_run in (True, False):
         with pytest.raises(PublicationError, match=r"copy' is a copy of the replica .*Nothing was changed"):
-            mergerepl.sync(engine.path("copy"), dry_run=dry_run)
+            mergerepl.Project.load(engine.path("copy")).sync(dry_run=dry_run)
     assert {name: engine.rows(name) for name in before} == before
     assert engine.sync("north").recovered == 1
     check(engine)

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
-import mergerepl
+from tests.calls import merge_capture
 from tests.faults.ladder import CAPTURED_BEFORE, LADDER, LATE
 from tests.faults.tokens import BOTH, Users, users_of
 from tests.properties.engine_network import EngineNetwork, Setting
@@ -126,7 +126,7 @@ def test_inv_26_28_a_killed_sync_is_finished_by_the_next(
     engine = watched.engine
     if is_captured:
         for name in engine.names:
-            mergerepl.capture(engine.path(name))
+            merge_capture(engine.path(name))
     kill_sync(engine.folder, point, kind)
     watched.together.sync("north")
     assert watched.together.differing() == {}
@@ -151,7 +151,7 @@ def test_inv_06_07_09_26_users_write_between_a_kill_and_the_next_run(
     users.edit(*BOTH)
     if point in CAPTURED_BEFORE[:2]:
         for name in engine.names:
-            mergerepl.capture(engine.path(name))
+            merge_capture(engine.path(name))
     if point in LATE:
         # The session ends before its MERGE, and a user is there first.
         kill_sync(engine.folder, "subscriber.before_merge", "killgroup")

@@ -188,7 +188,7 @@ def test_inv_31_44_late_halves_that_a_constraint_does_not_take_together(
     at_north.delete("id = 2")
 
     def sync() -> mergerepl.SessionResult:
-        return mergerepl.sync(replica_dir / "hq", long_running=True).sessions[0]
+        return mergerepl.Project.load(replica_dir / "hq").sync().sessions[0]
 
     thread, outcome = paused_sync(sync, "publisher.before_merge", replica_dir / "gate", monkeypatch)
     spark.sql(f"update delta.`{table}` set lo = 8")

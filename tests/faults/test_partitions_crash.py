@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
-import mergerepl
+from tests.calls import merge_capture
 from tests.faults.deaths import killed
 from tests.faults.ladder import CAPTURED_BEFORE, LADDER, MAPPED
 from tests.faults.sessions import stop_at, stopped_at
@@ -60,7 +60,7 @@ def test_inv_27_28_32_35_a_session_that_dies_at_every_step_leaves_each_its_parti
     if captured_before:
         played.write()
         for name in ("hub", "north"):
-            mergerepl.capture(replica_dir / name)
+            merge_capture(replica_dir / name)
         for point in captured_before:
             stop_at(point, played.engine)
         # One side comes to its end, the other one has done nothing.

@@ -23,6 +23,7 @@ from pyspark.sql import SparkSession
 
 import mergerepl
 from mergerepl.errors import LeaseError
+from tests.calls import validated
 from tests.faults.soak_writer import KEYS
 from tests.faults.tokens import DELETE_LOST, Ledger, Logged, Write
 from tests.properties.engine_network import EngineNetwork, Setting
@@ -133,7 +134,7 @@ class AgentHere:
         hub, subscriber = self._roots
         while not self._ends.is_set():
             try:
-                done = mergerepl.sync(hub, subscriber=subscriber, long_running=True).sessions[0]
+                done = mergerepl.Project.load(hub).sync(Path(subscriber).name).sessions[0]
                 self._moved += done.status != "nothing_to_do"
             except LeaseError:
                 self._turned_away += 1
@@ -218,7 +219,7 @@ def test_inv_01_02_06_07_users_and_agents_at_once(
         for name in SUBSCRIBERS:
             engine.sync(name)
     assert [engine.sync(name).status for name in SUBSCRIBERS] == ["nothing_to_do"] * 2
-    validation = mergerepl.validate(engine.path("hub"))
+    validation = validated(engine.path("hub"))
     assert len(validation) == 2
     assert all(article.ok for articles in validation.values() for article in articles), validation
     rows, logged = engine.rows("hub"), engine.conflicts()

@@ -33,6 +33,7 @@ from mergerepl.systables import catalog, conflicts_info, genhistory, replinfo, s
 from mergerepl.systables.catalog import SubscriptionState
 from mergerepl.systables.genhistory import Generation, GenStatus
 from mergerepl.systables.replinfo import ReplicaInfo
+from tests.calls import merge_capture, merge_history
 from tests.faults.deaths import dies
 from tests.faults.ladder import LADDER
 from tests.networks import FILE, Network, commit
@@ -150,7 +151,7 @@ class Staged:
 
     def sync(self, **settings: bool) -> mergerepl.SessionResult:
         hq, north = (self.network.root(name) for name in ("hq", "north"))
-        return mergerepl.sync(hq, subscriber=north, **settings).sessions[0]  # type: ignore[arg-type]
+        return mergerepl.Project.load(hq).sync(Path(north).name, **settings).sessions[0]  # type: ignore[arg-type]
 
     def stopped_at(self, point: str) -> None:
         with dies(point, action="stop"):
@@ -349,8 +350,8 @@ def test_inv_21_older_bookkeeping_beside_newer_tables_is_refused_by_every_comman
         staged.network.add_rows(name, 9)
         for command in (
             staged.sync,
-            lambda name=name: mergerepl.capture(staged.network.root(name)),
-            lambda: mergerepl.load(staged.network.folder / FILE).apply(),
+            lambda name=name: merge_capture(staged.network.root(name)),
+            lambda: mergerepl.Project.load(staged.network.folder / FILE).apply(),
         ):
             with pytest.raises(
                 EnumerationError, match=rf"'MSmerge_replinfo' of '.*{name}' is older than its"
@@ -371,7 +372,7 @@ def test_inv_10_a_dry_run_says_that_a_session_was_interrupted_and_all_that_it_di
     assert staged.sync().recovered == 1
     staged.check()
     assert staged.sync(dry_run=True).status == "nothing_to_do"
-    (session,) = mergerepl.history(staged.network.root("hq"))
+    (session,) = merge_history(staged.network.root("hq"))
     assert (session.upload.updates, session.upload.conflicts, session.download.updates) == (1, 1, 1)
 
 
@@ -381,9 +382,9 @@ def test_a_capture_waits_for_the_publisher_of_a_session_that_is_not_finished(sta
     shutil.move(hq, staged.network.folder / "away")
     before = staged.replica("north").info()
     with pytest.raises(CaptureError, match="out of reach"):
-        mergerepl.capture(north)
+        merge_capture(north)
     # Another replica lies where it was.
     shutil.copytree(north, hq)
     with pytest.raises(CaptureError, match="out of reach"):
-        mergerepl.capture(north)
+        merge_capture(north)
     assert staged.replica("north").info() == before

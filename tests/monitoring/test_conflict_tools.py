@@ -23,6 +23,7 @@ from mergerepl.failpoints import FailpointError
 from mergerepl.model.results import ConflictRecord
 from mergerepl.replica.replica import Replica
 from mergerepl.systables import conflict_resolutions
+from tests.calls import merge_capture
 from tests.networks import Pair, versions
 
 pytestmark = pytest.mark.spark
@@ -141,7 +142,7 @@ def test_conflicts_are_reported_and_decided_again(
 
     # Decided again: nothing is written of a row that was changed since.
     pair.edit("update hq.orders set name = 'later' where id = 3")
-    mergerepl.capture(hq)
+    merge_capture(hq)
     chosen = [ids["orders", key] for key in (1, 3, 4, 5)] + [ids["items", 1]]
     planned = run("resolve", str(hq), *chosen, "--loser", "--dry-run", exit_code=1)
     assert "4 conflicts would be settled, 4 rows written. Nothing was changed (--dry-run)." in planned

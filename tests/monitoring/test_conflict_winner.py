@@ -5,6 +5,7 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
+import mergerepl
 from mergerepl import api
 from tests.faults.sessions import row
 from tests.networks import Hub
@@ -42,11 +43,17 @@ def test_the_winner_of_a_download_alone_is_its_own_version_and_stays_it(spark, h
         "2": ({"id": 2, "note": "kept"}, None),
     }
     sync = {"subscriber": hub.root("north")}
-    assert api.sync(hub.root("hq"), **sync, direction="download").sessions[0].download.conflicts == 2
+    assert (
+        mergerepl.Project.load(hub.root("hq"))
+        .sync(direction="download", **sync)
+        .sessions[0]
+        .download.conflicts
+        == 2
+    )
     assert winners(hub) == expected
     spark.sql(f"update delta.`{hub.root('hq')}/orders` set note = 'later' where id = 1")
     spark.sql(f"insert into delta.`{hub.root('hq')}/orders` values (2, 'again')")
-    api.sync(hub.root("hq"), **sync)
+    mergerepl.Project.load(hub.root("hq")).sync(**sync)
     assert winners(hub) == expected
 
 

@@ -24,10 +24,11 @@ from mergerepl.failpoints import FailpointError
 from mergerepl.merge.session.capture_replica import capture_replica
 from mergerepl.model.progress import NoProgress
 from mergerepl.model.publication import Article, SubscriberType, Tracking
-from mergerepl.model.results import CaptureResult, PendingArticle, SessionResult
+from mergerepl.model.results import CaptureResult, SessionResult
 from mergerepl.replica.replica import Replica
 from mergerepl.systables import catalog, genhistory, sessions
 from mergerepl.systables.genhistory import GenStatus
+from tests.calls import merge_history, merge_status, validated
 from tests.networks import Hub
 from tests.publish.publishing import orders
 
@@ -46,7 +47,7 @@ class Story:
         self.spark.sql(statement.replace("TABLE", f"delta.`{self.path(at)}/{table}`"))
 
     def sync(self, subscriber: str) -> SessionResult:
-        return api.sync(self.path("hq"), subscriber=self.path(subscriber)).sessions[0]
+        return mergerepl.Project.load(self.path("hq")).sync(subscriber).sessions[0]
 
     def capture(self, name: str) -> CaptureResult:
         return capture_replica(self.path(name), progress=NoProgress())
@@ -102,14 +103,14 @@ def test_status_says_who_the_replica_is(story):
         ("north", "subscriber", 2),
         ("south", "subscriber", 3),
     ):
-        status = api.status(story.path(name))
+        status = merge_status(story.path(name))
         info = Replica(story.path(name)).info()
         assert (status.replica, status.role, status.nickname) == (str(story.path(name)), role, nickname)
         assert (status.replid, status.open_sessions, status.problems) == (info.replid, (), ())
 
 
 def test_status_names_articles_with_their_triggers(story):
-    orders_, lines = api.status(story.path("hq")).articles
+    orders_, lines = merge_status(story.path("hq")).articles
     assert (orders_.article, orders_.tracking, lines.article, lines.tracking) == (
         "orders",
         "column",
@@ -122,14 +123,14 @@ def test_status_names_articles_with_their_triggers(story):
 
 
 def test_status_counts_users_commits_that_are_not_captured(story):
-    orders_, lines = api.status(story.path("south")).articles
+    orders_, lines = merge_status(story.path("south")).articles
     assert (lines.version - lines.captured_version, lines.uncaptured_commits) == (1, 1)
     # OPTIMIZE changes no rows.
     assert orders_.uncaptured_commits == 0
 
 
 def test_status_says_how_far_each_subscription_is(story):
-    status = api.status(story.path("hq"))
+    status = merge_status(story.path("hq"))
     north, south = status.subscriptions
     assert (north.subscriber, north.subscriber_type, north.priority) == (
         str(story.path("north")),
@@ -142,44 +143,46 @@ def test_status_says_how_far_each_subscription_is(story):
     assert north.last_sync_date is not None
     # What hq changed, what north sent, and what was resolved wait for south.
     assert south.unsent_generations == len(Replica(story.path("hq")).genhistory()) > 0
-    (own,) = api.status(story.path("north")).subscriptions
+    (own,) = merge_status(story.path("north")).subscriptions
     assert (own.subscriber, own.unsent_generations) == (str(story.path("north")), 0)
 
 
 def test_status_counts_conflicts(story):
-    assert api.status(story.path("hq")).conflicts == 2
-    assert api.status(story.path("north")).conflicts == 0
+    assert merge_status(story.path("hq")).conflicts == 2
+    assert merge_status(story.path("north")).conflicts == 0
 
 
 def test_status_answers_whatever_is_wrong_with_a_table(fresh):
     log = fresh.path("hq") / "orders" / "_delta_log"
     fresh.run("update TABLE set note = 'x'", "hq")
     (log / f"{head_version(log.parent):020d}.json").write_text("{")
-    (problem,) = api.status(fresh.path("hq")).problems
+    (problem,) = merge_status(fresh.path("hq")).problems
     assert "damaged" in problem
     # What waits in it nobody knows: that is not "nothing".
-    found, *_ = api.pending(fresh.path("hq"))
-    assert next(article.problem for article in found.articles if article.article == "orders") == problem
+    found = mergerepl.Replica(fresh.path("hq")).pending()
+    assert next(each.problem for each in found if each.article == "orders") == problem
     (fresh.path("hq") / "lines").rename(fresh.path("hq") / "moved")
-    status = api.status(fresh.path("hq"))
+    status = merge_status(fresh.path("hq"))
     assert len(status.problems) == 2
     assert [article.version for article in status.articles][1] == -1
 
 
 def test_what_is_no_replica_is_refused(tmp_path):
-    for ask in (api.status, api.pending, api.history, api.conflict_records):
+    replica = mergerepl.Replica(tmp_path)
+    for ask in (replica.status, replica.pending, replica.history, lambda: api.conflict_records(tmp_path)):
         with pytest.raises(ConfigurationError, match="not a replica"):
-            ask(tmp_path)
+            ask()
 
 
 def test_looking_starts_no_engine(story):
     script = f"""
 import sys
-from mergerepl import api
+from mergerepl import Replica, api
 root = {str(story.path("hq"))!r}
-api.status(root), api.pending(root), api.history(root)
+replica = Replica(root)
+replica.status(), replica.pending(), replica.history()
 api.conflict_records(root, conflict_id=api.conflict_records(root)[0].conflict_id)
-api.row(root, article="orders", key={{"id": "1"}})
+replica.row("orders", key={{"id": "1"}})
 print("pyspark" in sys.modules)
 """
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
@@ -191,13 +194,12 @@ print("pyspark" in sys.modules)
 
 def waiting(story: Story, asked: str, subscriber: str) -> dict[tuple[str, str], tuple[int, int]]:
     """Return (article, direction) -> (changes, uncaptured commits), where there are any."""
-    (found,) = (
-        each for each in api.pending(story.path(asked)) if each.subscriber == str(story.path(subscriber))
-    )
-    articles: list[PendingArticle] = [
-        each for each in found.articles if each.changes or each.uncaptured_commits
-    ]
-    return {(each.article, each.direction): (each.changes, each.uncaptured_commits) for each in articles}
+    found = mergerepl.Replica(story.path(asked)).pending()
+    return {
+        (each.article, each.direction): (each.changes, each.uncaptured_commits)
+        for each in found
+        if each.subscriber == str(story.path(subscriber)) and (each.changes or each.uncaptured_commits)
+    }
 
 
 def test_pending_counts_both_directions_from_either_end(story):
@@ -214,10 +216,10 @@ def test_pending_counts_both_directions_from_either_end(story):
 def test_pending_shows_its_own_direction_when_the_other_end_is_gone(fresh):
     fresh.run("update TABLE set note = 'x'", "north")
     fresh.path("hq").rename(fresh.hub.folder / "away")
-    (found,) = api.pending(fresh.path("north"))
-    assert {each.direction for each in found.articles} == {"upload"}
-    assert [each.uncaptured_commits for each in found.articles] == [1, 0]
-    assert f"'{fresh.path('hq')}' is out of reach" in str(found.problem)
+    *found, end = mergerepl.Replica(fresh.path("north")).pending()
+    assert {each.direction for each in found} == {"upload"}
+    assert [each.uncaptured_commits for each in found] == [1, 0]
+    assert f"'{fresh.path('hq')}' is out of reach" in str(end.problem)
     row = mergerepl.Replica(fresh.path("north")).row("orders", key={"id": "1"})
     assert ([each.nickname for each in row.replicas], row.out_of_reach) == ([2], (str(fresh.path("hq")),))
 
@@ -227,7 +229,7 @@ def test_pending_shows_its_own_direction_when_the_other_end_is_gone(fresh):
 
 def test_history_returns_a_session_with_its_articles_at_both_ends(story):
     for name in ("hq", "north"):
-        (record,) = api.history(story.path(name))
+        (record,) = merge_history(story.path(name))
         assert (record.publication, record.subscriber) == ("sales", str(story.path("north")))
         assert (record.runstatus, record.upload.inserts, record.upload.conflicts) == ("succeeded", 1, 2)
         (article,) = record.articles
@@ -238,9 +240,9 @@ def test_history_returns_a_session_with_its_articles_at_both_ends(story):
         )
         (message,) = record.messages
         assert "2 conflicts" in message
-    assert api.history(story.path("south")) == ()
-    assert api.history(story.path("hq"), subscriber=story.path("south")) == ()
-    assert len(api.history(story.path("hq"), subscriber=story.path("north"))) == 1
+    assert merge_history(story.path("south")) == ()
+    project = mergerepl.Project.load(story.path("hq"))
+    assert (project.history("south"), len(project.history("north"))) == ((), 1)
 
 
 def test_history_returns_a_session_recorded_twice_once_and_newest_first(story, replica_dir):
@@ -253,11 +255,11 @@ def test_history_returns_a_session_recorded_twice_once_and_newest_first(story, r
         rows = control.rows(table)
         again = [replace(row, **{"session_id": "later", time: later["start_time"]}) for row in rows]
         control.append(table, [*rows, *again, *again])
-    found = api.history(copied.path("hq"))
+    found = merge_history(copied.path("hq"))
     assert [record.subscriber for record in found] == [south, str(copied.path("north"))]
     assert all(len(record.messages) == 1 for record in found)
     assert found[0].articles == found[1].articles
-    assert api.history(copied.path("hq"), limit=1) == found[:1]
+    assert merge_history(copied.path("hq"), limit=1) == found[:1]
 
 
 # ---- conflicts
@@ -427,7 +429,7 @@ def test_capture_leaves_the_generation_open_and_the_next_sync_sends_it(fresh):
     assert waiting(fresh, "hq", "north") == {("orders", "upload"): (2, 0)}
     done = fresh.sync("north")
     assert (done.upload.updates, done.upload.deletes) == (1, 1)
-    assert api.validate(fresh.path("hq"), subscriber=fresh.path("north"))[str(fresh.path("north"))][0].ok
+    assert validated(fresh.path("hq"), "north")[str(fresh.path("north"))][0].ok
 
 
 def test_capture_without_changes_only_moves_the_captured_version(fresh, monkeypatch):
@@ -465,17 +467,17 @@ def interrupted_session(story: Story, point: str, monkeypatch: pytest.MonkeyPatc
 @pytest.mark.parametrize("name", ["hq", "north"])
 def test_capture_first_finishes_a_session_that_died(fresh, monkeypatch, name):
     interrupted_session(fresh, "stage.after_manifest", monkeypatch)
-    (session,) = api.status(fresh.path("hq")).open_sessions
-    assert api.status(fresh.path("north")).open_sessions == (session,)
+    (session,) = merge_status(fresh.path("hq")).open_sessions
+    assert merge_status(fresh.path("north")).open_sessions == (session,)
     fresh.run("insert into TABLE values (50, 'after', null)", name)
     # The insert came before that session's MERGE: rolling it forward captures the row, late.
     assert captured_counts(fresh.capture(name))["orders"] == (0, 0, 0)
     fresh.run("insert into TABLE values (51, 'later', null)", name)
     assert captured_counts(fresh.capture(name))["orders"] == (1, 0, 0)
     fresh.sync("north")
-    assert api.status(fresh.path("hq")).open_sessions == ()
+    assert merge_status(fresh.path("hq")).open_sessions == ()
     assert list(Path(Replica(fresh.path("north")).staging).iterdir()) == []
-    (orders_, _) = api.validate(fresh.path("hq"), subscriber=fresh.path("north"))[str(fresh.path("north"))]
+    (orders_, _) = validated(fresh.path("hq"), "north")[str(fresh.path("north"))]
     assert (orders_.ok, orders_.publisher_rows) == (True, 5)
 
 

@@ -94,8 +94,8 @@ def test_changes_of_filtered_rows_are_merged_by_their_ancestor_when_others_move_
         write(north, articles, LATE, 2)
 
     with writing_late(write_late):
-        mergerepl.sync(hq, engine=engine, long_running=True)
-    mergerepl.sync(hq, engine=engine, long_running=True)
+        mergerepl.Project.load(hq).sync(engine=engine)
+    mergerepl.Project.load(hq).sync(engine=engine)
     for article in articles:
         before, _, _, both = values_of(article)
         wanted = {MET: both, MOVED: before, LATE: both}

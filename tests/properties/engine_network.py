@@ -118,13 +118,11 @@ class EngineNetwork:
 
     def sync(self, subscriber: str, direction: str = "both") -> Any:
         """Run one session."""
-        return mergerepl.sync(
-            self.path("hub"),
-            subscriber=self.path(subscriber),
-            direction=direction,
-            long_running=True,
-            engine=next(self._engines),
-        ).sessions[0]
+        return (
+            mergerepl.Project.load(self.path("hub"))
+            .sync(Path(self.path(subscriber)).name, direction=direction, engine=next(self._engines))
+            .sessions[0]
+        )
 
     def rows(self, replica: str) -> Rows:
         """Return key -> values of one replica's table."""

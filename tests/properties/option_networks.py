@@ -247,8 +247,8 @@ class Network:
 
     def sync(self, name: str, late: Writes | None = None, *, dies_at: str | None = None) -> Any:
         def once() -> Any:
-            found = mergerepl.sync(
-                self.folder / "hq", subscriber=str(self.folder / name), engine=self.engine, long_running=True
+            found = mergerepl.Project.load(self.folder / "hq").sync(
+                Path(str(self.folder / name)).name, engine=self.engine
             )
             return found.sessions[0]
 

@@ -165,7 +165,7 @@ class PartitionEngine:
             ],
         }
         self.file.write_text(yaml.safe_dump(stated))
-        mergerepl.load(self.file).apply()
+        mergerepl.Project.load(self.file).apply()
 
     def _row(self, world: int, article: str, row: Row) -> Row:
         values = shifted(world, row)
@@ -192,7 +192,11 @@ class PartitionEngine:
 
     def sync(self, name: str, late: Iterable[tuple[int, Change]] = ()) -> Any:
         with writing_late(lambda: self.write(late)):
-            return mergerepl.sync(self.folder / "hub", subscriber=str(self.folder / name)).sessions[0]
+            return (
+                mergerepl.Project.load(self.folder / "hub")
+                .sync(Path(str(self.folder / name)).name)
+                .sessions[0]
+            )
 
     def rows(self, replica: str) -> dict[str, dict[int, Row]]:
         return {

@@ -59,7 +59,9 @@ class Tables:
             {"subscriber": f"./{model.A}", "priority": 75.0},
             {"subscriber": f"./{model.B}", "type": "client"},
         ]
-        self.project = mergerepl.load(publish(folder, "all", stated, subscriptions, publisher=model.HUB))
+        self.project = mergerepl.Project.load(
+            publish(folder, "all", stated, subscriptions, publisher=model.HUB)
+        )
 
     def rows(self, replica: str, article: str) -> dict[int, Row]:
         found = DeltaTable(str(self.folder / replica / article)).to_pyarrow_table().to_pylist()
@@ -94,7 +96,7 @@ class Tables:
 
     def session(self, name: str, direction: str = "both") -> str:
         root = self.folder / name
-        return mergerepl.sync(self.project, subscriber=root, direction=direction).sessions[0].status
+        return self.project.sync(Path(root).name, direction=direction).sessions[0].status
 
 
 def of_replicas(histories: Mapping[int, tuple[Any, ...]]) -> dict[str, dict[int, Row | None]]:

@@ -16,6 +16,7 @@ from deltalake import DeltaTable as LogTable
 from deltalake import write_deltalake
 from pyspark.sql import SparkSession
 
+import mergerepl
 from mergerepl import api, failpoints
 from mergerepl.delta.marks import CommitMark
 from mergerepl.delta.table import open_table
@@ -26,6 +27,7 @@ from mergerepl.model.results import ApplyResult, SessionResult
 from mergerepl.publish.system_tables import create_conflict_table
 from mergerepl.replica.replica import Replica
 from mergerepl.systables import catalog, genhistory
+from tests.calls import merge_capture
 from tests.networks import Hub
 from tests.publish.publishing import orders
 
@@ -63,7 +65,7 @@ def apply(hub: Hub, *, dry_run: bool = False) -> ApplyResult:
 
 
 def sync(hub: Hub, name: str) -> SessionResult:
-    return api.sync(hub.publisher, subscriber=hub.root(name)).sessions[0]
+    return mergerepl.Project.load(hub.publisher).sync(Path(hub.root(name)).name).sessions[0]
 
 
 def set_note(hub: Hub, name: str, number: int, note: str) -> None:
@@ -118,7 +120,7 @@ def test_a_new_subscriber_of_a_table_whose_columns_were_moved_keeps_its_rows_as_
     set_note(hub, "west", 1, "12.75")
     set_note(hub, "hq", 2, "from hq")
     # What is captured before the session is sent from its image.
-    api.capture(hub.root("west"))
+    merge_capture(hub.root("west"))
     for name in ("west", "north"):
         assert sync(hub, name).status == "succeeded"
     rows = [{"id": 1, "note": "12.75"}, {"id": 2, "note": "from hq"}, {"id": 3, "note": "c"}]
@@ -281,9 +283,9 @@ def test_an_unfinished_initialisation_drops_nothing_of_another_publication(
     assert apply(hub).steps == ()
     assert api.conflict_records(hub.root("north")) == before
     LogTable(str(hub.root("north") / "lines")).update(updates={"item": "'y'"})
-    assert [s.status for s in api.sync(hub.publisher, subscriber=hub.root("north")).sessions] == [
-        "succeeded"
-    ] * 2
+    assert [
+        s.status for s in mergerepl.Project.load(hub.publisher).sync(Path(hub.root("north")).name).sessions
+    ] == ["succeeded"] * 2
     assert values(hub, "hq", "lines") == {1: "y"}
     expected = {1: "hq", 2: "not sent yet", 3: "c"}
     assert values(hub, "hq") == values(hub, "north") == expected
@@ -315,7 +317,10 @@ def test_a_subscription_that_never_got_a_replica_goes_on_with_the_one_of_another
     assert len(rows) == 2
     LogTable(str(hub.root("north") / "lines")).update(updates={"item": "'y'"})
     set_note(hub, "north", 2, "from north")
-    assert {s.status for s in api.sync(hub.publisher).sessions} <= {"succeeded", "nothing_to_do"}
+    assert {s.status for s in mergerepl.Project.load(hub.publisher).sync().sessions} <= {
+        "succeeded",
+        "nothing_to_do",
+    }
     assert values(hub, "hq", "lines") == {1: "y"}
     assert values(hub, "hq")[2] == "from north"
 
@@ -405,7 +410,7 @@ def test_a_session_of_a_subscription_that_ended_blocks_nobody(
         ended = [replace(row, status=2) if name == "north" or row.replnickname == 2 else row for row in rows]
         Replica(hub.root(name)).control.replace(catalog.SUBSCRIPTIONS, ended)
     with pytest.raises(PublicationError, match="has ended"):
-        api.sync(api.Project(hub.publication))
+        api.Project(hub.publication).sync()
     shutil.move(hub.root("north") / "orders", hub.folder / "old orders")
     apply(hub)
     set_note(hub, "hq", 2, "from hq")
@@ -463,7 +468,7 @@ def test_an_additional_article_waits_for_an_interrupted_session(
 
 def test_ending_a_subscription_reports_what_was_never_uploaded(spark: SparkSession, hub: Hub) -> None:
     set_note(hub, "north", 1, "captured")
-    api.capture(hub.root("north"))
+    merge_capture(hub.root("north"))
     set_note(hub, "north", 2, "not captured")
     hub.unsubscribe("north")
     for dry_run in (True, False):

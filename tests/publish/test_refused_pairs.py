@@ -78,5 +78,5 @@ def test_a_pair_is_refused_in_its_words(tables: Path, pair: RefusedPair) -> None
     with pytest.raises(
         (mergerepl.errors.ConfigurationError, mergerepl.errors.PublicationError), match=words(pair)
     ):
-        mergerepl.load(file).apply()
+        mergerepl.Project.load(file).apply()
     assert sorted(tables.rglob("*")) == before

@@ -8,7 +8,7 @@ from delta.tables import DeltaTable
 from pyspark.sql import SparkSession
 from pyspark.sql.functions import expr
 
-from mergerepl import api
+import mergerepl
 from mergerepl.delta.layout import clustering_columns
 from mergerepl.delta.table import open_table
 from tests.networks import Hub
@@ -149,7 +149,7 @@ def test_a_table_with_a_feature_is_published_and_synchronized(
         assert feed.load(str(at)).count() == 5, name
         assert table.toDF().count() == 8
         table.update("id = 9", {"s": expr("named_struct('x', 9)")})
-    assert api.sync(hub.publisher).ok
+    assert mergerepl.Project.load(hub.publisher).sync().ok
     at_hq, at_north = (
         spark.read.format("delta").load(str(hub.root(name) / "orders")) for name in ("hq", "north")
     )

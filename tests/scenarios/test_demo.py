@@ -14,6 +14,7 @@ from mergerepl.cli.demo.flights_data import TABLES, read_sample
 from mergerepl.cli.main import main
 from mergerepl.errors import ConfigurationError, DemoError
 from mergerepl.model.results import ArticleValidation, SessionResult, SyncResult
+from tests.calls import merge_history
 from tests.commands_of_docs import run_command
 
 DAY = ((2, 8),)
@@ -68,7 +69,7 @@ class TestStory:
 
     def test_what_moved_is_what_the_sessions_recorded(self, demo):
         said = demo.table("subscriber", "direction", "inserts")
-        recorded = mergerepl.history(demo.folder / "hq")
+        recorded = merge_history(demo.folder / "hq")
         for column in ("inserts", "updates", "deletes", "conflicts"):
             counted = sum(getattr(session.upload + session.download, column) for session in recorded)
             assert sum(int(row[column]) for row in said) == counted

@@ -15,6 +15,7 @@ from deltalake import DeltaTable, write_deltalake
 
 import mergerepl
 from mergerepl.cli.demo.flights_data import TABLES, read_sample
+from tests.calls import merge_status, validated
 from tests.scenarios import flights
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow]
@@ -59,7 +60,7 @@ class Story:
         self.base = read_sample(days=DAYS)
         for name, table in self.base.items():
             write_deltalake(str(folder / "hq" / name), table)
-        self.project = mergerepl.load(write_file(folder, list(self.base)))
+        self.project = mergerepl.Project.load(write_file(folder, list(self.base)))
         self.project.apply()
         self.expected = {}
         for sample in EDITED:
@@ -70,7 +71,7 @@ class Story:
             flights.edit_by_deltalake(folder / "south" / sample.name, sample, rows, edits["south"])
         self.passes = []
         while len(self.passes) < 5 and not self.is_quiet():
-            self.passes.append(mergerepl.sync(self.project, long_running=True))
+            self.passes.append(self.project.sync())
 
     def is_quiet(self) -> bool:
         return bool(self.passes) and all(s.status == "nothing_to_do" for s in self.passes[-1].sessions)
@@ -109,7 +110,7 @@ def test_inv_01_02_two_passes_and_then_it_is_quiet(story):
         for sample in TABLES
         for path in [story.folder / site / sample.name]
     }
-    assert all(s.status == "nothing_to_do" for s in mergerepl.sync(story.project).sessions)
+    assert all(s.status == "nothing_to_do" for s in story.project.sync().sessions)
     assert {path: DeltaTable(str(path)).version() for path in versions} == versions
 
 
@@ -131,7 +132,7 @@ def test_an_article_nobody_edited_is_as_it_was(story, article, key):
 
 
 def test_inv_41_checksums_say_ok(story):
-    for articles in mergerepl.validate(story.project, level="checksum").values():
+    for articles in validated(story.project, level="checksum").values():
         assert [article.article for article in articles if not article.ok] == []
         assert {a.article: a.publisher_rows for a in articles} == {
             name: story.wanted(name).num_rows for name in story.base
@@ -140,9 +141,9 @@ def test_inv_41_checksums_say_ok(story):
 
 @pytest.mark.parametrize("sample", EDITED, ids=lambda sample: sample.name)
 def test_inv_06_the_conflicts_are_those_the_rules_count(story, sample):
-    nickname = {
-        article.article: article.nickname for article in mergerepl.status(story.folder / "hq").articles
-    }[sample.name]
+    nickname = {article.article: article.nickname for article in merge_status(story.folder / "hq").articles}[
+        sample.name
+    ]
     logged = Counter(row["conflict_type"] for row in story.conflicts() if row["tablenick"] == nickname)
     assert logged == story.expected[sample.name].conflicts
     assert sum(logged.values()) > 0

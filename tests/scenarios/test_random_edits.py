@@ -15,6 +15,7 @@ from deltalake import DeltaTable, write_deltalake
 from pyspark.sql import SparkSession
 
 import mergerepl
+from tests.calls import merge_capture
 from tests.networks import publish
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow]
@@ -134,10 +135,10 @@ class Network:
             return False
         self.steps.append(f"{kind} {site}")
         if kind == "capture":
-            mergerepl.capture(self.folder / site)
+            merge_capture(self.folder / site)
             return False
         options: dict[str, Any] = {"dry_run": True} if kind == "preview" else {"direction": kind}
-        mergerepl.sync(self.folder / "hq", subscriber=self.folder / site, long_running=True, **options)
+        mergerepl.Project.load(self.folder / "hq").sync(Path(self.folder / site).name, **options)
         return kind != "preview"
 
     def values(self, site: str) -> dict[Key, str]:
@@ -219,7 +220,7 @@ def test_inv_01_24_replicas_are_equal_after_random_edits_of_any_writer(
         }
         # North's changes reach south in the second one, and the other way round; the third has nothing to do.
         statuses = [
-            [each.status for each in mergerepl.sync(replica_dir / "hq", long_running=True).sessions]
+            [each.status for each in mergerepl.Project.load(replica_dir / "hq").sync().sessions]
             for _ in range(3)
         ]
         steps = "\n".join(network.steps)

@@ -11,6 +11,7 @@ from pyspark.sql import SparkSession
 
 import mergerepl
 from mergerepl.cli.main import main
+from tests.calls import validated
 from tests.networks import Pair
 
 pytestmark = pytest.mark.spark
@@ -182,12 +183,12 @@ def _in_one_direction(pair: Network) -> None:
     """In sessions of one direction a change waits until its own runs."""
     pair.edits("down", "north 3 3", "north 5 delete")
     for direction, at_north in (("download", {3: 3, 5: -1}), ("upload", {3: 3, 5: -1}), ("download", {5: 5})):
-        mergerepl.sync(mergerepl.load(pair.folder / "pair.yml"), direction=direction)
+        mergerepl.Project.load(pair.folder / "pair.yml").sync(direction=direction)
         assert pair.values("down")["hq"] == {1: 4, 4: 2, 5: 5, 6: -1}
         assert pair.values("down")["north"] == {1: 4, 4: 2, 6: -1, **at_north}
     assert pair.logged("down")[2:5] == [(3, 11, False), (4, 1, False), (5, 11, True)]
     assert pair.sync().status == "nothing_to_do"
-    (compared,) = mergerepl.validate(pair.folder / "hq").values()
+    (compared,) = validated(pair.folder / "hq").values()
     found = {each.article: (each.ok, each.may_differ) for each in compared if each.article in ONE_WAY}
     assert found == {"down": (True, False), "up": (True, True)}
 
@@ -203,12 +204,12 @@ def _written_after_all(pair: Network) -> None:
 @pytest.mark.slow
 def test_a_counter_is_exact_after_sessions_of_one_direction(spark: SparkSession, replica_dir: Path) -> None:
     pair = Pair(spark, replica_dir, {"counter": ARTICLES["counter"]})
-    project = mergerepl.load(pair.folder / "pair.yml")
+    project = mergerepl.Project.load(pair.folder / "pair.yml")
     expected = 10
     for number, direction in enumerate(("upload", "download", "upload", "both"), 1):
         pair.sql(f"update hq.counter set v = v + {number}")
         pair.sql(f"update north.counter set v = v + {10 * number}")
         expected += 11 * number
-        mergerepl.sync(project, direction=direction)
+        project.sync(direction=direction)
     assert pair.same_rows("counter") == [(1, expected, "as it was")]
     assert pair.sync().status == "nothing_to_do"

@@ -33,7 +33,7 @@ def test_columns_that_are_not_published_may_change(spark: SparkSession, replica_
         replica_dir, "pub", [{"name": name, "key": ["id"], "columns": ["id", "note"]} for name in CHANGES]
     )
     play_all(spark, hq)
-    mergerepl.sync(hq, long_running=True)
+    mergerepl.Project.load(hq).sync()
     assert {name: notes(spark, north / name) for name in CHANGES} == {
         name: notes(spark, hq / name) for name in CHANGES
     }

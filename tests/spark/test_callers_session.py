@@ -19,11 +19,10 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 import mergerepl
-from mergerepl import cdc, failpoints
+from mergerepl import Project, cdc, failpoints
 from mergerepl import transactional as tr
 from mergerepl.errors import MergeReplError
 from mergerepl.spark import session as engine
-from mergerepl.targets import Project
 from mergerepl.tracking.consumers import Consumer
 from mergerepl.tracking.transactions import Transaction
 from mergerepl.tracking.windows import Window
@@ -184,7 +183,7 @@ def damaged(watch: Watch) -> None:
     file.rename(kept)
     try:
         update(watch.path("north/orders"), "id = 2", note="'late'")
-        mergerepl.sync(watch.path("hq"), engine="spark")
+        mergerepl.Project.load(watch.path("hq")).sync(engine="spark")
     finally:
         kept.rename(file)
 
@@ -200,23 +199,47 @@ def at(root: str, function: Any, *arguments: Any, **options: Any) -> tuple[Call,
 at_hq = partial(at, "hq")
 
 
+def of_project(name: str, *arguments: Any, **options: Any) -> Case:
+    """Return the case of a method of the merge project."""
+    return Case(
+        f"Project.{name}",
+        lambda w: getattr(Project.load(w.path("sales.yml")), name)(*arguments, **options),
+        lambda w: getattr(Project.load(w.nowhere), name)(*arguments, **options),
+    )
+
+
+def of_replica(name: str, *arguments: Any, **options: Any) -> Case:
+    """Return the case of a method of the publisher, and one with a name that it does not know."""
+    wrong = ["none"] if arguments else []
+    return Case(
+        f"Replica.{name}",
+        lambda w: getattr(mergerepl.Replica(w.path("hq")), name)(*arguments, **options),
+        lambda w: getattr(mergerepl.Replica(w.path("hq") if wrong else w.nowhere), name)(*wrong, **options),
+    )
+
+
 MERGE = [
-    Case("load", lambda w: mergerepl.load(w.path("sales.yml")), lambda w: mergerepl.load(w.nowhere)),
     Case(
         "Project.apply",
-        lambda w: w.made["load"].apply(),
-        lambda w: mergerepl.load(w.path("missing.yml")).apply(),
+        lambda w: Project.load(w.path("sales.yml")).apply(),
+        lambda w: Project.load(w.path("missing.yml")).apply(),
     ),
-    Case("sync", lambda w: (conflict(w), mergerepl.sync(w.path("hq"), engine="spark")), damaged),
-    Case("sync", lambda w: (conflict(w), mergerepl.sync(w.path("hq"), engine="auto"))),
-    Case(
-        "capture",
-        lambda w: (conflict(w), mergerepl.capture(w.path("hq"))),
-        lambda w: mergerepl.capture(w.nowhere),
+    Case("Project.sync", lambda w: (conflict(w), Project.load(w.path("hq")).sync(engine="spark")), damaged),
+    Case("Project.sync", lambda w: (conflict(w), Project.load(w.path("hq")).sync(engine="auto"))),
+    Case("Project.rounds", lambda w: next(Project.load(w.path("hq")).rounds(interval=60.0))),
+    Case("Project.capture", lambda w: (conflict(w), Project.load(w.path("hq")).capture("north"))),
+    *(
+        of_project(name)
+        for name in ("replicas", "at", "own_roots", "status", "pending", "history", "validate")
     ),
-    Case("status", *at_hq(mergerepl.status)),
-    Case("pending", *at_hq(mergerepl.pending)),
-    Case("history", *at_hq(mergerepl.history)),
+    *(of_project(name) for name in ("cleanup", "doctor")),
+    Case("Project.reinit", None, lambda w: Project.load(w.path("hq")).reinit(all=True)),
+    Case("Project.abort", None, lambda w: Project.load(w.path("hq")).abort("none")),
+    *(of_replica(name) for name in ("capture", "status", "pending", "history")),
+    of_replica("row", "orders", key={"id": "1"}),
+    of_replica("tune", "orders"),
+    Case("Replica.resume", None, lambda w: mergerepl.Replica(w.path("hq")).resume("orders")),
+    Case("Replica.lock", lambda w: mergerepl.Replica(w.path("north")).lock().__enter__()),
     Case("conflict_records", *at_hq(mergerepl.conflict_records, with_rows=True)),
     Case("conflict_count", *at_hq(mergerepl.conflict_count)),
     Case("conflict_summary", *at_hq(mergerepl.conflict_summary)),
@@ -242,17 +265,6 @@ MERGE = [
     ),
     Case("purge_conflicts", *at_hq(mergerepl.purge_conflicts)),
     Case("retry_failed", *at_hq(mergerepl.retry_failed)),
-    Case(
-        "row",
-        lambda w: mergerepl.Replica(w.path("hq")).row("orders", key={"id": "1"}),
-        lambda w: mergerepl.Replica(w.path("hq")).row("none", key={"id": "1"}),
-    ),
-    Case(
-        "tune",
-        lambda w: mergerepl.Replica(w.path("hq")).tune(),
-        lambda w: mergerepl.Replica(w.path("hq")).tune("none"),
-    ),
-    Case("validate", *at_hq(mergerepl.validate)),
     Case(
         "lock",
         lambda w: mergerepl.lock(w.path("hq")).__enter__(),
@@ -498,8 +510,8 @@ TRANSACTIONAL = [
     ),
     Case(
         "Project.apply",
-        lambda w: mergerepl.load(w.path("feed.yml")).apply(),
-        lambda w: mergerepl.load(w.path("wrong.yml")).apply(),
+        lambda w: mergerepl.Project.load(w.path("feed.yml")).apply(),
+        lambda w: mergerepl.Project.load(w.path("wrong.yml")).apply(),
     ),
     of_distributor("capture"),
     Case(
@@ -537,8 +549,19 @@ def public_functions() -> Iterator[str]:
         for name in module.__all__:
             if isinstance(getattr(module, name), FunctionType):
                 yield f"{prefix}{name}"
-    kinds = (Project, mergerepl.ChangeTracking, Transaction, Consumer, Window, tr.Distributor, tr.Subscriber)
-    for kind in (*kinds, cdc.Database, cdc.Instance):
+    kinds = (
+        Project,
+        mergerepl.Replica,
+        mergerepl.ChangeTracking,
+        Transaction,
+        Consumer,
+        Window,
+        tr.Distributor,
+        tr.Subscriber,
+        cdc.Database,
+        cdc.Instance,
+    )
+    for kind in kinds:
         for name, member in vars(kind).items():
             if isinstance(member, FunctionType | staticmethod) and not name.startswith("_"):
                 yield f"{kind.__name__}.{name}"
@@ -635,7 +658,7 @@ def test_an_interrupt_leaves_the_callers_session(watch: Watch, monkeypatch: pyte
         call.commands.sparkSession._jvm.java.lang.Thread.sleep(5000)
 
     tr.procedure(PROCEDURE, operation="insert", call="CALL", columns=["id", "note", "qty"])(sleep)
-    mergerepl.load(watch.path("feed.yml")).apply()
+    mergerepl.Project.load(watch.path("feed.yml")).apply()
     with pytest.raises(KeyboardInterrupt):
         distributed(watch, "new")
     assert watch.changes(before) == []
@@ -646,8 +669,8 @@ def test_an_interrupt_leaves_the_callers_session(watch: Watch, monkeypatch: pyte
     monkeypatch.setattr(failpoints, "_act", interrupt)
     monkeypatch.setattr(failpoints, "_passed", {})
     monkeypatch.setenv("MERGEREPL_FAILPOINT", "publisher.after_merge=interrupt")
-    mergerepl.load(watch.path("sales.yml")).apply()
+    mergerepl.Project.load(watch.path("sales.yml")).apply()
     conflict(watch)
     with pytest.raises(KeyboardInterrupt):
-        mergerepl.sync(watch.path("hq"), engine="spark")
+        mergerepl.Project.load(watch.path("hq")).sync(engine="spark")
     assert watch.changes(before) == []

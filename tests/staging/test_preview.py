@@ -6,10 +6,12 @@ import pytest
 from deltalake import DeltaTable as LogTable
 from pyspark.sql import SparkSession
 
+import mergerepl
 from mergerepl import api
 from mergerepl.merge.session.preview import SHOWN
 from mergerepl.model.publication import Article, Tracking
 from mergerepl.model.resolvers import ResolverInfo
+from tests.calls import merge_status
 from tests.networks import Hub
 from tests.publish.publishing import orders
 
@@ -25,7 +27,7 @@ def test_the_first_conflicts_by_key_are_shown(spark: SparkSession, replica_dir: 
     hub.apply()
     for name in ("hq", "north"):
         LogTable(str(hub.root(name) / "orders")).update(updates={"note": f"'{name}'"})
-    (session,) = api.sync(hub.publisher, dry_run=True).sessions
+    (session,) = mergerepl.Project.load(hub.publisher).sync(dry_run=True).sessions
     assert [conflict.key for conflict in session.conflicts] == [{"id": str(i)} for i in range(SHOWN)]
     assert session.upload.conflicts == len(ids)
 
@@ -43,9 +45,9 @@ def test_the_row_that_a_resolver_makes_is_shown(spark: SparkSession, replica_dir
         LogTable(str(hub.root(name) / "stock")).update(
             updates={"quantity": f"quantity + {added}", "note": f"'{note}'"}
         )
-    (planned,) = api.sync(hub.publisher, dry_run=True).sessions[0].conflicts
+    (planned,) = mergerepl.Project.load(hub.publisher).sync(dry_run=True).sessions[0].conflicts
     assert planned.winning_row == {"id": "1", "quantity": "23", "note": "a"}
-    api.sync(hub.publisher)
+    mergerepl.Project.load(hub.publisher).sync()
     [done] = api.conflict_records(hub.publisher, with_rows=True)
     assert done.winning_row == {"id": 1, "quantity": 23, "note": "a"}
     assert (planned.conflict_columns, planned.made_columns) == (done.conflict_columns, done.made_columns)
@@ -63,11 +65,11 @@ def test_a_change_of_a_row_that_everybody_has_is_an_update_wherever_it_comes_by(
         hub.subscribe(name)
     hub.apply()
     hub.table("orders", {"id": [2], "note": ["b"]}, mode="append")
-    api.sync(hub.publisher)
+    mergerepl.Project.load(hub.publisher).sync()
     LogTable(str(hub.root("north") / "orders")).update(predicate="id = 2", updates={"note": "'north'"})
-    api.sync(hub.publisher, subscriber=hub.root("north"))
+    mergerepl.Project.load(hub.publisher).sync(Path(hub.root("north")).name)
     planned, done = (
-        api.sync(hub.publisher, subscriber=hub.root("south"), dry_run=dry_run).sessions[0]
+        mergerepl.Project.load(hub.publisher).sync(Path(hub.root("south")).name, dry_run=dry_run).sessions[0]
         for dry_run in (True, False)
     )
     assert planned.download == done.download
@@ -82,11 +84,11 @@ def test_a_table_that_spark_alone_writes_is_counted_and_shown(spark: SparkSessio
     hub.apply()
     LogTable(str(hub.root("north") / "orders")).alter.add_constraint({"positive": "id > 0"})
     LogTable(str(hub.root("hq") / "orders")).update(updates={"note": "'hq'"})
-    (session,) = api.sync(hub.publisher).sessions
+    (session,) = mergerepl.Project.load(hub.publisher).sync().sessions
     assert session.download.updates == 1
     assert session.fallbacks == ("table 'orders': CHECK constraints",)
-    (subscription,) = api.status(hub.root("north")).subscriptions
+    (subscription,) = merge_status(hub.root("north")).subscriptions
     assert subscription.last_sync_summary.endswith("succeeded; by Spark: table 'orders': CHECK constraints")
     LogTable(str(hub.root("north") / "orders")).update(updates={"note": "'north'"})
-    (session,) = api.sync(hub.publisher, engine="spark").sessions
+    (session,) = mergerepl.Project.load(hub.publisher).sync(engine="spark").sessions
     assert (session.upload.updates, session.fallbacks) == (1, ())

@@ -26,6 +26,7 @@ from mergerepl.replica.staged_rows import read_staged
 from mergerepl.rows import lineage_columns as lineage
 from mergerepl.spark.where_computed import passed
 from mergerepl.systables import genhistory
+from tests.calls import merge_capture
 from tests.properties.engine_network import EngineNetwork, Setting
 from tests.properties.reference import Subscriber
 from tests.staging.memory import frames_in_memory
@@ -86,7 +87,7 @@ def read_of(side: SideState) -> dict[str, Any]:
 @pytest.mark.slow
 def test_what_is_staged_from_is_what_is_committed(engine: EngineNetwork, spark: SparkSession) -> None:
     engine.write("hub", {key(0): row("captured alone")})
-    mergerepl.capture(engine.path("hub"))
+    merge_capture(engine.path("hub"))
     engine.write("hub", {key(1): row("hub"), key(2): None})
     engine.write("north", {key(9): row("north")})
     hub, north = (Replica(engine.path(name)) for name in ("hub", "north"))
@@ -132,7 +133,7 @@ def test_a_session_leaves_nothing_in_memory(engine: EngineNetwork, spark: SparkS
     engine.write("hub", {key(0): row("again"), key(7): row("new")})
     engine.write("north", {key(0): row("north"), key(1): row("updated"), key(8): row("new")})
     for preview in (True, False):
-        mergerepl.sync(engine.path("hub"), subscriber=engine.path("north"), dry_run=preview)
+        mergerepl.Project.load(engine.path("hub")).sync("north", dry_run=preview)
     engine.write("hub", {key(0): row("third")})
     spark.sql(f"insert into delta.`{engine.path('north') / 't'}` values (null, '', '', '')")
     with pytest.raises(NullKeyError):
@@ -142,13 +143,13 @@ def test_a_session_leaves_nothing_in_memory(engine: EngineNetwork, spark: SparkS
 
 def test_generations_that_nobody_knows_are_refused(engine: EngineNetwork) -> None:
     engine.write("north", {key(1): row("north")})
-    mergerepl.capture(engine.path("north"))
+    merge_capture(engine.path("north"))
     north = Replica(engine.path("north"))
     north.control.delete(genhistory.TABLE, where="changecount > 0")
     for number in (2, 3):
         engine.write("north", {key(number): row("north")})
         if number == 2:
-            mergerepl.capture(engine.path("north"))
+            merge_capture(engine.path("north"))
     with pytest.raises(StoreError, match="1 changed rows of the subscriber belong to generations"):
         engine.sync("north")
     assert engine.rows("hub")[key(1)][0] == "start"

@@ -11,6 +11,7 @@ import mergerepl
 from mergerepl import failpoints
 from mergerepl.replica.replica import Replica
 from mergerepl.tracking.errors import TrackingError, TransactionConflictError
+from tests.calls import validated
 from tests.tracking.databases import held, new_table, rows
 
 pytestmark = pytest.mark.spark
@@ -31,7 +32,7 @@ def test_both_in_one_folder(spark: SparkSession, replica_dir: Path) -> None:
     file = replica_dir / "sales.yml"
     stated = {"publication": "sales", "publisher": str(hq), "articles": [{"name": "orders", "key": ["id"]}]}
     file.write_text(yaml.safe_dump({**stated, "subscriptions": [{"subscriber": str(north)}]}))
-    mergerepl.load(file).apply()
+    mergerepl.Project.load(file).apply()
     assert DeltaTable(str(north / "orders")).schema().to_arrow().names == ["id", "note"]
     reader = tracking.consumer("sync", start="now")
     with tracking.transaction() as tx:
@@ -39,7 +40,7 @@ def test_both_in_one_folder(spark: SparkSession, replica_dir: Path) -> None:
         tx.delete("orders", where="id = 2")
         tx.insert("orders", rows((4, "tracked")))
     DeltaTable(str(north / "orders")).update({"note": "'merged'"}, predicate="id = 3")
-    session = mergerepl.sync(file).sessions[0]
+    session = mergerepl.Project.load(file).sync().sessions[0]
     assert (session.upload.updates, session.download.total) == (1, 3)
     expected = {1: "tracked", 3: "merged", 4: "tracked"}
     assert notes(hq) == notes(north) == expected
@@ -50,7 +51,7 @@ def test_both_in_one_folder(spark: SparkSession, replica_dir: Path) -> None:
     # A stamp alone is no change to merge, and what merge brought is one here.
     window = reader.enumerate()
     assert held(window) == {"inserts": {4: "tracked"}, "updates": {1: "tracked", 3: "merged"}, "deletes": [2]}
-    assert mergerepl.sync(file).sessions[0].download.total == 0
+    assert mergerepl.Project.load(file).sync().sessions[0].download.total == 0
     both_sides(tracking, mergerepl.ChangeTracking(north), file)
 
 
@@ -80,7 +81,7 @@ def both_sides(hq: mergerepl.ChangeTracking, north: mergerepl.ChangeTracking, fi
         tx.delete("orders", where="id = 3")
         tx.insert("orders", rows((20, "north"), (21, "north")))
     north.delete("orders", where="id = 21")
-    mergerepl.sync(file)
+    mergerepl.Project.load(file).sync()
     of_hq = {"inserts": {10: "hq"}, "updates": {1: "hq"}, "deletes": []}
     # The session changed the table: what came and went beside it is sent as deleted, too.
     of_north = {"inserts": {20: "north"}, "updates": {}, "deletes": [3, 21]}
@@ -91,7 +92,7 @@ def both_sides(hq: mergerepl.ChangeTracking, north: mergerepl.ChangeTracking, fi
     north.update("orders", {"note": "'loser'"}, where="id = 1")
     held_open = north.begin()
     held_open.update("orders", {"note": "'late'"}, where="id in (1, 4)")
-    mergerepl.sync(file)
+    mergerepl.Project.load(file).sync()
     with pytest.raises(TransactionConflictError):
         held_open.commit()
     won = {**nothing, "updates": {1: "winner"}}
@@ -104,17 +105,17 @@ def both_sides(hq: mergerepl.ChangeTracking, north: mergerepl.ChangeTracking, fi
         dying.setenv("MERGEREPL_FAILPOINT", "tracking.before_write=raise")
         with pytest.raises(TrackingError, match="Do not repeat"):
             dead.commit()
-    session = mergerepl.sync(file).sessions[0]
+    session = mergerepl.Project.load(file).sync().sessions[0]
     assert (session.upload.total, session.download.total) == (1, 0)
     decided = {**nothing, "updates": {4: "decided"}}
     assert seen() == [decided, nothing, decided, decided]
     # What a session gave a side, and that side changed in turn, goes back once.
     hq.update("orders", {"note": "'again'"}, where="id = 4")
-    mergerepl.sync(file)
+    mergerepl.Project.load(file).sync()
     north.update("orders", {"note": "concat(note, '!')"}, where="id = 4")
-    mergerepl.sync(file)
+    mergerepl.Project.load(file).sync()
     turned = {**nothing, "updates": {4: "again!"}}
     assert seen() == [turned, nothing, turned, turned]
-    assert mergerepl.sync(file).sessions[0].download.total == 0
-    (compared,) = next(iter(mergerepl.validate(file).values()))
+    assert mergerepl.Project.load(file).sync().sessions[0].download.total == 0
+    (compared,) = next(iter(validated(file).values()))
     assert compared.ok

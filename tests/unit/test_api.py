@@ -8,7 +8,6 @@ from typing import Any
 import pytest
 
 import mergerepl
-from mergerepl import api
 from mergerepl.errors import ConfigurationError, LeaseError, MergeReplError, StoreError
 from mergerepl.model.publication import Article, Publication, Subscription
 from mergerepl.model.results import PhaseCounts, SessionResult
@@ -22,29 +21,22 @@ def lock(root: str | Path) -> None:
 
 
 ROOTS: dict[str, Any] = {
-    "status": mergerepl.status,
-    "pending": mergerepl.pending,
-    "history": mergerepl.history,
-    "history of a subscriber": lambda root: mergerepl.history(".", subscriber=root),
+    "Replica": mergerepl.Replica,
     "conflict_records": mergerepl.conflict_records,
     "conflict_count": mergerepl.conflict_count,
     "conflicts": lambda root: mergerepl.conflicts(root, article="orders"),
-    "row": lambda root: mergerepl.Replica(root).row("orders", key={"id": "1"}),
-    "capture": mergerepl.capture,
-    "tune": lambda root: mergerepl.Replica(root).tune(),
-    "validate": mergerepl.validate,
-    "sync": mergerepl.sync,
-    "sync of a subscriber": lambda root: mergerepl.sync(project("/x", "/y"), subscriber=root),
-    "sync of a project": lambda root: mergerepl.sync(project(root, root)),
+    "Project.load": mergerepl.Project.load,
+    "a name": lambda root: mergerepl.Project.load(".").at(str(root)),
+    "sync of a project": lambda root: project(root, root).sync(),
     "apply of a project": lambda root: project(root, root).apply(),
-    "load": mergerepl.load,
     "lock": lock,
 }
 
 
-def project(publisher: str | Path, subscriber: str | Path) -> api.Project:
+def project(publisher: str | Path, *subscribers: str | Path) -> mergerepl.Project:
     articles = (Article("orders", "orders", ("id",)),)
-    return api.Project(Publication("sales", str(publisher), articles, (Subscription(str(subscriber)),)))
+    subscriptions = tuple(Subscription(str(each)) for each in subscribers)
+    return mergerepl.Project(Publication("sales", str(publisher), articles, subscriptions))
 
 
 @pytest.mark.parametrize("root", [SECRET, Path(SECRET)], ids=["text", "path"])
@@ -66,12 +58,12 @@ def test_no_credentials_of_a_root_are_shown(ask: Any, root: str | Path) -> None:
 )
 def test_an_option_that_would_mean_something_else_is_refused(options: Any, says: str) -> None:
     with pytest.raises(ConfigurationError, match=says):
-        mergerepl.sync("nowhere", **options)
+        project("/x", "/y").sync(**options)
 
 
 def test_a_level_that_would_mean_another_is_refused() -> None:
     with pytest.raises(ConfigurationError, match="rowcount, checksum"):
-        mergerepl.validate("nowhere", level="rows")  # type: ignore[arg-type]
+        project("/x", "/y").validate(level="rows")  # type: ignore[arg-type]
 
 
 def test_a_command_refuses_a_validated_dry_run(hq: Path) -> None:
@@ -98,8 +90,7 @@ def test_one_of_several_sessions_that_raises_keeps_what_was_done(
     monkeypatch.setattr("mergerepl.sessions.time.monotonic", lambda: next(clock))
     monkeypatch.setattr("mergerepl.sessions._session", work if raises == "session" else lambda *_: done)
     monkeypatch.setattr("mergerepl.monitoring.validate.validate_subscription", work)
-    projects = [project(tmp_path / "hq", tmp_path / name) for name in ("north", "south")]
-    result = mergerepl.sync(projects, validate="rowcount")
+    result = project(tmp_path / "hq", tmp_path / "north", tmp_path / "south").sync(validate="rowcount")
     assert not result.ok
     for session in result.sessions:
         assert (session.is_failed, session.reason, session.is_transient) == (

@@ -9,13 +9,14 @@ import pyarrow as pa
 import pytest
 from deltalake import write_deltalake
 
-from mergerepl import api
+from mergerepl import Project, api
 from mergerepl.errors import ConfigurationError
 from mergerepl.model.conflicts import ConflictFilter, ConflictStatus
 from mergerepl.replica.replica import Replica
+from mergerepl.sessions import merge_targets
 from mergerepl.systables import catalog, conflict_resolutions, conflicts_info, sessions
 from mergerepl.systables.sessions import SessionRow
-from mergerepl.targets import targets_of
+from tests.calls import merge_history
 from tests.networks import make_replica, subscription_row
 
 
@@ -27,14 +28,11 @@ def hq(tmp_path: Path) -> Replica:
 
 
 @pytest.mark.parametrize("asked", ["hq", "north"])
-@pytest.mark.parametrize("name", ["west", "hq"])
-def test_a_publisher_is_no_subscriber(hq: Replica, asked: str, name: str) -> None:
-    folder = Path(hq.root.parent)
-    with pytest.raises(
-        ConfigurationError, match=rf"no subscriber '{folder}/{name}'\. Known: {folder}/north\. "
-    ):
-        api.history(folder / asked, subscriber=folder / name)
-    assert api.history(folder / asked, subscriber=folder / "north") == ()
+def test_only_names_of_the_place_are_known(hq: Replica, asked: str) -> None:
+    project = Project.load(hq.root.parent / asked)
+    with pytest.raises(ConfigurationError, match=r"no replica 'west' here\. Known: hq, north\."):
+        project.history("west")
+    assert project.history("north") == project.history("hq") == ()
 
 
 @pytest.mark.parametrize("asked", ["hq", "north"])
@@ -50,9 +48,8 @@ def test_a_moved_subscriber_keeps_its_history(hq: Replica, asked: str) -> None:
         for name, subid, root in ran
     ]
     Replica(folder / asked).control.replace(sessions.SESSIONS, rows)
-    found = api.history(folder / asked, subscriber=folder / "north")
-    assert {each.session_id for each in found} == {"moved", "ended"}
-    assert [each.session_id for each in api.history(folder / asked, subscriber=folder / "old")] == ["moved"]
+    expected = {"moved", "ended"} if asked == "hq" else {"moved", "ended", "another"}
+    assert {each.id for each in Project.load(folder / asked).history("north")} == expected
 
 
 @pytest.mark.parametrize("asked", ["hq", "north"])
@@ -65,10 +62,9 @@ def test_a_subscriber_is_known_by_the_link_that_it_left_behind(hq: Replica, aske
     Replica(folder / asked).control.replace(sessions.SESSIONS, [ran])
     (folder / "north").rename(folder / "elsewhere")
     (folder / "north").symlink_to(folder / "elsewhere")
-    for name in ("north", "elsewhere"):
-        found = api.history(folder / asked, subscriber=folder / name)
-        assert [each.session_id for each in found] == ["ran"]
-        assert [Path(item.subscriber) for item in targets_of(hq.root, folder / name)] == [folder / "north"]
+    place, name = ("hq", "north") if asked == "hq" else ("elsewhere", "elsewhere")
+    assert [each.id for each in Project.load(folder / place).history(name)] == ["ran"]
+    assert [Path(each.subscriber) for each in merge_targets([hq.root])] == [folder / "north"]
 
 
 def write_conflicts(hq: Replica) -> None:
@@ -127,7 +123,7 @@ def test_a_conflict_that_both_ends_log_is_settled_at_both(
 
 
 @pytest.mark.parametrize("limit", [-1, 2**62, 10**20])
-@pytest.mark.parametrize("looks", [api.history, api.conflict_records])
+@pytest.mark.parametrize("looks", [merge_history, api.conflict_records])
 def test_a_limit_out_of_range_is_no_damaged_table(
     hq: Replica, looks: Callable[..., object], limit: int
 ) -> None:
@@ -139,4 +135,4 @@ def test_the_ends_of_the_range_are_limits(hq: Replica) -> None:
     write_conflicts(hq)
     assert len(api.conflict_records(hq.root, limit=10**9)) == 2
     assert api.conflict_records(hq.root, limit=0) == ()
-    assert api.history(hq.root, limit=10**9) == api.history(hq.root, limit=0) == ()
+    assert merge_history(hq.root, limit=10**9) == merge_history(hq.root, limit=0) == ()

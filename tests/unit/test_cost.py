@@ -17,6 +17,7 @@ from mergerepl.model.article import PublishedArticle
 from mergerepl.monitoring.cost import Cost, cost, update_cost
 from mergerepl.store.lease import lease
 from mergerepl.systables.catalog import ARTICLES
+from tests.calls import merge_status
 from tests.networks import Network, commit
 
 MIB = 1024**2
@@ -206,10 +207,10 @@ def test_bounds_that_no_merge_reads_are_not_missed(tmp_path: Path) -> None:
     network = Network(tmp_path)
     table = network.root("hq") / "orders"
     commit(table, {"add": {**added(1, 200 * MIB, bounds=False)["add"], "dataChange": False}})
-    (orders,) = mergerepl.status(network.root("hq")).articles
+    (orders,) = merge_status(network.root("hq")).articles
     assert "1 of 2 files do not state bounds of its key" in orders.cost
     network.edit("hq", ARTICLES, rowguid_column="id")
-    (orders,) = mergerepl.status(network.root("hq")).articles
+    (orders,) = merge_status(network.root("hq")).articles
     assert orders.cost == ""
     assert mergerepl.Replica(network.root("hq")).tune(dry_run=True).articles[0].status == "fine"
 
@@ -245,12 +246,12 @@ def dear(network: Network) -> Path:
 
 def test_status_says_what_is_dear(tmp_path: Path) -> None:
     network = Network(tmp_path)
-    assert [each.cost for each in mergerepl.status(network.root("hq")).articles] == [""]
+    assert [each.cost for each in merge_status(network.root("hq")).articles] == [""]
     dear(network)
-    (orders,) = mergerepl.status(network.root("hq")).articles
+    (orders,) = merge_status(network.root("hq")).articles
     assert orders.cost.startswith("files of up to 300 MiB: ")
     assert f"`mergerepl tune {network.root('hq')} orders`" in orders.cost
-    assert [each.cost for each in mergerepl.status(network.root("north")).articles] == [""]
+    assert [each.cost for each in merge_status(network.root("north")).articles] == [""]
 
 
 def test_a_dry_run_says_what_would_be_written_and_a_fine_table_is_left_alone(tmp_path: Path) -> None:

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 import mergerepl
-from mergerepl.model import conflicts, publication, results, tracking
+from mergerepl.model import conflicts, listing, publication, results, tasks, tracking
 
 PAGE = (Path(__file__).parents[2] / "docs" / "python.md").read_text(encoding="utf-8")
 SECTIONS = dict(re.findall(r"^### (\w+)\n(.*?)(?=^##|\Z)", PAGE, re.MULTILINE | re.DOTALL))
@@ -29,7 +29,14 @@ def stated(name: str) -> Any:
     code = inspect.getmodule(getattr(mergerepl, name))
     is_text = getattr(code, "annotations", None) is __future__.annotations
     flags = __future__.annotations.compiler_flag if is_text else 0
-    known = {**vars(publication), **vars(results), **vars(tracking), **vars(conflicts)}
+    known = {
+        **vars(publication),
+        **vars(results),
+        **vars(tracking),
+        **vars(conflicts),
+        **vars(tasks),
+        **vars(listing),
+    }
     known |= {
         "dataclass": dataclass,
         "field": field,

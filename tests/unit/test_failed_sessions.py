@@ -9,10 +9,10 @@ from click.testing import CliRunner
 from deltalake import DeltaTable
 
 import mergerepl
-from mergerepl import api
 from mergerepl.cli.main import main
 from mergerepl.errors import LeaseError, MergeReplError, OutOfReachError
 from mergerepl.store.lease import lease
+from tests.calls import merge_history, merge_status
 from tests.networks import Network
 
 
@@ -24,7 +24,7 @@ def hq(tmp_path: Path) -> Path:
 
 def last(root: Path) -> tuple[str, str]:
     """Return how the last session ended by `status`, and its reason."""
-    found = next(each for each in api.status(root).subscriptions if not each.subscriber.endswith("south"))
+    found = next(each for each in merge_status(root).subscriptions if not each.subscriber.endswith("south"))
     return found.last_sync_status, found.last_sync_summary
 
 
@@ -38,12 +38,12 @@ def test_a_session_that_failed_is_recorded_at_both_ends(hq: Path) -> None:
     north = hq.parent / "north"
     shutil.rmtree(north / "orders")
     with pytest.raises(MergeReplError, match="orders") as failed:
-        mergerepl.sync(hq, subscriber=hq.parent / "north")
+        mergerepl.Project.load(hq).sync("north")
     for root in (hq, north):
         assert last(root) == ("failed", failed.value.message)
-        (record,) = api.history(root)
+        (record,) = merge_history(root)
         assert (record.runstatus, record.messages) == ("failed", (failed.value.message,))
-        assert any("failed: " in each for each in api.status(root).problems)
+        assert any("failed: " in each for each in merge_status(root).problems)
 
 
 @pytest.mark.parametrize(("asked", "gone"), [("hq", "north"), ("north", "hq")])
@@ -57,7 +57,7 @@ def test_an_end_that_cannot_be_reached_is_a_failed_session_at_the_other(
         other.mkdir()
     for _ in range(2):
         with pytest.raises(OutOfReachError):
-            mergerepl.sync(root, subscriber=north)
+            mergerepl.Project.load(root).sync(Path(north).name)
     found = as_json("status", str(root))["subscriptions"][0]
     assert (found["last_sync_status"], found["last_sync_date"] is None) == ("failed", False)
     assert f"'{other}' is out of reach" in found["last_sync_summary"]
@@ -69,16 +69,16 @@ def test_an_end_that_cannot_be_reached_is_a_failed_session_at_the_other(
     if is_mounted:
         other.rmdir()
     other.with_name("aside").rename(other)
-    assert mergerepl.sync(root, subscriber=north).ok
+    assert mergerepl.Project.load(root).sync(Path(north).name).ok
     assert last(root) == ("succeeded", "nothing to do")
-    assert [each.runstatus for each in api.history(root)] == ["failed"]
-    assert api.status(root).problems == ()
+    assert [each.runstatus for each in merge_history(root)] == ["failed"]
+    assert merge_status(root).problems == ()
 
 
 def test_a_replica_that_another_agent_holds_has_not_failed(hq: Path) -> None:
     with lease(hq, purpose="test"), pytest.raises(LeaseError):
-        mergerepl.sync(hq, subscriber=hq.parent / "north")
-    assert api.history(hq) == ()
+        mergerepl.Project.load(hq).sync("north")
+    assert merge_history(hq) == ()
     assert last(hq)[0] == "waiting"
 
 
@@ -87,6 +87,6 @@ def test_a_dry_run_records_nothing(hq: Path) -> None:
     table = hq / "_mergerepl" / "sysmergesubscriptions"
     before = DeltaTable(str(table)).version()
     with pytest.raises(OutOfReachError):
-        mergerepl.sync(hq, subscriber=hq.parent / "north", dry_run=True)
+        mergerepl.Project.load(hq).sync("north", dry_run=True)
     assert DeltaTable(str(table)).version() == before
-    assert api.history(hq) == ()
+    assert merge_history(hq) == ()

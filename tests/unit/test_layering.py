@@ -66,7 +66,7 @@ FEATURES = {
 }
 
 # Values that every room knows.
-ANYWHERE = {"mergerepl.store.location"}
+ANYWHERE = {"mergerepl.model.listing", "mergerepl.model.renamed", "mergerepl.store.location"}
 
 MAY_IMPORT: dict[str, set[str]] = {
     "mergerepl.store.location": {"mergerepl.errors"},
@@ -79,17 +79,15 @@ MAY_IMPORT: dict[str, set[str]] = {
     # To let a test end the JVM, too.
     "mergerepl.failpoints": {"mergerepl.spark"},
     "mergerepl.model": {"mergerepl.errors"},
+    # Rows become tables of the libraries that a notebook has.
+    "mergerepl.model.listing": set(),
+    "mergerepl.model.renamed": set(),
     "mergerepl.systables": {"mergerepl.model", "mergerepl.errors"},
     "mergerepl.changes": {"mergerepl.model", "mergerepl.systables"},
     "mergerepl.roots": {"mergerepl.errors"},
     "mergerepl.settings": {"mergerepl.errors"},
     # Of the model, the public names that are gone.
-    "mergerepl.spark": {
-        "mergerepl.changes",
-        "mergerepl.errors",
-        "mergerepl.model.renamed",
-        "mergerepl.settings",
-    },
+    "mergerepl.spark": {"mergerepl.changes", "mergerepl.errors", "mergerepl.settings"},
     "mergerepl.rows": {
         "mergerepl.delta",
         "mergerepl.spark",
@@ -203,22 +201,41 @@ MAY_IMPORT: dict[str, set[str]] = {
         "mergerepl.publish.steps",
     },
     # The public objects of a place: what is there, and one method for each task.
-    "mergerepl.places": {"mergerepl.config", "mergerepl.errors", "mergerepl.roots", "mergerepl.settings"},
+    "mergerepl.places": {
+        "mergerepl.config",
+        "mergerepl.errors",
+        "mergerepl.model",
+        "mergerepl.roots",
+        "mergerepl.settings",
+    },
     "mergerepl.calls": {"mergerepl.errors", "mergerepl.spark.callers", "mergerepl.store"},
     "mergerepl.sessions": BASE
     | FEATURES
     | {"mergerepl.calls", "mergerepl.merge.session", "mergerepl.places", "mergerepl.transactional"},
-    "mergerepl.products": {"mergerepl.places", "mergerepl.sessions", "mergerepl.transactional"},
+    # One module for each product: its tasks in the form of all.
+    "mergerepl.products": BASE
+    | FEATURES
+    | {
+        "mergerepl.calls",
+        "mergerepl.cdc",
+        "mergerepl.logreader",
+        "mergerepl.merge.session",
+        "mergerepl.monitoring.doctor",
+        "mergerepl.places",
+        "mergerepl.sessions",
+        "mergerepl.tracking",
+        "mergerepl.transactional",
+    },
     "mergerepl.replicas": BASE
     | FEATURES
-    | {"mergerepl.calls", "mergerepl.monitoring.tune", "mergerepl.sessions"},
+    | {"mergerepl.calls", "mergerepl.monitoring.tune", "mergerepl.products", "mergerepl.sessions"},
     "mergerepl.project": BASE
     | FEATURES
     | {
         "mergerepl.calls",
         "mergerepl.cdc",
+        "mergerepl.monitoring.doctor",
         "mergerepl.tracking",
-        "mergerepl.tracking.sweep",
         "mergerepl.config",
         "mergerepl.merge.session",
         "mergerepl.new_project",
@@ -254,6 +271,8 @@ MAY_IMPORT: dict[str, set[str]] = {
         "mergerepl.cdc",
         "mergerepl.conflict_tools.html_page",
         "mergerepl.merge.session",
+        "mergerepl.places",
+        "mergerepl.products",
         "mergerepl.project",
         "mergerepl.replicas",
         "mergerepl.sessions",
@@ -295,6 +314,7 @@ MUST_NOT_IMPORT: dict[str, set[str]] = {
     "mergerepl": DATA | FOR_PEOPLE,
     "mergerepl.errors": DATA | FOR_PEOPLE,
     "mergerepl.model": DATA | FOR_PEOPLE,
+    "mergerepl.model.listing": SPARK | FOR_PEOPLE,
     "mergerepl.roots": DATA | FOR_PEOPLE,
     "mergerepl.settings": DATA | FOR_PEOPLE,
     "mergerepl.config": DATA | FOR_PEOPLE,

@@ -11,7 +11,7 @@ import pyarrow as pa
 import pytest
 from deltalake import write_deltalake
 
-from mergerepl import api
+import mergerepl
 from mergerepl.errors import ConfigurationError, PublicationError
 from mergerepl.merge.session.merge_session import SessionRequest
 from mergerepl.model.results import SessionResult
@@ -182,7 +182,7 @@ def test_a_session_that_waited_notes_the_articles_there_are_by_then(pair, monkey
 
     # Waiting for a lease alone is simulated: meanwhile another process applies a file.
     monkeypatch.setattr("mergerepl.merge.session.merge_session.merge_session", wait)
-    (session,) = api.sync(pair[0].root).sessions
+    (session,) = mergerepl.Project.load(pair[0].root).sync().sessions
     assert session.status == "nothing_to_do"
     assert quiet(pair)
     assert noted_subscriptions(pair[0].root) == [

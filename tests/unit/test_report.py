@@ -15,7 +15,7 @@ from mergerepl.cli.report import merge
 from mergerepl.cli.report.output import Output, dumps, jsonable
 from mergerepl.cli.report.progress import LineProgress, LiveProgress, NoProgress, open_progress
 from mergerepl.cli.report.table import Table, listing_or, printable
-from mergerepl.model import results
+from mergerepl.model import results, tasks
 from mergerepl.model.cdc import JobEvent
 from mergerepl.model.results import ArticleCounts, PhaseCounts, SessionResult, SyncResult
 from mergerepl.model.words import CONFLICT_NAMES, conflict_name, text_of
@@ -52,11 +52,9 @@ def said(method: str, *arguments, **options):
     return json.loads(report(method, *arguments, out=io.StringIO(), is_for_programs=True, **options))
 
 
-STATUS = results.ReplicaStatus(
-    replica="/data/hq",
+STATE = results.ReplicaStatus(
     replid="guid",
     nickname=1,
-    role="publisher",
     articles=(
         results.ArticleStatus(
             "sales",
@@ -79,6 +77,9 @@ STATUS = results.ReplicaStatus(
     ),
     conflicts=1,
     open_sessions=("s1",),
+)
+STATUS = tasks.Status(
+    "merge", "/data/hq", "publisher", (tasks.StatusWarning("orders", "critical", "gone"),), STATE
 )
 ROW = results.RowInfo(
     "sales",
@@ -116,9 +117,21 @@ CONFLICT = results.ConflictRecord(
 SESSION = results.SessionRecord(
     "s1", "sales", "/data/north", NOW, NOW, 1.25, "succeeded", SOME, PhaseCounts(), (), ("late changes: 2",)
 )
-PENDING = results.PendingSubscription(
-    "sales", "/data/north", (results.PendingArticle("orders", "upload", 1, 12, 3),)
+RUN = tasks.Run(
+    "merge",
+    "session",
+    "s1",
+    "/data/hq",
+    "sales",
+    "/data/north",
+    NOW,
+    1.25,
+    "succeeded",
+    3,
+    "late changes: 2",
+    SESSION,
 )
+PENDING = tasks.Pending("merge", "sales", "/data/north", "orders", "upload", 12, 1, 3)
 CAPTURED = JobEvent(
     datetime(2026, 3, 1, 12, tzinfo=UTC), "./shop", "capture", "transactions 3, change rows 4."
 )
@@ -128,7 +141,7 @@ EVERYTHING = [
     ("captured", results.CaptureResult("/data/hq", (results.ArticleCapture("orders", 1, 2, 3, 4, 4),))),
     ("status", STATUS),
     ("pending", "/data/hq", [PENDING]),
-    ("history", "/data/hq", [SESSION]),
+    ("history", "/data/hq", [RUN]),
     ("conflict_list", "/data/hq", [CONFLICT]),
     ("conflict_rows", "/data/hq", [CONFLICT]),
     ("row", ROW),
@@ -138,8 +151,10 @@ EVERYTHING = [
 
 
 def test_status_says_what_is_dear():
-    (orders,) = STATUS.articles
-    dear = replace(STATUS, articles=(replace(orders, cost="files of up to 300 MiB."),))
+    (orders,) = STATE.articles
+    dear = replace(
+        STATUS, details=replace(STATE, articles=(replace(orders, cost="files of up to 300 MiB."),))
+    )
     assert "Cost of orders: files of up to 300 MiB.\n" in text("status", dear)
     assert "Cost" not in text("status", STATUS)
     assert said("status", dear)["articles"][0]["cost"] == "files of up to 300 MiB."
@@ -298,19 +313,22 @@ def test_validation_names_an_article_that_a_side_lacks():
 
 
 def test_a_table_that_cannot_be_read_is_not_said_to_have_nothing_pending():
-    unknown = results.PendingArticle("orders", "upload", 0, 0, 0, "'orders' is damaged.")
     waiting = [
-        results.PendingSubscription("sales", f"/data/{name}", (unknown,)) for name in ("north", "south")
+        tasks.Pending("merge", "sales", f"/data/{name}", "orders", "upload", problem="'orders' is damaged.")
+        for name in ("north", "south")
     ]
     assert text("pending", "/data/hq", waiting) == "Problem: 'orders' is damaged.\n"
     assert (
-        said("pending", "/data/hq", waiting)["subscriptions"][0]["articles"][0]["problem"] == unknown.problem
+        said("pending", "/data/hq", waiting)["subscriptions"][0]["articles"][0]["problem"]
+        == "'orders' is damaged."
     )
     assert text("pending", "/data/hq", []) == "/data/hq: nothing is pending.\n"
 
 
 def test_an_end_that_is_out_of_reach_is_not_said_to_have_nothing():
-    gone = results.PendingSubscription("sales", "/data/north", (), "'/data/north' is out of reach.")
+    gone = tasks.Pending(
+        "merge", "sales", "/data/north", "", "upload", problem="'/data/north' is out of reach."
+    )
     assert text("pending", "/data/hq", [gone]) == "Problem: '/data/north' is out of reach.\n"
     assert said("pending", "/data/hq", [gone])["subscriptions"][0]["problem"] == gone.problem
     row = replace(ROW, out_of_reach=("/data/south",))

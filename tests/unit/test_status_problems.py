@@ -9,11 +9,12 @@ import pyarrow as pa
 import pytest
 from deltalake import DeltaTable, write_deltalake
 
-from mergerepl import api
+import mergerepl
 from mergerepl.delta.log import commit_text, head_version
 from mergerepl.monitoring.parties import members
 from mergerepl.replica.replica import Replica
 from mergerepl.systables import replinfo
+from tests.calls import merge_status
 from tests.networks import make_replica, subscription_row
 from triggers import errors
 
@@ -37,24 +38,26 @@ def note_captured(replica: Replica) -> None:
 
 
 def problems(replica: Replica) -> list[str]:
-    return [text for text in api.status(replica.root).problems if "'orders'" in text]
+    return [text for text in merge_status(replica.root).problems if "'orders'" in text]
 
 
 def pending_problems(replica: Replica) -> set[str]:
-    (found,) = api.pending(replica.root)
-    return {problem for each in found.articles if (problem := each.problem)}
+    return {
+        each.problem for each in mergerepl.Replica(replica.root).pending() if each.article and each.problem
+    }
 
 
 def test_pending_names_the_end_that_is_out_of_reach(hq: Replica) -> None:
-    (found,) = api.pending(hq.root)
-    assert found.problem is not None
-    assert f"'{hq.root.parent / 'north'}' is out of reach" in found.problem
-    other = make_replica(hq.root.parent / "north", 2, subscription_row(hq.root, "replica-1", 1))
-    (found,) = api.pending(hq.root)
-    assert found.problem is None
+    north = hq.root.parent / "north"
+
+    def ends(at: Replica) -> list[str | None]:
+        return [each.problem for each in mergerepl.Replica(at.root).pending() if not each.article]
+
+    assert f"'{north}' is out of reach" in str(ends(hq))
+    other = make_replica(north, 2, subscription_row(hq.root, "replica-1", 1))
+    assert ends(hq) == []
     shutil.rmtree(hq.root)
-    (found,) = api.pending(other.root)
-    assert f"'{hq.root}' is out of reach" in str(found.problem)
+    assert f"'{hq.root}' is out of reach" in str(ends(other))
 
 
 def test_what_is_lost_names_a_way_on_that_each_end_has() -> None:
@@ -152,7 +155,7 @@ def test_a_table_created_again_at_its_captured_version_is_a_problem(hq: Replica)
     shutil.rmtree(table)
     write_deltalake(str(table), pa.table({"id": [1, 2]}), configuration={FEED: "true"})
     DeltaTable(str(table)).alter.set_table_properties({FEED: "true"})
-    (problem,) = [text for text in api.status(hq.root).problems if str(table) in text]
+    (problem,) = [text for text in merge_status(hq.root).problems if str(table) in text]
     assert "another commit than the one captured" in problem
 
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from mergerepl import api
+import mergerepl
 from mergerepl.config import project_file as config
 from mergerepl.errors import ConfigurationError
 from mergerepl.transactional.article_procedures import Shape, batch_script, batch_text, procedure_text
@@ -363,4 +363,4 @@ def test_what_a_one_way_session_has_not_is_refused(tmp_path, options: dict[str, 
     (tmp_path / "hq").mkdir()
     (tmp_path / "feed.yml").write_text(FILE)
     with pytest.raises(ConfigurationError, match=rf"goes one way: leave out {named}\."):
-        api.sync(tmp_path / "feed.yml", **options)
+        mergerepl.Project.load(tmp_path / "feed.yml").sync(**options)

@@ -8,11 +8,13 @@ import pytest
 from deltalake import DeltaTable, Field, write_deltalake
 from deltalake.schema import PrimitiveType
 
+import mergerepl
 from mergerepl import api
 from mergerepl.errors import ConfigurationError
 from mergerepl.model.publication import Article, Publication, Subscription
 from mergerepl.monitoring.quiet import nothing_to_do
 from mergerepl.systables import catalog
+from tests.calls import validated
 from tests.networks import article_row, make_replica, publication_row, subscription_row
 
 
@@ -23,9 +25,9 @@ def test_an_article_that_one_side_lacks_is_different(tmp_path: Path, side: int, 
         make_replica(hq, 1, subscription_row(north, "replica-2", 2)),
         make_replica(north, 2, subscription_row(hq, "replica-1", 1)),
     )
-    assert [article.ok for article in api.validate(hq, level="rowcount")[str(north)]] == [True]
+    assert [article.ok for article in validated(hq, level="rowcount")[str(north)]] == [True]
     pair[side].control.replace(catalog.ARTICLES, [])
-    (orders,) = api.validate(hq, level="rowcount")[str(north)]
+    (orders,) = validated(hq, level="rowcount")[str(north)]
     assert (orders.article, orders.ok, orders.missing_at) == ("orders", False, name)
     rows = (0, 2) if name == "publisher" else (2, 0)
     assert (orders.publisher_rows, orders.subscriber_rows, orders.differing_rows) == (*rows, 2)
@@ -66,7 +68,7 @@ def test_an_article_that_cannot_be_compared_has_the_error_beside_those_that_can(
         replica.control.replace(catalog.ARTICLES, [people, orders])
         if root.name != side:
             write_deltalake(str(root / "people"), pa.table({"id": [1]}))
-    orders, people = api.validate(hq, level="rowcount")[str(north)]
+    orders, people = validated(hq, level="rowcount")[str(north)]
     assert (people.article, people.ok, orders.article, orders.ok) == ("people", False, "orders", True)
     assert str(tmp_path / side / "people") in str(people.error)
 
@@ -78,19 +80,19 @@ def stated(hq: Path, name: str) -> api.Project:
 
 def test_only_the_publication_that_is_asked_for_is_compared(two_publications: Path):
     hq, north = two_publications, str(two_publications.parent / "north")
-    (sales,) = api.validate(stated(hq, "sales"), level="rowcount")[north]
-    (staff,) = api.validate(stated(hq, "staff"), level="rowcount")[north]
+    (sales,) = validated(stated(hq, "sales"), level="rowcount")[north]
+    (staff,) = validated(stated(hq, "staff"), level="rowcount")[north]
     assert [(each.publication, each.ok) for each in (sales, staff)] == [("sales", True), ("staff", False)]
-    assert api.validate(hq, level="rowcount")[north] == (sales, staff)
+    assert validated(hq, level="rowcount")[north] == (sales, staff)
     with pytest.raises(ConfigurationError, match="no active subscription to publication 'other'"):
-        api.validate(stated(hq, "other"), level="rowcount")
+        validated(stated(hq, "other"), level="rowcount")
 
 
 def test_a_session_is_validated_by_its_publication(two_publications: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(
         "mergerepl.sessions._session", lambda item, *_: nothing_to_do(item.subscriber, item.publication)
     )
-    result = api.sync(two_publications, validate="rowcount")
+    result = mergerepl.Project.load(two_publications).sync(validate="rowcount")
     found = [
         [(each.publication, each.ok) for each in session.validation or ()] for session in result.sessions
     ]
@@ -104,7 +106,7 @@ def test_columns_that_every_sync_refuses_are_not_equal(tmp_path: Path, side: int
     make_replica(north, 2, subscription_row(hq, "replica-1", 1))
     table = DeltaTable(str((hq, north)[side] / "orders"))
     table.alter.add_columns([Field("note", PrimitiveType("string"))])
-    (orders,) = api.validate(hq, level="rowcount")[str(north)]
+    (orders,) = validated(hq, level="rowcount")[str(north)]
     assert (orders.ok, orders.is_transient) == (False, False)
     assert (orders.publisher_rows, orders.subscriber_rows, orders.differing_rows) == (2, 2, 0)
     assert "column 'note' was added" in str(orders.error)

@@ -192,7 +192,7 @@ def _show_conflicts(sites: Sites, emit: Emit) -> None:
     hq = sites.root(HQ)
     info = DeltaTable(str(hq / FOLDER / conflicts_info.NAME)).to_pyarrow_table().to_pylist()
     logged = {row[conflicts_info.CONFLICT_ID]: row for row in info}
-    names = {api.status(sites.root(site)).nickname: site for site in SITES}
+    names = {api.status(sites.root(site)).details.nickname: site for site in SITES}
     listed = sorted(api.conflict_records(hq, with_rows=True), key=lambda item: (item.created, item.article))
     for conflict in listed:
         won, lost = (_change(logged[conflict.conflict_id], kind, names) for kind in ("winning", "losing"))

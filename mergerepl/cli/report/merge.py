@@ -19,7 +19,6 @@ from mergerepl.model.results import (
     CaptureResult,
     ConflictPreview,
     ConflictRecord,
-    PendingSubscription,
     PhaseCounts,
     ReplicaStatus,
     RowInfo,
@@ -27,6 +26,7 @@ from mergerepl.model.results import (
     SessionResult,
     SyncResult,
 )
+from mergerepl.model.tasks import Pending, Run, Status
 from mergerepl.model.words import (
     REFUSED,
     changes,
@@ -323,61 +323,84 @@ _SESSIONS: Columns = {
 }
 
 
-def status(found: ReplicaStatus) -> Report:
-    """Report the replica's identity, its articles and the progress of each subscription."""
+def status(found: Status) -> Report:
+    """Report the replica's identity, its articles, the progress of each subscription, and problems."""
+    state: ReplicaStatus = found.details
     # Only a subscriber of filtered rows has a partition.
-    is_filtered = any(each.partition_id is not None for each in found.subscriptions)
+    is_filtered = any(each.partition_id is not None for each in state.subscriptions)
     subscriptions = {
         heading: source
         for heading, source in _SUBSCRIPTIONS.items()
         if is_filtered or heading != ">partition"
     }
-    where = f" List them with `mergerepl conflicts list {typed(found.replica)}`." if found.conflicts else ""
-    return found, [
-        f"{found.role} {found.replica}  (replid {found.replid}, nickname {found.nickname})",
-        listing(found.articles, _ARTICLES),
-        listing(found.articles, _TRIGGERS),
-        *(f"Cost of {article.article}: {article.cost}" for article in found.articles if article.cost),
-        listing(found.subscriptions, subscriptions),
-        f"{counted(found.conflicts, 'conflict')} logged.{where}",
-        *(f"Problem: {problem}" for problem in found.problems),
+    where = f" List them with `mergerepl conflicts list {typed(found.replica)}`." if state.conflicts else ""
+    problems = [each.text for each in found.warnings]
+    value = {"replica": found.replica, "role": found.role, **asdict(state), "problems": problems}
+    return value, [
+        f"{found.role} {found.replica}  (replid {state.replid}, nickname {state.nickname})",
+        listing(state.articles, _ARTICLES),
+        listing(state.articles, _TRIGGERS),
+        *(f"Cost of {article.article}: {article.cost}" for article in state.articles if article.cost),
+        listing(state.subscriptions, subscriptions),
+        f"{counted(state.conflicts, 'conflict')} logged.{where}",
+        *(f"Problem: {text}" for text in problems),
         *(
             f"Session {session} was interrupted: the next sync finishes it before anything else. If it fails for good, "
             f"`mergerepl sync {typed(found.replica)} --give-up {session}` ends it."
-            for session in found.open_sessions
+            for session in state.open_sessions
         ),
     ]
 
 
-def pending(replica: str, subscriptions: Sequence[PendingSubscription]) -> Report:
+_PENDING: Columns = {
+    "subscription": lambda each: short(each.subscriber),
+    "publication": "publication",
+    "article": "article",
+    "direction": "direction",
+    ">generations": "units",
+    ">changes": "changes",
+    ">not captured": "uncaptured_commits",
+}
+
+
+def pending(replica: str, found: Sequence[Pending]) -> Report:
     """Report the pending changes by subscription, article and direction."""
-    names = ("subscription", "publication", "article", "direction")
-    table = Table((*names, ">generations", ">changes", ">not captured"))
-    for each in subscriptions:
-        for article in each.articles:
-            numbers = article.generations, article.changes, article.uncaptured_commits
-            if any(numbers):
-                table.add(
-                    short(each.subscriber), each.publication, article.article, article.direction, *numbers
-                )
-    parts: list[Part] = [table]
-    if table.rows:
+    waiting = [each for each in found if each.changes or each.units or each.uncaptured_commits]
+    parts: list[Part] = [listing(waiting, _PENDING)]
+    if waiting:
         parts.append(
             "`not captured` counts commits to the table that the next sync or `mergerepl capture` reads."
         )
     # Several subscriptions report the same table.
-    found = [
-        problem for each in subscriptions for problem in (each.problem, *(a.problem for a in each.articles))
-    ]
-    problems = list(filter(None, dict.fromkeys(found)))
+    problems = list(dict.fromkeys(each.problem for each in found if each.problem))
     parts += [f"Problem: {problem}" for problem in problems]
-    if not table.rows and not problems:
+    if all(each.is_empty for each in found):
         parts.append(f"{replica}: nothing is pending.")
-    return {"replica": replica, "subscriptions": subscriptions}, parts
+    keys = ("article", "direction", "generations", "changes", "uncaptured_commits", "problem")
+    subscriptions: dict[tuple[str, str], dict[str, Any]] = {}
+    for each in found:
+        ends = {"publication": each.publication, "subscriber": each.subscriber}
+        one = subscriptions.setdefault(
+            (each.publication, each.subscriber), {**ends, "articles": [], "problem": None}
+        )
+        if not each.article:
+            one["problem"] = each.problem
+            continue
+        values = (
+            each.article,
+            each.direction,
+            each.units,
+            each.changes,
+            each.uncaptured_commits,
+            each.problem,
+        )
+        one["articles"].append(dict(zip(keys, values, strict=True)))
+    return {"replica": replica, "subscriptions": list(subscriptions.values())}, parts
 
 
-def history(replica: str, sessions: Sequence[SessionRecord], *, subscriber: str | None = None) -> Report:
+def history(replica: str, runs: Sequence[Run], *, subscriber: str | None = None) -> Report:
     """Report past sessions, newest first; of all subscribers or of one."""
+    sessions: list[SessionRecord] = [each.details for each in runs]
     value = {"replica": replica, "sessions": sessions}
     if not sessions:
         whose = f" of subscriber {subscriber}" if subscriber is not None else ""

@@ -1,0 +1,176 @@
+"""Rows of the tasks that several products have: one form for all types. Values without an engine."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import Any
+
+from mergerepl.model.listing import HtmlResult, Listing
+from mergerepl.model.results import ArticleValidation
+
+MERGE, TRANSACTIONAL, CDC, TRACKING = TYPES = ("merge", "transactional", "cdc", "tracking")
+"""Types of documents and products, in the order of lists."""
+
+WARNING, CRITICAL, UNKNOWN = "warning", "critical", "unknown"
+"""Levels of a `StatusWarning`; unknown: the state could not be read."""
+
+_CODES = {CRITICAL: 2, UNKNOWN: 3, WARNING: 1}
+"""Exit codes of `status --check` by level, the gravest first; 0 without a warning."""
+
+
+@dataclass(frozen=True)
+class StatusWarning:
+    """A present or imminent problem of a table, a subscriber or an agent: `level` is warning, critical or unknown."""
+
+    source: str
+    level: str
+    text: str
+
+
+@dataclass(frozen=True)
+class Status:
+    """The state of one product at one folder.
+
+    `type` is merge, transactional, cdc or tracking; `role` publisher, subscriber or database. `details` is the product's
+    own state, None if it cannot be read: a warning says why.
+    """
+
+    type: str
+    replica: str
+    role: str
+    warnings: tuple[StatusWarning, ...]
+    details: Any = None
+
+
+def check_code(statuses: Iterable[Status]) -> int:
+    """Return the exit code of `status --check`: 0 well, 1 warning, 2 critical, 3 unknown; critical counts most."""
+    levels = {warning.level for each in statuses for warning in each.warnings}
+    return next((code for level, code in _CODES.items() if level in levels), 0)
+
+
+@dataclass(frozen=True)
+class Pending:
+    """Changes of one article that wait for the next sync to one subscriber.
+
+    Attributes:
+        direction: upload or download, seen from the subscriber.
+        changes: Rows (merge) or commands (transactional); downwards those in the subscriber's partition.
+        units: Generations (merge) or transactions (transactional) that hold them.
+        uncaptured_commits: Commits of the table that are not captured yet.
+        seconds: Estimate from the last deliveries; None if there is none.
+        problem: Why the numbers are unknown.
+    """
+
+    type: str
+    publication: str
+    subscriber: str
+    article: str
+    direction: str
+    changes: int = 0
+    units: int = 0
+    uncaptured_commits: int = 0
+    seconds: float | None = None
+    problem: str | None = None
+
+    @property
+    def is_empty(self) -> bool:
+        """True if nothing waits and nothing is unknown."""
+        return not (self.changes or self.units or self.uncaptured_commits or self.problem)
+
+
+@dataclass(frozen=True)
+class Run:
+    """A session, batch, scan or transaction that ran, or an error that stopped one.
+
+    Attributes:
+        kind: session (merge), batch or skip (transactional), scan (cdc), transaction (tracking), error.
+        id: What names it in its product: session id, LSN, number.
+        replica: The folder that recorded it; `subscriber` is the other end, empty for cdc and tracking.
+        status: succeeded, failed, in progress and the like.
+        changes: Rows or commands, all articles and directions together.
+        text: Messages, the newest first.
+        details: The product's own row.
+    """
+
+    type: str
+    kind: str
+    id: str
+    replica: str
+    publication: str
+    subscriber: str
+    time: datetime | None
+    duration_s: float
+    status: str
+    changes: int
+    text: str
+    details: Any = None
+
+
+@dataclass(frozen=True)
+class Captured:
+    """New changes that `capture` recorded at one folder.
+
+    `changes` are rows (merge, cdc) or commands (transactional). `paused`: path of a table that cannot be read on to the
+    reason. `details` is the product's own result.
+    """
+
+    type: str
+    replica: str
+    changes: int
+    paused: Mapping[str, str] = field(default_factory=dict)
+    details: Any = None
+
+
+@dataclass(frozen=True)
+class ValidationResult(HtmlResult):
+    """Subscribers compared with their publishers, one row for each article and subscriber."""
+
+    articles: Listing[ArticleValidation]
+
+    @property
+    def ok(self) -> bool:
+        """True if all articles are equal, as far as the level compares."""
+        return all(each.ok for each in self.articles)
+
+    @property
+    def is_transient(self) -> bool:
+        """True if every article that is not equal could not be compared for a reason that may pass."""
+        bad = [each for each in self.articles if not each.ok]
+        return bool(bad) and all(each.is_transient for each in bad)
+
+
+@dataclass(frozen=True)
+class Removed:
+    """What `cleanup` removed of one kind: conflicts (merge), commands (transactional), changes (cdc).
+
+    `what` is the conflict log, the publication store or the capture instance; `error` why it could not be cleaned.
+    """
+
+    type: str
+    replica: str
+    kind: str
+    what: str
+    rows: int
+    error: str | None = None
+
+
+@dataclass(frozen=True)
+class CleanupResult(HtmlResult):
+    """The outcome of `cleanup`; of a dry run the rows that would go."""
+
+    removed: Listing[Removed]
+    dry_run: bool = False
+
+    @property
+    def ok(self) -> bool:
+        """True if nothing failed."""
+        return all(each.error is None for each in self.removed)
+
+
+@dataclass(frozen=True)
+class ReinitResult(HtmlResult):
+    """The subscribers that were filled again."""
+
+    subscribers: tuple[str, ...]

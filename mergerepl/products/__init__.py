@@ -1,0 +1,268 @@
+"""The products that use a folder, by type. Each module has one function for each task that its product has.
+
+The functions have the names of the tasks: `status`, `pending`, `history`, `capture`, `validate`, `cleanup`, `reinit`,
+`resume`. `of_products` finds one task at all products of some folders; a task that none of them has is refused.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+from importlib import import_module
+from typing import TYPE_CHECKING, Any, get_args
+
+from mergerepl.calls import require_choice, require_limit
+from mergerepl.errors import ConfigurationError, EngineError, MergeReplError
+from mergerepl.model.listing import Listing
+from mergerepl.model.progress import Progress
+from mergerepl.model.results import ArticleValidation
+from mergerepl.model.tasks import (
+    CDC,
+    MERGE,
+    TRACKING,
+    TRANSACTIONAL,
+    TYPES,
+    UNKNOWN,
+    Captured,
+    CleanupResult,
+    Pending,
+    ReinitResult,
+    Run,
+    Status,
+    StatusWarning,
+    ValidationResult,
+)
+from mergerepl.places import DATABASE, PUBLISHER, SUBSCRIBER, NamedRoot, named_root, types_at
+from mergerepl.sessions import NO_SUBSCRIPTION, Item, Level, distributions, merge_targets
+from mergerepl.store.location import Location
+
+if TYPE_CHECKING:
+    from mergerepl.monitoring.doctor import Check
+
+_LONG_AGO = datetime.min.replace(tzinfo=UTC)
+
+_NOUNS = {
+    "pending": "changes that wait for a sync",
+    "capture": "capture of its own",
+    "validate": "subscribers to compare",
+    "cleanup": "cleanup by age",
+    "reinit": "subscriber to fill again",
+    "resume": "paused tables",
+    "conflicts": "conflicts",
+}
+
+
+def of_products(
+    task: str, roots: Sequence[Location], types: Collection[str] = TYPES
+) -> Iterator[tuple[Location, Callable[..., Any]]]:
+    """Yield each folder with the function of the task, once for each product there that has it.
+
+    Raises: ConfigurationError if no product uses one of the folders, or none of all has the task.
+    """
+    found: list[tuple[Location, Callable[..., Any]]] = []
+    without: dict[str, str] = {}
+    for root in roots:
+        there = types_at(root)
+        if not there:
+            from mergerepl.replica.replica import Replica
+
+            # It names the reason, and the commands that take such a folder.
+            Replica(root).require()
+        for kind in there:
+            function = getattr(import_module(f"mergerepl.products.{kind}"), task, None)
+            if function is not None and kind in types:
+                found.append((root, function))
+            else:
+                without.setdefault(root.name, kind)
+    if not found:
+        raise lacks(task, next(iter(without.items()), None))
+    yield from found
+
+
+def lacks(task: str, known: tuple[str, str] | None) -> ConfigurationError:
+    """Return the error for a task that a product does not have; `known` is a name and its type."""
+    noun = _NOUNS.get(task, task)
+    if known is None:
+        return ConfigurationError(f"There is nothing here that has {noun}.")
+    return ConfigurationError(f"{known[0]} is {known[1]}: no {noun}.")
+
+
+def status(roots: Sequence[Location], types: Collection[str] = TYPES) -> Listing[Status]:
+    """Return the state of each product at each folder.
+
+    Of several, one that cannot be read has the warning `unknown`; the only one raises.
+    """
+    found = list(of_products("status", roots, types))
+    if len(found) == 1:
+        root, status_at = found[0]
+        return Listing([status_at(root)])
+    return Listing(_status(root, status_at) for root, status_at in found)
+
+
+def _status(root: Location, status_at: Callable[[Location], Status]) -> Status:
+    try:
+        return status_at(root)
+    except MergeReplError as error:
+        kind = status_at.__module__.rpartition(".")[2]
+        return Status(kind, str(root), "", (StatusWarning(str(root), UNKNOWN, error.message),))
+
+
+def captured_checks(roots: Iterable[Location]) -> Iterator[Check]:
+    """Yield for `doctor` whether Change Data Capture of some folders keeps up; nothing where it is not enabled."""
+    from mergerepl.monitoring.doctor import Check
+    from mergerepl.monitoring.doctor import Status as Result
+
+    for root in roots:
+        if CDC not in types_at(root):
+            continue
+        from mergerepl.products import cdc
+
+        see = f"See `mergerepl status -f {root}`."
+        warnings = _status(root, cdc.status).warnings
+        for each in warnings:
+            yield Check(f"cdc {root}", Result.WARN, f"{each.source}: {each.text}", see)
+        if not warnings:
+            yield Check(f"cdc {root}", Result.OK, "captured tables are read in time")
+
+
+def history(
+    roots: Sequence[Location],
+    *,
+    subscribers: Collection[str] | None = None,
+    failed: bool = False,
+    types: Collection[str] = TYPES,
+    limit: int = 20,
+) -> Listing[Run]:
+    """Return the newest runs of all products at some folders; of one subscriber or more, only their sessions."""
+    require_limit(limit)
+    wanted = [None] if subscribers is None else sorted(subscribers)
+    found = [
+        run
+        for root, history_at in of_products("history", roots, types)
+        for subscriber in wanted
+        for run in history_at(root, failed=failed, limit=limit, subscriber=subscriber)
+    ]
+    newest = sorted(found, key=lambda run: run.time or _LONG_AGO, reverse=True)
+    return Listing(newest[:limit])
+
+
+def pending(roots: Sequence[Location], types: Collection[str] = TYPES) -> Listing[Pending]:
+    """Return the changes that wait at some folders, by subscription, article and direction."""
+    return Listing(
+        each for root, pending_at in of_products("pending", roots, types) for each in pending_at(root)
+    )
+
+
+def capture(
+    roots: Sequence[Location], progress: Progress, types: Collection[str] = TYPES
+) -> Listing[Captured]:
+    """Record new changes at some folders; where products share one reading of the log, it runs once."""
+    done = (work(root, progress=progress) for root, work in of_products("capture", roots, types))
+    return Listing(each for each in done if each is not None)
+
+
+CLEANUP_KINDS = {"conflicts": MERGE, "commands": TRANSACTIONAL, "changes": CDC}
+"""What `cleanup` removes, with the type that has it."""
+
+
+def cleanup(
+    roots: Sequence[Location], *, only: Collection[str], older_than: timedelta | None, dry_run: bool
+) -> CleanupResult:
+    """Remove what is past its retention at some folders."""
+    for kind in only:
+        require_choice("kind of cleanup", kind, tuple(CLEANUP_KINDS))
+    types = {CLEANUP_KINDS[kind] for kind in only} or set(TYPES)
+    works = list(of_products("cleanup", roots, types))
+    removed = [each for root, work in works for each in work(root, older_than=older_than, dry_run=dry_run)]
+    return CleanupResult(Listing(removed), dry_run)
+
+
+def validate(
+    items: Sequence[Item], chosen: Collection[str] | None, level: Level, tables: Collection[str]
+) -> ValidationResult:
+    """Compare the chosen subscribers with their publishers; a subscriber that cannot be compared is a row with the error.
+
+    Raises: the error of the only subscription; ConfigurationError, EngineError.
+    """
+    from mergerepl.monitoring.validate import not_compared, validate_subscription
+
+    require_choice("level of validation", level, get_args(Level))
+    targets, one_way = merge_targets(items, chosen), distributions(items, chosen)
+    if not targets and not one_way:
+        raise ConfigurationError(NO_SUBSCRIPTION)
+    if one_way and level != "checksum":
+        raise ConfigurationError(f"{one_way[0].publisher.name} is transactional: it is compared by checksum.")
+    found: list[ArticleValidation] = []
+    for item in targets:
+        try:
+            rows = validate_subscription(
+                item.publisher, item.subscriber, item.publication, level, tables=tables
+            )
+        except MergeReplError as error:
+            if len(targets) + len(one_way) == 1 or isinstance(error, ConfigurationError | EngineError):
+                raise
+            rows = not_compared(item.publisher, item.publication, level, error.details())
+            if not rows:
+                raise
+        found += (replace(each, subscriber=str(item.subscriber)) for each in rows)
+    for each in one_way:
+        from mergerepl.products import transactional
+
+        found += transactional.validate(each, tables=tables)
+    return ValidationResult(Listing(found))
+
+
+def reinit(items: Sequence[Item], chosen: Collection[str] | None) -> ReinitResult:
+    """Fill the chosen subscribers again."""
+    if targets := merge_targets(items, chosen):
+        raise lacks("reinit", (targets[0].subscriber.name, MERGE))
+    found = distributions(items, chosen)
+    if not found:
+        raise ConfigurationError(NO_SUBSCRIPTION)
+    from mergerepl.products import transactional
+
+    return ReinitResult(tuple(name for each in found for name in transactional.reinit(each)))
+
+
+def resume(root: Location, name: str, *, compare: bool, restart: bool) -> bool:
+    """Continue with a paused table; False if it was not paused. Where it is captured, its instances are resumed."""
+    types = types_at(root)
+    if CDC in types:
+        from mergerepl.products import cdc
+
+        if cdc.is_known(root, name) or TRANSACTIONAL not in types:
+            return cdc.resume(root, name, compare=compare, restart=restart)
+    if TRANSACTIONAL in types and (compare or restart):
+        raise ConfigurationError(f"{root.name} is transactional: leave out `compare` and `restart`.")
+    for _, work in of_products("resume", [root], {TRANSACTIONAL}):
+        return bool(work(root, name))
+    raise lacks("resume", (root.name, types[0]))
+
+
+def roots_known_at(folder: Location) -> tuple[NamedRoot, ...]:
+    """Return a folder, and the replicas at the other ends of its subscriptions, with their names.
+
+    A folder that no product uses is known by its own name.
+
+    Raises: ConfigurationError, StoreError if a catalog cannot be read.
+    """
+    types = types_at(folder)
+    ends: list[tuple[str, str, str, str]] = []
+    if MERGE in types:
+        for target in merge_targets([folder]):
+            ends.append((str(target.publisher), MERGE, PUBLISHER, target.publication))
+            ends.append((str(target.subscriber), MERGE, SUBSCRIBER, target.publication))
+    if TRANSACTIONAL in types:
+        from mergerepl.transactional.catalog import DistributionStore, subscriptions_of
+
+        for each in distributions([folder]):
+            found = subscriptions_of(DistributionStore(each.publisher), publication=each.publication)
+            for publication, row in found:
+                if each.subscriber in (None, row.subscriber):
+                    ends.append((str(each.publisher), TRANSACTIONAL, PUBLISHER, publication))
+                    ends.append((row.subscriber, TRANSACTIONAL, SUBSCRIBER, publication))
+    ends += [(str(folder), kind, DATABASE, "") for kind in (CDC, TRACKING) if kind in types]
+    if all(root != str(folder) for root, *_ in ends):
+        ends.append((str(folder), types[0] if types else "", DATABASE, ""))
+    return tuple(named_root(*end) for end in dict.fromkeys(ends))

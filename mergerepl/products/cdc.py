@@ -1,0 +1,101 @@
+"""The tasks of Change Data Capture."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from datetime import timedelta
+
+from mergerepl.cdc import Database
+from mergerepl.cdc.tables import is_shared, tables_at
+from mergerepl.errors import ConfigurationError
+from mergerepl.logreader.positions import read_state
+from mergerepl.model.cdc import ScanError, ScanSession
+from mergerepl.model.progress import Progress
+from mergerepl.model.tasks import CDC, Captured, Removed, Run, Status
+from mergerepl.places import DATABASE
+from mergerepl.store.lease import WAIT_S
+from mergerepl.store.location import Location
+
+
+def status(root: Location) -> Status:
+    """Return the positions of the captured tables, and what is wrong with them."""
+    found = Database(root).status()
+    return Status(CDC, str(root), DATABASE, found.warnings, replace(found, warnings=()))
+
+
+def _database(root: Location) -> Database:
+    return Database(root, lock_wait_s=WAIT_S.get())
+
+
+def history(root: Location, *, failed: bool, limit: int, subscriber: str | None) -> list[Run]:
+    """Return the last scan sessions, or the errors and notices of the log reader."""
+    if subscriber is not None:
+        return []
+    if failed:
+        return [_error(root, each) for each in Database(root).history(failed=True, limit=limit)]
+    return [_scan(root, each) for each in Database(root).history(limit=limit)]
+
+
+def _error(root: Location, each: ScanError) -> Run:
+    kind = "error" if each.error_severity > 10 else "notice"
+    ends = str(root), "", ""
+    number = str(each.error_number)
+    return Run(CDC, kind, number, *ends, each.entry_time, 0.0, kind, 0, each.error_message, each)
+
+
+def _scan(root: Location, each: ScanSession) -> Run:
+    result = "failed" if each.error_count else "succeeded" if each.end_time else each.scan_phase
+    return Run(
+        CDC,
+        "scan",
+        str(each.session_id),
+        str(root),
+        "",
+        "",
+        each.start_time,
+        float(each.duration),
+        result,
+        each.command_count,
+        "",
+        each,
+    )
+
+
+def capture(root: Location, *, progress: Progress) -> Captured | None:
+    """Capture new changes; None where the log reader of transactional publications does it."""
+    if is_shared(read_state(tables_at(root).log)):
+        return None
+    progress.step("capture")
+    done = _database(root).capture(maxscans=10**6)
+    return Captured(CDC, str(root), done.rows, done.paused, done)
+
+
+def cleanup(root: Location, *, older_than: timedelta | None, dry_run: bool) -> list[Removed]:
+    """Remove change rows past the retention of the cleanup job, or older than an age."""
+    if dry_run:
+        raise ConfigurationError(
+            f"'{root}' is a database: its cleanup has no dry run yet. Choose other kinds with `--only`."
+        )
+    minutes = None if older_than is None else int(older_than.total_seconds() // 60)
+    done = _database(root).cleanup(retention=minutes)
+    names = dict.fromkeys([*done.rows, *done.failed])
+    return [
+        Removed(CDC, str(root), "changes", name, done.rows.get(name, 0), done.failed.get(name))
+        for name in names
+    ]
+
+
+def is_known(root: Location, name: str) -> bool:
+    """Whether a name is that of an instance, or of the folder of a captured table."""
+    return any(name in names for names in _names(root))
+
+
+def _names(root: Location) -> list[tuple[str, str]]:
+    found = Database(root).status().sources
+    return [(instance, each.source) for each in found for instance in each.capture_instances]
+
+
+def resume(root: Location, name: str, *, compare: bool, restart: bool) -> bool:
+    """Resume the source of an instance, or a table; False if it was not paused."""
+    chosen = next((instance for instance, table in _names(root) if name in (instance, table)), name)
+    return _database(root).resume(chosen, compare=compare, restart=restart)

@@ -1,0 +1,68 @@
+"""The tasks of merge publications."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+
+from mergerepl.merge.session.table_problems import table_problems
+from mergerepl.model.conflicts import ConflictFilter
+from mergerepl.model.progress import Progress
+from mergerepl.model.results import SessionRecord
+from mergerepl.model.tasks import MERGE, Captured, Pending, Removed, Run, Status
+from mergerepl.store.location import Location
+
+
+def status(root: Location) -> Status:
+    """Return the state of a replica."""
+    from mergerepl.monitoring.status import replica_status
+
+    return replica_status(root, table_problems=table_problems)
+
+
+def pending(root: Location) -> list[Pending]:
+    """Return the waiting changes of a replica's subscriptions, by article and direction."""
+    from mergerepl.monitoring.pending import pending_changes
+
+    return pending_changes(root, table_problems=table_problems)
+
+
+def history(root: Location, *, failed: bool, limit: int, subscriber: str | None) -> list[Run]:
+    """Return the last sessions."""
+    from mergerepl.monitoring.history import session_history
+
+    found = session_history(root, limit=limit, subscriber=subscriber, failed=failed)
+    return [_run(root, each) for each in found]
+
+
+def _run(root: Location, each: SessionRecord) -> Run:
+    return Run(
+        MERGE,
+        "session",
+        each.session_id,
+        str(root),
+        each.publication,
+        each.subscriber,
+        each.start_time,
+        each.duration_s,
+        each.runstatus,
+        each.upload.total + each.download.total,
+        " ".join(each.messages),
+        each,
+    )
+
+
+def capture(root: Location, *, progress: Progress) -> Captured:
+    """Record the users' changes of a replica."""
+    from mergerepl.merge.session.capture_replica import capture_replica
+
+    done = capture_replica(root, progress=progress)
+    changes = sum(each.inserts + each.updates + each.deletes for each in done.articles)
+    return Captured(MERGE, str(root), changes, details=done)
+
+
+def cleanup(root: Location, *, older_than: timedelta | None, dry_run: bool) -> list[Removed]:
+    """Remove conflicts past the retention of their publication."""
+    from mergerepl.conflict_tools.purge import purge_conflicts
+
+    done = purge_conflicts(root, ConflictFilter(), older_than=older_than, dry_run=dry_run)
+    return [Removed(MERGE, str(root), "conflicts", "MSmerge_conflicts_info", done.conflicts)]

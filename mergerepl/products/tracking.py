@@ -1,0 +1,35 @@
+"""The tasks of change tracking."""
+
+from __future__ import annotations
+
+from mergerepl.model.tasks import CRITICAL, TRACKING, Run, Status, StatusWarning
+from mergerepl.model.tracking import CommittedTransaction
+from mergerepl.places import DATABASE
+from mergerepl.store.location import Location
+
+
+def status(root: Location) -> Status:
+    """Return tables, numbers, open transactions and consumers of a tracked folder, and tables that cannot be read on."""
+    from mergerepl.tracking.change_tracking import ChangeTracking
+
+    found = ChangeTracking(root).status()
+    warnings = (StatusWarning(name, CRITICAL, text) for name, text in found.problems.items())
+    return Status(TRACKING, str(root), DATABASE, tuple(warnings), found)
+
+
+def history(root: Location, *, failed: bool, limit: int, subscriber: str | None) -> list[Run]:
+    """Return the last published transactions; none of them failed."""
+    from mergerepl.tracking.change_tracking import ChangeTracking
+
+    if failed or subscriber is not None:
+        return []
+    return [_run(root, each) for each in ChangeTracking(root).transactions(limit)]
+
+
+def _run(root: Location, each: CommittedTransaction) -> Run:
+    text = each.tracking_context or ""
+    changes = sum(each.changes.values())
+    ends = str(root), "", ""
+    return Run(
+        TRACKING, "transaction", str(each.csn), *ends, each.commit_time, 0.0, "committed", changes, text, each
+    )

@@ -1,0 +1,170 @@
+"""The tasks of transactional publications."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+from mergerepl.errors import ConfigurationError
+from mergerepl.model.progress import Progress
+from mergerepl.model.results import ArticleValidation, KeyDifference
+from mergerepl.model.tasks import TRANSACTIONAL, Captured, Pending, Removed, Run, Status
+from mergerepl.places import PUBLISHER, SUBSCRIBER
+from mergerepl.sessions import Distribution, distributions
+from mergerepl.store.lease import WAIT_S
+from mergerepl.store.location import Location
+from mergerepl.transactional import Distributor
+
+
+def _ends(root: Location) -> list[Distribution]:
+    """Return the publisher that a folder is, or those whose publications it receives."""
+    return distributions([root])
+
+
+def _mine(root: Location, rows: Iterable[Any], subscriber: Any = lambda row: row.subscriber) -> list[Any]:
+    """Return all rows of a publisher's subscriptions; at a subscriber its own."""
+    is_publisher = any(each.publisher == root for each in _ends(root))
+    return [row for row in rows if is_publisher or subscriber(row) == str(root)]
+
+
+def status(root: Location) -> Status:
+    """Return publications and subscriptions, and what is wrong with them; at a subscriber its own."""
+    (publisher, *_) = {each.publisher for each in _ends(root)} or {root}
+    distributor = Distributor(publisher)
+    found, warnings = distributor.status(), distributor.warnings(datetime.now(UTC))
+    if publisher == root:
+        return Status(TRANSACTIONAL, str(root), PUBLISHER, warnings, found)
+    publications = [
+        {**each, "subscriptions": [s for s in each["subscriptions"] if s["subscriber"] == str(root)]}
+        for each in found["publications"]
+    ]
+    own = {**found, "publications": [each for each in publications if each["subscriptions"]]}
+    mine = tuple(each for each in warnings if each.source == str(root))
+    return Status(TRANSACTIONAL, str(root), SUBSCRIBER, mine, own)
+
+
+def pending(root: Location) -> list[Pending]:
+    """Return the commands that wait, by subscription."""
+    found = [row for each in _publishers(root) for row in Distributor(each).pending()]
+    return [
+        Pending(
+            TRANSACTIONAL,
+            each.publication,
+            each.subscriber,
+            "",
+            "download",
+            each.commands,
+            each.transactions,
+            each.unread_commits,
+            each.seconds,
+        )
+        for each in _mine(root, found)
+    ]
+
+
+def _publishers(root: Location) -> list[Location]:
+    return sorted({each.publisher for each in _ends(root)})
+
+
+def history(root: Location, *, failed: bool, limit: int, subscriber: str | None) -> list[Run]:
+    """Return the last batches, or why agents stopped and which commands were skipped."""
+    found: list[Run] = []
+    for publisher in _publishers(root):
+        if failed:
+            found += [_error(publisher, each) for each in Distributor(publisher).errors(limit=limit)]
+        else:
+            found += [_batch(publisher, each) for each in Distributor(publisher).history(limit=limit)]
+    mine = _mine(root, found)
+    return [each for each in mine if subscriber in (None, each.subscriber)]
+
+
+def _batch(root: Location, each: Mapping[str, Any]) -> Run:
+    return Run(
+        TRANSACTIONAL,
+        "batch",
+        each["xact_seqno"],
+        str(root),
+        "",
+        each["subscriber"],
+        each["time"],
+        float(each["seconds"]),
+        each["status"],
+        each["commands"],
+        each["comments"] or "",
+        each,
+    )
+
+
+def _error(root: Location, each: Mapping[str, Any]) -> Run:
+    kind = "skip" if each["skipped"] else "error"
+    number = str(each["xact_seqno"] or each["number"])
+    return Run(
+        TRANSACTIONAL,
+        kind,
+        number,
+        str(root),
+        "",
+        each["subscriber"],
+        each["time"],
+        0.0,
+        "skipped" if each["skipped"] else "failed",
+        0,
+        f"{each['number']}: {each['text']}",
+        each,
+    )
+
+
+def capture(root: Location, *, progress: Progress) -> Captured | None:
+    """Read the publisher's log, for Change Data Capture of the folder, too; None at a subscriber."""
+    if root not in _publishers(root):
+        return None
+    progress.step("read the log")
+    done = Distributor(root, lock_wait_s=WAIT_S.get()).capture()
+    return Captured(TRANSACTIONAL, str(root), done.commands, done.paused, done)
+
+
+def validate(item: Distribution, *, tables: Collection[str]) -> list[ArticleValidation]:
+    """Compare subscribers with the publisher at their positions."""
+    found = Distributor(item.publisher).validate(subscriber=item.subscriber, publication=item.publication)
+    return [
+        ArticleValidation(
+            each.article,
+            "checksum",
+            each.publisher_rows,
+            each.subscriber_rows,
+            each.differing,
+            tuple(KeyDifference({"key": key}, kind) for key, kind in zip(each.keys, each.kinds, strict=True)),
+            publication=each.publication,
+            error=None if each.error is None else {"message": each.error, "transient": False},
+            subscriber=each.subscriber,
+            not_compared=each.not_compared,
+        )
+        for each in found
+        if not tables or each.article in tables
+    ]
+
+
+def cleanup(root: Location, *, older_than: timedelta | None, dry_run: bool) -> list[Removed]:
+    """Remove commands that all subscriptions have, and those above the longest retention."""
+    if root not in _publishers(root):
+        return []
+    if dry_run or older_than is not None:
+        raise ConfigurationError(
+            f"'{root}' is transactional: its cleanup takes the retention of the publications, and has no dry run yet. "
+            "Choose other kinds with `--only`."
+        )
+    done = Distributor(root, lock_wait_s=WAIT_S.get()).cleanup()
+    return [Removed(TRANSACTIONAL, str(root), "commands", "_transactional", done["commands"])]
+
+
+def reinit(item: Distribution) -> tuple[str, ...]:
+    """Fill subscribers again from a new snapshot."""
+    return Distributor(item.publisher, lock_wait_s=WAIT_S.get()).reinit(
+        subscriber=item.subscriber, publication=item.publication
+    )
+
+
+def resume(root: Location, name: str) -> bool:
+    """Resume the paused table of an article; False if it was not paused."""
+    return Distributor(root, lock_wait_s=WAIT_S.get()).resume(name)

@@ -1,0 +1,106 @@
+"""Rows that all products share: listings, their HTML, the exit code of a check, and tasks that a type does not have."""
+
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from pathlib import Path
+
+import pytest
+
+from mergerepl import Listing, Project
+from mergerepl.errors import ConfigurationError
+from mergerepl.logreader.lsn import Lsn
+from mergerepl.model.listing import MOST_ROWS
+from mergerepl.model.results import ArticleValidation
+from mergerepl.model.tasks import (
+    CRITICAL,
+    UNKNOWN,
+    WARNING,
+    Status,
+    StatusWarning,
+    ValidationResult,
+    check_code,
+)
+from tests.networks import make_replica, subscription_row
+
+
+@dataclass(frozen=True)
+class Inner:
+    n: int = 1
+
+
+@dataclass(frozen=True)
+class Row:
+    name: str
+    lsn: bytes = Lsn(b"\x01" * 10)
+    time: datetime = datetime(2026, 3, 1, tzinfo=UTC)
+    inner: Inner = Inner()
+    names: tuple[str, ...] = ("a", "b")
+    counts: dict[int, int] = field(default_factory=lambda: {1: 2})
+
+
+def test_a_listing_is_a_tuple_that_becomes_a_table() -> None:
+    rows = Listing([Row("x"), Row("y")])
+    assert (rows[0], rows[:1], len(rows)) == (Row("x"), (Row("x"),), 2)
+    table = rows.to_arrow()
+    assert table.column_names == ["name", "lsn", "time", "inner", "names", "counts"]
+    first = table.to_pylist()[0]
+    assert (first["lsn"], first["inner"], first["names"], first["counts"]) == (
+        f"0x{'01' * 10}",
+        {"n": 1},
+        ["a", "b"],
+        '{"1": 2}',
+    )
+    assert list(rows.to_pandas()["name"]) == ["x", "y"]
+
+
+def test_a_notebook_shows_escaped_rows_and_no_more_than_a_hundred() -> None:
+    shown = Listing([Row("<script>alert(1)</script>")] * (MOST_ROWS + 7))._repr_html_()
+    assert "<script>" not in shown
+    assert "&lt;script&gt;" in shown
+    assert shown.count("<tr>") == MOST_ROWS + 1
+    assert "7 more rows" in shown
+    assert Listing()._repr_html_() == "<p>no rows</p>"
+    equal = ArticleValidation("orders", "checksum", 1, 1, 0, subscriber="/data/north")
+    assert "/data/north" in ValidationResult(Listing([equal]))._repr_html_()
+
+
+@pytest.mark.parametrize(
+    ("levels", "code"),
+    [
+        ([], 0),
+        ([WARNING], 1),
+        ([WARNING, CRITICAL], 2),
+        ([UNKNOWN], 3),
+        ([WARNING, UNKNOWN], 3),
+        ([UNKNOWN, CRITICAL], 2),
+    ],
+)
+def test_the_gravest_warning_gives_the_exit_code(levels: list[str], code: int) -> None:
+    warnings = tuple(StatusWarning("orders", level, "text") for level in levels)
+    assert (
+        check_code([Status("merge", "/hq", "publisher", ()), Status("cdc", "/hq", "database", warnings)])
+        == code
+    )
+
+
+def test_a_task_that_a_type_does_not_have_is_refused(tmp_path: Path) -> None:
+    make_replica(tmp_path / "hq", 1, subscription_row(tmp_path / "north", "replica-2", 2))
+    (tmp_path / "base" / "_tracking").mkdir(parents=True)
+    with pytest.raises(ConfigurationError, match=r"base is tracking: no changes that wait for a sync"):
+        Project.load(tmp_path / "base").pending()
+    with pytest.raises(ConfigurationError, match=r"hq is merge: no paused tables"):
+        Project.load(tmp_path / "hq").at().resume("orders")
+    with pytest.raises(ConfigurationError, match=r"no kind of cleanup 'dust'"):
+        Project.load(tmp_path / "hq").cleanup(only=["dust"])
+
+
+def test_one_of_several_products_that_cannot_be_read_is_unknown(tmp_path: Path) -> None:
+    make_replica(tmp_path / "hq", 1, subscription_row(tmp_path / "north", "replica-2", 2))
+    (tmp_path / "hq" / "_tracking").mkdir()
+    merge, tracked = Project.load(tmp_path / "hq").status()
+    assert (merge.type, merge.details.nickname) == ("merge", 1)
+    assert (tracked.type, tracked.details, [each.level for each in tracked.warnings]) == (
+        "tracking",
+        None,
+        [UNKNOWN],
+    )
