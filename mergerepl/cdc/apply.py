@@ -16,7 +16,7 @@ from mergerepl.cdc.tables import NAME, CdcTables, held, is_shared, tables_at
 from mergerepl.delta.marks import CommitMark
 from mergerepl.delta.properties import FILE_RETENTION, interval_text, retention_properties, set_properties
 from mergerepl.delta.tables import open_table
-from mergerepl.logreader.log_reader import LogReader
+from mergerepl.logreader.log_reader import LogReader, refuse_copy
 from mergerepl.logreader.positions import LogState, has_log_reader, read_state, save_state
 from mergerepl.model.cdc import CaptureInstance, Job
 from mergerepl.model.folders import Capture, TableCapture
@@ -67,6 +67,8 @@ def apply_capture(
     database = tables_at(capture.root, lock_wait_s=60.0)
     reader = LogReader(database.root, None, database.lock_wait_s)
     state = read_state(database.log) if has_log_reader(database.log) else None
+    if state is not None:
+        refuse_copy(database.root, state)
     run = ApplyRun(database, reader)
     steps = difference(capture, _read_stored(database, state))
     check_steps(steps, run)

@@ -1,5 +1,6 @@
 """`apply` of captured and tracked folders: pure differences, and runs that need no engine."""
 
+import shutil
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -197,6 +198,16 @@ def test_a_folder_without_keys_is_captured_without_an_engine(replica_dir: Path) 
         (None, 1),
     ]
     assert engine.jvm_pid() == before
+
+
+def test_a_copied_folder_is_refused_also_by_a_dry_run(tmp_path: Path) -> None:
+    (tmp_path / "hq").mkdir()
+    new_table(tmp_path / "hq", "orders", {})
+    apply_capture(Capture(str(tmp_path / "hq"), (TableCapture("orders"),)))
+    shutil.copytree(tmp_path / "hq", tmp_path / "copy")
+    for dry_run in (True, False):
+        with pytest.raises(MergeReplError, match="is a copy of the database"):
+            apply_capture(Capture(str(tmp_path / "copy"), ()), dry_run=dry_run)
 
 
 def test_all_documents_are_checked_before_the_first_one_is_applied(tmp_path: Path) -> None:
