@@ -13,7 +13,7 @@ class ResolverInfoError(ConflictError):
         """Name the article and the data found."""
         super().__init__(
             f"Article '{article}': sysmergearticles says of its resolver what cannot be used ({reason}): it was edited. "
-            "Run `mergerepl apply FILE`, which writes what the file says.",
+            "Run `mergerepl apply`, which writes what the file says.",
             article=article,
         )
 
@@ -44,7 +44,7 @@ class UnknownFunctionError(UnknownResolverError):
             f"{', '.join(sorted(known)) or 'none'} (`mergerepl conflicts resolvers`). Functions come from `resolvers:` of "
             f"the agent's file '{agent_file}' (MERGEREPL_AGENT_CONFIG names another one), and from the entry points "
             "`mergerepl.resolvers` of installed packages. Add it there; or correct its name in the publication's file and "
-            "run `mergerepl apply FILE`.",
+            "run `mergerepl apply`.",
             article=article,
             resolver=function,
         )

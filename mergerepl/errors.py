@@ -102,14 +102,14 @@ class CaptureError(MergeReplError):
 
 
 _INITIALISE = (
-    "move its folder away, take its subscription out of the file, run `mergerepl apply FILE`, put the subscription back "
-    "and run `mergerepl apply FILE` again"
+    "move its folder away, take its subscription out of the file, run `mergerepl apply`, put the subscription back "
+    "and run `mergerepl apply` again"
 )
 INITIALISE_AGAIN = f"To initialise the subscriber again: {_INITIALISE}."
 """The last resort, for the end of a message."""
 
 PUBLISH_AGAIN = (
-    "take all subscriptions and then the article out of the file, running `mergerepl apply FILE` after each, and put them "
+    "take all subscriptions and then the article out of the file, running `mergerepl apply` after each, and put them "
     "in again (an article that is the only one gets another name instead)"
 )
 """How to publish a table again unchanged, for the end of a sentence."""
@@ -156,7 +156,7 @@ class UnfinishedSessionError(ApplyError):
 
 def give_up_advice(publisher: object, session: str) -> str:
     """Return how to give up a staged session, for messages about an unfinished one."""
-    return f"If it cannot be finished, give it up: `mergerepl sync {publisher} --give-up {session}`."
+    return f"If it cannot be finished, end it: `mergerepl abort {session} -f {publisher}`."
 
 
 class RefusedArticlesError(MergeReplError):

@@ -101,14 +101,14 @@ def transactional_publisher(text: str) -> Path | None:
 
 
 _USES = {
-    "_mergerepl": "It is a merge replica: `mergerepl status {0}`, `sync`, `history`, `pending` and `conflicts` take it.",
-    "_transactional/MSpublications": "It publishes transactionally: `mergerepl status {0}`, `sync`, `validate`, `history` "
-    "and `pending` take it, `mergerepl transactional logreader {0}` reads its log, `mergerepl transactional errors {0}` "
-    "lists refused commands.",
+    "_mergerepl": "It is a merge replica: `mergerepl status -f {0}`, `sync`, `history`, `pending` and `conflicts` take it.",
+    "_transactional/MSpublications": "It publishes transactionally: `mergerepl status -f {0}`, `sync`, `validate`, "
+    "`history` and `pending` take it, `mergerepl capture -f {0}` reads its log, `mergerepl history -f {0} "
+    "--failed` lists refused commands.",
     "_transactional/MSreplication_subscriptions": "It receives transactional publications: name their publisher, as in "
-    "`mergerepl status PUBLISHER` and `mergerepl transactional distribute PUBLISHER`.",
-    "_cdc": "Its tables are captured: see `mergerepl cdc status {0}`.",
-    "_tracking": "Its tables are tracked: see `mergerepl tracking status {0}`.",
+    "`mergerepl status -f PUBLISHER` and `mergerepl sync -f PUBLISHER`.",
+    "_cdc": "Its tables are captured: see `mergerepl status -f {0}`.",
+    "_tracking": "Its tables are tracked: see `mergerepl status -f {0}`.",
 }
 """Folder of a product -> a description of its roots, and the commands that take them."""
 

@@ -93,7 +93,7 @@ def targets_of(
             known = ", ".join(sorted(str(item.subscriber) for item in unique)) or "none"
             raise ConfigurationError(
                 f"There is no subscription for '{wanted}'. Subscribers known: {known}. Name one of them, or "
-                "add the subscription to the file and run `mergerepl apply FILE`.",
+                "add the subscription to the file and run `mergerepl apply`.",
                 subscriber=wanted,
             )
         unique = chosen

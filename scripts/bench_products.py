@@ -202,7 +202,7 @@ def commands(spark: SparkSession, rounds: int, warm_up: int) -> None:
         read, agent, hand = (statistics.median(each) for each in taken.values())
         print(f"| 100,000 commands in 1 M rows | {agent:.2f} s | {hand:.2f} s | {agent / hand:.2f} | 1.2 |")
         print(f"| their log reader | {read:.2f} s | | | |")
-        command = [sys.executable, "-m", "mergerepl", "sync", str(small.publisher)]
+        command = [sys.executable, "-m", "mergerepl", "sync", "-f", str(small.publisher)]
         tables = [str(root / "orders") for root in (small.publisher, small.north)]
         opening = [
             sys.executable,

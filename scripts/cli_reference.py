@@ -1,10 +1,12 @@
 """Write docs/cli.md from the commands' own `--help`; with `--check`, only say whether it is up to date."""
 
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import click
 
+from mergerepl.cli.grammar import WIDTH
 from mergerepl.cli.main import COMMANDS, main
 
 PAGE = Path(__file__).parent.parent / "docs" / "cli.md"
@@ -21,21 +23,25 @@ def page() -> str:
     parts = [HEAD, _section("mergerepl", main, None, level=2)]
     with click.Context(main, info_name="mergerepl") as context:
         for task, names in COMMANDS.items():
-            parts.append(f"## {task}\n")
+            parts.append(f"## {task or 'Hidden'}\n")
             for name in names:
                 command = main.get_command(context, name)
                 assert command is not None
-                parts.append(_section(name, command, context, level=3))
-                parts += [
-                    _section(inner, found, click.Context(command, info_name=name, parent=context), level=4)
-                    for inner, found in getattr(command, "commands", {}).items()
-                ]
+                parts += _sections(name, command, context, level=3)
     return "\n".join(parts)
+
+
+def _sections(name: str, command: click.Command, parent: click.Context, *, level: int) -> Iterator[str]:
+    """Yield a command's section, and those of the commands of a group."""
+    yield _section(name, command, parent, level=level)
+    inner = click.Context(command, info_name=name, parent=parent)
+    for each, found in getattr(command, "commands", {}).items():
+        yield from _sections(each, found, inner, level=level + 1)
 
 
 def _section(name: str, command: click.Command, parent: click.Context | None, *, level: int) -> str:
     """Return a command's heading and help."""
-    context = click.Context(command, info_name=name, parent=parent, terminal_width=100, max_content_width=100)
+    context = click.Context(command, info_name=name, parent=parent, terminal_width=WIDTH)
     # A group's settings, such as `-h`, are handed down when the command line is parsed, not here.
     context.help_option_names = ["-h", "--help"]
     return f"{'#' * level} {context.command_path}\n\n```text\n{command.get_help(context).strip()}\n```\n"

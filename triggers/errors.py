@@ -21,7 +21,7 @@ def table_gone(article: str, table: Location, root: Location, *, is_publisher: b
     leave = "all subscriptions and the article" if is_publisher else "the subscription of this replica"
     return CaptureError(
         f"Article '{article}': its table '{table}' is gone or no Delta table any more. Nothing was changed. Restore "
-        f"it, or take {leave} out of the file and run `mergerepl apply FILE`.",
+        f"it, or take {leave} out of the file and run `mergerepl apply`.",
         replica=str(root),
         article=article,
     )

@@ -156,7 +156,7 @@ def check_removals(at: ArticleTable, window: "FeedWindow") -> None:
             f"{commit.engine or 'an unknown writer'}) removes the file '{standing.removed}', which its log names "
             f"'{standing.meant}'. So the file is still in the table: rows that were updated are there twice, and rows that "
             f"were deleted are still there. Nothing was changed. Go back with {_restore(at.path, commit.version)}, run "
-            f"`mergerepl doctor {at.root} --mend`, then write again.",
+            f"`mergerepl doctor -f {at.root} --fix`, then write again.",
             replica=str(at.root),
             article=at.article.name,
             table=str(at.path),

@@ -119,7 +119,7 @@ def start_agent(
             "agent",
             "run",
             *options,
-            *(each.root for each in before),
+            *(word for each in before for word in ("-f", each.root)),
         ]
         process = subprocess.Popen(
             command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True

@@ -76,8 +76,9 @@ def load(
     path = Location.of(roots.parse(os.fspath(target)))
     _check_place(tables, path)
     columns = _key(tables, chosen, key)
-    own = f" --keys {shlex.quote(','.join(key))}" if key and not tables.key(chosen.object_id) else ""
-    command = f"mergerepl cdc apply {shlex.quote(str(tables.root))} {chosen.capture_instance} {shlex.quote(str(path))}"
+    own = f" --key {shlex.quote(','.join(key))}" if key and not tables.key(chosen.object_id) else ""
+    place, into = shlex.quote(str(tables.root)), shlex.quote(str(path))
+    command = f"mergerepl cdc load {chosen.capture_instance} -f {place} --into {into}"
     database_id = read_state(tables.log).database.database_id
     again = f"{command} --consumer {consumer}{own}"
     aim = Target(path, database_id, consumer, again, chosen.source_object_id)

@@ -163,7 +163,7 @@ class Capture:
                         f"Table '{source.path}': column '{name}' changed from {old} to {new}, and values that "
                         f"'{instance.capture_instance}' keeps are none of the new type. Capture of this table is "
                         "paused; others go on. Begin the instance again, after which consumers take a snapshot "
-                        f"(`mergerepl cdc resume ROOT {instance.capture_instance} --restart`), or disable it.",
+                        f"(`mergerepl resume {instance.capture_instance} --restart`), or disable it.",
                         source=source.path,
                         capture_instance=instance.capture_instance,
                     )

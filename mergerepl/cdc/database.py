@@ -276,7 +276,7 @@ class Instance:
 
         Raises: CdcUsageError 22990 for an unknown row filter; LsnRangeError 313 if the range is not in the interval.
         """
-        first, last = self._ends(from_, to)
+        first, last = self.ends(from_, to)
         return queries.all_changes(self._tables, self.name, first, last, row_filter, ordered=ordered)
 
     def net_changes(
@@ -302,12 +302,13 @@ class Instance:
         Raises: as `changes`; LsnRangeError if the instance does not support net changes; CdcError 22838 if a key had two
             rows at once.
         """
-        first, last = self._ends(from_, to)
+        first, last = self.ends(from_, to)
         return queries.net_changes(self._tables, self.name, first, last, row_filter, ordered=ordered)
 
-    def _ends(
-        self, from_: bytes | str | datetime | None, to: bytes | str | datetime | None
+    def ends(
+        self, from_: bytes | str | datetime | None = None, to: bytes | str | datetime | None = None
     ) -> tuple[bytes | str | None, bytes | str | None]:
+        """Return the LSNs of a range, both included; None where no transaction is in it."""
         if isinstance(from_, datetime):
             from_ = lsn_times.lsn_at(self._tables, from_, NOT_BELOW)
         elif from_ is None:

@@ -137,8 +137,8 @@ def check_range(
         "below_low": "change rows below the low end were cleaned up, or the instance began later. Take "
         "`Instance.snapshot()` and go on from its LSN",
         "above_high": "nothing was captured up to its end yet. Ask up to `Database.max_lsn`, or wait for the next scan",
-        "paused": "its table is paused, and later changes have no LSN yet. Ask up to the high end; see `mergerepl cdc "
-        f"status`, then `mergerepl cdc resume ROOT {instance.capture_instance}`",
+        "paused": "its table is paused, and later changes have no LSN yet. Ask up to the high end; see `mergerepl "
+        f"status`, then `mergerepl resume {instance.capture_instance}`",
     }[reason]
     low = Lsn(instance.start_lsn)
     raise LsnRangeError(

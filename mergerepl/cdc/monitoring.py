@@ -133,7 +133,7 @@ def warnings_of(found: DatabaseStatus, now: datetime) -> list[StatusWarning]:
         if is_late and len(warnings) == of_time:
             text = (
                 f"Unread commits: {each.unread_commits:,}, the oldest of {each.oldest_unread:%Y-%m-%d %H:%M}Z: consumers "
-                f"have an older state. Run `mergerepl cdc capture {found.database}`, or the agent (`mergerepl cdc jobs "
+                f"have an older state. Run `mergerepl capture -f {found.database}`, or the agent (`mergerepl cdc jobs "
                 "list` shows a stopped job)."
             )
             warnings.append(StatusWarning(each.source, WARNING, text))

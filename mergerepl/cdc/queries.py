@@ -207,7 +207,7 @@ def refuse_twice(instance: ChangeTable, rows: DataFrame, key: Sequence[str]) -> 
             f"Capture instance '{instance.capture_instance}': the source had more than one row of a key "
             f"({', '.join(key)}) at once: {'; '.join(twice)}. It still has at the end of the window, so that the net "
             "change is not known. Nothing was changed. Delete or change all but one of these rows in the source, "
-            "capture that (`mergerepl cdc capture ROOT`), then run again up to the new end; or ask for all changes.",
+            "capture that (`mergerepl capture`), then run again up to the new end; or ask for all changes.",
             capture_instance=instance.capture_instance,
         )
 

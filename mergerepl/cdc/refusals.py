@@ -57,7 +57,7 @@ class CdcError(MergeReplError):
         return cls(
             22911,
             f"The log of '{database}' is read for transactional publications, too: the log reader reads it for both, "
-            f"not a capture job. {NOTHING} Run `mergerepl transactional logreader {database}`, or the agent.",
+            f"not a capture job. {NOTHING} Run `mergerepl capture -f {database}`, or the agent.",
             database=str(database),
         )
 

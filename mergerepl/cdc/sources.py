@@ -29,6 +29,7 @@ from mergerepl.spark.errors import plain_errors
 from mergerepl.spark.session import copy_if_possible
 from mergerepl.store.lease import lease
 from mergerepl.store.location import Location
+from mergerepl.store.rehearsal import before_write
 from mergerepl.store.storage import is_there
 from mergerepl.systables import tracking
 from mergerepl.systables.cdc import CHANGE_TABLES, ChangeTable
@@ -52,7 +53,7 @@ def resume(found: CdcTables, instance: str, *, compare: bool, restart: bool) -> 
                     22911,
                     f"Table '{row.source_path}' is published, too: beginning again at its head, its subscribers "
                     "would miss what is unread. Nothing was changed. Take the article out of the publication's file "
-                    "and run `mergerepl apply FILE`, resume with --restart, then publish it again.",
+                    "and run `mergerepl apply`, resume with --restart, then publish it again.",
                     source=row.source_path,
                 )
             _restart(reader, found, row, same)
@@ -159,6 +160,7 @@ def vacuum(found: CdcTables, source: str) -> Vacuumed:
         hours = math.ceil(kept.total_seconds() / 3600)
         # The copy commits, which changes a conf of its session.
         session = copy_if_possible(found.spark, {})
+        before_write()
         session.sql(f"VACUUM delta.{quote(str(path))} RETAIN {hours} HOURS")
     return Vacuumed(row.source_path, hours, unread)
 

@@ -102,7 +102,7 @@ class CdcTables(ControlDatabase):
             raise CdcUsageError(
                 22901,
                 f"'{self.root}' is not enabled for Change Data Capture: no table is captured. Capture the first one: "
-                f"`mergerepl cdc enable-table {self.root} TABLE`.{uses(self.root, but='_cdc')}",
+                f"`mergerepl cdc enable TABLE -f {self.root}`.{uses(self.root, but='_cdc')}",
                 database=str(self.root),
             )
 

@@ -24,6 +24,7 @@ from mergerepl.logreader.sources import metadata_of
 from mergerepl.rows.sql import quote
 from mergerepl.store.consumer_files import read_position, write_position
 from mergerepl.store.location import Location
+from mergerepl.store.rehearsal import before_write
 from mergerepl.systables.cdc import CONSUMERS_FOLDER, ChangeTable
 
 _END_OF_CYCLE = (1 << 16) - 1
@@ -190,6 +191,7 @@ def fit_columns(
             table=str(target),
             capture_instance=instance.capture_instance,
         )
+    before_write()
     for statement in _statements(state, misfits):
         spark().sql(statement)
 

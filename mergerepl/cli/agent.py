@@ -2,64 +2,59 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
-import click
-
-from mergerepl.cli.help import Group
+from mergerepl.cli.grammar import READS, RUNS, Invocation, group
 from mergerepl.cli.main import run_command
-from mergerepl.cli.options import duration, reporting
-from mergerepl.cli.report.output import Output
+from mergerepl.cli.options import option
 from mergerepl.store.location import Location
 
 if TYPE_CHECKING:
     from mergerepl.model.cdc import JobEvent
 
-roots_argument = click.argument("targets", metavar="FILE|ROOT...", nargs=-1, required=True)
+agent = group(
+    "agent",
+    """Run captures, syncs and cleanups in the background.
 
-
-def _interval_options(command: Callable[..., Any]) -> Callable[..., Any]:
-    interval = click.option(
-        "--interval",
-        type=duration,
-        default="60s",
-        show_default=True,
-        metavar="TIME",
-        help="Wait this long (60s, 5m, 1h) after the syncs of a merge publication.",
-    )
-    no_sync = click.option(
-        "--no-sync", is_flag=True, help="Run no syncs and distributions, but those that commands hand over."
-    )
-    return interval(no_sync(command))
-
-
-@click.group(cls=Group)
-def agent() -> None:
-    """Run captures, log readers, distributions, syncs and cleanups in the background.
-
-    One process serves any number of roots; FILE means the root of its publisher. The agent looks at the jobs of each
-    (`mergerepl cdc jobs`) twice a second. It reads the log of a root with transactional publications and distributes
-    the commands every 5 seconds. It runs the merge sessions of a root's publications every --interval. Between the jobs
-    it runs the syncs of these publishers that `mergerepl sync` hands over: see there.
+    One process serves any number of folders and files (several -f). The agent looks at the jobs of each
+    (`mergerepl cdc jobs`) twice a second. It reads the log of a root with transactional publications and distributes the
+    commands every 5 seconds. It runs the merge sessions of a root's publications every --interval. Between the jobs it runs
+    the syncs of these publishers that `mergerepl sync` hands over: see there.
 
     Example:
-      mergerepl agent run ./shop
-      mergerepl agent stop ./shop
-    """
+      mergerepl agent run --detach
+      mergerepl agent stop
+    """,
+)
 
 
-@agent.command()
-@roots_argument
-@_interval_options
-@reporting
-def run(targets: tuple[str, ...], interval: int, no_sync: bool, output: Output) -> None:
-    """Run the jobs of roots until Ctrl-C, SIGTERM or `mergerepl agent stop`. A job that runs is never cut short.
+@agent.add(
+    effect=RUNS,
+    call="Agent.run",
+    options=(option("--interval", default="60s", show_default=True), "--no-sync", "--detach"),
+    several_places=True,
+)
+def run_(run: Invocation, interval: timedelta, no_sync: bool, detach: bool) -> None:
+    """Run jobs until Ctrl-C, SIGTERM or `mergerepl agent stop`.
+
+    A job that runs is never cut short. With --detach it runs in the background, and logs to .mergerepl.agent.log in the
+    first folder.
 
     Example:
-      mergerepl agent run ./shop ./warehouse
-      mergerepl agent run sales.yml --interval 5m
+      mergerepl agent run --interval 5m
+      mergerepl agent run -f ./shop -f ./warehouse --detach
     """
+    roots, interval_s = run.place.project.own_roots(), int(interval.total_seconds())
+    if detach:
+        from mergerepl.agents.control import start_agent
+
+        started = start_agent(roots, ["--interval", f"{interval_s}s", *(["--no-sync"] if no_sync else [])])
+        run.output.reported(
+            {"started": started}, [f"{each.root}: process {each.pid} runs." for each in started]
+        )
+        return
+
     from mergerepl.agents import jobs
     from mergerepl.agents.loop import in_worker, signals
     from mergerepl.agents.server import CommandServer, warm_up
@@ -68,9 +63,8 @@ def run(targets: tuple[str, ...], interval: int, no_sync: bool, output: Output) 
     def report(event: JobEvent) -> None:
         failed = " failed" if event.is_failed else ""
         text = f"{moment_text(event.time)} {event.database} {event.job}{failed}: {event.text}"
-        output.noted(event, text)
+        run.output.noted(event, text)
 
-    roots = _roots(targets)
     with (
         signals() as stop,
         CommandServer([Location.of(root) for root in roots], run_command, warm_up) as server,
@@ -79,80 +73,47 @@ def run(targets: tuple[str, ...], interval: int, no_sync: bool, output: Output) 
             "report": report,
             "is_asked_to_stop": lambda: stop.asked,
             "pause": server.serve,
-            "intervals": None if no_sync else jobs.Intervals(sync_s=interval),
+            "intervals": None if no_sync else jobs.Intervals(sync_s=interval_s),
         }
         in_worker(lambda: jobs.run(roots, **terms), name="agent")
 
 
-@agent.command()
-@roots_argument
-@_interval_options
-@reporting
-def start(targets: tuple[str, ...], interval: int, no_sync: bool, output: Output) -> None:
-    """Start `mergerepl agent run` in the background. It logs to .mergerepl.agent.log in the first root.
+@agent.add(effect=READS, call="Agent.status", several_places=True)
+def status(run: Invocation) -> None:
+    """Show who runs the jobs, and what was asked of each.
 
     Example:
-      mergerepl agent start ./shop ./warehouse
-    """
-    from mergerepl.agents.control import start_agent
-
-    options = ["--interval", f"{interval}s", *(["--no-sync"] if no_sync else [])]
-    found = start_agent(_roots(targets), options)
-    output.reported({"started": found}, [f"{each.root}: process {each.pid} runs." for each in found])
-
-
-@agent.command()
-@roots_argument
-@reporting
-def status(targets: tuple[str, ...], output: Output) -> None:
-    """Show who runs the jobs of roots, and what was asked of each job.
-
-    Example:
-      mergerepl agent status ./shop
+      mergerepl agent status
     """
     from mergerepl.agents.control import agent_status, jobs_of, replication_jobs
     from mergerepl.cdc.tables import tables_at
-    from mergerepl.cli.cdc_reading import agent_parts
+    from mergerepl.cli.report.products import jobs_of_root
 
-    found = [agent_status(root) for root in _roots(targets)]
+    found = [agent_status(root) for root in run.place.project.own_roots()]
     jobs = {
         each.root: [*jobs_of(tables_at(each.root)), *replication_jobs(Location.of(each.root))]
         for each in found
     }
     value = [{"agent": each, "jobs": jobs[each.root]} for each in found]
-    output.reported({"roots": value}, [part for each in found for part in agent_parts(each, jobs[each.root])])
+    run.output.reported(
+        {"roots": value}, [part for each in found for part in jobs_of_root(each, jobs[each.root])]
+    )
 
 
-@agent.command()
-@roots_argument
-@click.option(
-    "--wait",
-    "wait_s",
-    metavar="SECONDS",
-    type=click.FloatRange(min=0),
-    default=600.0,
-    show_default=True,
-    help="How long to wait for a cycle that runs.",
-)
-@reporting
-def stop(targets: tuple[str, ...], wait_s: float, output: Output) -> None:
-    """End the agent of roots, after the cycle that runs. An agent of several roots ends as a whole.
+@agent.add(effect=RUNS, call="Agent.stop", options=("--wait",), several_places=True)
+def stop(run: Invocation, wait_s: float) -> None:
+    """End the agent, after the cycle that runs.
+
+    An agent of several folders ends as a whole.
 
     Example:
-      mergerepl agent stop ./shop
+      mergerepl agent stop
     """
     from mergerepl.agents.control import stop_agent
 
-    found = [stop_agent(root, wait_s=wait_s) for root in _roots(targets)]
+    found = [stop_agent(root, wait_s=wait_s) for root in run.place.project.own_roots()]
     texts = [
         f"{each.root}: no agent runs." if each.pid is None else f"{each.root}: process {each.pid} has ended."
         for each in found
     ]
-    output.reported({"stopped": found}, texts)
-
-
-def _roots(targets: Sequence[str]) -> list[str]:
-    """Return the folders that arguments mean: of a file, its publisher's."""
-    from mergerepl.project import Project
-
-    return Project.load(*targets).own_roots()
+    run.output.reported({"stopped": found}, texts)

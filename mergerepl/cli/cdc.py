@@ -2,25 +2,22 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
 
 import click
 
-from mergerepl.cli import cdc_reading
-from mergerepl.cli.cdc_reading import LsnType
-from mergerepl.cli.help import Group
-from mergerepl.cli.options import limit_option, reporting
-from mergerepl.cli.report.output import Output
-from mergerepl.cli.report.table import Columns, Part, cell, listing
-from mergerepl.model.words import counted, moment_text
+from mergerepl.cli.grammar import DESTROYS, READS, WRITES, Invocation, group
+from mergerepl.cli.main import FAILED
+from mergerepl.cli.options import key_columns, option
+from mergerepl.cli.place import captured
+from mergerepl.cli.report import products as report
+from mergerepl.cli.report.table import Columns, Part, Table, cell, listing
+from mergerepl.model.words import counted, value_text
+from mergerepl.store.rehearsal import REHEARSED, rehearsed
 
 if TYPE_CHECKING:
-    from mergerepl.logreader.lsn import Lsn
-    from mergerepl.model.cdc import DatabaseStatus, StatusWarning
-
-root_argument = click.argument("root", metavar="ROOT")
-source_argument = click.argument("source", metavar="TABLE")
-instance_argument = click.argument("instance", metavar="INSTANCE")
+    from mergerepl.model.cdc import AppliedChanges
 
 _INSTANCES: Columns = {
     "instance": "capture_instance",
@@ -43,361 +40,494 @@ _DDL_HISTORY: Columns = {
     "change table rewritten": "required_column_update",
     "statement": "ddl_command",
 }
-_SOURCES: Columns = {
-    "table": "source",
-    "status": "status",
-    ">read": "position",
-    ">head": "head",
-    ">unread": "unread_commits",
-    "VACUUM is safe until": lambda each: each.vacuum_safe_until or "any time",
-    "log_reuse_wait": "log_reuse_wait",
-    "instances": "capture_instances",
-}
-_ERRORS: Columns = {
-    "time": "entry_time",
-    ">number": "error_number",
-    ">severity": "error_severity",
-    "message": "error_message",
-}
 
+cdc = group(
+    "cdc",
+    """Capture changes into change tables for ETL jobs.
 
-def database_parts(found: DatabaseStatus) -> list[Part]:
-    """Return the sources with their positions, and the validity interval."""
-    low, high = cell(found.min_lsn) or "none", cell(found.max_lsn) or "none"
-    parts: list[Part] = [
-        listing(found.sources, _SOURCES),
-        f"LSNs: {low} to {high} ({moment_text(found.max_time) or 'no time'}).",
-    ]
-    if found.has_plan:
-        parts.append("A scan cycle was begun and not finished: the next scan goes on with it.")
-    return parts + [f"{each.source}: {each.reason}" for each in found.sources if each.reason]
-
-
-@click.group(cls=Group)
-def cdc() -> None:
-    """Capture the changes of tables into change tables, for ETL jobs and other consumers.
-
-    ROOT is a folder of Delta tables, TABLE a table's folder below it.
+    TABLE is a table's folder below the root; it stands for its only INSTANCE. `mergerepl capture` or the agent reads new
+    commits; `status`, `history`, `resume`, `cleanup` and `vacuum` take captured tables, too.
 
     Example:
-      mergerepl cdc enable-db ./shop
-      mergerepl cdc enable-table ./shop orders --index order_id
-      mergerepl cdc capture ./shop
-    """
-
-
-@cdc.command("enable-db")
-@root_argument
-@click.option(
-    "--log-retention",
-    metavar="TIME",
-    default="7 days",
-    show_default=True,
-    help="How long removed files of captured tables are kept at least.",
+      mergerepl cdc enable orders --key order_id -f ./shop
+      mergerepl capture -f ./shop
+      mergerepl cdc changes orders -f ./shop
+    """,
 )
-@reporting
-def enable_db(root: str, log_retention: str, output: Output) -> None:
-    """Enable a folder of tables for Change Data Capture.
-
-    Example:
-      mergerepl cdc enable-db ./shop
-    """
-    from mergerepl.cdc import tsql
-
-    is_new = tsql.sp_cdc_enable_db(root, log_retention=log_retention)
-    text = "is enabled" if is_new else "was enabled already; nothing was changed"
-    output.reported({"database": root, "enabled": True, "changed": is_new}, [f"{root} {text}."])
 
 
-@cdc.command("disable-db")
-@root_argument
-@reporting
-def disable_db(root: str, output: Output) -> None:
-    """Disable a database: all capture instances go, with their rows.
-
-    Example:
-      mergerepl cdc disable-db ./shop
-    """
-    from mergerepl import cdc as api
-
-    database = api.Database(root)
-    was = database.is_enabled()
-    database.disable()
-    text = "is no longer enabled" if was else "was not enabled; nothing was changed"
-    output.reported({"database": root, "enabled": False, "changed": was}, [f"{root} {text}."])
-
-
-@cdc.command("enable-table")
-@root_argument
-@source_argument
-@click.option("--capture-instance", metavar="NAME", help="Name of the instance; else <schema>_<table>.")
-@click.option("--index", metavar="COLUMNS", help="The columns that identify a row, with commas between them.")
-@click.option("--index-name", metavar="NAME", help="A name for the key; stored and shown only.")
-@click.option("--columns", metavar="COLUMNS", help="The columns to capture, with commas; else all.")
-@click.option("--role", "role_name", metavar="NAME", help="Gating role; stored and shown only.")
-@click.option("--net/--no-net", "net", default=None, help="Support net changes; else if there is a key.")
-@click.option(
-    "--on-gap",
-    type=click.Choice(["compare", "stop"]),
-    default="compare",
-    show_default=True,
-    help="What becomes of versions whose change feed is gone.",
+@cdc.add(
+    effect=WRITES,
+    call="cdc.Database.enable",
+    takes="TABLE...",
+    options=(
+        "--name",
+        "--key",
+        "--index-name",
+        "--columns",
+        "--role",
+        "--no-net",
+        "--on-gap",
+        "--log-retention",
+    ),
 )
-@reporting
-def enable_table(
-    root: str,
-    source: str,
-    capture_instance: str | None,
-    index: str | None,
+def enable(
+    run: Invocation,
+    tables: tuple[str, ...],
+    name: str | None,
+    key: tuple[str, ...],
     index_name: str | None,
-    columns: str | None,
+    columns: tuple[str, ...] | None,
     role_name: str | None,
-    net: bool | None,
+    no_net: bool,
     on_gap: str,
-    output: Output,
+    log_retention: str | None,
+    dry_run: bool,
 ) -> None:
-    """Capture a table: a capture instance begins. A table has two at most.
+    """Capture a table: an instance begins.
+
+    The first table enables the folder. A table has two instances at most.
 
     Example:
-      mergerepl cdc enable-table ./shop orders --index order_id
-      mergerepl cdc enable-table ./shop bronze/eu/items --columns id,price --index id
+      mergerepl cdc enable orders --key order_id
+      mergerepl cdc enable bronze/eu/items --columns id,price --key id
     """
-    from mergerepl import cdc as api
+    from mergerepl.cdc import Database
 
-    begun = api.Database(root).enable(
-        source,
-        key=index,
-        columns=columns,
-        name=capture_instance,
-        net=net,
-        on_gap=on_gap,
-        role_name=role_name,
-        index_name=index_name,
-    )
-    found = begun.describe().instance
-    output.reported(
+    if name is not None and len(tables) > 1:
+        raise click.UsageError("--name is for one table.")
+    database = Database(run.place.root())
+    found, lines = [], []
+    for table in tables:
+
+        def begin(table: str = table) -> Any:
+            more = {} if log_retention is None else {"log_retention": log_retention}
+            begun = database.enable(
+                table,
+                key=key_columns(key) or None,
+                columns=columns,
+                name=name,
+                net=False if no_net else None,
+                on_gap=on_gap,
+                role_name=role_name,
+                index_name=index_name,
+                **more,
+            )
+            return begun.describe().instance
+
+        done = rehearsed(dry_run, begin)
+        if done is REHEARSED:
+            lines.append(f"{table} would be captured. Nothing was changed (--dry-run).")
+            continue
+        found.append(done)
+        lines.append(
+            f"Capture instance {done.capture_instance} begins at {cell(done.start_lsn)}. Run `mergerepl capture "
+            f"{run.place}`, or the agent, to capture what comes."
+        )
+    run.output.reported({"capture_instances": found}, lines)
+
+
+@cdc.add(effect=DESTROYS, call="cdc.Database.disable", takes="[TABLE]...", options=("--name", "--all"))
+def disable(
+    run: Invocation, tables: tuple[str, ...], name: str | None, is_all: bool, dry_run: bool, yes: bool
+) -> None:
+    """End capture; the change rows go.
+
+    Of a table with two instances --name means one. --all ends the capture of the folder.
+
+    Example:
+      mergerepl cdc disable orders
+      mergerepl cdc disable --all --yes
+    """
+    from mergerepl.cdc import Database
+
+    if bool(tables) == is_all:
+        raise click.UsageError("Name the tables, or say --all.")
+    root = run.place.of_type("cdc", "captured tables")
+    database = Database(root)
+    wanted: tuple[str | None, ...] = tables or (None,)
+    names = [
+        each.capture_instance
+        for table in wanted
+        for each in database.instances(table)
+        if name in (None, each.capture_instance)
+    ]
+    if dry_run:
+        run.output.reported({"disabled": names}, [f"Would be disabled: {', '.join(names) or root}."])
+        return
+    run.confirm(f"Remove all change rows of {', '.join(names) or 'no instance'} in {root}?", yes=yes)
+    names = [gone for table in wanted for gone in database.disable(table, name=name)]
+    run.output.reported({"disabled": names}, [f"Disabled: {', '.join(names) or root}."])
+
+
+@cdc.add(name="list", effect=READS, call="cdc.Database.instances", options=("--table",))
+def list_(run: Invocation, table: str | None) -> None:
+    """List capture instances.
+
+    Example:
+      mergerepl cdc list --table orders
+    """
+    from mergerepl.cdc import Database
+
+    found = Database(run.place.of_type("cdc", "captured tables")).instances(table)
+    run.output.reported({"capture_instances": found}, [listing(found, _INSTANCES)])
+
+
+@cdc.add(effect=READS, call="cdc.Instance.describe", takes="INSTANCE")
+def show(run: Invocation, instance: str) -> None:
+    """Show columns, LSN range and column changes of one.
+
+    Example:
+      mergerepl cdc show orders
+    """
+    found = captured(run.place, instance).describe()
+    low, high = cell(found.min_lsn), cell(found.max_lsn)
+    run.output.reported(
         found,
         [
-            f"Capture instance {found.capture_instance} begins at {cell(found.start_lsn)}. "
-            "Run `mergerepl cdc capture`, or the agent, to capture what comes."
+            listing(found.columns, _CAPTURED_COLUMNS),
+            f"LSNs: {low or 'none'} to {high or 'none'}.",
+            listing(found.ddl_history, _DDL_HISTORY),
         ],
     )
 
 
-@cdc.command("disable-table")
-@root_argument
-@source_argument
-@click.option(
-    "--capture-instance", metavar="NAME", required=True, help="Name of the instance, or all of the table."
+@cdc.add(
+    effect=READS,
+    call="cdc.Instance.changes",
+    takes="INSTANCE",
+    options=("--from", "--to", "--net", "--row-filter", "--limit"),
 )
-@reporting
-def disable_table(root: str, source: str, capture_instance: str, output: Output) -> None:
-    """End a capture instance: its change table goes, with its rows.
+def changes(
+    run: Invocation, instance: str, from_: Any, to: Any, net: bool, row_filter: str, limit: int
+) -> None:
+    """Show changes of a range; --net: one for each row.
+
+    Both ends are included. Operations: 1 delete, 2 insert, 3 and 4 update, 5 insert or update.
 
     Example:
-      mergerepl cdc disable-table ./shop orders --capture-instance dbo_orders
-      mergerepl cdc disable-table ./shop orders --capture-instance all
+      mergerepl cdc changes orders
+      mergerepl cdc changes orders --from 0x003757F80000002A0003 --row-filter all-update-old
+      mergerepl cdc changes orders --net --row-filter all-with-merge
     """
-    from mergerepl import cdc as api
+    from mergerepl.cdc.queries import first_rows
 
-    name = None if capture_instance == "all" else capture_instance
-    names = api.Database(root).disable(source, name=name)
-    output.reported({"disabled": names}, [f"Disabled: {', '.join(names)}."])
-
-
-@cdc.command("help")
-@root_argument
-@click.argument("source", metavar="[TABLE]", required=False)
-@reporting
-def help_(root: str, source: str | None, output: Output) -> None:
-    """List the capture instances, of all tables or of one.
-
-    Example:
-      mergerepl cdc help ./shop orders
-    """
-    from mergerepl import cdc as api
-
-    found = api.Database(root).instances(source)
-    output.reported({"capture_instances": found}, [listing(found, _INSTANCES)])
+    allowed = ("all", "all-with-mask", "all-with-merge") if net else ("all", "all-update-old")
+    if row_filter not in allowed:
+        raise click.UsageError(f"--row-filter {row_filter} is none of {', '.join(allowed)}.")
+    if isinstance(from_, int) or isinstance(to, int):
+        raise click.UsageError("Changes have times and LSNs: write --from and --to as 2026-11-01 or 0x….")
+    source = captured(run.place, instance)
+    first, last = source.ends(from_, to)
+    frame = (source.net_changes if net else source.changes)(first, last, row_filter.replace("-", " "))
+    rows, has_more = first_rows(frame, limit)
+    value = {"from_lsn": str(first), "to_lsn": str(last), "rows": rows, "has_more": has_more}
+    run.output.reported(value, _change_parts(rows, frame.columns, has_more=has_more))
 
 
-@cdc.command()
-@root_argument
-@instance_argument
-@reporting
-def columns(root: str, instance: str, output: Output) -> None:
-    """List the captured columns of an instance.
-
-    Example:
-      mergerepl cdc columns ./shop dbo_orders
-    """
-    from mergerepl import cdc as api
-
-    found = api.Database(root).instance(instance).columns()
-    output.reported({"columns": found}, [listing(found, _CAPTURED_COLUMNS)])
+def _change_parts(
+    rows: Sequence[Mapping[str, object]], names: Sequence[str], *, has_more: bool
+) -> list[Part]:
+    """Return changes: LSN, operation, mask where there is one, the captured columns."""
+    if not rows:
+        return ["No changes."]
+    shown = [name for name in names if name != "__$seqval"]
+    shown = [name for name in shown if name != "__$update_mask" or any(row[name] for row in rows)]
+    table = Table([name.removeprefix("__$") for name in shown])
+    for row in rows:
+        table.add(*(value_text(row[name]) for name in shown))
+    return [table, "There are more: see them with --limit."] if has_more else [table]
 
 
-@cdc.command("ddl-history")
-@root_argument
-@instance_argument
-@reporting
-def ddl_history(root: str, instance: str, output: Output) -> None:
-    """List what was changed of the columns of an instance's table.
-
-    Example:
-      mergerepl cdc ddl-history ./shop dbo_orders
-    """
-    from mergerepl import cdc as api
-
-    found = api.Database(root).instance(instance).ddl_history()
-    output.reported({"ddl_history": found}, [listing(found, _DDL_HISTORY)])
-
-
-@cdc.command()
-@root_argument
-@click.option(
-    "--maxtrans",
-    metavar="N",
-    type=int,
-    default=1000,
-    show_default=True,
-    help="Transactions of a cycle at most.",
+@cdc.add(
+    effect=DESTROYS,
+    call="cdc.Instance.load",
+    takes="INSTANCE",
+    options=(
+        option("--into", required=True),
+        option("--consumer", required=True),
+        "--key",
+        "--no-initial",
+        "--restart",
+    ),
 )
-@click.option("--maxscans", metavar="N", type=int, default=10, show_default=True, help="Cycles at most.")
-@reporting
-@click.pass_context
-def capture(ctx: click.Context, root: str, maxtrans: int, maxscans: int, output: Output) -> None:
-    """Capture what is new, once. Exit code 1 says that a table is paused.
+def load(
+    run: Invocation,
+    instance: str,
+    into: str,
+    consumer: str,
+    key: tuple[str, ...],
+    no_initial: bool,
+    restart: bool,
+    dry_run: bool,
+    yes: bool,
+) -> int:
+    """Bring a Delta table up to date, exactly once.
+
+    The first time a snapshot fills it. --key is for an instance without a key. Exit code 1: the source is paused, so that
+    later changes are not captured; what was captured is applied.
 
     Example:
-      mergerepl cdc capture ./shop
+      mergerepl cdc load orders --into ./lake/orders --consumer lake
+      mergerepl cdc load orders --into ./lake/orders --consumer lake --restart --yes
     """
-    from mergerepl import cdc as api
+    source = captured(run.place, instance)
+    if restart and not dry_run:
+        run.confirm(f"Replace all rows of {into}?", yes=yes)
+    done = rehearsed(
+        dry_run,
+        lambda: source.load(
+            into, consumer=consumer, key=key_columns(key) or None, initial=not no_initial, restart=restart
+        ),
+    )
+    if done is REHEARSED:
+        run.output.reported({"target": into}, [f"{into} would be written. Nothing was changed (--dry-run)."])
+        return 0
+    run.output.reported(done, _loaded(done, str(run.place)))
+    return FAILED if done.paused is not None else 0
 
-    result = api.Database(root).capture(maxtrans=maxtrans, maxscans=maxscans)
-    parts = ["Nothing is new."]
-    if result.cycles:
-        rows, cycles = counted(result.rows, "row"), counted(result.cycles, "cycle")
-        parts = [
-            f"{counted(result.transactions, 'transaction')}, {rows} in {cycles}. "
-            f"Highest LSN: {cell(result.last_lsn) or 'as before'}.",
-            *(f"Paused: {reason}" for reason in result.paused.values()),
+
+def _loaded(done: AppliedChanges, place: str) -> list[str]:
+    """Return what was done, and what keeps the target from the newest state."""
+    if done.to_lsn is None:
+        lines = [f"{done.target}: nothing is new."]
+    elif done.is_snapshot:
+        lines = [f"{done.target} is filled with {counted(done.upserted, 'row')} as of {cell(done.to_lsn)}."]
+    else:
+        lines = [
+            f"{done.target}: {counted(done.upserted, 'row')} inserted or updated, {done.deleted:,} deleted, up to "
+            f"{cell(done.to_lsn)}."
         ]
-    output.reported(result, parts)
-    if result.paused:
-        ctx.exit(1)
+    if done.foreign_commits:
+        lines.append(
+            f"Other writers changed rows of it since the last run ({counted(done.foreign_commits, 'commit')}): the rows of "
+            "this run are right, others were not compared."
+        )
+    if done.paused is not None:
+        lines.append(f"Its source is paused, and later changes are not captured: {done.paused}")
+    elif done.unread_commits:
+        lines.append(
+            "Not captured yet: "
+            f"{counted(done.unread_commits, 'commit')} of its source. Run `mergerepl capture {place}` or the agent."
+        )
+    return lines
 
 
-@cdc.command()
-@root_argument
-@click.option(
-    "--check",
-    is_flag=True,
-    help="Warn of paused tables, of feeds that are off, and of commits that are not captured.",
-)
-@reporting
-def status(root: str, check: bool, output: Output) -> int:
-    """Show how far each table was read, until when VACUUM is safe, and which LSNs are valid.
+@cdc.add(effect=WRITES, call="cdc.Database.relocate", hidden=True)
+def relocate(run: Invocation, dry_run: bool) -> None:
+    """Take over a folder that was moved or copied.
 
-    With --check the exit code is 0 if all is well, 1 for a warning (commits are unread for longer than 30 seconds, less
-    than a quarter of the time is left until VACUUM may remove them, or a table's feed is off), 2 if it is critical (no time
-    is left, or a table is paused), 3 if it is not known.
-
-    Example:
-      mergerepl cdc status ./shop
-      mergerepl cdc status ./shop --check
-    """
-    from mergerepl import cdc as api
-    from mergerepl.cli.look import report_check
-
-    def find() -> tuple[DatabaseStatus, list[StatusWarning]]:
-        found = api.Database(root).status()
-        return found, [*found.warnings]
-
-    if check:
-        return report_check(find, output)
-    found = api.Database(root).status()
-    output.reported(found, database_parts(found))
-    return 0
-
-
-@cdc.command()
-@root_argument
-@limit_option("At most so many, newest first.")
-@reporting
-def errors(root: str, limit: int, output: Output) -> None:
-    """List errors and notices of scans.
+    A copy gets LSNs of its own from then on.
 
     Example:
-      mergerepl cdc errors ./shop
+      mergerepl cdc relocate -f ./shop-copy
     """
-    from mergerepl import cdc as api
+    from mergerepl.cdc import Database
 
-    found = api.Database(root).history(failed=True, limit=limit)
-    output.reported({"errors": found}, [listing(found, _ERRORS) if found else "No errors."])
-
-
-@cdc.command()
-@root_argument
-@instance_argument
-@click.option("--compare", is_flag=True, help="Take the difference of the versions around a gap.")
-@click.option("--restart", is_flag=True, help="Begin again at the table's head; consumers take a snapshot.")
-@reporting
-def resume(root: str, instance: str, compare: bool, restart: bool, output: Output) -> None:
-    """Let a paused table in again: what was not read gets new LSNs.
-
-    Example:
-      mergerepl cdc resume ./shop dbo_orders --compare
-    """
-    from mergerepl import cdc as api
-
-    was = api.Database(root).resume(instance, compare=compare, restart=restart)
-    text = "The table of" if was else "Nothing was changed: the table of"
-    how = "is captured again" if was else "is not paused"
-    output.reported({"capture_instance": instance, "changed": was}, [f"{text} {instance} {how}."])
-
-
-@cdc.command()
-@root_argument
-@reporting
-def adopt(root: str, output: Output) -> None:
-    """Take over a database whose folder was moved or copied. A copy gets LSNs of its own from then on.
-
-    Example:
-      mergerepl cdc adopt ./shop-copy
-    """
-    from mergerepl import cdc as api
-
-    is_copy = api.Database(root).relocate()
+    root = run.place.root()
+    is_copy = rehearsed(dry_run, Database(root).relocate)
+    if is_copy is REHEARSED:
+        run.output.reported(
+            {"database": root}, [f"{root} would be adopted. Nothing was changed (--dry-run)."]
+        )
+        return
     text = "A new epoch begins: its LSNs are higher than all before." if is_copy else "Its LSNs go on."
-    output.reported({"database": root, "new_epoch": is_copy}, [f"{root} is adopted. {text}"])
+    run.output.reported({"database": root, "new_epoch": is_copy}, [f"{root} is adopted. {text}"])
 
 
-@cdc.command()
-@root_argument
-@click.option("--show", "lsn", metavar="LSN", type=LsnType(), help="Show the parts of this LSN.")
-@reporting
-def lsn(root: str, lsn: Lsn | None, output: Output) -> None:
+@cdc.add(effect=READS, call="cdc.Lsn", takes="[LSN]", hidden=True)
+def lsn(run: Invocation, lsn: str | None) -> None:
     """Show the lowest and the highest LSN that can be asked for, or the parts of one.
 
     Example:
-      mergerepl cdc lsn ./shop
-      mergerepl cdc lsn ./shop --show 0x003757F80000002A0003
+      mergerepl cdc lsn
+      mergerepl cdc lsn 0x003757F80000002A0003
     """
     from mergerepl import cdc as api
 
     if lsn is not None:
-        epoch, cycle = divmod(lsn.scan_cycle, 1 << 32)
-        parts = {"lsn": str(lsn), "epoch": epoch, "cycle": cycle, "slot": lsn.slot}
-        output.reported(parts, [f"{lsn} is {epoch}:{cycle}:{lsn.slot} (epoch:cycle:slot)."])
+        try:
+            value = api.Lsn.parse(lsn)
+        except ValueError as error:
+            raise click.BadParameter(str(error)) from error
+        epoch, cycle = divmod(value.scan_cycle, 1 << 32)
+        parts = {"lsn": str(value), "epoch": epoch, "cycle": cycle, "slot": value.slot}
+        run.output.reported(parts, [f"{value} is {epoch}:{cycle}:{value.slot} (epoch:cycle:slot)."])
         return
-    found = api.Database(root).status()
+    found = api.Database(run.place.of_type("cdc", "captured tables")).status()
     low, high = cell(found.min_lsn), cell(found.max_lsn)
-    output.reported(
+    run.output.reported(
         {"min_lsn": low, "max_lsn": high, "max_time": found.max_time},
         [f"{low or 'none'} to {high or 'none'}"],
     )
 
 
-for _command in cdc_reading.COMMANDS:
-    cdc.add_command(_command)
+@cdc.add(
+    effect=DESTROYS,
+    call="cdc.Instance.cleanup",
+    takes="INSTANCE",
+    options=("--to", "--threshold"),
+    hidden=True,
+)
+def cleanup(run: Invocation, instance: str, to: Any, threshold: int | None, dry_run: bool, yes: bool) -> int:
+    """Remove the change rows of one instance below an LSN.
+
+    --to is its new low end; without it only what lies below the present one goes. Exit code 1 says that the change table
+    could not be cleaned.
+
+    Example:
+      mergerepl cdc cleanup orders --to 0x003757F80000002A0003
+    """
+    if to is not None and not isinstance(to, str):
+        raise click.UsageError("Write --to as an LSN (0x…).")
+    source = captured(run.place, instance)
+    if not dry_run:
+        run.confirm(
+            f"Remove the change rows of {source.name} in {run.place.root()} below {to or 'its low end'}?",
+            yes=yes,
+        )
+    more = {} if threshold is None else {"threshold": threshold}
+    done = rehearsed(dry_run, lambda: source.cleanup(to, **more))
+    if done is REHEARSED:
+        run.output.reported(
+            {"capture_instance": source.name}, ["Rows would be removed. Nothing was changed (--dry-run)."]
+        )
+        return 0
+    run.output.reported(done, report.cleaned(done))
+    return FAILED if done.failed else 0
+
+
+# -- jobs --------------------------------------------------------------------------------------------------------------
+
+jobs = group(
+    "jobs",
+    """Look at the jobs, change, start and stop them.
+
+    `mergerepl agent run` runs them: `capture` captures changes, `cleanup` removes old change rows. Where transactional
+    publications are in the folder, `logreader` stands in place of `capture`.
+
+    Example:
+      mergerepl cdc jobs list
+    """,
+)
+jobs.hidden = True
+cdc.add_command(jobs)
+_PARAMETERS = (
+    "--maxtrans",
+    "--maxscans",
+    "--continuous",
+    "--pollinginterval",
+    "--retention",
+    "--threshold",
+    "--schedule",
+)
+
+
+def _job_report(run: Invocation, root: str, job: Any, *, is_started: bool = False) -> None:
+    from mergerepl.agents.control import agent_status
+
+    if job is REHEARSED:
+        run.output.reported({}, ["The job would be changed. Nothing was changed (--dry-run)."])
+        return
+    parts: list[Part] = [listing([job], report.JOBS)]
+    runs = agent_status(root).pid is not None
+    if is_started and not runs:
+        parts.append(f"No agent runs: start one with `mergerepl agent run {run.place}`.")
+    run.output.reported({"job": job, "agent_runs": runs}, parts)
+
+
+@jobs.add(name="list", effect=READS, call="cdc.Database.jobs.list")
+def list_jobs(run: Invocation) -> None:
+    """List the jobs.
+
+    Example:
+      mergerepl cdc jobs list
+    """
+    from mergerepl.agents.control import agent_status
+    from mergerepl.cdc import Database
+
+    root = run.place.root()
+    agent, found = agent_status(root), Database(root).jobs.list()
+    run.output.reported(
+        {"jobs": found, "agent_runs": agent.pid is not None}, report.jobs_of_root(agent, found)
+    )
+
+
+@jobs.add(effect=WRITES, call="cdc.Database.jobs.add", takes="JOB", options=(*_PARAMETERS, "--no-start"))
+def add(run: Invocation, job: str, no_start: bool, dry_run: bool, **parameters: Any) -> None:
+    """Create a job: capture, cleanup or logreader.
+
+    Both come with the first capture instance.
+
+    Example:
+      mergerepl cdc jobs add capture --pollinginterval 60
+    """
+    from mergerepl.cdc import Database
+
+    root = run.place.root()
+    done = rehearsed(dry_run, lambda: Database(root).jobs.add(job, start=not no_start, **parameters))
+    _job_report(run, root, done, is_started=not no_start)
+
+
+@jobs.add(effect=WRITES, call="cdc.Database.jobs.change", takes="JOB", options=_PARAMETERS)
+def change(run: Invocation, job: str, dry_run: bool, **parameters: Any) -> None:
+    """Change parameters of a job.
+
+    They take effect when it is stopped and started.
+
+    Example:
+      mergerepl cdc jobs change cleanup --retention 10080
+    """
+    from mergerepl.cdc import Database
+
+    root = run.place.root()
+    _job_report(run, root, rehearsed(dry_run, lambda: Database(root).jobs.change(job, **parameters)))
+
+
+@jobs.add(effect=WRITES, call="cdc.Database.jobs.drop", takes="JOB")
+def drop(run: Invocation, job: str, dry_run: bool) -> None:
+    """Remove a job.
+
+    Example:
+      mergerepl cdc jobs drop capture
+    """
+    from mergerepl.cdc import Database
+
+    root = run.place.root()
+    done = rehearsed(dry_run, lambda: Database(root).jobs.drop(job))
+    would, by_hand = (
+        ("would be" if done is REHEARSED else "is"),
+        ("cleanup" if job == "cleanup" else "capture"),
+    )
+    text = f"Job {job} {would} removed. `mergerepl {by_hand} {run.place}` does its work by hand."
+    run.output.reported({"dropped": job}, [text])
+
+
+@jobs.add(effect=WRITES, call="cdc.Database.jobs.start", takes="JOB")
+def start(run: Invocation, job: str, dry_run: bool) -> None:
+    """Ask for a job to run.
+
+    An agent takes it up within a second.
+
+    Example:
+      mergerepl cdc jobs start capture
+    """
+    from mergerepl.cdc import Database
+
+    root = run.place.root()
+    _job_report(run, root, rehearsed(dry_run, lambda: Database(root).jobs.start(job)), is_started=True)
+
+
+@jobs.add(effect=WRITES, call="cdc.Database.jobs.stop", takes="JOB")
+def stop(run: Invocation, job: str, dry_run: bool) -> None:
+    """Ask for a job to stop.
+
+    A cycle that runs is finished first; nothing is lost.
+
+    Example:
+      mergerepl cdc jobs stop capture
+    """
+    from mergerepl.cdc import Database
+
+    root = run.place.root()
+    _job_report(run, root, rehearsed(dry_run, lambda: Database(root).jobs.stop(job)))

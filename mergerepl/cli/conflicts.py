@@ -2,103 +2,96 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Sequence
-from dataclasses import asdict
-from datetime import UTC, datetime, timedelta
-from functools import wraps
+from dataclasses import asdict, replace
+from datetime import datetime, timedelta
 from typing import Any
 
 import click
 
-from mergerepl.cli.help import Group
-from mergerepl.cli.options import (
-    key_part,
-    limit_option,
-    publication_option,
-    replica_argument,
-    replica_root,
-    reporting,
-    working,
-)
+from mergerepl.cli.grammar import DESTROYS, READS, WRITES, Effect, Invocation, group
+from mergerepl.cli.options import option
 from mergerepl.cli.report import merge
-from mergerepl.cli.report.output import Output
 from mergerepl.cli.report.table import Columns, Part, listing
 from mergerepl.errors import ConfigurationError
-from mergerepl.model.conflicts import ConflictFilter, ConflictStatus
-from mergerepl.model.progress import Progress
+from mergerepl.model.conflicts import ConflictCount, ConflictFilter, ConflictStatus
 from mergerepl.model.resolvers import RESOLVERS
 from mergerepl.model.results import ConflictRecord
-from mergerepl.model.words import CONFLICT_NAMES, conflict_name, counted, key_text, typed
+from mergerepl.model.words import conflict_name, counted, key_text, typed
+from mergerepl.store.rehearsal import REHEARSED, rehearsed
 
-_AGE = re.compile(r"(\d{1,6})\s*(d|h|days?|hours?)")
+conflicts = group(
+    "conflicts",
+    """List conflicts, compare the rows, decide again, report.
+
+    ID is a conflict's id, as `mergerepl conflicts list` shows it; its beginning will do. Times are UTC.
+
+    Example:
+      mergerepl conflicts list
+    """,
+)
+_CHOICE = (
+    "--at",
+    "--publication",
+    "--table",
+    "--conflict-type",
+    "--from",
+    "--to",
+    "--column",
+    "--resolver",
+    "--status",
+)
 
 
-def _age(_: click.Context, __: click.Parameter, text: str | None) -> timedelta | None:
-    if text is None:
-        return None
-    found = _AGE.fullmatch(text.strip())
-    if found is None:
-        raise click.BadParameter(f"{text!r} is no age: write it as 14d or 36h.")
-    return timedelta(**{"days" if found[2].startswith("d") else "hours": int(found[1])})
+def choosing(
+    effect: Effect, call: str, *, takes: str = "[ID]...", options: Sequence[Any] = (), **terms: Any
+) -> Callable[[Callable[..., Any]], Any]:
+    """Make a command of the group with the options that say which conflicts are meant: `chosen`, a ConflictFilter.
 
+    The command also gets the folder of the replica (`root`).
+    """
 
-def _in_utc(moment: datetime | None) -> datetime | None:
-    return None if moment is None else moment.replace(tzinfo=UTC)
+    def make(function: Callable[..., Any]) -> Any:
+        def chosen(
+            run: Invocation,
+            ids: tuple[str, ...] = (),
+            *,
+            at: str | None,
+            publication: str | None,
+            table: str | None,
+            types: tuple[int, ...],
+            from_: datetime | None,
+            to: datetime | None,
+            column: str | None,
+            resolver: str | None,
+            status: str | None,
+            **others: Any,
+        ) -> Any:
+            for end in (from_, to):
+                if end is not None and not isinstance(end, datetime):
+                    raise click.UsageError(
+                        "Conflicts have times: write --from and --to as 2026-11-01 or 2h (ago)."
+                    )
+            filter_ = ConflictFilter(
+                publication,
+                table,
+                ids,
+                types,
+                from_,
+                # The filter excludes its end, a range of the command line includes it.
+                None if to is None else to + timedelta(microseconds=1),
+                column,
+                resolver,
+                None if status is None else ConflictStatus(status),
+            )
+            return function(run, root=run.place.of_type("merge", "conflicts", at), chosen=filter_, **others)
 
-
-def choosing(command: Callable[..., Any]) -> Callable[..., Any]:
-    """Add the arguments and options that say which conflicts; the command gets `chosen`, a ConflictFilter."""
-
-    @replica_argument
-    @click.argument("ids", metavar="[ID]...", nargs=-1)
-    @publication_option
-    @click.option("--article", metavar="NAME", help="Only this article.")
-    @click.option(
-        "--type",
-        "types",
-        type=click.IntRange(min(CONFLICT_NAMES), max(CONFLICT_NAMES)),
-        metavar="N",
-        multiple=True,
-        help=f"Only conflicts of this type ({min(CONFLICT_NAMES)} to {max(CONFLICT_NAMES)}).",
-    )
-    @click.option("--since", type=click.DateTime(), metavar="TIME", help="Only from this time on (UTC).")
-    @click.option("--until", type=click.DateTime(), metavar="TIME", help="Only before this time (UTC).")
-    @click.option("--column", metavar="NAME", help="Only with this column in conflict.")
-    @click.option("--resolver", metavar="NAME", help="Only those that this resolver decided.")
-    @click.option(
-        "--status",
-        type=click.Choice([each.value for each in ConflictStatus]),
-        help="Only open or settled ones.",
-    )
-    @wraps(command)
-    def chosen(
-        *args: Any,
-        ids: tuple[str, ...],
-        publication: str | None,
-        article: str | None,
-        types: tuple[int, ...],
-        since: datetime | None,
-        until: datetime | None,
-        column: str | None,
-        resolver: str | None,
-        status: str | None,
-        **options: Any,
-    ) -> Any:
-        found = ConflictFilter(
-            publication,
-            article,
-            ids,
-            types,
-            _in_utc(since),
-            _in_utc(until),
-            column,
-            resolver,
-            None if status is None else ConflictStatus(status),
+        chosen.__doc__, chosen.__name__ = function.__doc__, function.__name__
+        return conflicts.add(effect=effect, call=call, takes=takes, options=[*_CHOICE, *options], **terms)(
+            chosen
         )
-        return command(*args, chosen=found, **options)
 
-    return chosen
+    return make
 
 
 _PLANNED: Columns = {
@@ -114,14 +107,6 @@ _CHANGED_SINCE: Columns = {
     "key": lambda each: key_text(each.key),
     "changed since": lambda each: each.columns or "the row",
 }
-_SUMMARY: Columns = {
-    "day": lambda each: str(each.day),
-    "article": "article",
-    "meaning": lambda each: conflict_name(each.conflict_type),
-    "resolver": "resolver",
-    ">conflicts": "conflicts",
-    "columns": "columns",
-}
 _RESOLVERS: Columns = {
     "name": "name",
     "column": lambda each: each.reads.value if each.reads else "",
@@ -130,66 +115,85 @@ _RESOLVERS: Columns = {
     "in SQL Server": "original",
 }
 
-newest_option = limit_option("At most so many, newest first.")
+_COUNTED: dict[str, Any] = {
+    "day": lambda each: str(each.day),
+    "table": "article",
+    "type": lambda each: conflict_name(each.conflict_type),
+    "resolver": "resolver",
+}
+"""What `--count-by` takes -> its column."""
 
 
-@click.group(cls=Group)
-def conflicts() -> None:
-    """List conflicts, show the losing row beside the winning row, decide again, report.
-
-    Example:
-      mergerepl conflicts list ./hq
-    """
-
-
-@conflicts.command("list")
-@choosing
-@newest_option
-@reporting
-def list_conflicts(replica: str, chosen: ConflictFilter, limit: int, output: Output) -> None:
-    """List the conflicts that a replica has logged.
+@choosing(READS, "Replica.conflicts.list", name="list", options=("--count-by", "--limit"))
+def list_conflicts(
+    run: Invocation, root: str, chosen: ConflictFilter, count_by: tuple[str, ...] | None, limit: int
+) -> None:
+    """List conflicts; --count-by table counts them.
 
     Example:
-      mergerepl conflicts list ./hq --article orders
-      mergerepl conflicts list ./hq --status open --since 2026-11-01
+      mergerepl conflicts list --table orders
+      mergerepl conflicts list --status open --from 2026-11-01
+      mergerepl conflicts list --count-by day,table
     """
     from mergerepl import api
 
-    root = replica_root(replica)
+    if count_by:
+        _require_fields(count_by)
+        counts = _by(count_by, api.conflict_summary(root, chosen))
+        columns = {name: _COUNTED[name] for name in count_by} | {
+            ">conflicts": "conflicts",
+            "columns": "columns",
+        }
+        parts: list[Part] = [listing(counts, columns) if counts else f"{typed(root)}: no conflicts."]
+        run.output.reported({"replica": root, "counts": counts}, parts)
+        return
     found = api.conflict_records(root, chosen=chosen, limit=limit)
-    _require_found(root, replica, chosen, found, limit)
-    output.reported(*merge.conflict_list(root, found, total=_total(root, chosen, len(found), limit)))
+    _require_found(root, chosen, found, limit)
+    run.output.reported(*merge.conflict_list(root, found, total=_total(root, chosen, len(found), limit)))
 
 
-@conflicts.command("show")
-@choosing
-@newest_option
-@reporting
-def show_conflicts(replica: str, chosen: ConflictFilter, limit: int, output: Output) -> None:
-    """Show conflicts, column by column.
+def _require_fields(count_by: Sequence[str]) -> None:
+    if unknown := [name for name in count_by if name not in _COUNTED]:
+        raise click.BadParameter(f"{unknown[0]!r} is none of {', '.join(_COUNTED)}.", param_hint="--count-by")
 
-    Give an ID, as `mergerepl conflicts list` shows it (its beginning will do), or say by options which are meant. `*` marks
-    the columns in conflict, `~` others that differ.
+
+def _by(fields: Sequence[str], counts: Sequence[ConflictCount]) -> list[ConflictCount]:
+    """Add up counts that are alike in these fields; the other fields are None."""
+    names = {"day": "day", "table": "article", "type": "conflict_type", "resolver": "resolver"}
+    left_out: dict[str, Any] = {field: None for name, field in names.items() if name not in fields}
+    found: dict[tuple[Any, ...], ConflictCount] = {}
+    for each in counts:
+        key = tuple(getattr(each, names[name]) for name in fields)
+        before = found.get(key, replace(each, conflicts=0, columns={}, **left_out))
+        columns = {name: before.columns.get(name, 0) + n for name, n in each.columns.items()}
+        found[key] = replace(
+            before, conflicts=before.conflicts + each.conflicts, columns={**before.columns, **columns}
+        )
+    return list(found.values())
+
+
+@choosing(READS, "Replica.conflicts.get", name="show", options=("--limit",))
+def show_conflicts(run: Invocation, root: str, chosen: ConflictFilter, limit: int) -> None:
+    """Show losing and winning row side by side.
+
+    Name conflicts, or say by options which are meant. `*` marks the columns in conflict, `~` others that differ.
 
     Example:
-      mergerepl conflicts show ./hq 3f2a
-      mergerepl conflicts show ./hq --article orders
+      mergerepl conflicts show 3f2a
+      mergerepl conflicts show --table orders
     """
     if chosen == ConflictFilter():
-        raise click.UsageError("Name a conflict's ID, or say which are meant, as by --article.")
+        raise click.UsageError("Name a conflict's ID, or say which are meant, as by --table.")
     from mergerepl import api
 
-    root = replica_root(replica)
     # The beginning of one id must not mean several.
     one = chosen.ids[0] if len(chosen.ids) == 1 else None
     found = api.conflict_records(root, chosen=chosen, conflict_id=one, limit=limit, with_rows=True)
-    _require_found(root, replica, chosen, found, limit)
-    output.reported(*merge.conflict_rows(root, found, total=_total(root, chosen, len(found), limit)))
+    _require_found(root, chosen, found, limit)
+    run.output.reported(*merge.conflict_rows(root, found, total=_total(root, chosen, len(found), limit)))
 
 
-def _require_found(
-    root: str, replica: str, chosen: ConflictFilter, found: Sequence[ConflictRecord], limit: int
-) -> None:
+def _require_found(root: str, chosen: ConflictFilter, found: Sequence[ConflictRecord], limit: int) -> None:
     """Check that the options leave out no conflict that is named by its id.
 
     Raises: ConfigurationError.
@@ -201,7 +205,7 @@ def _require_found(
 
     other = api.conflict_records(root, chosen=ConflictFilter(ids=(missing[0],)), limit=1)[0]
     raise ConfigurationError(
-        f"Conflict {missing[0]!r} at {replica} is of article {other.article!r} of publication {other.publication!r}, and "
+        f"Conflict {missing[0]!r} at {root} is of article {other.article!r} of publication {other.publication!r}, and "
         "is not among what the options mean: leave them out.",
         conflict_id=missing[0],
     )
@@ -214,43 +218,15 @@ def _total(root: str, chosen: ConflictFilter, found: int, limit: int) -> int:
     return found if found < limit else api.conflict_count(root, chosen=chosen)
 
 
-@conflicts.command()
-@choosing
-@reporting
-def summary(replica: str, chosen: ConflictFilter, output: Output) -> None:
-    """Count conflicts by day, article, type and resolver.
-
-    Example:
-      mergerepl conflicts summary ./hq --article orders
-    """
-    from mergerepl import api
-
-    root = replica_root(replica)
-    found = api.conflict_summary(root, chosen)
-    parts: list[Part] = [listing(found, _SUMMARY) if found else f"{typed(root)}: no conflicts."]
-    output.reported({"replica": root, "counts": [asdict(each) for each in found]}, parts)
-
-
-@conflicts.command()
-@choosing
-@click.option("--winner", is_flag=True, help="The outcome stands: settle the conflict and write nothing.")
-@click.option(
-    "--loser", is_flag=True, help="Write what lost: the row, the columns in conflict, or the delete."
+@choosing(
+    WRITES,
+    "Replica.conflicts.resolve",
+    name="resolve",
+    options=("--winner", "--loser", "--set", "--set-null", "--all", "--whole-row", "--force", "--message"),
 )
-@click.option(
-    "--set", "values", type=key_part, metavar="COLUMN=VALUE", multiple=True, help="Write this value instead."
-)
-@click.option("--set-null", "nulls", metavar="COLUMN", multiple=True, help="Write NULL instead.")
-@click.option("--all", "is_all", is_flag=True, help="All that the options mean; without it name IDs.")
-@click.option("--whole-row", is_flag=True, help="Of a loser by columns write the whole row.")
-@click.option("--force", is_flag=True, help="Write rows that were changed since, too.")
-@click.option("--dry-run", is_flag=True, help="Say what would be done; change nothing.")
-@click.option("--message", metavar="TEXT", default="", help="Why, for the record.")
-@working
-@click.pass_context
 def resolve(
-    context: click.Context,
-    replica: str,
+    run: Invocation,
+    root: str,
     chosen: ConflictFilter,
     winner: bool,
     loser: bool,
@@ -259,19 +235,17 @@ def resolve(
     is_all: bool,
     whole_row: bool,
     force: bool,
-    dry_run: bool,
     message: str,
-    output: Output,
-    progress: Progress,
-) -> None:
-    """Decide conflicts again: an ordinary change of this replica, which the next syncs bring everywhere.
+    dry_run: bool,
+) -> int:
+    """Decide again; the next syncs carry it everywhere.
 
-    A row that was changed since its conflict is left alone, and named; the exit code is 1 then. If a table would refuse one
-    of the rows, none is written.
+    It is an ordinary change of this replica. A row that was changed since its conflict is left alone, and named; the exit
+    code is 1 then. If a table would refuse one of the rows, none is written.
 
     Example:
-      mergerepl conflicts resolve ./hq 3f2a --loser
-      mergerepl conflicts resolve ./hq 3f2a --set quantity=12
+      mergerepl conflicts resolve 3f2a --loser
+      mergerepl conflicts resolve 3f2a --set quantity=12
     """
     edits: dict[str, str | None] = {**dict(values), **dict.fromkeys(nulls)}
     if winner + loser + bool(edits) != 1:
@@ -282,8 +256,7 @@ def resolve(
         raise click.UsageError("A column is set twice.")
     from mergerepl import api
 
-    root = replica_root(replica)
-    with progress:
+    with run.progress as progress:
         result = api.resolve_conflicts(
             root,
             chosen,
@@ -309,112 +282,107 @@ def resolve(
     else:
         end = " The next syncs bring them everywhere." if result.written else ""
         parts.append(f"{settled} settled, {written} written.{end}")
-    output.reported(asdict(result), parts)
-    if result.changed_since:
-        context.exit(1)
+    run.output.reported(asdict(result), parts)
+    return 1 if result.changed_since else 0
 
 
-@conflicts.command()
-@replica_argument
-@publication_option
-@click.option("--article", metavar="NAME", help="Only this article.")
-@reporting
-def retry(replica: str, publication: str | None, article: str | None, output: Output) -> None:
-    """Let the next syncs send again what a table refused.
+@conflicts.add(effect=WRITES, call="Replica.conflicts.retry", options=("--at", "--publication", "--table"))
+def retry(run: Invocation, at: str | None, publication: str | None, table: str | None, dry_run: bool) -> None:
+    """Send again what a table refused.
 
-    They do so by themselves when the row or the table's rules change. Meant are the changes that wait at this replica, and
-    those that wait for it at the replicas in reach.
+    The next syncs do so by themselves when the row or the table's rules change. Meant are the changes that wait at this
+    replica, and those that wait for it at the replicas in reach.
 
     Example:
-      mergerepl conflicts retry ./hq --article orders
+      mergerepl conflicts retry --table orders
     """
     from mergerepl import api
 
-    result = api.retry_failed(replica_root(replica), publication=publication, article=article)
+    root = run.place.of_type("merge", "conflicts", at)
+    result = rehearsed(dry_run, lambda: api.retry_failed(root, publication=publication, article=table))
+    if result is REHEARSED:
+        run.output.reported({}, ["Refused changes would be sent again. Nothing was changed (--dry-run)."])
+        return
     lines = [
         f"{counted(count, 'refused change')} at {typed(root)}: sent again with the next sync."
         for root, count in result.waiting_at.items()
     ]
-    output.reported(asdict(result), lines or [f"{typed(replica)}: no refused change waits."])
+    run.output.reported(asdict(result), lines or [f"{typed(root)}: no refused change waits."])
 
 
-@conflicts.command()
-@choosing
-@click.option(
-    "--older-than",
-    metavar="AGE",
-    callback=_age,
-    help="Older than 14d or 36h; by default the file's `conflict_retention`.",
-)
-@click.option("--dry-run", is_flag=True, help="Say what would be removed; remove nothing.")
-@reporting
-def purge(
-    replica: str, chosen: ConflictFilter, older_than: timedelta | None, dry_run: bool, output: Output
+@choosing(DESTROYS, "Replica.conflicts.drop", name="drop", options=("--older-than",), hidden=True)
+def drop(
+    run: Invocation, root: str, chosen: ConflictFilter, older_than: timedelta | None, dry_run: bool, yes: bool
 ) -> None:
-    """Remove old conflicts, with their losing rows.
+    """Remove conflicts, with their losing rows.
+
+    Without an ID and --older-than: those past the file's `conflict_retention`.
 
     Example:
-      mergerepl conflicts purge ./hq --older-than 30d
+      mergerepl conflicts drop --older-than 30d
     """
     from mergerepl import api
 
-    result = api.purge_conflicts(replica_root(replica), chosen, older_than=older_than, dry_run=dry_run)
+    result = api.purge_conflicts(root, chosen, older_than=older_than, dry_run=True)
     removed = f"{counted(result.conflicts, 'conflict')}, {counted(result.rows, 'losing row')}"
+    if not dry_run and result.conflicts:
+        run.confirm(f"Remove {removed} at {root}?", yes=yes)
+    if not dry_run:
+        result = api.purge_conflicts(root, chosen, older_than=older_than)
     end = "would be removed (--dry-run)" if dry_run else "removed"
-    output.reported(asdict(result), [f"{removed} {end}."])
+    run.output.reported(asdict(result), [f"{removed} {end}."])
 
 
-@conflicts.command()
-@choosing
-@click.option(
-    "--to", "folder", metavar="FOLDER", required=True, help="Where the files go, one for each article."
+@choosing(
+    READS, "Replica.conflicts.export", name="export", options=(option("--output", required=True), "--format")
 )
-@click.option("--format", "form", type=click.Choice(["csv", "json"]), default="csv", show_default=True)
-@reporting
-def export(replica: str, chosen: ConflictFilter, folder: str, form: str, output: Output) -> None:
-    """Write conflicts with their rows to files, as CSV or as JSON lines.
+def export(run: Invocation, root: str, chosen: ConflictFilter, output: str, form: str) -> None:
+    """Write conflicts with their rows as CSV or JSON.
+
+    A file for each article in the folder that --output names; JSON has one row a line.
 
     Example:
-      mergerepl conflicts export ./hq --to lost --format csv
+      mergerepl conflicts export -o lost --format csv
     """
     from mergerepl import api
 
-    files = api.export_conflicts(replica_root(replica), folder, chosen, form=form)
+    files = api.export_conflicts(root, output, chosen, form=form)
     lines = [f"{file}: {counted(count, 'conflict')}" for file, count in files.items()]
-    output.reported({"files": files}, lines or ["No conflicts to export."])
+    run.output.reported({"files": files}, lines or ["No conflicts to export."])
 
 
-@conflicts.command()
-@choosing
-@click.option("--to", "file", metavar="FILE.html", required=True, help="The page to write.")
-@click.option(
-    "--rows", type=click.IntRange(min=1), default=2000, show_default=True, help="At most so many, the newest."
+@choosing(
+    READS,
+    "Replica.conflicts.report",
+    name="report",
+    options=(option("--output", required=True), option("--limit", default="2000")),
 )
-@reporting
-def report(replica: str, chosen: ConflictFilter, file: str, rows: int, output: Output) -> None:
-    """Write conflicts as one page of HTML to look through, with what differs highlighted.
+def report(run: Invocation, root: str, chosen: ConflictFilter, output: str, limit: int) -> None:
+    """Write one HTML page.
+
+    It has the newest conflicts to look through, with what differs highlighted.
 
     Example:
-      mergerepl conflicts report ./hq --to conflicts.html
+      mergerepl conflicts report -o conflicts.html
     """
     from mergerepl import api
 
-    count = api.conflict_report(replica_root(replica), file, chosen, rows=rows)
-    output.reported({"file": file, "conflicts": count}, [f"{file}: {counted(count, 'conflict')}."])
+    count = api.conflict_report(root, output, chosen, rows=limit)
+    run.output.reported({"file": output, "conflicts": count}, [f"{output}: {counted(count, 'conflict')}."])
 
 
-@conflicts.command()
-@reporting
-def resolvers(output: Output) -> None:
-    """List the resolvers that a file may name, and the agent's own functions.
+@conflicts.add(effect=READS, call="resolvers", hidden=True)
+def resolvers(run: Invocation) -> None:
+    """List the resolvers that a file may name.
+
+    And the functions that this machine's agent has for the resolver `custom`.
 
     Example:
       mergerepl conflicts resolvers
     """
-    facts = [asdict(each) for each in RESOLVERS.values()]
     from mergerepl.api import resolver_functions
 
     functions = resolver_functions()
     own = listing(sorted(functions.items()), {"function": lambda each: each[0], "is": lambda each: each[1]})
-    value = {"resolvers": facts, "functions": functions}
-    output.reported(value, [listing(RESOLVERS.values(), _RESOLVERS), own])
+    value = {"resolvers": [asdict(each) for each in RESOLVERS.values()], "functions": functions}
+    run.output.reported(value, [listing(RESOLVERS.values(), _RESOLVERS), own])

@@ -1,38 +1,211 @@
-"""What looks at replicas: `mergerepl status`, `pending`, `history`, `row` and `partition`."""
+"""Commands that look at replicas: `mergerepl status`, `pending`, `history`, `row`, and the partitions of a publisher."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
+from dataclasses import asdict
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from mergerepl.cli.help import Command, Group
-from mergerepl.cli.options import (
-    key_part,
-    limit_option,
-    publication_option,
-    replica_argument,
-    replica_root,
-    reporting,
-    subscriber_option,
-    subscriber_root,
-)
+from mergerepl.cli.grammar import DESTROYS, READS, WRITES, Invocation, command, group
+from mergerepl.cli.options import option, row_key
 from mergerepl.cli.report import merge
+from mergerepl.cli.report import products as report
 from mergerepl.cli.report.output import Output
-from mergerepl.cli.report.table import Columns, listing
-from mergerepl.errors import MergeReplError
-from mergerepl.store.location import Location
+from mergerepl.cli.report.table import Columns, Part, listing, listing_or
+from mergerepl.errors import ConfigurationError, MergeReplError
+from mergerepl.model.cdc import StatusWarning
+from mergerepl.places import types_at
+from mergerepl.store.rehearsal import REHEARSED, rehearsed
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
-    from mergerepl.model.cdc import StatusWarning
     from mergerepl.model.results import PartitionInfo
+    from mergerepl.replicas import Partitions
 
 UNKNOWN = 3
 LEVELS = {"warning": 1, "critical": 2}
 """Exit codes of `status --check`; 0 if all is well."""
+Report = tuple[Any, list[Part], list[StatusWarning]]
+
+
+@command(effect=READS, call="Project.status", takes="[REPLICA]...", options=("--type", "--check"))
+def status(run: Invocation, replicas: tuple[str, ...], type: str | None, check: bool) -> int:
+    """Show replicas, subscriptions and problems.
+
+    Without a REPLICA: the publisher. With --check the exit code is that of a monitor: 0 if all is well, 1 for a warning
+    (changes that wait for more than 30 seconds, files that VACUUM may soon remove, a subscriber that is not there, not
+    initialised or not known to be equal, a table with a problem), 2 if it is critical (a paused table, an agent that
+    stopped at a command, a subscriber that is inactive, no time left), 3 if it is not known.
+
+    Example:
+      mergerepl status
+      mergerepl status north
+      mergerepl status --check
+    """
+    roots = run.place.roots(replicas)
+    try:
+        found = [_status(root, run.place.type_at(root, type), is_check=check) for root in roots]
+    except MergeReplError as error:
+        if not check or isinstance(error, ConfigurationError):
+            raise
+        run.output.reported({"check": "unknown", "error": error.details()}, [f"Unknown: {error.message}"])
+        return UNKNOWN
+    values = [value for value, _, _ in found]
+    value = values[0] if len(values) == 1 else {"replicas": values}
+    if not check:
+        run.output.reported(value, [part for _, parts, _ in found for part in parts])
+        return 0
+    # A paused table is met by both products that read it.
+    warnings = list(dict.fromkeys(each for _, _, warnings in found for each in warnings))
+    run.output.reported(
+        {"status": value, "warnings": warnings}, report.warning_lines(warnings) or ["All is well."]
+    )
+    return max((LEVELS[each.level] for each in warnings), default=0)
+
+
+def _status(root: str, type_: str, *, is_check: bool) -> Report:
+    """Return the state of a folder, how it is shown, and what is wrong with it."""
+    now = datetime.now(UTC)
+    if type_ == "cdc":
+        from mergerepl.cdc import Database
+
+        database = Database(root).status()
+        parts = [*report.captured_tables(database), *report.warning_lines(database.warnings)]
+        return database, parts, [*database.warnings]
+    if type_ == "tracking":
+        import mergerepl
+
+        tracked = mergerepl.ChangeTracking(root).status()
+        warnings = [StatusWarning(name, "warning", text) for name, text in tracked.problems.items()]
+        return tracked, report.tracked_tables(tracked), warnings
+    if type_ == "transactional":
+        from mergerepl.cdc import Database
+        from mergerepl.transactional import Distributor
+
+        distributor = Distributor(root)
+        published, warnings = distributor.status(), [*distributor.warnings(now)]
+        captured = Database(root).status().warnings if "cdc" in types_at(root) else []
+        if is_check:
+            return published, [], [*warnings, *captured]
+        problems = [f"Change Data Capture of '{each.source}': {each.text}" for each in captured]
+        parts = [
+            *report.publisher(published),
+            *(f"Problem: {each}" for each in problems),
+            *report.warning_lines(warnings),
+        ]
+        return {**published, "problems": problems, "warnings": warnings}, parts, warnings
+    from mergerepl import api
+
+    state = api.status(root)
+    value, parts = merge.status(state)
+    return value, parts, [*state.warnings]
+
+
+@command(effect=READS, call="Project.pending", takes="[REPLICA]...")
+def pending(run: Invocation, replicas: tuple[str, ...]) -> None:
+    """Count the changes that wait for the next sync.
+
+    Without a REPLICA: those at the publisher, and those that wait for it.
+
+    Example:
+      mergerepl pending
+      mergerepl pending north
+    """
+    for root in run.place.roots(replicas):
+        if run.place.type_at(root) == "transactional":
+            from mergerepl.transactional import Distributor
+
+            rows = [asdict(each) for each in Distributor(root).pending()]
+            run.output.reported(rows, listing_or("No subscriptions.", rows))
+        else:
+            from mergerepl import api
+
+            run.output.reported(*merge.pending(root, api.pending(root)))
+
+
+@command(
+    effect=READS, call="Project.history", takes="[REPLICA]...", options=("--failed", "--type", "--limit")
+)
+def history(run: Invocation, replicas: tuple[str, ...], failed: bool, type: str | None, limit: int) -> None:
+    """List sessions, batches and scans; --failed shows errors.
+
+    Newest first, of the subscribers that are named, or of all. A sync that had nothing to do is not listed. Of one that
+    failed, or left articles out, the message says why. A failure that repeats is listed once.
+
+    Example:
+      mergerepl history --limit 5
+      mergerepl history north --failed
+    """
+    root = run.place.root()
+    type_ = run.place.type_at(root, type)
+    if type_ == "transactional":
+        from mergerepl.transactional import Distributor
+
+        only, distributor = run.place.subscriber(replicas), Distributor(root)
+        listed = distributor.errors(limit=limit) if failed else distributor.history(limit=limit)
+        rows = [row for row in listed if only in (None, row["subscriber"])]
+        none, wrapped = ("No errors.", "text") if failed else ("No batches.", "comments")
+        run.output.reported(rows, listing_or(none, rows, wrapped=wrapped))
+    elif type_ == "cdc":
+        from mergerepl.cdc import Database
+
+        if failed:
+            found = Database(root).history(failed=True, limit=limit)
+            run.output.reported(
+                {"errors": found}, [listing(found, report.SCAN_ERRORS) if found else "No errors."]
+            )
+        else:
+            scans = Database(root).history(limit=limit)
+            run.output.reported(
+                {"scan_sessions": scans},
+                [listing(scans, report.SCANS) if scans else "No scan has found anything yet."],
+            )
+    elif type_ == "tracking":
+        import mergerepl
+
+        done = [] if failed else mergerepl.ChangeTracking(root).transactions(limit)
+        run.output.reported({"transactions": done}, [listing(done, report.COMMITTED)])
+    else:
+        from mergerepl import api
+
+        only = run.place.subscriber(replicas)
+        sessions = api.history(root, limit=limit, subscriber=only)
+        shown = [each for each in sessions if not failed or each.status == "failed"]
+        run.output.reported(*merge.history(root, shown, subscriber=only))
+
+
+@command(
+    effect=READS,
+    call="Replica.row",
+    takes="TABLE",
+    options=(option("--key", required=True), "--at", "--publication"),
+)
+def row(run: Invocation, table: str, key: tuple[str, ...], at: str | None, publication: str | None) -> None:
+    """Show one row at every replica, with its versions.
+
+    Its lineage, colv and values, as sp_showrowreplicainfo does.
+
+    Example:
+      mergerepl row orders --key order_id=7
+      mergerepl row lines --key order_id=7 --key line=1
+    """
+    found = run.place.project.at(at).row(table, key=row_key(key), publication=publication)
+    run.output.reported(*merge.row(found))
+
+
+partitions = group(
+    "partitions",
+    """List, add, drop partitions of filtered publications.
+
+    A partition is one combination of the values of HOST_NAME() and SUSER_SNAME(). The first subscription with new values
+    adds one by itself; one that is added before has its memberships computed from then on.
+
+    Example:
+      mergerepl partitions list
+    """,
+)
 _PARTITIONS: Columns = {
     ">id": "partition_id",
     "publication": "publication",
@@ -43,247 +216,69 @@ _PARTITIONS: Columns = {
 }
 
 
-def warning_lines(warnings: Sequence[StatusWarning]) -> list[str]:
-    """Return warnings as lines for people."""
-    return [f"{each.level.capitalize()}: {each.source}: {each.text}" for each in warnings]
+@partitions.add(name="list", effect=READS, call="Replica.partitions.list", options=("--publication",))
+def list_partitions(run: Invocation, publication: str | None) -> None:
+    """List the partitions, with the subscribers of each.
+
+    Example:
+      mergerepl partitions list
+    """
+    found = _partitions(run).list(publication=publication)
+    _report(run.output, {"partitions": found}, found)
 
 
-def report_check(find: Callable[[], tuple[Any, Sequence[StatusWarning]]], output: Output) -> int:
-    """Report a state and what is wrong with it; return the exit code."""
-    try:
-        found, warnings = find()
-    except MergeReplError as error:
-        output.reported({"check": "unknown", "error": error.details()}, [f"Unknown: {error.message}"])
-        return UNKNOWN
-    output.reported({"status": found, "warnings": warnings}, warning_lines(warnings) or ["All is well."])
-    return max((LEVELS[each.level] for each in warnings), default=0)
-
-
-@click.command(cls=Command)
-@replica_argument
-@click.option(
-    "--check",
-    is_flag=True,
-    help="Of a transactional publisher: warn of what waits, of paused tables and agents that stopped.",
+@partitions.add(
+    name="add",
+    effect=WRITES,
+    call="Replica.partitions.add",
+    options=("--host-name", "--suser-sname", "--publication"),
 )
-@reporting
-def status(replica: str, check: bool, output: Output) -> int:
-    """Show what a replica holds and how far each subscription is; and what is wrong with tables that CDC captures.
-
-    With --check the exit code is 0 if all is well, 1 for a warning (commits or commands that wait for more than 30 seconds,
-    or a subscriber that is not there, not initialised or not known to be equal), 2 if it is critical (a paused table, an
-    agent that stopped at a command, a subscriber that is inactive), 3 if it is not known.
-
-    Example:
-      mergerepl status ./hq
-      mergerepl status feed.yml --check
-    """
-    from datetime import UTC, datetime
-
-    from mergerepl import api, cdc
-    from mergerepl.errors import ConfigurationError
-    from mergerepl.targets import transactional_target
-
-    if (target := transactional_target(replica)) is not None:
-        from mergerepl.cdc.monitoring import problems_at
-        from mergerepl.cli.transactional import publisher_parts
-        from mergerepl.transactional import Distributor
-
-        if check:
-            return _checked(target[0], output)
-        distributor = Distributor(target[0])
-        found, problems = distributor.status(), problems_at(target[0])
-        warnings = distributor.warnings(datetime.now(UTC))
-        parts = [
-            *publisher_parts(found),
-            *(f"Problem: {each}" for each in problems),
-            *warning_lines(warnings),
-        ]
-        output.reported({**found, "problems": problems, "warnings": warnings}, parts)
-        return 0
-    if check:
-        raise click.UsageError(
-            "--check is for transactional publications. For captured tables use `mergerepl cdc status ROOT --check`."
-        )
-    root = replica_root(replica)
-    try:
-        state = api.status(root)
-    except ConfigurationError:
-        if not cdc.Database(root).is_enabled():
-            raise
-        from mergerepl.cdc.monitoring import problems_at
-        from mergerepl.cli.cdc import database_parts
-
-        captured, problems = cdc.Database(root).status(), problems_at(root)
-        parts = [*database_parts(captured), *(f"Problem: {each}" for each in problems)]
-        output.reported({"cdc": captured, "problems": problems}, parts)
-        return 0
-    output.reported(*merge.status(state))
-    return 0
-
-
-def _checked(root: Location, output: Output) -> int:
-    """Report what is wrong with a publisher, and with tables that are captured there, too; return the exit code."""
-    from datetime import UTC, datetime
-
-    from mergerepl import cdc
-    from mergerepl.transactional import Distributor
-
-    distributor = Distributor(root)
-
-    def find() -> tuple[Mapping[str, Any], list[StatusWarning]]:
-        now = datetime.now(UTC)
-        found = [*distributor.warnings(now)]
-        if (database := cdc.Database(root)).is_enabled():
-            found += database.status().warnings
-        # A paused table is met by both.
-        return distributor.status(), list(dict.fromkeys(found))
-
-    return report_check(find, output)
-
-
-@click.command(cls=Command)
-@replica_argument
-@reporting
-def pending(replica: str, output: Output) -> None:
-    """Count the changes that wait for the next sync.
-
-    Example:
-      mergerepl pending ./north
-    """
-    from mergerepl import api
-    from mergerepl.targets import transactional_target
-
-    if transactional_target(replica) is not None:
-        from mergerepl.cli.transactional import pending_of
-
-        pending_of(replica, output)
-        return
-    root = replica_root(replica)
-    output.reported(*merge.pending(root, api.pending(root)))
-
-
-@click.command(cls=Command)
-@replica_argument
-@subscriber_option
-@limit_option("At most so many sessions.")
-@reporting
-def history(replica: str, subscriber: str | None, limit: int, output: Output) -> None:
-    """List past merge sessions, newest first.
-
-    A sync that had nothing to do is not listed. Of one that failed, or left articles out, the message says why. A failure
-    that repeats is listed once.
-
-    Example:
-      mergerepl history ./hq --limit 5
-    """
-    from mergerepl import api
-    from mergerepl.targets import transactional_target
-
-    if transactional_target(replica) is not None:
-        from mergerepl.cli.transactional import history_of
-
-        history_of(replica, limit, output)
-        return
-    root, only = replica_root(replica), subscriber_root(subscriber)
-    found = api.history(root, limit=limit, subscriber=only)
-    output.reported(*merge.history(root, found, subscriber=only))
-
-
-@click.command(cls=Command)
-@replica_argument
-@click.option("--article", metavar="NAME", required=True, help="The row's article.")
-@click.option(
-    "--key",
-    type=key_part,
-    metavar="COLUMN=VALUE",
-    required=True,
-    multiple=True,
-    help="Its key; once for each column of it.",
-)
-@publication_option
-@reporting
-def row(
-    replica: str, article: str, key: tuple[tuple[str, str], ...], publication: str | None, output: Output
-) -> None:
-    """Show one row's lineage, colv and values at every replica (as sp_showrowreplicainfo does).
-
-    Example:
-      mergerepl row ./hq --article orders --key order_id=7
-    """
-    if len(dict(key)) < len(key):
-        raise click.UsageError("A key column is given twice.")
-    from mergerepl import api
-
-    found = api.row(replica_root(replica), article=article, key=dict(key), publication=publication)
-    output.reported(*merge.row(found))
-
-
-@click.group(cls=Group)
-def partition() -> None:
-    """List the partitions of a publication with row filters, add one, drop one.
-
-    A partition is one combination of the values of HOST_NAME() and SUSER_SNAME(). The first subscription with new values
-    adds one by itself; one that is added before has its memberships computed from then on.
-
-    Example:
-      mergerepl partition list ./hq
-    """
-
-
-@partition.command("list")
-@replica_argument
-@publication_option
-@reporting
-def list_partitions(replica: str, publication: str | None, output: Output) -> None:
-    """List the partitions of a publisher, with the subscribers of each.
-
-    Example:
-      mergerepl partition list sales.yml
-    """
-    from mergerepl import api
-
-    found = api.partitions(replica_root(replica), publication=publication)
-    _report(output, {"partitions": found}, found)
-
-
-@partition.command("add")
-@replica_argument
-@click.option("--host-name", metavar="VALUE", help="What HOST_NAME() gives in it.")
-@click.option("--suser-sname", metavar="VALUE", help="What SUSER_SNAME() gives in it.")
-@publication_option
-@reporting
 def add_partition(
-    replica: str, host_name: str | None, suser_sname: str | None, publication: str | None, output: Output
+    run: Invocation, host_name: str | None, suser_sname: str | None, publication: str | None, dry_run: bool
 ) -> None:
-    """Add a partition before its first subscription; one that is there stays as it is.
+    """Add a partition before its first subscription.
+
+    One that is there stays as it is.
 
     Example:
-      mergerepl partition add ./hq --host-name North
+      mergerepl partitions add --host-name North
     """
-    from mergerepl import api
-
-    added = api.add_partition(
-        replica_root(replica), host_name=host_name, suser_sname=suser_sname, publication=publication
+    partitions_ = _partitions(run)
+    added = rehearsed(
+        dry_run,
+        lambda: partitions_.add(host_name=host_name, suser_sname=suser_sname, publication=publication),
     )
-    _report(output, added, (added,))
+    if added is REHEARSED:
+        run.output.reported({}, ["A partition would be added. Nothing was changed (--dry-run)."])
+        return
+    _report(run.output, added, (added,))
 
 
-@partition.command("drop")
-@replica_argument
-@click.argument("partition_id", metavar="ID", type=int)
-@reporting
-def drop_partition(replica: str, partition_id: int, output: Output) -> None:
-    """Drop a partition that no subscription has; its id is not used again.
+@partitions.add(name="drop", effect=DESTROYS, call="Replica.partitions.drop", takes="ID")
+def drop_partition(run: Invocation, id: str, dry_run: bool, yes: bool) -> None:
+    """Drop a partition that no subscription has.
+
+    Its id is not used again.
 
     Example:
-      mergerepl partition drop ./hq 3
+      mergerepl partitions drop 3
     """
-    from mergerepl import api
+    partitions_ = _partitions(run)
+    if not id.isdigit():
+        raise click.BadParameter(f"{id!r} is no number of a partition.")
+    if not dry_run:
+        run.confirm(f"Drop partition {id} of {run.place.root()}?", yes=yes)
+    dropped = rehearsed(dry_run, lambda: partitions_.drop(int(id)))
+    if dropped is REHEARSED:
+        run.output.reported({}, [f"Partition {id} would be dropped. Nothing was changed (--dry-run)."])
+        return
+    _report(run.output, dropped, (dropped,))
 
-    dropped = api.drop_partition(replica_root(replica), partition_id)
-    _report(output, dropped, (dropped,))
+
+def _partitions(run: Invocation) -> Partitions:
+    run.place.of_type("merge", "partitions")
+    return run.place.project.at().partitions
 
 
-def _report(output: Output, value: object, found: tuple[PartitionInfo, ...]) -> None:
+def _report(output: Output, value: object, found: Sequence[PartitionInfo]) -> None:
     output.reported(value, [listing(found, _PARTITIONS) if found else "There is no partition."])

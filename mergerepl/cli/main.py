@@ -7,48 +7,28 @@ import logging
 import sys
 from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import click
 
-from mergerepl.cli.help import Group
+from mergerepl.cli.grammar import WIDTH, Group, Invocation, keep_example, write_commands
 from mergerepl.cli.standard_output import StandardOutput, say_error, standard_output
-from mergerepl.errors import EngineLostError, MergeReplError, Transient
+from mergerepl.errors import MergeReplError, Transient
 from mergerepl.model.progress import Progress
 from mergerepl.settings import Settings
 
-COMMANDS = {
-    "Set up": ("apply", "doctor", "tune", "demo"),
-    "Synchronize": ("sync", "capture", "validate", "transactional"),
-    "Track": ("tracking", "cdc", "agent"),
-    "Look": ("status", "pending", "history", "conflicts", "row", "partition"),
+COMMANDS: Final[dict[str, dict[str, str]]] = {
+    "Start": {"apply": "project", "demo": "demo"},
+    "Synchronize": {"sync": "project", "capture": "project", "agent": "agent"},
+    "Look": dict.fromkeys(("status", "pending", "history", "row"), "look") | {"conflicts": "conflicts"},
+    "Check and repair": dict.fromkeys(("validate", "repair", "reinit", "resume", "doctor"), "upkeep"),
+    "Maintain": dict.fromkeys(("cleanup", "vacuum", "tune"), "upkeep") | {"partitions": "look"},
+    "More than merge": {"transactional": "transactional", "cdc": "cdc", "tracking": "tracking"},
+    "": {"abort": "project", "upgrade": "upkeep", "completion": "completion"},
 }
-_MODULES: dict[str, tuple[str, ...]] = {
-    "setup": ("apply", "doctor", "tune"),
-    "sync": ("sync", "capture", "validate"),
-}
-_MODULES |= {"look": ("status", "pending", "history", "row", "partition")}
-"""Where commands are that have no module of their own."""
+"""Tasks in the order of `--help` -> the commands of each and their modules. The last ones are hidden."""
 FAILED, USAGE, TRANSIENT, INTERRUPTED = 1, 2, 3, 130
-
-
-@dataclass
-class Invocation:
-    """One run of the command line, as its commands find it in their context."""
-
-    arguments: tuple[str, ...]
-    progress: Progress | None = None
-    """In a warm agent, which runs a command for another process: what shows the progress there."""
-    error: Exception | None = None
-    """What ended it."""
-
-    @property
-    def may_have_left_work(self) -> bool:
-        """Whether the engine may still be at work: an error of ours says that it is not, unless the engine was lost."""
-        is_ours = isinstance(self.error, MergeReplError | click.ClickException)
-        return self.error is not None and (not is_ours or isinstance(self.error, EngineLostError))
 
 
 class CommandGroup(Group):
@@ -60,30 +40,37 @@ class CommandGroup(Group):
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         """Return a command, importing its module."""
-        if cmd_name not in self.list_commands(ctx):
-            return None
-        found = next((name for name, commands in _MODULES.items() if cmd_name in commands), cmd_name)
-        module = importlib.import_module(f"mergerepl.cli.{found}")
-        command: click.Command = getattr(module, cmd_name)
+        module = next((names[cmd_name] for names in COMMANDS.values() if cmd_name in names), None)
+        if module is None:
+            return super().get_command(ctx, cmd_name)
+        command: click.Command = getattr(importlib.import_module(f"mergerepl.cli.{module}"), cmd_name)
         return command
 
-    def resolve_command(
-        self, ctx: click.Context, args: list[str]
-    ) -> tuple[str | None, click.Command | None, list[str]]:
-        """Return the command that is named first; for an unknown one all are loaded, so that click suggests one."""
-        if self.get_command(ctx, args[0]) is None:
-            found = {name: self.get_command(ctx, name) for name in self.list_commands(ctx)}
-            self.commands = {name: command for name, command in found.items() if command is not None}
-        return super().resolve_command(ctx, args)
-
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """Write the commands grouped by task."""
+        """Write the commands by task."""
+        formatter.write_paragraph()
+        width = max(map(len, self.list_commands(ctx)))
         for task, names in COMMANDS.items():
-            commands = [(name, self.get_command(ctx, name)) for name in names]
-            with formatter.section(task):
-                formatter.write_dl(
-                    [(name, command.get_short_help_str(limit=90)) for name, command in commands if command]
-                )
+            found = [self.get_command(ctx, name) for name in names]
+            shown = [each for each in found if each is not None and not each.hidden]
+            if shown:
+                write_commands(formatter, shown, f"{task}:", width=width)
+
+    def collect_usage_pieces(self, ctx: click.Context) -> list[str]:
+        """Return the words after the program's name."""
+        return ["[OPTIONS]", "COMMAND", "[ARGS]..."]
+
+    def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """List the commands, then the general options."""
+        self.format_commands(ctx, formatter)
+        click.Command.format_options(self, ctx, formatter)
+
+    def format_epilog(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """Say what the exit codes mean, and where the rest is."""
+        formatter.write(
+            "\nExit codes: 0 done, 1 failed or different, 2 usage, 3 run again, 130 interrupted.\n"
+            "All commands: mergerepl help --all\n"
+        )
 
     def main(
         self,
@@ -117,7 +104,8 @@ class CommandGroup(Group):
 
         Raises: OSError if standard output cannot be written.
         """
-        as_json, verbose = "--json" in arguments, "--verbose" in arguments
+        as_json = "--json" in arguments
+        verbose = not {"-v", "--verbose"}.isdisjoint(arguments)
         invocation = extra.setdefault("obj", Invocation(tuple(arguments)))
         try:
             settings = Settings.from_environment()
@@ -214,46 +202,26 @@ def _unwritten(error: OSError, out: StandardOutput) -> int:
         with suppress(OSError):
             say_error(
                 f"Standard output cannot be written: {error.strerror}. What was done until then stays done: see "
-                "`mergerepl history REPLICA`."
+                "`mergerepl history`."
             )
     return FAILED
 
 
-def _version(ctx: click.Context, _: click.Parameter, wanted: bool) -> None:
-    if not wanted or ctx.resilient_parsing:
-        return
-    from importlib import metadata
+main = CommandGroup(
+    "mergerepl",
+    context_settings={"help_option_names": ["-h", "--help"], "terminal_width": WIDTH},
+    help=keep_example(
+        """Replication for Delta Lake tables: change rows anywhere, synchronize, resolve conflicts.
 
-    click.echo(f"mergerepl {metadata.version('mergerepl')}")
-    ctx.exit()
+        The project is mergerepl.yml in this folder or above; -f names another file, or a folder of tables.
 
-
-@click.group(
-    cls=CommandGroup, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100}
+        Example:
+          mergerepl apply               publish its tables, fill the subscribers
+          mergerepl sync                exchange changes
+          mergerepl conflicts list      show what lost
+        """
+    ),
 )
-@click.option(
-    "-v",
-    "--version",
-    is_flag=True,
-    is_eager=True,
-    expose_value=False,
-    callback=_version,
-    help="Show the version.",
-)
-def main() -> None:
-    """Merge replication for Delta Lake tables: change rows anywhere, synchronize, resolve conflicts.
-
-    FILE is a publication's configuration (YAML). REPLICA is a replica's folder, the publisher's or a
-    subscriber's; where one replica is wanted, FILE stands for its publisher.
-
-    Exit codes: 0 done, 1 failed, 2 wrong usage or configuration, 3 transient (run again),
-    130 interrupted.
-
-    Example:
-      mergerepl apply sales.yml
-      mergerepl sync sales.yml
-      mergerepl conflicts list sales.yml
-    """
 
 
 def run_command(arguments: Sequence[str], progress: Progress) -> int:

@@ -1,112 +1,343 @@
-"""Options and arguments that several commands share."""
+"""The options of all commands, in one table: an option has one name, one meaning and one type wherever it stands."""
 
 from __future__ import annotations
 
 import re
-import sys
-from collections.abc import Callable
-from functools import wraps
-from typing import Any
+from collections.abc import Callable, Iterable
+from datetime import UTC, date, datetime, time, timedelta
+from functools import partial
+from typing import Any, Final
 
 import click
 
-from mergerepl import roots
-from mergerepl.cli.main import Invocation
-from mergerepl.cli.report.output import Output
+from mergerepl.model.conflicts import ConflictStatus
+from mergerepl.model.words import CONFLICT_NAMES
 
-_DURATION = re.compile(r"(\d{1,9})\s*(s|m|h)?")
-_UNITS = {"s": 1, "m": 60, "h": 3600}
-
-
-def reporting(command: Callable[..., Any]) -> Callable[..., Any]:
-    """Add `--json` and `--verbose`; the command gets an `output` instead."""
-
-    @click.option("--json", "as_json", is_flag=True, help="Print one JSON object (docs/cli-json.md).")
-    @click.option("--verbose", is_flag=True, help="Log more, and show the traceback of an error.")
-    @wraps(command)
-    def with_output(*args: Any, as_json: bool, verbose: bool, **options: Any) -> Any:
-        return command(*args, output=Output(sys.stdout, is_for_programs=as_json), **options)
-
-    return with_output
+DURATION = "30s, 5m, 2h, 7d, 2w or `14 days`"
+_DURATION = re.compile(r"(\d{1,9})\s*(s|m|h|d|w|seconds?|minutes?|hours?|days?|weeks?)?")
+_UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86_400, "w": 604_800}
+_SIZE = re.compile(r"(\d{1,6})\s*MB", re.IGNORECASE)
+_LSN = re.compile(r"0x[0-9A-Fa-f]{20}|\d+:\d+:\d+")
+UNLIMITED = 10**9
+"""What `--limit all` means: the query engine takes 64 bits, and more rows than this are listed nowhere."""
 
 
-def working(command: Callable[..., Any]) -> Callable[..., Any]:
-    """Add `reporting`'s options and `--quiet`; the command also gets a `progress`."""
+class Parsed(click.ParamType[Any]):
+    """A type of one function, which raises ValueError for a text that it does not take."""
 
-    @click.option("--quiet", is_flag=True, help="Show no progress.")
-    @wraps(command)
-    def with_progress(*args: Any, quiet: bool, **options: Any) -> Any:
-        from mergerepl.cli.report.progress import open_progress
+    def __init__(self, name: str, parse: Any) -> None:
+        self.name, self._parse = name, parse
 
-        quiet = quiet or options["output"].is_for_programs
-        invocation = click.get_current_context().find_object(Invocation)
-        given = None if invocation is None or quiet else invocation.progress
-        return command(*args, progress=given or open_progress(sys.stderr, quiet=quiet), **options)
-
-    return reporting(with_progress)
-
-
-procedures_option = click.option(
-    "--procedures",
-    multiple=True,
-    metavar="MODULE",
-    help="Import a module that registers procedures of transactional articles; may be repeated.",
-)
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        """Parse a text; a value that is parsed already stays."""
+        if not isinstance(value, str):
+            return value
+        try:
+            return self._parse(value.strip())
+        except ValueError as error:
+            self.fail(str(error), param, ctx)
 
 
-def duration(text: str) -> int:
-    """Return the seconds of a time such as `60s`, `5m`, `1h`; a bare number is seconds."""
-    found = _DURATION.fullmatch(text.strip())
-    if found is None or int(found.group(1)) == 0:
-        raise click.BadParameter(f"{text!r} is no time: write it as 60s, 5m or 1h.")
-    return int(found.group(1)) * _UNITS[found.group(2) or "s"]
+def duration(text: str) -> timedelta:
+    """Return a time such as `60s`, `5m`, `14 days`; a bare number is seconds."""
+    found = _DURATION.fullmatch(text)
+    if found is None or int(found[1]) == 0:
+        raise ValueError(f"{text!r} is no time: write it as {DURATION}.")
+    return timedelta(seconds=int(found[1]) * _UNITS[(found[2] or "s")[0]])
 
 
-def key_part(text: str) -> tuple[str, str]:
+def file_size(text: str) -> int:
+    """Return the bytes of a size such as `64MB`."""
+    found = _SIZE.fullmatch(text)
+    if found is None or int(found[1]) == 0:
+        raise ValueError(f"{text!r} is no size: give whole MB from 1MB to 999999MB, such as 64MB or 1024MB.")
+    return int(found[1]) * 1024**2
+
+
+def limit(text: str) -> int:
+    """Return a number of rows, or for `all` the highest one."""
+    if text == "all":
+        return UNLIMITED
+    if not text.isdigit() or not 1 <= int(text) <= UNLIMITED:
+        raise ValueError(f"{text!r} is no number of rows: give one from 1 to {UNLIMITED:,}, or `all`.")
+    return int(text)
+
+
+def names(text: str) -> tuple[str, ...]:
+    """Return names with commas between them."""
+    found = tuple(part.strip() for part in text.split(","))
+    if not all(found):
+        raise ValueError(f"{text!r} is no list of names: write it as a,b.")
+    return found
+
+
+def numbers(text: str) -> tuple[int, ...]:
+    """Return numbers with commas (or, as the original, colons) between them."""
+    parts = text.replace(":", ",").split(",")
+    if not all(part.strip().isdigit() for part in parts):
+        raise ValueError(f"{text!r} is no list of numbers: write it as 20598,2627.")
+    return tuple(int(part) for part in parts)
+
+
+def pair(text: str) -> tuple[str, str]:
     """Return the column and the value of `order_id=7`."""
     column, equals, value = text.partition("=")
     if not equals or not column:
-        raise click.BadParameter(f"{text!r} names no column: write it as order_id=7.")
+        raise ValueError(f"{text!r} names no column: write it as order_id=7.")
     return column, value
 
 
-replica_argument = click.argument("replica", metavar="FILE|REPLICA")
-targets_argument = click.argument("targets", metavar="FILE|REPLICA...", nargs=-1, required=True)
-subscriber_option = click.option("--subscriber", metavar="REPLICA", help="Only this subscriber.")
-publication_option = click.option("--publication", metavar="NAME", help="Only this publication.")
+def lsn(text: str) -> str:
+    """Return an LSN, as text: modules that parse it need not be loaded here."""
+    if not _LSN.fullmatch(text):
+        raise ValueError(f"{text!r} is no LSN: write it as 0x and 20 hexadecimal digits.")
+    return text
 
 
-def limit_option(text: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-    """Return the option that bounds a list; `text` is its help."""
-    kind = click.IntRange(min=1)
-    return click.option("--limit", metavar="N", type=kind, default=20, show_default=True, help=text)
+def _point(text: str, *, is_end: bool) -> datetime | str | int:
+    """Return one end of a range: a time in UTC, an LSN as text, or a number."""
+    if _LSN.fullmatch(text):
+        return text
+    if text.isdigit():
+        return int(text)
+    if _DURATION.fullmatch(text):
+        return datetime.now(UTC) - duration(text)
+    try:
+        day = date.fromisoformat(text)
+    except ValueError:
+        try:
+            found = datetime.fromisoformat(text)
+        except ValueError:
+            raise ValueError(
+                f"{text!r} is neither a time nor an LSN nor a number: write 2026-11-01, 2026-11-01T10:00 (UTC), 2h (ago), "
+                "0x… or 7."
+            ) from None
+        return found if found.tzinfo is not None else found.replace(tzinfo=UTC)
+    return datetime.combine(day, time.max if is_end else time.min, UTC)
 
 
-def replica_root(text: str) -> str:
-    """Return the root that an argument means: a replica's folder, or the publisher of a file."""
-    if roots.names_file(text):
-        from mergerepl.config import project_file as config
+def row_key(given: Iterable[str]) -> dict[str, str]:
+    """Return the columns and values of `--key order_id=7 --key line=1`.
 
-        return config.load_any(text).publisher
-    return roots.existing(text)
-
-
-def publication_roots(text: str) -> list[str]:
-    """Return all replicas of a file, or the one that is named itself."""
-    if not roots.names_file(text):
-        return [text]
-    from mergerepl.config import project_file as config
-
-    stated = config.load(text)
-    return [stated.publisher, *(each.subscriber for each in stated.subscriptions)]
+    Raises: UsageError if a column has no value, or several.
+    """
+    try:
+        pairs = [pair(each) for each in given]
+    except ValueError as error:
+        raise click.BadParameter(str(error), param_hint="--key") from error
+    if len(dict(pairs)) < len(pairs):
+        raise click.UsageError("A column of --key is given twice.")
+    return dict(pairs)
 
 
-def sync_target(texts: tuple[str, ...]) -> str | list[str]:
-    """Return the argument or arguments as `api.sync` and `api.validate` take them."""
-    targets = [text if roots.names_file(text) else roots.existing(text) for text in texts]
-    return targets[0] if len(targets) == 1 else targets
+def key_columns(given: Iterable[str]) -> tuple[str, ...]:
+    """Return the columns of `--key order_id,line`.
+
+    Raises: UsageError if a column has a value.
+    """
+    try:
+        found = tuple(name for each in given for name in names(each))
+    except ValueError as error:
+        raise click.BadParameter(str(error), param_hint="--key") from error
+    if any("=" in name for name in found):
+        raise click.BadParameter(
+            "give columns without values, as in --key order_id,line.", param_hint="--key"
+        )
+    return found
 
 
-def subscriber_root(text: str | None) -> str | None:
-    """Return the root of `--subscriber`."""
-    return None if text is None else roots.parse(text)
+def _stated(
+    help: str, metavar: str | None = None, parse: Callable[[str], Any] | None = None, **terms: Any
+) -> dict[str, Any]:
+    """Return the terms of an option; `parse` makes its value of a text."""
+    kind = {} if parse is None else {"type": Parsed(metavar or "TEXT", parse)}
+    return {"help": help, "metavar": metavar, **kind, **terms}
+
+
+def _flag(help: str, **terms: Any) -> dict[str, Any]:
+    return {"help": help, "is_flag": True, **terms}
+
+
+def _choice(help: str, *choices: str, **terms: Any) -> dict[str, Any]:
+    return {"help": help, "type": click.Choice(choices), **terms}
+
+
+def _whole(help: str, metavar: str = "N", least: int = 1, **terms: Any) -> dict[str, Any]:
+    return {"help": help, "metavar": metavar, "type": click.IntRange(min=least), **terms}
+
+
+TYPES = ("merge", "transactional", "cdc", "tracking")
+_VALIDATIONS = ("rowcount", "checksum")
+TABLE: Final[dict[str, dict[str, Any]]] = {
+    # -- what is meant
+    "--publication": _stated("Only this publication.", "NAME"),
+    "--table": _stated("Only this table.", "TABLE"),
+    "--type": _choice("Only this type.", *TYPES),
+    "--at": _stated("The replica to look at or to change; else the publisher.", "REPLICA"),
+    "--key": _stated(
+        "What identifies a row: a,b declares columns, a=7 is a value; may repeat.",
+        "COLUMN[=VALUE]",
+        multiple=True,
+    ),
+    "--where": _stated("Only rows that meet this condition.", "CONDITION"),
+    "--from": _stated(
+        "From this time (UTC), LSN or number on.", "X", partial(_point, is_end=False), dest="from_"
+    ),
+    "--to": _stated("Up to this time (UTC), LSN or number, with it.", "X", partial(_point, is_end=True)),
+    "--older-than": _stated(f"Only what is older: {DURATION}.", "AGE", duration),
+    "--limit": _stated("Rows to show, newest first.", "N|all", limit, default="20", show_default=True),
+    "--all": _flag("Every object, in place of names.", dest="is_all"),
+    "--only": _stated("Only these kinds, with commas.", "KIND", names),
+    "--failed": _flag("Only what failed, with the reason."),
+    # -- how it is done
+    "--dry-run": _flag("Show what would be done; change nothing."),
+    "-y/--yes": _flag("Do not ask before rows are removed or overwritten."),
+    "--force": _flag("Overwrite rows that were changed since."),
+    "-o/--output": _stated("Where the result goes; - is standard output.", "PATH"),
+    "--format": _choice(
+        "The form of the result.", "csv", "json", default="csv", show_default=True, dest="form"
+    ),
+    "--interval": _stated(f"Repeat after this time: {DURATION}.", "TIME", duration),
+    "--streams": _whole("Articles that are worked on at a time."),
+    "--engine": _choice(
+        "What writes the tables: Spark alone, or delta-rs where few rows changed (auto).", "spark", "auto"
+    ),
+    "--no-agent": _flag("Work in this process, even if an agent runs."),
+    "--procedures": _stated(
+        "Import a module that registers procedures; may repeat.", "MODULE", multiple=True
+    ),
+    "--skip-errors": _stated("Go on after these errors, such as 20598,2627.", "NUMBERS", numbers),
+    "--wait": {
+        "help": "Seconds to wait for a cycle that runs.",
+        "metavar": "SECONDS",
+        "type": click.FloatRange(min=0),
+        "default": 600.0,
+        "show_default": True,
+        "dest": "wait_s",
+    },
+    "--detach": _flag("Run in the background."),
+    "--no-sync": _flag("Run no syncs but those that commands hand over."),
+    "--restart": _flag("Begin again from a snapshot of the present rows."),
+    "--compare": _flag("Bridge a gap by the difference of the versions around it."),
+    # -- merge
+    "--direction": _choice(
+        "Upload is from the subscriber to the publisher.",
+        "both",
+        "upload",
+        "download",
+        default="both",
+        show_default=True,
+    ),
+    "--validate": _choice("Compare afterwards, by number of rows or row by row.", *_VALIDATIONS),
+    "--level": _choice(
+        "Compare numbers of rows, or row by row.", *_VALIDATIONS, default="checksum", show_default=True
+    ),
+    "--check": _flag("End as a monitor's check: 0 well, 1 warning, 2 critical, 3 unknown."),
+    "--start-engine": _flag("Also start the Spark engine (about ten seconds)."),
+    "--fix": _flag("Write files again that other libraries read or remove wrongly."),
+    "--file-size": _stated(
+        "Size of the new files, about; files of up to twice that stay.",
+        "SIZE",
+        file_size,
+        default="128MB",
+        show_default=True,
+        dest="file_bytes",
+    ),
+    "--host-name": _stated("What HOST_NAME() gives in the partition.", "VALUE"),
+    "--suser-sname": _stated("What SUSER_SNAME() gives in the partition.", "VALUE"),
+    # -- conflicts
+    "--conflict-type": {
+        "help": "Only conflicts of this type (1 to 10); may repeat.",
+        "metavar": "N",
+        "type": click.IntRange(min(CONFLICT_NAMES), max(CONFLICT_NAMES)),
+        "multiple": True,
+        "dest": "types",
+    },
+    "--column": _stated("Only with this column in conflict.", "NAME"),
+    "--resolver": _stated("Only those that this resolver decided.", "NAME"),
+    "--status": _choice("Only open or settled ones.", *(each.value for each in ConflictStatus)),
+    "--count-by": _stated("Count them by these: day, table, type, resolver.", "FIELD,...", names),
+    "--winner": _flag("The outcome stands: settle the conflict and write nothing."),
+    "--loser": _flag("Write what lost: the row, the columns in conflict, or the delete."),
+    "--set": _stated("Write this value; may repeat.", "COLUMN=VALUE", pair, multiple=True, dest="values"),
+    "--set-null": _stated("Write NULL; may repeat.", "COLUMN", multiple=True, dest="nulls"),
+    "--whole-row": _flag("Of a loser by columns write the whole row."),
+    "--message": _stated("Why, for the record.", "TEXT", default=""),
+    # -- transactional
+    "--operation": _choice("Only this procedure.", "insert", "update", "delete"),
+    "--batch": _flag("The one MERGE that stands for all three."),
+    "--custom": _flag("Python to begin procedures of your own with."),
+    # -- cdc
+    "--name": _stated("Name of the capture instance.", "INSTANCE"),
+    "--columns": _stated("The columns to capture; else all.", "COLUMNS", names),
+    "--no-net": _flag("Support no net changes; else if there is a key."),
+    "--on-gap": _choice(
+        "What happens to versions whose change feed is gone.",
+        "compare",
+        "stop",
+        default="compare",
+        show_default=True,
+    ),
+    "--log-retention": _stated("How long removed files of captured tables are kept at least.", "TIME"),
+    "--role": _stated("Gating role; stored and shown only.", "NAME", dest="role_name"),
+    "--index-name": _stated("A name for the key; stored and shown only.", "NAME"),
+    "--maxtrans": _whole("capture: transactions of a cycle at most (1,000)."),
+    "--maxscans": _whole("capture: cycles before it waits (10)."),
+    "--continuous/--once": {"help": "capture: whether it goes on after it waited.", "default": None},
+    "--pollinginterval": _whole("capture: seconds that it waits (5).", "SECONDS", least=0),
+    "--retention": _whole("cleanup: minutes that change rows are kept (4,320).", "MINUTES", least=0),
+    "--threshold": _whole("cleanup: rows of a statement at most (5,000)."),
+    "--schedule": _stated("cleanup: local time of day (02:00).", "HH:MM"),
+    "--no-start": _flag("Do not start the job."),
+    "--row-filter": _choice(
+        "all, rows before updates too (all-update-old); of net changes: with mask, or with 5 for insert or update.",
+        "all",
+        "all-update-old",
+        "all-with-mask",
+        "all-with-merge",
+        default="all",
+        show_default=True,
+    ),
+    "--net": _flag("One change for each row."),
+    "--into": _stated("The Delta table that is brought up to date.", "PATH"),
+    "--consumer": _stated("Name of the consumer: each has a cursor of its own.", "NAME"),
+    "--no-initial": _flag(
+        "Take the rows of a target without a cursor as they are; else a snapshot fills it."
+    ),
+    # -- tracking
+    "--rowguid": _stated("A string column of GUIDs, in place of --key.", "COLUMN"),
+    "--track": _stated("What is tracked.", "LIST", names, default="insert,update,delete", show_default=True),
+    "--foreign": _choice(
+        "What happens to commits that go through no transaction.",
+        "adopt",
+        "refuse",
+        default="adopt",
+        show_default=True,
+    ),
+    "--keep-columns": _flag("Leave the three columns in the table."),
+    "--start": _choice(
+        "Where a new consumer begins.", "beginning", "now", default="beginning", show_default=True
+    ),
+    "--enumeration": _choice(
+        "documented: the printed queries, which lose changes in some orders.",
+        "exact",
+        "documented",
+        default="exact",
+        show_default=True,
+    ),
+    "--exclude-context": _stated("Leave out what came from the consumer itself.", "GUID"),
+    "--window": _stated("The window.json that `enumerate` wrote.", "FILE"),
+    "--fresh": _stated("Tables that were copied whole.", "TABLES", names),
+    "--unpack": _stated("A packed key, as hexadecimal.", "HEX"),
+}
+"""The names of an option -> the terms of its click.Option."""
+_NAMES = {part: stated for stated in TABLE for part in stated.split("/") if part.startswith("--")}
+
+
+def option(name: str, **terms: Any) -> click.Option:
+    """Return an option of the table by its long name; `terms` may say that it is required, or what it is by default."""
+    stated = _NAMES[name]
+    given = {**TABLE[stated], **terms}
+    spelled = [stated] if "--no-" in stated or "--once" in stated else stated.split("/")
+    dest = given.pop("dest", None)
+    return click.Option([*spelled, *([dest] if dest else [])], **given)

@@ -4,251 +4,134 @@ from __future__ import annotations
 
 import json
 from dataclasses import asdict
+from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 import click
 
-from mergerepl import roots
-from mergerepl.cli.help import Group
-from mergerepl.cli.options import limit_option, reporting
-from mergerepl.cli.report.output import Output
-from mergerepl.cli.report.table import Columns, Part, listing
+from mergerepl.cli.grammar import DESTROYS, READS, WRITES, Invocation, group
+from mergerepl.cli.options import key_columns, option, row_key
+from mergerepl.cli.report.table import Columns, listing
 from mergerepl.errors import ConfigurationError
-from mergerepl.model.tracking import TrackingOptions, TrackingStatus
+from mergerepl.model.tracking import Purged, TrackingOptions
 from mergerepl.model.words import counted
 from mergerepl.store.location import Location
+from mergerepl.store.rehearsal import REHEARSED, rehearsed
 
 if TYPE_CHECKING:
     from mergerepl import ChangeTracking
 
-path_argument = click.argument("path", metavar="PATH")
-table_argument = click.argument("table", metavar="TABLE")
-consumer_option = click.option("--consumer", metavar="NAME", required=True, help="Name of the consumer.")
-
-_TABLES: Columns = {
-    "table": "name",
-    "tracked": lambda each: [option.name.lower() for option in each.options if option.name],
-    "key": "key",
-    "foreign commits": lambda each: each.foreign.value,
-    ">enabled at CSN": "enabled_csn",
-}
-_OPEN: Columns = {">open BSN": "bsn", "state": "state", "since": "since", "owner": "owner"}
-_CONSUMERS: Columns = {
-    "consumer": "name",
-    ">LBSN": "lbsn",
-    ">LCSN": "lcsn",
-    "last window": lambda each: each.last_time or "never",
-}
-_FOREIGN: Columns = {
-    "foreign commit to": "table",
-    ">version": "version",
-    "operation": "operation",
-    "by": "writer",
-}
-_COMMITTED: Columns = {
-    ">CSN": "csn",
-    ">BSN": "bsn",
-    "committed": "commit_time",
-    "changed rows": lambda each: dict(sorted(each.changes.items())) or "none",
-    "context": "tracking_context",
-    ">foreign version": "foreign_version",
-}
 _WINDOW: Columns = {"table": "table", ">deletes": "deletes", ">inserts": "inserts", ">updates": "updates"}
 
 
-def status_parts(found: TrackingStatus) -> list[Part]:
-    """Return tables, open transactions, consumers, foreign commits, and the numbers."""
-    return [
-        listing(found.tables, _TABLES),
-        listing(found.open_transactions, _OPEN),
-        listing(found.consumers, _CONSUMERS),
-        listing(found.foreign_commits, _FOREIGN),
-        *found.problems.values(),
-        *(
-            f"{name}: purged; consumers below CSN {mark} must be initialised again."
-            for name, mark in sorted(found.purged_through.items())
-        ),
-        f"Last BSN {found.last_bsn}, last CSN {found.last_csn}, last committed CSN {found.last_committed_csn}.",
-    ]
-
-
-def _database(path: str, *, foreign: Literal["adopt", "refuse"] = "adopt") -> ChangeTracking:
+def _database(run: Invocation, *, foreign: Literal["adopt", "refuse"] = "adopt") -> ChangeTracking:
     import mergerepl
 
-    return mergerepl.ChangeTracking(roots.existing(path), foreign=foreign)
+    return mergerepl.ChangeTracking(run.place.root(), foreign=foreign)
 
 
-def _options(_: click.Context, __: click.Parameter, text: str) -> TrackingOptions:
-    try:
-        return TrackingOptions.of(text)
-    except ValueError as error:
-        raise click.BadParameter(f"{error}.") from error
+tracking = group(
+    "tracking",
+    """Track changes in the rows, for a sync service of your own.
 
-
-@click.group(cls=Group)
-def tracking() -> None:
-    """Track changes in the rows themselves, for a sync service of your own.
-
-    PATH is a folder of Delta tables. See docs/compact.md.
+    TABLE is a table's folder below the root, CONSUMER a name of your choice. See docs/compact.md.
 
     Example:
-      mergerepl tracking enable ./branch orders --key order_id
-      mergerepl tracking enumerate ./branch --consumer hq
-    """
+      mergerepl tracking enable orders --key order_id -f ./branch
+      mergerepl tracking enumerate hq -f ./branch
+    """,
+)
 
 
-@tracking.command()
-@path_argument
-@table_argument
-@click.option("--key", metavar="COLUMN", multiple=True, help="A key column; once for each.")
-@click.option("--guid", metavar="COLUMN", help="A string column of GUIDs, in place of --key.")
-@click.option(
-    "--options",
-    metavar="LIST",
-    default="insert,update,delete",
-    show_default=True,
-    callback=_options,
-    help="What is tracked.",
+@tracking.add(
+    effect=WRITES,
+    call="ChangeTracking.enable",
+    takes="TABLE",
+    options=("--key", "--rowguid", "--track", "--foreign"),
 )
-@click.option(
-    "--foreign",
-    type=click.Choice(["adopt", "refuse"]),
-    default="adopt",
-    show_default=True,
-    help="What becomes of commits that go through no transaction.",
-)
-@reporting
 def enable(
-    path: str,
+    run: Invocation,
     table: str,
     key: tuple[str, ...],
-    guid: str | None,
-    options: TrackingOptions,
+    rowguid: str | None,
+    track: tuple[str, ...],
     foreign: Literal["adopt", "refuse"],
-    output: Output,
+    dry_run: bool,
 ) -> None:
-    """Track a table: it gets three columns. Enabled again, what is tracked changes.
+    """Track a table: it gets three columns.
+
+    Enabled again, what is tracked changes.
 
     Example:
-      mergerepl tracking enable ./branch orders --key order_id
-      mergerepl tracking enable ./branch stock --guid rowguid --options insert,update
+      mergerepl tracking enable orders --key order_id
+      mergerepl tracking enable stock --rowguid rowguid --track insert,update
     """
-    if bool(key) == bool(guid):
-        raise click.UsageError("Name the key's columns with --key, or a GUID column with --guid.")
-    found = _database(path, foreign=foreign).enable(table, key=key, rowguid=guid, track=options)
-    output.reported(found, [f"Table {table} is tracked."])
+    if bool(key) == bool(rowguid):
+        raise click.UsageError("Name the key's columns with --key, or a GUID column with --rowguid.")
+    try:
+        options = TrackingOptions.of(",".join(track))
+    except ValueError as error:
+        raise click.BadParameter(f"{error}.", param_hint="--track") from error
+    database = _database(run, foreign=foreign)
+    done = rehearsed(
+        dry_run, lambda: database.enable(table, key=key_columns(key), rowguid=rowguid, track=options)
+    )
+    if done is REHEARSED:
+        run.output.reported(
+            {"table": table}, [f"Table {table} would be tracked. Nothing was changed (--dry-run)."]
+        )
+        return
+    run.output.reported(done, [f"Table {table} is tracked."])
 
 
-@tracking.command()
-@path_argument
-@table_argument
-@click.option("--keep-columns", is_flag=True, help="Leave the three columns in the table.")
-@reporting
-def disable(path: str, table: str, keep_columns: bool, output: Output) -> None:
-    """Track a table no longer.
+@tracking.add(effect=DESTROYS, call="ChangeTracking.disable", takes="TABLE", options=("--keep-columns",))
+def disable(run: Invocation, table: str, keep_columns: bool, dry_run: bool, yes: bool) -> None:
+    """End tracking; tombstones and tracking columns go.
 
     Example:
-      mergerepl tracking disable ./branch orders --keep-columns
+      mergerepl tracking disable orders --keep-columns
     """
-    _database(path).disable(table, keep_columns=keep_columns)
-    output.reported({"table": table, "tracked": False}, [f"Table {table} is no longer tracked."])
+    database = _database(run)
+    if not dry_run:
+        run.confirm(f"Remove the tombstones of {table} in {run.place.root()}?", yes=yes)
+    done = rehearsed(dry_run, lambda: database.disable(table, keep_columns=keep_columns))
+    would = "would no longer be" if done is REHEARSED else "is no longer"
+    run.output.reported({"table": table, "tracked": done is REHEARSED}, [f"Table {table} {would} tracked."])
 
 
-@tracking.command()
-@path_argument
-@reporting
-def status(path: str, output: Output) -> None:
-    """Show tables, numbers, open transactions, consumers and foreign commits.
-
-    Example:
-      mergerepl tracking status ./branch
-    """
-    found = _database(path).status()
-    output.reported(found, status_parts(found))
-
-
-@tracking.command()
-@path_argument
-@click.option("--open", "only_open", is_flag=True, help="Those that have begun and not ended.")
-@limit_option("At most so many, newest first.")
-@reporting
-def transactions(path: str, only_open: bool, limit: int, output: Output) -> None:
-    """List committed or open transactions.
-
-    Example:
-      mergerepl tracking transactions ./branch --open
-    """
-    database = _database(path)
-    if only_open:
-        found = database.status().open_transactions
-        output.reported({"open": found}, [listing(found, _OPEN) if found else "None is open."])
-    else:
-        done = database.transactions(limit)
-        output.reported({"transactions": done}, [listing(done, _COMMITTED)])
-
-
-@tracking.command()
-@path_argument
-@click.argument("bsn", metavar="BSN", type=click.IntRange(min=1))
-@reporting
-def abort(path: str, bsn: int, output: Output) -> None:
-    """End an open transaction of any owner. The owner gets an error at its next call.
-
-    Example:
-      mergerepl tracking abort ./branch 17
-    """
-    _database(path).abort(bsn)
-    output.reported({"bsn": bsn, "state": "aborted"}, [f"Transaction {bsn} was aborted."])
-
-
-@tracking.command("enumerate")
-@path_argument
-@click.argument("tables", metavar="[TABLE]...", nargs=-1)
-@consumer_option
-@click.option(
-    "--start",
-    type=click.Choice(["beginning", "now"]),
-    default="beginning",
-    show_default=True,
-    help="Where a new consumer begins.",
+@tracking.add(
+    name="enumerate",
+    effect=READS,
+    call="ChangeTracking.consumer.enumerate",
+    takes="CONSUMER",
+    options=("--table", "--start", "--enumeration", "--exclude-context", "--output"),
 )
-@click.option(
-    "--enumeration",
-    type=click.Choice(["exact", "documented"]),
-    default="exact",
-    show_default=True,
-    help="documented: the printed queries, which lose changes in some orders.",
-)
-@click.option("--exclude-context", metavar="GUID", help="Leave out what came from the consumer itself.")
-@click.option(
-    "--output", "folder", metavar="DIR", type=click.Path(path_type=Path), help="Write the rows there."
-)
-@reporting
 def enumerate_changes(
-    path: str,
-    tables: tuple[str, ...],
+    run: Invocation,
     consumer: str,
+    table: str | None,
     start: Literal["beginning", "now"],
     enumeration: Literal["exact", "documented"],
     exclude_context: str | None,
-    folder: Path | None,
-    output: Output,
+    output: str | None,
 ) -> None:
-    """Count, or write, what changed since a consumer's last acknowledged window.
+    """Count, or write, what changed since a consumer's last window.
 
-    Without a TABLE: of all tables. An acknowledged window of some tables passes over the changes of the others for good.
+    --table a,b: of these tables; an acknowledged window of some tables passes over the changes of the others for good.
 
-    With --output: Parquet files in DIR/TABLE/deletes, inserts and updates, to be applied in this order, and
-    DIR/window.json, which `mergerepl tracking acknowledge` takes.
+    With --output: Parquet files in PATH/TABLE/deletes, inserts and updates, to be applied in this order, and
+    PATH/window.json, which `mergerepl tracking acknowledge` takes.
 
     Example:
-      mergerepl tracking enumerate ./branch --consumer hq --output ./changes
+      mergerepl tracking enumerate hq -o ./changes
     """
+    folder = None if output is None else Path(output)
     if folder is not None and folder.exists() and any(folder.iterdir()):
         raise ConfigurationError(f"'{folder}' is not empty: name a new folder for the window.")
-    reader = _database(path).consumer(consumer, start=start)
-    window = reader.enumerate(tables or None, exclude_context, enumeration=enumeration)
+    reader = _database(run).consumer(consumer, start=start)
+    tables = None if table is None else tuple(each.strip() for each in table.split(","))
+    window = reader.enumerate(tables, exclude_context, enumeration=enumeration)
     counts = window.counts() if folder is None else window.write_to(Location.of(folder.absolute()))
     stated = {**window.state.to_json(), "tables": counts}
     if folder is not None:
@@ -256,43 +139,51 @@ def enumerate_changes(
         (folder / "window.json").write_text(json.dumps(stated, indent=2), encoding="utf-8")
     rows = [{"table": name, **each} for name, each in counts.items() if name not in window.initial]
     copies = [f"{name}: the consumer has no copy yet; take all its rows." for name in window.initial]
-    output.reported(stated, [listing(rows, _WINDOW), *copies, f"Window {window.id}."])
+    run.output.reported(stated, [listing(rows, _WINDOW), *copies, f"Window {window.id}."])
 
 
-@tracking.command()
-@path_argument
-@click.argument("window", metavar="WINDOW.json", type=click.Path(path_type=Path))
-@consumer_option
-@click.option("--fresh", metavar="TABLE", multiple=True, help="A table that was copied whole; once for each.")
-@reporting
-def acknowledge(path: str, window: Path, consumer: str, fresh: tuple[str, ...], output: Output) -> None:
+@tracking.add(
+    effect=WRITES,
+    call="ChangeTracking.consumer.acknowledge",
+    takes="CONSUMER",
+    options=(option("--window", required=True), "--fresh"),
+)
+def acknowledge(
+    run: Invocation, consumer: str, window: str, fresh: tuple[str, ...] | None, dry_run: bool
+) -> None:
     """Note that a consumer has a window: its next one begins there.
 
     Example:
-      mergerepl tracking acknowledge ./branch ./changes/window.json --consumer hq
+      mergerepl tracking acknowledge hq --window ./changes/window.json
     """
-    stated = _json(window)
+    stated = _json(Path(window))
     if stated.get("consumer") != consumer:
         raise ConfigurationError(
             f"'{window}' is a window of consumer '{stated.get('consumer')}', not of '{consumer}'. Nothing was changed."
         )
-    reader = _database(path).consumer(consumer)
-    reader.acknowledge(stated, fresh=fresh)
-    output.reported(reader.state, [f"Consumer {consumer} stands at CSN {reader.state.lcsn}."])
+    reader = _database(run).consumer(consumer)
+    done = rehearsed(dry_run, lambda: reader.acknowledge(stated, fresh=fresh or ()))
+    would = "would stand at a later CSN than" if done is REHEARSED else "stands at CSN"
+    run.output.reported(reader.state, [f"Consumer {consumer} {would} {reader.state.lcsn}."])
 
 
-@tracking.command()
-@path_argument
-@consumer_option
-@reporting
-def forget(path: str, consumer: str, output: Output) -> None:
-    """Forget a consumer that will not come again: purges wait for it no longer.
+@tracking.add(effect=DESTROYS, call="ChangeTracking.forget", takes="CONSUMER")
+def forget(run: Invocation, consumer: str, dry_run: bool, yes: bool) -> None:
+    """Forget a consumer that will not come again.
+
+    Purges wait for it no longer.
 
     Example:
-      mergerepl tracking forget ./branch --consumer hq
+      mergerepl tracking forget hq
     """
-    _database(path).forget(consumer)
-    output.reported({"consumer": consumer, "registered": False}, [f"Consumer {consumer} is forgotten."])
+    database = _database(run)
+    if not dry_run:
+        run.confirm(f"Forget the position of {consumer} in {run.place.root()}?", yes=yes)
+    done = rehearsed(dry_run, lambda: database.forget(consumer))
+    would = "would be" if done is REHEARSED else "is"
+    run.output.reported(
+        {"consumer": consumer, "registered": done is REHEARSED}, [f"Consumer {consumer} {would} forgotten."]
+    )
 
 
 def _json(file: Path) -> dict[str, Any]:
@@ -307,114 +198,140 @@ def _json(file: Path) -> dict[str, Any]:
     return stated
 
 
-@tracking.command()
-@path_argument
-@reporting
-def adopt(path: str, output: Output) -> None:
+@tracking.add(effect=DESTROYS, call="ChangeTracking.abort", takes="BSN", hidden=True)
+def abort(run: Invocation, bsn: str, dry_run: bool, yes: bool) -> None:
+    """End an open transaction of any owner.
+
+    The owner gets an error at its next call. `mergerepl status` lists open transactions.
+
+    Example:
+      mergerepl tracking abort 17
+    """
+    number = _number(bsn)
+    database = _database(run)
+    if not dry_run:
+        run.confirm(f"End transaction {number} in {run.place.root()}? Its changes are undone.", yes=yes)
+    done = rehearsed(dry_run, lambda: database.abort(number))
+    state = "open" if done is REHEARSED else "aborted"
+    text = "would be aborted" if done is REHEARSED else "was aborted"
+    run.output.reported({"bsn": number, "state": state}, [f"Transaction {number} {text}."])
+
+
+def _number(text: str) -> int:
+    if not text.isdigit() or int(text) < 1:
+        raise click.BadParameter(f"{text!r} is no number of a transaction.")
+    return int(text)
+
+
+@tracking.add(effect=WRITES, call="ChangeTracking.adopt", hidden=True)
+def adopt(run: Invocation, dry_run: bool) -> None:
     """Make transactions of the commits that went through none.
 
     Example:
-      mergerepl tracking adopt ./branch
+      mergerepl tracking adopt
     """
-    count = _database(path).adopt()
-    output.reported({"adopted": count}, [f"Foreign commits adopted: {count}."])
+    database = _database(run)
+    if dry_run:
+        count = len(database.status().foreign_commits)
+        run.output.reported({"adopted": count}, [f"Foreign commits that would be adopted: {count}."])
+        return
+    count = database.adopt()
+    run.output.reported({"adopted": count}, [f"Foreign commits adopted: {count}."])
 
 
-@tracking.command()
-@path_argument
-@reporting
-def recover(path: str, output: Output) -> None:
-    """Finish what processes left that died. Commands that change or enumerate do so first, too.
+@tracking.add(effect=WRITES, call="ChangeTracking.recover", hidden=True)
+def recover(run: Invocation, dry_run: bool) -> None:
+    """Finish what processes left that died.
+
+    Commands that change or enumerate do so first, too.
 
     Example:
-      mergerepl tracking recover ./branch
+      mergerepl tracking recover
     """
-    database = _database(path)
-    database.recover()
+    database = _database(run)
+    rehearsed(dry_run, database.recover)
     found = database.status()
-    output.reported(
+    run.output.reported(
         {"last_bsn": found.last_bsn, "last_csn": found.last_csn, "open": found.open_transactions},
         [f"Last BSN {found.last_bsn}, last CSN {found.last_csn}, open: {len(found.open_transactions)}."],
     )
 
 
-@tracking.command()
-@path_argument
-@click.argument("what", type=click.Choice(["tombstones", "sequence"]))
-@click.option("--table", metavar="TABLE", help="The table, for tombstones.")
-@click.option("--days", metavar="N", type=click.IntRange(min=0), help="Rows older than so many days.")
-@click.option("--csn", metavar="N", type=click.IntRange(min=0), help="Rows of transactions below this CSN.")
-@click.option("--dry-run", is_flag=True, help="Only count.")
-@reporting
+@tracking.add(
+    effect=DESTROYS,
+    call="ChangeTracking.purge",
+    takes="[TABLE]",
+    options=("--older-than", "--to"),
+    hidden=True,
+)
 def purge(
-    path: str, what: str, table: str | None, days: int | None, csn: int | None, dry_run: bool, output: Output
+    run: Invocation, table: str | None, older_than: timedelta | None, to: Any, dry_run: bool, yes: bool
 ) -> None:
-    """Remove tombstones, or rows of the commit sequence, that no registered consumer needs.
+    """Remove tombstones of a table, or without one rows of the commit sequence.
+
+    Only rows that no registered consumer needs: older than an age, or of transactions up to the CSN --to.
 
     Example:
-      mergerepl tracking purge ./branch tombstones --table orders --days 90
-      mergerepl tracking purge ./branch sequence --csn 1000 --dry-run
+      mergerepl tracking purge orders --older-than 90d
+      mergerepl tracking purge --to 1000 --dry-run
     """
-    if (days is None) == (csn is None):
-        raise click.UsageError("Give --days or --csn.")
-    if (what == "tombstones") != (table is not None):
-        raise click.UsageError("Name the --table of tombstones; the sequence has none.")
-    older_than = None if days is None else f"{days} days"
-    to = None if csn is None else csn - 1
-    done = _database(path).purge(table, older_than=older_than, to=to, dry_run=dry_run)
+    if (older_than is None) == (to is None) or not (to is None or isinstance(to, int)):
+        raise click.UsageError("Give --older-than (days) or --to (a CSN).")
+    database = _database(run)
+
+    def remove(*, dry_run: bool) -> Purged:
+        # `to` is the last CSN that goes.
+        return database.purge(table, older_than=older_than, to=to, dry_run=dry_run)
+
+    done = remove(dry_run=True) if dry_run or not yes else None
+    if not dry_run:
+        if done is not None and done.removed:
+            run.confirm(
+                f"Remove {counted(done.removed, 'row')} of {done.target} in {run.place.root()}?", yes=yes
+            )
+        done = remove(dry_run=False)
+    assert done is not None
     removed = "to be removed" if done.dry_run else "removed"
     kept = f"; {counted(done.held_back, 'row')} kept for consumers" if done.held_back else ""
-    output.reported(done, [f"{done.target}: {counted(done.removed, 'row')} {removed}{kept}."])
+    run.output.reported(done, [f"{done.target}: {counted(done.removed, 'row')} {removed}{kept}."])
 
 
-@tracking.command(context_settings={"ignore_unknown_options": True})
-@click.argument("direction", type=click.Choice(["pack", "unpack"]))
-@path_argument
-@table_argument
-@click.argument("values", metavar="VALUE...", nargs=-1, required=True)
-@reporting
-def key(direction: str, path: str, table: str, values: tuple[str, ...], output: Output) -> None:
-    """Pack key values as tombstones hold them, or unpack them; packed keys are hexadecimal.
+@tracking.add(
+    effect=READS, call="ChangeTracking.pack_key", takes="TABLE", options=("--key", "--unpack"), hidden=True
+)
+def key(run: Invocation, table: str, key: tuple[str, ...], unpack: str | None) -> None:
+    """Pack a key as tombstones hold it, or unpack one.
+
+    Packed keys are hexadecimal.
 
     Example:
-      mergerepl tracking key pack ./branch orders -17
+      mergerepl tracking key orders --key order_id=-17
+      mergerepl tracking key orders --unpack 0100000008000000efffffffffffffff
     """
-    database = _database(path)
-    if direction == "pack":
-        text = database.pack_key(table, values).hex()
-        output.reported({"table": table, "packed": text}, [text])
+    database = _database(run)
+    if bool(key) == bool(unpack):
+        raise click.UsageError("Give --key COLUMN=VALUE for each column, or --unpack.")
+    if unpack is None:
+        given = row_key(key)
+        columns = database.tracked_tables()[table].key if table in database.tracked_tables() else tuple(given)
+        if set(columns) != set(given):
+            raise click.UsageError(f"The key of {table} is {', '.join(columns)}.")
+        text = database.pack_key(table, [given[name] for name in columns]).hex()
+        run.output.reported({"table": table, "packed": text}, [text])
         return
     try:
-        packed = bytes.fromhex("".join(values))
+        packed = bytes.fromhex(unpack)
     except ValueError as error:
-        raise click.BadParameter(f"{values[0]!r} is not hexadecimal.") from error
+        raise click.BadParameter(f"{unpack!r} is not hexadecimal.") from error
     found = database.unpack_key(table, packed)
-    output.reported({"table": table, "values": found}, [", ".join(map(str, found))])
+    run.output.reported({"table": table, "values": found}, [", ".join(map(str, found))])
 
 
-@tracking.command()
-@path_argument
-@reporting
-def upgrade(path: str, output: Output) -> None:
-    """Bring the tracking data of a folder to this version of mergerepl.
+@tracking.add(effect=READS, call="ChangeTracking.sql", takes="TABLE", hidden=True)
+def sql(run: Invocation, table: str) -> None:
+    """Print the queries of an enumeration.
 
-    Example:
-      mergerepl tracking upgrade ./branch
-    """
-    is_done = _database(path).upgrade()
-    text = (
-        "The tracking data are of this version."
-        if is_done
-        else "Transactions are open: end them, then run again."
-    )
-    output.reported({"upgraded": is_done}, [text])
-
-
-@tracking.command()
-@table_argument
-@reporting
-def sql(table: str, output: Output) -> None:
-    """Print the queries of an enumeration: exact ones, and those of SQL Server Compact's documentation.
+    Exact ones, and those of SQL Server Compact's documentation.
 
     Example:
       mergerepl tracking sql orders
@@ -422,7 +339,7 @@ def sql(table: str, output: Output) -> None:
     import mergerepl
 
     found = mergerepl.ChangeTracking.sql(table)
-    output.reported(
+    run.output.reported(
         found,
         [
             line

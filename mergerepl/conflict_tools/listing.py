@@ -151,7 +151,7 @@ def no_conflict(root: Location, ids: Sequence[str] = ()) -> str:
     named = ", ".join(map(repr, ids))
     what = f"There is no conflict {named}" if named else "No conflict meets these conditions"
     return (
-        f"{what} at '{root}': see `mergerepl conflicts list {shlex.quote(str(root))}`. Conflicts are logged at the "
+        f"{what} at '{root}': see `mergerepl conflicts list -f {shlex.quote(str(root))}`. Conflicts are logged at the "
         "publisher, unless `conflict_logging` in the file says otherwise."
     )
 

@@ -38,7 +38,7 @@ def purge_conflicts(
 
     Raises: ConfigurationError if the folder is not a replica or a name is unknown; LeaseError, StoreError.
     """
-    with lease(root, purpose="mergerepl conflicts purge"):
+    with lease(root, purpose="mergerepl conflicts drop"):
         replica = Replica(root).require()
         now = datetime.now(UTC)
         ids: set[str] = set()

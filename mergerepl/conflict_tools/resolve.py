@@ -143,7 +143,7 @@ def _chosen_rows(replica: Replica, chosen: ConflictFilter) -> list[ConflictRow]:
         raise ConfigurationError(no_conflict(replica.root), replica=str(replica.root))
     if len(rows) > MOST_AT_ONCE:
         raise ConflictError(
-            f"More than {MOST_AT_ONCE:,} conflicts at '{replica.root}' are meant. Choose fewer, by --article, --since or "
+            f"More than {MOST_AT_ONCE:,} conflicts at '{replica.root}' are meant. Choose fewer, by --table, --from or "
             "--type, and run again for the others.",
             replica=str(replica.root),
         )

@@ -15,6 +15,7 @@ from mergerepl.delta.types import field, json_of
 from mergerepl.errors import StoreError
 from mergerepl.rows.arrow_values import python_values
 from mergerepl.store.location import Location
+from mergerepl.store.rehearsal import before_write
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -209,6 +210,7 @@ def write_rows(
     from deltalake.transaction import CommitProperties
 
     if not is_delta_table(path):
+        before_write()
         write_deltalake(str(path), rows, mode=mode, configuration=dict(properties))
         return 0
     with _writing(path) as table:

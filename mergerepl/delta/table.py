@@ -29,6 +29,7 @@ from mergerepl.delta.metadata import CHAR_VARCHAR, CONSTRAINT_PREFIX, TableMetad
 from mergerepl.delta.types import Field, has_not_null_parts, invariants, nested_names
 from mergerepl.errors import StoreError
 from mergerepl.store.location import Location
+from mergerepl.store.rehearsal import before_write
 from mergerepl.store.storage import exists, facts_of, files_in
 
 if TYPE_CHECKING:
@@ -96,6 +97,7 @@ class OpenedTable:
     @contextmanager
     def writing(self, version: int) -> Iterator["DeltaTable"]:
         """Give the table at a version for one commit; delta-rs moves it to that commit."""
+        before_write()
         with self.at(version) as log:
             seen, self._seen = self._seen, None
             yield log

@@ -16,6 +16,7 @@ from mergerepl.delta.marks import CommitMark
 from mergerepl.delta.table import TableState, open_table
 from mergerepl.errors import CommitConflictError
 from mergerepl.store.location import Location
+from mergerepl.store.rehearsal import before_write
 
 if TYPE_CHECKING:
     from deltalake import CommitProperties
@@ -104,6 +105,8 @@ def lost_commits(target: str, writer: str, again: str, **facts: str) -> CommitCo
 
 def session_with_mark(spark: "SparkSession", mark: CommitMark) -> "SparkSession":
     """Return a new session whose commits carry a mark, for statements that Delta does not count as transactions."""
+    if mark.step != _ANALYSIS:
+        before_write()
     # The terms of a deltalake commit must not load Spark.
     from mergerepl.spark.session import new_session
 
@@ -173,6 +176,7 @@ def write_once(writer: "DataFrameWriter", table: Location, transaction: Transact
 
     Raises: CommitConflictError if the commit is not in the log afterwards (another process overwrote it).
     """
+    before_write()
     (
         writer.option("txnAppId", transaction.app_id)
         .option("txnVersion", transaction.version)

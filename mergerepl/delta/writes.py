@@ -11,6 +11,7 @@ from mergerepl.delta.transactions import Transaction, commit_properties, is_done
 from mergerepl.delta.types import Field, ddl_of, field, json_of
 from mergerepl.rows.sql import quote
 from mergerepl.store.location import Location
+from mergerepl.store.rehearsal import before_write
 from mergerepl.store.storage import facts_of
 
 if TYPE_CHECKING:
@@ -141,6 +142,7 @@ def add_columns(spark_of: "Callable[[], SparkSession]", path: Location, columns:
     # A commit changes a conf of its session.
     session = new_session(spark_of())
     state_features(lambda: session, state, (ddl_of(column["type"]) for column in columns))
+    before_write()
     session.sql(f"ALTER TABLE delta.{quote(str(path))} ADD COLUMNS ({named})")
 
 
@@ -148,6 +150,7 @@ def state_features(spark_of: "Callable[[], SparkSession]", table: TableState, ty
     """Add the features that a table lacks for columns of some types (Spark DDL): Delta adds them only on request."""
     missing = _missing_features(table, [field("c", json_of(type_)) for type_ in types])
     if missing:
+        before_write()
         pairs = ", ".join(f"'delta.feature.{name}' = 'supported'" for name in missing)
         spark_of().sql(f"ALTER TABLE delta.{quote(str(table.path))} SET TBLPROPERTIES ({pairs})")
 

@@ -131,7 +131,7 @@ def refuse_copy(root: Location, state: LogState) -> None:
     if state.database.root != str(root):
         raise LogReaderError(
             f"'{root}' is a copy of the database '{state.database.root}', or was moved from there: its LSNs would be "
-            f"given out twice. Nothing was changed. Run `mergerepl cdc adopt {root}`: a moved database goes on, a "
+            f"given out twice. Nothing was changed. Run `mergerepl cdc relocate -f {root}`: a moved database goes on, a "
             "copy begins a new epoch.",
             root=str(root),
             stored=state.database.root,
@@ -148,9 +148,9 @@ def refuse_other_consumers(root: Location, state: LogState, consumers: Sequence[
     if missing:
         named = ", ".join(sorted(missing))
         raise LogReaderError(
-            f"The log of '{root}' is read for {named}, too, whose tables are gone. Nothing was changed. Put the folder "
-            f"'_{named}' back. Or end it: `mergerepl cdc disable-db {root}` for cdc; for transactional, put the folder "
-            "back, then take the articles out of the file and run `mergerepl apply FILE`.",
+            f"The log of '{root}' is read for {named}, too, whose tables are gone. Nothing was changed. Put "
+            f"the folder '_{named}' back. Or end it: `mergerepl cdc disable --all -f {root}` for cdc; for transactional,"
+            " put the folder back, then take the articles out of the file and run `mergerepl apply`.",
             root=str(root),
         )
 

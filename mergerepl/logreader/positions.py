@@ -56,7 +56,7 @@ def read_state(control: ControlPlane) -> LogState:
     if not has_log_reader(control):
         raise LogReaderError(
             f"'{root}' has no log reader: there is no table '_logreader/log_reader'. Enable the database first: "
-            f"`mergerepl cdc enable-db {root}`.",
+            f"`mergerepl cdc enable TABLE -f {root}`.",
             root=str(root),
         )
     rows = {row.source_object_id: row for row in control.rows(LOG_READER)}
@@ -66,8 +66,8 @@ def read_state(control: ControlPlane) -> LogState:
     if database.schema_version != SCHEMA_VERSION:
         raise LogReaderError(
             f"The log reader's tables of '{root}' have the schema version {database.schema_version}; this mergerepl "
-            f"reads {SCHEMA_VERSION}. Use the mergerepl that wrote them, or begin again: `mergerepl cdc disable-db "
-            f"{root}`, then enable-db.",
+            f"reads {SCHEMA_VERSION}. Use the mergerepl that wrote them, or begin again: `mergerepl cdc disable --all -f "
+            f"{root}`, then `cdc enable`.",
             root=str(root),
         )
     return LogState(database, rows)
@@ -78,7 +78,7 @@ def save_state(control: ControlPlane, state: LogState) -> None:
     control.replace(LOG_READER, (state.database, *(row for _, row in sorted(state.sources.items()))))
 
 
-RESUME = "`mergerepl cdc resume` (`mergerepl transactional resume` where publications alone read it)"
+RESUME = "`mergerepl resume` (`mergerepl resume` where publications alone read it)"
 """The command that resumes a paused source."""
 
 
@@ -98,7 +98,7 @@ class LogReaderError(StoreError):
         return cls(
             f"The log reader of '{root}' cannot go on: {what}. A part of '_logreader' or '_cdc' was restored alone. "
             "Nothing was changed. Restore both folders from copies of one moment; or begin again with "
-            f"`mergerepl cdc adopt {root}`, after which consumers take a snapshot.",
+            f"`mergerepl cdc relocate -f {root}`, after which consumers take a snapshot.",
             root=str(root),
         )
 

@@ -184,7 +184,7 @@ def _events_of_versions(spark: SparkSession, path: Location, reading: Reading, s
             TYPE_CHANGED,
             f"Table '{path.name}': versions {before_version} and {after_version} cannot be compared, since the type of a "
             f"column changed between them ({str(error).splitlines()[0]}). Its capture is paused; other tables go on. Run "
-            "`mergerepl cdc resume` with --restart, after which consumers take a snapshot.",
+            "`mergerepl resume` with --restart, after which consumers take a snapshot.",
         ) from error
     return keep_events(as_feed(before, after, after_version), shape)
 

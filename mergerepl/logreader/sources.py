@@ -277,7 +277,7 @@ def _truncated(look: SourceLook, error: StoreError, on_gap: str) -> SourceLook:
 def _stopped(row: LogReaderRow, why: str) -> Paused:
     text = (
         f"Table '{row.source_path}': {why}, and its capture instance says that a gap stops it. Its capture is paused; "
-        "other tables go on. Run `mergerepl cdc resume` with --compare, which takes the difference of the versions around "
+        "other tables go on. Run `mergerepl resume` with --compare, which takes the difference of the versions around "
         "the gap, or with --restart, after which consumers take a snapshot."
     )
     return Paused(row.source_object_id, UNUSABLE, text)

@@ -18,7 +18,6 @@ _REFUSE = (
     "Let a CHECK constraint of the table refuse such rows: they wait, or `compensate_for_errors` undoes them."
 )
 _BY_HAND = "Synchronize, then decide with `mergerepl conflicts resolve`."
-_SUBSCRIBE_AGAIN = "Take the subscription out of the file and apply; put it back and apply."
 
 _FILE = {
     "history_retention": "Leave it out: the history is kept.",
@@ -61,22 +60,16 @@ LATER: Final[dict[str, dict[str, str]]] = {
         "interactive": _BY_HAND,
         "interactive_timeout": _BY_HAND,
         "accept_deletes": "Leave it out: deletes are captured as they are.",
-        "reinit": _SUBSCRIBE_AGAIN,
         "end_now": "Synchronize, then take the subscription out of the file and apply.",
-        "cleanup": "Metadata of merge publications is kept. `mergerepl conflicts purge`, `mergerepl cdc cleanup`, "
-        "`mergerepl transactional cleanup` and `mergerepl tracking purge` remove what is past its retention.",
-        "vacuum": "`mergerepl cdc vacuum` removes files of captured tables that nobody reads any more.",
-        "repair": "For transactional articles there is `mergerepl transactional repair`. In a merge publication write the "
-        "row again at the side that is right, then synchronize.",
         "dashboard": "See `mergerepl status`, `mergerepl history` and `mergerepl conflicts report`.",
         "dismiss": "Use --winner: the conflict is settled, and nothing is written.",
     },
     "transactional commands": {
-        "tracer": "`mergerepl transactional history` has the latency of each batch, `pending` counts what waits."
+        "tracer": "`mergerepl history` has the latency of each batch, `pending` counts what waits."
     },
     "cdc": {
         **_FILE,
-        "hold": "See `mergerepl cdc status` for how long VACUUM keeps what is not read.",
+        "hold": "See `mergerepl status` for how long VACUUM keeps what is not read.",
         "large_columns": "Leave it out: all columns are captured whole.",
         "scd_type": "Leave it out: the target has the newest state of each row. For a history read `changes`.",
         "register_functions": "Call `changes` or `net_changes` of an instance, and make a view of the result.",
@@ -85,7 +78,7 @@ LATER: Final[dict[str, dict[str, str]]] = {
         "unit": "Each commit has an LSN of its own: write what belongs together into one table.",
     },
     "tracking": {
-        "force": "Let the registered consumers acknowledge first: `mergerepl tracking status` shows them.",
+        "force": "Let the registered consumers acknowledge first: `mergerepl status` shows them.",
         "rebuild_counters": "Restore counters.json from a copy taken with the tables.",
     },
 }

@@ -288,7 +288,7 @@ class PartitionInfo:
     """A partition of a publication with row filters.
 
     `host_name` and `suser_sname` are its values of HOST_NAME() and SUSER_SNAME(); None if its filters do not use them.
-    `added_at_generation` is the publisher's last generation when it was added. `is_explicit`: added by `partition add`,
+    `added_at_generation` is the publisher's last generation when it was added. `is_explicit`: added by `partitions add`,
     not by a subscription.
     """
 

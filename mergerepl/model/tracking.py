@@ -159,7 +159,7 @@ class ForeignCommit:
 
 @dataclass(frozen=True)
 class TrackingStatus:
-    """The result of `mergerepl tracking status`."""
+    """The result of `mergerepl status`."""
 
     path: str
     database_id: str

@@ -94,7 +94,7 @@ def _remedy(root: Location, article: str, table: TableState, found: Layout, file
             "column whose rows change together."
         )
     size = "" if file_bytes == FILE_BYTES else f" --file-size {file_bytes // _MIB}MB"
-    command = f"mergerepl tune {shlex.quote(str(root))} {shlex.quote(article)}{size}"
+    command = f"mergerepl tune {shlex.quote(article)} -f {shlex.quote(str(root))}{size}"
     if CLUSTERING in table.features:
         return (
             f"`{command}` writes it again in smaller files, in the order of its clustering columns. No row changes. "

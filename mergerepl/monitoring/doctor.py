@@ -282,7 +282,7 @@ def _faulty(folder: Location, faults: FaultyFiles, *, mended: int) -> Check:
     if mended:
         return Check(f"files {faults.table}", Status.OK, f"{counts}. Written again: {mended}")
     remedy = (
-        f"`mergerepl doctor {folder} --mend` writes these files again, their rows as Spark reads them. Run it before "
+        f"`mergerepl doctor -f {folder} --fix` writes these files again, their rows as Spark reads them. Run it before "
         "another library writes to the table."
     )
     return Check(f"files {faults.table}", Status.WARN, counts, remedy)
@@ -296,7 +296,7 @@ def _mended(folder: Location, faults: FaultyFiles) -> int:
     from mergerepl.spark.errors import plain_errors
 
     with (
-        lease.lease(folder, purpose="mergerepl doctor --mend"),
+        lease.lease(folder, purpose="mergerepl doctor --fix"),
         plain_errors(f"writing files of '{faults.table}' again"),
     ):
         spark = engine.session()

@@ -201,7 +201,7 @@ def _articles(publisher: Replica, subscriber: Replica, publication: str) -> list
     if not subscribed:
         raise ConfigurationError(
             f"'{subscriber.root}' has no active subscription to publication '{publication}' at publisher "
-            f"'{publisher.root}': there is nothing to compare. Run `mergerepl apply FILE` with this subscription "
+            f"'{publisher.root}': there is nothing to compare. Run `mergerepl apply` with this subscription "
             "in the file.",
             publisher=str(publisher.root),
             subscriber=str(subscriber.root),

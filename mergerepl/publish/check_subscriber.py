@@ -92,7 +92,7 @@ def check_no_session_open(publisher: ReplicaState, subscriber: Location) -> None
         check_not_held(publisher.root)
         raise PublicationError(
             f"Subscriber '{subscriber}' has a session that was interrupted. Run `mergerepl sync "
-            f"{publisher.root} --subscriber {subscriber}` first, which finishes it, then `mergerepl apply` "
+            f"{subscriber.name} -f {publisher.root}` first, which finishes it, then `mergerepl apply` "
             f"again. {give_up_advice(publisher.root, open_sessions[0])}",
             replica=str(subscriber),
             session=open_sessions[0],

@@ -220,8 +220,8 @@ def _unsubscribe(stored: Stored, row: SubscriptionRow, replica: ReplicaState | N
         detail += " (the replica cannot be reached: the end is not recorded there, and it may have changes never uploaded)"
     elif unsent := stored.unsent.get(row.subid):
         detail += (
-            f"; never uploaded: {unsent}. To send them first, run `mergerepl sync {stored.publisher.root} "
-            f"--subscriber {replica.root}`"
+            f"; never uploaded: {unsent}. To send them first, run `mergerepl sync {replica.root.name} "
+            f"-f {stored.publisher.root}`"
         )
     root = replica.root if replica is not None else None
     unfinished = stored.articles if is_unfinished else []

@@ -1,4 +1,4 @@
-"""Partitions of row filters: `mergerepl partition add|list|drop` (`sp_addmergepartition`), and those that `apply` adds.
+"""Partitions of row filters: `mergerepl partitions` (`sp_addmergepartition`), and those that `apply` adds.
 
 No engine is needed.
 """
@@ -49,7 +49,7 @@ def add(
     filters = stored_filters(row)
     chosen = _values(row, filters, values)
     check_values(filters, chosen, of="The partition")
-    with lease(publisher.root, purpose="mergerepl partition add"):
+    with lease(publisher.root, purpose="mergerepl partitions add"):
         group = add_partition(publisher, row.pubid, chosen, is_explicit=True)
     return _info(publisher, row, group)
 
@@ -60,12 +60,12 @@ def drop(root: Location, partition_id: int) -> PartitionInfo:
     Raises: ConfigurationError if it does not exist; PublicationError if it is in use; LeaseError (run again).
     """
     publisher = Replica(root).require()
-    with lease(publisher.root, purpose="mergerepl partition drop"):
+    with lease(publisher.root, purpose="mergerepl partitions drop"):
         groups = publisher.control.rows(partitions.PARTITION_GROUPS)
         found = next((g for g in groups if g.partition_id == partition_id and g.is_active), None)
         if found is None:
             raise ConfigurationError(
-                f"Publisher '{publisher.root}' has no partition {partition_id}. `mergerepl partition list "
+                f"Publisher '{publisher.root}' has no partition {partition_id}. `mergerepl partitions list -f "
                 f"{publisher.root}` shows those it has.",
                 replica=str(publisher.root),
             )
@@ -94,7 +94,7 @@ def _named(publisher: Replica, publication: str | None) -> PublicationRow:
     if not rows:
         raise ConfigurationError(
             f"'{publisher.root}' publishes nothing{named} with row filters: partitions belong to such a publication. Write "
-            "a `filter` in its file and run `mergerepl apply FILE`.",
+            "a `filter` in its file and run `mergerepl apply`.",
             replica=str(publisher.root),
         )
     raise ConfigurationError(

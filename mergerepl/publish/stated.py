@@ -315,7 +315,7 @@ def _check_was_ours(stored: Stored, state: SubscriberState) -> None:
         raise PublicationError(
             f"'{root}' is a subscriber of '{publisher.root}', which does not know of it: the publisher was put back to an "
             "older copy. Nothing was changed. Bring the newer copy back; or move the subscriber's folder away, run "
-            "`mergerepl apply FILE`, and bring in by hand what was written there only.",
+            "`mergerepl apply`, and bring in by hand what was written there only.",
             replica=str(root),
         )
     if others or not is_known:

@@ -50,7 +50,7 @@ def no_subscriptions(root: Location) -> StoreError:
         f"System table '{name}' of replica '{root}' is empty, though the replica takes part in a publication: it was "
         "edited or damaged, or `mergerepl apply` was cut short. Nothing was changed. Restore it to an earlier "
         f"version (RESTORE TABLE), or the folder '{root / FOLDER}' from a copy taken together with the tables; or "
-        "run `mergerepl apply FILE` again.",
+        "run `mergerepl apply` again.",
         replica=str(root),
         table=str(root / FOLDER / name),
     )
@@ -131,19 +131,19 @@ class Replica:
         if not is_folder(self.root):
             raise StoreError(
                 f"Replica '{self.root}' does not exist. If it is not mounted, mount it. If it was moved, or never "
-                "applied, correct its path in the file and run `mergerepl apply FILE`.",
+                "applied, correct its path in the file and run `mergerepl apply`.",
                 replica=str(self.root),
             )
         if not is_folder(self.folder / replinfo.NAME):
             if is_folder(self.folder):
                 raise ConfigurationError(
                     f"'{self.root}' is no complete replica: its '{FOLDER}' folder has no {replinfo.NAME}. Restore "
-                    "the folder from a copy; or, if a first `mergerepl apply FILE` was cut short, run it again.",
+                    "the folder from a copy; or, if a first `mergerepl apply` was cut short, run it again.",
                     replica=str(self.root),
                 )
             raise ConfigurationError(
                 f"'{self.root}' is not a replica: it has no '{FOLDER}' folder with system tables. "
-                f"Name a publisher or subscriber root, or run `mergerepl apply FILE` first.{uses(self.root, but=FOLDER)}",
+                f"Name a publisher or subscriber root, or run `mergerepl apply` first.{uses(self.root, but=FOLDER)}",
                 replica=str(self.root),
             )
 
@@ -167,7 +167,7 @@ class Replica:
             raise StoreError(
                 f"Replica '{self.root}' has lost its system tables {', '.join(missing)}. Nothing was changed. "
                 f"Restore the folder '{self.folder}' from a copy taken together with the tables, or run "
-                "`mergerepl apply FILE`, which says what else can be done.",
+                "`mergerepl apply`, which says what else can be done.",
                 replica=str(self.root),
                 table=missing[0],
             )

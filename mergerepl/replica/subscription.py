@@ -56,7 +56,7 @@ def require_ends(publisher: Location, subscriber: Location) -> tuple[Replica, Re
             raise OutOfReachError(
                 f"Replica '{absent.root}' is out of reach: '{other.root}' has a subscription with it, and the folder "
                 "does not exist or is empty. If it is not mounted, mount it. If it was moved, write its new path in "
-                "the file and run `mergerepl apply FILE`.",
+                "the file and run `mergerepl apply`.",
                 replica=str(absent.root),
             )
     return ends[0].require(), ends[1].require()
@@ -80,17 +80,17 @@ def find_subscription(
         raise ConfigurationError(
             f"'{at_subscriber.root}' has no subscription to publication '{publication}' at publisher "
             f"'{at_publisher.root}'. Subscribers known there: {_known(rows)}. Add the subscription to the file and run "
-            "`mergerepl apply FILE`.",
+            "`mergerepl apply`.",
             publisher=str(at_publisher.root),
             subscriber=str(at_subscriber.root),
         )
     active = next((row for row in chosen if row.is_active), None)
     if active is None:
         was = (
-            "has ended. To subscribe it again, put it in the file, move its old tables away and run `mergerepl apply "
-            "FILE`. To record the end at the subscriber too, run `mergerepl apply FILE`."
+            "has ended. To subscribe it again, put it in the file, move its old tables away and run `mergerepl apply`"
+            ". To record the end at the subscriber too, run `mergerepl apply`."
             if all(row.is_ended for row in chosen)
-            else "is not initialised yet. Run `mergerepl apply FILE`."
+            else "is not initialised yet. Run `mergerepl apply`."
         )
         raise PublicationError(
             f"The subscription of '{at_subscriber.root}' at publisher '{at_publisher.root}' {was}",
@@ -161,7 +161,7 @@ def require_same_session(
     if not all(row.is_active for row in found.values()):
         raise PublicationError(
             f"The subscription of '{subscriber.root}' at publisher '{publisher.root}' was ended meanwhile, or an `apply` "
-            "of it did not finish. Nothing was changed. Run `mergerepl apply FILE`, then synchronize again.",
+            "of it did not finish. Nothing was changed. Run `mergerepl apply`, then synchronize again.",
             publisher=str(publisher.root),
             subscriber=str(subscriber.root),
         )
@@ -191,7 +191,7 @@ def require_same_articles(
         lacking = subscriber if nickname in at_publisher else publisher
         raise PublicationError(
             f"Article '{there.name}' is not there at '{lacking.root}' yet: an `apply` did not finish. "
-            "Nothing was changed. Run `mergerepl apply FILE`, then synchronize again.",
+            "Nothing was changed. Run `mergerepl apply`, then synchronize again.",
             replica=str(lacking.root),
             article=there.name,
         )

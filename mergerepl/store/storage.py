@@ -15,6 +15,7 @@ from contextlib import contextmanager, suppress
 
 from mergerepl.roots import resolved
 from mergerepl.store.location import Location
+from mergerepl.store.rehearsal import before_write, is_rehearsal
 from mergerepl.systables.table import FOLDER
 
 HALF_WRITTEN = ".tmp"
@@ -37,6 +38,9 @@ class FolderStorage:
 
         A file that only saves time need not be durable: it skips the wait for the disk.
         """
+        if is_rehearsal() and not is_durable:
+            return
+        before_write()
         os.makedirs(at.parent, exist_ok=True)
         temporary = _written_beside(at, data, is_durable=is_durable)
         os.replace(temporary, at)
@@ -48,6 +52,7 @@ class FolderStorage:
 
         Raises: FileExistsError if another writer was first.
         """
+        before_write()
         temporary = _written_beside(at, data, is_durable=True)
         try:
             os.link(temporary, at)
@@ -76,11 +81,15 @@ class FolderStorage:
     def delete(self, *files: Location) -> None:
         """Remove files; ignores absent ones."""
         for at in files:
+            if is_rehearsal() and os.path.lexists(at):
+                before_write()
             with contextlib.suppress(FileNotFoundError):
                 os.unlink(at)
 
     def delete_tree(self, folder: Location) -> None:
         """Remove a folder with its contents, as far as possible; ignores an absent one."""
+        if is_rehearsal() and os.path.lexists(folder):
+            before_write()
         shutil.rmtree(folder, ignore_errors=True)
 
     def force_to_disk(self, at: Location) -> None:
@@ -194,16 +203,19 @@ def files_below(folder: Location) -> Iterator[Location]:
 
 def copy_file(at: Location, to: Location) -> None:
     """Copy the bytes of a file."""
+    before_write()
     shutil.copyfile(at, to)
 
 
 def link_file(at: Location, name: Location) -> None:
     """Give a file a second name, by a symbolic link."""
+    before_write()
     os.symlink(at, name)
 
 
 def rename(at: Location, to: Location) -> Location:
     """Rename a file or a folder atomically; return its new place."""
+    before_write()
     os.rename(at, to)
     return to
 
@@ -285,17 +297,21 @@ def made_folder(root: Location) -> Iterator[None]:
 
 def make_folder(path: Location) -> None:
     """Create a folder, and those above it, if it is absent."""
+    if not exists(path):
+        before_write()
     os.makedirs(path, exist_ok=True)
 
 
 def keep_former(folder: Location) -> None:
     """Rename a folder to the first free name of `<name>.kept1`, `<name>.kept2` and so on."""
+    before_write()
     numbered = (folder.with_name(f"{folder.name}.kept{number}") for number in itertools.count(1))
     os.rename(folder, next(candidate for candidate in numbered if not exists(candidate)))
 
 
 def remove_folder(folder: Location) -> None:
     """Remove a folder with its contents."""
+    before_write()
     shutil.rmtree(folder)
 
 

@@ -59,7 +59,7 @@ class PartitionGroup:
     ] = None
     status: Annotated[int, NOT_NULL, "1 active, 2 dropped"] = PartitionStatus.ACTIVE
     is_explicit: Annotated[
-        int, NOT_NULL, "1: added by `mergerepl partition add`, 0: by its first subscription"
+        int, NOT_NULL, "1: added by `mergerepl partitions add`, 0: by its first subscription"
     ] = 0
 
     @property

@@ -62,7 +62,7 @@ def _problem(database: Database, looked: Looked, *, also_refused: bool) -> Track
         return ForeignCommitError(
             f"Table '{looked.named[0].table}' was written past its transactions: version {looked.named[0].version}, "
             f"{looked.named[0].operation} by {looked.named[0].writer}. It was enabled with foreign='refuse'. Nothing "
-            "was changed. Take the commit over with `mergerepl tracking adopt PATH`, or undo it: RESTORE TABLE to "
+            "was changed. Take the commit over with `mergerepl tracking adopt`, or undo it: RESTORE TABLE to "
             f"version {looked.named[0].version - 1}.",
             table=looked.named[0].table,
             version=looked.named[0].version,

@@ -251,7 +251,7 @@ class ChangeTracking:
             if (published is None and purged) or csn < (tracked.enabled_csn or 0):
                 raise TrackingError(
                     f"Table '{table}' has no snapshot of CSN {csn}: it was purged, or is older than the tracking of "
-                    "the table. Read a later one: `mergerepl tracking transactions PATH` lists them.",
+                    "the table. Read a later one: `mergerepl history` lists them.",
                     table=table,
                     csn=csn,
                 )

@@ -61,8 +61,8 @@ def commit(session: Session, begun: Begun, changes: Sequence[Change]) -> Transac
             raise TrackingError(
                 f"Transaction {begun.bsn} was decided and could not be finished: {error} Do not repeat the "
                 "transaction: its changes would be made twice. The next command that takes the folder's lock "
-                "finishes it, as `mergerepl tracking recover PATH` does. If a table can never take them, end its "
-                "tracking: `mergerepl tracking disable PATH TABLE --keep-columns`.",
+                "finishes it, as `mergerepl tracking recover` does. If a table can never take them, end its "
+                "tracking: `mergerepl tracking disable -f TABLE --keep-columns`.",
                 bsn=begun.bsn,
             ) from error
         ours = done.transactions[0]

@@ -188,7 +188,7 @@ def facts_of(database: Database, table: TrackedTable) -> TableState:
     if not is_delta_table(database.path(table.name)):
         raise TrackingError(
             f"Tracked table '{table.name}' is gone: its folder holds no Delta table. Put it back, or end its "
-            f"tracking: `mergerepl tracking disable PATH {table.name} --keep-columns`.",
+            f"tracking: `mergerepl tracking disable {table.name} --keep-columns`.",
             table=table.name,
         )
     facts = open_table(database.path(table.name))

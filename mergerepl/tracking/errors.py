@@ -11,7 +11,7 @@ from mergerepl.store.location import Location
 
 def _end_tracking(table: str) -> str:
     return (
-        f"end its tracking (`mergerepl tracking disable PATH {table} --keep-columns`) and enable it again; consumers then "
+        f"end its tracking (`mergerepl tracking disable {table} --keep-columns`) and enable it again; consumers then "
         "take an initial copy."
     )
 
@@ -24,7 +24,7 @@ class TrackingError(MergeReplError):
         """The folder never had a tracked table."""
         return cls(
             f"'{root}' has no tracked tables: there is no folder '_tracking'. Enable tracking of a table first: "
-            f"`mergerepl tracking enable PATH TABLE --key COLUMN`.{uses(root, but='_tracking')}",
+            f"`mergerepl tracking enable TABLE --key COLUMN`.{uses(root, but='_tracking')}",
             path=str(root),
         )
 
@@ -33,7 +33,7 @@ class TrackingError(MergeReplError):
         """The table is not under tracking."""
         known = f"Tracked are: {', '.join(tracked)}." if tracked else "No table is."
         return cls(
-            f"Table '{table}' is not tracked. {known} Enable it first: `mergerepl tracking enable PATH {table} "
+            f"Table '{table}' is not tracked. {known} Enable it first: `mergerepl tracking enable {table} "
             "--key COLUMN`.",
             table=table,
         )
@@ -93,7 +93,7 @@ class TrackingError(MergeReplError):
     def no_consumer(cls, consumer: str) -> Self:
         """The consumer is not registered."""
         return cls(
-            f"Consumer '{consumer}' is not registered. `ct.consumer(name)` registers one; `mergerepl tracking status PATH` "
+            f"Consumer '{consumer}' is not registered. `ct.consumer(name)` registers one; `mergerepl status` "
             "lists them.",
             consumer=consumer,
         )

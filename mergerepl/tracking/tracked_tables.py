@@ -283,7 +283,7 @@ def disable(session: Session, name: str, *, keep_columns: bool) -> None:
         if touching:
             raise TrackingError(
                 f"Tracking of '{name}' cannot be disabled: transactions {', '.join(map(str, touching))} are open. Commit "
-                "or abort them first (`mergerepl tracking transactions PATH --open`)."
+                "or abort them first (`mergerepl status`)."
             )
         if not keep_columns and is_delta_table(database.path(name)):
             _drop_columns(session, open_table(database.path(table.name)))

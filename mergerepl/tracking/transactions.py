@@ -244,7 +244,7 @@ class Transaction:
             if version < facts.version and open_table(facts.path, version).fields != facts.fields:
                 raise ForeignCommitError(
                     f"Table '{name}' has other columns since foreign commits that are not adopted yet. The transaction was "
-                    "aborted; nothing was changed. Run `mergerepl tracking adopt PATH`, then begin the transaction again.",
+                    "aborted; nothing was changed. Run `mergerepl tracking adopt`, then begin the transaction again.",
                     table=name,
                 )
             folder = counters.staging_folder(self._begun.folder, name)

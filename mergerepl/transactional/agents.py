@@ -164,7 +164,7 @@ def resume_source(reader: LogReader, distributor: DistributionStore, article: st
         if set(source.consumers) != {CONSUMER}:
             raise TransactionalUsageError(
                 f"The table '{source.source_path}' of article '{article}' is captured, too. Nothing was changed. "
-                "Resume its capture instance: `mergerepl cdc resume PUBLISHER INSTANCE`; the publication is read on "
+                "Resume its capture instance: `mergerepl resume INSTANCE -f PUBLISHER`; the publication is read on "
                 "with it.",
                 article=article,
             )

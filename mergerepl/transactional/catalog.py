@@ -61,7 +61,7 @@ class DistributionStore(ControlDatabase):
         if not self.is_there:
             raise TransactionalUsageError(
                 f"'{self.root}' publishes nothing transactionally: there is no table "
-                "'_transactional/MSpublications'. Name the publisher, or run `mergerepl apply FILE` with `type: "
+                "'_transactional/MSpublications'. Name the publisher, or run `mergerepl apply` with `type: "
                 f"transactional`.{uses(self.root, but='_transactional/MSpub')}",
                 root=str(self.root),
             )
@@ -261,7 +261,7 @@ def subscriptions_of(
         raise TransactionalUsageError(
             f"'{distributor.root}' has no subscription of {publication or 'a publication'} for "
             f"{wanted or 'anybody'}. Subscribers known: {known}. Name one of them, or add it to the file and run "
-            "`mergerepl apply FILE`."
+            "`mergerepl apply`."
         )
     return found
 

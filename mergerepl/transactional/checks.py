@@ -90,7 +90,7 @@ def _of_subscription(
     if row.status == SUBSCRIBED:
         yield (
             WARNING,
-            f"Its snapshot is not done. Run {reinit if row.snapshot_seqno else '`mergerepl apply FILE`'}.",
+            f"Its snapshot is not done. Run {reinit if row.snapshot_seqno else '`mergerepl apply`'}.",
         )
         return
     position = delivered_through(row)

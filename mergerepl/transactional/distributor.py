@@ -212,7 +212,7 @@ class Distributor(Caller):
             known = ", ".join(row.subscriber for *_, row in found) or "none"
             raise TransactionalUsageError(
                 f"A transaction is skipped at one subscription, and '{self.path}' has {len(found)}: {known}. Nothing was "
-                "changed. Name it: `--subscriber`, and the publication by its file."
+                "changed. Name it with `--at`, and the publication by its file."
             )
         ((store, name, row),) = found
         with lease(Location.of(row.subscriber), purpose="transactional skip"):

@@ -145,7 +145,7 @@ def difference(
     if named and not articles:
         raise TransactionalUsageError(
             f"Publication '{stated.name}' has subscriptions and no article. Nothing was changed. State its articles. To "
-            "end it, take its subscriptions out, too (`subscriptions: []`), and run `mergerepl apply FILE`."
+            "end it, take its subscriptions out, too (`subscriptions: []`), and run `mergerepl apply`."
         )
     steps = [
         Step("unsubscribe", row.subscriber, "its tables stay", partial(_unsubscribe, row))
@@ -177,7 +177,7 @@ def _article_steps(
             article, what = next(iter(leaving.items()))
             raise TransactionalUsageError(
                 f"Article '{article}' has another {what} in the file than published, and subscriptions are active. Nothing "
-                "was changed. Take the subscriptions out of the file and run `mergerepl apply FILE`; change the article "
+                "was changed. Take the subscriptions out of the file and run `mergerepl apply`; change the article "
                 "and apply; put them back and apply.",
                 article=article,
             )

@@ -7,6 +7,7 @@
 | LogReaderBusyError | 18752: another log reader or command holds the log; run again | 3 |
 """
 
+import os
 import shlex
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -39,10 +40,19 @@ _NOTHING = "Nothing was changed."
 
 
 def to_run(word: str, publisher: object, *words: object, at: object = None) -> str:
-    """Return a command of `mergerepl transactional` as a message names it, to be pasted; `at` is a subscriber."""
-    subscriber = () if at is None else ("--subscriber", at)
-    parts = ["mergerepl", "transactional", word, publisher, *words, *subscriber]
-    return f"`{shlex.join(map(str, parts))}`"
+    """Return a command on a publisher as a message names it, to be pasted; `at` is a subscriber."""
+    name = () if at is None else (os.path.basename(str(at)),)
+    place = ("-f", publisher)
+    match word:
+        case "skip":
+            parts = ("transactional", "skip", *words, *place, "--at", *name)
+        case "browse":
+            parts = ("transactional", "browse", *place)
+        case "resume":
+            parts = ("resume", *words, *place)
+        case _:
+            parts = (word, *name, *place, *words)
+    return f"`{shlex.join(map(str, ('mergerepl', *parts)))}`"
 
 
 @dataclass(frozen=True)
@@ -79,7 +89,7 @@ class TransactionalError(MergeReplError):
         skip = to_run("skip", publisher, xact_seqno, at=subscriber)
         remedy = f"Correct the row there, or lift the rule; or leave out this transaction, with {skip}."
         if number in SKIPPABLE:
-            once = to_run("distribute", publisher, "--skip-errors", number, at=subscriber)
+            once = to_run("sync", publisher, "--skip-errors", number, at=subscriber)
             repair = to_run("repair", publisher, at=subscriber)
             remedy = (
                 f"Correct the row, where others changed it with {repair}; or leave out this transaction, with {skip}; or "
@@ -110,12 +120,12 @@ class TransactionalError(MergeReplError):
         """21076: the log of an article's table cannot be read."""
         resume = to_run("resume", publisher, article)
         if is_captured:
-            resume = f"`mergerepl cdc resume {shlex.quote(str(publisher))} INSTANCE`, since the table is captured, too"
+            resume = f"`mergerepl resume INSTANCE -f {shlex.quote(str(publisher))}`, since the table is captured, too"
         return cls(
             SCHEMA_CHANGED,
             f"The log of article '{article}' is not read: {reason} Everything read before it was distributed; so are other "
             f"articles. When that is corrected: {resume}. If it cannot be: take the article and the subscriptions out of "
-            "the file and run `mergerepl apply FILE`; put them back and apply again.",
+            "the file and run `mergerepl apply`; put them back and apply again.",
             article=article,
         )
 

@@ -283,8 +283,8 @@ def _rules_named(row: SubscriptionRow, expected: Expected) -> Iterator[None]:
         raise TransactionalError(
             CHECK_BROKEN,
             f"547: '{expected.table}' refuses a row of article '{name}' that the publisher has: {rule}. The article "
-            "was not repaired. `mergerepl transactional validate` names the keys that differ. Lift the rule, or "
-            "choose other rows with --article, --key or --where, then run again.",
+            "was not repaired. `mergerepl validate` names the keys that differ. Lift the rule, or "
+            "choose other rows with --table, --key or --where, then run again.",
             subscriber=str(Location.of(row.subscriber)),
             article=name,
         ) from error

@@ -61,7 +61,7 @@ def skip(
     app = app_id(row.subscription_guid)
     tables = {each.article_id: subscriber.table(row, each) for each in articles}
     if begun_plan(subscriber, position, tables) is not None:
-        finish = to_run("distribute", distributor.root, at=row.subscriber)
+        finish = to_run("sync", distributor.root, at=row.subscriber)
         raise _refusal(row, seqno, f"is part of a batch that some tables have already. Finish it: {finish}")
     names = {each.article_id: each.article for each in articles}
     commands = {names[each]: n for each, n in next_one.commands.items() if each in names}

@@ -45,6 +45,7 @@ def agent(sites: list[Site]) -> Iterator["subprocess.Popen[str]"]:
             "mergerepl",
             "agent",
             "run",
+            "-f",
             str(sites[0].folder / "hq"),
             "--no-sync",
             "--json",
@@ -71,7 +72,7 @@ def wait_for_java(agent: int) -> None:
 def handed_over(site: Site, *options: str) -> tuple[int, str, str]:
     """Return what `mergerepl sync` in the folder of a site says, and its exit code."""
     done = subprocess.run(
-        [sys.executable, "-m", "mergerepl", "sync", site.file.name, *options],
+        [sys.executable, "-m", "mergerepl", "sync", "-f", site.file.name, *options],
         cwd=site.folder,
         env=KILLED_AT_THE_SECOND,
         capture_output=True,
@@ -85,7 +86,7 @@ def alone(site: Site, *options: str) -> tuple[int, str, str]:
     """Return the same of a sync by itself, in this process and its engine."""
     with pytest.MonkeyPatch.context() as patch:
         patch.chdir(site.folder)
-        done = CliRunner().invoke(main, ["sync", site.file.name, "--no-agent", *options])
+        done = CliRunner().invoke(main, ["sync", "-f", site.file.name, "--no-agent", *options])
     return done.exit_code, done.stdout, done.stderr
 
 
@@ -106,7 +107,7 @@ def test_an_agent_syncs_as_a_process_of_its_own_and_may_be_killed(
 ) -> None:
     first, second = sites
     wait_for_java(agent.pid)
-    refused = ("--subscriber", "./nobody")
+    refused = ("nobody",)
     for options in (refused, (*refused, "--json"), ("--dry-run", "--validate", "rowcount")):
         code, said, complaints = handed_over(first, *options)
         expected = alone(second, *options)
@@ -147,5 +148,5 @@ def handed_over_to_nobody(site: Site) -> tuple[int, str, str]:
     assert (site.folder / "hq" / ".mergerepl.agent.sock").is_socket()
     with pytest.MonkeyPatch.context() as patch:
         patch.chdir(site.folder)
-        done = CliRunner().invoke(main, ["sync", site.file.name, "--json"])
+        done = CliRunner().invoke(main, ["sync", "-f", site.file.name, "--json"])
     return done.exit_code, done.stdout, done.stderr

@@ -12,10 +12,10 @@ from mergerepl.replica.replica import Replica
 from mergerepl.systables import catalog
 from tests.networks import Network, commit, write_table
 
-SYNC = ("sync", "hq", "--subscriber", "north")
+SYNC = ("sync", "north", "-f", "hq")
 
 
-CAPTURE = ("capture", "north")
+CAPTURE = ("capture", "-f", "north")
 
 
 BOTH = [pytest.param(SYNC, id="sync"), pytest.param(CAPTURE, id="capture")]

@@ -62,7 +62,7 @@ def test_a_subscribers_own_table_that_is_not_like_the_publishers(
     network.write_file(
         subscriptions=[{"subscriber": "./north"}, {"subscriber": "./west", "sync_type": "none"}]
     )
-    refused("apply", FILE, code=1, says=("'orders'", "/west/orders'", *says))
+    refused("apply", "-f", FILE, code=1, says=("'orders'", "/west/orders'", *says))
 
 
 def mapped(*changes: Callable[[Schema], None]) -> Callable[[Path], None]:
@@ -133,11 +133,11 @@ def test_a_column_that_changed_at_the_publisher_or_at_both_sides(
     """The same change made everywhere is refused as well; one at the subscriber alone, see `test_sessions`."""
     for name in ("hq", "north"):
         change(network.root(name) / "orders")
-        refused("capture", name, code=1, says=(f"/{name}", says, *SCHEMA))
+        refused("capture", "-f", name, code=1, says=(f"/{name}", says, *SCHEMA))
         refused(*SYNC, code=1, says=("/hq", says, *SCHEMA))
     network.write_file("more.yml", subscriptions=[*network.stated["subscriptions"], {"subscriber": "./west"}])
-    refused("apply", "more.yml", code=1, says=("'orders'", says))
-    assert says in run("status", "hq").stdout
+    refused("apply", "-f", "more.yml", code=1, says=("'orders'", says))
+    assert says in run("status", "-f", "hq").stdout
 
 
 @pytest.mark.parametrize(
@@ -159,13 +159,13 @@ def test_a_column_that_only_has_the_name_of_a_published_one(
         f"TO VERSION AS OF {version - 1} ",
         "publish the table again",
     )
-    for words in (("capture", "hq"), SYNC):
+    for words in (("capture", "-f", "hq"), SYNC):
         refused(*words, code=1, says=("/hq", says, *goes_back))
     network.write_file("more.yml", subscriptions=[*network.stated["subscriptions"], {"subscriber": "./west"}])
-    refused("apply", "more.yml", code=1, says=("'orders'", says))
-    assert says in run("status", "hq").stdout
+    refused("apply", "-f", "more.yml", code=1, says=("'orders'", says))
+    assert says in run("status", "-f", "hq").stdout
     change(network.root("north") / "orders")
-    refused("capture", "north", code=1, says=("/north", says, "initialise it again"))
+    refused("capture", "-f", "north", code=1, says=("/north", says, "initialise it again"))
 
 
 @pytest.mark.parametrize("words", BOTH)

@@ -10,23 +10,23 @@ from tests.networks import Network
 
 pytestmark = pytest.mark.usefixtures("no_engine", "network")
 
-ROW = ("row", "hq", "--article", "orders", "--key")
+ROW = ("row", "orders", "-f", "hq", "--key")
 SECRET = "s3://key:hunter2@bucket/x"
 
 WORDS = [
     pytest.param(("frobnicate",), ("No such command 'frobnicate'",), id="2 unknown command"),
-    pytest.param(("conflicts", "drop", "hq"), ("No such command 'drop'",), id="2 unknown subcommand"),
-    pytest.param(("sync",), ("Missing argument", "REPLICA"), id="1 nothing to work on"),
-    pytest.param(("status", "hq", "--frob"), ("No such option '--frob'",), id="3 unknown option"),
-    pytest.param(("history", "hq", "--limit", "x"), ("--limit", "'x'", "integer"), id="14 wrong type"),
-    pytest.param(("history", "hq", "--limit", "-1"), ("--limit", "-1", "x>=1"), id="15 negative number"),
-    pytest.param(("history", "hq", "--limit", str(2**63 - 1)), ("out of range", "1,000,000,000"), id="17 huge limit"),
-    pytest.param(("conflicts", "list", "hq", "--limit", "9" * 20), ("out of range", "1,000,000,000"), id="17 huge limit"),
-    pytest.param(("sync", "hq", "--interval", "9" * 12 + "h"), ("--interval", "60s, 5m or 1h"), id="17 huge number"),
-    pytest.param(("sync", "hq", "--interval", "nan"), ("--interval", "'nan' is no time", "60s"), id="18 no number"),
-    pytest.param(("tune", "hq", "--file-size", "64"), ("--file-size", "'64' is no size", "64MB"), id="18 no unit"),
-    pytest.param(("tune", "hq", "--file-size", "1GB"), ("'1GB' is no size", "1MB to 999999MB", "1024MB"), id="18 unit"),
-    pytest.param(("tune", "hq", "--file-size", "0MB"), ("--file-size", "'0MB' is no size"), id="16 zero"),
+    pytest.param(("conflicts", "dorp", "hq"), ("No such command 'dorp'", "'drop'"), id="2 unknown subcommand"),
+    pytest.param(("sync",), ("no project here", "`-f PATH`"), id="1 nothing to work on"),
+    pytest.param(("status", "-f", "hq", "--frob"), ("No such option '--frob'",), id="3 unknown option"),
+    pytest.param(("history", "-f", "hq", "--limit", "x"), ("--limit", "'x'", "no number of rows"), id="14 wrong type"),
+    pytest.param(("history", "-f", "hq", "--limit", "-1"), ("--limit", "-1", "from 1"), id="15 negative number"),
+    pytest.param(("history", "-f", "hq", "--limit", str(2**63 - 1)), ("no number", "1,000,000,000"), id="17 huge"),
+    pytest.param(("conflicts", "list", "-f", "hq", "--limit", "9" * 20), ("no number of rows", "`all`"), id="17 long"),
+    pytest.param(("sync", "-f", "hq", "--interval", "9" * 12 + "h"), ("--interval", "30s, 5m, 2h"), id="17 huge number"),
+    pytest.param(("sync", "-f", "hq", "--interval", "nan"), ("--interval", "'nan' is no time", "30s"), id="18 no number"),
+    pytest.param(("tune", "-f", "hq", "--file-size", "64"), ("--file-size", "'64' is no size", "64MB"), id="18 no unit"),
+    pytest.param(("tune", "-f", "hq", "--file-size", "1GB"), ("'1GB' is no size", "1MB to 999999MB"), id="18 unit"),
+    pytest.param(("tune", "-f", "hq", "--file-size", "0MB"), ("--file-size", "'0MB' is no size"), id="16 zero"),
     pytest.param((*ROW, "id=x"), ("'id' of article 'orders'", "'x' is no bigint", "Correct"), id="100 text for a number"),
     pytest.param((*ROW, f"id={2**63}"), ("'id'", f"'{2**63}' is no bigint", "Correct"), id="100 number out of range"),
     pytest.param((*ROW, "id=" + "9" * 5000), ("'id'", "is no bigint", "Correct"), id="100 number without end"),
@@ -54,37 +54,41 @@ HOSTILE = [
     pytest.param("ORDERS", id="22 another case"),
 ]
 NAMED = [
-    pytest.param(("conflicts", "list", "hq", "--article"), "no article", id="conflicts list --article"),
-    pytest.param(("conflicts", "show", "hq", "--article"), "no article", id="conflicts show --article"),
-    pytest.param(("conflicts", "list", "hq", "--publication"), "no publication", id="--publication"),
-    pytest.param(("row", "hq", "--key", "id=1", "--article"), "no article", id="row --article"),
-    pytest.param(("tune", "hq"), "no article", id="tune ARTICLE"),
-    pytest.param(("conflicts", "show", "hq"), "no conflict", id="conflicts show ID"),
+    pytest.param(("conflicts", "list", "-f", "hq", "--table"), "no article", id="conflicts list --table"),
+    pytest.param(("conflicts", "show", "-f", "hq", "--table"), "no article", id="conflicts show --table"),
+    pytest.param(("conflicts", "list", "-f", "hq", "--publication"), "no publication", id="--publication"),
+    pytest.param(("row", "-f", "hq", "--key", "id=1"), "no article", id="row TABLE"),
+    pytest.param(("tune", "-f", "hq"), "no article", id="tune TABLE"),
+    pytest.param(("conflicts", "show", "-f", "hq"), "no conflict", id="conflicts show ID"),
 ]
 
 
 @pytest.mark.parametrize("name", HOSTILE)
 @pytest.mark.parametrize(("arguments", "says"), NAMED)
 def test_names_that_are_not_there(refused: Refused, arguments: tuple[str, ...], says: str, name: str) -> None:
+    if name == "../hq" and not arguments[-1].startswith("--"):
+        refused(*arguments, name, code=2, says=("is a path", "-f ../hq"))
+        return
     message = refused(*arguments, name, code=2, says=(says, "hq"))
-    assert "Known: " in message or re.search(r"see `mergerepl conflicts list \S+/hq`", message)
+    assert "Known: " in message or re.search(r"see `mergerepl conflicts list -f \S+/hq`", message)
 
 
 @pytest.mark.parametrize(
     ("arguments", "says"),
     [
-        pytest.param(("sync", "hq"), "no subscription for", id="sync"),
-        pytest.param(("validate", "hq"), "no subscription for", id="validate"),
-        pytest.param(("history", "hq"), "knows no subscriber", id="history"),
-        pytest.param(("sync", "north"), "no subscription for", id="sync at a subscriber"),
+        pytest.param(("sync", "west", "-f", "hq"), "hq, north, south", id="sync"),
+        pytest.param(("validate", "west", "-f", "hq"), "hq, north, south", id="validate"),
+        pytest.param(("history", "west", "-f", "hq"), "hq, north, south", id="history"),
+        pytest.param(("sync", "west", "-f", "north"), "hq, north", id="sync at a subscriber"),
+        pytest.param(("sync", "noth", "-f", "sales.yml"), "Did you mean 'north'?", id="a slip"),
     ],
 )
-def test_95_a_subscription_that_is_not_there(refused: Refused, arguments: tuple[str, ...], says: str) -> None:
-    refused(*arguments, "--subscriber", "west", code=2, says=(says, "/west'", "nown: ", "Name one of them"))
+def test_95_a_replica_that_is_not_there(refused: Refused, arguments: tuple[str, ...], says: str) -> None:
+    refused(*arguments, code=2, says=(f"no replica {arguments[1]!r}", "Known: ", says))
 
 
 def test_95_subscriptions_are_known_where_sessions_are_not(network: Network) -> None:
-    shown = run("history", "hq", "--subscriber", "north")
+    shown = run("history", "north", "-f", "hq")
     assert (shown.exit_code, shown.stderr) == (0, "")
 
 
@@ -106,25 +110,25 @@ TARGETS = [
     pytest.param("file://host/x", ("'host'", "three slashes"), id="38 host in a file URI"),
 ]  # fmt: skip
 SUBCOMMANDS = {
-    "conflicts": ("list",),
-    "partition": ("list",),
-    **dict.fromkeys(("tracking", "cdc", "agent", "transactional"), ("status",)),
+    **dict.fromkeys(("conflicts", "partitions", "cdc"), ("list",)),
+    "tracking": ("enumerate", "hq"),
+    "agent": ("status",),
+    "transactional": ("browse",),
 }
 """Of each group, a command that takes a place."""
 ON_ONE_REPLICA = ("sync", "capture", "tune", "validate", "status", "pending", "history")
 
 
 @pytest.mark.parametrize(("target", "says"), TARGETS)
-@pytest.mark.parametrize(
-    "command", [*ON_ONE_REPLICA, "conflicts list", "conflicts show", "row", "sync hq --subscriber", "demo"]
-)
+@pytest.mark.parametrize("command", [*ON_ONE_REPLICA, "conflicts list", "conflicts show", "row", "demo"])
 def test_places_that_are_no_folder(
     refused: Refused, command: str, target: str, says: tuple[str, ...]
 ) -> None:
-    if target in ("gone", "%2e%2e", "hq/orders/../../../x") and command in ("demo", "sync hq --subscriber"):
-        pytest.skip("a new folder for a demo, an unknown subscription: no mistake of the path")
-    more = {"row": ("--article", "orders", "--key", "id=1"), "conflicts show": ("--article", "orders")}
-    message = refused(*command.split(), target, *more.get(command, ()), code=2, says=says)
+    if target in ("gone", "%2e%2e", "hq/orders/../../../x") and command == "demo":
+        pytest.skip("a new folder for a demo: no mistake of the path")
+    more = {"row": ("orders", "--key", "id=1"), "conflicts show": ("--table", "orders")}
+    place = (target,) if command == "demo" else ("-f", target)
+    message = refused(*command.split(), *place, *more.get(command, ()), code=2, says=says)
     assert "hunter2" not in message
     assert len(message) < 700
 
@@ -133,12 +137,11 @@ def test_places_that_are_no_folder(
 def test_inv_46_no_command_shows_credentials(network: Network, name: str) -> None:
     """Case 40 of the bad inputs."""
     subcommand = SUBCOMMANDS.get(name, ())
-    options = ("--article", "orders", "--key", "id=1") if name == "row" else ()
-    if subcommand:
-        assert "hunter2" not in run(name, SECRET).output
+    options = ("orders", "--key", "id=1") if name == "row" else ()
+    assert "hunter2" not in run(name, SECRET).output
     for extra in ((), ("--json",), ("--verbose",)):
-        shown = run(name, *subcommand, SECRET, *options, *extra)
-        assert shown.exit_code in (1, 2)
+        place = (SECRET,) if name == "demo" else ("-f", SECRET)
+        shown = run(name, *subcommand, *place, *options, *extra)
         assert "hunter2" not in shown.output
     assert sorted(path.name for path in network.folder.iterdir()) == ["hq", "north", "sales.yml", "south"]
 

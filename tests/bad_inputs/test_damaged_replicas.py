@@ -16,21 +16,21 @@ from tests.networks import FILE, Network
 
 pytestmark = pytest.mark.usefixtures("no_engine")
 
-SYNC = ("sync", "hq", "--subscriber", "north")
-CAPTURE = ("capture", "hq")
-ROW = ("row", "hq", "--article", "orders", "--key", "id=1")
-VALIDATE = ("validate", "hq", "--subscriber", "north", "--level", "rowcount")
-CONFLICTS = ("conflicts", "list", "hq")
-LOOKS = (("status", "hq"), ("pending", "hq"), ("history", "hq"), CONFLICTS, ROW, VALIDATE)
+SYNC = ("sync", "north", "-f", "hq")
+CAPTURE = ("capture", "-f", "hq")
+ROW = ("row", "orders", "-f", "hq", "--key", "id=1")
+VALIDATE = ("validate", "north", "-f", "hq", "--level", "rowcount")
+CONFLICTS = ("conflicts", "list", "-f", "hq")
+LOOKS = (("status", "-f", "hq"), ("pending", "-f", "hq"), ("history", "-f", "hq"), CONFLICTS, ROW, VALIDATE)
 READ_BY = {
-    "sysmergepublications": (("status", "hq"), ("pending", "hq"), ROW, VALIDATE),
-    "sysmergearticles": (("status", "hq"), ("pending", "hq"), ROW, VALIDATE),
-    "sysmergesubscriptions": (("status", "hq"), ("pending", "hq"), ROW, VALIDATE),
-    "MSmerge_genhistory": (("pending", "hq"),),
+    "sysmergepublications": (("status", "-f", "hq"), ("pending", "-f", "hq"), ROW, VALIDATE),
+    "sysmergearticles": (("status", "-f", "hq"), ("pending", "-f", "hq"), ROW, VALIDATE),
+    "sysmergesubscriptions": (("status", "-f", "hq"), ("pending", "-f", "hq"), ROW, VALIDATE),
+    "MSmerge_genhistory": (("pending", "-f", "hq"),),
     "MSmerge_contents": (ROW,),
     "MSmerge_tombstone": (ROW,),
     "MSmerge_conflicts_info": (CONFLICTS,),
-    "MSmerge_sessions": (("history", "hq"),),
+    "MSmerge_sessions": (("history", "-f", "hq"),),
 }
 TABLES = [table.name for table in registry.ALL if table.name != replinfo.NAME]
 READS = [
@@ -47,7 +47,7 @@ def test_50_nothing_is_written_where_a_system_table_was_dropped(
 ) -> None:
     network.add_rows(name, 4)
     shutil.rmtree(network.system_table(name, table))
-    for words in (SYNC, ("capture", name), ("apply", FILE)):
+    for words in (SYNC, ("capture", "-f", name), ("apply", "-f", FILE)):
         refused(*words, code=1, says=(table, f"/{name}", "estore the folder", "from a copy"))
 
 
@@ -99,7 +99,15 @@ def test_a_damaged_system_table_is_named(
     network: Network, refused: Refused, damage: Callable[[Path], None]
 ) -> None:
     damage(network.system_table("hq", "sysmergearticles"))
-    for words in (("status", "hq"), ("pending", "hq"), ROW, VALIDATE, SYNC, CAPTURE, ("apply", FILE)):
+    for words in (
+        ("status", "-f", "hq"),
+        ("pending", "-f", "hq"),
+        ROW,
+        VALIDATE,
+        SYNC,
+        CAPTURE,
+        ("apply", "-f", FILE),
+    ):
         message = refused(*words, code=1, says=("/hq/_mergerepl/sysmergearticles' cannot be read", "restore"))
         assert message.count("\n") == 1, "no native stack trace"
 
@@ -112,7 +120,7 @@ def test_an_empty_last_commit_is_no_older_state(
     network.edit(name, replinfo.TABLE, last_seq=0)
     last = last_commit(network.system_table(name, table))
     last.write_text("")
-    for words in (("status", name), ("pending", name), SYNC, ("apply", FILE)):
+    for words in (("status", "-f", name), ("pending", "-f", name), SYNC, ("apply", "-f", FILE)):
         refused(*words, code=1, says=(f"/{name}/_mergerepl/{table}'", last.name, "not written to the end"))
 
 
@@ -121,7 +129,13 @@ def test_no_row_about_any_subscription_is_reported_as_such(
     network: Network, refused: Refused, name: str
 ) -> None:
     Replica(network.root(name)).control.replace(catalog.SUBSCRIPTIONS, [])
-    for words in (("status", name), ("pending", name), SYNC, ("sync", name), ("apply", FILE)):
+    for words in (
+        ("status", "-f", name),
+        ("pending", "-f", name),
+        SYNC,
+        ("sync", "-f", name),
+        ("apply", "-f", FILE),
+    ):
         says = (f"'sysmergesubscriptions' of replica '{network.root(name)}' is empty", "Restore it", "copy")
         refused(*words, code=1, says=says)
 
@@ -168,11 +182,11 @@ EDITED: list[Any] = [
     pytest.param(subscriptions(sentgen=2**63 - 1, sentguid="x"), (SYNC,), 1, (f"{2**63 - 1}", *OLDER), id="51 huge watermark"),
     pytest.param(genhistory_gone, (SYNC,), 1, ("generation 3", *OLDER), id="51 gap in generations"),
     pytest.param(subscriptions(replicastate="x"), (SYNC,), 1, ("do not end with the same session", "older copy", "To initialise"), id="49 restored"),
-    pytest.param(subscriptions(status=2), (SYNC, VALIDATE), 2, ("no subscription for", "mergerepl apply FILE"), id="95 dropped"),
-    pytest.param(subscriptions(status=0), (SYNC, VALIDATE), 2, ("no subscription for", "mergerepl apply FILE"), id="95 unfinished"),
-    pytest.param(publications(publisher_replid="x"), (("apply", FILE),), 1, ("cannot publish", "Publish from"), id="51 role"),
+    pytest.param(subscriptions(status=2), (SYNC, VALIDATE), 2, ("no subscription for", "mergerepl apply"), id="95 dropped"),
+    pytest.param(subscriptions(status=0), (SYNC, VALIDATE), 2, ("no subscription for", "mergerepl apply"), id="95 unfinished"),
+    pytest.param(publications(publisher_replid="x"), (("apply", "-f", FILE),), 1, ("cannot publish", "Publish from"), id="51 role"),
     pytest.param(articles(source_table="../x"), (SYNC, CAPTURE), 1, ("'orders'", "no Delta table any more", "Restore it"), id="32 table outside"),
-    pytest.param(articles(key_columns=["nr"]), (("apply", FILE),), 1, ("`key` was [nr] and is [id]", "Put it back"), id="51 key"),
+    pytest.param(articles(key_columns=["nr"]), (("apply", "-f", FILE),), 1, ("`key` was [nr] and is [id]", "Put it back"), id="51 key"),
 ]  # fmt: skip
 
 
@@ -196,7 +210,7 @@ def copied(network: Network) -> None:
 
 
 @pytest.mark.parametrize(
-    "words", [("sync", "copy"), ("capture", "copy"), ("apply", "copy.yml")], ids=" ".join
+    "words", [("sync", "-f", "copy"), ("capture", "-f", "copy"), ("apply", "-f", "copy.yml")], ids=" ".join
 )
 def test_48_a_copy_of_a_replica(network: Network, refused: Refused, words: tuple[str, ...]) -> None:
     copied(network)
@@ -206,7 +220,7 @@ def test_48_a_copy_of_a_replica(network: Network, refused: Refused, words: tuple
 
 def test_48_a_copy_is_no_subscription_of_the_publisher(network: Network, refused: Refused) -> None:
     copied(network)
-    refused("sync", "hq", "--subscriber", "copy", code=2, says=("no subscription for", "Name one of them"))
+    refused("sync", "copy", "-f", "hq", code=2, says=("no subscription for", "Name one of them"))
 
 
 def test_48_another_subscriber_in_its_place(network: Network, refused: Refused) -> None:
@@ -261,7 +275,7 @@ def test_a_row_is_shown_beside_a_replica_with_a_damaged_system_table(network: Ne
 def test_a_row_is_shown_by_a_subscriber_whose_publisher_is_damaged(network: Network) -> None:
     damaged = network.system_table("hq", "sysmergesubscriptions")
     last_commit(damaged).write_text("{")
-    shown = run("row", "north", *ROW[2:], "--json")
+    shown = run("row", "-f", "north", *ROW[2:], "--json")
     rows = {Path(each["replica"]).name: each["row"] for each in json.loads(shown.stdout)["replicas"]}
     assert rows["north"] == {"id": "1", "region": "N", "amount": "1.0"}, shown.output
 
@@ -271,7 +285,7 @@ def test_pending_shows_the_others_beside_a_damaged_subscriber(network: Network, 
     damaged = network.system_table("north", table)
     last_commit(damaged).write_text("{")
     network.add_rows("south", 9)
-    subscriptions = json.loads(run("pending", "hq", "--json").stdout)["subscriptions"]
+    subscriptions = json.loads(run("pending", "-f", "hq", "--json").stdout)["subscriptions"]
     north, south = sorted(subscriptions, key=lambda each: str(each["subscriber"]))
     assert f"'{damaged}" in north["problem"]
     assert [each["direction"] for each in north["articles"]] == ["download"]
@@ -285,7 +299,7 @@ def test_pending_shows_the_others_beside_a_damaged_subscriber(network: Network, 
 def test_validate_compares_the_others_beside_a_subscriber_out_of_reach(network: Network) -> None:
     shutil.rmtree(network.root("south"))
     network.add_rows("north", 9)
-    options = ("validate", FILE, "--level", "rowcount")
+    options = ("validate", "-f", FILE, "--level", "rowcount")
     shown = run(*options)
     assert shown.exit_code == 1
     assert "DIFFERENT" in shown.stdout
@@ -299,7 +313,7 @@ def test_validate_compares_nothing_for_a_publication_that_is_not_there(
     network: Network, refused: Refused
 ) -> None:
     network.write_file("other.yml", publication="other")
-    command = ("validate", "other.yml", "--level", "rowcount")
+    command = ("validate", "-f", "other.yml", "--level", "rowcount")
     refused(*command, code=2, says=("no active subscription", "'other'"))
     for name in ("north", "south"):
         shutil.rmtree(network.root(name))
@@ -309,7 +323,7 @@ def test_validate_compares_nothing_for_a_publication_that_is_not_there(
 def test_validate_reports_a_publisher_that_is_not_mounted(network: Network, refused: Refused) -> None:
     shutil.rmtree(network.root("hq"))
     network.root("hq").mkdir()
-    refused("validate", FILE, "--level", "rowcount", code=3, says=("/hq' is out of reach",))
+    refused("validate", "-f", FILE, "--level", "rowcount", code=3, says=("/hq' is out of reach",))
 
 
 def test_a_damaged_pointer_to_an_unfinished_session(network: Network, refused: Refused) -> None:
@@ -317,7 +331,7 @@ def test_a_damaged_pointer_to_an_unfinished_session(network: Network, refused: R
     pointer = network.system_table("north", "staging") / "s1.json"
     pointer.parent.mkdir()
     pointer.write_text("{x")
-    refused("capture", "north", code=1, says=("s1.json' is damaged", "remove the file"))
+    refused("capture", "-f", "north", code=1, says=("s1.json' is damaged", "remove the file"))
     network.root("south").rename(network.root("aside"))
     network.edit("hq", catalog.SUBSCRIPTIONS, replicastate="x")
     refused(*SYNC, code=1, says=("do not end with the same session",))
@@ -327,7 +341,7 @@ def test_an_unfinished_session_whose_publisher_is_away(network: Network, refused
     pointer = network.system_table("north", "staging") / "s1.json"
     pointer.parent.mkdir()
     pointer.write_text(json.dumps({"publisher": "/nowhere", "replid": "r1"}))
-    refused("capture", "north", code=1, says=("Session s1", "'/nowhere' is out of reach", "run again"))
+    refused("capture", "-f", "north", code=1, says=("Session s1", "'/nowhere' is out of reach", "run again"))
 
 
 def test_a_damaged_staged_session(network: Network, refused: Refused) -> None:

@@ -24,10 +24,10 @@ pytestmark = pytest.mark.usefixtures("no_engine")
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
 ID = "0b5e38c1-5f0e-4f4c-9d0e-0a8f7c1f5d11"
-SYNC = ("sync", "hq", "--subscriber", "north")
+SYNC = ("sync", "north", "-f", "hq")
 STATUS, PENDING, HISTORY, CONFLICTS = (("status",), ("pending",), ("history",), ("conflicts", "list"))
-VALIDATE = ("validate", "hq", "--subscriber", "north", "--level", "rowcount")
-APPLY = ("apply", FILE)
+VALIDATE = ("validate", "north", "-f", "hq", "--level", "rowcount")
+APPLY = ("apply", "-f", FILE)
 NEEDED_BY: dict[TypedTable[Any], tuple[tuple[str, ...], ...]] = {
     catalog.PUBLICATIONS: (STATUS, SYNC, APPLY),
     catalog.ARTICLES: (STATUS, PENDING, VALIDATE, SYNC, APPLY),
@@ -103,7 +103,7 @@ def edited(
 
 
 def words_for(command: tuple[str, ...]) -> tuple[str, ...]:
-    return command if len(command) > 2 or FILE in command else (*command, "hq")
+    return command if len(command) > 2 or FILE in command else (*command, "-f", "hq")
 
 
 @pytest.mark.parametrize("table", NEEDED_BY, ids=lambda table: table.name)
@@ -156,7 +156,7 @@ def test_51_what_is_not_needed_is_no_bug(network: Network, table: TypedTable[Any
                 assert words in shown.stderr
 
 
-ROW = ("row", "hq", "--article", "orders", "--key", "id=1")
+ROW = ("row", "orders", "-f", "hq", "--key", "id=1")
 LIST = "no list of columns in published_columns"
 TYPES = "not one type in published_types for each of published_columns"
 KEY = "key_columns or a rowguid_column that are not among published_columns"
@@ -220,7 +220,7 @@ def test_51_rows_of_the_past_that_were_edited_are_refused_until_that_is_undone(
     network: Network, refused: Refused, name: str, operation: str
 ) -> None:
     """A lineage that somebody changed lets a user's write look known where it is not."""
-    for replica, words in (("north", SYNC), ("hq", (*SYNC, "--dry-run")), ("hq", ("capture", "hq"))):
+    for replica, words in (("north", SYNC), ("hq", (*SYNC, "--dry-run")), ("hq", ("capture", "-f", "hq"))):
         table = network.system_table(replica, name)
         before = head_version(table)
         commit(table, {"commitInfo": {"operation": operation}}, *ROW_CHANGES[operation])
@@ -229,7 +229,7 @@ def test_51_rows_of_the_past_that_were_edited_are_refused_until_that_is_undone(
         # The last version that is a session's: that of the table's creation.
         says = (name, f"/{replica}' was edited: its version {before + 1} ({operation})", "VERSION AS OF 0;")
         message = refused(*words, code=1, says=(*says, "nothing was read"))
-        assert message.strip() in json.loads(run("status", replica, "--json").stdout)["problems"]
+        assert message.strip() in json.loads(run("status", "-f", replica, "--json").stdout)["problems"]
         restore(table, 0)
         assert run(*SYNC).exit_code == 0
 
@@ -314,6 +314,6 @@ def test_conflicts_of_a_rowguid_with_a_quote_are_shown(network: Network) -> None
     stored = DeltaTable(str(network.system_table("hq", conflicts_info.NAME)))
     (row,) = rows_of(network, conflicts_info.TABLE)
     write(stored, pa.schema(stored.schema().to_arrow()), [{**row, "rowguid": "it's"}])
-    shown = run("conflicts", "show", "hq", "--article", "orders", "--json")
+    shown = run("conflicts", "show", "-f", "hq", "--table", "orders", "--json")
     assert shown.exit_code == 0, shown.output
     assert [each["rowguid"] for each in json.loads(shown.stdout)["conflicts"]] == ["it's"]

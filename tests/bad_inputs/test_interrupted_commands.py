@@ -17,7 +17,7 @@ from mergerepl.store import lease
 from tests.bad_inputs.conftest import run, state_of
 from tests.networks import Network
 
-SYNC = ("sync", "hq", "--subscriber", "north", "--quiet")
+SYNC = ("sync", "north", "-f", "hq", "--quiet")
 
 
 @pytest.fixture
@@ -98,7 +98,7 @@ def test_103_a_sync_that_is_interrupted_before_it_wrote_leaves_no_trace(
 @pytest.mark.parametrize("command", ["status", "sync --dry-run"])
 def test_103_a_reader_that_has_gone_is_no_error_of_ours(network: Network, command: str) -> None:
     before = state_of(network.folder)
-    process = started(network.folder, *command.split(), "hq")
+    process = started(network.folder, *command.split(), "-f", "hq")
     assert process.stdout is not None
     process.stdout.close()
     assert process.wait(timeout=60) == 1

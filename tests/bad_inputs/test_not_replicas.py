@@ -25,7 +25,7 @@ COMMANDS = [
         ("pending",),
         ("history",),
         ("conflicts", "list"),
-        ("row", "--article", "orders", "--key", "id=1"),
+        ("row", "orders", "--key", "id=1"),
     ]
 ]
 
@@ -59,8 +59,8 @@ def test_a_folder_without_system_tables(
     folder: Path, refused: Refused, command: tuple[str, ...], make: Callable[[Path], None]
 ) -> None:
     make(folder / "place")
-    says = ("is not a replica", "no '_mergerepl' folder", "mergerepl apply FILE")
-    refused(*command, "place", code=2, says=says)
+    says = ("is not a replica", "no '_mergerepl' folder", "mergerepl apply")
+    refused(*command, "-f", "place", code=2, says=says)
 
 
 @pytest.mark.parametrize("command", COMMANDS)
@@ -69,7 +69,7 @@ def test_a_system_folder_without_the_table_that_says_who_it_is(
 ) -> None:
     shutil.rmtree(network.system_table("hq", "MSmerge_replinfo"))
     says = ("no complete replica", "MSmerge_replinfo", "Restore the folder", "run it again")
-    refused(*command, "hq", code=2, says=says)
+    refused(*command, "-f", "hq", code=2, says=says)
 
 
 @pytest.mark.parametrize("command", COMMANDS)
@@ -78,7 +78,7 @@ def test_a_path_that_leads_nowhere(
     network: Network, refused: Refused, command: tuple[str, ...], place: str
 ) -> None:
     (network.folder / "loop").symlink_to(network.folder / "loop")
-    message = refused(*command, place, code=2, says=(place,))
+    message = refused(*command, "-f", place, code=2, says=(place,))
     assert "Check the path" in message or "give the folder" in message
 
 
@@ -101,7 +101,7 @@ def test_a_replica_that_nobody_may_look_into(
     before = state_of(network.folder)
     with monkeypatch.context() as context:
         deny(context, network.root("hq") / "_mergerepl")
-        message = message_of(run(*command, "hq"), 1)
+        message = message_of(run(*command, "-f", "hq"), 1)
     assert "/hq' cannot be read: Permission denied. Nothing was changed. Check where it leads" in message
     assert state_of(network.folder) == before
 
@@ -110,7 +110,7 @@ def test_a_subscriber_that_nobody_may_look_into_keeps_no_other_away(
     network: Network, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     deny(monkeypatch, network.root("north") / "_mergerepl")
-    report = json.loads(run("sync", FILE, "--json").stdout)
+    report = json.loads(run("sync", "-f", FILE, "--json").stdout)
     status = {Path(each["subscriber"]).name: each["status"] for each in report["sessions"]}
     assert status == {"north": "failed", "south": "nothing_to_do"}
 
@@ -120,24 +120,24 @@ def test_a_table_that_nobody_may_look_into_is_a_problem(
 ) -> None:
     deny(monkeypatch, network.root("hq") / "orders")
     for command in ("status", "pending"):
-        shown = run(command, "hq", "--json")
+        shown = run(command, "-f", "hq", "--json")
         assert (shown.exit_code, "orders' cannot be read: Permission denied" in shown.stdout) == (0, True)
 
 
 @pytest.mark.parametrize(
     ("arguments", "gone"),
     [
-        pytest.param(("sync", "hq", "--subscriber", "north"), "north", id="sync"),
-        pytest.param(("validate", "hq", "--subscriber", "north"), "north", id="validate"),
-        pytest.param(("sync", "north"), "hq", id="sync at the subscriber"),
-        pytest.param(("validate", "north"), "hq", id="validate at the subscriber"),
+        pytest.param(("sync", "north", "-f", "hq"), "north", id="sync"),
+        pytest.param(("validate", "north", "-f", "hq"), "north", id="validate"),
+        pytest.param(("sync", "-f", "north"), "hq", id="sync at the subscriber"),
+        pytest.param(("validate", "-f", "north"), "hq", id="validate at the subscriber"),
     ],
 )
 def test_the_other_end_is_gone(
     network: Network, refused: Refused, arguments: tuple[str, ...], gone: str
 ) -> None:
     network.root(gone).rename(network.root("elsewhere"))
-    says = (f"/{gone}' is out of reach", "not mounted", "new path", "mergerepl apply FILE")
+    says = (f"/{gone}' is out of reach", "not mounted", "new path", "mergerepl apply")
     refused(*arguments, code=3, says=says)
     if arguments[1] != gone:  # An empty mount point is what another command would be given.
         network.root(gone).mkdir()
@@ -151,15 +151,19 @@ def test_an_end_that_is_gone_and_known_to_nobody(network: Network, refused: Refu
     network.write_file("more.yml", subscriptions=[{"subscriber": "./west"}])
     for command in ("sync", "validate"):
         refused(
-            command, "more.yml", code=1, says=("/west' does not exist", "not mounted", "mergerepl apply FILE")
+            command,
+            "-f",
+            "more.yml",
+            code=1,
+            says=("/west' does not exist", "not mounted", "mergerepl apply"),
         )
     network.root("hq").rename(network.root("elsewhere"))
-    refused("sync", FILE, code=2, says=("/hq", "check the path", "mounted"))
+    refused("sync", "-f", FILE, code=2, says=("/hq", "check the path", "mounted"))
     # An agent that had it there once waits for it to return.
-    (error,) = json.loads(run("sync", FILE, "--json").stdout).values()
+    (error,) = json.loads(run("sync", "-f", FILE, "--json").stdout).values()
     assert error["replica"] == str(network.root("hq"))
 
 
 def test_a_subscriber_that_is_gone_is_not_made_again(network: Network, refused: Refused) -> None:
     network.root("north").rename(network.root("elsewhere"))
-    refused("apply", "sales.yml", code=1, says=("/north' has lost its replica", "bring it back"))
+    refused("apply", "-f", "sales.yml", code=1, says=("/north' has lost its replica", "bring it back"))

@@ -89,7 +89,7 @@ def odd(spark: SparkSession, worker_folder: Path) -> Iterator[Odd]:
     with pytest.MonkeyPatch.context() as context:
         context.chdir(folder)
         odd = Odd(spark, folder)
-        went_well("apply", "odd #1.yml")
+        went_well("apply", "-f", "odd #1.yml")
         odd.write("hq", "odd", "UPDATE {} SET v = 'hq' WHERE id = 1")
         odd.write("north", "ruled", "ALTER TABLE {} ALTER COLUMN note FIRST")
         odd.write("north", "odd", "UPDATE {} SET v = 'north' WHERE id = 2")
@@ -100,7 +100,7 @@ def odd(spark: SparkSession, worker_folder: Path) -> Iterator[Odd]:
         odd.write("north", "ruled", "INSERT INTO {} (id, code, region) VALUES (3, 'äöü☃é', 'S')")
         odd.write("hq", "extremes", f"{update(LATE)} WHERE id IN (1, 2)")
         odd.write("north", "extremes", f"{update(EARLY)} WHERE id IN (2, 3)")
-        went_well("sync", "odd #1.yml", "--validate", "checksum")
+        went_well("sync", "-f", "odd #1.yml", "--validate", "checksum")
         yield odd
 
 
@@ -112,9 +112,9 @@ def went_well(*arguments: str) -> Result:
 
 def test_37_replicas_in_odd_folders_are_synchronized(odd: Odd) -> None:
     for command in ("status", "pending", "history", "conflicts list", "validate"):
-        assert went_well(*command.split(), str(odd.folder / "hq")).stdout
-    assert "north" in went_well("row", "hq", "--article", "odd", "--key", "id=3").stdout
-    again = json.loads(went_well("sync", f"file://{odd.folder}/north", "--json").stdout)
+        assert went_well(*command.split(), "-f", str(odd.folder / "hq")).stdout
+    assert "north" in went_well("row", "odd", "-f", "hq", "--key", "id=3").stdout
+    again = json.loads(went_well("sync", "-f", f"file://{odd.folder}/north", "--json").stdout)
     assert [session["status"] for session in again["sessions"]] == ["nothing_to_do"]
 
 
@@ -168,9 +168,9 @@ def test_100_values_that_python_cannot_hold_are_shown(odd: Odd, extra: tuple[str
 
 
 def test_100_text_that_is_no_utf_8_is_shown_where_spark_reads_it(odd: Odd) -> None:
-    shown = went_well("row", "hq", "--article", "ruled", "--key", "id=2").stdout
+    shown = went_well("row", "ruled", "-f", "hq", "--key", "id=2").stdout
     assert "A\\xff" in shown, shown
-    message = message_of(run("conflicts", "show", "hq", "--article", "ruled"), 1)
+    message = message_of(run("conflicts", "show", "-f", "hq", "--table", "ruled"), 1)
     says = (
         "MSmerge_conflict_odd_ruled' holds text that is no UTF-8",
         "mergerepl.conflicts(",

@@ -157,10 +157,10 @@ def test_a_gap_in_a_log_is_reported_at_once(
     network: Network, refused: Refused, name: str, change: Callable[[Path], None]
 ) -> None:
     change(network.root(name) / "orders")
-    validate = ("validate", "hq", "--subscriber", "north", "--level", "rowcount")
-    for words in (validate, ("apply", FILE), (*SYNC, "--dry-run"), ("capture", name)):
+    validate = ("validate", "north", "-f", "hq", "--level", "rowcount")
+    for words in (validate, ("apply", "-f", FILE), (*SYNC, "--dry-run"), ("capture", "-f", name)):
         refused(*words, code=1, says=(f"/{name}/orders'", *GAP[0]))
-    assert f"{1:020d}.json is missing" in run("status", name).stdout
+    assert f"{1:020d}.json is missing" in run("status", "-f", name).stdout
 
 
 REPLACED: list[Any] = [
@@ -177,17 +177,17 @@ REPLACED: list[Any] = [
 def test_49_an_apply_refuses_a_replaced_table_as_a_session_does(
     network: Network, refused: Refused, name: str, change: Callable[[Path], None], says: tuple[str, ...]
 ) -> None:
-    assert run("apply", FILE).exit_code == 0
+    assert run("apply", "-f", FILE).exit_code == 0
     change(network.root(name) / "orders")
-    refused("apply", FILE, code=1, says=(f"/{name}", "'orders'", *says))
-    assert message_of(run("apply", FILE), 1) == message_of(run("sync", "hq", "--subscriber", "north"), 1)
+    refused("apply", "-f", FILE, code=1, says=(f"/{name}", "'orders'", *says))
+    assert message_of(run("apply", "-f", FILE), 1) == message_of(run("sync", "north", "-f", "hq"), 1)
 
 
 @pytest.mark.usefixtures("no_engine")
 def test_49_a_subscriber_with_a_replaced_table_can_be_taken_out(network: Network) -> None:
     recreated(network.root("north") / "orders")
     network.write_file(subscriptions=[{"subscriber": "./south"}])
-    assert run("apply", FILE).exit_code == 0
+    assert run("apply", "-f", FILE).exit_code == 0
 
 
 @pytest.mark.usefixtures("no_engine")
@@ -196,19 +196,19 @@ def test_50_a_damaged_subscriber_can_be_taken_out(network: Network, table: str) 
     (*_, last) = sorted((network.system_table("north", table) / "_delta_log").glob("*.json"))
     last.write_text("{")
     network.write_file(subscriptions=[{"subscriber": "./south"}])
-    shown = run("apply", FILE)
+    shown = run("apply", "-f", FILE)
     assert shown.exit_code == 0, shown.output
-    assert run("sync", "hq").exit_code == 0
+    assert run("sync", "-f", "hq").exit_code == 0
 
 
 @pytest.mark.usefixtures("no_engine")
 def test_25_a_capture_needs_no_table_of_a_subscription_that_has_ended(network: Network) -> None:
     network.write_file(subscriptions=[{"subscriber": "./south"}])
-    assert run("apply", FILE).exit_code == 0
+    assert run("apply", "-f", FILE).exit_code == 0
     gone(network.root("north") / "orders")
-    shown = run("capture", "north")
+    shown = run("capture", "-f", "north")
     assert (shown.exit_code, shown.stderr) == (0, ""), shown.output
-    report = json.loads(run("status", "north", "--json").stdout)
+    report = json.loads(run("status", "-f", "north", "--json").stdout)
     assert (report["problems"], report["articles"]) == ([], [])
 
 
@@ -217,16 +217,16 @@ def test_25_a_published_table_that_is_gone_can_leave_the_publication_as_the_mess
     network: Network, refused: Refused
 ) -> None:
     gone(network.root("hq") / "orders")
-    advice = "take all subscriptions and the article out of the file and run `mergerepl apply FILE`"
-    for words in (SYNC, ("apply", FILE)):
+    advice = "take all subscriptions and the article out of the file and run `mergerepl apply`"
+    for words in (SYNC, ("apply", "-f", FILE)):
         refused(*words, code=1, says=("'orders'", "is gone", advice))
     network.write_file(subscriptions=[])
-    refused("apply", FILE, code=1, says=("'orders'", "is gone", advice))
+    refused("apply", "-f", FILE, code=1, says=("'orders'", "is gone", advice))
     with_lines(network)
     network.write_file(subscriptions=[], articles=[{"name": "lines", "key": ["id"]}])
-    shown = run("apply", FILE)
+    shown = run("apply", "-f", FILE)
     assert (shown.exit_code, shown.stderr) == (0, ""), shown.output
-    assert run("apply", FILE).stdout.endswith("nothing to do.\n")
+    assert run("apply", "-f", FILE).stdout.endswith("nothing to do.\n")
 
 
 @pytest.mark.usefixtures("no_engine")
@@ -239,17 +239,19 @@ def test_67_columns_changed_before_the_first_subscriber_are_undone_or_published_
     with_lines(network)
     network.write_file(subscriptions=[{"subscriber": "./west"}])
     says = ("'orders'", "changed since it was published", "take all subscriptions and then the article out")
-    refused("apply", FILE, code=1, says=says)
+    refused("apply", "-f", FILE, code=1, says=says)
     network.write_file(subscriptions=[])
-    assert run("apply", FILE).exit_code == 0
+    assert run("apply", "-f", FILE).exit_code == 0
     network.write_file(subscriptions=[], articles=[{"name": "lines", "key": ["id"]}])
-    assert run("apply", FILE).exit_code == 0
+    assert run("apply", "-f", FILE).exit_code == 0
 
 
 @pytest.mark.usefixtures("no_engine")
 @pytest.mark.parametrize("held", ["hq", "north"])
 @pytest.mark.parametrize(
-    "words", [SYNC, ("sync", "north"), ("apply", "more.yml")], ids=["sync", "sync at the subscriber", "apply"]
+    "words",
+    [SYNC, ("sync", "-f", "north"), ("apply", "-f", "more.yml")],
+    ids=["sync", "sync at the subscriber", "apply"],
 )
 def test_97_a_replica_in_use_names_its_holder(
     network: Network, refused: Refused, words: tuple[str, ...], held: str
@@ -350,7 +352,10 @@ ENGINES = [
     ("break_engine", "says", "words"),
     [
         *(pytest.param(*engine.values, SYNC, id=engine.id) for engine in ENGINES),
-        *(pytest.param(*ENGINES[0].values, words, id=words[0]) for words in (CAPTURE, ("apply", "more.yml"))),
+        *(
+            pytest.param(*ENGINES[0].values, words, id=words[0])
+            for words in (CAPTURE, ("apply", "-f", "more.yml"))
+        ),
     ],
 )
 def test_an_engine_that_cannot_start_changes_nothing(

@@ -59,14 +59,14 @@ def test_a_new_article_that_is_no_such_table(
 ) -> None:
     make(network.root("hq") / "lines")
     network.write_file(articles=[*network.stated["articles"], {"name": "lines", "key": ["id"]}])
-    refused("apply", FILE, code=1, says=("'lines'", *says))
+    refused("apply", "-f", FILE, code=1, says=("'lines'", *says))
 
 
 def test_44_a_catalog_name_is_a_folder_that_is_not_there(network: Network, refused: Refused) -> None:
     network.write_file(
         articles=[{"name": "a", "table": "main.sales.orders", "key": ["id"]}], subscriptions=[]
     )
-    refused("apply", FILE, code=1, says=("main.sales.orders' does not exist", "Check `table:`"))
+    refused("apply", "-f", FILE, code=1, says=("main.sales.orders' does not exist", "Check `table:`"))
 
 
 @pytest.mark.parametrize("table", ["orders", "./orders//"])
@@ -74,7 +74,7 @@ def test_42_52_a_table_belongs_to_one_publication(network: Network, refused: Ref
     article = {"name": "mine", "table": table, "key": ["id"]}
     network.write_file("other.yml", publication="other", articles=[article])
     says = ("'mine'", "is article 'orders' of publication 'sales' already", "take it out there first")
-    refused("apply", "other.yml", code=1, says=says)
+    refused("apply", "-f", "other.yml", code=1, says=says)
 
 
 def publisher_inside(network: Network) -> dict[str, Any]:
@@ -158,7 +158,7 @@ def test_52_a_table_belongs_to_one_replica(
     network: Network, refused: Refused, make: Callable[[Network], dict[str, Any]], says: tuple[str, ...]
 ) -> None:
     network.write_file("other.yml", **{"publication": "other", "subscriptions": [], **make(network)})
-    refused("apply", "other.yml", code=1, says=says)
+    refused("apply", "-f", "other.yml", code=1, says=says)
 
 
 def inside_a_replica(network: Network) -> str:
@@ -195,7 +195,7 @@ def test_30_a_table_to_adopt_that_lies_elsewhere(network: Network, refused: Refu
     there = {"subscriber": "./west", "sync_type": "none"}
     network.write_file(subscriptions=[{"subscriber": "./north"}, there])
     says = ("leads out of the replica", "/elsewhere'", "Move the table into the replica's folder")
-    refused("apply", FILE, code=1, says=says)
+    refused("apply", "-f", FILE, code=1, says=says)
 
 
 def of_another_network(name: str) -> Callable[[Network], str]:
@@ -228,14 +228,14 @@ def test_a_place_that_is_no_new_subscriber(
     (network.folder / "loop").symlink_to(network.folder / "loop")
     root = place(network)
     network.write_file(subscriptions=[{"subscriber": "./north"}, {"subscriber": root}])
-    refused("apply", FILE, code=code, says=says)
+    refused("apply", "-f", FILE, code=code, says=says)
 
 
 def test_36_a_lock_file_alone_makes_no_replica(network: Network) -> None:
     (network.folder / "held").mkdir()
     (network.folder / "held" / LOCK_FILE).touch()
     network.write_file(subscriptions=[*network.stated["subscriptions"], {"subscriber": "./held/inner"}])
-    shown = run("apply", FILE, "--dry-run")
+    shown = run("apply", "-f", FILE, "--dry-run")
     assert (shown.exit_code, shown.stderr) == (0, ""), shown.output
     assert "held/inner" in shown.stdout
 
@@ -244,7 +244,7 @@ def test_41_a_subscriber_that_cannot_be_created(network: Network) -> None:
     (network.folder / "readonly").mkdir(mode=0o555)
     network.write_file(subscriptions=[*network.stated["subscriptions"], {"subscriber": "./readonly/west"}])
     says = ("readonly/west' cannot be created", "Permission denied", "Check the path")
-    refused_without_privileges(network.folder, "apply", FILE, "--quiet", code=1, says=says)
+    refused_without_privileges(network.folder, "apply", "-f", FILE, "--quiet", code=1, says=says)
 
 
 @pytest.fixture
@@ -258,7 +258,7 @@ def read_only(network: Network) -> Network:
 
 def test_41_a_read_only_replica_is_not_written(read_only: Network) -> None:
     says = ("cannot be locked", "Permission denied", "writable")
-    refused_without_privileges(read_only.folder, "sync", "north", "--quiet", code=1, says=says)
+    refused_without_privileges(read_only.folder, "sync", "-f", "north", "--quiet", code=1, says=says)
 
 
 @pytest.mark.parametrize("command", ["status", "validate --level rowcount"])

@@ -24,7 +24,7 @@ def published(folder: Path, **article: object) -> None:
     (folder / "many.yml").write_text(
         yaml.safe_dump({**publication, "subscriptions": [{"subscriber": "./north"}]})
     )
-    went_well("apply", "many.yml")
+    went_well("apply", "-f", "many.yml")
 
 
 def went_well(*arguments: str) -> str:
@@ -42,10 +42,10 @@ def test_62_two_thousand_columns(spark: SparkSession, folder: Path, tracking: st
     published(folder, tracking=tracking)
     spark.sql(f"UPDATE delta.`{folder}/hq/t` SET c7 = -1, c8 = -1 WHERE id = 1")
     spark.sql(f"UPDATE delta.`{folder}/north/t` SET c8 = -2, c1998 = -2 WHERE id = 1")
-    went_well("sync", "many.yml", "--validate", "checksum")
-    assert json.loads(went_well("conflicts", "list", "hq", "--json"))["total"] == 1
-    assert "c1998" in went_well("conflicts", "show", "hq", "--article", "t")
-    assert "c1998" in went_well("row", "hq", "--article", "t", "--key", "id=1")
+    went_well("sync", "-f", "many.yml", "--validate", "checksum")
+    assert json.loads(went_well("conflicts", "list", "-f", "hq", "--json"))["total"] == 1
+    assert "c1998" in went_well("conflicts", "show", "-f", "hq", "--table", "t")
+    assert "c1998" in went_well("row", "t", "-f", "hq", "--key", "id=1")
 
 
 @pytest.mark.timeout(1800)
@@ -55,12 +55,14 @@ def test_101_very_many_conflicts_in_one_session(spark: SparkSession, folder: Pat
     published(folder)
     for name in ("hq", "north"):
         spark.sql(f"UPDATE delta.`{folder}/{name}/t` SET v = concat('{name} ', id)")
-    went_well("sync", "many.yml", "--validate", "checksum")
-    listed = json.loads(went_well("conflicts", "list", "hq", "--limit", "3", "--json"))
+    went_well("sync", "-f", "many.yml", "--validate", "checksum")
+    listed = json.loads(went_well("conflicts", "list", "-f", "hq", "--limit", "3", "--json"))
     assert (listed["total"], len(listed["conflicts"])) == (CONFLICTS, 3)
-    [shown] = json.loads(went_well("conflicts", "show", "hq", "--article", "t", "--limit", "1", "--json"))[
-        "conflicts"
-    ]
+    [shown] = json.loads(
+        went_well("conflicts", "show", "-f", "hq", "--table", "t", "--limit", "1", "--json")
+    )["conflicts"]
     key = shown["key"]["id"]
     assert (shown["losing_row"]["v"], shown["winning_row"]["v"]) == (f"north {key}", f"hq {key}")
-    assert json.loads(went_well("sync", "many.yml", "--json"))["sessions"][0]["status"] == "nothing_to_do"
+    assert (
+        json.loads(went_well("sync", "-f", "many.yml", "--json"))["sessions"][0]["status"] == "nothing_to_do"
+    )

@@ -16,7 +16,7 @@ from tests.networks import Network, commit, write_table
 
 pytestmark = [pytest.mark.spark, pytest.mark.usefixtures("spark")]
 
-SYNC = ("sync", "hq", "--subscriber", "north")
+SYNC = ("sync", "north", "-f", "hq")
 
 
 def values(*ids: int | None) -> dict[str, Any]:
@@ -36,7 +36,7 @@ def test_rows_that_cannot_be_published(
 ) -> None:
     write_table(network.root("hq") / "lines", values(*ids))
     network.write_file(articles=[*network.stated["articles"], {"name": "lines", "key": ["id"]}])
-    refused("apply", "sales.yml", code=1, says=("'lines' cannot be published", *says))
+    refused("apply", "-f", "sales.yml", code=1, says=("'lines' cannot be published", *says))
 
 
 def test_58_guids_that_are_none(network: Network, refused: Refused) -> None:
@@ -55,7 +55,7 @@ def test_58_guids_that_are_none(network: Network, refused: Refused) -> None:
         "guid=nonsense",
     )
     says = ("'lines' cannot be published", "its rowguid column (guid)", *bad, "Correct these rows")
-    refused("apply", "sales.yml", code=1, says=says)
+    refused("apply", "-f", "sales.yml", code=1, says=says)
 
 
 NO_KEYS = [
@@ -102,7 +102,7 @@ DAMAGED = [
 ]
 """What sessions say of the later ones without an engine, `test_sessions` holds."""
 
-VALIDATE = ("validate", "hq", "--subscriber", "north")
+VALIDATE = ("validate", "north", "-f", "hq")
 
 
 @pytest.mark.parametrize("words", [SYNC, VALIDATE], ids=["sync", "validate"])
@@ -121,7 +121,7 @@ def test_a_row_is_shown_beside_a_table_that_cannot_be_read(
 ) -> None:
     damage(network.root("north") / "orders")
     before = state_of(network.folder)
-    shown = run("row", "hq", "--article", "orders", "--key", "id=1", "--json")
+    shown = run("row", "orders", "-f", "hq", "--key", "id=1", "--json")
     assert shown.exit_code == 0, shown.output
     entries = {Path(each["replica"]).name: each for each in json.loads(shown.stdout)["replicas"]}
     assert entries["hq"]["row"] == entries["south"]["row"] == {"id": "1", "region": "N", "amount": "1.0"}
@@ -171,6 +171,6 @@ def test_rows_that_the_other_side_does_not_take(
     synced = run(*SYNC)
     assert (synced.exit_code, "1 refused change waiting" in synced.stdout) == (0, True)
     assert [head_version(network.root(name) / "orders") for name in ("hq", "north")] == [1, 1]
-    (logged,) = json.loads(run("conflicts", "list", "hq", "--json").stdout)["conflicts"]
+    (logged,) = json.loads(run("conflicts", "list", "-f", "hq", "--json").stdout)["conflicts"]
     assert (logged["conflict_name"], logged["key"]) == ("insert refused at the publisher", {"id": "9"})
     assert rule in logged["reason_text"]

@@ -1,4 +1,4 @@
-"""Tables that `cdc apply` keeps: changed, restored and narrow targets, keys that came twice, quiet and paused sources."""
+"""Tables that `cdc load` keeps: changed, restored and narrow targets, keys that came twice, quiet and paused sources."""
 
 import json
 import shutil
@@ -250,7 +250,7 @@ def test_the_cursor_of_a_quiet_table_keeps_up_with_the_shortest_retention(
 def test_a_paused_source_is_named(load: Load, wait: Callable[[Path, int], None]) -> None:
     runner, arguments = (
         CliRunner(),
-        ["cdc", "apply", str(load.root), ORDERS, str(load.target), "--consumer", "lake"],
+        ["cdc", "load", ORDERS, "-f", str(load.root), "--consumer", "lake", "--into", str(load.target)],
     )
     add(load.orders, {3: ("c", 3)})
     assert "Not captured yet: 1 commit" in runner.invoke(main, arguments).output

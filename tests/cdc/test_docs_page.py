@@ -34,14 +34,14 @@ def test_the_page_does_what_it_says(
             exec(text, typed)
             continue
         printed |= {line: run_command(line) for line in text.splitlines()}
-    assert "3 transactions, 4 rows in 1 cycle." in printed["mergerepl cdc capture shop"]
-    net = printed["mergerepl cdc net shop dbo_orders --option all-with-mask"]
+    assert "3 transactions, 4 rows in 1 cycle." in printed["mergerepl capture -f shop"]
+    net = printed["mergerepl cdc changes --net dbo_orders -f shop --row-filter all-with-mask"]
     assert [line.split()[1:4] for line in net.splitlines()[1:]] == [
         ["4", "0x02", "1"],
         ["1", "NULL", "2"],
         ["2", "NULL", "4"],
     ]
-    assert "3 rows" in printed["mergerepl cdc apply shop dbo_orders lake/orders --consumer lake"]
+    assert "3 rows" in printed["mergerepl cdc load dbo_orders -f shop --consumer lake --into lake/orders"]
     assert (typed["done"].upserted, typed["done"].deleted) == (2, 0)
     # The incremental load, the load of one's own, and the target of the first after the last update.
     assert rows_of("lake/orders") == [(1, "paid", 11.0), (3, "paid", 31.0), (4, "new", 40.0)]

@@ -168,7 +168,7 @@ def test_the_job_that_was_stopped_for_days_holds_what_is_unread(
             at = file.stat().st_mtime - ten_days
             os.utime(file, (at, at))
     assert run_status(replica_dir) == ["critical"]
-    shown = json.loads(CliRunner().invoke(main, ["status", str(replica_dir), "--json"]).output)
+    shown = json.loads(CliRunner().invoke(main, ["status", "-f", str(replica_dir), "--json"]).output)
     assert len(shown["problems"]) == 1
     assert "'orders': Unread commits: 2" in shown["problems"][0]
     cdc.Database(replica_dir).vacuum("orders")
@@ -178,7 +178,7 @@ def test_the_job_that_was_stopped_for_days_holds_what_is_unread(
 
 
 def run_status(root: Path) -> list[str]:
-    done = CliRunner().invoke(main, ["cdc", "status", str(root), "--check", "--json"])
+    done = CliRunner().invoke(main, ["status", "--type", "cdc", "-f", str(root), "--check", "--json"])
     found = json.loads(done.output)["warnings"]
     assert done.exit_code == (2 if found else 0)
     return [each["level"] for each in found]

@@ -40,19 +40,22 @@ def without_key(root: Path) -> CdcTables:
 def test_jobs_are_listed_changed_dropped_and_added(replica_dir: Path) -> None:
     root, before = replica_dir, engine.jvm_pid()
     without_key(root)
-    assert [job["job_type"] for job in command("cdc", "jobs", "list", root)["jobs"]] == ["capture", "cleanup"]
-    changed = command("cdc", "jobs", "change", root, "cleanup", "--retention", 60)["job"]
+    assert [job["job_type"] for job in command("cdc", "jobs", "list", "-f", root)["jobs"]] == [
+        "capture",
+        "cleanup",
+    ]
+    changed = command("cdc", "jobs", "change", "cleanup", "-f", root, "--retention", 60)["job"]
     assert (changed["retention"], changed["threshold"]) == (60, 5000)
-    assert command("cdc", "jobs", "stop", root)["job"]["requested"] == "stopped"
-    started = command("cdc", "jobs", "start", root)
+    assert command("cdc", "jobs", "stop", "capture", "-f", root)["job"]["requested"] == "stopped"
+    started = command("cdc", "jobs", "start", "capture", "-f", root)
     assert (started["job"]["requested"], started["agent_runs"]) == ("started", False)
-    command("cdc", "jobs", "drop", root, "capture")
+    command("cdc", "jobs", "drop", "capture", "-f", root)
     assert [job.job_type for job in cdc.Database(root).jobs.list()] == ["cleanup"]
     # A second instance does not bring back what was dropped.
     new_table(root, "items", {})
     cdc.Database(root).enable("items")
     assert [job.job_type for job in cdc.Database(root).jobs.list()] == ["cleanup"]
-    added = command("cdc", "jobs", "add", root, "capture", "--maxtrans", 7, "--no-start")["job"]
+    added = command("cdc", "jobs", "add", "capture", "-f", root, "--maxtrans", 7, "--no-start")["job"]
     assert (added["maxtrans"], added["pollinginterval"], added["requested"]) == (7, 5, "stopped")
     for call in (
         lambda: cdc.Database(root).jobs.add("capture"),
@@ -145,7 +148,7 @@ def waited_for(done: Callable[[], bool], *, seconds: float = 120.0) -> None:
 
 def started(root: Path) -> subprocess.Popen[str]:
     process = subprocess.Popen(
-        [sys.executable, "-m", "mergerepl", "agent", "run", str(root), "--json"],
+        [sys.executable, "-m", "mergerepl", "agent", "run", "-f", str(root), "--json"],
         stdout=subprocess.PIPE,
         text=True,
     )
@@ -159,30 +162,30 @@ def test_an_agent_process_is_seen_refuses_a_second_one_and_is_stopped(replica_di
     without_key(replica_dir)
     process = started(replica_dir)
     try:
-        assert command("agent", "status", replica_dir)["roots"][0]["agent"]["pid"] == process.pid
-        second = command("agent", "run", replica_dir, code=3)
+        assert command("agent", "status", "-f", replica_dir)["roots"][0]["agent"]["pid"] == process.pid
+        second = command("agent", "run", "-f", replica_dir, code=3)
         assert f"by process {process.pid}" in second["error"]["message"]
-        assert command("agent", "stop", replica_dir)["stopped"][0]["pid"] == process.pid
+        assert command("agent", "stop", "-f", replica_dir)["stopped"][0]["pid"] == process.pid
         assert process.wait(timeout=30) == 0
     finally:
         process.kill()
         process.communicate()
-    assert command("agent", "status", replica_dir)["roots"][0]["agent"]["pid"] is None
-    assert command("agent", "stop", replica_dir)["stopped"][0]["pid"] is None
+    assert command("agent", "status", "-f", replica_dir)["roots"][0]["agent"]["pid"] is None
+    assert command("agent", "stop", "-f", replica_dir)["stopped"][0]["pid"] is None
 
 
 @pytest.mark.slow
 def test_an_agent_is_started_in_the_background(replica_dir: Path) -> None:
     without_key(replica_dir)
-    words = [sys.executable, "-m", "mergerepl", "agent", "start", str(replica_dir), "--json"]
+    words = [sys.executable, "-m", "mergerepl", "agent", "run", "--detach", "-f", str(replica_dir), "--json"]
     done = subprocess.run(words, capture_output=True, text=True, check=True, timeout=60)
     pid = json.loads(done.stdout)["started"][0]["pid"]
     try:
-        second = command("agent", "start", replica_dir, code=3)
+        second = command("agent", "run", "--detach", "-f", replica_dir, code=3)
         assert f"has an agent already: process {pid}" in second["error"]["message"]
         assert "its jobs run" in (replica_dir / ".mergerepl.agent.log").read_text()
     finally:
-        assert command("agent", "stop", replica_dir)["stopped"][0]["pid"] == pid
+        assert command("agent", "stop", "-f", replica_dir)["stopped"][0]["pid"] == pid
     held = replica_dir / ".mergerepl.agent.lock"
     held.unlink(missing_ok=True)
     held.mkdir()

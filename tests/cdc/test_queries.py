@@ -441,31 +441,49 @@ def test_a_second_instance_takes_over_and_an_idle_day_is_empty(
 
 def test_the_commands_of_readers(shop: Shop) -> None:
     def run(*words: object, code: int = 0) -> dict[str, Any]:
-        done = CliRunner().invoke(main, ["cdc", *map(str, words), "--json"])
+        done = CliRunner().invoke(main, [*map(str, words), "--json"])
         assert done.exit_code == code, done.output
         return json.loads(done.output)
 
     root, low = shop.root, cdc.Database(shop.root).instance(ORDERS).min_lsn()
-    found = run("changes", root, ORDERS, "--option", "all-update-old", "--limit", 3)
+    found = run("cdc", "changes", ORDERS, "-f", root, "--row-filter", "all-update-old", "--limit", 3)
     assert (found["from_lsn"], found["has_more"], len(found["rows"])) == (str(low), True, 3)
     first = found["rows"][0]
     assert (first["__$operation"], first[MASK], first["id"], first["qty"]) == (2, "0x07", "4", "4")
     assert len(first["__$start_lsn"]) == len(str(low))
     last = entries(shop.database)[-1].tran_end_time.isoformat()
-    by_time = run("net", root, ORDERS, "--from-time", last, "--to-time", last, "--option", "all-with-merge")
+    by_time = run(
+        "cdc",
+        "changes",
+        "--net",
+        ORDERS,
+        "-f",
+        root,
+        "--from",
+        last,
+        "--to",
+        last,
+        "--row-filter",
+        "all-with-merge",
+    )
     assert by_time["from_lsn"] == by_time["to_lsn"] == str(cdc.Database(root).max_lsn())
-    refused = run("changes", root, ORDERS, "--from-lsn", cdc.Lsn(low).previous(), code=1)["error"]
+    refused = run("cdc", "changes", ORDERS, "-f", root, "--from", cdc.Lsn(low).previous(), code=1)["error"]
     assert (refused["error"], refused["number"], refused["reason"]) == ("LsnRangeError", "313", "below_low")
     assert refused["low"] == str(low)
-    assert run("net", root, LINES, code=1)["error"]["reason"] == "no_net_changes"
-    run("changes", root, ORDERS, "--from-lsn", "0x12", code=2)
-    run("apply", root, "nobody", root / "copy", "--consumer", "c", code=2)
-    assert run("cleanup", root) == {"low_water_mark": None, "rows": {}, "entries": 0, "failed": {}}
-    run("cleanup", root, "--retention", 0, code=2)
-    assert run("sessions", root, "--limit", 1)["scan_sessions"][0]["tran_count"] > 0
-    assert run("errors", root)["errors"] == []
+    assert run("cdc", "changes", "--net", LINES, "-f", root, code=1)["error"]["reason"] == "no_net_changes"
+    run("cdc", "changes", ORDERS, "-f", root, "--from", "0x12", code=2)
+    run("cdc", "load", "nobody", "-f", root, "--consumer", "c", "--into", root / "copy", code=2)
+    assert run("cleanup", "-f", root)["cdc"] == {
+        "low_water_mark": None,
+        "rows": {},
+        "entries": 0,
+        "failed": {},
+    }
+    run("cleanup", "-f", root, "--retention", 0, code=2)
+    assert run("history", "-f", root, "--limit", 1)["scan_sessions"][0]["tran_count"] > 0
+    assert run("history", "--failed", "-f", root)["errors"] == []
     add(root / "orders", {99: ("late", 1)})
-    kept = run("vacuum", root, "orders")
+    (kept,) = run("vacuum", "orders", "-f", root)["tables"]
     position = next(each.position for each in cdc.Database(root).status().sources if each.source == "orders")
     assert kept["read_through"] == position < DeltaTable(str(root / "orders")).version()
-    run("vacuum", root, "nothing", code=2)
+    run("vacuum", "nothing", "-f", root, code=2)

@@ -46,60 +46,59 @@ def test_the_log_is_read_once_for_both_and_the_jobs_change_places(
     monkeypatch.setattr(read, "read_segment", counted)
 
     def jobs() -> list[str]:
-        return [job["job_type"] for job in run("cdc", "jobs", "list", hq)["jobs"]]
+        return [job["job_type"] for job in run("cdc", "jobs", "list", "-f", hq)["jobs"]]
 
     def lsns_with_rows(instance: str) -> set[str]:
-        found: list[dict[str, Any]] = run("cdc", "changes", hq, instance, "--limit", "1000")["rows"]
+        found: list[dict[str, Any]] = run("cdc", "changes", instance, "-f", hq, "--limit", "1000")["rows"]
         return {row["__$start_lsn"] for row in found}
 
-    run("cdc", "enable-db", hq)
-    run("cdc", "enable-table", hq, "stock", "--index", "id")
-    run("cdc", "enable-table", hq, "orders", "--index", "id")
+    run("cdc", "enable", "stock", "-f", hq, "--key", "id")
+    run("cdc", "enable", "orders", "-f", hq, "--key", "id")
     assert jobs() == ["capture", "cleanup"]
     add(orders, {4: ("d", 4)})
     update(stock, "id = 1", qty="10")
     # Case 36: the capture job dies as it writes, then the first publication comes.
-    dies(monkeypatch, "cdc.after_change_table", "cdc", "capture", hq)
+    dies(monkeypatch, "cdc.after_change_table", "capture", "-f", hq)
     delete(orders, "id = 1")
     assert reads == {("orders", 1): 1, ("stock", 1): 1}
     file = publication_file(replica_dir, [{"name": "orders", "key": ["id"]}])
-    run("apply", file)
+    run("apply", "-f", file)
     assert jobs() == ["cleanup", "logreader"]
-    refused = run("cdc", "capture", hq, code=1)
+    refused = run("capture", "-f", hq, code=1)
     assert refused["error"]["number"] == "22911"
     other = publication_file(replica_dir, [{"name": "stock", "key": ["qty"]}], publication="other")
-    assert "is read by the key (id)" in run("apply", other, code=1)["error"]["message"]
+    assert "is read by the key (id)" in run("apply", "-f", other, code=1)["error"]["message"]
     # Only what the cycle that died had not written is read again.
     assert reads.pop(("orders", 1)) == 2
     publication_file(replica_dir, [{"name": "orders", "key": ["id"]}])
     update(orders, "id = 2", note="'B'")
     update(stock, "id = 2", qty="20")
-    assert run("transactional", "logreader", hq)["transactions"] == 2
+    assert run("capture", "-f", hq)["transactions"] == 2
     add(orders, {5: ("e", 5)})
     add(stock, {5: ("e", 5)})
     events: list[Any] = []
     DatabaseJobs(database, events.append, lambda: False).look()
     assert [event.job for event in events if event.job != "cleanup"] == ["logreader"]
-    texts = [each["command"] for each in run("transactional", "browse", hq)]
+    texts = [each["command"] for each in run("transactional", "browse", "-f", hq)]
     assert texts[-2:] == [
         "{CALL [sp_MSupd_dboorders] (,'B',,2,0x02)}",
         "{CALL [sp_MSins_dboorders] (5,'e',5)}",
     ]
-    run("sync", file)
+    run("sync", "-f", file)
     assert rows(north / "orders") == rows(orders)
     # Case 37: the last publication goes, by a process that dies: the next scan makes the capture job.
     publication_file(replica_dir, [])
-    assert "no article" in run("apply", file, code=2)["error"]["message"]
+    assert "no article" in run("apply", "-f", file, code=2)["error"]["message"]
     file.write_text(file.read_text(encoding="utf-8").partition("subscriptions:")[0], encoding="utf-8")
     delete(orders, "id = 3")
-    dies(monkeypatch, "logreader.after_leave", "apply", file)
+    dies(monkeypatch, "logreader.after_leave", "apply", "-f", file)
     assert jobs() == ["cleanup", "logreader"]
-    assert run("cdc", "capture", hq)["transactions"] == 1
+    assert run("capture", "-f", hq)["transactions"] == 1
     assert jobs() == ["capture", "cleanup"]
-    run("apply", file)
-    assert run("apply", file)["steps"] == []
+    run("apply", "-f", file)
+    assert run("apply", "-f", file)["steps"] == []
     update(stock, "id = 3", qty="30")
-    assert run("cdc", "capture", hq)["transactions"] == 1
+    assert run("capture", "-f", hq)["transactions"] == 1
     assert set(reads.values()) == {1}
     assert len(lsns_with_rows("dbo_orders")) == 5
     assert len(lsns_with_rows("dbo_stock")) == 4

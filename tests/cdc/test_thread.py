@@ -1,4 +1,4 @@
-"""One database from `enable-db` to change rows: by the command line, over commits of Spark and of deltalake."""
+"""One database from `cdc enable` to change rows: by the command line, over commits of Spark and of deltalake."""
 
 import json
 from pathlib import Path
@@ -16,15 +16,14 @@ pytestmark = pytest.mark.spark
 
 def run(*words: object) -> dict:
     """Return what a command prints as JSON."""
-    done = CliRunner().invoke(main, ["cdc", *map(str, words), "--json"], catch_exceptions=False)
+    done = CliRunner().invoke(main, [*map(str, words), "--json"], catch_exceptions=False)
     assert done.exit_code == 0, done.output
     return json.loads(done.output)
 
 
-def test_from_enable_db_to_change_rows(spark: SparkSession, replica_dir: Path) -> None:
+def test_from_enable_to_change_rows(spark: SparkSession, replica_dir: Path) -> None:
     root, orders = replica_dir, new_table(replica_dir, "orders", {1: ("a", 1), 2: ("b", 2), 3: ("c", 3)})
-    assert run("enable-db", root)["changed"]
-    begun = run("enable-table", root, "orders", "--index", "id")
+    (begun,) = run("cdc", "enable", "orders", "-f", root, "--key", "id")["capture_instances"]
     assert begun["capture_instance"] == "dbo_orders"
     assert begun["supports_net_changes"]
     add(orders, {4: ("d", 4)})
@@ -33,7 +32,7 @@ def test_from_enable_db_to_change_rows(spark: SparkSession, replica_dir: Path) -
     merge(orders, {2: ("B", 20), 3: (None, 3), 5: ("e", 5)})
     spark.sql(f"update delta.`{orders}` set note = note where id = 5")
     spark.sql(f"update delta.`{orders}` set id = 50 where id = 5")
-    done = run("capture", root)
+    done = run("capture", "-f", root)
     assert (done["transactions"], done["rows"], done["paused"]) == (6, 10, {})
     database = tables_at(root)
     assert changes(database, "dbo_orders") == [
@@ -59,10 +58,11 @@ def test_from_enable_db_to_change_rows(spark: SparkSession, replica_dir: Path) -
     assert {row[1] for row in found} == {None}
     kinds = [entry.kind for entry in entries(database)]
     assert kinds == ["begin", *["transaction"] * 6]
-    state = run("status", root)
+    state = run("status", "--type", "cdc", "-f", root)
     assert [each["unread_commits"] for each in state["sources"]] == [0]
     assert state["max_lsn"] == done["last_lsn"]
-    assert run("capture", root)["cycles"] == 0
-    assert [each["capture_instance"] for each in run("help", root)["capture_instances"]] == ["dbo_orders"]
-    assert run("disable-table", root, "orders", "--capture-instance", "all")["disabled"] == ["dbo_orders"]
-    assert not run("disable-db", root)["changed"]
+    assert run("capture", "-f", root)["cycles"] == 0
+    assert [each["capture_instance"] for each in run("cdc", "list", "-f", root)["capture_instances"]] == [
+        "dbo_orders"
+    ]
+    assert run("cdc", "disable", "orders", "-f", root, "--yes")["disabled"] == ["dbo_orders"]

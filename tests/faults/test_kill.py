@@ -74,7 +74,7 @@ def kill_sync(folder: Path, point: str, kind: str) -> None:
     gate = folder / f"{point} {kind} {uuid.uuid4().hex[:6]}"
     action = f"pause:{gate}" if kind == "jvm" else kind
     process = subprocess.Popen(
-        [str(Path(sys.executable).with_name("mergerepl")), "sync", "hub", "--subscriber", "north"],
+        [str(Path(sys.executable).with_name("mergerepl")), "sync", "north", "-f", "hub"],
         cwd=folder,
         env={**os.environ, "MERGEREPL_FAILPOINT": f"{point}={action}", "MERGEREPL_MEMORY": "1g"},
         stdout=subprocess.PIPE,

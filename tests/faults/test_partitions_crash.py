@@ -101,7 +101,7 @@ def test_inv_26_28_35_a_killed_sync_of_filtered_articles_is_finished_by_the_next
     played = Played(tmp_path, "or", 26, WORLDS)
     for point in KILLED_AT:
         played.write()
-        command = [Path(sys.executable).with_name("mergerepl"), "sync", "hub", "--subscriber", "north"]
+        command = [Path(sys.executable).with_name("mergerepl"), "sync", "north", "-f", "hub"]
         killed(command, point, kind, cwd=tmp_path)
         played.sync("north")
         played.no_leaks()

@@ -83,8 +83,8 @@ class Agent:
     def __init__(self, network: Path, subscriber: str) -> None:
         self._printed = network.with_name(f"agent-{subscriber}.out")
         self._said = network.with_name(f"agent-{subscriber}.err")
-        command = [sys.executable, "-m", "mergerepl", "sync", str(network)]
-        command += ["--subscriber", str(network.with_name(subscriber)), "--interval", "1s", "--json"]
+        command = [sys.executable, "-m", "mergerepl", "sync", "-f", str(network)]
+        command += [subscriber, "--interval", "1s", "--json"]
         environment = {**os.environ, "PYTHONPATH": str(ROOT), "MERGEREPL_MEMORY": "1g"}
         with self._printed.open("w") as out, self._said.open("w") as err:
             self._process = subprocess.Popen(command, cwd=ROOT, env=environment, stdout=out, stderr=err)

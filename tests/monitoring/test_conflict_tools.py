@@ -44,7 +44,7 @@ EDITS = (
 
 
 def run(*arguments: str, exit_code: int = 0) -> str:
-    result = CliRunner().invoke(main, ["conflicts", *arguments])
+    result = CliRunner().invoke(main, [*arguments])
     assert result.exit_code == exit_code, result.output
     return result.output
 
@@ -109,16 +109,27 @@ def test_conflicts_are_reported_and_decided_again(
         ("orders", 4): (1, {}),
         ("items", 2): (1, {"n": 1}),
     }
-    assert "orders" in run("summary", str(hq))
-    run("export", str(hq), "--to", str(pair.folder / "lost"), "--article", "orders")
+    assert "orders" in run("conflicts", "list", "--count-by", "day,table,type,resolver", "-f", str(hq))
+    run("conflicts", "export", "-f", str(hq), "-o", str(pair.folder / "lost"), "--table", "orders")
     with (pair.folder / "lost" / "orders.csv").open(encoding="utf-8", newline="") as stream:
         lost = {row["conflict_id"]: row for row in csv.DictReader(stream)}
     assert (lost[ids["orders", 2]]["loser_name"], lost[ids["orders", 2]]["loser_n"]) == ("'=1+1", "22")
     assert lost[ids["orders", 5]]["loser_n"] == "", "a delete lost"
-    run("export", str(hq), "--to", str(pair.folder / "lost"), "--format", "json", "--type", "2")
+    run(
+        "conflicts",
+        "export",
+        "-f",
+        str(hq),
+        "-o",
+        str(pair.folder / "lost"),
+        "--format",
+        "json",
+        "--conflict-type",
+        "2",
+    )
     (item,) = map(json.loads, (pair.folder / "lost" / "items.jsonl").read_text().splitlines())
     assert (item["losing_row"]["n"], item["winning_row"]["n"]) == ("21", "11")
-    run("report", str(hq), "--to", str(pair.folder / "report.html"))
+    run("conflicts", "report", "-f", str(hq), "-o", str(pair.folder / "report.html"))
     text = (pair.folder / "report.html").read_text(encoding="utf-8")
     page = Page(text)
     assert page.elements.count("script") == 2, "what a row holds is no element"
@@ -133,7 +144,9 @@ def test_conflicts_are_reported_and_decided_again(
     pair.sql("alter table hq.items add constraint few check (n < 20)")
     heads = versions(hq)
     for way in ((), ("--dry-run",)):
-        refused = " ".join(run("resolve", str(hq), "--all", "--loser", *way, exit_code=1).split())
+        refused = " ".join(
+            run("conflicts", "resolve", "-f", str(hq), "--all", "--loser", *way, exit_code=1).split()
+        )
         assert f"Conflict {ids['items', 1]} of article 'items' cannot be decided so" in refused
         assert """row {"id":1} would break the CHECK constraint 'few' (n < 20)""" in refused
         assert refused.count("Nothing was changed.") == 1
@@ -144,11 +157,13 @@ def test_conflicts_are_reported_and_decided_again(
     pair.edit("update hq.orders set name = 'later' where id = 3")
     merge_capture(hq)
     chosen = [ids["orders", key] for key in (1, 3, 4, 5)] + [ids["items", 1]]
-    planned = run("resolve", str(hq), *chosen, "--loser", "--dry-run", exit_code=1)
+    planned = run("conflicts", "resolve", "-f", str(hq), *chosen, "--loser", "--dry-run", exit_code=1)
     assert "4 conflicts would be settled, 4 rows written. Nothing was changed (--dry-run)." in planned
     assert re.search(rf"{ids['orders', 1]} +orders +id=1 +update +n\n", planned)
     assert re.search(rf"{ids['orders', 5]} +orders +id=5 +delete", planned)
-    shown = run("resolve", str(hq), *chosen, "--loser", "--message", "as north says", exit_code=1)
+    shown = run(
+        "conflicts", "resolve", "-f", str(hq), *chosen, "--loser", "--message", "as north says", exit_code=1
+    )
     assert "4 conflicts settled, 4 rows written." in shown
     assert re.search(rf"{ids['orders', 3]} +orders +id=3 +name\n", shown)
     # A run that dies is repeated: it writes nothing twice.
@@ -160,9 +175,9 @@ def test_conflicts_are_reported_and_decided_again(
             mergerepl.resolve_conflicts(hq, edit[0], values=edit[1])
         assert pair.rows("hq", "orders")[1][1] == written
     monkeypatch.delenv("MERGEREPL_FAILPOINT")
-    edited = ("resolve", str(hq), ids["orders", 2], "--set", "n=100", "--set-null", "name")
+    edited = ("conflicts", "resolve", ids["orders", 2], "-f", str(hq), "--set", "n=100", "--set-null", "name")
     assert "1 conflict settled, 0 rows written." in run(*edited)
-    run("resolve", str(hq), ids["orders", 3], "--winner")
+    run("conflicts", "resolve", ids["orders", 3], "-f", str(hq), "--winner")
     assert pair.rows("hq", "orders") == [
         (1, NAMES[1], 21),
         (2, None, 100),
@@ -173,26 +188,27 @@ def test_conflicts_are_reported_and_decided_again(
     assert pair.rows("hq", "items")[0] == (1, "hq", 21), "of a loser by columns the columns in conflict"
     assert {each.status for each in mergerepl.conflict_records(hq)} == {"settled"}
     assert re.search(
-        "settled: what lost was written, by .+Z: as north says\n", run("show", str(hq), ids["orders", 1])
+        "settled: what lost was written, by .+Z: as north says\n",
+        run("conflicts", "show", ids["orders", 1], "-f", str(hq)),
     )
     for options, count in (
-        (("--type", "1"), 3),
-        (("--column", "n", "--article", "items"), 1),
+        (("--conflict-type", "1"), 3),
+        (("--column", "n", "--table", "items"), 1),
         (("--status", "settled", "--limit", "2"), 6),
     ):
-        assert f"\n{count} conflict" in run("list", str(hq), *options)
-    assert run("list", str(hq), "--status", "open").startswith(f"{hq}: no conflicts")
-    both = run("show", str(hq), ids["orders", 1], ids["items", 1])
+        assert f"\n{count} conflict" in run("conflicts", "list", "-f", str(hq), *options)
+    assert run("conflicts", "list", "-f", str(hq), "--status", "open").startswith(f"{hq}: no conflicts")
+    both = run("conflicts", "show", ids["orders", 1], ids["items", 1], "-f", str(hq))
     assert both.count("\nConflict ") + both.startswith("Conflict ") == 2
     for command in (
         ("list",),
         ("show",),
-        ("purge",),
-        ("export", "--to", "nowhere"),
-        ("report", "--to", "nowhere.html"),
-        ("summary",),
+        ("drop", "--yes"),
+        ("export", "-o", "nowhere"),
+        ("report", "-o", "nowhere.html"),
+        ("list", "--count-by", "day"),
     ):
-        refused = run(command[0], str(hq), "ffff", *command[1:], exit_code=2)
+        refused = run("conflicts", command[0], "ffff", "-f", str(hq), *command[1:], exit_code=2)
         assert f"There is no conflict 'ffff' at '{hq}': see" in refused
     noted = Replica(hq).control.rows(conflict_resolutions.TABLE)
     assert {(row.choice, row.message) for row in noted} == {
@@ -201,7 +217,9 @@ def test_conflicts_are_reported_and_decided_again(
         ("winner", None),
     }
     # Repeated, it finds the rows as it wants them.
-    assert "1 conflict settled, 0 rows written" in run("resolve", str(hq), ids["orders", 1], "--loser")
+    assert "1 conflict settled, 0 rows written" in run(
+        "conflicts", "resolve", ids["orders", 1], "-f", str(hq), "--loser"
+    )
 
     # It goes everywhere, and conflicts with nothing.
     session = pair.sync()
@@ -211,14 +229,16 @@ def test_conflicts_are_reported_and_decided_again(
 
     # What would be written into other columns than the published ones is refused.
     DeltaTable(str(hq / "orders")).alter.add_columns([Field("extra", PrimitiveType("string"))])
-    assert "column 'extra' was added" in run("resolve", str(hq), ids["orders", 2], "--loser", exit_code=1)
+    assert "column 'extra' was added" in run(
+        "conflicts", "resolve", ids["orders", 2], "-f", str(hq), "--loser", exit_code=1
+    )
 
     # Removed.
-    assert "0 conflicts" in run("purge", str(hq)), "they are kept for 14 days"
+    assert "0 conflicts" in run("conflicts", "drop", "-f", str(hq), "--yes"), "they are kept for 14 days"
     assert "6 conflicts, 5 losing rows would be removed" in run(
-        "purge", str(hq), "--older-than", "0h", "--dry-run"
+        "conflicts", "drop", "-f", str(hq), "--older-than", "0h", "--dry-run"
     )
-    run("purge", str(hq), ids["items", 1], "--older-than", "0h")
+    run("conflicts", "drop", ids["items", 1], "-f", str(hq), "--older-than", "0h", "--yes")
     assert len(mergerepl.conflict_records(hq)) == 5
     for days, left in ((13, 5), (15, 0)):
         purge_when_due((Replica(hq),), now=datetime.now(UTC) + timedelta(days=days))
@@ -262,7 +282,7 @@ def test_nothing_is_decided_again_if_one_table_would_refuse_a_row_by_any_rule(
     )
     for rule, wish in rules:
         code = 2 if "such" in rule else 1
-        refused = " ".join(run("resolve", hq, "--all", *wish, exit_code=code).split())
+        refused = " ".join(run("conflicts", "resolve", "-f", hq, "--all", *wish, exit_code=code).split())
         assert rule in refused
         assert refused.count("Nothing was changed.") == 1, refused
         assert code == 2 or any(id_ in refused for id_ in items), refused
@@ -271,7 +291,7 @@ def test_nothing_is_decided_again_if_one_table_would_refuse_a_row_by_any_rule(
             pair.sql("alter table hq.items set tblproperties ('delta.appendOnly' = 'false')")
             heads = versions(pair.folder / "hq")
     assert "2 conflicts settled, 2 rows written." in run(
-        "resolve", hq, "--all", "--article", "items", "--set", "n=7"
+        "conflicts", "resolve", "-f", hq, "--all", "--table", "items", "--set", "n=7"
     )
     assert pair.rows("hq", "items") == [(1, "a", 7, 14), (2, "b", 7, 14)]
 
@@ -288,7 +308,7 @@ def test_nothing_is_decided_again_if_one_table_would_refuse_a_row_by_any_rule(
             pair.sql("update hq.orders set n = 77 where id = 1")
 
     monkeypatch.setattr("mergerepl.conflict_tools.resolve.failpoint", write)
-    orders = ("resolve", hq, "--all", "--article", "orders", "--set", "n=7")
+    orders = ("conflicts", "resolve", "-f", hq, "--all", "--table", "orders", "--set", "n=7")
     shown = " ".join(run(*orders, exit_code=1).split())
     assert f"conflict {first} (id=1) was decided while another writer changed its row" in shown
     assert f"is in version {head + 1} of" in shown

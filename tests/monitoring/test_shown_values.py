@@ -55,10 +55,10 @@ def test_values_are_worded_alike_in_every_report(
         )
     monkeypatch.chdir(replica_dir)
     key = ("--key", f"k={LARGE}", "--key", "b=0x1B41")
-    reports = {"dry run": shown("sync", "hq", "--dry-run", "--quiet")}
-    shown("sync", "hq", "--quiet")
-    reports["conflicts"] = shown("conflicts", "show", "hq", "--article", "t")
-    reports["row"] = shown("row", "hq", "--article", "t", *key)
+    reports = {"dry run": shown("sync", "-f", "hq", "--dry-run", "--quiet")}
+    shown("sync", "-f", "hq", "--quiet")
+    reports["conflicts"] = shown("conflicts", "show", "-f", "hq", "--table", "t")
+    reports["row"] = shown("row", "t", "-f", "hq", *key)
     for report in reports.values():
         assert "k=9007199254740993, b=0x1B41" in report
         for words in ("{{a: 1}: one, {a: NULL}: NULL}", "{bytes: 0xFF, at: NULL}", "larger"):
@@ -70,12 +70,12 @@ def test_values_are_worded_alike_in_every_report(
         )
         assert len(reports[name]) < 20 * LONGEST_SHOWN
 
-    [conflict] = json.loads(shown("conflicts", "show", "hq", "--article", "t", "--json"))["conflicts"]
+    [conflict] = json.loads(shown("conflicts", "show", "-f", "hq", "--table", "t", "--json"))["conflicts"]
     losing: dict[str, Any] = conflict["losing_row"]
     assert losing["note"] == LONG
     assert (losing["b"], losing["by_struct"]) == ("0x1B41", [[{"a": 1}, "one"], [{"a": None}, None]])
     assert conflict["key"] == {"k": str(LARGE), "b": "0x1B41"}
-    report = json.loads(shown("row", "hq", "--article", "t", *key, "--json"))
+    report = json.loads(shown("row", "t", "-f", "hq", *key, "--json"))
     assert [(each["row"]["k"], each["row"]["note"]) for each in report["replicas"]] == [
         (str(LARGE), "short")
     ] * 2

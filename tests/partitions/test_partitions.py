@@ -79,7 +79,7 @@ def test_a_parameterized_filter_end_to_end(spark: SparkSession, tmp_path: Path) 
     stated = {"publication": "sales", "publisher": "./hq", "articles": [article]}
     file.write_text(yaml.safe_dump({**stated, "subscriptions": subscriptions}))
 
-    run("apply", str(file))
+    run("apply", "-f", str(file))
     assert rows(north) == {(1, "North", "Ada"), (3, "North", "Cy"), (4, "North", "Di")}
     assert rows(south) == {(2, "South", "Bo Canary")}
 
@@ -92,7 +92,7 @@ def test_a_parameterized_filter_end_to_end(spark: SparkSession, tmp_path: Path) 
     delete(hq, 2)
     update(north, 4, {"region": "South", "name": "Dia"})
     insert(north, 7, "South", "Gus")
-    session = run("sync", str(file), "--subscriber", str(tmp_path / "north"))["sessions"][0]
+    session = run("sync", "north", "-f", str(file))["sessions"][0]
     assert (session["upload"]["inserts"], session["upload"]["updates"], session["upload"]["conflicts"]) == (
         1,
         1,
@@ -105,13 +105,15 @@ def test_a_parameterized_filter_end_to_end(spark: SparkSession, tmp_path: Path) 
 
     # A row that left north is outside there, and waits for south. What north wrote is in a generation of its own, and in
     # one of the publisher's that moves it.
-    moved = run("row", str(hq.parent), "--article", "customers", "--key", "id=1")
+    moved = run("row", "customers", "-f", str(hq.parent), "--key", "id=1")
     assert [(each["current"], each["outside"]) for each in moved["replicas"]] == [
         (True, False),
         (True, True),
         (False, False),
     ]
-    (waiting,) = [s for s in run("pending", str(hq.parent))["subscriptions"] if "south" in s["subscriber"]]
+    (waiting,) = [
+        s for s in run("pending", "-f", str(hq.parent))["subscriptions"] if "south" in s["subscriber"]
+    ]
     assert [each["changes"] for each in waiting["articles"] if each["direction"] == "download"] == [7]
     publisher = Replica(hq.parent)
     (pubid,) = [row.pubid for row in publisher.published]
@@ -119,26 +121,26 @@ def test_a_parameterized_filter_end_to_end(spark: SparkSession, tmp_path: Path) 
         with pytest.raises(EngineError, match="inside of the subscriber"):
             require_scratch_outside(spark, publisher, pubid, folder.parent)
 
-    session = run("sync", str(file), "--subscriber", str(tmp_path / "south"))["sessions"][0]
+    session = run("sync", "south", "-f", str(file))["sessions"][0]
     assert (session["download"]["inserts"], session["download"]["deletes"]) == (4, 1)
     assert rows(south) == souths
-    compared = run("validate", str(file))["subscribers"]
+    compared = run("validate", "-f", str(file))["subscribers"]
     assert [(each["articles"][0]["partition_id"], each["ok"]) for each in compared] == [(1, True), (2, True)]
-    again = run("sync", str(file))["sessions"]
+    again = run("sync", "-f", str(file))["sessions"]
     assert [each["status"] for each in again] == ["nothing_to_do", "nothing_to_do"]
 
-    listed = run("partition", "list", str(file))["partitions"]
+    listed = run("partitions", "list", "-f", str(file))["partitions"]
     assert [(each["partition_id"], each["host_name"], len(each["subscribers"])) for each in listed] == [
         (1, "North", 1),
         (2, "South", 1),
     ]
-    assert run("partition", "add", str(file), "--host-name", "West")["partition_id"] == 3
-    assert run("partition", "add", str(file), "--host-name", "West")["partition_id"] == 3
-    in_use = CliRunner().invoke(main, ["partition", "drop", str(file), "2"])
+    assert run("partitions", "add", "-f", str(file), "--host-name", "West")["partition_id"] == 3
+    assert run("partitions", "add", "-f", str(file), "--host-name", "West")["partition_id"] == 3
+    in_use = CliRunner().invoke(main, ["partitions", "drop", "2", "-f", str(file), "--yes"])
     assert in_use.exit_code == 1
     assert "Partition 2 has the subscriber" in in_use.output
-    assert run("partition", "drop", str(file), "3")["is_explicit"] is True
-    assert len(run("partition", "list", str(file))["partitions"]) == 2
+    assert run("partitions", "drop", "3", "-f", str(file), "--yes")["is_explicit"] is True
+    assert len(run("partitions", "list", "-f", str(file))["partitions"]) == 2
 
     current, past = net_mappings(hq.parent)
     assert sorted(partition for _, partition in current) == [1, 1, 2, 2, 2, 2]
@@ -152,12 +154,12 @@ def test_a_parameterized_filter_end_to_end(spark: SparkSession, tmp_path: Path) 
             {**stated, "articles": [{**article, "partition_options": 1}], "subscriptions": subscriptions}
         )
     )
-    run("apply", str(file))
+    run("apply", "-f", str(file))
     insert(north, 8, "South", "Hal")
     insert(north, 9, "North", "Ida")
     update(north, 3, {"region": "South"})
     update(north, 5, {"name": "Evi"})
-    session = run("sync", str(file), "--subscriber", str(tmp_path / "north"))["sessions"][0]
+    session = run("sync", "north", "-f", str(file))["sessions"][0]
     assert (session["upload"]["inserts"], session["upload"]["updates"], session["upload"]["conflicts"]) == (
         1,
         1,
@@ -166,15 +168,15 @@ def test_a_parameterized_filter_end_to_end(spark: SparkSession, tmp_path: Path) 
     kept = {(3, "North", "Cyd"), (5, "North", "Evi"), (9, "North", "Ida")}
     assert rows(north) == kept
     assert rows(hq) == {*kept, *souths}
-    logged = run("conflicts", "list", str(hq.parent))["conflicts"]
+    logged = run("conflicts", "list", "-f", str(hq.parent))["conflicts"]
     assert {(str(each["key"]["id"]), each["conflict_type"], each["reason_text"]) for each in logged} == {
         (key, 11, "The row is outside of the subscriber's partition (partition_options 1).")
         for key in ("3", "8")
     }
     # What was rejected may be written at the publisher after all.
     moved = next(each for each in logged if str(each["key"]["id"]) == "3")
-    run("conflicts", "resolve", str(hq.parent), moved["conflict_id"], "--loser")
-    run("sync", str(file))
+    run("conflicts", "resolve", moved["conflict_id"], "-f", str(hq.parent), "--loser")
+    run("sync", "-f", str(file))
     assert rows(north) == kept - {(3, "North", "Cyd")}
     assert rows(south) == {*souths, (3, "South", "Cyd")}
 
@@ -210,7 +212,7 @@ def test_what_the_publisher_refuses_of_a_filtered_article_is_undone_if_the_artic
     }
     file = tmp_path / "sales.yml"
     file.write_text(yaml.safe_dump({**stated, "articles": articles}))
-    run("apply", str(file))
+    run("apply", "-f", str(file))
     DeltaTable(str(hq / "customers")).alter.add_constraint({"named": "name <> 'bad'"})
     DeltaTable(str(hq / "orders")).alter.add_constraint({"positive": "qty >= 0"})
 
@@ -222,16 +224,16 @@ def test_what_the_publisher_refuses_of_a_filtered_article_is_undone_if_the_artic
     update(north / "orders", 11, {"qty": 7})
     delete(north / "orders", 30)
     update(hq / "orders", 10, {"customer": 3})
-    refused = CliRunner().invoke(main, ["sync", str(file)])
+    refused = CliRunner().invoke(main, ["sync", "-f", str(file)])
     assert refused.exit_code == 1
     assert "CHECK constraint 'named'" in refused.output
     assert "compensate_for_errors" in refused.output
 
     settings = {"compensate_for_errors": "upload"}
     file.write_text(yaml.safe_dump({**stated, "articles": [{**each, **settings} for each in articles]}))
-    run("apply", str(file))
-    run("sync", str(file))
-    logged = run("conflicts", "list", str(hq))["conflicts"]
+    run("apply", "-f", str(file))
+    run("sync", "-f", str(file))
+    logged = run("conflicts", "list", "-f", str(hq))["conflicts"]
     found = {(each["article"], each["key"]["id"], each["conflict_type"], each["resolver"]) for each in logged}
     assert found == {
         ("customers", "1", 9, "compensate_for_errors"),
@@ -243,8 +245,8 @@ def test_what_the_publisher_refuses_of_a_filtered_article_is_undone_if_the_artic
     souths = {(2, "South", "Bo")}, {(20, 2, 1)}
     for replica, held in ((north, norths), (south, souths), (hq, tuple(map(set.union, norths, souths)))):
         assert (rows(replica / "customers"), rows(replica / "orders")) == held
-    assert all(each["ok"] for each in run("validate", str(file))["subscribers"])
-    assert {each["status"] for each in run("sync", str(file))["sessions"]} == {"nothing_to_do"}
+    assert all(each["ok"] for each in run("validate", "-f", str(file))["subscribers"])
+    assert {each["status"] for each in run("sync", "-f", str(file))["sessions"]} == {"nothing_to_do"}
 
 
 @pytest.mark.slow
@@ -267,14 +269,14 @@ def test_an_apply_that_dies_as_it_adds_a_partition_is_made_up_for(
     file.write_text(yaml.safe_dump(stated))
     monkeypatch.setattr(failpoints, "_passed", {})
     monkeypatch.setenv("MERGEREPL_FAILPOINT", f"{point}=raise")
-    assert CliRunner().invoke(main, ["apply", str(file)]).exit_code != 0
+    assert CliRunner().invoke(main, ["apply", "-f", str(file)]).exit_code != 0
     assert failpoints._passed == {point: 1}
     monkeypatch.delenv("MERGEREPL_FAILPOINT")
     insert(tmp_path / "hq" / "customers", 3, "North", "Cy")
-    run("apply", str(file))
-    run("sync", str(file))
+    run("apply", "-f", str(file))
+    run("sync", "-f", str(file))
     assert rows(tmp_path / "north" / "customers") == {(1, "North", "Ada"), (3, "North", "Cy")}
-    assert [each["partition_id"] for each in run("partition", "list", str(file))["partitions"]] == [1]
+    assert [each["partition_id"] for each in run("partitions", "list", "-f", str(file))["partitions"]] == [1]
 
 
 def files_with(root: Path, values: Sequence[str]) -> list[str]:

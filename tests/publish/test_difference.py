@@ -224,7 +224,7 @@ def test_a_table_without_the_feed_gets_it_again() -> None:
     ("status", "sync_type", "outcome"),
     [
         (SubscriptionState.ACTIVE, SyncKind.AUTOMATIC, "stay; never uploaded: 3 changes. To send them first, run "
-         "`mergerepl sync /hq --subscriber /north`"),
+         "`mergerepl sync north -f /hq`"),
         (SubscriptionState.INACTIVE, SyncKind.AUTOMATIC, "were not finished: removed"),
         (SubscriptionState.INACTIVE, SyncKind.NONE, "stay"),
     ],

@@ -444,7 +444,7 @@ def test_an_additional_article_waits_for_an_interrupted_session(
     set_note(hub, "north", 1, "from north")
     stop_at(hub, "stage.after_manifest", monkeypatch, subscriber="north")
     hub.articles(orders(), LINES)
-    with pytest.raises(PublicationError, match=r"Run `mergerepl sync .*hq --subscriber .*north` first"):
+    with pytest.raises(PublicationError, match=r"Run `mergerepl sync north -f .*hq` first"):
         apply(hub)
     script = (
         "import sys, time; from pathlib import Path; from mergerepl.store.lease import lease\n"

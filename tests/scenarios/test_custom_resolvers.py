@@ -81,7 +81,7 @@ def test_a_function_of_the_agent_decides(
     assert pair.same_rows("stock") == [(0, 17, "as it was"), (1, 12, "urgent"), (2, 11, "as it was")]
     assert pair.sync().status == "nothing_to_do"
     shown = CliRunner().invoke(
-        main, ["conflicts", "show", str(pair.folder / "hq"), "--article", "stock", "--json"]
+        main, ["conflicts", "show", "-f", str(pair.folder / "hq"), "--table", "stock", "--json"]
     )
     logged = {each["key"]["id"]: each for each in json.loads(shown.output)["conflicts"]}
     assert {each["resolver"] for each in logged.values()} == {"stock_rules"}

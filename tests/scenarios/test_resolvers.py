@@ -163,7 +163,7 @@ def test_each_article_is_decided_by_its_resolver_and_once(
         "north": {1: 1, 2: 5, 4: 5, 7: -1, 14: 1, 15: 1},
     }
 
-    shown = ["conflicts", "show", str(pair.folder / "hq"), "--article", counter]
+    shown = ["conflicts", "show", "-f", str(pair.folder / "hq"), "--table", counter]
     (conflict,) = json.loads(CliRunner().invoke(main, [*shown, "--json"]).output)["conflicts"]
     resolver = ARTICLES[counter][1]["resolver"]["name"]
     assert (conflict["resolver"], conflict["made_columns"], conflict["note"]) == (resolver, ["v"], None)
@@ -172,7 +172,7 @@ def test_each_article_is_decided_by_its_resolver_and_once(
     text = CliRunner().invoke(main, shown).output
     assert "+  v" in text
     assert f"made of both sides' values by `{resolver}`" in text
-    rejected = CliRunner().invoke(main, ["conflicts", "show", str(pair.folder / "hq"), "--article", "up"])
+    rejected = CliRunner().invoke(main, ["conflicts", "show", "-f", str(pair.folder / "hq"), "--table", "up"])
     assert re.search(r"not taken by \S+north, stays at \S+hq", rejected.output)
     if is_full:
         _in_one_direction(pair)

@@ -64,10 +64,10 @@ def test_an_agent_follows_added_columns(spark: SparkSession, replica_dir: Path) 
         {"name": name, "key": ["id"], **({} if name in FOLLOWED_BY_AN_AGENT else some)} for name in CHANGES
     ]
     file = publication_file(replica_dir, articles)
-    run("apply", file)
-    run("sync", file)
+    run("apply", "-f", file)
+    run("sync", "-f", file)
     play_all(spark, hq)
-    run("sync", file)
+    run("sync", "-f", file)
     assert {name: notes(spark, north / name) for name in CHANGES} == {
         name: notes(spark, hq / name) for name in CHANGES
     }

@@ -58,16 +58,16 @@ def stops(hq: Path, word: str, number: int | None, *, shown: str = "") -> str:
 
     `status` shows the message, or another text (`shown`).
     """
-    met = run("transactional", "errors", hq, "--limit", 1)[0]
+    met = run("history", "--failed", "-f", hq, "--limit", 1)[0]
     assert word in met["text"]
     assert (met["number"], met["skipped"]) == (number, False)
-    last = run("transactional", "history", hq, "--limit", 1)[0]
+    last = run("history", "-f", hq, "--limit", 1)[0]
     assert (last["status"], last["comments"], last["subscriber"]) == (
         "failed",
         met["text"],
         met["subscriber"],
     )
-    found = run("status", hq, "--check", code=2)["warnings"]
+    found = run("status", "-f", hq, "--check", code=2)["warnings"]
     assert [(shown or met["text"]) in each["text"] for each in found if each["level"] == "critical"].count(
         True
     ) == 1
@@ -76,8 +76,8 @@ def stops(hq: Path, word: str, number: int | None, *, shown: str = "") -> str:
 
 def works(hq: Path, *, code: int = 0) -> None:
     """Check that nothing is left of a stop; the exit code of `status --check` may have another reason."""
-    assert "stopped" not in str(run("status", hq, "--check", code=code)["warnings"])
-    assert run("transactional", "history", hq, "--limit", 1)[0]["status"] == "succeeded"
+    assert "stopped" not in str(run("status", "-f", hq, "--check", code=code)["warnings"])
+    assert run("history", "-f", hq, "--limit", 1)[0]["status"] == "succeeded"
 
 
 __all__ = ["named", "new_table", "publication_file", "rows", "run", "stops", "works"]

@@ -26,38 +26,38 @@ def test_exit_codes_of_a_monitor(
     new_table(north, "items", {1: ("a", 1), 2: ("b", 2)})
     subscribers = [{"subscriber": "./north", "sync_type": "none", "verify": False}]
     file = publication_file(replica_dir, [{"name": "items", "key": ["id"]}], subscribers=subscribers)
-    run("apply", file)
+    run("apply", "-f", file)
 
     def warned(code: int, level: str, source: object, text: str) -> None:
-        (found,) = run("status", file, "--check", code=code)["warnings"]
+        (found,) = run("status", "-f", file, "--check", code=code)["warnings"]
         assert (found["level"], found["source"]) == (level, str(source))
         assert text in found["text"]
 
     # `verify: false`: nobody has compared the rows.
     warned(1, "warning", north, "not known to be equal: rows were not compared")
-    assert [each["differing"] for each in run("validate", file)] == [0]
-    done = CliRunner().invoke(main, ["status", str(hq), "--check"])
+    assert [each["differing"] for each in run("validate", "-f", file)] == [0]
+    done = CliRunner().invoke(main, ["status", "-f", str(hq), "--check"])
     assert (done.exit_code, done.output) == (0, "All is well.\n")
     update(items, "id > 0", qty="7")
     # It may wait for 30 seconds.
-    assert run("status", file, "--check")["warnings"] == []
+    assert run("status", "-f", file, "--check")["warnings"] == []
     monkeypatch.setattr(checks, "LATENCY", timedelta(0))
     warned(1, "warning", "items", "Commits that are not read: 1, ")
-    run("transactional", "logreader", hq)
+    run("capture", "-f", hq)
     warned(1, "warning", north, "Transactions that wait: 1, ")
     monkeypatch.setattr(checks, "EXPIRATION", 0)
     warned(1, "warning", north, "Commands are removed after 3 days, 0:00:00")
-    texts = CliRunner().invoke(main, ["transactional", "browse", str(hq), "--limit", "1"]).output
+    texts = CliRunner().invoke(main, ["transactional", "browse", "-f", str(hq), "--limit", "1"]).output
     assert texts.endswith("There are more: these are the first 1 (--limit).\n")
-    assert "There are more" not in CliRunner().invoke(main, ["transactional", "browse", str(hq)]).output
+    assert "There are more" not in CliRunner().invoke(main, ["transactional", "browse", "-f", str(hq)]).output
     delete(north / "items", "id = 1")
-    run("transactional", "distribute", hq, code=1)
-    found: list[dict[str, Any]] = run("status", file, "--check", code=2)["warnings"]
+    run("sync", "-f", hq, code=1)
+    found: list[dict[str, Any]] = run("status", "-f", file, "--check", code=2)["warnings"]
     assert [each["level"] for each in found] == ["warning", "critical", "warning"]
     assert "Others changed rows of article 'items' since the last batch (versions 1 of" in found[2]["text"]
     assert "Its agent stopped on " in found[1]["text"]
     assert "id = 1. Transaction 0x" in found[1]["text"]
-    run("transactional", "distribute", hq, "--skip-errors", "20598")
+    run("sync", "-f", hq, "--skip-errors", "20598")
     warned(1, "warning", north, "not known to be equal")
     distributor = DistributionStore(hq)
     guid = distributor.subscriptions()[0].subscription_guid
@@ -69,11 +69,11 @@ def test_exit_codes_of_a_monitor(
         warned(code, level, north, text)
     # Nothing is known: another version of mergerepl wrote the store.
     monkeypatch.setattr("mergerepl.transactional.catalog.SCHEMA_VERSION", 99)
-    assert run("status", hq, "--check", code=3)["check"] == "unknown"
+    assert run("status", "-f", hq, "--check", code=3)["check"] == "unknown"
 
 
 def test_a_replica_of_another_kind_has_no_check(replica_dir: Path) -> None:
     (replica_dir / "hq").mkdir()
-    done = CliRunner().invoke(main, ["status", str(replica_dir / "hq"), "--check"])
+    done = CliRunner().invoke(main, ["status", "-f", str(replica_dir / "hq"), "--check"])
     assert done.exit_code == 2
-    assert "mergerepl cdc status ROOT --check" in done.output
+    assert "is not a replica" in done.output

@@ -31,7 +31,7 @@ def feed(spark: SparkSession, worker_folder: Path) -> Path:
         keys.write.format("delta").option("delta.enableChangeDataFeed", "true").save(str(table))
     subscribers = [{"subscriber": "./north", "sync_type": "none", "verify": False}]
     file = publication_file(folder, [{"name": "items", "key": ["id"]}], subscribers=subscribers)
-    run("apply", file)
+    run("apply", "-f", file)
     return file
 
 
@@ -48,9 +48,9 @@ def test_a_batch_takes_few_jobs_and_rewrites_the_files_of_its_keys(spark: SparkS
     hq, north = feed.parent / "hq" / "items", feed.parent / "north" / "items"
     for qty in ("7", "8"):
         update(hq, "id between 110 and 130", qty=qty)
-        run("transactional", "logreader", feed)
+        run("capture", "-f", feed)
         before = next_job(spark)
-        run("transactional", "distribute", feed)
+        run("sync", "-f", feed)
         # The first batch meets a table that Delta does not know yet.
         jobs = next_job(spark) - before - 1
     assert rows(north) == rows(hq)
@@ -75,7 +75,7 @@ def test_files_without_keys_of_a_batch_are_not_read(spark: SparkSession, feed: P
 
 
 def test_without_commands_no_library_of_the_engine_is_loaded(feed: Path) -> None:
-    run("sync", feed)
+    run("sync", "-f", feed)
     script = (
         "import sys; from mergerepl.cli.main import main\n"
         "for words, heavy in (\n"
@@ -99,8 +99,8 @@ def test_a_quiet_while_needs_no_procedure(
     new_table(replica_dir / "hq", "items", {1: ("a", 1)})
     article = {"name": "items", "key": ["id"], "upd_cmd": "CALL nobody_has_it"}
     file = publication_file(replica_dir, [article])
-    run("apply", file)
+    run("apply", "-f", file)
     monkeypatch.setattr(scan, "IDLE", timedelta(0))
-    (done,) = run("sync", file)["sessions"]
+    (done,) = run("sync", "-f", file)["sessions"]
     assert done["status"] == "nothing_to_do"
     assert done["download"]["updates"] == 0

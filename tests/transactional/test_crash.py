@@ -64,7 +64,7 @@ class Feed:
             {"name": "lines", "key": ["id"], "upd_cmd": "MCALL keep_quantities"},
         ]
         self.file = publication_file(folder, articles)
-        run("apply", self.file)
+        run("apply", "-f", self.file)
 
     def change(self) -> None:
         self.next += 1
@@ -104,13 +104,13 @@ def dies(point: str, *words: object) -> None:
 def test_a_death_at_any_step_is_made_up_for(feed: Feed, points: Sequence[str]) -> None:
     feed.change()
     for point in points:
-        dies(point, "sync", feed.file)
-    run("sync", feed.file)
+        dies(point, "sync", "-f", feed.file)
+    run("sync", "-f", feed.file)
     assert feed.differs() == []
     assert sorted(row[:2] for row in rows(feed.folder / "north" / "quantities")) == [
         (key, key) for key in range(101, feed.next + 1)
     ]
-    assert run("sync", feed.file)["sessions"][0]["status"] == "nothing_to_do"
+    assert run("sync", "-f", feed.file)["sessions"][0]["status"] == "nothing_to_do"
 
 
 @pytest.mark.slow
@@ -119,19 +119,19 @@ def test_a_subscription_that_dies_while_it_begins_again_waits_for_its_snapshot(f
     hq, north = feed.folder / "hq", feed.folder / "north"
     for place, point in enumerate(REINIT_POINTS):
         feed.change()
-        run("transactional", "logreader", hq)
-        dies(point, "transactional", "reinit", hq)
+        run("capture", "-f", hq)
+        dies(point, "reinit", "-f", hq, "--all", "--yes")
         left = [rows(north / name) for name in NAMES]
         feed.change()
-        refused = run("sync", feed.file, code=1)
+        refused = run("sync", "-f", feed.file, code=1)
         assert refused["error"]["number"] == "21074"
         assert "its snapshot is not done" in refused["error"]["message"]
         assert [rows(north / name) for name in NAMES] == left
         if place % 2:
-            run("transactional", "reinit", hq)
+            run("reinit", "-f", hq, "--all", "--yes")
         else:
-            assert [step["action"] for step in run("apply", feed.file)["steps"]] == ["initialise"]
+            assert [step["action"] for step in run("apply", "-f", feed.file)["steps"]] == ["initialise"]
         assert feed.differs() == [], point
         feed.change()
-        run("sync", feed.file)
+        run("sync", "-f", feed.file)
         assert feed.differs() == [], point

@@ -9,7 +9,7 @@ from pyspark.sql import SparkSession
 
 from mergerepl.logreader.log_reader import LogReader
 from mergerepl.store import redo
-from mergerepl.transactional import snapshot
+from mergerepl.transactional import Distributor, snapshot
 from tests.cdc.databases import add, delete, new_table, update
 from tests.transactional.publications import publication_file, rows, run
 
@@ -92,7 +92,7 @@ def test_25_values_of_all_types_arrive_bit_for_bit(spark: SparkSession, replica_
         for name, method in methods.items()
     ]
     file = publication_file(replica_dir, articles)
-    run("apply", file)
+    run("apply", "-f", file)
     for name in KEYS:
         spark.sql(
             f"MERGE INTO delta.`{hq / name}` AS t USING ({select(range(5, 13), 1)}) AS s ON t.{name} = s.{name} "
@@ -102,11 +102,11 @@ def test_25_values_of_all_types_arrive_bit_for_bit(spark: SparkSession, replica_
         spark.sql(f"DELETE FROM delta.`{hq / name}` WHERE {name} = {of_two}")
         of_one, of_99 = KEYS[name][1].format(1), KEYS[name][1].format(99)
         spark.sql(f"UPDATE delta.`{hq / name}` SET {name} = {of_99} WHERE {name} = {of_one}")
-    run("sync", file)
-    found = run("validate", file)
+    run("sync", "-f", file)
+    found = run("validate", "-f", file)
     assert [(each["subscriber_rows"], each["differing"]) for each in found] == [(11, 0)] * len(KEYS)
-    assert run("transactional", "errors", hq) == []
-    assert len(run("transactional", "browse", hq, "--limit", 100)) == 10 * len(KEYS)
+    assert run("history", "--failed", "-f", hq) == []
+    assert len(run("transactional", "browse", "-f", hq, "--limit", 100)) == 10 * len(KEYS)
 
 
 def test_what_tables_go_through_and_who_writes_beside_us(
@@ -128,9 +128,9 @@ def test_what_tables_go_through_and_who_writes_beside_us(
         patch.setattr(
             snapshot, "failpoint", lambda name: add(items, {6: ("f", 6)}) if "before_copy" in name else None
         )
-        run("apply", file)
+        run("apply", "-f", file)
     assert [row[0] for row in rows(north / "items")] == [1, 2, 3, 4, 5]
-    run("sync", file)
+    run("sync", "-f", file)
     assert rows(north / "items") == rows(items)
     # 32: another publication of the same table has commands of its own, and the log is read once.
     second = publication_file(
@@ -139,7 +139,7 @@ def test_what_tables_go_through_and_who_writes_beside_us(
         subscribers=[{"subscriber": "./south"}],
         publication="second",
     ).rename(replica_dir / "second.yml")
-    run("apply", second)
+    run("apply", "-f", second)
     delete(items, "id = 6")
     # 47: an overwrite with the same rows is no command. 46: RESTORE is one transaction with the differences.
     write_deltalake(str(items), DeltaTable(str(items)).to_pyarrow_table(), mode="overwrite")
@@ -150,21 +150,21 @@ def test_what_tables_go_through_and_who_writes_beside_us(
     spark.sql(f"optimize delta.`{items}`")
     spark.sql(f"restore delta.`{items}` to version as of {version}")
     spark.sql(f"vacuum delta.`{items}`")
-    read = run("transactional", "logreader", hq)
+    read = run("capture", "-f", hq)
     assert read["commands"] == 8 + 6
     # 48: one log reader at a time.
     with LogReader(hq).held("another log reader"):
-        assert run("transactional", "logreader", hq, code=3)["error"]["number"] == "18752"
-    run("sync", file)
-    run("sync", second)
+        assert run("capture", "-f", hq, code=3)["error"]["number"] == "18752"
+    run("sync", "-f", file)
+    run("sync", "-f", second)
     assert rows(north / "items") == rows(items)
     assert [row[0] for row in rows(replica_dir / "south" / "items")] == [1, 2, 3, 4, 5, 6, 7]
     # 23: XCALL sends no old value of a text column.
-    texts = [each["command"] for each in run("transactional", "browse", hq, "--article", "items")]
+    texts = [each["command"] for each in run("transactional", "browse", "-f", hq, "--table", "items")]
     assert "{CALL [sp_MSupd_dboitems] (5,NULL,5,5,'a',50)}" in texts
     # 51: what was not distributed yet is no difference.
     add(items, {8: ("h", 8)})
-    assert [each["differing"] for each in run("validate", file)] == [0, 0]
+    assert [each["differing"] for each in run("validate", "-f", file)] == [0, 0]
 
     # 28: somebody deletes a row between judging and MERGE.
     def foreign(name: str) -> None:
@@ -174,21 +174,21 @@ def test_what_tables_go_through_and_who_writes_beside_us(
     update(items, "id = 3", qty="33")
     with monkeypatch.context() as patch:
         patch.setattr(redo, "failpoint", foreign)
-        met = run("sync", file, code=1)
+        met = run("sync", "-f", file, code=1)
     assert met["error"]["number"] == "20598"
     assert "while a batch was applied" in met["error"]["message"]
     assert [row[0] for row in rows(north / "items")] == [1, 2, 4, 5, 8]
-    assert not run("status", hq)["publications"][0]["subscriptions"][0]["is_known_to_be_equal"]
-    assert [each["keys"] for each in run("validate", file, code=1)] == [["id = 3"], []]
+    assert not run("status", "-f", hq)["publications"][0]["subscriptions"][0]["is_known_to_be_equal"]
+    assert [each["keys"] for each in run("validate", "-f", file, code=1)] == [["id = 3"], []]
     # 53: a key twice at the subscriber would be updated twice: said before, nothing is written.
     add(north / "items", {1: ("twice", 1)})
     before = rows(north / "items")
     update(items, "id = 1", qty="11")
     update(other, "id = 1", qty="11")
-    assert run("sync", file, code=1)["error"]["number"] == "2627"
+    assert run("sync", "-f", file, code=1)["error"]["number"] == "2627"
     assert rows(north / "items") == before
     delete(north / "items", "note = 'twice'")
-    run("sync", file)
+    run("sync", "-f", file)
     assert rows(north / "other") == rows(other)
     # The first of several commands that fail is the one that stops, whatever article is judged first.
     streams = publication_file(
@@ -200,21 +200,21 @@ def test_what_tables_go_through_and_who_writes_beside_us(
         subscribers=[{"subscriber": "./north", "streams": 2}],
         publication="first",
     )
-    assert [each["action"] for each in run("apply", streams)["steps"]] == ["change"]
+    assert [each["action"] for each in run("apply", "-f", streams)["steps"]] == ["change"]
     delete(north / "items", "id = 2")
     delete(north / "other")
     update(other, "id = 1", qty="12")
     update(items, "id = 2", qty="22")
-    stopped = run("sync", streams, code=1)
+    stopped = run("sync", "-f", streams, code=1)
     assert "Table 'other'" in stopped["error"]["message"]
-    skipped = run("transactional", "distribute", streams, "--skip-errors", 20598)
-    assert [each["skipped"] for each in skipped] == [2]
+    skipped = Distributor(hq).deliver(publication="streams", skip_errors=[20598])
+    assert [each.skipped for each in skipped] == [2]
     # A key that is NULL, and one that is there twice, are no key.
     odd = new_table(hq, "odd", {1: ("a", 1)})
     write_deltalake(
         str(odd), pa.table({"id": pa.array([None], pa.int64())}), mode="append", schema_mode="merge"
     )
     third = publication_file(replica_dir, [{"name": "odd", "key": ["id"]}], publication="third")
-    refused = run("apply", third, code=1)
+    refused = run("apply", "-f", third, code=1)
     assert refused["error"]["number"] == "14088"
     assert not (north / "odd").exists()

@@ -21,19 +21,19 @@ def test_a_subscriber_that_was_away_too_long_begins_again(spark: SparkSession, r
     hq, north, south = (replica_dir / each for each in ("hq", "north", "south"))
     items = new_table(hq, "items", {1: ("a", 1)})
     article = {"name": "items", "key": ["id"]}
-    run("apply", publication_file(replica_dir, [article], subscribers=BOTH))
+    run("apply", "-f", publication_file(replica_dir, [article], subscribers=BOTH))
     retention = {"retention": "0 hours"}
     file = publication_file(replica_dir, [article], subscribers=BOTH, **retention)
-    assert [each["action"] for each in run("apply", file)["steps"]] == ["change"]
+    assert [each["action"] for each in run("apply", "-f", file)["steps"]] == ["change"]
     for key in (2, 3):
         add(items, {key: ("b", key)})
-        run("transactional", "logreader", hq)
-        run("transactional", "distribute", hq, "--subscriber", north)
-    assert run("transactional", "cleanup", hq) == {"commands": 1, "transactions": 2, "inactive": 1}
+        run("capture", "-f", hq)
+        run("sync", north.name, "-f", hq)
+    assert run("cleanup", "-f", hq)["transactional"] == {"commands": 1, "transactions": 2, "inactive": 1}
     add(items, {4: ("d", 4)})
-    refused = run("transactional", "distribute", hq, code=1)
+    refused = run("sync", "-f", hq, code=1)
     assert refused["error"]["number"] == "21074"
-    done = run("sync", file, code=1)["sessions"]
+    done = run("sync", "-f", file, code=1)["sessions"]
     assert [(each["subscriber"], each["status"]) for each in done] == [
         (str(north), "succeeded"),
         (str(south), "failed"),
@@ -44,22 +44,22 @@ def test_a_subscriber_that_was_away_too_long_begins_again(spark: SparkSession, r
     distributor = DistributionStore(hq)
     guid = distributor.subscriptions()[1].subscription_guid
     distributor.change_subscription(guid, status=ACTIVE)
-    refused = run("transactional", "distribute", hq, "--subscriber", south, code=1)
+    refused = run("sync", south.name, "-f", hq, code=1)
     assert "were removed" in refused["error"]["message"]
     assert len(rows(south / "items")) == 1
     # A table whose log cannot be read is paused, and read on when it was put back: no commit is passed over.
     shutil.move(items, replica_dir / "items")
-    paused = run("sync", file, code=1)
+    paused = run("sync", "-f", file, code=1)
     assert "can not be read" in paused["error"]["message"].replace("cannot", "can not")
     shutil.move(replica_dir / "items", items)
     add(items, {5: ("e", 5)})
-    assert run("sync", file, code=1)["error"]["number"] == "21076"
-    assert run("transactional", "resume", hq, "items")["changed"]
-    assert not run("transactional", "resume", hq, "items")["changed"]
-    assert run("transactional", "reinit", hq, "--subscriber", south)["subscribers"] == [str(south)]
-    run("sync", file)
+    assert run("sync", "-f", file, code=1)["error"]["number"] == "21076"
+    assert run("resume", "items", "-f", hq)["changed"]
+    assert not run("resume", "items", "-f", hq)["changed"]
+    assert run("reinit", south.name, "-f", hq, "--yes")["subscribers"] == [str(south)]
+    run("sync", "-f", file)
     assert rows(north / "items") == rows(south / "items") == rows(items)
-    assert [each["differing"] for each in run("validate", file)] == [0, 0]
+    assert [each["differing"] for each in run("validate", "-f", file)] == [0, 0]
 
 
 @pytest.mark.slow
@@ -67,22 +67,22 @@ def test_older_copies_and_dropped_columns(spark: SparkSession, replica_dir: Path
     hq, north = replica_dir / "hq", replica_dir / "north"
     items = new_table(hq, "items", {1: ("a", 1), 2: ("b", 2)})
     file = publication_file(replica_dir, [{"name": "items", "key": ["id"]}])
-    run("apply", file)
+    run("apply", "-f", file)
     shutil.copytree(north, replica_dir / "north-old")
     shutil.copytree(hq, replica_dir / "hq-old")
     update(items, "id = 1", qty="10")
-    run("sync", file)
+    run("sync", "-f", file)
     # The whole subscriber: what comes after its position is sent again.
     shutil.move(north, replica_dir / "north-new")
     shutil.copytree(replica_dir / "north-old", north)
     add(items, {3: ("c", 3)})
-    run("sync", file)
+    run("sync", "-f", file)
     assert rows(north / "items") == rows(items)
     # Its position alone: the next batch would have the number of one that its table has, and be passed over.
     shutil.rmtree(north / "_transactional")
     shutil.copytree(replica_dir / "north-old" / "_transactional", north / "_transactional")
     update(items, "id = 2", qty="20")
-    refused = run("sync", file, code=1)
+    refused = run("sync", "-f", file, code=1)
     assert refused["error"]["number"] == "21074"
     assert "its position says batch 0" in refused["error"]["message"]
     # Its table alone.
@@ -90,26 +90,26 @@ def test_older_copies_and_dropped_columns(spark: SparkSession, replica_dir: Path
     shutil.copytree(replica_dir / "north-new", north)
     shutil.rmtree(north / "items")
     shutil.copytree(replica_dir / "north-old" / "items", north / "items")
-    refused = run("sync", file, code=1)
+    refused = run("sync", "-f", file, code=1)
     assert "is older" in refused["error"]["message"]
-    run("transactional", "reinit", hq)
+    run("reinit", "-f", hq, "--all", "--yes")
     assert rows(north / "items") == rows(items)
     # The publisher: its new transactions get numbers that the subscriber has passed.
     shutil.rmtree(hq)
     shutil.copytree(replica_dir / "hq-old", hq)
     add(items, {9: ("z", 9)})
-    refused = run("sync", file, code=1)
+    refused = run("sync", "-f", file, code=1)
     assert refused["error"]["number"] == "21074"
     assert "its last scan cycle is" in refused["error"]["message"]
-    run("transactional", "reinit", hq)
+    run("reinit", "-f", hq, "--all", "--yes")
     assert rows(north / "items") == rows(items)
     # After DROP COLUMN nothing is carried over: it begins again, with the columns that are left.
     spark.sql(f"alter table delta.`{items}` set tblproperties ('delta.columnMapping.mode' = 'name')")
     spark.sql(f"alter table delta.`{items}` drop column note")
     spark.sql(f"update delta.`{items}` set qty = 90 where id = 9")
-    assert run("sync", file, code=1)["error"]["number"] == "21076"
-    run("transactional", "reinit", hq)
+    assert run("sync", "-f", file, code=1)["error"]["number"] == "21076"
+    run("reinit", "-f", hq, "--all", "--yes")
     spark.sql(f"update delta.`{items}` set qty = 11 where id = 1")
-    run("sync", file)
+    run("sync", "-f", file)
     assert rows(north / "items") == [(1, 11), (2, 2), (9, 90)]
-    assert [each["differing"] for each in run("validate", file)] == [0]
+    assert [each["differing"] for each in run("validate", "-f", file)] == [0]

@@ -123,7 +123,7 @@ def test_drawn_transactions_of_all_methods(
         )
     north = {"subscriber": "./north", "skip_errors": [20598, 2627], "streams": 3}
     file = publication_file(replica_dir, [each.article for each in articles], subscribers=[north])
-    run("apply", file)
+    run("apply", "-f", file)
     expected: dict[str, Rows] = {}
     errors: Counter[tuple[str, int, int]] = Counter()
     commands = 0
@@ -153,7 +153,7 @@ def test_drawn_transactions_of_all_methods(
             if not (number == model.NOT_FOUND and method[command.op] == "SQL"):
                 assert command.pk is not None
                 errors[drawn.name, number, command.pk] += 1
-    done = run("sync", file)
+    done = run("sync", "-f", file)
     for drawn in articles:
         left = {row[0]: row for row in rows(replica_dir / "north" / drawn.name)}
         whole = {
@@ -161,12 +161,12 @@ def test_drawn_transactions_of_all_methods(
             for key, row in expected[drawn.name].items()
         }
         assert left == whole, drawn
-    listed = run("transactional", "errors", replica_dir / "hq", "--limit", 1000)
+    listed = run("history", "--failed", "-f", replica_dir / "hq", "--limit", 1000)
     assert Counter(_named(each) for each in listed) == errors
     assert {number for _, number, _ in errors} == {model.NOT_FOUND, model.DUPLICATE}
     (session,) = done["sessions"]
     assert session["status"] == "succeeded"
-    assert len(run("transactional", "browse", replica_dir / "hq", "--limit", 1000)) == commands
+    assert len(run("transactional", "browse", "-f", replica_dir / "hq", "--limit", 1000)) == commands
 
 
 def _named(error: Mapping[str, Any]) -> tuple[str, int, int]:

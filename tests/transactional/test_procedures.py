@@ -67,24 +67,24 @@ def test_an_audit_row_for_each_command_and_softened_deletes(
     orders, north = replica_dir / "hq" / "orders", replica_dir / "north"
     add(orders, (1, "N", "10.00", "a"), (2, "N", "20.00", "b"), (3, "S", "30.00", "c"))
     file = publication_file(replica_dir, [AUDITED])
-    run("apply", file)
+    run("apply", "-f", file)
     set_amount(orders, 1, "11")
     set_amount(orders, 1, "12")
     DeltaTable(str(orders)).delete("order_id = 2")
     add(orders, (4, "S", "40.00", "d"))
     for procedure in ("audit_update", "soften_delete"):
         monkeypatch.delitem(_registered, procedure, raising=False)
-    refused = run("sync", file, code=2)
+    refused = run("sync", "-f", file, code=2)
     assert "calls the procedure 'audit_update'" in refused["error"]["message"]
     # A death between the MERGE and what the procedures write, then after a part of that.
     for point in ("distribute.after_article", "distribute.after_write"):
         monkeypatch.setattr(failpoints, "_passed", {})
         monkeypatch.setenv("MERGEREPL_FAILPOINT", f"{point}=raise")
-        died = CliRunner().invoke(main, ["sync", str(file), *MODULE])
+        died = CliRunner().invoke(main, ["sync", "-f", str(file), *MODULE])
         assert died.exit_code != 0
         assert failpoints._passed.get(point), died.output
     monkeypatch.delenv("MERGEREPL_FAILPOINT")
-    run("sync", file, *MODULE)
+    run("sync", "-f", file, *MODULE)
     assert audit(north) == [(1, "10.00", "11.00"), (1, "11.00", "12.00")]
     assert [(row[0], str(row[2]), row[3]) for row in rows(north / "orders")] == [
         (1, "12.00", "a"),
@@ -92,7 +92,7 @@ def test_an_audit_row_for_each_command_and_softened_deletes(
         (3, "30.00", "c"),
         (4, "40.00", "d"),
     ]
-    assert run("sync", file, *MODULE)["sessions"][0]["status"] == "nothing_to_do"
+    assert run("sync", "-f", file, *MODULE)["sessions"][0]["status"] == "nothing_to_do"
 
 
 @pytest.mark.slow
@@ -100,7 +100,7 @@ def test_procedures_keep_the_order_of_commands_and_go_stale(spark: SparkSession,
     orders, north = replica_dir / "hq" / "orders", replica_dir / "north"
     add(orders, (1, "N", "10.00", "a"), (3, "S", "30.00", "c"), (4, "S", "40.00", "d"))
     file = publication_file(replica_dir, [AUDITED])
-    run("apply", file)
+    run("apply", "-f", file)
     # The operation of a row changes: the batch ends there, and each call has commands of one operation for a row.
     set_amount(orders, 4, "41")
     DeltaTable(str(orders)).delete("order_id = 4")
@@ -109,7 +109,7 @@ def test_procedures_keep_the_order_of_commands_and_go_stale(spark: SparkSession,
     set_amount(orders, 5, "52")
     spark.sql(f"update delta.`{orders}` set order_id = 6, amount = 60 where order_id = 5")
     set_amount(orders, 6, "61")
-    run("sync", file, *MODULE)
+    run("sync", "-f", file, *MODULE)
     assert audit(north) == [
         (4, "40.00", "41.00"),
         (5, "50.00", "51.00"),
@@ -124,16 +124,16 @@ def test_procedures_keep_the_order_of_commands_and_go_stale(spark: SparkSession,
     # A missing row is the procedure's to report, and names transaction and command.
     DeltaTable(str(north / "orders")).delete("order_id = 3")
     DeltaTable(str(orders)).delete("order_id = 3")
-    stopped = run("sync", file, *MODULE, code=1)
+    stopped = run("sync", "-f", file, *MODULE, code=1)
     assert stopped["error"]["number"] == "20598"
     assert "{CALL [soften_delete] (3)}" in stopped["error"]["message"]
-    (done,) = run("transactional", "distribute", replica_dir / "hq", "--skip-errors", "20598", *MODULE)
+    (done,) = run("sync", "-f", replica_dir / "hq", "--skip-errors", "20598", *MODULE)
     assert done["skipped"] == 1
     # After a change of columns the procedure is stale: what comes before it is applied.
     set_amount(orders, 1, "13")
     spark.sql(f"alter table delta.`{orders}` add columns (city string)")
     set_amount(orders, 1, "14")
-    stale = run("sync", file, *MODULE, code=1)
+    stale = run("sync", "-f", file, *MODULE, code=1)
     assert stale["error"]["number"] == "21076"
     assert (
         "'audit_update' was written for the columns order_id, region, amount, note"
@@ -141,7 +141,9 @@ def test_procedures_keep_the_order_of_commands_and_go_stale(spark: SparkSession,
     )
     assert audit(north)[0] == (1, "10.00", "13.00")
     assert len(rows(north / "orders")[0]) == 4
-    custom = run("transactional", "script", replica_dir / "hq", "--custom", "--operation", "update")["script"]
+    custom = run("transactional", "script", "-f", replica_dir / "hq", "--custom", "--operation", "update")[
+        "script"
+    ]
     assert '@tr.procedure("audit_update", operation="update", call="XCALL"' in custom
     assert '"note", "city"]' in custom
     assert "old_c5 string, c1 int" in custom
@@ -187,10 +189,10 @@ def test_what_a_procedure_may_not_do_leaves_nothing(
     orders, north = replica_dir / "hq" / "orders", replica_dir / "north"
     add(orders, (1, "N", "10.00", "a"))
     file = publication_file(replica_dir, [{"name": "orders", "key": ["order_id"], "upd_cmd": "CALL refused"}])
-    run("apply", file)
+    run("apply", "-f", file)
     set_amount(orders, 1, "11")
     set_amount(orders, 1, "12")
-    run("transactional", "logreader", replica_dir / "hq")
+    run("capture", "-f", replica_dir / "hq")
     before = rows(north / "orders")
     for name, (body, said) in REFUSED.items():
         monkeypatch.delitem(_registered, "refused", raising=False)

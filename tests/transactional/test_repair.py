@@ -24,7 +24,7 @@ pytestmark = pytest.mark.spark
 
 
 def warnings(file: Path, code: int) -> list[str]:
-    return [each["text"] for each in run("status", file, "--check", code=code)["warnings"]]
+    return [each["text"] for each in run("status", "-f", file, "--check", code=code)["warnings"]]
 
 
 @pytest.mark.slow
@@ -36,7 +36,7 @@ def test_edits_of_others_are_named_and_repaired_and_the_warning_is_gone(
     items = new_table(hq, "items", {key: ("a", key) for key in range(1, 7)})
     other = new_table(hq, "other", {1: ("a", 1)})
     file = publication_file(replica_dir, [{"name": "items", "key": ["id"]}, {"name": "other", "key": ["id"]}])
-    run("apply", file)
+    run("apply", "-f", file)
     assert warnings(file, 0) == []
     update(north / "items", "id = 1", qty="100")
     delete(north / "items", "id = 2")
@@ -44,13 +44,13 @@ def test_edits_of_others_are_named_and_repaired_and_the_warning_is_gone(
     update(north / "other", "id = 1", note="'z'")
     (text, _) = warnings(file, 1)
     assert "Others changed rows of article 'items' since the last batch (versions 2, 3, 4 of" in text
-    state = run("status", hq)
+    state = run("status", "-f", hq)
     assert not state["publications"][0]["subscriptions"][0]["is_known_to_be_equal"]
     assert text in [each["text"] for each in state["warnings"]]
     # What is not distributed yet, and rows that change beside the comparison, are no difference.
     add(items, {7: ("g", 7)})
     delete(items, "id = 6")
-    found, of_other = run("validate", file, code=1)
+    found, of_other = run("validate", "-f", file, code=1)
     assert dict(zip(found["keys"], found["kinds"], strict=True)) == {
         "id = 1": "different",
         "id = 2": "missing",
@@ -58,10 +58,10 @@ def test_edits_of_others_are_named_and_repaired_and_the_warning_is_gone(
         "id = 9": "extra",
     }
     assert (found["differing"], of_other["keys"], of_other["kinds"]) == (4, ["id = 1"], ["different"])
-    shown = CliRunner().invoke(main, ["validate", str(file)]).output
+    shown = CliRunner().invoke(main, ["validate", "-f", str(file)]).output
     assert "id = 2 (missing)" in " ".join(shown.split())
     before = head_version(north / "items")
-    planned, _ = run("transactional", "repair", hq, "--subscriber", north, "--dry-run")
+    planned, _ = run("repair", north.name, "-f", hq, "--dry-run")
     assert (planned["inserts"], planned["updates"], planned["deletes"], planned["differing"]) == (
         1,
         2,
@@ -72,33 +72,33 @@ def test_edits_of_others_are_named_and_repaired_and_the_warning_is_gone(
     there = DeltaTable(str(north / "items"))
     there.alter.add_constraint({"others": "id <> 2"})
     refused = CliRunner().invoke(
-        main, ["transactional", "repair", str(file), "--article", "items", "--key", "id=2"]
+        main, ["repair", "-f", str(file), "--table", "items", "--key", "id=2", "--yes"]
     )
     assert refused.exit_code == 1
     assert (
         "refuses a row of article 'items' that the publisher has: CHECK constraint others" in refused.output
     )
     there.alter.drop_constraint("others")
-    (one,) = run("transactional", "repair", file, "--article", "items", "--key", "id=2")
+    (one,) = run("repair", "-f", file, "--table", "items", "--key", "id=2", "--yes")
     assert (one["inserts"], one["updates"], one["deletes"], one["differing"]) == (1, 0, 0, 3)
-    (some,) = run("transactional", "repair", hq, "--article", "items", "--where", "qty > 50 or note = 'x'")
+    (some,) = run("repair", "-f", hq, "--table", "items", "--where", "qty > 50 or note = 'x'", "--yes")
     assert (some["keys"], some["differing"]) == (["id = 1", "id = 9"], 1)
     # A repair that dies between its commits is run again.
     monkeypatch.setattr(failpoints, "_passed", {})
     monkeypatch.setenv("MERGEREPL_FAILPOINT", "repair.after_article=raise")
-    assert CliRunner().invoke(main, ["transactional", "repair", str(hq)]).exit_code != 0
+    assert CliRunner().invoke(main, ["repair", "-f", str(hq), "--yes"]).exit_code != 0
     monkeypatch.delenv("MERGEREPL_FAILPOINT")
     mark = read_commit(north / "items", head_version(north / "items")).mark
     assert mark is not None
     assert mark.kind == "repair"
-    done = run("transactional", "repair", hq)
+    done = run("repair", "-f", hq, "--yes")
     assert [(each["updates"], each["differing"]) for each in done] == [(0, 0), (1, 0)]
     assert warnings(file, 0) == []
-    assert [each["differing"] for each in run("validate", file)] == [0, 0]
+    assert [each["differing"] for each in run("validate", "-f", file)] == [0, 0]
     heads = [head_version(north / name) for name in ("items", "other")]
-    run("transactional", "repair", hq)
+    run("repair", "-f", hq, "--yes")
     assert [head_version(north / name) for name in ("items", "other")] == heads
-    run("sync", file)
+    run("sync", "-f", file)
     assert rows(north / "items") == rows(items)
     assert rows(north / "other") == rows(other)
 
@@ -112,9 +112,9 @@ def test_a_replaced_table_is_refused_until_it_is_repaired(
     items = new_table(hq, "items", {1: ("a", 1), 2: ("b", 2)})
     there = north / "items"
     file = publication_file(replica_dir, [{"name": "items", "key": ["id"]}])
-    run("apply", file)
+    run("apply", "-f", file)
     update(items, "id = 1", qty="10")
-    run("sync", file)
+    run("sync", "-f", file)
 
     def restore() -> None:
         spark.sql(f"restore delta.`{there}` to version as of 1")
@@ -131,35 +131,35 @@ def test_a_replaced_table_is_refused_until_it_is_repaired(
 
     for turn, change in enumerate((restore, overwrite, insert_overwrite, replace)):
         spark.sql(f"optimize delta.`{there}`")
-        assert run("sync", file)["sessions"][0]["status"] == "nothing_to_do", change
+        assert run("sync", "-f", file)["sessions"][0]["status"] == "nothing_to_do", change
         change()
         # Also where nothing is new.
-        refused = run("sync", file, code=1)["error"]
+        refused = run("sync", "-f", file, code=1)["error"]
         assert refused["number"] == "21074", change
-        command = re.search(r"`mergerepl (transactional repair [^`]*)`", refused["message"])
+        command = re.search(r"`mergerepl (repair [^`]*)`", refused["message"])
         assert command is not None, refused
         assert "is not as the last batch left it" in warnings(file, 2)[0]
         update(items, "id = 2", qty=str(100 + turn))
-        run("transactional", "logreader", hq)
-        assert run("transactional", "distribute", hq, code=1)["error"]["number"] == "21074"
-        run(*shlex.split(command[1]))
+        run("capture", "-f", hq)
+        assert run("sync", "-f", hq, code=1)["error"]["number"] == "21074"
+        run(*shlex.split(command[1]), "--yes")
         assert warnings(file, 0) == []
-        run("sync", file)
+        run("sync", "-f", file)
         assert rows(there) == rows(items), change
         assert warnings(file, 0) == []
     # The table itself is gone: rows alone do not bring it back.
     shutil.rmtree(there)
-    assert "no Delta table" in run("sync", file, code=1)["error"]["message"]
-    assert run("validate", file, code=1)[0]["error"] is not None
-    assert "reinit" in run("transactional", "repair", hq, code=1)["error"]["message"]
-    run("transactional", "reinit", hq)
+    assert "no Delta table" in run("sync", "-f", file, code=1)["error"]["message"]
+    assert run("validate", "-f", file, code=1)[0]["error"] is not None
+    assert "reinit" in run("repair", "-f", hq, "--yes", code=1)["error"]["message"]
+    run("reinit", "-f", hq, "--all", "--yes")
     assert rows(there) == rows(items)
     # What others wrote before a batch stays in doubt after it.
     update(there, "id = 1", qty="0")
     update(items, "id = 2", qty="7")
-    run("sync", file)
+    run("sync", "-f", file)
     assert "not known to be equal" in warnings(file, 1)[0]
-    run("transactional", "repair", hq)
+    run("repair", "-f", hq, "--yes")
     assert warnings(file, 0) == []
 
 
@@ -190,21 +190,21 @@ def test_what_cannot_be_known_is_named_and_left_alone(
         {"name": "soft", "key": ["id"], "del_cmd": "CALL keep_deleted"},
     ]
     one = publication_file(replica_dir, articles, publication="one").rename(replica_dir / "one.yml")
-    run("apply", one)
+    run("apply", "-f", one)
     two = publication_file(
         replica_dir,
         [{"name": "own", "key": ["id"], "filter": "qty > 0"}],
         subscribers=[{"subscriber": "./north", "sync_type": "none"}],
         publication="two",
     )
-    run("apply", two)
+    run("apply", "-f", two)
     for name in names:
         delete(tables[name], "id = 1")
         update(tables[name], "id = 2", qty="20")
     update(tables["own"], "id = 3", qty="-1")
-    run("sync", one)
-    run("sync", two)
-    found = {each["article"]: each for each in (*run("validate", one), *run("validate", two))}
+    run("sync", "-f", one)
+    run("sync", "-f", two)
+    found = {each["article"]: each for each in (*run("validate", "-f", one), *run("validate", "-f", two))}
     assert {name: each["differing"] for name, each in found.items()} == dict.fromkeys(found, 0)
     assert found["kept"]["not_compared"] == ["extra rows: del_cmd is NONE (now 1)"]
     assert found["audited_items"]["not_compared"] == []
@@ -214,25 +214,28 @@ def test_what_cannot_be_known_is_named_and_left_alone(
     update(north / "own", "id = 4", qty="0", mine="'m'")
     for name in names[:3]:
         update(north / name, "id = 2", qty="0")
-    found = {each["article"]: each for each in (*run("validate", one, code=1), *run("validate", two, code=1))}
+    found = {
+        each["article"]: each
+        for each in (*run("validate", "-f", one, code=1), *run("validate", "-f", two, code=1))
+    }
     assert [found[name]["keys"] for name in names] == [["id = 2"], ["id = 2"], ["id = 2"], ["id = 4"]]
-    run("transactional", "repair", one)
-    run("transactional", "repair", two)
+    run("repair", "-f", one, "--yes")
+    run("repair", "-f", two, "--yes")
     assert rows(north / "kept") == [(1, "a", 1), (2, "a", 20), (3, "a", 3), (4, "a", 4)]
     assert rows(north / "own") == [(2, "a", 20, None), (4, "a", 4, "m")]
     assert warnings(one, 0) == []
     # No batch gets past columns that the publisher dropped: rows that are equal so far are not "equal".
     spark.sql(f"alter table delta.`{tables['own']}` set tblproperties ('delta.columnMapping.mode' = 'name')")
     spark.sql(f"alter table delta.`{tables['own']}` drop column note")
-    assert run("sync", two, code=1)["error"]["number"] == "21076"
-    (refused,) = run("validate", two, code=1)
+    assert run("sync", "-f", two, code=1)["error"]["number"] == "21076"
+    (refused,) = run("validate", "-f", two, code=1)
     assert refused["differing"] == 0
     assert "21076" in refused["error"]
     # The publisher's version is gone.
     add(tables["kept"], {9: ("i", 9)})
     write_deltalake(str(tables["kept"]), arrow({1: ("a", 1)}), mode="overwrite")
     DeltaTable(str(tables["kept"])).vacuum(0, dry_run=False, enforce_retention_duration=False)
-    (gone, *_) = run("validate", one, code=1)
+    (gone, *_) = run("validate", "-f", one, code=1)
     assert "is gone" in gone["error"]
 
 
@@ -245,7 +248,7 @@ def test_marks_that_expire_are_not_needed_to_recover(
     items = new_table(hq, "items", {key: ("a", key) for key in range(1, 5)}, **short)
     new_table(north, "audited", {}, **short)
     file = publication_file(replica_dir, [{"name": "items", "key": ["id"], "upd_cmd": "XCALL audit"}])
-    run("apply", file)
+    run("apply", "-f", file)
     there = DeltaTable(str(north / "items"))
     assert not set(short) & set(there.metadata().configuration)
     there.alter.set_table_properties(short)
@@ -256,12 +259,12 @@ def test_marks_that_expire_are_not_needed_to_recover(
         update(items, "id = 1", qty=str(100 + turn))
         monkeypatch.setattr(failpoints, "_passed", {})
         monkeypatch.setenv("MERGEREPL_FAILPOINT", f"{point}=raise")
-        assert CliRunner().invoke(main, ["sync", str(file)]).exit_code != 0
+        assert CliRunner().invoke(main, ["sync", "-f", str(file)]).exit_code != 0
         monkeypatch.delenv("MERGEREPL_FAILPOINT")
         time.sleep(2)
-        run("sync", file)
+        run("sync", "-f", file)
         assert rows(north / "items") == rows(items), point
         assert [row[2] for row in rows(north / "audited")] == [100 + each for each in range(turn + 1)], point
     # No command failed; the deaths are recorded as stops.
-    assert {each["number"] for each in run("transactional", "errors", hq)} == {None}
-    assert run("status", file, "--check")["warnings"] == []
+    assert {each["number"] for each in run("history", "--failed", "-f", hq)} == {None}
+    assert run("status", "-f", file, "--check")["warnings"] == []

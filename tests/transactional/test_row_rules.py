@@ -32,7 +32,7 @@ def change(hq: Path, name: str, bad: dict[str, str]) -> None:
 
 def stopped(file: Path, hq: Path, number: int, *said: str) -> str:
     """Let a sync stop; check its message and its traces. Return the message."""
-    message = str(run("sync", file, code=1)["error"]["message"])
+    message = str(run("sync", "-f", file, code=1)["error"]["message"])
     for each in said:
         assert each in message
     assert stops(hq, said[0], number) == message
@@ -61,7 +61,7 @@ def test_a_row_that_breaks_a_rule_stops_the_agent_before_its_transaction(
     subscriber = {"subscriber": "./north", "sync_type": "none", "verify": False}
     articles = [{"name": name, "key": ["id"]} for name in ("items", "others")]
     file = publication_file(replica_dir, articles, subscribers=[subscriber])
-    run("apply", file)
+    run("apply", "-f", file)
     change(hq, "items", {"qty": "99"})
     update(hq / "others", "id = 3", qty="33")
     message = stopped(
@@ -77,32 +77,32 @@ def test_a_row_that_breaks_a_rule_stops_the_agent_before_its_transaction(
     # Exactly what lies before it was applied, also to the other article.
     assert rows(north / "items") == [(1, "a", 10), (2, "b", 2), (3, "c", 3), (4, "d", 4)]
     assert rows(north / "others")[2] == (3, "c", 3)
-    met = run("transactional", "errors", hq, "--limit", 1)[0]
+    met = run("history", "--failed", "-f", hq, "--limit", 1)[0]
     assert met["xact_seqno"] in message
     # Other transactions are refused by name.
     for words, why in {
         ("0x00000000000000000001",): "passed already",
         ("0xffffffffffffffffffff",): f"is none that waits; the next one is {met['xact_seqno']}",
         ("seven",): "is no LSN",
-        (met["xact_seqno"], "--subscriber", "./nowhere"): "has no subscription",
+        (met["xact_seqno"], "--at", "nowhere"): "no replica 'nowhere'",
     }.items():
-        refused = CliRunner().invoke(main, ["transactional", "skip", str(hq), *words])
+        refused = CliRunner().invoke(main, ["transactional", "skip", "-f", str(hq), *words])
         assert refused.exit_code == 2
         assert why in refused.stderr
-    last = str(run("transactional", "browse", hq)[-1]["xact_seqno"])
+    last = str(run("transactional", "browse", "-f", hq)[-1]["xact_seqno"])
     with pytest.raises(TransactionalUsageError, match="is not the next one"):
         tr.Distributor(hq).skip(last)
     done = skipped(message)
     assert done["commands"] == {"items": 1}
     works(hq, code=1)
-    found = run("status", hq, "--check", code=1)["warnings"]
+    found = run("status", "-f", hq, "--check", code=1)["warnings"]
     assert ["not known to be equal" in each["text"] for each in found].count(True) == 1
-    run("sync", file)
+    run("sync", "-f", file)
     assert rows(north / "items") == [(1, "a", 10), (2, "b", 2), (3, "c", 30), (4, "d", 4)]
     assert rows(north / "others")[2] == (3, "c", 33)
-    log = [each for each in run("transactional", "errors", hq) if each["skipped"]]
+    log = [each for each in run("history", "--failed", "-f", hq) if each["skipped"]]
     assert [each["xact_seqno"] for each in log] == [met["xact_seqno"]]
-    told = [each["comments"] for each in run("transactional", "history", hq)]
+    told = [each["comments"] for each in run("history", "-f", hq)]
     assert told[1] == f"Transaction {met['xact_seqno']} was skipped by hand (commands: items 1)."
     assert told[2] == message
 
@@ -154,7 +154,7 @@ def test_all_rules_that_delta_enforces(spark: SparkSession, replica_dir: Path, m
     subscriber = {"subscriber": "./north", "sync_type": "none", "verify": False}
     articles = [{"name": name, "key": ["id"], "upd_cmd": method} for name in RULES]
     file = publication_file(replica_dir, articles, subscribers=[subscriber])
-    run("apply", file)
+    run("apply", "-f", file)
     for name, (_, bad, number, said) in RULES.items():
         if name == "kept":
             add(hq / name, {4: ("d", 4)})
@@ -164,7 +164,7 @@ def test_all_rules_that_delta_enforces(spark: SparkSession, replica_dir: Path, m
             change(hq, name, bad)
         message = stopped(file, hq, number, said, "id = 2", f"Article '{name}'")
         skipped(message)
-        run("sync", file)
+        run("sync", "-f", file)
         works(hq, code=1)
         there = {row[0]: row[1:3] for row in rows(north / name)}
         expected = {row[0]: row[1:] for row in rows(hq / name)} | {2: ("b", 2)}
@@ -181,7 +181,7 @@ def test_rules_are_judged_after_each_command_and_over_changed_keys(
     DeltaTable(str(north / "items")).alter.add_constraint({"small": "qty < 50 or note = 'large'"})
     subscriber = {"subscriber": "./north", "sync_type": "none", "verify": False}
     file = publication_file(replica_dir, [{"name": "items", "key": ["id"]}], subscribers=[subscriber])
-    run("apply", file)
+    run("apply", "-f", file)
     # The note and the quantity come by two commands, over a key that changes: no row breaks the rule.
     update(items, "id = 1", note="'large'")
     update(items, "id = 1", qty="60")
@@ -189,7 +189,7 @@ def test_rules_are_judged_after_each_command_and_over_changed_keys(
     update(items, "id = 11", qty="70")
     delete(items, "id = 2")
     add(items, {2: ("large", 80)})
-    run("sync", file)
+    run("sync", "-f", file)
     assert rows(north / "items") == rows(items)
     # The key changes, then its row breaks the rule.
     spark.sql(f"update delta.`{items}` set id = 12 where id = 11")
@@ -197,7 +197,7 @@ def test_rules_are_judged_after_each_command_and_over_changed_keys(
     merge(items, {3: ("c", 31), 9: ("large", 90)})
     message = stopped(file, hq, 547, "'small'", "id = 12", "note = x, qty = 70")
     skipped(message)
-    run("sync", file)
+    run("sync", "-f", file)
     assert [row for row in rows(north / "items") if row[0] != 12] == [
         row for row in rows(items) if row[0] != 12
     ]
@@ -227,25 +227,25 @@ def test_a_skip_that_dies_is_made_up_for(
         [{"name": "items", "key": ["id"]}],
         subscribers=[{"subscriber": "./north"}, {"subscriber": "./south"}],
     )
-    run("apply", file)
+    run("apply", "-f", file)
     for point in ("transactional.before_skip", "transactional.after_skip"):
         delete(north / "items", "id = 1")
         update(items, "id = 1", qty="qty + 1")
         add(items, {len(rows(items)) + 1: ("new", 1)})
-        run("transactional", "logreader", hq)
-        words = named(run("transactional", "distribute", hq, code=1)["error"]["message"], "skip")
+        run("capture", "-f", hq)
+        words = named(run("sync", "-f", hq, code=1)["error"]["message"], "skip")
         refused = CliRunner().invoke(main, words[:-2])
         assert refused.exit_code == 2
-        assert "`--subscriber`" in refused.stderr
+        assert "`--at`" in refused.stderr
         monkeypatch.setattr(failpoints, "_passed", {})
         monkeypatch.setenv("MERGEREPL_FAILPOINT", f"{point}=raise")
         assert CliRunner().invoke(main, words).exit_code != 0, shlex.join(words)
         assert failpoints._passed.get(point)
         monkeypatch.delenv("MERGEREPL_FAILPOINT")
         run(*words)
-        log = [each for each in run("transactional", "errors", hq) if each["skipped"]]
-        assert [each["xact_seqno"] for each in log].count(words[3]) == 1
-        run("sync", file)
+        log = [each for each in run("history", "--failed", "-f", hq) if each["skipped"]]
+        assert [each["xact_seqno"] for each in log].count(words[2]) == 1
+        run("sync", "-f", file)
         assert rows(north / "items") == [row for row in rows(items) if row[0] != 1]
         assert rows(replica_dir / "south" / "items") == rows(items)
         spark.sql(f"insert into delta.`{north / 'items'}` select * from delta.`{items}` where id = 1")

@@ -35,7 +35,7 @@ def test_a_stop_leaves_a_trace_and_names_commands_that_work(spark: SparkSession,
     new_table(north, "items", {1: ("a", 1), 2: ("b", 2)})
     subscriber = {"subscriber": f"./{north.name}", "sync_type": "none", "verify": False}
     file = publication_file(replica_dir, [{"name": "items", "key": ["id"]}], subscribers=[subscriber])
-    run("apply", file)
+    run("apply", "-f", file)
 
     def is_lost() -> None:
         shutil.rmtree(north / "items")
@@ -56,23 +56,23 @@ def test_a_stop_leaves_a_trace_and_names_commands_that_work(spark: SparkSession,
         breaks()
         update(items, "id = 1", qty="qty + 1")
         for _ in range(2):
-            run("sync", file, code=1)
-        before = len(run("transactional", "errors", hq))
+            run("sync", "-f", file, code=1)
+        before = len(run("history", "--failed", "-f", hq))
         message = stops(hq, word, number, shown="It is inactive" if "inactive" in word else "")
-        run("sync", file, code=1)
-        assert len(run("transactional", "errors", hq)) == before, "met again, it is recorded once"
+        run("sync", "-f", file, code=1)
+        assert len(run("history", "--failed", "-f", hq)) == before, "met again, it is recorded once"
         assert CliRunner().invoke(main, named(message, command)).exit_code == 0, message
         works(hq)
         assert rows(north / "items") == rows(items)
     # A folder that is not there is a warning, as long as it is so.
     shutil.move(north, replica_dir / "away")
     update(items, "id = 2", qty="5")
-    run("sync", file, code=3)
-    found = run("status", hq, "--check", code=1)["warnings"]
+    run("sync", "-f", file, code=3)
+    found = run("status", "-f", hq, "--check", code=1)["warnings"]
     assert [each["text"] for each in found] == ["It is not there: is it mounted?"]
-    assert "is it mounted?" in run("transactional", "errors", hq)[0]["text"]
+    assert "is it mounted?" in run("history", "--failed", "-f", hq)[0]["text"]
     shutil.move(replica_dir / "away", north)
-    run("sync", file)
+    run("sync", "-f", file)
     works(hq)
     assert rows(north / "items") == rows(items)
 
@@ -84,7 +84,7 @@ def test_other_stops_leave_a_trace(
     hq = replica_dir / "hq"
     items = new_table(hq, "items", {1: ("a", 1), 2: ("b", 2)})
     file = publication_file(replica_dir, [{"name": "items", "key": ["id"], "upd_cmd": "CALL mine"}])
-    run("apply", file)
+    run("apply", "-f", file)
     _registered.pop("mine", None)
 
     @tr.procedure("mine", operation="update", call="CALL")
@@ -92,21 +92,21 @@ def test_other_stops_leave_a_trace(
         raise ZeroDivisionError("no rate")
 
     update(items, "id = 1", qty="7")
-    run("transactional", "logreader", hq)
+    run("capture", "-f", hq)
     with pytest.raises(ZeroDivisionError):
         tr.Distributor(hq).deliver()
     stops(hq, "ZeroDivisionError: no rate", None)
     _registered.pop("mine")
-    run("sync", file, code=2)
+    run("sync", "-f", file, code=2)
     stops(hq, "calls the procedure 'mine'", None)
     tr.procedure("mine", operation="update", call="CALL")(lambda call: call.default())
-    run("sync", file)
+    run("sync", "-f", file)
     works(hq)
     # A changed column, at a table of the user's own that has one more.
     spark.sql(f"alter table delta.`{items}` set tblproperties ('delta.columnMapping.mode' = 'name')")
     spark.sql(f"alter table delta.`{items}` rename column note to remark")
     spark.sql(f"update delta.`{items}` set qty = 90 where id = 2")
-    run("sync", file, code=1)
+    run("sync", "-f", file, code=1)
     message = stops(hq, "RENAME COLUMN note TO remark", 21076)
     assert CliRunner().invoke(main, named(message, "reinit")).exit_code == 0
     works(hq)
@@ -117,15 +117,15 @@ def test_other_stops_leave_a_trace(
 
     with monkeypatch.context() as patch:
         patch.setattr("mergerepl.logreader.scan.look_at", fails)
-        run("sync", file, code=1)
+        run("sync", "-f", file, code=1)
         stops(hq, "Input/output error", None)
-    run("sync", file)
+    run("sync", "-f", file)
     works(hq)
     spark.sql(f"alter table delta.`{items}` rename column id to key")
-    run("sync", file, code=1)
+    run("sync", "-f", file, code=1)
     assert "was dropped or renamed" in stops(hq, "Column 'id'", 21076)
-    said = run("sync", file, code=1)["error"]["message"]
-    assert "take the article and the subscriptions out of the file and run `mergerepl apply FILE`" in said
+    said = run("sync", "-f", file, code=1)["error"]["message"]
+    assert "take the article and the subscriptions out of the file and run `mergerepl apply`" in said
 
 
 @pytest.mark.slow
@@ -140,15 +140,15 @@ def test_two_syncs_at_once_end_with_one_that_works(
     hq, north = replica_dir / "hq", replica_dir / "north"
     items = new_table(hq, "items", {1: ("a", 1)})
     file = publication_file(replica_dir, [{"name": "items", "key": ["id"]}])
-    run("apply", file)
+    run("apply", "-f", file)
     delete(items)
     for root, held in ((hq, LogReader(hq).held("one sync")), (north, lease(north, purpose="one sync"))):
         with held:
-            met = CliRunner().invoke(main, ["sync", str(file)])
+            met = CliRunner().invoke(main, ["sync", "-f", str(file)])
         assert met.exit_code == 3
         assert f"wait for a minute: Replica '{root}' is in use: one sync by process" in met.stderr.replace(
             "18752: ", ""
         )
-    assert "stopped" not in str(run("status", hq, "--check")["warnings"])
-    run("sync", file)
+    assert "stopped" not in str(run("status", "-f", hq, "--check")["warnings"])
+    run("sync", "-f", file)
     assert rows(north / "items") == []

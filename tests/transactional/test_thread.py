@@ -12,6 +12,7 @@ from mergerepl.agents.jobs import DatabaseJobs
 from mergerepl.cdc.tables import tables_at
 from mergerepl.cli.main import main
 from mergerepl.model.cdc import JobEvent
+from mergerepl.transactional import Distributor
 from tests.cdc.databases import add, delete, merge, update
 from tests.commands_of_docs import run_command
 from tests.transactional.publications import new_table, publication_file, rows, run
@@ -25,33 +26,33 @@ def test_from_a_file_to_rows_at_the_subscriber(spark: SparkSession, replica_dir:
     hq, north = replica_dir / "hq", replica_dir / "north"
     orders = new_table(hq, "orders", {1: ("a", 1), 2: ("b", 2), 3: ("c", 3)})
     file = publication_file(replica_dir, [{"name": "orders", "key": ["id"]}])
-    planned = run("apply", file, "--dry-run")
+    planned = run("apply", "-f", file, "--dry-run")
     assert [step["action"] for step in planned["steps"]] == ["publish", "initialise"]
     assert not north.exists()
-    run("apply", file)
-    assert run("apply", file)["steps"] == []
+    run("apply", "-f", file)
+    assert run("apply", "-f", file)["steps"] == []
     assert rows(north / "orders") == rows(orders)
     add(orders, {4: ("d", 4)})
     update(orders, "id = 2", qty="20")
     delete(orders, "id = 1")
     merge(orders, {2: ("B", 20), 3: (None, 3), 5: ("e", 5)})
     spark.sql(f"update delta.`{orders}` set id = 50 where id = 5")
-    waiting = run("transactional", "pending", hq)
+    waiting = run("pending", "-f", hq)
     assert [(each["commands"], each["unread_commits"]) for each in waiting] == [(0, 5)]
     # No capture instance is there: an agent reads the log for the publication all the same.
-    job, _ = run("agent", "status", hq)["roots"][0]["jobs"]
+    job, _ = run("agent", "status", "-f", hq)["roots"][0]["jobs"]
     assert (job["job_type"], job["requested"], job["pollinginterval"]) == ("logreader", "started", 5)
     events: list[JobEvent] = []
     jobs = DatabaseJobs(tables_at(hq), events.append, lambda: False)
     jobs.look()
     jobs.look()
     assert [(each.job, each.text) for each in events] == [("logreader", "transactions 5, change rows 7.")]
-    done = run("sync", file)
+    done = run("sync", "-f", file)
     assert rows(north / "orders") == rows(orders)
     (session,) = done["sessions"]
     assert session["status"] == "succeeded"
     assert session["download"] == {"inserts": 2, "updates": 1, "deletes": 2, "conflicts": 0}
-    texts = [each["command"] for each in run("transactional", "browse", hq)]
+    texts = [each["command"] for each in run("transactional", "browse", "-f", hq)]
     assert texts == [
         "{CALL [sp_MSins_dboorders] (4,'d',4)}",
         "{CALL [sp_MSupd_dboorders] (,,20,2,0x04)}",
@@ -61,9 +62,9 @@ def test_from_a_file_to_rows_at_the_subscriber(spark: SparkSession, replica_dir:
         "{CALL [sp_MSins_dboorders] (5,'e',5)}",
         "{CALL [sp_MSupd_dboorders] (50,,,5,0x01)}",
     ]
-    assert run("sync", file)["sessions"][0]["status"] == "nothing_to_do"
-    assert [each["differing"] for each in run("validate", file)] == [0]
-    state = run("status", hq)
+    assert run("sync", "-f", file)["sessions"][0]["status"] == "nothing_to_do"
+    assert [each["differing"] for each in run("validate", "-f", file)] == [0]
+    state = run("status", "-f", hq)
     assert state["problems"] == []
     assert [each["commands_waiting"] for each in state["publications"][0]["subscriptions"]] == [0]
 
@@ -73,35 +74,35 @@ def test_a_subscriber_that_somebody_tampered_with(spark: SparkSession, replica_d
     hq, north = replica_dir / "hq", replica_dir / "north"
     orders = new_table(hq, "orders", {2: ("b", 2), 4: ("d", 4), 50: ("e", 5)})
     file = publication_file(replica_dir, [{"name": "orders", "key": ["id"]}])
-    run("apply", file)
+    run("apply", "-f", file)
     # Somebody tampers with the subscriber: the agent stops before the transaction.
     delete(north / "orders", "id = 2")
     add(orders, {6: ("f", 6)})
     update(orders, "id = 2", qty="21")
     update(orders, "id = 4", qty="41")
-    stopped = run("sync", file, code=1)
+    stopped = run("sync", "-f", file, code=1)
     assert stopped["error"]["number"] == "20598"
     assert "{CALL [sp_MSupd_dboorders] (,,21,2,0x04)}" in stopped["error"]["message"]
     assert [row[0] for row in rows(north / "orders")] == [4, 6, 50]
     assert rows(north / "orders")[0] == (4, "d", 4)
-    assert [each["number"] for each in run("transactional", "errors", hq)] == [20598]
-    skipped = run("transactional", "distribute", hq, "--skip-errors", "20598")
-    assert [(each["commands"], each["skipped"], each["updates"]) for each in skipped] == [(2, 1, 1)]
+    assert [each["number"] for each in run("history", "--failed", "-f", hq)] == [20598]
+    skipped = Distributor(hq).deliver(skip_errors=[20598])
+    assert [(each.commands, each.skipped, each.updates) for each in skipped] == [(2, 1, 1)]
     assert rows(north / "orders")[0] == (4, "d", 41)
-    assert run("validate", file, code=1)[0]["keys"] == ["id = 2"]
-    run("transactional", "reinit", hq)
+    assert run("validate", "-f", file, code=1)[0]["keys"] == ["id = 2"]
+    run("reinit", "-f", hq, "--all", "--yes")
     assert rows(north / "orders") == rows(orders)
     add(orders, {7: ("g", 7)})
-    run("sync", hq)
+    run("sync", "-f", hq)
     assert rows(north / "orders") == rows(orders)
-    assert len(run("transactional", "history", hq)) == 3
+    assert len(run("history", "-f", hq)) == 3
     # All but the newest one: times are counted from there.
-    assert run("transactional", "cleanup", hq)["commands"] == 3
-    shown = run("transactional", "read", north, "orders")
+    assert run("cleanup", "-f", hq)["transactional"]["commands"] == 3
+    shown = run("transactional", "read", "orders", "-f", north)
     assert len(shown) == len(rows(orders))
-    script = run("transactional", "script", hq)["script"]
+    script = run("transactional", "script", "-f", hq)["script"]
     assert all(f"-- sp_MS{each}_dboorders" in script for each in ("ins", "upd", "del"))
-    assert CliRunner().invoke(main, ["transactional", "script", str(hq)]).output == f"{script}\n"
+    assert CliRunner().invoke(main, ["transactional", "script", "-f", str(hq)]).output == f"{script}\n"
 
 
 @pytest.mark.slow

@@ -67,7 +67,7 @@ def test_a_level_that_would_mean_another_is_refused() -> None:
 
 
 def test_a_command_refuses_a_validated_dry_run(hq: Path) -> None:
-    command = ["mergerepl", "sync", "hq", "--dry-run", "--validate", "rowcount"]
+    command = ["mergerepl", "sync", "-f", "hq", "--dry-run", "--validate", "rowcount"]
     script = "from mergerepl.cli.main import main; main()"
     done = subprocess.run(
         [sys.executable, "-c", script, *command[1:]], capture_output=True, text=True, check=False

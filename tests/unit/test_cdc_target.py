@@ -1,4 +1,4 @@
-"""The position that a consumer of `cdc apply` keeps in its target's folder."""
+"""The position that a consumer of `cdc load` keeps in its target's folder."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -15,7 +15,7 @@ from mergerepl.systables.cdc import CONSUMERS_FOLDER
 
 def test_a_position_is_read_as_it_was_saved_and_a_damaged_one_names_the_way_on(tmp_path: Path) -> None:
     write_deltalake(tmp_path / "lake", pa.table({"id": [1]}))
-    command = "mergerepl cdc apply shop orders lake --consumer lake"
+    command = "mergerepl cdc load orders -f shop --into lake --consumer lake"
     target = Target(tmp_path / "lake", "db", "lake", command, source=1)
     assert target.position() is None
     left = left_at(target.path, 0)
@@ -35,6 +35,6 @@ def test_a_position_is_read_as_it_was_saved_and_a_damaged_one_names_the_way_on(t
         text.replace("0x", "y"),
     ):
         file.write_text(damaged)
-        with pytest.raises(CdcError, match=r"is damaged.*`mergerepl cdc apply .* --restart`") as error:
+        with pytest.raises(CdcError, match=r"is damaged.*`mergerepl cdc load .* --restart`") as error:
             target.position()
         assert error.value.number == 22859

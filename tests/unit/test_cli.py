@@ -3,6 +3,7 @@
 import json
 import os
 import re
+import shlex
 import subprocess
 import sys
 import types
@@ -17,6 +18,8 @@ import mergerepl
 from mergerepl import errors
 from mergerepl.cli.main import COMMANDS, main
 from mergerepl.model import results
+from mergerepl.project import Project
+from mergerepl.replicas import Replica
 
 COUNTS = results.PhaseCounts(inserts=2, updates=1, deletes=0, conflicts=1)
 IDLE = results.SessionResult("sales", "north", "nothing_to_do", duration_s=0.4)
@@ -78,6 +81,13 @@ def api(monkeypatch):
     fake = Api()
     monkeypatch.setitem(sys.modules, "mergerepl.api", fake)
     monkeypatch.setattr(mergerepl, "api", fake, raising=False)
+    for kind, names in ((Project, ("sync", "apply")), (Replica, ("row", "tune"))):
+        for name in names:
+
+            def call(place, *args, name=name, **options):
+                return getattr(fake, name)(*args, **options)
+
+            monkeypatch.setattr(kind, name, call)
     return fake
 
 
@@ -108,15 +118,15 @@ def test_every_command_has_help_with_an_example_of_itself(words, command):
 @pytest.mark.parametrize(("words", "command"), ALL_COMMANDS)
 def test_the_example_parses(words, command, hq):
     for line in command.help.split("Example:\n")[1].strip().splitlines():
-        arguments = line.split()[1 + len(words) :]
+        arguments = shlex.split(line)[1 + len(words) :]
         if not isinstance(command, click.Group):
             command.make_context(" ".join(words), arguments, help_option_names=["-h", "--help"])
 
 
 def test_help_lists_every_command_by_task():
     shown = run("--help").output
-    assert [task for task in COMMANDS if f"{task}:" in shown] == list(COMMANDS)
-    assert all(f"\n  {name} " in shown for names in COMMANDS.values() for name in names)
+    assert [task for task in COMMANDS if task and f"{task}:" in shown] == list(filter(None, COMMANDS))
+    assert all((f"\n  {name} " in shown) is bool(task) for task, names in COMMANDS.items() for name in names)
 
 
 @pytest.mark.parametrize(
@@ -125,14 +135,18 @@ def test_help_lists_every_command_by_task():
         ("frobnicate",),
         ("sync",),
         ("sync", "--frobnicate"),
-        ("sync", "hq", "--direction", "sideways"),
-        ("sync", "hq", "--interval", "soon"),
-        ("sync", "hq", "--interval", "0s"),
-        ("row", "hq", "--article", "orders"),
-        ("row", "hq", "--article", "orders", "--key", "7"),
-        ("row", "hq", "--article", "orders", "--key", "a=1", "--key", "a=2"),
-        ("history", "hq", "--limit", "0"),
-        ("conflicts", "show", "hq"),
+        ("sync", "-f", "hq", "--direction", "sideways"),
+        ("sync", "-f", "hq", "--interval", "soon"),
+        ("sync", "-f", "hq", "--interval", "0s"),
+        ("row", "-f", "hq"),
+        ("row", "orders", "-f", "hq"),
+        ("row", "orders", "-f", "hq", "--key", "7"),
+        ("row", "orders", "-f", "hq", "--key", "a=1", "--key", "a=2"),
+        ("history", "-f", "hq", "--limit", "0"),
+        ("history", "-f", "hq", "-f", "north"),
+        ("conflicts", "show", "-f", "hq"),
+        ("conflicts", "list", "-f", "hq", "--count-by", "week"),
+        ("conflicts", "list", "-f", "hq", "--from", "5"),
     ],
     ids=" ".join,
 )
@@ -150,10 +164,8 @@ def test_wrong_usage_is_exit_2_and_calls_nothing(api, hq, arguments):
         (("snyc", "hq"), "No such command 'snyc'. Did you mean 'sync'?"),
         (("frobnicate", "hq"), "No such command 'frobnicate'."),
         (("conflicts", "lsit", "hq"), "No such command 'lsit'. Did you mean 'list'?"),
-        (("--json", "status", "hq"), "put it after the command, as in `main status … --json`."),
-        (("--limit", "5", "history", "hq"), "as in `main history … --limit`."),
-        (("--json",), "as in `main COMMAND … --json`."),
-        (("conflicts", "--json", "list", "hq"), "as in `main conflicts list … --json`."),
+        (("--limit", "5", "history"), "as in `mergerepl history … --limit`."),
+        (("conflicts", "--limit", "5", "list"), "as in `mergerepl conflicts list … --limit`."),
         (("--frobnicate", "status", "hq"), "No such option '--frobnicate'."),
     ],
     ids=" ".join,
@@ -163,6 +175,20 @@ def test_a_mistake_before_the_command_is_one_message_with_the_remedy(api, hq, ar
     message = json.loads(shown.stdout)["error"]["message"] if "--json" in arguments else shown.stderr.rstrip()
     assert (shown.exit_code, shown.output.count("rror: "), api.calls) == (2, "--json" not in arguments, [])
     assert message.endswith(says)
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ("-f", "hq", "--json", "conflicts", "list"),
+        ("conflicts", "-f", "hq", "--json", "list"),
+        ("conflicts", "list", "-f", "hq", "--json"),
+    ],
+    ids=" ".join,
+)
+def test_general_options_work_before_and_after_the_command(api, hq, arguments):
+    api.answers["conflict_records"] = ()
+    assert json.loads(run(*arguments).stdout) == {"replica": str(hq), "total": 0, "conflicts": []}
 
 
 def test_no_arguments_shows_the_help():
@@ -181,9 +207,9 @@ def test_no_arguments_shows_the_help():
 )
 @pytest.mark.parametrize("command", ["sync", "status", "pending", "history", "capture", "tune", "validate"])
 def test_a_target_that_is_not_there_is_exit_2(api, hq, command, target, expected):
-    if command in ("sync", "validate") and target == "gone.yml":
+    if command == "validate" and target == "gone.yml":
         api.answers[command] = errors.ConfigurationError("gone.yml does not exist")
-    shown = run(command, target)
+    shown = run(command, "-f", target)
     assert shown.exit_code == 2
     assert expected in shown.stderr
     assert "secret" not in shown.output
@@ -191,24 +217,21 @@ def test_a_target_that_is_not_there_is_exit_2(api, hq, command, target, expected
 
 def test_apply_loads_the_file_and_lists_the_steps(api, hq):
     steps = (results.PlanStep("publish", "orders", "turn Change Data Feed on"),)
-    project = types.SimpleNamespace(
-        apply=lambda *, dry_run, progress: results.ApplyResult("sales", steps, dry_run)
-    )
-    api.answers["load"] = project
-    shown = run("apply", "sales.yml", "--dry-run")
+    api.answers["apply"] = results.ApplyResult("sales", steps, True)
+    shown = run("apply", "-f", "sales.yml", "--dry-run")
     assert shown.exit_code == 0
     assert "turn Change Data Feed on" in shown.stdout
     assert "nothing was changed" in shown.stdout
-    assert json.loads(run("apply", "sales.yml", "--json").stdout)["steps"][0]["action"] == "publish"
+    assert json.loads(run("apply", "-f", "sales.yml", "--json").stdout)["steps"][0]["action"] == "publish"
 
 
 def test_sync_passes_its_options_on(api, hq):
     api.answers["sync"] = results.SyncResult("sales", (IDLE,))
     shown = run(
         "sync",
-        "hq",
-        "--subscriber",
         "north",
+        "-f",
+        "sales.yml",
         "--direction",
         "upload",
         "--validate",
@@ -219,33 +242,35 @@ def test_sync_passes_its_options_on(api, hq):
     assert shown.exit_code == 0
     assert shown.stdout == "north: nothing to do (0.4 s).\n"
     options = {
-        "subscriber": str(hq.parent / "north"),
         "direction": "upload",
         "validate": "checksum",
         "dry_run": False,
-        "give_up": None,
         "engine": "auto",
-        "long_running": False,
+        "streams": None,
+        "skip_errors": (),
+        "procedures": (),
     }
-    assert api.calls == [("sync", (str(hq),), options)]
+    assert api.calls == [("sync", ("north",), options)]
 
 
-def test_a_session_that_is_given_up_says_where_its_rows_are_and_what_to_do(api, hq):
+def test_a_session_that_ends_says_where_its_rows_are_and_what_to_do(hq, monkeypatch):
     given_up = results.GivenUp(
         "4f0c-1", "/hq/_mergerepl/unsent/4f0c-1", "No column v.", "Run `mergerepl sync`."
     )
     session = results.SessionResult("sales", "/north", "given_up", given_up=given_up)
-    api.answers["sync"] = results.SyncResult("sales", (session,))
-    shown = run("sync", "hq", "--give-up", "4f0c")
-    assert shown.exit_code == 0
-    assert api.calls[0][2]["give_up"] == "4f0c"
+    asked = []
+    monkeypatch.setattr(Project, "abort", lambda _, session_id: asked.append(session_id) or session)
+    unconfirmed = run("abort", "4f0c", "-f", "hq")
+    assert (unconfirmed.exit_code, asked) == (2, [])
+    assert "Say --yes" in unconfirmed.stderr
+    shown = run("abort", "4f0c", "-f", "hq", "--yes")
+    assert (shown.exit_code, asked) == (0, ["4f0c"])
     assert shown.stdout.splitlines() == [
         "Session 4f0c-1 is given up.",
         "It could not be finished: No column v.",
         "What it had staged is kept in '/hq/_mergerepl/unsent/4f0c-1'.",
         "Run `mergerepl sync`.",
     ]
-    assert run("sync", "hq", "--give-up", "4f0c", "--interval", "5m").exit_code == 2
 
 
 def test_an_article_that_is_left_out_is_named_and_the_exit_code_is_1(api, hq):
@@ -256,26 +281,26 @@ def test_an_article_that_is_left_out_is_named_and_the_exit_code_is_1(api, hq):
         "sales", "/north", "succeeded", refused=("x", "y"), error=error.details(), duration_s=1.0
     )
     api.answers["sync"] = results.SyncResult("sales", (session,))
-    shown = run("sync", "hq")
+    shown = run("sync", "-f", "hq")
     assert shown.exit_code == 1
     assert "/north: synchronized, uploaded 0, downloaded 0, but for x, y (1.0 s)." in shown.stdout
     assert "X is bad.\nY is gone." in shown.stderr
-    session = json.loads(run("sync", "hq", "--json").stdout)["sessions"][0]
+    session = json.loads(run("sync", "-f", "hq", "--json").stdout)["sessions"][0]
     assert session["refused"] == ["x", "y"]
     assert [each["message"] for each in session["error"]["articles"]] == ["X is bad.", "Y is gone."]
 
 
 def test_sync_takes_files_and_replicas(api, hq):
     api.answers["sync"] = results.SyncResult("sales", (IDLE,))
-    run("sync", "sales.yml")
-    run("sync", "sales.yml", "north")
-    assert [call[1] for call in api.calls] == [("sales.yml",), (["sales.yml", str(hq.parent / "north")],)]
+    run("sync", "-f", "sales.yml")
+    run("sync", "-f", "sales.yml", "-f", "north")
+    assert [call[1] for call in api.calls] == [(), ()]
 
 
 def test_a_replica_may_be_named_like_a_file(api, hq):
     (hq.parent / "old.yml").mkdir()
     api.answers["pending"] = ()
-    run("pending", "old.yml")
+    run("pending", "-f", "old.yml")
     assert api.calls == [("pending", (str(hq.parent / "old.yml"),), {})]
 
 
@@ -302,14 +327,14 @@ FAILED = replace(IDLE, status="failed")
 )
 def test_exit_code_of_a_sync(api, hq, sessions, code):
     api.answers["sync"] = results.SyncResult("sales", sessions)
-    assert run("sync", "hq").exit_code == code
-    assert run("sync", "hq", "--json").exit_code == code
+    assert run("sync", "-f", "hq").exit_code == code
+    assert run("sync", "-f", "hq", "--json").exit_code == code
 
 
 def test_each_error_of_several_sessions_is_said_once_on_standard_error(api, hq):
     held, broken = replace(FAILED, error=TRANSIENT_FACTS), replace(FAILED, error=PERMANENT_FACTS)
     api.answers["sync"] = results.SyncResult("sales", (held, IDLE, broken, held, FAILED))
-    shown = run("sync", "hq", "--quiet")
+    shown = run("sync", "-f", "hq", "--quiet")
     assert shown.stderr.splitlines() == [
         "Error: held",
         "Error: broken",
@@ -317,7 +342,7 @@ def test_each_error_of_several_sessions_is_said_once_on_standard_error(api, hq):
     ]
     assert "held" not in shown.stdout
     assert shown.stdout.count("failed after") == 4
-    in_json = run("sync", "hq", "--json")
+    in_json = run("sync", "-f", "hq", "--json")
     assert (in_json.stderr, len(json.loads(in_json.stdout)["sessions"])) == ("", 5)
 
 
@@ -334,13 +359,13 @@ def test_each_error_of_several_sessions_is_said_once_on_standard_error(api, hq):
 def test_an_error_is_one_message_and_an_exit_code(api, hq, error, code, monkeypatch):
     monkeypatch.delenv("MERGEREPL_DEBUG", raising=False)
     api.answers["sync"] = error
-    shown = run("sync", "hq", "--quiet")
+    shown = run("sync", "-f", "hq", "--quiet")
     assert shown.exit_code == code
     assert (shown.stdout, shown.stderr.count("\n")) == ("", 1)
     assert shown.stderr.startswith("Error: ")
     assert "Traceback" not in shown.output
     assert "secret" not in shown.output
-    in_json = run("sync", "hq", "--json")
+    in_json = run("sync", "-f", "hq", "--json")
     assert in_json.exit_code == code
     assert in_json.stderr == ""
     assert json.loads(in_json.stdout)["error"]["transient"] is (code == 3)
@@ -348,7 +373,7 @@ def test_an_error_is_one_message_and_an_exit_code(api, hq, error, code, monkeypa
 
 def test_an_error_shows_no_control_characters(api, hq):
     api.answers["sync"] = errors.ApplyError("row \x1b[31mred\nsecond line")
-    assert run("sync", "hq", "--quiet").stderr == "Error: row \\x1b[31mred\nsecond line\n"
+    assert run("sync", "-f", "hq", "--quiet").stderr == "Error: row \\x1b[31mred\nsecond line\n"
 
 
 @pytest.mark.parametrize("way", ["option", "environment"])
@@ -359,7 +384,7 @@ def test_the_traceback_is_shown_on_request(api, hq, way):
     fake += "api.status = lambda r: 1 / 0; sys.modules['mergerepl.api'] = mergerepl.api = api;"
     fake += "from mergerepl.cli.main import main; main()"
     shown = subprocess.run(
-        [sys.executable, "-c", fake, "status", "hq", *arguments],
+        [sys.executable, "-c", fake, "status", "-f", "hq", *arguments],
         env={**os.environ, **environment},
         capture_output=True,
         text=True,
@@ -379,11 +404,11 @@ def test_a_wrong_setting_is_exit_2(monkeypatch):
 
 def test_progress_goes_to_standard_error_and_can_be_turned_off(api, hq):
     api.answers["capture"] = results.CaptureResult("hq", (results.ArticleCapture("orders", 1, 2, 3, 4, 6),))
-    shown = run("capture", "hq")
+    shown = run("capture", "-f", "hq")
     assert "capture orders" in shown.stderr
     assert "5 to 6" in shown.stdout
-    assert run("capture", "hq", "--quiet").stderr == ""
-    assert json.loads(run("capture", "hq", "--json").output)["articles"][0]["deletes"] == 3
+    assert run("capture", "-f", "hq", "--quiet").stderr == ""
+    assert json.loads(run("capture", "-f", "hq", "--json").output)["articles"][0]["deletes"] == 3
 
 
 def test_tune_says_what_was_written_and_why(api, hq):
@@ -392,22 +417,22 @@ def test_tune_says_what_was_written_and_why(api, hq):
         "sales", "orders", "t", "tuned", (why,), {"delta.x": "3"}, 1, 300 * 1024**2, 3, 2**20, 7
     )
     api.answers["tune"] = results.TuneResult("hq", (tuned,), False, 1.0)
-    shown = run("tune", "hq", "orders", "--file-size", "64mb")
-    assert ("tune", (str(hq),)) == api.calls[0][:2]
+    shown = run("tune", "orders", "-f", "hq", "--file-size", "64mb")
+    assert api.calls[0][:2] == ("tune", ("orders",))
     terms = api.calls[0][2]
-    assert (terms["articles"], terms["file_bytes"], terms["dry_run"]) == (("orders",), 64 * 1024**2, False)
+    assert (terms["file_bytes"], terms["dry_run"]) == (64 * 1024**2, False)
     assert re.search(r"orders +tuned +1 +300\.0 +3 +1\.0", shown.stdout)
     assert why not in shown.stdout, "it is so no more"
     assert "orders: delta.x = 3.\n" in shown.stdout
-    assert json.loads(run("tune", "hq", "--json").stdout)["articles"][0]["version"] == 7
-    assert "Nothing was changed" in run("tune", "hq", "--dry-run").stdout
+    assert json.loads(run("tune", "-f", "hq", "--json").stdout)["articles"][0]["version"] == 7
+    assert "Nothing was changed" in run("tune", "-f", "hq", "--dry-run").stdout
     api.answers["tune"] = results.TuneResult("hq", (replace(tuned, status="unchanged"),), False, 1.0)
-    assert f"orders: {why}.\norders: Delta found nothing to write again.\n" in run("tune", "hq").stdout
+    assert f"orders: {why}.\norders: Delta found nothing to write again.\n" in run("tune", "-f", "hq").stdout
 
 
 def test_a_file_stands_for_its_publisher(api, hq):
     api.answers["pending"] = ()
-    shown = run("pending", "sales.yml")
+    shown = run("pending", "-f", "sales.yml")
     assert shown.exit_code == 0
     assert "nothing is pending" in shown.stdout
     assert api.calls == [("pending", (str(hq),), {})]
@@ -416,7 +441,7 @@ def test_a_file_stands_for_its_publisher(api, hq):
 def test_history_passes_limit_and_subscriber(api, hq):
     api.answers["history"] = ()
     assert (
-        json.loads(run("history", "hq", "--limit", 3, "--subscriber", "north", "--json").stdout)["sessions"]
+        json.loads(run("history", "north", "-f", "sales.yml", "--limit", 3, "--json").stdout)["sessions"]
         == []
     )
     assert api.calls == [("history", (str(hq),), {"limit": 3, "subscriber": str(hq.parent / "north")})]
@@ -424,39 +449,39 @@ def test_history_passes_limit_and_subscriber(api, hq):
 
 def test_conflicts_show_of_an_article_without_one_is_an_answer(api, hq):
     api.answers["conflict_records"] = ()
-    assert run("conflicts", "show", "hq", "--article", "orders").exit_code == 0
+    assert run("conflicts", "show", "-f", "hq", "--table", "orders").exit_code == 0
 
 
 def test_conflicts_show_says_where_an_id_belongs_that_the_options_leave_out(api, hq):
     api.answers["conflict_records"] = [(), (CONFLICT,)]
-    shown = run("conflicts", "show", "hq", "c1", "--article", "lines")
+    shown = run("conflicts", "show", "c1", "-f", "hq", "--table", "lines")
     assert shown.exit_code == 2
-    assert "'c1' at hq is of article 'orders' of publication 'sales'" in shown.stderr
+    assert f"'c1' at {hq} is of article 'orders' of publication 'sales'" in shown.stderr
     assert "leave them out" in shown.stderr
     assert [call[2]["chosen"].article for call in api.calls] == ["lines", None]
 
 
 def test_conflicts_show_asks_once_for_the_rows_of_all(api, hq):
     api.answers["conflict_records"] = (CONFLICT, replace(CONFLICT, conflict_id="c2"))
-    assert "Conflict c2" in run("conflicts", "show", "hq", "--article", "orders").stdout
+    assert "Conflict c2" in run("conflicts", "show", "-f", "hq", "--table", "orders").stdout
     ((_, _, options),) = api.calls
     assert (options["with_rows"], options["limit"]) == (True, 20)
 
 
-@pytest.mark.parametrize("words", [("list",), ("show", "--article", "orders")], ids=" ".join)
+@pytest.mark.parametrize("words", [("list",), ("show", "--table", "orders")], ids=" ".join)
 def test_conflicts_beyond_the_limit_are_counted(api, hq, words):
     api.answers |= {"conflict_records": (CONFLICT,), "conflict_count": 7}
     for options, total in (((), 1), (("--limit", 1), 7)):
-        shown = run("conflicts", *words, "hq", *options, "--json")
+        shown = run("conflicts", *words, "-f", "hq", *options, "--json")
         assert json.loads(shown.stdout)["total"] == total
-    assert "6 older not shown" in run("conflicts", *words, "hq", "--limit", 1).stdout
+    assert "6 older not shown" in run("conflicts", *words, "-f", "hq", "--limit", 1).stdout
 
 
 def test_row_parses_the_key(api, hq):
     key = {"order_id": "7", "note": "a=b"}
     api.answers["row"] = results.RowInfo("sales", "orders", key, "guid")
-    assert run("row", "hq", "--article", "orders", "--key", "order_id=7", "--key", "note=a=b").exit_code == 0
-    assert api.calls == [("row", (str(hq),), {"article": "orders", "key": key, "publication": None})]
+    assert run("row", "orders", "-f", "hq", "--key", "order_id=7", "--key", "note=a=b").exit_code == 0
+    assert api.calls == [("row", ("orders",), {"key": key, "publication": None})]
 
 
 AWAY = replace(EQUAL, error=TRANSIENT_FACTS)
@@ -469,8 +494,8 @@ BROKEN = replace(EQUAL, error=PERMANENT_FACTS)
 )
 def test_validate_is_exit_1_if_replicas_differ_and_3_if_some_are_out_of_reach(api, hq, answers, code):
     api.answers["validate"] = {f"replica {number}": (answer,) for number, answer in enumerate(answers)}
-    assert run("validate", "sales.yml").exit_code == code
-    shown = run("validate", "sales.yml", "--level", "rowcount", "--json")
+    assert run("validate", "-f", "sales.yml").exit_code == code
+    shown = run("validate", "-f", "sales.yml", "--level", "rowcount", "--json")
     assert shown.exit_code == code
     assert json.loads(shown.stdout)["ok"] is (code == 0)
     assert [call[2]["level"] for call in api.calls] == ["checksum", "rowcount"]
@@ -484,16 +509,14 @@ def test_doctor_is_exit_1_if_something_has_to_be_mended(hq, monkeypatch, status,
     fake.checks = lambda roots, **chosen: asked.append((list(roots), chosen)) or [check]
     monkeypatch.setitem(sys.modules, "mergerepl.monitoring.doctor", fake)
     monkeypatch.setattr("mergerepl.monitoring.doctor", fake, raising=False)
-    with (hq.parent / "sales.yml").open("a") as file:
-        file.write("subscriptions:\n  - {subscriber: ./north}\n")
-    shown = run("doctor", "hq", "sales.yml", "--engine")
+    shown = run("doctor", "-f", "hq", "-f", "sales.yml", "--start-engine")
     assert shown.exit_code == code
     assert "java: install" in shown.stdout
-    assert run("doctor", "hq", "--mend").exit_code == code
-    roots = ["hq", str(hq), str(hq.parent / "north")]
+    assert run("doctor", "-f", "hq", "--fix").exit_code == code
+    roots = [str(hq), str(hq.parent / "north")]
     assert asked == [
         (roots, {"start_engine": True, "mend": False}),
-        (["hq"], {"start_engine": False, "mend": True}),
+        ([str(hq)], {"start_engine": False, "mend": True}),
     ]
 
 

@@ -1,4 +1,4 @@
-"""The command line in processes of its own, over a fake `mergerepl.api`: rounds of `--interval`, closed pipes, start-up."""
+"""The command line in processes of its own, over a fake session: rounds of `--interval`, closed pipes, start-up."""
 
 import json
 import os
@@ -11,8 +11,8 @@ import time
 import pytest
 
 FAKE = """
-import sys, time, types
-import mergerepl
+import sys, time
+import mergerepl.project, mergerepl.sessions
 from mergerepl.errors import ApplyError, ConfigurationError, LeaseError, StoreError
 from mergerepl.model.results import SessionResult, SyncResult
 
@@ -41,9 +41,7 @@ def sync(target, *, progress, **options):
         raise ApplyError("The disk is full.")
     return SyncResult("sales", (SessionResult("sales", "north", "nothing_to_do"),))
 
-api = types.ModuleType("mergerepl.api")
-api.sync = sync
-sys.modules["mergerepl.api"] = mergerepl.api = api
+mergerepl.sessions.synchronize = mergerepl.project.synchronize = sync
 from mergerepl.agents import loop, rounds as agent_rounds
 from mergerepl.cli.main import main
 loop.LOOK_S = 0.05
@@ -70,7 +68,7 @@ def start(
 
 
 def test_rounds_go_on_after_a_transient_error_and_end_at_a_permanent_one(hq):
-    said, complaints = start("sync", "hq", "--interval", "1s", last=3).communicate(timeout=60)
+    said, complaints = start("sync", "-f", "hq", "--interval", "1s", last=3).communicate(timeout=60)
     assert len(said.splitlines()) == 1
     assert "north: nothing to do" in said
     assert "held by process 42. Trying again." in complaints
@@ -81,7 +79,7 @@ def test_rounds_go_on_after_a_transient_error_and_end_at_a_permanent_one(hq):
 @pytest.mark.parametrize(("gone", "rounds"), [(1, 1), (3, 4)])
 def test_rounds_wait_for_a_replica_that_was_there_once(hq, gone, rounds):
     """E13: a store that vanished may return; a path that never led anywhere is a mistake."""
-    process = start("sync", "hq", "--interval", "1s", gone=gone, last=4)
+    process = start("sync", "-f", "hq", "--interval", "1s", gone=gone, last=4)
     complaints = process.communicate(timeout=60)[1]
     assert complaints.count("began") == rounds
     assert ("'/nowhere' does not exist. Trying again." in complaints) == (rounds > 1)
@@ -90,7 +88,7 @@ def test_rounds_wait_for_a_replica_that_was_there_once(hq, gone, rounds):
 
 @pytest.mark.parametrize(("away", "rounds"), [((1,), 1), ((3, 4), 5)])
 def test_rounds_wait_while_all_of_several_sessions_miss_a_replica_that_was_there_once(hq, away, rounds):
-    process = start("sync", "hq", "--interval", "1s", away=away, last=5)
+    process = start("sync", "-f", "hq", "--interval", "1s", away=away, last=5)
     complaints = process.communicate(timeout=60)[1]
     assert complaints.count("began") == rounds
     assert process.returncode == 1
@@ -98,7 +96,7 @@ def test_rounds_wait_while_all_of_several_sessions_miss_a_replica_that_was_there
 
 @pytest.mark.parametrize("extra", [(), ("--json",)])
 def test_rounds_end_when_all_of_several_sessions_failed_for_good(hq, extra):
-    process = start("sync", "hq", "--interval", "1s", *extra, last=1, broken=("north", "south"))
+    process = start("sync", "-f", "hq", "--interval", "1s", *extra, last=1, broken=("north", "south"))
     said, complaints = process.communicate(timeout=60)
     assert process.returncode == 1
     assert "The disk is full" in said
@@ -107,7 +105,7 @@ def test_rounds_end_when_all_of_several_sessions_failed_for_good(hq, extra):
 
 def test_rounds_go_on_while_one_of_several_sessions_goes_well(hq):
     """A subscriber that is out of reach does not keep the others from being synchronized."""
-    process = start("sync", "hq", "--interval", "1s", last=1, broken=("south",))
+    process = start("sync", "-f", "hq", "--interval", "1s", last=1, broken=("south",))
     said = [process.stdout.readline()]
     while "north: nothing to do" not in said[-1] or len(said) < 2:
         said.append(process.stdout.readline())
@@ -118,7 +116,7 @@ def test_rounds_go_on_while_one_of_several_sessions_goes_well(hq):
 
 
 def test_rounds_in_json_are_one_object_per_line(hq):
-    process = start("sync", "hq", "--interval", "1s", "--json", last=3)
+    process = start("sync", "-f", "hq", "--interval", "1s", "--json", last=3)
     said, _ = process.communicate(timeout=60)
     assert process.returncode == 1
     first, second, third = (json.loads(line) for line in said.splitlines())
@@ -130,7 +128,7 @@ def test_rounds_in_json_are_one_object_per_line(hq):
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_a_signal_ends_the_rounds_after_the_current_session(hq, number):
-    process = start("sync", "hq", "--interval", "1h", session_s=1.0)
+    process = start("sync", "-f", "hq", "--interval", "1h", session_s=1.0)
     while "began" not in process.stderr.readline():
         pass
     process.send_signal(number)
@@ -141,7 +139,7 @@ def test_a_signal_ends_the_rounds_after_the_current_session(hq, number):
 
 
 def test_a_signal_between_sessions_ends_the_rounds(hq):
-    process = start("sync", "hq", "--interval", "1h")
+    process = start("sync", "-f", "hq", "--interval", "1h")
     assert "nothing to do" in process.stdout.readline()
     began = time.monotonic()
     process.send_signal(signal.SIGTERM)
@@ -151,7 +149,7 @@ def test_a_signal_between_sessions_ends_the_rounds(hq):
 
 
 def test_a_second_signal_ends_the_rounds_at_once(hq):
-    process = start("sync", "hq", "--interval", "1h", session_s=300)
+    process = start("sync", "-f", "hq", "--interval", "1h", session_s=300)
     while "began" not in process.stderr.readline():
         pass
     process.send_signal(signal.SIGTERM)
@@ -167,11 +165,11 @@ def test_a_second_signal_ends_the_rounds_at_once(hq):
 )
 def test_between_rounds_the_syncs_of_others_are_run(hq, extra, listens):
     (hq / "orders").mkdir()
-    process = start("sync", "hq", "--interval", "1h", *extra)
+    process = start("sync", "-f", "hq", "--interval", "1h", *extra)
     process.stdout.readline()
     assert (hq / ".mergerepl.agent.sock").exists() is listens
     if listens:
-        words = [sys.executable, "-m", "mergerepl", "sync", "hq"]
+        words = [sys.executable, "-m", "mergerepl", "sync", "-f", "hq"]
         handed_over = subprocess.run(words, capture_output=True, text=True, timeout=60)
         # The fake's second session finds the replica held.
         assert handed_over.returncode == 3
@@ -184,7 +182,7 @@ def test_between_rounds_the_syncs_of_others_are_run(hq, extra, listens):
 
 @pytest.mark.parametrize("extra", [(), ("--json",)])
 def test_ctrl_c_is_a_message_and_130(hq, extra):
-    process = start("sync", "hq", *extra, session_s=300)
+    process = start("sync", "-f", "hq", *extra, session_s=300)
     while "began" not in process.stderr.readline():
         pass
     process.send_signal(signal.SIGINT)
@@ -197,7 +195,7 @@ def test_ctrl_c_is_a_message_and_130(hq, extra):
 
 def test_sigterm_ends_a_single_sync_at_once(hq):
     """As a kill does: the next run finishes what was staged."""
-    process = start("sync", "hq", session_s=300)
+    process = start("sync", "-f", "hq", session_s=300)
     while "began" not in process.stderr.readline():
         pass
     process.send_signal(signal.SIGTERM)
@@ -207,7 +205,7 @@ def test_sigterm_ends_a_single_sync_at_once(hq):
 
 @pytest.mark.parametrize("extra", [(), ("--json",)])
 def test_a_closed_pipe_is_no_traceback(hq, extra):
-    process = start("sync", "hq", "--quiet", *extra, session_s=0.5)
+    process = start("sync", "-f", "hq", "--quiet", *extra, session_s=0.5)
     process.stdout.close()
     assert process.wait(timeout=60) == 1
     assert process.stderr.read() == "began 1\n"
@@ -224,10 +222,10 @@ FULL = (
     "arguments",
     [
         ("--help",),
-        ("sync", "hq", "--quiet"),
-        ("sync", "hq", "--quiet", "--json"),
-        ("sync", "hq", "--interval", "1s"),
-        ("status", "gone", "--json"),
+        ("sync", "-f", "hq", "--quiet"),
+        ("sync", "-f", "hq", "--quiet", "--json"),
+        ("sync", "-f", "hq", "--interval", "1s"),
+        ("status", "-f", "gone", "--json"),
     ],
     ids=" ".join,
 )
@@ -235,7 +233,8 @@ FULL = (
 def test_output_to_a_full_disk_is_no_bug(hq, arguments, name_length):
     after = f"name = 'n' * {name_length}"
     after += (
-        "\napi.sync = lambda *_, **__: SyncResult('sales', (SessionResult('sales', name, 'nothing_to_do'),))"
+        "\ndone = SyncResult('sales', (SessionResult('sales', name, 'nothing_to_do'),))"
+        "\nmergerepl.project.synchronize = mergerepl.sessions.synchronize = lambda *_, **__: done"
     )
     with open("/dev/full", "w") as full:
         process = start(*arguments, after=after + "\nmain()", stdout=full)
@@ -247,7 +246,7 @@ def test_output_to_a_full_disk_is_no_bug(hq, arguments, name_length):
 
 @pytest.mark.parametrize("closed", ["sys.stdout", "sys.stderr"])
 def test_a_closed_stream_is_nobodys_error(hq, closed):
-    process = start("sync", "hq", after=f"{closed} = None\nmain()")
+    process = start("sync", "-f", "hq", after=f"{closed} = None\nmain()")
     said, complaints = process.communicate(timeout=60)
     assert (process.returncode, "rror" in complaints) == (0, False), complaints
     assert ("nothing to do" in said) is (closed == "sys.stderr")
@@ -258,7 +257,7 @@ HEAVY = {"rich", "pydantic", "pandas", "pyarrow", "numpy", "pyspark", "delta", "
 
 @pytest.mark.parametrize(
     "arguments",
-    [("--help",), ("--version",), ("sync", "--help"), ("sync", "hq"), ("sync", "hq", "--json")],
+    [("--help",), ("--version",), ("sync", "--help"), ("sync", "-f", "hq"), ("sync", "-f", "hq", "--json")],
     ids=" ".join,
 )
 def test_a_quick_command_loads_nothing_heavy(hq, arguments):

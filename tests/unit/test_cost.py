@@ -97,7 +97,7 @@ def test_large_files_are_dear(tmp_path: Path) -> None:
     assert found.reasons == (
         "files of up to 300 MiB: a changed row is written again with all rows of its file",
     )
-    assert "`mergerepl tune /data/hq orders` writes it again in smaller files" in found.remedy
+    assert "`mergerepl tune orders -f /data/hq` writes it again in smaller files" in found.remedy
 
 
 def test_files_without_bounds_of_the_key_are_dear(tmp_path: Path) -> None:
@@ -174,7 +174,7 @@ def test_sessions_that_copy_many_rows_are_dear(tmp_path: Path, by: str) -> None:
     merged(path, changed=7, copied=8_000_000, by=by)
     found = said(path)
     assert found.reasons == ("the MERGE of version 2 copied 8,000,000 rows to change 7",)
-    assert "`mergerepl tune /data/hq orders --file-size 8MB`" in found.remedy
+    assert "`mergerepl tune orders -f /data/hq --file-size 8MB`" in found.remedy
 
 
 CHEAP = [
@@ -200,7 +200,7 @@ def test_rows_that_the_log_does_not_count_whole_say_how_large_files_are_to_be(tm
         table_of(path, added(1, 250 * MIB, rows=rows), added(2, 8 * MIB))
         merged(path, changed=1, copied=12_000_000)
         assert layout(open_table(path), ["k"]).rows is None
-        assert f"`mergerepl tune /data/hq orders --file-size {wanted}`" in said(path).remedy
+        assert f"`mergerepl tune orders -f /data/hq --file-size {wanted}`" in said(path).remedy
 
 
 def test_bounds_that_no_merge_reads_are_not_missed(tmp_path: Path) -> None:
@@ -250,7 +250,7 @@ def test_status_says_what_is_dear(tmp_path: Path) -> None:
     dear(network)
     (orders,) = merge_status(network.root("hq")).articles
     assert orders.cost.startswith("files of up to 300 MiB: ")
-    assert f"`mergerepl tune {network.root('hq')} orders`" in orders.cost
+    assert f"`mergerepl tune orders -f {network.root('hq')}`" in orders.cost
     assert [each.cost for each in merge_status(network.root("north")).articles] == [""]
 
 

@@ -22,6 +22,6 @@ def test_a_stop_names_the_command_that_skips() -> None:
     said = str(
         TransactionalError.stopped(20598, Path("/data/hq"), Path("/data/mart"), "No row.", "7", "DELETE")
     )
-    assert "`mergerepl transactional distribute /data/hq --subscriber /data/mart --skip-errors 20598`" in said
+    assert "`mergerepl sync mart -f /data/hq --skip-errors 20598`" in said
     assert "`skip_errors: [20598]` of the subscription" in said
-    assert "`mergerepl transactional skip /data/hq 7 --subscriber /data/mart`" in said
+    assert "`mergerepl transactional skip 7 -f /data/hq --at mart`" in said

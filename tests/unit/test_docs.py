@@ -153,8 +153,8 @@ def test_the_configuration_example_is_valid(tmp_path, page, subscriptions):
 def test_every_environment_variable_is_described():
     sources = [path.read_text(encoding="utf-8") for path in (ROOT / "mergerepl").rglob("*.py")]
     read_by_code = {name for text in sources for name in re.findall(r"MERGEREPL_[A-Z_]*[A-Z]", text)}
-    for_tests = {"MERGEREPL_FAILPOINT"}
-    assert read_by_code - for_tests - set(re.findall(r"MERGEREPL_\w+", read("configuration.md"))) == set()
+    not_for_users = {"MERGEREPL_FAILPOINT", "MERGEREPL_COMPLETE"}
+    assert read_by_code - not_for_users - set(re.findall(r"MERGEREPL_\w+", read("configuration.md"))) == set()
 
 
 def test_the_options_that_do_not_go_together_are_those_of_the_table():

@@ -121,7 +121,7 @@ def test_files_that_other_libraries_read_or_remove_wrongly_are_reported(tmp_path
     assert (faulty.name, faulty.status) == (f"files {table}", Status.WARN)
     assert "1 of 3 hold times as INT96" in faulty.detail
     assert "1 of 3 have names that are not ASCII" in faulty.detail
-    assert f"`mergerepl doctor {hq} --mend`" in faulty.remedy
+    assert f"`mergerepl doctor -f {hq} --fix`" in faulty.remedy
     (table / "a.parquet").unlink()
     found = {each.name: each for each in doctor.checks([str(hq)]) if each.name.startswith("files")}
     assert "not looked at" in found[f"files {table}"].detail

@@ -289,6 +289,8 @@ MAY_IMPORT: dict[str, set[str]] = {
         "mergerepl.places",
         "mergerepl.project",
         "mergerepl.replicas",
+        "mergerepl.sessions",
+        "mergerepl.store.rehearsal",
         "mergerepl.config",
         "mergerepl.cli.demo",
         "mergerepl.monitoring.doctor",

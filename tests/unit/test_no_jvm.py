@@ -21,14 +21,14 @@ def test_help_loads_no_engine(arguments: list[str], tmp_path: Path) -> None:
 def test_a_session_with_nothing_to_do_and_what_looks_at_replicas_start_no_jvm(tmp_path: Path) -> None:
     Network(tmp_path)
     first = "'pyspark' not in sys.modules or sys.modules['pyspark'].SparkContext._gateway is None"
-    shown = run_all([("sync", "hq")], tmp_path, holds=first)
+    shown = run_all([("sync", "-f", "hq")], tmp_path, holds=first)
     looks = [("status",), ("pending",), ("history",), ("conflicts", "list")]
     commands = [
-        ("sync", "hq"),
-        ("sync", "hq", "--json"),
-        ("capture", "north"),
-        ("tune", "hq"),
-        *((*words, "hq") for words in looks),
+        ("sync", "-f", "hq"),
+        ("sync", "-f", "hq", "--json"),
+        ("capture", "-f", "north"),
+        ("tune", "-f", "hq"),
+        *((*words, "-f", "hq") for words in looks),
     ]
     shown += run_all(commands, tmp_path, holds="'pyspark' not in sys.modules")
     assert shown.count("nothing to do") == 4, shown

@@ -13,29 +13,29 @@ PUBLISHER, RECEIVER = "_transactional/MSpublications", "_transactional/MSreplica
 @pytest.mark.parametrize(
     ("folder", "arguments", "named"),
     [
-        (PUBLISHER, ("capture", "{0}"), "mergerepl transactional logreader {0}"),
-        (PUBLISHER, ("conflicts", "list", "{0}"), "mergerepl transactional errors {0}"),
-        (PUBLISHER, ("row", "{0}", "--article", "a", "--key", "id=1"), "mergerepl status {0}"),
-        (RECEIVER, ("sync", "{0}"), "mergerepl transactional distribute PUBLISHER"),
-        ("_cdc", ("conflicts", "list", "{0}"), "mergerepl cdc status {0}"),
-        ("_tracking", ("history", "{0}"), "mergerepl tracking status {0}"),
-        ("_mergerepl", ("transactional", "logreader", "{0}"), "mergerepl status {0}"),
-        ("_mergerepl", ("cdc", "status", "{0}"), "mergerepl status {0}"),
-        ("_cdc", ("tracking", "status", "{0}"), "mergerepl cdc status {0}"),
-        (PUBLISHER, ("tracking", "status", "{0}"), "mergerepl status {0}"),
+        (PUBLISHER, ("conflicts", "list"), "hq is transactional: no conflicts."),
+        (PUBLISHER, ("row", "a", "--key", "id=1"), "`mergerepl status -f {0}`"),
+        (RECEIVER, ("status",), "`mergerepl sync -f PUBLISHER`"),
+        ("_cdc", ("conflicts", "list"), "hq is cdc: no conflicts."),
+        ("_mergerepl", ("transactional", "browse"), "hq is merge: no commands."),
+        ("_mergerepl", ("status", "--type", "cdc"), "hq is merge: nothing of type cdc."),
+        ("_cdc", ("tracking", "enumerate", "c"), "`mergerepl status -f {0}`"),
+        (PUBLISHER, ("tracking", "enumerate", "c"), "`mergerepl status -f {0}`"),
+        ("_mergerepl", ("repair", "north"), "hq is merge: no repair of rows."),
+        ("_tracking", ("partitions", "list"), "hq is tracking: no partitions."),
     ],
 )
-def test_a_folder_of_another_product_is_answered_with_its_commands(
+def test_a_folder_of_another_product_is_answered_with_its_commands_or_its_type(
     tmp_path: Path, folder: str, arguments: tuple[str, ...], named: str
 ) -> None:
     root = tmp_path / "hq"
     (root / folder).mkdir(parents=True)
-    shown = CliRunner().invoke(main, [each.format(root) for each in arguments])
+    shown = CliRunner().invoke(main, [*arguments, "-f", str(root)])
     assert shown.exit_code != 0
-    assert f"`{named.format(root)}`" in shown.output
+    assert named.format(root) in shown.output
 
 
 def test_a_folder_of_none_names_none(tmp_path: Path) -> None:
-    said = CliRunner().invoke(main, ["conflicts", "list", str(tmp_path)]).output
+    said = CliRunner().invoke(main, ["conflicts", "list", "-f", str(tmp_path)]).output
     assert "is not a replica" in said
     assert "take it" not in said

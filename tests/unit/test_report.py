@@ -306,7 +306,7 @@ def test_validation_names_an_article_that_a_side_lacks():
     missing = results.ArticleValidation("lines", "rowcount", 0, 0, 0, missing_at="subscriber")
     shown = text("validated", {"north": [missing]})
     assert "DIFFERENT" in shown
-    assert "lines: the subscriber does not have this article; run `mergerepl apply FILE`" in shown
+    assert "lines: the subscriber does not have this article; run `mergerepl apply`" in shown
     assert said("validated", {"north": [missing]})["ok"] is False
     synced = SyncResult("sales", (SessionResult("sales", "north", "succeeded", validation=(missing,)),))
     assert "lines is not at the subscriber" in text("synced_round", synced, time="T")

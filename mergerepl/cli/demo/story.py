@@ -263,22 +263,22 @@ def _look_next(directory: Path, sites: Sites, emit: Emit) -> None:
     folder = shlex.quote(str(directory))
     newest = api.conflict_records(sites.root(HQ), limit=1)
     commands = {
-        f"mergerepl status {folder}/{HQ}": "what hq holds, and how far each subscriber is",
-        f"mergerepl history {folder}/{HQ}": "the sessions, newest first",
-        f"mergerepl conflicts list {folder}/{HQ}": "every conflict",
+        f"mergerepl status -f {folder}/{HQ}": "what hq holds, and how far each subscriber is",
+        f"mergerepl history -f {folder}/{HQ}": "the sessions, newest first",
+        f"mergerepl conflicts list -f {folder}/{HQ}": "every conflict",
         **{
-            f"mergerepl conflicts show {folder}/{HQ} {item.conflict_id}": "one of them, column by column"
+            f"mergerepl conflicts show {item.conflict_id} -f {folder}/{HQ}": "one of them, column by column"
             for item in newest
         },
         **{
-            f"mergerepl row {folder}/{HQ} --article {item.article} "
+            f"mergerepl row {item.article} -f {folder}/{HQ} "
             + " ".join(
                 f"--key {shlex.quote(f'{name}={value}')}" for name, value in item.key.items()
             ): "its row at every replica"
             for item in newest
         },
-        f"mergerepl pending {folder}/{NORTH}": "after an edit of your own there",
-        f"mergerepl sync {folder}/{FILE} --validate checksum": "take it everywhere",
+        f"mergerepl pending -f {folder}/{NORTH}": "after an edit of your own there",
+        f"mergerepl sync -f {folder}/{FILE} --validate checksum": "take it everywhere",
     }
     shown = Shown(("command", "shows"))
     for command, what in commands.items():

@@ -261,7 +261,7 @@ def _validation(subscriber: str, articles: Sequence[ArticleValidation]) -> list[
             table.add(name, article.level, *counts, "DIFFERENT")
         if article.missing_at is not None:
             parts.append(
-                f"  {name}: the {article.missing_at} does not have this article; run `mergerepl apply FILE`"
+                f"  {name}: the {article.missing_at} does not have this article; run `mergerepl apply`"
             )
         for example in article.examples:
             parts.append(f"  {name} {key_text(example.key)}: {example.kind.replace('_', ' ')}")
@@ -333,7 +333,9 @@ def status(found: Status) -> Report:
         for heading, source in _SUBSCRIPTIONS.items()
         if is_filtered or heading != ">partition"
     }
-    where = f" List them with `mergerepl conflicts list {typed(found.replica)}`." if state.conflicts else ""
+    where = (
+        f" List them with `mergerepl conflicts list -f {typed(found.replica)}`." if state.conflicts else ""
+    )
     problems = [each.text for each in found.warnings]
     value = {"replica": found.replica, "role": found.role, **asdict(state), "problems": problems}
     return value, [
@@ -346,7 +348,7 @@ def status(found: Status) -> Report:
         *(f"Problem: {text}" for text in problems),
         *(
             f"Session {session} was interrupted: the next sync finishes it before anything else. If it fails for good, "
-            f"`mergerepl sync {typed(found.replica)} --give-up {session}` ends it."
+            f"`mergerepl abort {session} -f {typed(found.replica)}` ends it."
             for session in state.open_sessions
         ),
     ]
@@ -432,7 +434,7 @@ def conflict_list(replica: str, conflicts: Sequence[ConflictRecord], *, total: i
     value = {"replica": replica, "total": total, "conflicts": list(map(_named, conflicts))}
     if not conflicts:
         return value, [_NO_CONFLICTS.format(replica)]
-    newest = f"{typed(replica)} {conflicts[0].conflict_id}"
+    newest = f"{conflicts[0].conflict_id} -f {typed(replica)}"
     return value, [
         listing(conflicts, _CONFLICTS),
         f"{counted(total, 'conflict')}. See the rows of one with `mergerepl conflicts show {newest}`.",

@@ -298,15 +298,13 @@ def give_up_session(
         changeset = read_changeset(folder)
     except StoreError as error:
         # Its owner is unknown.
-        with leases(
-            publisher.root, purpose=f"mergerepl sync {publisher.root} --give-up", wait_s=lease_wait_s
-        ):
+        with leases(publisher.root, purpose=f"mergerepl abort -f {publisher.root}", wait_s=lease_wait_s):
             return _given_up("", "", folder, set_aside(folder), error.message, _NEXT)
     if changeset is None:
         raise _no_such(publisher, session)
     subscriber = _subscriber(changeset, publisher)
     roots = [publisher.root, *([subscriber.root] if subscriber is not None else [])]
-    with leases(*roots, purpose=f"mergerepl sync {publisher.root} --give-up", wait_s=lease_wait_s):
+    with leases(*roots, purpose=f"mergerepl abort -f {publisher.root}", wait_s=lease_wait_s):
         publisher = publisher.reread()
         subscriber = subscriber.reread() if subscriber is not None else None
         refuse_copies(*(each for each in (publisher, subscriber) if each is not None))

@@ -1,0 +1,402 @@
+"""Commands and groups: what all of them share, and what a command declares of itself."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+from enum import Enum
+from functools import cached_property
+from inspect import cleandoc
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from mergerepl.cli.options import option
+from mergerepl.cli.report.output import Output
+from mergerepl.errors import ConfigurationError, EngineLostError, MergeReplError
+
+if TYPE_CHECKING:
+    from mergerepl.cli.place import Place
+    from mergerepl.model.progress import Progress
+
+WIDTH = 90
+
+
+class Effect(Enum):
+    """What a command does to data. One that writes has `--dry-run`; one that destroys also has `--yes`."""
+
+    READS = "reads"
+    WRITES = "writes"
+    DESTROYS = "destroys"
+    RUNS = "runs"
+    """It runs others, as the agent does: a rehearsal would say nothing."""
+
+
+READS, WRITES, DESTROYS, RUNS = Effect
+
+
+@dataclass
+class Invocation:
+    """One run of the command line, as its commands find it in their context."""
+
+    arguments: tuple[str, ...] = ()
+    given_progress: Progress | None = None
+    """In a warm agent, which runs a command for another process: what shows the progress there."""
+    error: Exception | None = None
+    """What ended it."""
+    files: list[str] = field(default_factory=list)
+    as_json: bool = False
+    is_quiet: bool = False
+    is_verbose: bool = False
+
+    @property
+    def may_have_left_work(self) -> bool:
+        """Whether the engine may still be at work: an error of ours says that it is not, unless the engine was lost."""
+        is_ours = isinstance(self.error, MergeReplError | click.ClickException)
+        return self.error is not None and (not is_ours or isinstance(self.error, EngineLostError))
+
+    @cached_property
+    def output(self) -> Output:
+        """Where results are reported."""
+        return Output(sys.stdout, is_for_programs=self.as_json)
+
+    @cached_property
+    def progress(self) -> Progress:
+        """What shows the steps of this command."""
+        from mergerepl.cli.report.progress import open_progress
+
+        quiet = self.is_quiet or self.as_json
+        return (not quiet and self.given_progress) or open_progress(sys.stderr, quiet=quiet)
+
+    @cached_property
+    def place(self) -> Place:
+        """Return the project or the folder that the command works in.
+
+        Raises: ConfigurationError if there is none.
+        """
+        from mergerepl.cli.place import Place
+
+        place = Place(tuple(self.files))
+        (first, *_) = place.found
+        if not (first.is_given or self.is_quiet) and os.path.dirname(first.path) not in (os.getcwd(), ""):
+            click.echo(f"Using {first.path}", err=True)
+        return place
+
+    @property
+    def has_place(self) -> bool:
+        """Whether there is a project or a folder of tables here, or one is given."""
+        from mergerepl.places import find_places
+
+        try:
+            find_places(self.files)
+        except ConfigurationError:
+            return False
+        return True
+
+    def confirm(self, question: str, *, yes: bool) -> None:
+        """Ask before rows are removed or overwritten; `question` names the place and the rows.
+
+        Raises: UsageError if nobody can be asked; ClickException if the answer is no.
+        """
+        if yes:
+            return
+        if self.as_json or not sys.stdin.isatty():
+            raise click.UsageError(f"{question} Say --yes to go on, or see --dry-run. Nothing was changed.")
+        if not click.confirm(question, err=True):
+            raise click.ClickException("Declined. Nothing was changed.")
+
+
+def _general_options(*, is_root: bool) -> list[click.Option]:
+    def note(ctx: click.Context, parameter: click.Parameter, value: Any) -> None:
+        if value:
+            invocation = ctx.ensure_object(Invocation)
+            if parameter.name == "files":
+                invocation.files += value
+            else:
+                setattr(invocation, str(parameter.name), True)
+
+    def state(names: str, help: str, **terms: Any) -> click.Option:
+        hidden = not is_root
+        return click.Option(
+            names.split(), help=help, callback=note, expose_value=False, hidden=hidden, is_eager=True, **terms
+        )
+
+    found = [
+        state(
+            "-f --file files",
+            "Project file or folder of tables. Default: nearest mergerepl.yml.",
+            metavar="PATH",
+            multiple=True,
+        ),
+        state("--json as_json", "Print one JSON object.", is_flag=True),
+        state("-q --quiet is_quiet", "Show no progress.", is_flag=True),
+        state("-v --verbose is_verbose", "Log more; show tracebacks.", is_flag=True),
+    ]
+    if is_root:
+        show: dict[str, Any] = {
+            "is_flag": True,
+            "is_eager": True,
+            "expose_value": False,
+            "callback": _show_version,
+        }
+        found.append(click.Option(["-V", "--version"], help="Show the version.", **show))
+    return found
+
+
+def _show_version(ctx: click.Context, _: click.Parameter, wanted: bool) -> None:
+    if not wanted or ctx.resilient_parsing:
+        return
+    from importlib import metadata
+
+    click.echo(f"mergerepl {metadata.version('mergerepl')}")
+    ctx.exit()
+
+
+class _Shared(click.Command):
+    """General options, help, and answers to words that are not known here."""
+
+    def get_params(self, ctx: click.Context) -> list[click.Parameter]:
+        """Return the options of this command, the general ones and `--help`."""
+        *own, help_option = super().get_params(ctx)
+        assert isinstance(help_option, click.Option)
+        help_option.help = "Show this message."
+        return [*own, *_general_options(is_root=ctx.parent is None), help_option]
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        """Parse the words; say of an option that is unknown what it is called now, or what to do instead."""
+        words = list(args)
+        try:
+            return super().parse_args(ctx, args)
+        except click.UsageError as error:
+            from mergerepl.cli.words import explain
+
+            raise explain(error, ctx, words) from error
+
+
+class Command(_Shared):
+    """A command: its `call` is the method of the API that does the work."""
+
+    effect = READS
+    call = ""
+    takes = ""
+    several_places = False
+
+    def format_epilog(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """Name the general options, which every command has."""
+        formatter.write_paragraph()
+        with formatter.indentation():
+            formatter.write_text("General options: -f PATH, --json, -q, -v; see `mergerepl --help`.")
+
+
+class Group(_Shared, click.Group):
+    """A group of commands; `COMMANDS` of `cli/main.py` says which are hidden."""
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        """Return a command; every group has `help`."""
+        return _help_command() if cmd_name == "help" else super().get_command(ctx, cmd_name)
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        """Return the commands in the order they are stated in."""
+        return list(self.commands)
+
+    def visible(self, ctx: click.Context) -> list[click.Command]:
+        """Return the commands that help lists."""
+        found = (self.get_command(ctx, name) for name in self.list_commands(ctx))
+        return [command for command in found if command is not None and not command.hidden]
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        """Find the command; say of one that is unknown what it is called now, or which one is meant."""
+        if self.get_command(ctx, args[0]) is None:
+            from mergerepl.cli.words import unknown_command
+
+            raise unknown_command(self, ctx, args)
+        return super().resolve_command(ctx, args)
+
+    def add(self, *, name: str | None = None, **declared: Any) -> Callable[[Callable[..., Any]], Command]:
+        """Make a command of a function and add it to this group; `declared` as `command` has it."""
+
+        def make(function: Callable[..., Any]) -> Command:
+            made = command(name=name, **declared)(function)
+            self.add_command(made)
+            return made
+
+        return make
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """List the visible commands with the first sentence of their help."""
+        formatter.write_paragraph()
+        write_commands(formatter, self.visible(ctx))
+
+    def collect_usage_pieces(self, ctx: click.Context) -> list[str]:
+        """Return the words after the group's name."""
+        kinds = dict.fromkeys(
+            each.takes.split("]")[0].strip("[.") for each in self.visible(ctx) if isinstance(each, Command)
+        )
+        taken = "|".join(kind.split(".")[0] for kind in kinds if kind)
+        return ["COMMAND", "[OPTIONS]", *([f"[{taken}]..."] if taken else [])]
+
+    def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """List commands; general options are listed by `mergerepl --help`."""
+        self.format_commands(ctx, formatter)
+
+
+def write_commands(
+    formatter: click.HelpFormatter, commands: Iterable[click.Command], title: str = "", *, width: int = 0
+) -> None:
+    """List commands with the first sentence of their help; nothing is cut."""
+    found = list(commands)
+    width = width or max((len(each.name or "") for each in found), default=0)
+    if title:
+        formatter.write(f"{title}\n")
+    for each in found:
+        formatter.write(f"  {each.name or '':<{width}}  {first_sentence(each)}\n")
+
+
+def first_sentence(command: click.Command) -> str:
+    """Return the first line of a command's help."""
+    return (command.help or "").strip().splitlines()[0]
+
+
+def group(name: str, help: str) -> Group:
+    """Return a group of commands."""
+    return Group(name, help=keep_example(help))
+
+
+def command(
+    *,
+    effect: Effect,
+    call: str,
+    takes: str = "",
+    options: Sequence[str | click.Option] = (),
+    name: str | None = None,
+    hidden: bool = False,
+    several_places: bool = False,
+    **settings: Any,
+) -> Callable[[Callable[..., Any]], Command]:
+    """Make a command of a function, which gets the `Invocation` and then its arguments by name.
+
+    Args:
+        effect: What it does to data. `--dry-run` and `--yes` come by it.
+        call: The method of the API that it calls.
+        takes: The one kind of its positionals: `REPLICA`, `[REPLICA]...`, `TABLE...`
+        options: Names of `options.TABLE`, or options made of it.
+        name: Its name, if it is not that of the function.
+        hidden: Whether only `help --all` lists it.
+        several_places: Whether it takes several `-f`.
+        **settings: Terms of `click.Command`.
+    """
+
+    def make(function: Callable[..., Any]) -> Command:
+        def run(**given: Any) -> Any:
+            ctx = click.get_current_context()
+            invocation = ctx.ensure_object(Invocation)
+            if len(invocation.files) > 1 and not several_places:
+                raise click.UsageError(f"`{ctx.command_path}` takes one -f.")
+            _require_names(ctx, takes, given)
+            return function(invocation, **given)
+
+        parameters: list[click.Parameter] = [_positional(takes)] if takes else []
+        parameters += [option(each) if isinstance(each, str) else each for each in options]
+        parameters += [option("--dry-run")] if effect in (WRITES, DESTROYS) else []
+        parameters += [option("--yes")] if effect is DESTROYS else []
+        made = Command(
+            name or function.__name__.strip("_").replace("_", "-"),
+            callback=run,
+            params=parameters,
+            help=keep_example(function.__doc__),
+            hidden=hidden,
+            **settings,
+        )
+        made.effect, made.call, made.takes, made.several_places = effect, call, takes, several_places
+        return made
+
+    return make
+
+
+def kind_of(takes: str) -> str:
+    """Return the kind of positionals: REPLICA of `[REPLICA]...`."""
+    return takes.strip("[].")
+
+
+def _positional(takes: str) -> click.Argument:
+    kind, is_many = kind_of(takes), takes.endswith("...")
+    name = kind.split("|")[0].lower()
+    return click.Argument(
+        [f"{name}s" if is_many else name],
+        metavar=takes,
+        nargs=-1 if is_many else 1,
+        required=not takes.startswith("["),
+        shell_complete=_complete,
+    )
+
+
+def _complete(ctx: click.Context, parameter: click.Parameter, incomplete: str) -> list[Any]:
+    from mergerepl.cli.completion import names
+
+    return names(ctx, kind_of(str(parameter.metavar)), incomplete)
+
+
+def _require_names(ctx: click.Context, takes: str, given: dict[str, Any]) -> None:
+    """Refuse a place where a name should be, with the command that is meant.
+
+    Raises: UsageError.
+    """
+    if kind_of(takes) not in ("REPLICA", "TABLE", "INSTANCE", "TABLE|INSTANCE", "CONSUMER", "ID"):
+        return
+    parameter = ctx.command.params[0]
+    found = given[str(parameter.name)]
+    for word in found if isinstance(found, tuple) else (found,):
+        if word and _is_place(word, kind_of(takes)):
+            from mergerepl.cli.words import place_given
+
+            raise place_given(ctx, word, kind_of(takes))
+
+
+def _is_place(word: str, kind: str) -> bool:
+    if word.lower().endswith((".yml", ".yaml")) or word.startswith(("/", "./", "../", "~", "file:")):
+        return True
+    return kind == "REPLICA" and ("/" in word or word in (".", ".."))
+
+
+def _help_command() -> click.Command:
+    def show(words: tuple[str, ...], is_all: bool) -> None:
+        ctx = click.get_current_context().parent
+        assert ctx is not None
+        found: click.Command = ctx.command
+        for word in words:
+            assert isinstance(found, click.Group)
+            name, inner, _ = found.resolve_command(ctx, [word])
+            assert inner is not None
+            ctx, found = click.Context(inner, info_name=name, parent=ctx), inner
+        if not is_all or not isinstance(found, click.Group):
+            click.echo(found.get_help(ctx))
+            return
+        rows = list(_all_commands(ctx, found))
+        width = max(len(words) for words, _ in rows)
+        click.echo("\n".join(f"{words:<{width}}  {first_sentence(each)}" for words, each in rows))
+
+    parameters = [
+        click.Argument(["words"], metavar="[COMMAND]...", nargs=-1),
+        click.Option(["--all", "is_all"], is_flag=True, help="List all commands, also the hidden ones."),
+    ]
+    return click.Command("help", callback=show, params=parameters, help="Show help.", hidden=True)
+
+
+def _all_commands(ctx: click.Context, found: click.Group) -> Iterable[tuple[str, click.Command]]:
+    for name in found.list_commands(ctx):
+        command = found.get_command(ctx, name)
+        assert command is not None
+        inner = click.Context(command, info_name=name, parent=ctx)
+        if isinstance(command, click.Group):
+            yield from _all_commands(inner, command)
+        else:
+            yield inner.command_path, command
+
+
+def keep_example(text: str | None) -> str | None:
+    """Mark the example as click wants it, so that its lines are not joined."""
+    return text and cleandoc(text).replace("Example:\n", "\b\nExample:\n")

@@ -1,0 +1,250 @@
+"""Commands that make a project's replicas equal: `mergerepl apply`, `sync`, `capture`."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any
+
+from mergerepl import roots
+from mergerepl.cli.grammar import DESTROYS, WRITES, Invocation, command
+from mergerepl.cli.main import FAILED, TRANSIENT, run_command
+from mergerepl.cli.report import merge
+from mergerepl.cli.report.table import cell
+from mergerepl.cli.standard_output import say_error
+from mergerepl.model.progress import NoProgress
+from mergerepl.model.words import counted
+from mergerepl.places import types_at
+from mergerepl.settings import agent_file
+from mergerepl.store.rehearsal import REHEARSED, rehearsed
+from mergerepl.targets import agent_roots
+
+if TYPE_CHECKING:
+    from mergerepl.model.results import SyncResult
+
+_WOULD_RECORD = "New changes would be recorded. Nothing was changed (--dry-run)."
+
+
+@command(effect=WRITES, call="Project.apply")
+def apply(run: Invocation, dry_run: bool) -> None:
+    """Make the replicas match mergerepl.yml.
+
+    It publishes tables, and creates and fills subscribers. Run it again after every change of the file; what matches
+    already is left alone.
+
+    Example:
+      mergerepl apply --dry-run
+      mergerepl apply -f sales.yml
+    """
+    with run.progress as progress:
+        result = run.place.project.apply(dry_run=dry_run, progress=progress)
+    run.output.reported(*merge.applied(result))
+
+
+@command(
+    effect=WRITES,
+    call="Project.sync",
+    takes="[REPLICA]...",
+    options=(
+        "--direction",
+        "--validate",
+        "--interval",
+        "--engine",
+        "--no-agent",
+        "--procedures",
+        "--streams",
+        "--skip-errors",
+    ),
+    several_places=True,
+)
+def sync(
+    run: Invocation,
+    replicas: tuple[str, ...],
+    interval: timedelta | None,
+    no_agent: bool,
+    procedures: tuple[str, ...],
+    skip_errors: tuple[int, ...] | None,
+    **options: Any,
+) -> int:
+    """Exchange changes with the subscribers.
+
+    All subscribers without a REPLICA: each has a session, upload and then download. In a subscriber's folder (-f) its own.
+
+    With --interval one process stays warm and reports one line a round. It goes on after a transient error (such as
+    a replica that is not mounted any more), and as long as one session of several goes well; it ends when all fail
+    for another reason. On SIGTERM or Ctrl-C it stops after the current round; a second signal ends it at once,
+    which is safe too.
+
+    An article that cannot go on, such as one with a row that a table does not take, is named, and the others go on; the
+    exit code is 1. A session that was interrupted is finished first. If that fails for good, the message says how
+    `mergerepl abort` ends it.
+
+    A process with --interval, and `mergerepl agent run`, listen in the publisher's folder. They run the syncs of the same
+    user, installation and environment, one at a time, which saves these the start of Java. Ctrl-C ends the command then,
+    and the agent finishes the sync.
+
+    Example:
+      mergerepl sync
+      mergerepl sync north --dry-run
+      mergerepl sync -f sales.yml --interval 60s
+    """
+    from mergerepl.sessions import synchronize
+
+    options |= {"procedures": procedures, "skip_errors": skip_errors or ()}
+    is_handed_over = run.given_progress is not None
+    is_long_running = interval is not None or is_handed_over
+    progress = run.progress
+
+    def once() -> SyncResult:
+        with progress:
+            if is_long_running:
+                chosen = {run.place.root(name) for name in replicas} or None
+                return synchronize(
+                    run.place.project.items, chosen=chosen, long_running=True, progress=progress, **options
+                )
+            return run.place.project.sync(*replicas, progress=progress, **options)
+
+    if interval is not None:
+        from mergerepl.agents.rounds import repeat
+        from mergerepl.agents.server import CommandServer, warm_up
+
+        progress = NoProgress()  # One line a round, and no others.
+        # Procedures that were loaded for this command would be there for others, too.
+        with CommandServer(
+            [] if no_agent or procedures else agent_roots(run.place.paths), run_command, warm_up
+        ) as server:
+            return (
+                0
+                if repeat(
+                    once,
+                    merge.Rounds(run.output),
+                    interval_s=int(interval.total_seconds()),
+                    pause=server.serve,
+                )
+                else FAILED
+            )
+    # Functions of users, which may be other ones in the agent, stay here.
+    is_for_agent = not (no_agent or procedures or is_handed_over or agent_file()[0].exists())
+    if is_for_agent:
+        from mergerepl.agents.client import hand_over
+
+        code = hand_over(agent_roots(run.place.paths), run.arguments, progress)
+        if code is not None:
+            return code
+    result = once()
+    run.output.reported(*merge.synced(result))
+    if not run.output.is_for_programs:
+        for message in _errors(result):
+            say_error(message)
+    return exit_code(result)
+
+
+def _errors(result: SyncResult) -> list[str]:
+    """Return why sessions failed; what several met is said once."""
+    failed = (session for session in result.sessions if session.is_failed)
+    return list(dict.fromkeys(session.reason for session in failed))
+
+
+def exit_code(result: SyncResult) -> int:
+    """Return 0 if all went well, 3 if only transient errors happened, else 1."""
+    if result.ok:
+        return 0
+    failed = [session for session in result.sessions if session.is_failed]
+    is_different = any(not article.ok for session in result.sessions for article in session.validation or ())
+    is_transient = all(session.is_transient for session in failed)
+    return TRANSIENT if failed and not is_different and is_transient else FAILED
+
+
+@command(effect=WRITES, call="Project.capture", takes="[REPLICA]...")
+def capture(run: Invocation, replicas: tuple[str, ...], dry_run: bool) -> int:
+    """Record new changes without sending them.
+
+    A sync does it first. Worth running by itself before the change feed's files are vacuumed. One reading serves all types:
+    merge metadata, commands and change tables. Without a REPLICA: the publisher. Exit code 1: a captured table is paused.
+
+    Example:
+      mergerepl capture
+      mergerepl capture north
+    """
+    code = 0
+    for root in run.place.roots(replicas):
+        types: Sequence[str] = types_at(root)
+        readers = {"transactional": _read_log, "cdc": _scan, "merge": _capture}
+        if "transactional" in types and roots.transactional_publisher(root) is not None:
+            # Its log reader reads for the capture instances, too.
+            types = ["transactional"]
+        for type_ in [each for each in readers if each in types] or ["merge"]:
+            code = max(code, readers[type_](run, root, dry_run))
+    return code
+
+
+def _capture(run: Invocation, root: str, dry_run: bool) -> int:
+    from mergerepl import api
+
+    with run.progress as progress:
+        result = rehearsed(dry_run, lambda: api.capture(root, progress=progress))
+    if result is REHEARSED:
+        run.output.reported({"replica": root}, [_WOULD_RECORD])
+    else:
+        run.output.reported(*merge.captured(result))
+    return 0
+
+
+def _read_log(run: Invocation, root: str, dry_run: bool) -> int:
+    from mergerepl.transactional import Distributor
+
+    done = rehearsed(dry_run, Distributor(root).capture)
+    if done is REHEARSED:
+        run.output.reported({"root": root}, [_WOULD_RECORD])
+        return 0
+    read = f"{done.transactions} transactions were read, with {done.commands} commands; last LSN {done.last_lsn}."
+    paused = [f"{path}: {reason}" for path, reason in done.paused.items()]
+    run.output.reported(done, [read if done.cycles else "Nothing new in the log.", *paused])
+    return 0
+
+
+def _scan(run: Invocation, root: str, dry_run: bool) -> int:
+    from mergerepl.cdc import Database
+
+    done = rehearsed(dry_run, Database(root).capture)
+    if done is REHEARSED:
+        run.output.reported({"root": root}, [_WOULD_RECORD])
+        return 0
+    parts = ["Nothing is new."]
+    if done.cycles:
+        parts = [
+            f"{counted(done.transactions, 'transaction')}, {counted(done.rows, 'row')} in {counted(done.cycles, 'cycle')}. "
+            f"Highest LSN: {cell(done.last_lsn) or 'as before'}.",
+            *(f"Paused: {reason}" for reason in done.paused.values()),
+        ]
+    run.output.reported(done, parts)
+    return FAILED if done.paused else 0
+
+
+@command(effect=DESTROYS, call="Project.abort", takes="SESSION", hidden=True)
+def abort(run: Invocation, session: str, dry_run: bool, yes: bool) -> int:
+    """End a staged session that cannot be finished; its rows are kept.
+
+    SESSION is its id, as messages and `mergerepl status` name it; its beginning will do. A session that can be finished is
+    finished. What it had written counts as users' changes from then on, its rows are kept below _mergerepl/unsent at the
+    publisher, and the next session sends again what had not arrived.
+
+    Example:
+      mergerepl abort 4f0c
+    """
+    root = run.place.of_type("merge", "staged sessions")
+    if not dry_run:
+        run.confirm(
+            f"End session {session} at {root}? Its rows that have not arrived are set aside.", yes=yes
+        )
+    result = rehearsed(dry_run, lambda: run.place.project.abort(session))
+    if result is REHEARSED:
+        run.output.reported(
+            {"session": session}, [f"Session {session} would end. Nothing was changed (--dry-run)."]
+        )
+        return 0
+    from mergerepl.model.results import SyncResult
+
+    done = SyncResult(result.publication, (result,))
+    run.output.reported(*merge.synced(done))
+    return exit_code(done)

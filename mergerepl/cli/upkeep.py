@@ -1,0 +1,380 @@
+"""Commands that check replicas, repair them and keep their files in order."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Any, Literal
+
+import click
+
+from mergerepl.cli.grammar import DESTROYS, READS, WRITES, Invocation, command
+from mergerepl.cli.main import FAILED, TRANSIENT
+from mergerepl.cli.options import row_key
+from mergerepl.cli.place import captured
+from mergerepl.cli.report import merge
+from mergerepl.cli.report import products as report
+from mergerepl.cli.report.table import Columns, Part, listing
+from mergerepl.model.words import counted
+from mergerepl.places import types_at
+from mergerepl.store.rehearsal import REHEARSED, rehearsed
+
+if TYPE_CHECKING:
+    from mergerepl.monitoring.doctor import Check
+
+_MIB = 1024**2
+_TUNED: Columns = {
+    "article": "article",
+    "result": "status",
+    ">files": "files_before",
+    ">largest (MiB)": lambda each: f"{each.largest_bytes_before / _MIB:.1f}",
+    ">files after": lambda each: each.files_after if each.status == "tuned" else None,
+    ">largest after (MiB)": lambda each: (
+        f"{each.largest_bytes_after / _MIB:.1f}" if each.status == "tuned" else None
+    ),
+}
+
+
+@command(
+    effect=READS, call="Project.validate", takes="[REPLICA]...", options=("--level",), several_places=True
+)
+def validate(run: Invocation, replicas: tuple[str, ...], level: Literal["rowcount", "checksum"]) -> int:
+    """Compare subscribers with the publisher.
+
+    Differing keys are named; nothing is changed. Exit code 1 if they differ: changes that have not been synchronized yet do
+    that too. Of several subscribers, one that cannot be compared is reported beside the others; 3 if that is all, and may
+    be gone next time.
+
+    Example:
+      mergerepl validate
+      mergerepl validate north --level rowcount
+    """
+    from mergerepl import api
+
+    place = run.place
+    if "transactional" in {place.type_at(root) for root in place.project.own_roots()}:
+        from mergerepl.transactional import Distributor
+
+        found = Distributor(place.root()).validate(
+            subscriber=place.subscriber(replicas), publication=place.publication
+        )
+        rows = [asdict(each) for each in found]
+        run.output.reported(rows, report.compared(rows))
+        return 0 if all(each.is_equal for each in found) else FAILED
+    validations = dict(api.validate(place.paths, subscriber=place.subscriber(replicas), level=level))
+    run.output.reported(*merge.validated(validations))
+    bad = [article for articles in validations.values() for article in articles if not article.ok]
+    if not bad:
+        return 0
+    return TRANSIENT if all(article.is_transient for article in bad) else FAILED
+
+
+@command(effect=WRITES, call="Replica.tune", takes="[TABLE]...", options=("--at", "--file-size"))
+def tune(run: Invocation, tables: tuple[str, ...], at: str | None, file_bytes: int, dry_run: bool) -> None:
+    """Rewrite tables with too large files.
+
+    No row changes. A changed row is written again with all rows of its file, and a file without bounds of the key is read
+    in each sync; `doctor` and `status` name the tables with such files. A table is written in one commit without data
+    change, in the order of its key (of its clustering columns, if it has some). Many small files are not joined: Delta's
+    OPTIMIZE does that.
+
+    Example:
+      mergerepl tune --dry-run
+      mergerepl tune orders --at north --file-size 64MB
+    """
+    with run.progress as progress:
+        result = run.place.project.at(at).tune(
+            *tables, file_bytes=file_bytes, dry_run=dry_run, progress=progress
+        )
+    lines = []
+    for each in result.articles:
+        if each.status != "tuned":
+            lines += [f"{each.article}: {reason}." for reason in each.reasons]
+        if each.status == "unchanged":
+            lines.append(f"{each.article}: Delta found nothing to write again.")
+        lines += [f"{each.article}: {name} = {value}." for name, value in each.properties.items()]
+    if dry_run:
+        lines.append("Nothing was changed (--dry-run).")
+    run.output.reported(result, [listing(result.articles, _TUNED), *lines])
+
+
+def _captured(root: str) -> list[Check]:
+    """Return whether Change Data Capture of a folder keeps up; nothing where it is not enabled."""
+    from mergerepl import cdc
+    from mergerepl.errors import MergeReplError
+
+    try:
+        if not cdc.Database(root).is_enabled():
+            return []
+    except MergeReplError:
+        # The storage check says what is wrong with the folder.
+        return []
+    from mergerepl.monitoring.doctor import Check, Status
+
+    see = f"See `mergerepl status -f {root} --type cdc`."
+    try:
+        warnings = cdc.Database(root).status().warnings
+    except MergeReplError as error:
+        return [Check(f"cdc {root}", Status.WARN, error.message, see)]
+    found = [Check(f"cdc {root}", Status.WARN, f"{each.source}: {each.text}", see) for each in warnings]
+    return found or [Check(f"cdc {root}", Status.OK, "captured tables are read in time")]
+
+
+@command(
+    effect=WRITES,
+    call="Project.doctor",
+    takes="[REPLICA]...",
+    options=("--start-engine", "--fix"),
+    several_places=True,
+)
+def doctor(run: Invocation, replicas: tuple[str, ...], start_engine: bool, fix: bool, dry_run: bool) -> int:
+    """Check Java, storage, locks and the files of tables.
+
+    Without a REPLICA: the publisher and all subscribers; outside a project: this machine. Exit code 1 if something has
+    to be repaired. Changes nothing without --fix; with it, the rows of all tables stay as they are.
+
+    Example:
+      mergerepl doctor
+      mergerepl doctor north --start-engine
+    """
+    from mergerepl.monitoring import doctor as examination
+
+    roots = _examined(run, replicas)
+    checks = examination.checks(roots, start_engine=start_engine, mend=fix and not dry_run)
+    checks += [check for root in roots for check in _captured(root)]
+    run.output.reported(*merge.checked(checks))
+    return FAILED if any(check.status == "fail" for check in checks) else 0
+
+
+@command(
+    effect=DESTROYS,
+    call="Project.repair",
+    takes="[REPLICA]...",
+    options=("--publication", "--table", "--key", "--where", "--procedures"),
+)
+def repair(
+    run: Invocation,
+    replicas: tuple[str, ...],
+    publication: str | None,
+    table: str | None,
+    key: tuple[str, ...],
+    where: str | None,
+    procedures: tuple[str, ...],
+    dry_run: bool,
+    yes: bool,
+) -> None:
+    """Make differing rows equal.
+
+    The publisher's rows come back where others changed a transactional subscriber's tables: missing rows are inserted,
+    extra ones deleted, different ones updated, as of the subscriber's last batch. Without --key and --where whole tables.
+
+    Example:
+      mergerepl repair north --dry-run
+      mergerepl repair north --table orders --key order_id=7 --yes
+      mergerepl repair --table orders --where "region='N'"
+    """
+    from mergerepl.transactional import Distributor
+
+    distributor = Distributor(run.place.of_type("transactional", "repair of rows"))
+    terms: dict[str, Any] = {
+        "subscriber": run.place.subscriber(replicas),
+        "publication": publication or run.place.publication,
+        "table": table,
+        "key": row_key(key) or None,
+        "where": where,
+        "procedures": procedures,
+    }
+    done = None
+    if not dry_run and not yes:
+        done = distributor.repair(dry_run=True, **terms)
+        rows = sum(each.inserts + each.updates + each.deletes for each in done)
+        if rows:
+            at = ", ".join(dict.fromkeys(each.subscriber for each in done))
+            run.confirm(f"Overwrite or remove {counted(rows, 'row')} at {at}?", yes=yes)
+    done = distributor.repair(dry_run=dry_run, **terms)
+    values = [asdict(each) for each in done]
+    run.output.reported(values, report.compared(values))
+
+
+@command(effect=DESTROYS, call="Project.reinit", takes="[REPLICA]...", options=("--publication", "--all"))
+def reinit(
+    run: Invocation,
+    replicas: tuple[str, ...],
+    publication: str | None,
+    is_all: bool,
+    dry_run: bool,
+    yes: bool,
+) -> None:
+    """Fill a subscriber again from the publisher.
+
+    A new snapshot replaces the rows of the tables of a transactional subscription.
+
+    Example:
+      mergerepl reinit north
+      mergerepl reinit --all --yes
+    """
+    from mergerepl.transactional import Distributor
+    from mergerepl.transactional.catalog import required, subscriptions_of
+
+    if bool(replicas) == is_all:
+        raise click.UsageError("Name the subscribers, or say --all.")
+    root = run.place.of_type("transactional", "reinit")
+    wanted: list[str | None] = [run.place.root(name) for name in replicas] or [None]
+    publication = publication or run.place.publication
+    found = [
+        row.subscriber
+        for each in wanted
+        for _, row in subscriptions_of(required(root), subscriber=each, publication=publication)
+    ]
+    if not dry_run:
+        run.confirm(f"Replace all rows at {', '.join(found)}?", yes=yes)
+        found = [
+            done
+            for each in wanted
+            for done in Distributor(root).reinit(subscriber=each, publication=publication)
+        ]
+    would = "would begin" if dry_run else "begins"
+    run.output.reported({"subscribers": found}, [f"{each} {would} again." for each in found])
+
+
+def _examined(run: Invocation, replicas: Sequence[str]) -> list[str]:
+    """Return the replicas that are named, or all of the place; a folder need not exist yet."""
+    if not replicas and not run.has_place:
+        return list(run.files)
+    if replicas:
+        return run.place.roots(replicas)
+    folders = [each.path for each in run.place.found if not each.is_file]
+    stated = (
+        [each.root for each in run.place.project.replicas()] if len(folders) < len(run.place.found) else []
+    )
+    return list(dict.fromkeys([*folders, *stated]))
+
+
+def _is_captured(root: str, name: str) -> bool:
+    """Whether a name is one of a capture instance or a captured table."""
+    from mergerepl.cdc import Database
+
+    database = Database(root)
+    found = database.instances() if database.is_enabled() else ()
+    return any(name == each.capture_instance for each in found)
+
+
+@command(effect=DESTROYS, call="Replica.resume", takes="TABLE|INSTANCE", options=("--compare", "--restart"))
+def resume(run: Invocation, table: str, compare: bool, restart: bool, dry_run: bool, yes: bool) -> None:
+    """Continue with a paused table.
+
+    A table is paused if its log cannot be read on, such as after a dropped key column; `status` says why. What was not read
+    becomes commands, or gets new LSNs. With --restart consumers of its changes take a snapshot.
+
+    Example:
+      mergerepl resume orders
+      mergerepl resume orders --compare
+    """
+    root = run.place.root()
+    types = types_at(root)
+    if "transactional" in types and not (compare or restart) and not _is_captured(root, table):
+        from mergerepl.transactional import Distributor
+
+        was = rehearsed(dry_run, lambda: Distributor(root).resume(table))
+    else:
+        from mergerepl.cdc import Database
+
+        instance = captured(run.place, table).name
+        if restart and not dry_run:
+            run.confirm(f"Leave out the unread changes of {instance} in {root}?", yes=yes)
+        was = rehearsed(dry_run, lambda: Database(root).resume(instance, compare=compare, restart=restart))
+    text = "would be read again." if was is REHEARSED else "is read again." if was else "was not paused."
+    run.output.reported({"table": table, "changed": was is True}, [f"{table} {text}"])
+
+
+@command(effect=WRITES, call="Project.cleanup", options=("--type", "--retention", "--threshold"))
+def cleanup(
+    run: Invocation, type: str | None, retention: int | None, threshold: int | None, dry_run: bool
+) -> int:
+    """Remove metadata, conflicts and changes past their retention.
+
+    Commands that all subscriptions have, and those above the longest retention: a subscription that lacks such commands
+    becomes inactive and must be filled again (`reinit`). Change rows of captured tables. Exit code 1 if a change table
+    could not be cleaned.
+
+    Example:
+      mergerepl cleanup
+    """
+    root = run.place.root()
+    types = [each for each in types_at(root) if type in (None, each)]
+    if not {"transactional", "cdc"}.intersection(types):
+        run.place.of_type(type or "transactional", "cleanup")
+    value: dict[str, Any] = {}
+    parts: list[Part] = []
+    code = 0
+    if "transactional" in types:
+        from mergerepl.transactional import Distributor
+
+        removed = rehearsed(dry_run, Distributor(root).cleanup)
+        if removed is not REHEARSED:
+            value["transactional"] = removed
+            parts.append(
+                f"{removed['commands']} commands and {removed['transactions']} transactions were removed; "
+                f"{removed['inactive']} subscriptions became inactive."
+            )
+    if "cdc" in types:
+        from mergerepl.cdc import Database
+
+        done = rehearsed(dry_run, lambda: Database(root).cleanup(retention=retention, threshold=threshold))
+        if done is not REHEARSED:
+            value["cdc"] = done
+            parts += report.cleaned(done)
+            code = FAILED if done.failed else 0
+    run.output.reported(value, parts or ["Old rows would be removed. Nothing was changed (--dry-run)."])
+    return code
+
+
+@command(effect=WRITES, call="Replica.vacuum", takes="TABLE...")
+def vacuum(run: Invocation, tables: tuple[str, ...], dry_run: bool) -> None:
+    """Remove old files that no reader of changes needs.
+
+    It is Delta's VACUUM, for captured tables.
+
+    Example:
+      mergerepl vacuum orders
+    """
+    from mergerepl.cdc import Database
+
+    database = Database(run.place.of_type("cdc", "files to remove"))
+    found = []
+    lines = []
+    for table in tables:
+        done = rehearsed(dry_run, lambda table=table: database.vacuum(table))  # type: ignore[misc]
+        if done is REHEARSED:
+            lines.append(f"{table}: old files would be removed.")
+            continue
+        found.append(done)
+        kept = f"Files of the last {done.retention_hours:,} hours are kept."
+        why = (
+            f" Version {done.read_through + 1:,} has still to be read."
+            if done.read_through is not None
+            else ""
+        )
+        lines.append(f"{table}: old files are removed. {kept}{why}")
+    run.output.reported({"tables": found}, lines)
+
+
+@command(effect=DESTROYS, call="Project.upgrade", hidden=True)
+def upgrade(run: Invocation, dry_run: bool, yes: bool) -> None:
+    """Bring a folder's tracking data to this version of mergerepl.
+
+    Example:
+      mergerepl upgrade -f ./branch
+    """
+    import mergerepl
+
+    root = run.place.of_type("tracking", "data of an older version")
+    if not dry_run:
+        run.confirm(f"Rewrite the tracking data of {root}? Older versions cannot read them then.", yes=yes)
+    is_done = rehearsed(dry_run, lambda: mergerepl.ChangeTracking(root).upgrade())
+    text = "Transactions are open: end them, then run again."
+    if is_done:
+        text = "The tracking data are of this version."
+    if is_done is REHEARSED:
+        text = "The tracking data would be upgraded. Nothing was changed (--dry-run)."
+    run.output.reported({"upgraded": is_done is True}, [text])
