@@ -1,14 +1,15 @@
 """A scan cycle that dies at any step is whole or not there, and the next one gives the same commits the same LSNs."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from pyspark.sql import SparkSession
 
 from mergerepl import cdc
-from mergerepl.cdc.tables import tables_at
 from mergerepl.errors import MergeReplError
 from mergerepl.logreader.plan import redo_log
+from mergerepl.logreader.positions import read_state, save_state
 from tests.cdc.databases import (
     add,
     check_replay,
@@ -202,12 +203,7 @@ def test_another_scan_holds_the_log(two: Two) -> None:
 
 
 def test_bookkeeping_of_two_moments_is_refused(two: Two) -> None:
-    database = tables_at(two.root)
     state = two.database.log
-    from dataclasses import replace
-
-    from mergerepl.logreader.positions import read_state, save_state
-
     good = read_state(state)
     older = replace(good, database=replace(good.database, cycle=good.database.cycle - 1))
     save_state(state, older)
@@ -218,4 +214,4 @@ def test_bookkeeping_of_two_moments_is_refused(two: Two) -> None:
         cdc.Database(two.root).capture()
     save_state(state, good)
     assert cdc.Database(two.root).capture().cycles == 0
-    assert entries(database)[-1].kind == "transaction"
+    assert entries(two.database)[-1].kind == "transaction"

@@ -86,8 +86,6 @@ def test_purges_keep_what_the_slowest_consumer_needs(spark: SparkSession, replic
         reader.acknowledge(reader.enumerate())
     tracking.delete("orders", where="id = 4")
     quick.acknowledge(quick.enumerate())
-    with pytest.raises(TrackingError, match="usable age"):
-        tracking.purge("orders", older_than="-1 days")
     with pytest.raises(TrackingError, match="for a later version"):
         tracking.purge("orders", to=9, force=True)  # type: ignore[call-arg]
     planned = tracking.purge("orders", older_than="0 days", dry_run=True)
