@@ -35,6 +35,7 @@ from mergerepl.model.cdc import (
     Vacuumed,
 )
 from mergerepl.model.later import answers_later
+from mergerepl.model.listing import Listing
 from mergerepl.spark.callers import methods_keep_callers_session
 
 if TYPE_CHECKING:
@@ -64,6 +65,9 @@ class Database:
 
     def __repr__(self) -> str:
         return f"Database({str(self._tables.root)!r})"
+
+    def _repr_html_(self) -> str:
+        return (self.instances() if self.is_enabled() else Listing[CaptureInstance]())._repr_html_()
 
     @property
     def jobs(self) -> Jobs:
@@ -133,7 +137,7 @@ class Database:
         """True if a table has a capture instance."""
         return self.is_enabled() and bool(self.instances(table))
 
-    def instances(self, table: str | None = None) -> tuple[CaptureInstance, ...]:
+    def instances(self, table: str | None = None) -> Listing[CaptureInstance]:
         """Return the capture instances of all tables, or of one.
 
         Raises: CdcUsageError 22901 if the folder is not enabled.
@@ -190,19 +194,17 @@ class Database:
         return None if entry is None else entry.tran_end_time
 
     @overload
-    def history(self, *, failed: Literal[False] = False, limit: int = 20) -> tuple[ScanSession, ...]: ...
+    def history(self, *, failed: Literal[False] = False, limit: int = 20) -> Listing[ScanSession]: ...
     @overload
-    def history(self, *, failed: Literal[True], limit: int = 20) -> tuple[ScanError, ...]: ...
-    def history(
-        self, *, failed: bool = False, limit: int = 20
-    ) -> tuple[ScanSession, ...] | tuple[ScanError, ...]:
+    def history(self, *, failed: Literal[True], limit: int = 20) -> Listing[ScanError]: ...
+    def history(self, *, failed: bool = False, limit: int = 20) -> Listing[ScanSession] | Listing[ScanError]:
         """Return the newest scan sessions; with `failed` the newest errors and notices of scans.
 
         Raises: CdcUsageError 22901 if the folder is not enabled.
         """
         if failed:
-            return tuple(monitoring.errors(self._tables, limit=limit))
-        return tuple(monitoring.scan_sessions(self._tables, limit=limit))
+            return Listing(monitoring.errors(self._tables, limit=limit))
+        return Listing(monitoring.scan_sessions(self._tables, limit=limit))
 
     def status(self) -> DatabaseStatus:
         """Return the position of each source, the latest safe time for VACUUM, the validity interval, and the problems.
@@ -326,13 +328,13 @@ class Instance:
         gate = self._tables.max_lsn()
         return high_of(self._tables.instance(self.name), gate)
 
-    def columns(self) -> tuple[CapturedColumn, ...]:
+    def columns(self) -> Listing[CapturedColumn]:
         """Return the captured columns, by ordinal."""
-        return tuple(self._tables.captured(self._tables.instance(self.name).object_id))
+        return Listing(self._tables.captured(self._tables.instance(self.name).object_id))
 
-    def ddl_history(self) -> tuple[DdlEntry, ...]:
+    def ddl_history(self) -> Listing[DdlEntry]:
         """Return the column changes of the table since the instance began, in order of LSNs."""
-        return tuple(monitoring.ddl_history(self._tables, self._tables.instance(self.name)))
+        return Listing(monitoring.ddl_history(self._tables, self._tables.instance(self.name)))
 
     def describe(self) -> InstanceDescription:
         """Return the instance with its interval, its columns and their changes."""

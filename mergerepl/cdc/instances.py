@@ -32,6 +32,7 @@ from mergerepl.logreader.scan import Begin, begin, checked_state, leave
 from mergerepl.logreader.sources import metadata_of
 from mergerepl.model.cdc import CapturedColumn, CaptureInstance
 from mergerepl.model.durations import parse_duration
+from mergerepl.model.listing import Listing
 from mergerepl.spark.errors import plain_errors
 from mergerepl.store.lease import lease
 from mergerepl.store.location import Location
@@ -313,7 +314,7 @@ def relocate(found: CdcTables) -> bool:
 
 def instances_of(
     found: CdcTables, *, table: str | None = None, name: str | None = None
-) -> tuple[CaptureInstance, ...]:
+) -> Listing[CaptureInstance]:
     """Return the capture instances of all tables, of one, or one by its name.
 
     Raises: CdcUsageError 22901, 22985.
@@ -321,7 +322,7 @@ def instances_of(
     chosen = found.instances() if name is None else [found.instance(name)]
     sources = read_state(found.log).sources
     path = None if table is None else source_path(table)
-    return tuple(
+    return Listing(
         _shown(found, sources[each.source_object_id], each)
         for each in chosen
         if path is None or sources[each.source_object_id].source_path == path

@@ -16,6 +16,7 @@ from mergerepl.logreader.lsn import MAX_SLOT
 from mergerepl.logreader.positions import read_state
 from mergerepl.model.cdc import Job
 from mergerepl.model.later import answers_later
+from mergerepl.model.listing import Listing
 from mergerepl.systables.cdc import CDC_JOBS
 
 WAIT_S = 60.0
@@ -82,13 +83,13 @@ class Jobs:
     def __init__(self, tables: CdcTables) -> None:
         self._tables = replace(tables, lock_wait_s=tables.lock_wait_s or WAIT_S)
 
-    def list(self) -> tuple[Job, ...]:
+    def list(self) -> Listing[Job]:
         """Return the jobs, by type.
 
         Raises: CdcUsageError 22901 if the database is not enabled.
         """
         self._tables.require_enabled()
-        return tuple(sorted(self._tables.control.rows(CDC_JOBS), key=lambda job: job.job_type))
+        return Listing(sorted(self._tables.control.rows(CDC_JOBS), key=lambda job: job.job_type))
 
     def add(self, job_type: str, *, start: bool = True, **parameters: Unpack[JobParameters]) -> Job:
         """Create a job that was dropped: the first capture instance creates them all.

@@ -28,6 +28,7 @@ from mergerepl.model.cdc import (
     ScanResult,
     ScanSession,
 )
+from mergerepl.model.listing import Listing
 
 Folder = str | os.PathLike[str]
 
@@ -76,17 +77,17 @@ def sp_cdc_disable_table(
 
 def sp_cdc_help_change_data_capture(
     database: Folder, source_schema: str | None = None, source_name: str | None = None
-) -> tuple[CaptureInstance, ...]:
+) -> Listing[CaptureInstance]:
     """Return the capture instances of all tables, or of one."""
     return Database(database).instances(source_name and _path(source_schema or DBO, source_name))
 
 
-def sp_cdc_get_captured_columns(database: Folder, capture_instance: str) -> tuple[CapturedColumn, ...]:
+def sp_cdc_get_captured_columns(database: Folder, capture_instance: str) -> Listing[CapturedColumn]:
     """Return the captured columns of an instance."""
     return Database(database).instance(capture_instance).columns()
 
 
-def sp_cdc_get_ddl_history(database: Folder, capture_instance: str) -> tuple[DdlEntry, ...]:
+def sp_cdc_get_ddl_history(database: Folder, capture_instance: str) -> Listing[DdlEntry]:
     """Return the column changes of the table of an instance."""
     return Database(database).instance(capture_instance).ddl_history()
 
@@ -128,7 +129,7 @@ def sp_cdc_stop_job(database: Folder, job_type: str = CAPTURE) -> Job:
     return Database(database).jobs.stop(job_type)
 
 
-def sp_cdc_help_jobs(database: Folder) -> tuple[Job, ...]:
+def sp_cdc_help_jobs(database: Folder) -> Listing[Job]:
     """Return the jobs."""
     return Database(database).jobs.list()
 
@@ -204,12 +205,12 @@ def fn_cdc_has_column_changed(
     return Database(database).instance(capture_instance).has_changed(column_name, update_mask)
 
 
-def dm_cdc_log_scan_sessions(database: Folder) -> tuple[ScanSession, ...]:
+def dm_cdc_log_scan_sessions(database: Folder) -> Listing[ScanSession]:
     """Return the newest scan sessions."""
     return Database(database).history()
 
 
-def dm_cdc_errors(database: Folder) -> tuple[ScanError, ...]:
+def dm_cdc_errors(database: Folder) -> Listing[ScanError]:
     """Return the newest errors of scans."""
     return Database(database).history(failed=True)
 

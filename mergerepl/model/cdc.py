@@ -6,6 +6,7 @@ from datetime import datetime, timedelta
 from typing import Annotated
 
 from mergerepl.model.columns import NOT_NULL, Bigint
+from mergerepl.model.listing import HtmlResult
 from mergerepl.model.tasks import CRITICAL as CRITICAL
 from mergerepl.model.tasks import WARNING as WARNING
 from mergerepl.model.tasks import StatusWarning as StatusWarning
@@ -33,7 +34,7 @@ class CaptureInstance:
 
 
 @dataclass(frozen=True)
-class ScanResult:
+class ScanResult(HtmlResult):
     """The outcome of one `capture`, over all its cycles.
 
     `last_lsn` is None if nothing was new. `paused`: path of a source that cannot be read further -> reason.
@@ -74,7 +75,7 @@ LATENCY = timedelta(seconds=30)
 
 
 @dataclass(frozen=True)
-class DatabaseStatus:
+class DatabaseStatus(HtmlResult):
     """The state of a database: LSNs are 10 bytes, None before the first one."""
 
     database: str
@@ -159,7 +160,7 @@ class ScanError:
 
 
 @dataclass(frozen=True)
-class CleanupResult:
+class CleanupResult(HtmlResult):
     """The outcome of one cleanup.
 
     `low_water_mark` is the LSN below which change rows were removed, None if nothing was due. `rows` are the removed
@@ -174,7 +175,7 @@ class CleanupResult:
 
 
 @dataclass(frozen=True)
-class AppliedChanges:
+class AppliedChanges(HtmlResult):
     """The changes that one `Instance.load` brought to its target.
 
     `from_lsn` is None if the target was filled from a snapshot; both LSNs are None if nothing was new. `upserted` are
@@ -218,7 +219,7 @@ class Job:
 
 
 @dataclass(frozen=True)
-class InstanceDescription:
+class InstanceDescription(HtmlResult):
     """A capture instance, its interval, its captured columns and the changes of its table's columns."""
 
     instance: CaptureInstance
@@ -250,7 +251,7 @@ class AgentStatus:
 
 
 @dataclass(frozen=True)
-class Vacuumed:
+class Vacuumed(HtmlResult):
     """The outcome of `vacuum`; `retention_hours` is the age up to which files were kept.
 
     `read_through` is the version through which all consumers have read the table, None if nothing is unread.

@@ -9,6 +9,7 @@ from operator import or_
 from typing import Annotated
 
 from mergerepl.model.columns import NOT_NULL, Bigint
+from mergerepl.model.listing import HtmlResult
 
 
 class TrackingOptions(IntFlag):
@@ -102,7 +103,7 @@ class CommittedTransaction:
 
 
 @dataclass(frozen=True)
-class TransactionResult:
+class TransactionResult(HtmlResult):
     """The outcome of a commit."""
 
     bsn: int
@@ -158,7 +159,7 @@ class ForeignCommit:
 
 
 @dataclass(frozen=True)
-class TrackingStatus:
+class TrackingStatus(HtmlResult):
     """The result of `mergerepl status`."""
 
     path: str
@@ -177,7 +178,7 @@ class TrackingStatus:
 
 
 @dataclass(frozen=True)
-class Purged:
+class Purged(HtmlResult):
     """The rows that a purge removed, and those that the slowest consumer held back."""
 
     target: str

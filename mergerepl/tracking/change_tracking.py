@@ -13,6 +13,7 @@ from pyspark.sql import Column, DataFrame, SparkSession
 from mergerepl import roots
 from mergerepl.model.durations import parse_duration
 from mergerepl.model.later import answers_later
+from mergerepl.model.listing import Listing
 from mergerepl.model.renamed import missing
 from mergerepl.model.tracking import (
     CommittedTransaction,
@@ -348,12 +349,12 @@ class ChangeTracking:
         """
         return status.status(self.session.database)
 
-    def transactions(self, limit: int = 20) -> list[CommittedTransaction]:
+    def transactions(self, limit: int = 20) -> Listing[CommittedTransaction]:
         """Return committed transactions, newest first.
 
         Raises: TrackingError if no table is tracked.
         """
-        return status.committed(self.session.database, limit=limit)
+        return Listing(status.committed(self.session.database, limit=limit))
 
     def abort(self, bsn: int) -> None:
         """End an open transaction, also one of another process, which finds out at its next call.
