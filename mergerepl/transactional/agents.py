@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from mergerepl.errors import LeaseError, MergeReplError, OutOfReachError, Transient
 from mergerepl.logreader.log_reader import LogReader
@@ -47,48 +47,42 @@ from mergerepl.transactional.refusals import (
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
+log = logging.getLogger(__name__)
+
+MOST_TRANSACTIONS = 10_000
+"""Transactions of a scan cycle at most."""
+
 
 def run_agent(
     distributor: DistributionStore,
     publication: str,
-    row: SubscriptionRow,
-    spark: Callable[[], SparkSession],
-    **options: Any,
-) -> DistributionResult:
-    """Run one distribution agent. Why it stopped is recorded."""
-    with stops_recorded(distributor, row), plain_errors("commands were distributed"):
-        if not is_folder(Location.of(row.subscriber)):
-            raise OutOfReachError(
-                f"Subscriber '{row.subscriber}' of '{publication}' is not there: is it mounted? Run again when it is.",
-                subscriber=row.subscriber,
-            )
-        return _distribute_one(distributor, row, publication, spark, **options)
-
-
-def _distribute_one(
-    distributor: DistributionStore,
     subscription: SubscriptionRow,
-    publication: str,
     spark: Callable[[], SparkSession],
     *,
     streams: int | None = None,
     skip_errors: Sequence[int] | None = None,
     lock_wait_s: float = 0.0,
-    **bounds: Any,
 ) -> DistributionResult:
     """Run the distribution agent of one subscription until nothing is new; without a JVM where nothing is.
 
-    Raises: TransactionalError where a command cannot be applied; LeaseError if the subscriber is held.
-    """
-    skip = skipped_numbers(skip_errors if skip_errors is not None else subscription.skip_errors)
-    root, guid = Location.of(subscription.subscriber), subscription.subscription_guid
-    if not redo_log(root, guid).is_pending and not waiting_after(
-        distributor, subscription, position_of(distributor, subscription)
-    ):
-        return DistributionResult(publication, subscription.subscriber)
-    from mergerepl.transactional.distribution import Agent
+    Why it stopped is recorded.
 
-    with lease(root, purpose="transactional distribute", wait_s=lock_wait_s):
+    Raises: TransactionalError where a command cannot be applied; OutOfReachError; LeaseError if the subscriber is held.
+    """
+    root, guid = Location.of(subscription.subscriber), subscription.subscription_guid
+    nothing = DistributionResult(publication, subscription.subscriber)
+    with stops_recorded(distributor, subscription), plain_errors("commands were distributed"):
+        if not is_folder(root):
+            raise OutOfReachError(
+                f"Subscriber '{root}' of '{publication}' is not there: is it mounted? Run again when it is.",
+                subscriber=str(root),
+            )
+        skip = skipped_numbers(skip_errors if skip_errors is not None else subscription.skip_errors)
+        if not redo_log(root, guid).is_pending and not waiting_after(
+            distributor, subscription, position_of(distributor, subscription)
+        ):
+            return nothing
+        from mergerepl.transactional.distribution import Agent
 
         def recorded() -> SparkSession:
             from mergerepl.spark import session as engine
@@ -97,15 +91,13 @@ def _distribute_one(
             record_jvm(root, engine.jvm_pid())
             return found
 
-        # Another process may have restarted or removed the subscription before we held its subscriber.
-        now = distributor.subscription(guid)
-        if now is None:
-            return DistributionResult(publication, subscription.subscriber)
-        at_once = streams or now.subscription_streams
-        return Agent(distributor, now, publication, recorded, skip, streams=at_once, **bounds).run()
-
-
-MOST_TRANSACTIONS = 10_000
+        with lease(root, purpose="transactional distribute", wait_s=lock_wait_s):
+            # Another process may have restarted or removed the subscription before we held its subscriber.
+            now = distributor.subscription(guid)
+            if now is None:
+                return nothing
+            at_once = streams or now.subscription_streams
+            return Agent(distributor, now, publication, recorded, skip, at_once).run()
 
 
 def spark_of(given: SparkSession | None) -> Callable[[], SparkSession]:
@@ -193,9 +185,6 @@ def require_read(distributor: DistributionStore, publication: str | None = None)
                     raise TransactionalError.paused(
                         distributor.root, article.article, str(source.reason), is_captured=is_captured
                     )
-
-
-log = logging.getLogger(__name__)
 
 
 @contextmanager

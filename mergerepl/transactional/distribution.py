@@ -88,8 +88,6 @@ class Agent:
     publication: str
     spark: Callable[[], SparkSession]
     skip: frozenset[int] = frozenset()
-    batch_transactions: int = 10_000
-    batch_commands: int = 0
     streams: int = 1
     result: DistributionResult = field(init=False)
 
@@ -113,12 +111,7 @@ class Agent:
         position = self.finish(position_of(self.distributor, self.subscription))
         while True:
             rows = waiting_after(self.distributor, self.subscription, position)
-            chosen = next_transactions(
-                rows,
-                self._shapes(),
-                most_transactions=self.batch_transactions,
-                most_commands=self.batch_commands,
-            )
+            chosen = next_transactions(rows, self._shapes())
             if not chosen:
                 return self.result
             position = self._batch(position, self._one_stage(position, chosen), None)

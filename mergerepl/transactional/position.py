@@ -22,6 +22,9 @@ from mergerepl.systables.transactional import (
 from mergerepl.transactional.catalog import DistributionStore, SubscriberStore
 from mergerepl.transactional.refusals import EXPIRED, RESTORED, TransactionalError, to_run
 
+MOST_OF_A_BATCH = 10_000
+"""Transactions of a batch at most."""
+
 DISTRIBUTE, REPAIR = "distribute", "repair"
 """The kinds of our commits at a subscriber (map.md 2)."""
 
@@ -211,33 +214,17 @@ def begun_plan(
     return plan if is_next and any(plan.is_written(guid, *each) for each in tables.items()) else None
 
 
-def next_transactions(
-    rows: Sequence[TransactionRow],
-    shapes: Collection[ArticleRow],
-    *,
-    most_transactions: int,
-    most_commands: int,
-) -> list[TransactionRow]:
+def next_transactions(rows: Sequence[TransactionRow], shapes: Collection[ArticleRow]) -> list[TransactionRow]:
     """Return the transactions of the next batch: it ends before a change of columns; one at its start is a batch alone.
 
-    Args:
-        rows: All transactions after the position.
-        shapes: The publication's articles in all shapes that they have had.
-        most_transactions: The most transactions of a batch.
-        most_commands: The most commands of a batch of several transactions; 0: no limit.
+    `rows` are all transactions after the position, `shapes` the articles in all shapes that they have had.
     """
-    mine = {row.article_id for row in shapes}
     changes = {row.first_seqno for row in shapes if row.schema_version > 1}
     chosen: list[TransactionRow] = []
-    commands = 0
-    for row in rows:
-        count = sum(n for article, n in row.commands.items() if article in mine)
-        is_full = len(chosen) >= most_transactions
-        is_over = bool(most_commands) and commands + count > most_commands
-        if chosen and (is_full or is_over or row.xact_seqno in changes):
+    for row in rows[:MOST_OF_A_BATCH]:
+        if chosen and row.xact_seqno in changes:
             break
         chosen.append(row)
-        commands += count
     return chosen
 
 
