@@ -62,7 +62,6 @@ from mergerepl.transactional.position import (
     position_of,
     redo_log,
     since_last_batch,
-    transactions_through,
     waiting_after,
     with_tables_at,
 )
@@ -110,8 +109,11 @@ class Agent:
         """
         position = self.finish(position_of(self.distributor, self.subscription))
         while True:
+            # Another process may change the columns.
+            mine = self.subscription.publication_id
+            shapes = [row for row in self.distributor.shapes() if row.publication_id == mine]
             rows = waiting_after(self.distributor, self.subscription, position)
-            chosen = next_transactions(rows, self._shapes())
+            chosen = next_transactions(rows, shapes)
             if not chosen:
                 return self.result
             position = self._batch(position, self._one_stage(position, chosen), None)
@@ -124,16 +126,12 @@ class Agent:
             self.redo.finish()
             return position
         rows = waiting_after(self.distributor, self.subscription, position)
-        chosen = transactions_through(rows, plan.through_seqno)
+        chosen = [row for row in rows if row.xact_seqno <= plan.through_seqno]
         if not chosen:
             raise self._expired(
                 f"it has begun batch {plan.number}, and its transactions are not there{RESTORED}"
             )
         return self._batch(position, chosen, plan)
-
-    def _shapes(self) -> list[ArticleRow]:
-        publication_id = self.subscription.publication_id
-        return [row for row in self.distributor.shapes() if row.publication_id == publication_id]
 
     def _articles(self) -> list[ArticleRow]:
         return self.distributor.articles(self.subscription.publication_id)

@@ -226,8 +226,3 @@ def next_transactions(rows: Sequence[TransactionRow], shapes: Collection[Article
             break
         chosen.append(row)
     return chosen
-
-
-def transactions_through(rows: Sequence[TransactionRow], seqno: bytes) -> list[TransactionRow]:
-    """Return the transactions through an LSN."""
-    return [row for row in rows if row.xact_seqno <= seqno]
