@@ -297,12 +297,8 @@ def _publish(new: Sequence[CheckedArticle], run: ApplyRun) -> None:
             ]
             return {"begin": [as_stated(one) for one in stated]}
 
-        begin(reader, NAME, [_begin(each.stated.table) for each in new], rows)
-
-
-def _begin(path: str) -> Begin:
-    schema, _, name = path.rpartition("/")
-    return Begin(path, schema or "dbo", name)
+        places = [(each.stated.table, *each.stated.table.rpartition("/")) for each in new]
+        begin(reader, NAME, [Begin(path, schema or "dbo", name) for path, schema, _, name in places], rows)
 
 
 def _set_properties(article: CheckedArticle, database_id: str, run: ApplyRun) -> None:

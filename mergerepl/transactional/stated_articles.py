@@ -99,23 +99,17 @@ def checked_article(root: Location, stated: Article) -> CheckedArticle:
 def changed_key(wanted: CheckedArticle, row: ArticleRow) -> str | None:
     """Return the first key of the file that differs from the published article, or None."""
     new = wanted.row(row.publication_id, row.article_id, row.source_object_id, row.first_seqno)
+    same = ("ins_cmd", "upd_cmd", "del_cmd", "text_columns", "singleton_key_updates")
     keys = {
         "source_object": "table",
         "key_columns": "key",
         "filter_clause": "filter",
-        "ins_cmd": "ins_cmd",
-        "upd_cmd": "upd_cmd",
-        "del_cmd": "del_cmd",
-        "text_columns": "text_columns",
-        "singleton_key_updates": "singleton_key_updates",
+        **dict(zip(same, same, strict=True)),
         "has_all_columns": "columns",
     }
-    for name, key in keys.items():
-        if getattr(new, name) != getattr(row, name):
-            return key
-    if not row.has_all_columns and new.columns != row.columns:
-        return "columns"
-    return None
+    if not row.has_all_columns:
+        keys["columns"] = "columns"
+    return next((key for name, key in keys.items() if getattr(new, name) != getattr(row, name)), None)
 
 
 def check_destinations(
