@@ -19,7 +19,7 @@ from mergerepl.model.progress import Progress
 from mergerepl.settings import Settings
 
 COMMANDS: Final[dict[str, dict[str, str]]] = {
-    "Start": {"apply": "project", "demo": "demo"},
+    "Start": {"init": "project", "apply": "project", "demo": "demo"},
     "Synchronize": {"sync": "project", "capture": "project", "agent": "agent"},
     "Look": dict.fromkeys(("status", "pending", "history", "row"), "look") | {"conflicts": "conflicts"},
     "Check and repair": dict.fromkeys(("validate", "repair", "reinit", "resume", "doctor"), "upkeep"),
@@ -216,9 +216,9 @@ main = CommandGroup(
         The project is mergerepl.yml in this folder or above; -f names another file, or a folder of tables.
 
         Example:
-          mergerepl apply               publish its tables, fill the subscribers
+          mergerepl init ./hq ./north   write mergerepl.yml for the tables of ./hq
+          mergerepl apply               publish them, fill ./north
           mergerepl sync                exchange changes
-          mergerepl conflicts list      show what lost
         """
     ),
 )

@@ -215,6 +215,7 @@ TABLE: Final[dict[str, dict[str, Any]]] = {
         "show_default": True,
         "dest": "wait_s",
     },
+    "--print-schema": _flag("Print the JSON Schema of project files."),
     "--detach": _flag("Run in the background."),
     "--no-sync": _flag("Run no syncs but those that commands hand over."),
     "--restart": _flag("Begin again from a snapshot of the present rows."),

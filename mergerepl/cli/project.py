@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
-from mergerepl import roots
+import click
+
+from mergerepl import roots as replica_roots
 from mergerepl.cli.grammar import DESTROYS, WRITES, Invocation, command
 from mergerepl.cli.main import FAILED, TRANSIENT, run_command
 from mergerepl.cli.report import merge
 from mergerepl.cli.report.table import cell
 from mergerepl.cli.standard_output import say_error
 from mergerepl.model.progress import NoProgress
+from mergerepl.model.tasks import MERGE
 from mergerepl.model.words import counted
-from mergerepl.places import types_at
+from mergerepl.places import FILE_NAME, types_at
 from mergerepl.settings import agent_file
 from mergerepl.store.rehearsal import REHEARSED, rehearsed
 from mergerepl.targets import agent_roots
@@ -25,19 +29,69 @@ if TYPE_CHECKING:
 _WOULD_RECORD = "New changes would be recorded. Nothing was changed (--dry-run)."
 
 
-@command(effect=WRITES, call="Project.apply")
-def apply(run: Invocation, dry_run: bool) -> None:
+@command(
+    effect=WRITES, call="Project.init", takes="[ROOT]...", options=("--type", "--output", "--print-schema")
+)
+def init(
+    run: Invocation,
+    roots: tuple[str, ...],
+    type: str | None,
+    output: str | None,
+    print_schema: bool,
+    dry_run: bool,
+) -> None:
+    """Write mergerepl.yml from folders of tables.
+
+    The first ROOT is the publisher, the others are subscribers; of --type cdc and tracking each is a document of its own.
+    The key of a table is the one that an instance there states, else rowguid, id or <table>_id. A table that cannot take
+    part is a comment with the reason. An existing file is never overwritten.
+
+    Example:
+      mergerepl init ./hq ./north
+      mergerepl init ./shop --type cdc --dry-run
+    """
+    from mergerepl.project import Project
+
+    if print_schema:
+        from mergerepl.config.schema import json_schema
+
+        run.output.out.write(json.dumps(json_schema(), indent=2) + "\n")
+        return
+    if not roots:
+        raise click.UsageError("Name the folders of tables: the publisher's first.")
+    is_shown = dry_run or output == "-"
+    done = Project.init(*roots, type=type or "merge", output=output or FILE_NAME, dry_run=is_shown)
+    stated = sum(each.reason is None for each in done.tables)
+    parts = [*done.text.splitlines()] if is_shown else []
+    if output != "-":
+        would = "would state" if dry_run else "states"
+        parts.append(f"{done.file} {would} {counted(stated, 'table')}. Next: `mergerepl apply --dry-run`.")
+    run.output.reported(done, parts)
+
+
+@command(effect=DESTROYS, call="Project.apply")
+def apply(run: Invocation, dry_run: bool, yes: bool) -> None:
     """Make the replicas match mergerepl.yml.
 
     It publishes tables, and creates and fills subscribers. Run it again after every change of the file; what matches
-    already is left alone.
+    already is left alone. It asks only if a step removes rows, such as those of a change table.
 
     Example:
       mergerepl apply --dry-run
       mergerepl apply -f sales.yml
     """
+    project = run.place.project
+    # A new document removes nothing, and neither does a merge publication.
+    has_rows_to_remove = any(
+        each.type not in (MERGE, "") and each.type in types_at(each.root) for each in project.replicas()
+    )
+    if has_rows_to_remove and not (dry_run or yes):
+        steps = [each for each in project.apply(dry_run=True).steps if each.removes_rows]
+        if steps:
+            listed = ", ".join(f"{each.action} {each.object}" for each in steps)
+            run.confirm(f"Remove rows at {', '.join(project.own_roots())} ({listed})?", yes=yes)
     with run.progress as progress:
-        result = run.place.project.apply(dry_run=dry_run, progress=progress)
+        result = project.apply(dry_run=dry_run, progress=progress)
     run.output.reported(*merge.applied(result))
 
 
@@ -170,7 +224,7 @@ def capture(run: Invocation, replicas: tuple[str, ...], dry_run: bool) -> int:
     for root in run.place.roots(replicas):
         types: Sequence[str] = types_at(root)
         readers = {"transactional": _read_log, "cdc": _scan, "merge": _capture}
-        if "transactional" in types and roots.transactional_publisher(root) is not None:
+        if "transactional" in types and replica_roots.transactional_publisher(root) is not None:
             # Its log reader reads for the capture instances, too.
             types = ["transactional"]
         for type_ in [each for each in readers if each in types] or ["merge"]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import asdict
+from datetime import timedelta
 from typing import TYPE_CHECKING, Any, Literal
 
 import click
@@ -11,12 +12,10 @@ import click
 from mergerepl.cli.grammar import DESTROYS, READS, WRITES, Invocation, command
 from mergerepl.cli.main import FAILED, TRANSIENT
 from mergerepl.cli.options import row_key
-from mergerepl.cli.place import captured
 from mergerepl.cli.report import merge
 from mergerepl.cli.report import products as report
-from mergerepl.cli.report.table import Columns, Part, listing
-from mergerepl.model.words import counted
-from mergerepl.places import types_at
+from mergerepl.cli.report.table import Columns, listing
+from mergerepl.model.words import counted, short
 from mergerepl.store.rehearsal import REHEARSED, rehearsed
 
 if TYPE_CHECKING:
@@ -120,6 +119,19 @@ def _captured(root: str) -> list[Check]:
     return found or [Check(f"cdc {root}", Status.OK, "captured tables are read in time")]
 
 
+def _examined(run: Invocation, replicas: Sequence[str]) -> list[str]:
+    """Return the replicas that are named, or all of the place; a folder need not exist yet."""
+    if not replicas and not run.has_place:
+        return list(run.files)
+    if replicas:
+        return run.place.roots(replicas)
+    folders = [each.path for each in run.place.found if not each.is_file]
+    stated = (
+        [each.root for each in run.place.project.replicas()] if len(folders) < len(run.place.found) else []
+    )
+    return list(dict.fromkeys([*folders, *stated]))
+
+
 @command(
     effect=WRITES,
     call="Project.doctor",
@@ -196,15 +208,8 @@ def repair(
     run.output.reported(values, report.compared(values))
 
 
-@command(effect=DESTROYS, call="Project.reinit", takes="[REPLICA]...", options=("--publication", "--all"))
-def reinit(
-    run: Invocation,
-    replicas: tuple[str, ...],
-    publication: str | None,
-    is_all: bool,
-    dry_run: bool,
-    yes: bool,
-) -> None:
+@command(effect=DESTROYS, call="Project.reinit", takes="[REPLICA]...", options=("--all",))
+def reinit(run: Invocation, replicas: tuple[str, ...], is_all: bool, dry_run: bool, yes: bool) -> None:
     """Fill a subscriber again from the publisher.
 
     A new snapshot replaces the rows of the tables of a transactional subscription.
@@ -213,50 +218,17 @@ def reinit(
       mergerepl reinit north
       mergerepl reinit --all --yes
     """
-    from mergerepl.transactional import Distributor
-    from mergerepl.transactional.catalog import required, subscriptions_of
-
     if bool(replicas) == is_all:
         raise click.UsageError("Name the subscribers, or say --all.")
-    root = run.place.of_type("transactional", "reinit")
-    wanted: list[str | None] = [run.place.root(name) for name in replicas] or [None]
-    publication = publication or run.place.publication
-    found = [
-        row.subscriber
-        for each in wanted
-        for _, row in subscriptions_of(required(root), subscriber=each, publication=publication)
-    ]
+    project = run.place.project
+    named = ", ".join(replicas) or "all subscribers"
     if not dry_run:
-        run.confirm(f"Replace all rows at {', '.join(found)}?", yes=yes)
-        found = [
-            done
-            for each in wanted
-            for done in Distributor(root).reinit(subscriber=each, publication=publication)
-        ]
-    would = "would begin" if dry_run else "begins"
-    run.output.reported({"subscribers": found}, [f"{each} {would} again." for each in found])
-
-
-def _examined(run: Invocation, replicas: Sequence[str]) -> list[str]:
-    """Return the replicas that are named, or all of the place; a folder need not exist yet."""
-    if not replicas and not run.has_place:
-        return list(run.files)
-    if replicas:
-        return run.place.roots(replicas)
-    folders = [each.path for each in run.place.found if not each.is_file]
-    stated = (
-        [each.root for each in run.place.project.replicas()] if len(folders) < len(run.place.found) else []
-    )
-    return list(dict.fromkeys([*folders, *stated]))
-
-
-def _is_captured(root: str, name: str) -> bool:
-    """Whether a name is one of a capture instance or a captured table."""
-    from mergerepl.cdc import Database
-
-    database = Database(root)
-    found = database.instances() if database.is_enabled() else ()
-    return any(name == each.capture_instance for each in found)
+        run.confirm(f"Replace all rows of {named} of {', '.join(project.own_roots())}?", yes=yes)
+    done = rehearsed(dry_run, lambda: project.reinit(*replicas, all=is_all))
+    if done is REHEARSED:
+        run.output.reported({"subscribers": replicas}, [f"All rows of {named} would be replaced."])
+        return
+    run.output.reported(done, [f"{each} begins again." for each in done.subscribers])
 
 
 @command(effect=DESTROYS, call="Replica.resume", takes="TABLE|INSTANCE", options=("--compare", "--restart"))
@@ -270,63 +242,42 @@ def resume(run: Invocation, table: str, compare: bool, restart: bool, dry_run: b
       mergerepl resume orders
       mergerepl resume orders --compare
     """
-    root = run.place.root()
-    types = types_at(root)
-    if "transactional" in types and not (compare or restart) and not _is_captured(root, table):
-        from mergerepl.transactional import Distributor
-
-        was = rehearsed(dry_run, lambda: Distributor(root).resume(table))
-    else:
-        from mergerepl.cdc import Database
-
-        instance = captured(run.place, table).name
-        if restart and not dry_run:
-            run.confirm(f"Leave out the unread changes of {instance} in {root}?", yes=yes)
-        was = rehearsed(dry_run, lambda: Database(root).resume(instance, compare=compare, restart=restart))
+    replica = run.place.project.at()
+    if restart and not dry_run:
+        run.confirm(f"Leave out the unread changes of {table} in {replica.root}?", yes=yes)
+    was = rehearsed(dry_run, lambda: replica.resume(table, compare=compare, restart=restart))
     text = "would be read again." if was is REHEARSED else "is read again." if was else "was not paused."
     run.output.reported({"table": table, "changed": was is True}, [f"{table} {text}"])
 
 
-@command(effect=WRITES, call="Project.cleanup", options=("--type", "--retention", "--threshold"))
+_REMOVED: Columns = {
+    "type": "type",
+    "at": lambda each: short(each.replica),
+    "removed": "kind",
+    "of": "what",
+    ">rows": "rows",
+}
+
+
+@command(effect=WRITES, call="Project.cleanup", options=("--only", "--older-than"))
 def cleanup(
-    run: Invocation, type: str | None, retention: int | None, threshold: int | None, dry_run: bool
+    run: Invocation, only: tuple[str, ...] | None, older_than: timedelta | None, dry_run: bool
 ) -> int:
     """Remove metadata, conflicts and changes past their retention.
 
-    Commands that all subscriptions have, and those above the longest retention: a subscription that lacks such commands
-    becomes inactive and must be filled again (`reinit`). Change rows of captured tables. Exit code 1 if a change table
-    could not be cleaned.
+    --only conflicts (merge), commands (transactional) or changes (cdc). A subscription that lacks removed commands becomes
+    inactive and must be filled again (`reinit`). Exit code 1 if something could not be cleaned.
 
     Example:
-      mergerepl cleanup
+      mergerepl cleanup --dry-run
+      mergerepl cleanup --only conflicts --older-than 30d
     """
-    root = run.place.root()
-    types = [each for each in types_at(root) if type in (None, each)]
-    if not {"transactional", "cdc"}.intersection(types):
-        run.place.of_type(type or "transactional", "cleanup")
-    value: dict[str, Any] = {}
-    parts: list[Part] = []
-    code = 0
-    if "transactional" in types:
-        from mergerepl.transactional import Distributor
-
-        removed = rehearsed(dry_run, Distributor(root).cleanup)
-        if removed is not REHEARSED:
-            value["transactional"] = removed
-            parts.append(
-                f"{removed['commands']} commands and {removed['transactions']} transactions were removed; "
-                f"{removed['inactive']} subscriptions became inactive."
-            )
-    if "cdc" in types:
-        from mergerepl.cdc import Database
-
-        done = rehearsed(dry_run, lambda: Database(root).cleanup(retention=retention, threshold=threshold))
-        if done is not REHEARSED:
-            value["cdc"] = done
-            parts += report.cleaned(done)
-            code = FAILED if done.failed else 0
-    run.output.reported(value, parts or ["Old rows would be removed. Nothing was changed (--dry-run)."])
-    return code
+    done = run.place.project.cleanup(only=only or (), older_than=older_than, dry_run=dry_run)
+    rows = sum(each.rows for each in done.removed)
+    end = "would be removed. Nothing was changed (--dry-run)." if dry_run else "removed."
+    failed = [f"{each.what} could not be cleaned up: {each.error}" for each in done.removed if each.error]
+    run.output.reported(done, [listing(done.removed, _REMOVED), f"{counted(rows, 'row')} {end}", *failed])
+    return 0 if done.ok else FAILED
 
 
 @command(effect=WRITES, call="Replica.vacuum", takes="TABLE...")

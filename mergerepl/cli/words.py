@@ -69,6 +69,8 @@ OPTIONS: Final[dict[str, str]] = {
     "conflicts export --to": "-o",
     "conflicts report --to": "-o",
     "--rows": "--limit",
+    "purge --table": "TABLE, after the command",
+    "cleanup --retention": "--older-than, as in `mergerepl cleanup --older-than 3d`",
     "--mend": "--fix",
     "doctor --engine": "--start-engine",
     "sync --give-up": "mergerepl abort SESSION",

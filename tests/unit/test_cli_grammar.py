@@ -1,0 +1,287 @@
+"""The commands keep one grammar: a walk over them, the first help, and answers to words that are gone. No Spark."""
+
+import re
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from importlib import import_module
+from pathlib import Path
+
+import click
+import pytest
+from click.testing import CliRunner, Result
+
+from mergerepl.cli import options
+from mergerepl.cli.grammar import DESTROYS, RUNS, WIDTH, WRITES, Command, kind_of
+from mergerepl.cli.main import COMMANDS, main
+
+ROOT = Path(__file__).parents[2]
+BEFORE = [
+    line.partition(":")[::2]
+    for line in (Path(__file__).with_name("words_before.txt")).read_text().splitlines()
+]
+"""The commands of the first grammar, with their options."""
+
+KINDS = {"REPLICA", "TABLE", "INSTANCE", "TABLE|INSTANCE", "CONSUMER", "ROOT", "DIR", "SHELL", "JOB"}
+IDS = {"ID", "SESSION", "XACT", "BSN", "LSN"}
+GENERAL = {"--file", "--json", "--quiet", "--verbose", "--version", "--help"}
+OBJECTS = {
+    "Project": "mergerepl.project",
+    "Replica": "mergerepl.replicas",
+    "ChangeTracking": "mergerepl.tracking",
+    "Distributor": "mergerepl.transactional",
+    "Subscriber": "mergerepl.transactional",
+    "cdc": "mergerepl.cdc",
+}
+
+
+def walk(group: click.Group = main, path: str = "") -> Iterator[tuple[str, Command]]:
+    with click.Context(group) as context:
+        for name in group.list_commands(context):
+            command = group.get_command(context, name)
+            if isinstance(command, click.Group):
+                yield from walk(command, f"{path} {name}".strip())
+            else:
+                assert isinstance(command, Command)
+                yield f"{path} {name}".strip(), command
+
+
+ALL = dict(walk())
+each_command = pytest.mark.parametrize("words", ALL)
+
+
+def run(*words: str) -> Result:
+    return CliRunner().invoke(main, [*words])
+
+
+def options_of(command: click.Command) -> dict[str, click.Option]:
+    found = [each for each in command.params if isinstance(each, click.Option)]
+    return {name: each for each in found for name in each.opts if name.startswith("--")}
+
+
+@each_command
+def test_an_option_has_one_meaning(words: str) -> None:
+    stated = {name: terms for names, terms in options.TABLE.items() for name in names.split("/")}
+    for name, option in options_of(ALL[words]).items():
+        assert option.help == stated[name]["help"]
+        assert name not in GENERAL
+
+
+def test_no_two_options_mean_the_same() -> None:
+    meanings = [terms["help"] for terms in options.TABLE.values()]
+    assert len(set(meanings)) == len(meanings)
+    used = {name for command in ALL.values() for name in options_of(command)}
+    assert {
+        names.split("/")[-1] if names[1] != "-" else names.split("/")[0] for names in options.TABLE
+    } <= used
+
+
+@each_command
+def test_a_command_takes_one_kind_of_object(words: str) -> None:
+    arguments = [each for each in ALL[words].params if isinstance(each, click.Argument)]
+    assert len(arguments) <= 1
+    assert all(kind_of(each.metavar) in KINDS | IDS for each in arguments)
+
+
+@each_command
+def test_what_writes_can_be_rehearsed_and_what_destroys_asks(words: str) -> None:
+    command, has = ALL[words], options_of(ALL[words])
+    assert ("--dry-run" in has) is (command.effect in (WRITES, DESTROYS))
+    assert ("--yes" in has) is (command.effect is DESTROYS)
+    assert (command.effect is RUNS) is (words in ("agent run", "agent stop", "demo"))
+
+
+@each_command
+def test_a_command_names_the_call_that_it_makes(words: str) -> None:
+    owner, *names = ALL[words].call.split(".")
+    if owner not in OBJECTS or len(names) > 2:
+        return
+    found = import_module(OBJECTS[owner])
+    found = found if owner == "cdc" else getattr(found, owner)
+    if ALL[words].call in NOT_BUILT:
+        return
+    for name in names:
+        found = getattr(found, name)
+
+
+NOT_BUILT = {
+    "Project.repair",
+    "Project.doctor",
+    "Project.upgrade",
+    "Replica.vacuum",
+    *(
+        f"Replica.conflicts.{name}"
+        for name in ("list", "get", "resolve", "retry", "drop", "export", "report")
+    ),
+    *(f"Replica.partitions.{name}" for name in ("list", "add", "drop")),
+    *(f"cdc.Database.jobs.{name}" for name in ("list", "add", "change", "drop", "start", "stop")),
+    "ChangeTracking.consumer.enumerate",
+    "ChangeTracking.consumer.acknowledge",
+}
+"""Calls that are made by parts of an object, or below it."""
+
+
+def test_the_first_help_is_one_page() -> None:
+    lines = run("--help").output.splitlines()
+    assert len(lines) <= 60
+    assert max(map(len, lines)) <= WIDTH
+    assert not any("…" in line or line.endswith("...") for line in lines[1:])
+    assert "\n  init           Write mergerepl.yml from folders of tables.\n" in run("--help").output
+
+
+def is_visible(words: str) -> bool:
+    first, *rest = words.split()
+    if first in COMMANDS[""]:
+        return False
+    found: click.Command = main
+    for word in (first, *rest):
+        assert isinstance(found, click.Group)
+        inner = found.get_command(click.Context(found), word)
+        assert inner is not None
+        found = inner
+        if found.hidden:
+            return False
+    return True
+
+
+def test_few_commands_are_visible_and_help_lists_all() -> None:
+    visible = [words for words in ALL if is_visible(words)]
+    assert len(visible) <= 48
+    listed = run("help", "--all").output
+    assert all(f"mergerepl {words} " in listed for words in ALL)
+    assert "abort" not in run("tracking", "--help").output
+    assert "abort" in run("tracking", "help", "--all").output
+    assert run("help", "conflicts", "show").output == run("conflicts", "show", "--help").output
+
+
+@pytest.mark.parametrize(("words", "opts"), BEFORE)
+def test_a_command_that_is_gone_is_answered_with_the_new_one(words: str, opts: str) -> None:
+    if words in ALL or words == "cdc help":
+        # Every group has `help` now.
+        return
+    shown = run(*words.split(), "hq")
+    named = re.findall(r"`mergerepl ([^`]+)`", shown.stderr)
+    assert shown.exit_code == 2
+    new = named[-1].split()
+    assert any(" ".join(new[:size]) in ALL for size in (1, 2)), shown.stderr
+
+
+@pytest.mark.parametrize(("words", "opts"), [pair for pair in BEFORE if pair[0] in ALL])
+def test_an_option_that_is_gone_is_answered_with_the_new_one(words: str, opts: str) -> None:
+    command = ALL[words]
+    required = [kind_of(command.takes).lower()] if command.takes and not command.takes.startswith("[") else []
+    for option in opts.split():
+        if option in options_of(command) or option in {
+            each for o in command.params for each in o.secondary_opts
+        }:
+            continue
+        shown = run(*words.split(), *required, option, "x")
+        assert shown.exit_code == 2
+        assert "any more. Write " in " ".join(shown.stderr.split()), (option, shown.stderr)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "named"),
+    [
+        (("sync", "sales.yml"), "mergerepl sync -f sales.yml"),
+        (("apply", "sales.yml", "--dry-run"), "mergerepl apply -f sales.yml --dry-run"),
+        (("status", "./hq", "--check"), "mergerepl status -f ./hq --check"),
+        (("conflicts", "show", "./hq", "3f2a"), "mergerepl conflicts show -f ./hq 3f2a"),
+        (("row", "/data/hq", "--key", "id=1"), "mergerepl row -f /data/hq --key id=1"),
+        (("cdc", "show", "./shop"), "mergerepl cdc show -f ./shop"),
+    ],
+)
+def test_a_place_where_a_name_should_be_is_answered_with_the_command(
+    arguments: tuple[str, ...], named: str
+) -> None:
+    # A process gives the words that were typed.
+    done = subprocess.run(
+        [sys.executable, "-m", "mergerepl", *arguments], capture_output=True, text=True, cwd=ROOT
+    )
+    assert done.returncode == 2
+    assert f"`{named}`" in " ".join(done.stderr.split())
+
+
+def commands_of(text: str) -> Iterator[tuple[str, list[str]]]:
+    """Yield the commands that a text names, with their options."""
+    for line in re.findall(r"`mergerepl ([a-z][^`\n]*)`", text):
+        words = re.sub(r"\{[^{}]*\}", "X", line).split()
+        yield line, words
+
+
+@pytest.mark.parametrize(
+    "file",
+    [
+        *(
+            path
+            for name in ("mergerepl", "triggers", "enumeration", "conflict")
+            for path in (ROOT / name).rglob("*.py")
+        ),
+        *(path for path in (ROOT / "docs").glob("*.md") if path.name != "cli.md"),
+        ROOT / "README.md",
+    ],
+    ids=lambda path: str(path.relative_to(ROOT)),
+)
+def test_no_text_names_a_command_or_option_that_is_gone(file: Path) -> None:
+    if file.name == "words.py":
+        return
+    groups = {" ".join(words.split()[:size]) for words in ALL for size in (1, 2)} - set(ALL)
+    for line, words in commands_of(file.read_text(encoding="utf-8")):
+        path = next((" ".join(words[:size]) for size in (3, 2, 1) if " ".join(words[:size]) in ALL), None)
+        if path is None:
+            group = next(
+                (" ".join(words[:size]) for size in (2, 1) if " ".join(words[:size]) in groups), None
+            )
+            assert group is not None or words[0] in ("help", "COMMAND"), f"{file.name}: {line}"
+            continue
+        known = (
+            set(options_of(ALL[path]))
+            | GENERAL
+            | {each for o in ALL[path].params for each in o.secondary_opts}
+        )
+        used = {word.partition("=")[0] for word in words if word.startswith("--")}
+        assert used <= known, f"{file.name}: {line}"
+
+
+HEAVY = ("pyspark", "delta", "pyarrow", "pandas", "numpy", "deltalake", "pydantic")
+
+
+@pytest.mark.parametrize(
+    ("typed", "offered"), [("sy", "sync"), ("sync ", "north"), ("row ord", "orders"), ("conflicts l", "list")]
+)
+def test_completion_offers_commands_and_names_of_the_file(tmp_path: Path, typed: str, offered: str) -> None:
+    (tmp_path / "mergerepl.yml").write_text(
+        "publication: sales\npublisher: ./hq\narticles:\n  - {name: orders, key: [id]}\n"
+        "subscriptions:\n  - {subscriber: ./north}\n"
+    )
+    script = (
+        "import sys\nfrom mergerepl.cli.main import main\n"
+        "try:\n    main(prog_name='mergerepl', complete_var='_MERGEREPL_COMPLETE')\n"
+        f"finally:\n    assert not [name for name in {HEAVY!r} if name in sys.modules]\n"
+    )
+    typed = f"mergerepl {typed}"
+    words = typed.split(" ")
+    environment = {
+        "_MERGEREPL_COMPLETE": "bash_complete",
+        "COMP_WORDS": typed,
+        "COMP_CWORD": str(len(words) - 1),
+    }
+    started = time.monotonic()
+    done = subprocess.run(
+        [sys.executable, "-c", script],
+        env=environment | {"PYTHONPATH": str(ROOT)},
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+    )
+    assert f"plain,{offered}" in done.stdout.splitlines(), done.stderr
+    assert not done.stderr
+    # Alone it takes 0.2 s; here others may use the machine.
+    assert time.monotonic() - started < 10
+
+
+@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
+def test_a_shell_gets_its_script(shell: str) -> None:
+    assert "_MERGEREPL_COMPLETE" in run("completion", shell).output
+    assert run("completion", "csh").exit_code == 2
