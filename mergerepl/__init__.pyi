@@ -1,16 +1,7 @@
-from mergerepl.api import conflict_count as conflict_count
-from mergerepl.api import conflict_records as conflict_records
-from mergerepl.api import conflict_report as conflict_report
-from mergerepl.api import conflict_summary as conflict_summary
-from mergerepl.api import conflicts as conflicts
-from mergerepl.api import export_conflicts as export_conflicts
-from mergerepl.api import purge_conflicts as purge_conflicts
-from mergerepl.api import resolve_conflicts as resolve_conflicts
-from mergerepl.api import retry_failed as retry_failed
+from mergerepl.conflicts.selection import Conflicts as Conflicts
 from mergerepl.errors import MergeReplError as MergeReplError
 from mergerepl.merge.resolvers.functions import ResolverContext as ResolverContext
 from mergerepl.merge.resolvers.functions import register_resolver as register_resolver
-from mergerepl.model.conflicts import ConflictFilter as ConflictFilter
 from mergerepl.model.listing import Listing as Listing
 from mergerepl.model.publication import Article as Article
 from mergerepl.model.publication import Join as Join

@@ -7,20 +7,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING, Any, Literal, cast
 
 from mergerepl import products, roots, sessions
-from mergerepl.calls import require_choice, require_limit
+from mergerepl.conflicts.selection import Conflicts
 from mergerepl.errors import ConfigurationError
-from mergerepl.model.conflicts import (
-    Choice,
-    ConflictCount,
-    ConflictFilter,
-    PurgeResult,
-    ResolveResult,
-    RetryResult,
-    Wish,
-)
+from mergerepl.model.conflicts import ConflictCount, ConflictFilter, PurgeResult, ResolveResult, RetryResult
 from mergerepl.model.listing import Listing
 from mergerepl.model.progress import NoProgress, Progress
 from mergerepl.model.tasks import CDC, MERGE, Pending, Run, Status
@@ -34,8 +26,6 @@ from mergerepl.targets import items_of, targets_of
 from mergerepl.targets import load as load
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame
-
     from mergerepl.model.results import (
         ArticleValidation,
         CaptureResult,
@@ -142,6 +132,15 @@ def history(replica: str | Path, *, limit: int = 20, subscriber: str | Path | No
     return products.history([root_of(replica)], subscribers=only, types={MERGE}, limit=limit)
 
 
+def _conflicts(
+    replica: str | Path,
+    chosen: ConflictFilter | None,
+    publication: str | None = None,
+    article: str | None = None,
+) -> Conflicts:
+    return Conflicts(root_of(replica), chosen=chosen or ConflictFilter(publication, article))
+
+
 def conflict_records(
     replica: str | Path,
     *,
@@ -152,30 +151,14 @@ def conflict_records(
     with_rows: bool = False,
     chosen: ConflictFilter | None = None,
 ) -> tuple[ConflictRecord, ...]:
-    """Return logged conflicts, newest first. Starts no JVM.
+    """`Conflicts.list`, for the command line."""
+    found = _conflicts(replica, chosen, publication, article)
+    if conflict_id is None:
+        return found.list(limit=limit, with_rows=with_rows)
+    from mergerepl.conflicts.listing import read_conflicts
 
-    The publisher logs them, unless the file says otherwise. `conflict_id`, an id or its beginning, means one, with
-    rows; `with_rows` adds `losing_row` and `winning_row`: column to value, None for a delete. `chosen` replaces
-    publication, article and id. Without a `limit` all are returned, in memory.
-
-    Raises: As `status`; ConfigurationError if a name or a chosen id is unknown, an id's beginning is ambiguous, or the
-        limit is out of range.
-    """
-    from mergerepl.conflict_tools.listing import read_conflicts, require_ids
-
-    if limit is not None:
-        require_limit(limit)
-    if chosen is not None:
-        require_ids(root_of(replica), chosen)
-    return read_conflicts(
-        root_of(replica),
-        publication=publication,
-        article=article,
-        conflict_id=conflict_id,
-        limit=limit,
-        with_rows=with_rows or conflict_id is not None,
-        chosen=chosen,
-    )
+    one = replace(found.chosen, ids=(conflict_id,))
+    return read_conflicts(root_of(replica), one, with_rows=True, is_one=True)
 
 
 def conflict_count(
@@ -185,81 +168,34 @@ def conflict_count(
     article: str | None = None,
     chosen: ConflictFilter | None = None,
 ) -> int:
-    """Return the number of logged conflicts; `chosen` replaces publication and article. Starts no JVM.
-
-    Raises: As `conflict_records`.
-    """
-    from mergerepl.conflict_tools.listing import count_conflicts
-
-    return count_conflicts(root_of(replica), chosen or ConflictFilter(publication, article))
+    """`Conflicts.count`, for the command line."""
+    return _conflicts(replica, chosen, publication, article).count()
 
 
 def conflict_summary(replica: str | Path, chosen: ConflictFilter | None = None) -> tuple[ConflictCount, ...]:
-    """Count conflicts by article, type, resolver and day, the newest day first. Starts no JVM.
-
-    Raises: As `conflict_records`, and ConfigurationError if an id is unknown.
-    """
-    from mergerepl.conflict_tools import listing
-
-    return listing.conflict_summary(root_of(replica), _chosen(replica, chosen))
-
-
-def _chosen(replica: str | Path, chosen: ConflictFilter | None) -> ConflictFilter:
-    from mergerepl.conflict_tools.listing import require_ids
-
-    chosen = chosen or ConflictFilter()
-    require_ids(root_of(replica), chosen)
-    return chosen
+    """`Conflicts.count_by`, for the command line."""
+    return _conflicts(replica, chosen).count_by()
 
 
 def resolve_conflicts(
     replica: str | Path,
     chosen: ConflictFilter,
     *,
-    accept: str | None = None,
+    accept: Literal["winner", "loser"] | None = None,
     values: Mapping[str, str | None] | None = None,
-    whole_rows: bool = False,
-    force: bool = False,
-    dry_run: bool = False,
-    message: str = "",
-    progress: Progress | None = None,
+    **options: Any,
 ) -> ResolveResult:
-    """Decide conflicts again, by an ordinary change of this replica that replicates everywhere.
-
-    `accept` is `winner` (nothing is written, the conflict is settled) or `loser`; instead of it, `values` are set in
-    each row: column to value as text (None: NULL). `whole_rows` writes the whole losing row, not just the columns in
-    conflict; `force` writes rows, too, that were changed since the conflict. `message` is the reason, for the record.
-
-    Raises: ConfigurationError if no conflict matches, or a column or value cannot be set; ConflictError if there are
-        too many, a session is interrupted, or the article is no longer published; LeaseError, StoreError,
-        CommitConflictError, EngineError.
-    """
-    from mergerepl.conflict_tools import resolve
-    from mergerepl.spark import session as engine
-
+    """`Conflicts.resolve`, for the command line."""
     if (accept is None) == (not values):
         raise ConfigurationError("Say either what to accept (winner, loser) or which values to set.")
-    require_choice("accept", accept or "loser", ("winner", "loser"))
-    choice = Choice.EDITED if accept is None else Choice(accept)
-    wish = Wish(choice, dict(values or {}), whole_rows=whole_rows, force=force, message=message)
-    return resolve.resolve_conflicts(
-        engine.session, root_of(replica), chosen, wish, dry_run=dry_run, progress=progress or NoProgress()
-    )
+    return _conflicts(replica, chosen).resolve(accept or values or {}, **options)
 
 
 def retry_failed(
     replica: str | Path, *, publication: str | None = None, article: str | None = None
 ) -> RetryResult:
-    """Let the next sessions resend changes that a table refused, though neither row nor table has changed. Starts no JVM.
-
-    This covers the refused changes waiting at the replica, and those waiting for it at the replicas in reach.
-
-    Raises: ConfigurationError if the folder is not a replica or a name is unknown; ConflictError if a session is
-        interrupted; LeaseError, StoreError.
-    """
-    from mergerepl.conflict_tools import decide_again
-
-    return decide_again.retry_failed(root_of(replica), publication=publication, article=article)
+    """`Conflicts.retry`, for the command line."""
+    return _conflicts(replica, None, publication, article).retry()
 
 
 def resolver_functions() -> dict[str, str]:
@@ -279,66 +215,26 @@ def purge_conflicts(
     older_than: timedelta | None = None,
     dry_run: bool = False,
 ) -> PurgeResult:
-    """Remove conflicts with their losing rows; without `older_than`, those past the file's retention. Starts no JVM.
-
-    Raises: ConfigurationError if the folder is not a replica, or a name or an id is unknown; LeaseError, StoreError.
-    """
-    from mergerepl.conflict_tools import purge
-
-    return purge.purge_conflicts(
-        root_of(replica), _chosen(replica, chosen), older_than=older_than, dry_run=dry_run
-    )
+    """`Conflicts.drop`, for the command line."""
+    return _conflicts(replica, chosen).drop(older_than=older_than, dry_run=dry_run)
 
 
 def export_conflicts(
-    replica: str | Path, folder: str | Path, chosen: ConflictFilter | None = None, *, form: str = "csv"
+    replica: str | Path,
+    folder: str | Path,
+    chosen: ConflictFilter | None = None,
+    *,
+    form: Literal["csv", "json"] = "csv",
 ) -> dict[str, int]:
-    """Write conflicts to a file for each article, as `csv` or `json`; return file to number of conflicts. Starts no JVM.
-
-    Raises: As `conflict_records`, and ConfigurationError if an id is unknown or the folder cannot be written.
-    """
-    from mergerepl.conflict_tools import export
-
-    require_choice("form", form, ("csv", "json"))
-    return export.export_conflicts(root_of(replica), Path(folder), _chosen(replica, chosen), form=form)
+    """`Conflicts.export`, for the command line."""
+    return {each.file: each.conflicts for each in _conflicts(replica, chosen).export(folder, format=form)}
 
 
 def conflict_report(
     replica: str | Path, file: str | Path, chosen: ConflictFilter | None = None, *, rows: int = 2000
 ) -> int:
-    """Write the newest conflicts as one self-contained HTML page; return how many it shows. Starts no JVM.
-
-    Raises: As `conflict_records`, and ConfigurationError if an id is unknown or the file cannot be written.
-    """
-    from mergerepl.conflict_tools.html_page import conflict_page
-    from mergerepl.conflict_tools.listing import count_conflicts, read_conflicts
-
-    require_limit(rows)
-    root, chosen = root_of(replica), _chosen(replica, chosen)
-    records = read_conflicts(root, chosen=chosen, limit=rows, with_rows=True)
-    page = conflict_page(str(root), records, total=count_conflicts(root, chosen))
-    try:
-        Path(file).write_text(page, encoding="utf-8")
-    except OSError as error:
-        raise ConfigurationError(
-            f"The report cannot be written to '{file}': {error.strerror}. Name another file.", path=str(file)
-        ) from error
-    return len(records)
-
-
-def conflicts(replica: str | Path, *, publication: str | None = None, article: str) -> DataFrame:
-    """Return the losing rows of one article joined with MSmerge_conflicts_info, as a Spark DataFrame.
-
-    Columns: the article's own, with the losing row's values (NULL for a losing delete), then those of
-    MSmerge_conflicts_info (docs/system-tables.md); one whose name the article also uses is called `info_<name>`.
-
-    Raises: ConfigurationError if the folder is not a replica or does not have the article; StoreError, EngineError.
-    """
-    from mergerepl.conflict_tools.listing import conflict_frame
-    from mergerepl.spark import session as engine
-
-    root = root_of(replica)
-    return conflict_frame(engine.session(), root, publication=publication, article=article)
+    """`Conflicts.report`, for the command line."""
+    return _conflicts(replica, chosen).report(file, limit=rows)
 
 
 def validate(

@@ -14,13 +14,16 @@ from mergerepl.errors import ConfigurationError
 from mergerepl.model.listing import Listing
 from mergerepl.model.progress import NoProgress, Progress
 from mergerepl.model.results import PartitionInfo, RowInfo, TuneResult
-from mergerepl.model.tasks import Captured, Pending, Run, Status
+from mergerepl.model.tasks import MERGE, Captured, Pending, Run, Status
+from mergerepl.places import types_at
 from mergerepl.sessions import root_of
 from mergerepl.store.lease import lease, replica_root
 from mergerepl.store.location import Location
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
+
+    from mergerepl.conflicts.selection import Conflicts
 
 
 @methods_of_caller
@@ -48,6 +51,19 @@ class Replica(Caller):
     def partitions(self) -> Partitions:
         """The partitions of its publications with row filters."""
         return Partitions(self)
+
+    @property
+    def conflicts(self) -> Conflicts:
+        """The conflicts that it has logged.
+
+        Raises: ConfigurationError if its products have none.
+        """
+        from mergerepl.conflicts.selection import Conflicts
+
+        types = types_at(self.root)
+        if types and MERGE not in types:
+            raise products.lacks("conflicts", (self.root.name, types[0]))
+        return Conflicts(self.root, spark=self.spark, lock_wait_s=self.lock_wait_s)
 
     def lock(self, *, wait_s: float = 60.0) -> AbstractContextManager[None]:
         """Hold the replica while a job of yours writes its tables; `with replica.lock(): …`.

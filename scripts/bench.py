@@ -117,7 +117,7 @@ class Ours:
         """Check that both sides are equal and every loser was kept."""
         for _, articles in validated(self.publisher).items():
             assert all(article.ok for article in articles), articles
-        losers = mergerepl.conflicts(self.publisher, article="orders").count()
+        losers = mergerepl.Replica(self.publisher).conflicts.rows("orders").count()
         assert losers == rounds * self.load.conflicts, (losers, rounds)
 
 
@@ -163,10 +163,10 @@ def conflicts(spark: SparkSession, rounds: int, warm_up: int) -> None:
         )
         hq = contenders[1].publisher
         total = (warm_up + rounds) * loads[1].conflicts
-        listing = timed(lambda: api.conflict_records(hq, limit=20))
+        listing = timed(lambda: mergerepl.Replica(hq).conflicts.list(limit=20))
         print(f"| the newest 20 of {total:,} conflicts | | {listing:.1f} s | | 1.0 s |")
-        removing = timed(lambda: api.purge_conflicts(hq, older_than=timedelta(0)))
-        assert api.conflict_count(hq) == 0
+        removing = timed(lambda: mergerepl.Replica(hq).conflicts.drop(older_than=timedelta(0)))
+        assert mergerepl.Replica(hq).conflicts.count() == 0
         print(f"| `conflicts purge` of all | | {removing:.1f} s | | |")
 
 

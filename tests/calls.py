@@ -6,6 +6,8 @@ from types import SimpleNamespace
 from typing import Any
 
 from mergerepl import Project, Replica
+from mergerepl.conflicts.selection import Conflicts
+from mergerepl.model.conflicts import ConflictFilter
 from mergerepl.model.listing import shown_fields
 from mergerepl.model.results import ArticleValidation, CaptureResult, SessionRecord
 from mergerepl.store.location import Location
@@ -42,3 +44,15 @@ def validated(
     for each in project.validate(*names, level=level).articles:
         found.setdefault(each.subscriber, []).append(each)
     return {name: tuple(each) for name, each in found.items()}
+
+
+def conflicts_of(
+    root: Root,
+    chosen: ConflictFilter | None = None,
+    *,
+    article: str | None = None,
+    publication: str | None = None,
+) -> Conflicts:
+    """The conflicts of a replica that meet some conditions."""
+    found = Replica(root).conflicts.where(article, publication=publication)
+    return found if chosen is None else Conflicts(Replica(root).root, chosen=chosen)

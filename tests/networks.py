@@ -46,6 +46,7 @@ from mergerepl.systables.catalog import ArticleRow, PublicationRow, Subscription
 from mergerepl.systables.genhistory import Generation, GenStatus
 from mergerepl.systables.replinfo import ReplicaInfo
 from mergerepl.systables.table import FOLDER, RowT, TypedTable
+from tests.calls import conflicts_of
 
 
 def moved(text: Any, folder: Path, to: Path) -> Any:
@@ -258,7 +259,7 @@ class Pair:
     def sync_withholds(self, words: str) -> None:
         """Synchronize; one change is refused, and logged with a reason that has these words."""
         assert self.sync().waiting == 1
-        newest = mergerepl.conflict_records(self.folder / "hq", limit=1)[0]
+        newest = conflicts_of(self.folder / "hq").list(limit=1)[0]
         assert re.search(words, f"{newest.reason_text} {dict(newest.key)}"), newest
 
     def conflicts(self) -> int:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, replace
 from datetime import datetime, timedelta
-from typing import Any
+from typing import Any, Literal
 
 import click
 
@@ -336,7 +336,9 @@ def drop(
 @choosing(
     READS, "Replica.conflicts.export", name="export", options=(option("--output", required=True), "--format")
 )
-def export(run: Invocation, root: str, chosen: ConflictFilter, output: str, form: str) -> None:
+def export(
+    run: Invocation, root: str, chosen: ConflictFilter, output: str, form: Literal["csv", "json"]
+) -> None:
     """Write conflicts with their rows as CSV or JSON.
 
     A file for each article in the folder that --output names; JSON has one row a line.

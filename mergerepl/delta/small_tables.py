@@ -183,7 +183,7 @@ def _as_store_error(path: Location) -> Iterator[None]:
         if is_of_odd_text(error):
             raise StoreError(
                 f"Table '{path}' holds text that is no UTF-8, which only Spark reads: look at it with "
-                "`mergerepl.conflicts(...)` in Python, or with Spark SQL. Nothing is damaged.",
+                "`Replica(PATH).conflicts.rows(TABLE)` in Python, or with Spark SQL. Nothing is damaged.",
                 table=str(path),
             ) from error
         # Not only DeltaError: a failure while rows are read is a bare Exception of the query engine.

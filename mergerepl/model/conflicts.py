@@ -76,7 +76,7 @@ class NotResolved:
 
 @dataclass(frozen=True)
 class PlannedWrite:
-    """A write planned by a dry run of `resolve_conflicts`: the action (insert, update, delete), an update's columns."""
+    """A write planned by a dry run of `resolve`: the action (insert, update, delete), an update's columns."""
 
     conflict_id: str
     article: str
@@ -87,7 +87,7 @@ class PlannedWrite:
 
 @dataclass(frozen=True)
 class ResolveResult:
-    """The outcome of `resolve_conflicts`: conflicts it settled, rows it wrote, and conflicts it left alone.
+    """The outcome of `resolve`: conflicts it settled, rows it wrote, and conflicts it left alone.
 
     A dry run counts the planned writes, and has the first 100 rows of them in `planned`.
     """
@@ -111,7 +111,7 @@ class RetryResult:
 
 @dataclass(frozen=True)
 class PurgeResult:
-    """The numbers of conflicts, losing rows and resolutions that `purge_conflicts` removed from the log."""
+    """The numbers of conflicts, losing rows and resolutions that `drop` removed from the log."""
 
     conflicts: int
     rows: int
@@ -120,12 +120,23 @@ class PurgeResult:
 
 
 @dataclass(frozen=True)
-class ConflictCount:
-    """Conflicts of one article, type, resolver and day (UTC), and the columns in conflict with their numbers."""
+class ExportedFile:
+    """A file that `export` wrote, and the number of conflicts in it."""
 
-    article: str
-    conflict_type: int
+    file: str
+    conflicts: int
+
+
+@dataclass(frozen=True)
+class ConflictCount:
+    """Conflicts of one article, type, resolver and day (UTC), and the columns in conflict with their numbers.
+
+    A field that the conflicts were not counted by is None.
+    """
+
+    article: str | None
+    conflict_type: int | None
     resolver: str | None
-    day: str
+    day: str | None
     conflicts: int
     columns: dict[str, int]

@@ -62,7 +62,7 @@ def capture(root: Location, *, progress: Progress) -> Captured:
 
 def cleanup(root: Location, *, older_than: timedelta | None, dry_run: bool) -> list[Removed]:
     """Remove conflicts past the retention of their publication."""
-    from mergerepl.conflict_tools.purge import purge_conflicts
+    from mergerepl.conflicts.purge import purge_conflicts
 
     done = purge_conflicts(root, ConflictFilter(), older_than=older_than, dry_run=dry_run)
     return [Removed(MERGE, str(root), "conflicts", "MSmerge_conflicts_info", done.conflicts)]

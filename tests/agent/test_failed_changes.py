@@ -11,11 +11,12 @@ from pyspark.sql import SparkSession
 
 import mergerepl
 from mergerepl import failpoints
-from mergerepl.conflict_tools.purge import purge_when_due
+from mergerepl.conflicts.purge import purge_when_due
 from mergerepl.delta.log import head_version
 from mergerepl.failpoints import FailpointError
-from mergerepl.model.conflicts import ConflictStatus
+from mergerepl.model.conflicts import ConflictFilter, ConflictStatus
 from mergerepl.replica.replica import Replica
+from tests.calls import conflicts_of
 from tests.faults.ladder import LADDER
 from tests.networks import edit_by_delta_rs, publish
 
@@ -95,17 +96,17 @@ class Stock:
         return {row["id"]: (row["name"], row["qty"]) for row in found}
 
     def conflicts(self) -> list[tuple[int, str, int | None, str]]:
-        logged = mergerepl.conflict_records(self.folder / "hq", limit=None)
+        logged = conflicts_of(self.folder / "hq").list(limit=None)
         return sorted(
             (each.conflict_type, str(each.key["id"]), each.reason_code, each.reason_text) for each in logged
         )
 
     def open_conflicts(self) -> list[tuple[int, str]]:
         """Return the conflicts that are open, which the choice by status must find, too."""
-        logged = mergerepl.conflict_records(self.folder / "hq", limit=None)
+        logged = conflicts_of(self.folder / "hq").list(limit=None)
         found = sorted((each.conflict_type, str(each.key["id"])) for each in logged if each.status == "open")
-        chosen = mergerepl.ConflictFilter(status=ConflictStatus.OPEN)
-        named = mergerepl.conflict_records(self.folder / "hq", limit=None, chosen=chosen)
+        chosen = ConflictFilter(status=ConflictStatus.OPEN)
+        named = conflicts_of(self.folder / "hq", chosen).list(limit=None)
         assert sorted((each.conflict_type, str(each.key["id"])) for each in named) == found
         return found
 
@@ -178,7 +179,7 @@ def test_what_a_table_refuses_waits_and_everything_else_goes_on(
     assert stock.sync() == [("succeeded", 1, 4), ("succeeded", 0, 1)]
     # North gets what south uploaded after its session. What is refused once more, as the user has it sent again, is logged
     # already, and no work for others.
-    retried = mergerepl.retry_failed(stock.folder / "hq").waiting_at
+    retried = conflicts_of(stock.folder / "hq").retry().waiting_at
     assert {Path(root).name: count for root, count in retried.items()} == {"hq": 3, "north": 1, "south": 1}
     assert stock.sync() == [("succeeded", 0, 4), ("succeeded", 0, 1)]
     assert stock.sync() == [("nothing_to_do", 0, 4), ("nothing_to_do", 0, 1)]
@@ -303,16 +304,16 @@ def test_what_the_publisher_refuses_is_undone_at_its_subscriber_if_the_article_c
     # What was undone is a decided conflict. The lost row cannot be written as it is: the table still refuses that.
     undone = {
         each.key["id"]: each.conflict_id
-        for each in mergerepl.conflict_records(stock.folder / "hq", limit=None)
+        for each in conflicts_of(stock.folder / "hq").list(limit=None)
         if each.resolver == "compensate_for_errors"
     }
-    chosen = mergerepl.ConflictFilter(ids=(undone["10"],))
+    chosen = ConflictFilter(ids=(undone["10"],))
     with pytest.raises(mergerepl.MergeReplError, match="CHECK constraint 'positive'"):
-        mergerepl.resolve_conflicts(stock.folder / "hq", chosen, accept="loser")
+        conflicts_of(stock.folder / "hq", chosen).resolve("loser")
     # Other writes of the table that are not captured yet are no change of the row, though nothing is recorded of it.
-    other = mergerepl.ConflictFilter(ids=(undone["11"],))
+    other = ConflictFilter(ids=(undone["11"],))
     for each, values in ((other, {"name": "later"}), (chosen, {"qty": "7"})):
-        done = mergerepl.resolve_conflicts(stock.folder / "hq", each, values=values)
+        done = conflicts_of(stock.folder / "hq", each).resolve(values)
         assert (done.settled, done.written, done.changed_since) == (1, 1, ())
     assert stock.sync() == [("succeeded", 0, 3), ("succeeded", 0, 0)]
     assert stock.rows("north", "orders")[10] == stock.rows("south", "orders")[10] == ("new", 7)

@@ -173,7 +173,7 @@ def test_100_text_that_is_no_utf_8_is_shown_where_spark_reads_it(odd: Odd) -> No
     message = message_of(run("conflicts", "show", "-f", "hq", "--table", "ruled"), 1)
     says = (
         "MSmerge_conflict_odd_ruled' holds text that is no UTF-8",
-        "mergerepl.conflicts(",
+        "Replica(PATH).conflicts.rows(TABLE)",
         "Nothing is damaged",
     )
     assert [part for part in says if part not in message] == [], message

@@ -8,12 +8,12 @@ import pytest
 from deltalake import DeltaTable, write_deltalake
 from pyspark.sql import SparkSession
 
-import mergerepl
 from mergerepl.delta.log import head_version
 from mergerepl.delta.metadata import CHAR_VARCHAR
 from mergerepl.delta.table import open_table
 from mergerepl.errors import ApplyError, CaptureError, EngineError, SchemaMismatchError
 from mergerepl.publish.rows import note_captured
+from tests.calls import conflicts_of
 from tests.networks import Pair, commit
 
 
@@ -155,8 +155,7 @@ def test_generated_columns_neither_conflict_nor_hide_a_broken_rule(
     pair.sync()
     is_merged = tracking == "column"
     columns = {
-        conflict.key["id"]: conflict.conflict_columns
-        for conflict in mergerepl.conflict_records(replica_dir / "hq")
+        conflict.key["id"]: conflict.conflict_columns for conflict in conflicts_of(replica_dir / "hq").list()
     }
     assert columns == (
         {"3": ()} if is_merged else {"1": ("state", "unit-price"), "2": ("state", "unit-price"), "3": ()}

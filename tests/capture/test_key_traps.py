@@ -8,7 +8,7 @@ from deltalake import write_deltalake
 from pyspark.sql import SparkSession
 
 import mergerepl
-from tests.calls import merge_capture, merge_history, merge_status, validated
+from tests.calls import conflicts_of, merge_capture, merge_history, merge_status, validated
 from tests.networks import Pair, Site, versions
 from tests.staging.memory import frames_in_memory
 from triggers.errors import DuplicateKeyError
@@ -169,7 +169,7 @@ def test_columns_may_have_the_names_that_are_used_inside(spark: SparkSession, re
     pair.sync()
     assert pair.conflicts() == 2
     assert len(pair.same_rows("odd")) == 8
-    (lost,) = mergerepl.conflicts(replica_dir / "hq", article="odd").collect()
+    (lost,) = conflicts_of(replica_dir / "hq").rows("odd").collect()
     assert (lost["masse"], lost["maße"]) == (18, 1)
     assert [row[1]["zip-code"] for row in pair.same_rows("nested")] == [0, 7, 7, 8, 4, 5]
     pair.sql(f"insert into hq.odd values (1, 1, {', '.join(['0'] * len(names))})")
@@ -218,7 +218,7 @@ def test_guids_in_another_case_are_one_row(spark: SparkSession, replica_dir: Pat
     pair.sync()
     assert pair.conflicts() == 2
     for article, guid, key in (("assets", "guid", f"{GUID}a"), ("parts", "RowGuid", f"{GUID}4")):
-        (lost,) = mergerepl.conflicts(replica_dir / "hq", article=article).collect()
+        (lost,) = conflicts_of(replica_dir / "hq").rows(article).collect()
         assert (lost["a"], [*lost["rowkey"]]) == ("north", [guid])
         assert lost[guid].lower() == lost["rowkey"][guid].lower() == key.lower()
     rows = pair.same_rows("assets")
@@ -282,7 +282,7 @@ def test_keys_that_python_cannot_hold(spark: SparkSession, replica_dir: Path) ->
         assert {row[1] for row in stored("hq", name)} == {"hq"}
     assert [row[0] for row in stored("hq", "texts")] == ["7A", "FE", "FF"]
 
-    keys = [conflict.key["k"] for conflict in mergerepl.conflict_records(replica_dir / "hq")]
+    keys = [conflict.key["k"] for conflict in conflicts_of(replica_dir / "hq").list()]
     assert sorted(keys) == ["+12345-01-01", "-0044-03-15", "z", "\ufffd", "\ufffd"]
     pair.sql("update north.dates set v = 'off' where k > date'2000-01-01'")
     (articles_of_north,) = validated(replica_dir / "hq").values()

@@ -17,7 +17,7 @@ from mergerepl.delta.log import head_version, log_path
 from mergerepl.errors import CaptureError, EngineError, SchemaMismatchError
 from mergerepl.spark import session as engine
 from mergerepl.spark.confs import PASSES_OVER_FILES
-from tests.calls import merge_capture, validated
+from tests.calls import conflicts_of, merge_capture, validated
 from tests.networks import Site, versions_but_history
 
 
@@ -152,7 +152,7 @@ def test_inv_24_in_a_session_that_passes_over_missing_files_nothing_is_read(
                     lambda: mergerepl.Project.load(hq).sync(dry_run=True),
                     lambda: merge_capture(hq),
                     lambda: validated(hq),
-                    lambda: mergerepl.conflicts(hq, article="orders"),
+                    lambda: conflicts_of(hq).rows("orders"),
                     lambda: mergerepl.Project.load(site.file).apply(),
                 ):
                     with pytest.raises(EngineError, match=f"{name}=true"):

@@ -26,6 +26,7 @@ from mergerepl.delta.writes import append
 from mergerepl.errors import CaptureError
 from mergerepl.monitoring import doctor
 from mergerepl.spark import confs
+from tests.calls import conflicts_of
 
 pytestmark = pytest.mark.spark
 
@@ -185,7 +186,7 @@ def test_every_value_and_partition_is_read_and_rewritten_by_both(
         for table in (root / "_mergerepl").iterdir():
             if (table / "_delta_log").is_dir():
                 assert faulty_files(table).names == [], table
-    lost = mergerepl.conflicts(hq, article="wide").select("id", "v", *WIDE).toArrow()
+    lost = conflicts_of(hq).rows("wide").select("id", "v", *WIDE).toArrow()
     same(lost, versions(ROWS.filter(pc.field("id") == 3), {3: 5}))
 
     # What the session's MERGEs rewrote is deltalake's to rewrite again.

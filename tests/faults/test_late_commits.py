@@ -22,6 +22,7 @@ from mergerepl.merge.apply.side import Side
 from mergerepl.merge.session import carry_out
 from mergerepl.replica.replica import Replica
 from mergerepl.spark.errors import COMMIT_CONFLICTS
+from tests.calls import conflicts_of
 from tests.faults.sessions import paused_sync, row
 from tests.networks import Pair, Site, publish, subscriptions_but_endings
 from tests.properties.engine_network import EngineNetwork, Setting
@@ -203,7 +204,7 @@ def test_inv_31_44_late_halves_that_a_constraint_does_not_take_together(
     assert sorted(there, key=lambda each: each["id"]) == [
         {name: each[name] for name in ("id", "lo", "hi")} for each in found
     ]
-    losers = mergerepl.conflicts(replica_dir / "hq", article="ranges").where("id = 1").collect()
+    losers = conflicts_of(replica_dir / "hq").rows("ranges").where("id = 1").collect()
     assert [(loser["lo"], loser["hi"]) for loser in losers] == [(1, 5)]
     assert sync().status == "nothing_to_do"
 
@@ -239,7 +240,7 @@ def test_inv_31_44_late_halves_of_which_something_cannot_be_computed(
     pair.sync()
     # The publisher's late change wins as a whole; the other is logged.
     assert [row[:3] for row in pair.same_rows("lines")] == [(1, 1, 50000), (2, 50000, 1)]
-    (lost,) = mergerepl.conflict_records(replica_dir / "hq", with_rows=True)
+    (lost,) = conflicts_of(replica_dir / "hq").list(with_rows=True)
     assert lost.losing_row == {"id": 1, "x": 50000, "y": 1, **({"product": 50000} if column else {})}
     assert pair.sync().status == "nothing_to_do"
 
@@ -264,7 +265,7 @@ def test_inv_31_44_late_halves_that_a_constraint_with_a_left_out_column_does_not
     assert isinstance(outcome[0], mergerepl.SessionResult), outcome
     pair.sync()
     assert (pair.rows("hq", "lines"), pair.rows("north", "lines")) == ([(1, 1, 9, 90)], [(1, 1, 9)])
-    (lost,) = mergerepl.conflict_records(replica_dir / "hq", with_rows=True)
+    (lost,) = conflicts_of(replica_dir / "hq").list(with_rows=True)
     assert lost.losing_row == {"id": 1, "a": 8, "b": 1}
 
 

@@ -14,16 +14,16 @@ from deltalake import DeltaTable, Field
 from deltalake.schema import PrimitiveType
 from pyspark.sql import SparkSession
 
-import mergerepl
 from mergerepl import failpoints
 from mergerepl.cli.main import main
-from mergerepl.conflict_tools.purge import purge_when_due
+from mergerepl.conflicts.purge import purge_when_due
 from mergerepl.delta.log import head_version
 from mergerepl.failpoints import FailpointError
+from mergerepl.model.conflicts import ConflictFilter
 from mergerepl.model.results import ConflictRecord
 from mergerepl.replica.replica import Replica
 from mergerepl.systables import conflict_resolutions
-from tests.calls import merge_capture
+from tests.calls import conflicts_of, merge_capture
 from tests.networks import Pair, versions
 
 pytestmark = pytest.mark.spark
@@ -89,7 +89,7 @@ def test_conflicts_are_reported_and_decided_again(
     pair.edit(*EDITS)
     pair.sync()
     hq = pair.folder / "hq"
-    records = mergerepl.conflict_records(hq)
+    records = conflicts_of(hq).list()
     ids = {(each.article, int(str(each.key["id"]))): each.conflict_id for each in records}
     types = {(each.article, int(str(each.key["id"]))): each.conflict_type for each in records}
     assert types == {
@@ -102,7 +102,7 @@ def test_conflicts_are_reported_and_decided_again(
     }
 
     # What reports them.
-    counts = mergerepl.conflict_summary(hq)
+    counts = conflicts_of(hq).count_by()
     assert {(each.article, each.conflict_type): (each.conflicts, each.columns) for each in counts} == {
         ("orders", 1): (3, {"n": 3}),
         ("orders", 3): (1, {}),
@@ -167,12 +167,12 @@ def test_conflicts_are_reported_and_decided_again(
     assert "4 conflicts settled, 4 rows written." in shown
     assert re.search(rf"{ids['orders', 3]} +orders +id=3 +name\n", shown)
     # A run that dies is repeated: it writes nothing twice.
-    edit = mergerepl.ConflictFilter(ids=(ids["orders", 2],)), {"n": "100", "name": None}
+    edit = ConflictFilter(ids=(ids["orders", 2],)), {"n": "100", "name": None}
     for point, written in (("before_merge", NAMES[2]), ("before_note", None)):
         monkeypatch.setenv("MERGEREPL_FAILPOINT", f"resolve.{point}=raise")
         failpoints._passed.clear()
         with pytest.raises(FailpointError):
-            mergerepl.resolve_conflicts(hq, edit[0], values=edit[1])
+            conflicts_of(hq, edit[0]).resolve(edit[1])
         assert pair.rows("hq", "orders")[1][1] == written
     monkeypatch.delenv("MERGEREPL_FAILPOINT")
     edited = ("conflicts", "resolve", ids["orders", 2], "-f", str(hq), "--set", "n=100", "--set-null", "name")
@@ -186,7 +186,7 @@ def test_conflicts_are_reported_and_decided_again(
         (6, "f", 6),
     ]
     assert pair.rows("hq", "items")[0] == (1, "hq", 21), "of a loser by columns the columns in conflict"
-    assert {each.status for each in mergerepl.conflict_records(hq)} == {"settled"}
+    assert {each.status for each in conflicts_of(hq).list()} == {"settled"}
     assert re.search(
         "settled: what lost was written, by .+Z: as north says\n",
         run("conflicts", "show", ids["orders", 1], "-f", str(hq)),
@@ -239,10 +239,10 @@ def test_conflicts_are_reported_and_decided_again(
         "conflicts", "drop", "-f", str(hq), "--older-than", "0h", "--dry-run"
     )
     run("conflicts", "drop", ids["items", 1], "-f", str(hq), "--older-than", "0h", "--yes")
-    assert len(mergerepl.conflict_records(hq)) == 5
+    assert len(conflicts_of(hq).list()) == 5
     for days, left in ((13, 5), (15, 0)):
         purge_when_due((Replica(hq),), now=datetime.now(UTC) + timedelta(days=days))
-        assert len(mergerepl.conflict_records(hq)) == left
+        assert len(conflicts_of(hq).list()) == left
     assert Replica(hq).control.rows(conflict_resolutions.TABLE) == []
     assert (
         spark.read.format("delta").load(str(hq / "_mergerepl" / "MSmerge_conflict_pair_orders")).count() == 0
@@ -267,7 +267,7 @@ def test_nothing_is_decided_again_if_one_table_would_refuse_a_row_by_any_rule(
         pair.sql(f"update north.{name} set n = 20")
     pair.sync()
     hq = str(pair.folder / "hq")
-    items = [each.conflict_id for each in mergerepl.conflict_records(hq, article="items")]
+    items = [each.conflict_id for each in conflicts_of(hq, article="items").list()]
     pair.sql("alter table hq.items add constraint few check (twice < 40)")
     pair.sql("alter table hq.items set tblproperties ('delta.appendOnly' = 'true')")
     heads = versions(pair.folder / "hq")
@@ -297,9 +297,7 @@ def test_nothing_is_decided_again_if_one_table_would_refuse_a_row_by_any_rule(
 
     # A change that is made between the decision and its commit is named.
     (first,) = [
-        each.conflict_id
-        for each in mergerepl.conflict_records(hq, article="orders")
-        if str(each.key["id"]) == "1"
+        each.conflict_id for each in conflicts_of(hq, article="orders").list() if str(each.key["id"]) == "1"
     ]
     head = head_version(pair.folder / "hq" / "orders")
 
@@ -307,7 +305,7 @@ def test_nothing_is_decided_again_if_one_table_would_refuse_a_row_by_any_rule(
         if point == "resolve.before_merge":
             pair.sql("update hq.orders set n = 77 where id = 1")
 
-    monkeypatch.setattr("mergerepl.conflict_tools.resolve.failpoint", write)
+    monkeypatch.setattr("mergerepl.conflicts.resolve.failpoint", write)
     orders = ("conflicts", "resolve", "-f", hq, "--all", "--table", "orders", "--set", "n=7")
     shown = " ".join(run(*orders, exit_code=1).split())
     assert f"conflict {first} (id=1) was decided while another writer changed its row" in shown

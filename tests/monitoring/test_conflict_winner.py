@@ -6,7 +6,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 import mergerepl
-from mergerepl import api
+from tests.calls import conflicts_of
 from tests.faults.sessions import row
 from tests.networks import Hub
 from tests.properties.engine_network import EngineNetwork, Setting
@@ -31,8 +31,8 @@ def hub(spark, replica_dir):
 
 
 def winners(hub):
-    listed = api.conflict_records(hub.root("hq"))
-    shown = [api.conflict_records(hub.root("hq"), conflict_id=each.conflict_id)[0] for each in listed]
+    listed = conflicts_of(hub.root("hq")).list()
+    shown = [conflicts_of(hub.root("hq")).get(each.conflict_id) for each in listed]
     return {each.key["id"]: (each.losing_row, each.winning_row) for each in shown}
 
 

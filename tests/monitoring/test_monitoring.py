@@ -16,7 +16,6 @@ import pytest
 from pyspark.sql import SparkSession
 
 import mergerepl
-from mergerepl import api
 from mergerepl.delta.log import head_version
 from mergerepl.delta.small_tables import read_rows
 from mergerepl.errors import CaptureError, ConfigurationError
@@ -28,7 +27,7 @@ from mergerepl.model.results import CaptureResult, SessionResult
 from mergerepl.replica.replica import Replica
 from mergerepl.systables import catalog, genhistory, sessions
 from mergerepl.systables.genhistory import GenStatus
-from tests.calls import merge_history, merge_status, validated
+from tests.calls import conflicts_of, merge_history, merge_status, validated
 from tests.networks import Hub
 from tests.publish.publishing import orders
 
@@ -169,7 +168,7 @@ def test_status_answers_whatever_is_wrong_with_a_table(fresh):
 
 def test_what_is_no_replica_is_refused(tmp_path):
     replica = mergerepl.Replica(tmp_path)
-    for ask in (replica.status, replica.pending, replica.history, lambda: api.conflict_records(tmp_path)):
+    for ask in (replica.status, replica.pending, replica.history, lambda: conflicts_of(tmp_path).list()):
         with pytest.raises(ConfigurationError, match="not a replica"):
             ask()
 
@@ -177,11 +176,11 @@ def test_what_is_no_replica_is_refused(tmp_path):
 def test_looking_starts_no_engine(story):
     script = f"""
 import sys
-from mergerepl import Replica, api
+from mergerepl import Replica
 root = {str(story.path("hq"))!r}
 replica = Replica(root)
 replica.status(), replica.pending(), replica.history()
-api.conflict_records(root, conflict_id=api.conflict_records(root)[0].conflict_id)
+replica.conflicts.get(replica.conflicts.list()[0].conflict_id)
 replica.row("orders", key={{"id": "1"}})
 print("pyspark" in sys.modules)
 """
@@ -266,27 +265,27 @@ def test_history_returns_a_session_recorded_twice_once_and_newest_first(story, r
 
 
 def test_conflicts_are_listed_without_their_rows(story):
-    found = {record.key["id"]: record for record in api.conflict_records(story.path("hq"))}
+    found = {record.key["id"]: record for record in conflicts_of(story.path("hq")).list()}
     assert found.keys() == {"1", "3"}
     update, delete = found["1"], found["3"]
     assert (update.conflict_type, delete.conflict_type) == (2, 3)
     assert (update.conflict_columns, delete.conflict_columns) == (("note",), ())
     assert (update.publication, update.article, update.losing_row) == ("sales", "orders", None)
     assert (update.origin_datasource, update.winner) == (str(story.path("north")), str(story.path("hq")))
-    assert len(api.conflict_records(story.path("hq"), limit=1)) == 1
-    assert api.conflict_records(story.path("hq"), article="lines") == ()
-    assert api.conflict_records(story.path("north")) == ()
+    assert len(conflicts_of(story.path("hq")).list(limit=1)) == 1
+    assert conflicts_of(story.path("hq"), article="lines").list() == ()
+    assert conflicts_of(story.path("north")).list() == ()
 
 
 def test_a_conflict_is_shown_with_both_rows(story):
-    shown = api.conflict_records(story.path("hq"), publication="sales", article="orders", with_rows=True)
+    shown = conflicts_of(story.path("hq"), article="orders", publication="sales").list(with_rows=True)
     rows = {record.key["id"]: (record.losing_row, record.winning_row) for record in shown}
     assert rows == {
         "1": ({"id": 1, "note": "north", "amount": 1.5}, {"id": 1, "note": "hq", "amount": 1.5}),
         "3": ({"id": 3, "note": "north", "amount": 3.5}, None),
     }
     for record in shown:
-        assert api.conflict_records(story.path("hq"), conflict_id=record.conflict_id) == (record,)
+        assert conflicts_of(story.path("hq")).get(record.conflict_id) == record
 
 
 def test_rows_of_many_conflicts_cost_one_read_of_each_table(story, monkeypatch):
@@ -296,36 +295,38 @@ def test_rows_of_many_conflicts_cost_one_read_of_each_table(story, monkeypatch):
         read.append(path.name)
         return read_rows(path, *arguments, **options)
 
-    for module in ("conflict_tools.listing", "replica.control"):
+    for module in ("conflicts.listing", "replica.control"):
         monkeypatch.setattr(f"mergerepl.{module}.read_rows", noted)
-    assert len(api.conflict_records(story.path("hq"), with_rows=True)) == 2
+    assert len(conflicts_of(story.path("hq")).list(with_rows=True)) == 2
     assert len(read) == len(set(read)) == 5
 
 
 def test_conflicts_are_counted(story):
-    assert api.conflict_count(story.path("hq")) == 2
-    assert api.conflict_count(story.path("hq"), article="orders") == 2
-    assert api.conflict_count(story.path("hq"), article="lines") == 0
-    assert api.conflict_records(story.path("hq"), limit=0) == ()
+    assert conflicts_of(story.path("hq")).count() == 2
+    assert conflicts_of(story.path("hq"), article="orders").count() == 2
+    assert conflicts_of(story.path("hq"), article="lines").count() == 0
+    assert conflicts_of(story.path("hq")).list(limit=0) == ()
 
 
 def test_a_conflict_is_found_by_the_beginning_of_its_id(story):
-    record = api.conflict_records(story.path("hq"))[0]
-    (shown,) = api.conflict_records(story.path("hq"), conflict_id=record.conflict_id[:6].upper())
+    record = conflicts_of(story.path("hq")).list()[0]
+    shown = conflicts_of(story.path("hq")).get(record.conflict_id[:6].upper())
     assert shown.conflict_id == record.conflict_id
-    assert api.conflict_records(story.path("hq"), conflict_id="%' or 1=1 --") == ()
-    assert api.conflict_records(story.path("hq"), conflict_id="") == ()
+    with pytest.raises(ConfigurationError, match="no conflict"):
+        conflicts_of(story.path("hq")).get("%' or 1=1 --")
+    with pytest.raises(ConfigurationError, match="no conflict"):
+        conflicts_of(story.path("hq")).get("")
 
 
 def test_unknown_names_are_refused(story):
     with pytest.raises(ConfigurationError, match="no article 'x'"):
-        api.conflict_records(story.path("hq"), article="x")
+        conflicts_of(story.path("hq"), article="x").list()
     with pytest.raises(ConfigurationError, match="no publication 'x'"):
-        api.conflict_records(story.path("hq"), publication="x")
+        conflicts_of(story.path("hq"), publication="x").list()
 
 
 def test_conflicts_are_a_data_frame(story):
-    frame = api.conflicts(story.path("hq"), article="orders")
+    frame = conflicts_of(story.path("hq")).rows("orders")
     rows = {row["id"]: row for row in frame.collect()}
     assert {key: row["note"] for key, row in rows.items()} == {1: "north", 3: "north"}
     assert {row["conflict_type"] for row in rows.values()} == {2, 3}
@@ -339,15 +340,15 @@ def test_a_losing_delete_is_in_the_frame_without_a_row_and_losers_outlive_their_
     fresh.run("delete from TABLE where id = 2", "north")
     fresh.run("update TABLE set note = 'north' where id = 1", "north")
     assert fresh.sync("north").upload.conflicts == 2
-    (row,) = api.conflicts(fresh.path("hq"), article="orders").where("conflict_type = 4").collect()
+    (row,) = conflicts_of(fresh.path("hq")).rows("orders").where("conflict_type = 4").collect()
     assert (row["id"], row["rowkey"]) == (None, {"id": "2"})
-    (found,) = (each for each in api.conflict_records(fresh.path("hq")) if each.conflict_type == 4)
-    (shown,) = api.conflict_records(fresh.path("hq"), conflict_id=found.conflict_id)
+    (found,) = (each for each in conflicts_of(fresh.path("hq")).list() if each.conflict_type == 4)
+    shown = conflicts_of(fresh.path("hq")).get(found.conflict_id)
     assert (shown.losing_row, shown.winning_row) == (None, {"id": 2, "note": "kept", "amount": 2.5})
     control = Replica(fresh.path("hq")).control
     rows = control.rows(catalog.ARTICLES)
     control.replace(catalog.ARTICLES, [row for row in rows if row.name != "orders"])
-    logged = api.conflict_records(fresh.path("hq"), with_rows=True)
+    logged = conflicts_of(fresh.path("hq")).list(with_rows=True)
     (shown,) = (each for each in logged if each.conflict_type == 2)
     assert (shown.is_published, shown.winning_row) == (False, None)
     assert shown.losing_row == {"id": 1, "note": "north", "amount": 1.5}

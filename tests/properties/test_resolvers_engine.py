@@ -15,6 +15,7 @@ from pyspark.sql import SparkSession
 
 import mergerepl
 from mergerepl.model.resolvers import CUSTOM, RESOLVERS, TypeFamily
+from tests.calls import conflicts_of
 from tests.networks import publish
 from tests.properties import conflicts_model as model
 
@@ -186,5 +187,5 @@ def test_what_the_publisher_refuses_is_undone_as_the_reference_says(
     wrong = list(differing(tables, histories, **options))
     assert not wrong, (Counter(article for article, *_ in wrong), wrong[:3])
     assert [tables.session(name) for name in (model.A, model.B)] == ["nothing_to_do"] * 2
-    undone = {each.conflict_type for each in mergerepl.conflict_records(replica_dir / model.HUB, limit=1000)}
+    undone = {each.conflict_type for each in conflicts_of(replica_dir / model.HUB).list(limit=1000)}
     assert {5, 9} <= undone

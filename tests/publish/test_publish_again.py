@@ -27,7 +27,7 @@ from mergerepl.model.results import ApplyResult, SessionResult
 from mergerepl.publish.system_tables import create_conflict_table
 from mergerepl.replica.replica import Replica
 from mergerepl.systables import catalog, genhistory
-from tests.calls import merge_capture
+from tests.calls import conflicts_of, merge_capture
 from tests.networks import Hub
 from tests.publish.publishing import orders
 
@@ -275,13 +275,13 @@ def test_an_unfinished_initialisation_drops_nothing_of_another_publication(
     set_note(hub, "north", 1, "north")
     assert sync(hub, "north").upload.conflicts == 1
     set_note(hub, "north", 2, "not sent yet")
-    before = api.conflict_records(hub.root("north"))
+    before = conflicts_of(hub.root("north")).list()
     assert len(before) == 1
 
     other, hub.publication = hub.publication, unfinished
     apply(hub)
     assert apply(hub).steps == ()
-    assert api.conflict_records(hub.root("north")) == before
+    assert conflicts_of(hub.root("north")).list() == before
     LogTable(str(hub.root("north") / "lines")).update(updates={"item": "'y'"})
     assert [
         s.status for s in mergerepl.Project.load(hub.publisher).sync(Path(hub.root("north")).name).sessions

@@ -7,14 +7,13 @@ import pytest
 from click.testing import CliRunner
 from deltalake import DeltaTable
 
-import mergerepl
 from mergerepl.cli.demo import flights_data, story
 from mergerepl.cli.demo.edits import SITES, Sites, choose_cast
 from mergerepl.cli.demo.flights_data import TABLES, read_sample
 from mergerepl.cli.main import main
 from mergerepl.errors import ConfigurationError, DemoError
 from mergerepl.model.results import ArticleValidation, SessionResult, SyncResult
-from tests.calls import merge_history
+from tests.calls import conflicts_of, merge_history
 from tests.commands_of_docs import run_command
 
 DAY = ((2, 8),)
@@ -92,7 +91,7 @@ class TestStory:
         )
 
     def test_each_conflict_is_shown_with_its_loser(self, demo):
-        logged = mergerepl.conflict_records(demo.folder / "hq")
+        logged = conflicts_of(demo.folder / "hq").list()
         assert sorted(conflict.conflict_type for conflict in logged) == [1, 2, 3]
         one, other = demo.cast.spare_planes
         (row,) = demo.table("flights", "column", "losing row")

@@ -8,7 +8,7 @@ import pytest
 from deltalake import DeltaTable
 from pyspark.sql import SparkSession
 
-import mergerepl
+from tests.calls import conflicts_of
 from tests.commands_of_docs import run_command
 
 pytestmark = pytest.mark.spark
@@ -56,7 +56,7 @@ def test_the_tutorial_and_the_python_page_do_what_they_say(
         {"order_id": 2, "region": "South", "amount": 20.0, "note": "no gift"},
     ]
     assert [rows(site) for site in SITES] == [expected] * 3
-    [lost] = mergerepl.conflict_records("hq", article="orders", with_rows=True)
+    [lost] = conflicts_of("hq", article="orders").list(with_rows=True)
     assert lost.losing_row is not None
     assert lost.losing_row["note"] == "big gift"
     assert [row["note"] for row in typed["losing_rows"].collect()] == ["big gift"]

@@ -15,7 +15,7 @@ from deltalake import DeltaTable, write_deltalake
 from pyspark.sql import SparkSession
 
 import mergerepl
-from tests.calls import merge_capture
+from tests.calls import conflicts_of, merge_capture
 from tests.networks import publish
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow]
@@ -147,7 +147,7 @@ class Network:
 
     def logged(self) -> set[tuple[Key, str]]:
         """Return the key and a of all losing rows."""
-        records = mergerepl.conflict_records(self.folder / "hq", with_rows=True)
+        records = conflicts_of(self.folder / "hq").list(with_rows=True)
         rows = [record.losing_row for record in records if record.losing_row is not None]
         return {(tuple(row[name] for name in self.keys), str(row["a"])) for row in rows}
 

@@ -11,7 +11,8 @@ from pyspark.sql import SparkSession
 
 import mergerepl
 from mergerepl.cli.main import main
-from tests.calls import validated
+from mergerepl.model.conflicts import ConflictFilter
+from tests.calls import conflicts_of, validated
 from tests.networks import Pair
 
 pytestmark = pytest.mark.spark
@@ -99,7 +100,7 @@ class Network(Pair):
 
     def logged(self, article: str) -> list[tuple[int, int, bool]]:
         """Return key, type and whether the loser was a delete, of all conflicts."""
-        records = mergerepl.conflict_records(self.folder / "hq", article=article, with_rows=True)
+        records = conflicts_of(self.folder / "hq", article=article).list(with_rows=True)
         return sorted((int(each.key["id"]), each.conflict_type, each.losing_row is None) for each in records)
 
 
@@ -194,9 +195,9 @@ def _in_one_direction(pair: Network) -> None:
 
 
 def _written_after_all(pair: Network) -> None:
-    records = mergerepl.conflict_records(pair.folder / "hq", article="down")
+    records = conflicts_of(pair.folder / "hq", article="down").list()
     ids = tuple(each.conflict_id for each in records if each.key["id"] in ("3", "5"))
-    mergerepl.resolve_conflicts(pair.folder / "hq", mergerepl.ConflictFilter(ids=ids), accept="loser")
+    conflicts_of(pair.folder / "hq", ConflictFilter(ids=ids)).resolve("loser")
     pair.sync()
     assert pair.values("down") == same({1: 4, 3: 3, 4: 2, 5: -1, 6: -1})
 

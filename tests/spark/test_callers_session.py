@@ -7,7 +7,6 @@ import threading
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from functools import partial
 from pathlib import Path
 from types import FunctionType
 from typing import Any
@@ -27,6 +26,7 @@ from mergerepl.tracking.consumers import Consumer
 from mergerepl.tracking.transactions import Transaction
 from mergerepl.tracking.windows import Window
 from mergerepl.transactional.procedures import _registered
+from tests.calls import conflicts_of
 from tests.cdc.databases import add, new_table, rows_at, update
 
 PACKAGES = ("mergerepl", "triggers", "enumeration", "conflict")
@@ -164,8 +164,6 @@ def play(watch: Watch, cases: list[Case]) -> None:
 
 # -- merge --------------------------------------------------------------------------------------------------------------
 
-CONFLICTS = mergerepl.ConflictFilter(article="orders")
-
 
 def conflict(watch: Watch) -> None:
     """Change one row at both sides, and others."""
@@ -196,9 +194,6 @@ def at(root: str, function: Any, *arguments: Any, **options: Any) -> tuple[Call,
     )
 
 
-at_hq = partial(at, "hq")
-
-
 def of_project(name: str, *arguments: Any, **options: Any) -> Case:
     """Return the case of a method of the merge project."""
     return Case(
@@ -215,6 +210,15 @@ def of_replica(name: str, *arguments: Any, **options: Any) -> Case:
         f"Replica.{name}",
         lambda w: getattr(mergerepl.Replica(w.path("hq")), name)(*arguments, **options),
         lambda w: getattr(mergerepl.Replica(w.path("hq") if wrong else w.nowhere), name)(*wrong, **options),
+    )
+
+
+def of_conflicts(name: str, *files: str) -> Case:
+    """Return the case of a method of the publisher's conflicts, and one at a folder that is none."""
+    return Case(
+        f"Conflicts.{name}",
+        lambda w: getattr(conflicts_of(w.path("hq")), name)(*map(w.path, files)),
+        lambda w: getattr(conflicts_of(w.nowhere), name)(*map(w.path, files)),
     )
 
 
@@ -240,31 +244,20 @@ MERGE = [
     of_replica("tune", "orders"),
     Case("Replica.resume", None, lambda w: mergerepl.Replica(w.path("hq")).resume("orders")),
     Case("Replica.lock", lambda w: mergerepl.Replica(w.path("north")).lock().__enter__()),
-    Case("conflict_records", *at_hq(mergerepl.conflict_records, with_rows=True)),
-    Case("conflict_count", *at_hq(mergerepl.conflict_count)),
-    Case("conflict_summary", *at_hq(mergerepl.conflict_summary)),
+    *(of_conflicts(name) for name in ("list", "count", "count_by", "where", "drop", "retry")),
+    Case("Conflicts.get", None, lambda w: conflicts_of(w.path("hq")).get("none")),
     Case(
-        "conflicts",
-        lambda w: mergerepl.conflicts(w.path("hq"), article="orders"),
-        lambda w: mergerepl.conflicts(w.path("hq"), article="none"),
+        "Conflicts.rows",
+        lambda w: conflicts_of(w.path("hq")).rows("orders"),
+        lambda w: conflicts_of(w.path("hq")).rows("none"),
     ),
+    of_conflicts("report", "page.html"),
+    of_conflicts("export", "lost"),
     Case(
-        "conflict_report",
-        lambda w: mergerepl.conflict_report(w.path("hq"), w.path("page.html")),
-        lambda w: mergerepl.conflict_report(w.nowhere, w.path("page.html")),
+        "Conflicts.resolve",
+        lambda w: conflicts_of(w.path("hq"), article="orders").resolve("loser", force=True),
+        lambda w: conflicts_of(w.path("hq"), article="orders").resolve({"qty": "many"}),
     ),
-    Case(
-        "export_conflicts",
-        lambda w: mergerepl.export_conflicts(w.path("hq"), w.path("lost")),
-        lambda w: mergerepl.export_conflicts(w.nowhere, w.path("lost")),
-    ),
-    Case(
-        "resolve_conflicts",
-        lambda w: mergerepl.resolve_conflicts(w.path("hq"), CONFLICTS, accept="loser", force=True),
-        lambda w: mergerepl.resolve_conflicts(w.path("hq"), CONFLICTS, values={"qty": "many"}),
-    ),
-    Case("purge_conflicts", *at_hq(mergerepl.purge_conflicts)),
-    Case("retry_failed", *at_hq(mergerepl.retry_failed)),
     Case(
         "lock",
         lambda w: mergerepl.lock(w.path("hq")).__enter__(),
@@ -552,6 +545,7 @@ def public_functions() -> Iterator[str]:
     kinds = (
         Project,
         mergerepl.Replica,
+        mergerepl.Conflicts,
         mergerepl.ChangeTracking,
         Transaction,
         Consumer,

@@ -7,11 +7,10 @@ from deltalake import DeltaTable as LogTable
 from pyspark.sql import SparkSession
 
 import mergerepl
-from mergerepl import api
 from mergerepl.merge.session.preview import SHOWN
 from mergerepl.model.publication import Article, Tracking
 from mergerepl.model.resolvers import ResolverInfo
-from tests.calls import merge_status
+from tests.calls import conflicts_of, merge_status
 from tests.networks import Hub
 from tests.publish.publishing import orders
 
@@ -48,7 +47,7 @@ def test_the_row_that_a_resolver_makes_is_shown(spark: SparkSession, replica_dir
     (planned,) = mergerepl.Project.load(hub.publisher).sync(dry_run=True).sessions[0].conflicts
     assert planned.winning_row == {"id": "1", "quantity": "23", "note": "a"}
     mergerepl.Project.load(hub.publisher).sync()
-    [done] = api.conflict_records(hub.publisher, with_rows=True)
+    [done] = conflicts_of(hub.publisher).list(with_rows=True)
     assert done.winning_row == {"id": 1, "quantity": 23, "note": "a"}
     assert (planned.conflict_columns, planned.made_columns) == (done.conflict_columns, done.made_columns)
     assert planned.made_columns == ("quantity",)

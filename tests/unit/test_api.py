@@ -22,9 +22,6 @@ def lock(root: str | Path) -> None:
 
 ROOTS: dict[str, Any] = {
     "Replica": mergerepl.Replica,
-    "conflict_records": mergerepl.conflict_records,
-    "conflict_count": mergerepl.conflict_count,
-    "conflicts": lambda root: mergerepl.conflicts(root, article="orders"),
     "Project.load": mergerepl.Project.load,
     "a name": lambda root: mergerepl.Project.load(".").at(str(root)),
     "sync of a project": lambda root: project(root, root).sync(),

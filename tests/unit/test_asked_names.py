@@ -9,14 +9,14 @@ import pyarrow as pa
 import pytest
 from deltalake import write_deltalake
 
-from mergerepl import Project, api
+from mergerepl import Project
 from mergerepl.errors import ConfigurationError
 from mergerepl.model.conflicts import ConflictFilter, ConflictStatus
 from mergerepl.replica.replica import Replica
 from mergerepl.sessions import merge_targets
 from mergerepl.systables import catalog, conflict_resolutions, conflicts_info, sessions
 from mergerepl.systables.sessions import SessionRow
-from tests.calls import merge_history
+from tests.calls import conflicts_of, merge_history
 from tests.networks import make_replica, subscription_row
 
 
@@ -91,9 +91,10 @@ def write_conflicts(hq: Replica) -> None:
 
 def test_a_conflict_names_its_columns(hq: Replica) -> None:
     write_conflicts(hq)
-    found = api.conflict_records(hq.root, article="orders")
+    found = conflicts_of(hq.root, article="orders").list()
     assert [(each.conflict_id, each.conflict_columns) for each in found] == [("c1", ("note",)), ("c2", ())]
-    assert api.conflict_records(hq.root, conflict_id="d") == ()
+    with pytest.raises(ConfigurationError, match="no conflict"):
+        conflicts_of(hq.root).get("d")
 
 
 @pytest.mark.parametrize(("both_log", "expected"), [(True, ["settled", "open"]), (False, ["open", "open"])])
@@ -113,17 +114,17 @@ def test_a_conflict_that_both_ends_log_is_settled_at_both(
         resolved_at=datetime(2026, 1, 3, tzinfo=UTC),
     )
     Replica(north).control.append(conflict_resolutions.TABLE, [resolution])
-    found = api.conflict_records(hq.root)
+    found = conflicts_of(hq.root).list()
     assert [each.status for each in found] == expected
     assert [each.resolution.by for each in found if each.resolution is not None] == ["ann@north"] * both_log
     for status in ConflictStatus:
         chosen = ConflictFilter(status=status)
-        named = [each.conflict_id for each in api.conflict_records(hq.root, chosen=chosen)]
+        named = [each.conflict_id for each in conflicts_of(hq.root, chosen).list()]
         assert named == [each.conflict_id for each in found if each.status == status.value]
 
 
 @pytest.mark.parametrize("limit", [-1, 2**62, 10**20])
-@pytest.mark.parametrize("looks", [merge_history, api.conflict_records])
+@pytest.mark.parametrize("looks", [merge_history, lambda root, limit: conflicts_of(root).list(limit=limit)])
 def test_a_limit_out_of_range_is_no_damaged_table(
     hq: Replica, looks: Callable[..., object], limit: int
 ) -> None:
@@ -133,6 +134,6 @@ def test_a_limit_out_of_range_is_no_damaged_table(
 
 def test_the_ends_of_the_range_are_limits(hq: Replica) -> None:
     write_conflicts(hq)
-    assert len(api.conflict_records(hq.root, limit=10**9)) == 2
-    assert api.conflict_records(hq.root, limit=0) == ()
+    assert len(conflicts_of(hq.root).list(limit=10**9)) == 2
+    assert conflicts_of(hq.root).list(limit=0) == ()
     assert merge_history(hq.root, limit=10**9) == merge_history(hq.root, limit=0) == ()

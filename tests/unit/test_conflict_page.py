@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from mergerepl.conflict_tools.html_page import conflict_page
+from mergerepl.conflicts.html_page import conflict_page
 from mergerepl.model.results import ConflictRecord, ConflictResolution
 
 CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)

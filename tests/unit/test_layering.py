@@ -55,7 +55,7 @@ PURE = {
 }
 FEATURES = {
     "mergerepl.merge.apply",
-    "mergerepl.conflict_tools",
+    "mergerepl.conflicts",
     "mergerepl.monitoring",
     "mergerepl.merge.partitions",
     "mergerepl.publish",
@@ -133,7 +133,9 @@ MAY_IMPORT: dict[str, set[str]] = {
     "mergerepl.merge.partitions": BASE | PHASES,
     "mergerepl.merge.apply": BASE | PHASES | {"mergerepl.merge.partitions"},
     # A row that is decided again is checked by the rules of its table, as a staged one.
-    "mergerepl.conflict_tools": BASE | PHASES | {"mergerepl.monitoring", "mergerepl.merge.stage.constraints"},
+    "mergerepl.conflicts": BASE
+    | PHASES
+    | {"mergerepl.calls", "mergerepl.monitoring", "mergerepl.merge.stage.constraints"},
     "mergerepl.monitoring": BASE | PHASES | {"mergerepl.merge.partitions"},
     "mergerepl.monitoring.tune": BASE | {"mergerepl.tracking.sweep", "mergerepl.monitoring"},
     # Publishing initialises new subscribers, rows and metadata, and reports what a leaving one never sent.
@@ -228,7 +230,13 @@ MAY_IMPORT: dict[str, set[str]] = {
     },
     "mergerepl.replicas": BASE
     | FEATURES
-    | {"mergerepl.calls", "mergerepl.monitoring.tune", "mergerepl.products", "mergerepl.sessions"},
+    | {
+        "mergerepl.calls",
+        "mergerepl.monitoring.tune",
+        "mergerepl.places",
+        "mergerepl.products",
+        "mergerepl.sessions",
+    },
     "mergerepl.project": BASE
     | FEATURES
     | {
@@ -269,7 +277,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     | {
         "mergerepl.calls",
         "mergerepl.cdc",
-        "mergerepl.conflict_tools.html_page",
+        "mergerepl.conflicts.html_page",
         "mergerepl.merge.session",
         "mergerepl.places",
         "mergerepl.products",
@@ -522,7 +530,7 @@ NO_REPLICA_FILES = {
         "mergerepl.sessions",
         "mergerepl.targets",
     ),
-    *("mergerepl.conflict_tools.export", "mergerepl.merge.resolvers.functions"),
+    *("mergerepl.conflicts.export", "mergerepl.conflicts.selection", "mergerepl.merge.resolvers.functions"),
 }
 """Modules for files of this machine: the file of a publication or an agent, scratch folders, JARs, where a root leads."""
 

@@ -15,7 +15,7 @@ from pyspark.sql import SparkSession
 
 from enumeration.plan import SessionPlan
 from mergerepl.changes import PUBLISHER, SUBSCRIBER
-from mergerepl.conflict_tools.purge import purge_when_due
+from mergerepl.conflicts.purge import purge_when_due
 from mergerepl.delta.engine_choice import SPARK_ALONE, EngineChoice
 from mergerepl.delta.tables import tables_kept_open
 from mergerepl.errors import MergeReplError, PublicationError, RefusedArticlesError

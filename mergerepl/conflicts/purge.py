@@ -9,7 +9,7 @@ from collections.abc import Callable, Collection, Iterable, Sequence
 from datetime import UTC, datetime, timedelta
 from functools import cache
 
-from mergerepl.conflict_tools.listing import conditions_of, refused_and_gone, settled_ids
+from mergerepl.conflicts.listing import conditions_of, refused_and_gone, settled_ids
 from mergerepl.delta.sql_text import text_literal, text_literals, time_before, timestamp_literal
 from mergerepl.delta.tables import count_rows, read_rows
 from mergerepl.errors import MergeReplError

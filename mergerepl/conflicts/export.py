@@ -6,9 +6,9 @@ from collections.abc import Iterator
 from datetime import datetime
 from pathlib import Path
 
-from mergerepl.conflict_tools.listing import read_conflicts
+from mergerepl.conflicts.listing import read_conflicts
 from mergerepl.errors import ConfigurationError
-from mergerepl.model.conflicts import ConflictFilter
+from mergerepl.model.conflicts import ConflictFilter, ExportedFile
 from mergerepl.model.results import ConflictRecord
 from mergerepl.model.words import text_of
 from mergerepl.store.location import Location
@@ -19,8 +19,8 @@ _FORMULA = tuple("=+-@\t\r")
 
 def export_conflicts(
     root: Location, folder: Path, chosen: ConflictFilter, *, form: str = "csv"
-) -> dict[str, int]:
-    """Write the chosen conflicts into a folder, and return the number in each file.
+) -> list[ExportedFile]:
+    """Write the chosen conflicts into a folder, one file for each article.
 
     CSV has a column for each fact, `winner_<column>` and `loser_<column>`; values that a spreadsheet would compute are
     quoted. JSON has an object on each line. Values are texts, NULL is an empty cell or null. Starts no engine.
@@ -29,9 +29,9 @@ def export_conflicts(
     StoreError.
     """
     by_article: dict[str, list[ConflictRecord]] = {}
-    for each in read_conflicts(root, chosen=chosen, with_rows=True):
+    for each in read_conflicts(root, chosen, with_rows=True):
         by_article.setdefault(each.article, []).append(each)
-    written = {}
+    written = []
     try:
         folder.mkdir(parents=True, exist_ok=True)
         for article, records in by_article.items():
@@ -41,7 +41,7 @@ def export_conflicts(
                     csv.writer(stream).writerows(_csv(records))
                 else:
                     stream.writelines(f"{json.dumps(_facts(each), ensure_ascii=False)}\n" for each in records)
-            written[str(file)] = len(records)
+            written.append(ExportedFile(str(file), len(records)))
     except OSError as error:
         raise ConfigurationError(
             f"Conflicts cannot be written to '{folder}': {error.strerror}. Name another folder.",

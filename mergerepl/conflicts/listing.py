@@ -37,27 +37,23 @@ _MOST_NAMED = 10_000
 
 def read_conflicts(
     root: Location,
+    chosen: ConflictFilter,
     *,
-    publication: str | None = None,
-    article: str | None = None,
-    conflict_id: str | None = None,
     limit: int | None = None,
     with_rows: bool = False,
-    chosen: ConflictFilter | None = None,
+    is_one: bool = False,
 ) -> tuple[ConflictRecord, ...]:
-    """Return the conflicts logged at a replica, newest first; with an id or its beginning, the one it names.
+    """Return the chosen conflicts of a replica, newest first; `is_one`: the one whose id begins as the chosen one.
 
-    `chosen` has the publication, the article and the other conditions. The rows cost one read of each of their tables,
-    for any number of conflicts.
+    The rows cost one read of each of their tables, for any number of conflicts.
 
     Raises: ConfigurationError if the folder is not a replica, a name is unknown or several ids match; StoreError.
     """
     replica = Replica(root).require()
-    chosen = chosen or ConflictFilter(publication, article, () if conflict_id is None else (conflict_id,))
     conditions = conditions_of(replica, chosen)
     if conditions is None:
         return ()
-    if conflict_id is not None:
+    if is_one:
         limit = _SHOWN_IDS + 1
     rows = replica.control.rows(
         conflicts_info.TABLE,
@@ -66,9 +62,9 @@ def read_conflicts(
         + (f" limit {limit}" if limit is not None else ""),
     )
     ids = sorted({row.conflict_id for row in rows})
-    if conflict_id is not None and len(ids) > 1:
+    if is_one and len(ids) > 1:
         raise ConfigurationError(
-            f"Several conflicts at '{replica.root}' begin with '{conflict_id}': "
+            f"Several conflicts at '{replica.root}' begin with '{chosen.ids[0]}': "
             f"{', '.join(ids[:_SHOWN_IDS])}{', …' * (len(ids) > _SHOWN_IDS)}. Give more of the id.",
             replica=str(replica.root),
         )

@@ -8,7 +8,7 @@ from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from mergerepl.changes import DELETED, LINEAGE, ROW, ROWGUID, Action
-from mergerepl.conflict_tools.interrupted import refuse_interrupted
+from mergerepl.conflicts.interrupted import refuse_interrupted
 from mergerepl.delta import appended
 from mergerepl.delta.tables import read_version
 from mergerepl.errors import ConfigurationError
