@@ -17,7 +17,9 @@ from mergerepl.delta.sql_text import quoted, timestamp_literal
 from mergerepl.delta.tables import count_rows, open_table, remove_unused_files
 from mergerepl.errors import MergeReplError
 from mergerepl.failpoints import failpoint
+from mergerepl.logreader.log_reader import refuse_copy
 from mergerepl.logreader.lsn import Lsn
+from mergerepl.logreader.positions import read_state
 from mergerepl.logreader.scan import checked_state
 from mergerepl.model.cdc import CleanupResult, ScanError
 from mergerepl.spark.errors import plain_errors
@@ -39,16 +41,27 @@ CLEANUP_FAILED = 22852
 _MOST_AHEAD = timedelta(days=1)
 
 
-def cleanup(found: CdcTables, *, retention: int | None = None, threshold: int | None = None) -> CleanupResult:
+def cleanup(
+    found: CdcTables, *, retention: int | None = None, threshold: int | None = None, dry_run: bool = False
+) -> CleanupResult:
     """Remove change rows that are older than the retention from all instances, as `Database.cleanup` says."""
     found.require_enabled()
     job = next((row for row in found.control.rows(CDC_JOBS) if row.job_type == CLEANUP), None)
     minutes = retention if retention is not None else (job and job.retention) or RETENTION_MIN
     most = threshold if threshold is not None else (job and job.threshold) or THRESHOLD
     check_parameters(retention=minutes, threshold=most)
+    if dry_run:
+        refuse_copy(found.root, read_state(found.log))
+        marks = _marks(found, minutes)
+        return CleanupResult(None) if marks is None else _counted(found, *marks)
     with plain_errors("change tables were cleaned up"), found.held("cdc cleanup") as reader:
         checked_state(reader)
-        done = _cleaned_up(found, minutes, most)
+        marks = _marks(found, minutes)
+        done = (
+            CleanupResult(None)
+            if marks is None
+            else _cleaned(found, _raise_low(found, marks[1]), most, marks[0])
+        )
         found.control.change_where(CDC_JOBS, {"last_run": datetime.now(UTC)}, job_type=CLEANUP)
         # A scan cycle leaves two.
         for control, tables in ((found.control, cdc.ALL), (found.log, logreader.ALL)):
@@ -56,10 +69,11 @@ def cleanup(found: CdcTables, *, retention: int | None = None, threshold: int | 
     return done
 
 
-def _cleaned_up(found: CdcTables, minutes: int, most: int) -> CleanupResult:
+def _marks(found: CdcTables, minutes: int) -> tuple[Lsn, dict[int, Lsn]] | None:
+    """Return the LSN of a retention, and the low end of each instance by its object_id; None if nothing is old enough."""
     newest = found.newest_entry()
     if newest is None:
-        return CleanupResult(None)
+        return None
     if newest.tran_end_time - datetime.now(UTC) > _MOST_AHEAD:
         raise CdcError(
             22852,
@@ -77,16 +91,29 @@ def _cleaned_up(found: CdcTables, minutes: int, most: int) -> CleanupResult:
     if all(mark <= each.start_lsn for each in instances) and not _has_below(
         found, instances, newest.start_lsn
     ):
-        return CleanupResult(None)
+        return None
     # The end of a paused instance stays in its interval: consumers that have all go on from it.
-    instances = _raise_low(
-        found,
-        {
-            each.object_id: mark if each.end_lsn is None else min(mark, Lsn(each.end_lsn))
-            for each in instances
-        },
-    )
-    return _cleaned(found, instances, most, mark)
+    ends = {
+        each.object_id: mark if each.end_lsn is None else min(mark, Lsn(each.end_lsn)) for each in instances
+    }
+    return mark, ends
+
+
+def _counted(found: CdcTables, mark: Lsn, marks: dict[int, Lsn]) -> CleanupResult:
+    """Return the result of a cleanup that removes nothing."""
+    raised = [
+        replace(each, start_lsn=max(Lsn(each.start_lsn), marks[each.object_id])) for each in found.instances()
+    ]
+    below = f"{quoted(START_LSN)} < X'{{}}'"
+    rows = {
+        each.capture_instance: count_rows(
+            found.change_table(each), where=below.format(Lsn(each.start_lsn).hex())
+        )
+        for each in raised
+    }
+    newest = found.newest_entry()
+    unused = _unused(raised, mark if newest is None else newest.start_lsn)
+    return CleanupResult(mark, rows, count_rows(found.control.path(LSN_TIME_MAPPING.name), where=unused))
 
 
 def cleanup_instance(

@@ -213,17 +213,20 @@ class Database:
         """
         return monitoring.status(self._tables)
 
-    def cleanup(self, *, retention: int | None = None, threshold: int | None = None) -> CleanupResult:
+    def cleanup(
+        self, *, retention: int | None = None, threshold: int | None = None, dry_run: bool = False
+    ) -> CleanupResult:
         """Remove change rows that are older than the retention, counted back from the newest LSN, from all instances.
 
         Args:
             retention: Minutes; by default those of the cleanup job (4,320: three days).
             threshold: Rows that one statement removes at most, except where a file has more; by default the job's (5,000).
+            dry_run: Only count.
 
         Raises: CdcUsageError if the folder is not enabled or a parameter is wrong; CdcError 22852 if the newest LSN is more
             than a day ahead of this machine's clock; ScanInProgressError (22903).
         """
-        return cleaning.cleanup(self._tables, retention=retention, threshold=threshold)
+        return cleaning.cleanup(self._tables, retention=retention, threshold=threshold, dry_run=dry_run)
 
     def vacuum(self, table: str) -> Vacuumed:
         """Run VACUUM on a source. Files are kept for its retention, and until all readers have read them.

@@ -1,13 +1,12 @@
 """The state of a database: positions, errors, scan sessions, columns. Nothing here starts Spark."""
 
-import os
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 
-from mergerepl.cdc.tables import CdcTables, tables_at
+from mergerepl.cdc.tables import CdcTables
 from mergerepl.delta.properties import FILE_RETENTION, LOG_RETENTION, interval_of
 from mergerepl.delta.tables import head_version, is_delta_table, written_ns
-from mergerepl.errors import MergeReplError, StoreError
+from mergerepl.errors import StoreError
 from mergerepl.logreader.lsn import Lsn
 from mergerepl.logreader.plan import moment_of_ns, redo_log
 from mergerepl.logreader.positions import read_state
@@ -138,18 +137,6 @@ def warnings_of(found: DatabaseStatus, now: datetime) -> list[StatusWarning]:
             )
             warnings.append(StatusWarning(each.source, WARNING, text))
     return warnings
-
-
-def problems_at(path: str | os.PathLike[str]) -> tuple[str, ...]:
-    """Return the problems of the captured tables of a folder, or why they are unknown; empty if CDC is not enabled."""
-    found = tables_at(path)
-    if not found.is_enabled:
-        return ()
-    try:
-        warnings = status(found).warnings
-    except MergeReplError as error:
-        return (f"Change Data Capture: {error.message}",)
-    return tuple(f"Change Data Capture of '{each.source}': {each.text}" for each in warnings)
 
 
 def errors(found: CdcTables, *, limit: int) -> list[ScanError]:

@@ -7,7 +7,6 @@ from datetime import timedelta
 
 from mergerepl.cdc import Database
 from mergerepl.cdc.tables import is_shared, tables_at
-from mergerepl.errors import ConfigurationError
 from mergerepl.logreader.positions import read_state
 from mergerepl.model.cdc import ScanError, ScanSession
 from mergerepl.model.progress import Progress
@@ -72,12 +71,8 @@ def capture(root: Location, *, progress: Progress) -> Captured | None:
 
 def cleanup(root: Location, *, older_than: timedelta | None, dry_run: bool) -> list[Removed]:
     """Remove change rows past the retention of the cleanup job, or older than an age."""
-    if dry_run:
-        raise ConfigurationError(
-            f"'{root}' is a database: its cleanup has no dry run yet. Choose other kinds with `--only`."
-        )
     minutes = None if older_than is None else int(older_than.total_seconds() // 60)
-    done = _database(root).cleanup(retention=minutes)
+    done = _database(root).cleanup(retention=minutes, dry_run=dry_run)
     names = dict.fromkeys([*done.rows, *done.failed])
     return [
         Removed(CDC, str(root), "changes", name, done.rows.get(name, 0), done.failed.get(name))

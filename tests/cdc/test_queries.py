@@ -375,7 +375,9 @@ def test_a_reader_beside_a_cleanup_has_all_rows_or_is_refused(
         cdc.Database(root).cleanup()
     database.control.delete(LSN_TIME_MAPPING, where=f"start_lsn = X'{lsn.hex()}'")
     assert cdc.Database(root).cleanup(retention=61).low_water_mark is None
+    planned = cdc.Database(root).cleanup(retention=59, dry_run=True)
     done = cdc.Database(root).cleanup(retention=59)
+    assert planned == done
     assert (done.low_water_mark, done.rows, done.entries) == (high.next(), {ORDERS: 4}, 2)
     assert lsns(database) == [high.next()]
     assert instance(root).changes(high.next(), high.next()).isEmpty()
