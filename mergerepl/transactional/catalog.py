@@ -246,18 +246,26 @@ def subscriptions_of(
 ) -> list[tuple[str, SubscriptionRow]]:
     """Return publications' names with their subscriptions. `subscriber` is a folder, or its last part.
 
-    Raises: TransactionalUsageError if a named publication or subscriber does not exist.
+    Raises: TransactionalUsageError if a named publication or subscriber does not exist, or several have the name.
     """
     names = {row.publication_id: row.publication for row in distributor.publications()}
     wanted = None if subscriber is None else roots.parse(os.fspath(subscriber))
+    rows = distributor.subscriptions()
+    called = {row.subscriber for row in rows if Location.of(row.subscriber).name == str(subscriber)}
+    if called and wanted not in {row.subscriber for row in rows}:
+        if len(called) > 1:
+            raise TransactionalUsageError(
+                f"'{distributor.root}' has several subscribers called '{subscriber}': {', '.join(sorted(called))}. Nothing "
+                "was changed. Name the folder."
+            )
+        (wanted,) = called
     found = [
         (names[row.publication_id], row)
-        for row in distributor.subscriptions()
-        if wanted in (None, row.subscriber) or Location.of(row.subscriber).name == str(subscriber)
-        if publication in (None, names[row.publication_id])
+        for row in rows
+        if wanted in (None, row.subscriber) and publication in (None, names[row.publication_id])
     ]
     if not found and (subscriber is not None or publication is not None):
-        known = ", ".join(row.subscriber for row in distributor.subscriptions()) or "none"
+        known = ", ".join(row.subscriber for row in rows) or "none"
         raise TransactionalUsageError(
             f"'{distributor.root}' has no subscription of {publication or 'a publication'} for "
             f"{wanted or 'anybody'}. Subscribers known: {known}. Name one of them, or add it to the file and run "

@@ -19,7 +19,7 @@ from mergerepl.systables.transactional import (
 )
 from mergerepl.transactional import checks, monitoring
 from mergerepl.transactional.agents import stop_of, stops_recorded
-from mergerepl.transactional.catalog import DistributionStore
+from mergerepl.transactional.catalog import DistributionStore, subscriptions_of
 from mergerepl.transactional.refusals import StoppedAt, TransactionalError, TransactionalUsageError
 
 NOW = datetime(2026, 3, 1, tzinfo=UTC)
@@ -129,3 +129,25 @@ def test_a_range_of_transactions_is_given_by_numbers_or_by_times_of_commits(
     assert distributor.bounds(from_, to) == (low, high)
     with pytest.raises(TransactionalUsageError, match="is no LSN"):
         distributor.bounds("7", None)
+
+
+def test_a_subscriber_is_named_by_its_folder_or_by_the_last_part_of_it(
+    distributor: DistributionStore, tmp_path: Path
+) -> None:
+    for number, folder in enumerate(("a/north", "b/north", "south"), 1):
+        row = SubscriptionRow(
+            publication_id=1,
+            agent_id=number,
+            subscriber=str(tmp_path / folder),
+            subscription_guid=str(number),
+        )
+        distributor.add_subscription(row)
+
+    def numbers(given: object) -> list[int]:
+        return [row.agent_id for _, row in subscriptions_of(distributor, subscriber=given)]  # type: ignore[arg-type]
+
+    assert (numbers(None), numbers("south"), numbers(tmp_path / "b" / "north")) == ([1, 2, 3], [3], [2])
+    with pytest.raises(TransactionalUsageError, match="several subscribers called 'north'"):
+        numbers("north")
+    with pytest.raises(TransactionalUsageError, match="has no subscription of a publication for"):
+        numbers("east")
