@@ -37,8 +37,14 @@ from mergerepl.publish.rows import (
 from mergerepl.publish.run import ApplyRun
 from mergerepl.publish.stated import NewArticle, Stated
 from mergerepl.publish.stored import ReplicaState, Stored, SubscriberState, read_replica
-from mergerepl.publish.system_tables import add_image_columns, create_conflict_table, create_replica
-from mergerepl.publish.unfinished import check_unwritten, drop_unfinished, is_unfinished
+from mergerepl.publish.system_tables import (
+    add_image_columns,
+    check_unwritten,
+    create_conflict_table,
+    create_replica,
+    drop_unfinished,
+    is_unfinished,
+)
 from mergerepl.replica.replica import Replica
 from mergerepl.store.location import Location
 from mergerepl.systables import catalog

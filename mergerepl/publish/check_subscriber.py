@@ -20,7 +20,7 @@ from mergerepl.errors import (
 from mergerepl.model.publication import Subscription, SyncType
 from mergerepl.publish.stated import Stated
 from mergerepl.publish.stored import ReplicaState, Stored
-from mergerepl.publish.unfinished import check_unwritten, is_unfinished
+from mergerepl.publish.system_tables import check_unwritten, is_unfinished
 from mergerepl.replica.replica import Replica, no_subscriptions, refuse_older_bookkeeping
 from mergerepl.replica.subscription import captured_position
 from mergerepl.roots import resolved

@@ -7,10 +7,15 @@ from mergerepl.delta.tables import TableState
 from mergerepl.delta.types import ddl_of
 from mergerepl.errors import PUBLISH_AGAIN, PublicationError
 from mergerepl.filters.clause import ClauseError, SessionFunction, evaluate, text
-from mergerepl.filters.equalities import Equality, parts_of
 from mergerepl.filters.parse import parse_filter, parse_on
 from mergerepl.filters.prepare import prepared, uncastable
-from mergerepl.filters.publication_filters import NO_FILTERS, JoinFilter, PublicationFilters
+from mergerepl.filters.publication_filters import (
+    NO_FILTERS,
+    Equality,
+    JoinFilter,
+    PublicationFilters,
+    parts_of,
+)
 from mergerepl.filters.stated import NO_OVERLAP, value_of
 from mergerepl.model import refused_pairs
 from mergerepl.model.publication import Article, Publication, Subscription

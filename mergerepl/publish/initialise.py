@@ -43,8 +43,14 @@ from mergerepl.publish.rows import definition, note_captured, publication_row, r
 from mergerepl.publish.run import ApplyRun
 from mergerepl.publish.snapshot import KEY_PREFIX, copy_rows, differing_rows, is_computable, replica_table
 from mergerepl.publish.stored import ReplicaState, read_replica
-from mergerepl.publish.system_tables import add_image_columns, create_conflict_table, create_replica
-from mergerepl.publish.unfinished import drop_unfinished, drop_unfinished_replica, initialise_mark
+from mergerepl.publish.system_tables import (
+    add_image_columns,
+    create_conflict_table,
+    create_replica,
+    drop_unfinished,
+    drop_unfinished_replica,
+    initialise_mark,
+)
 from mergerepl.replica.replica import Replica
 from mergerepl.rows.images import with_readable
 from mergerepl.spark.in_memory import Kept

@@ -10,9 +10,9 @@ from mergerepl.config import project_file as config
 from mergerepl.errors import ConfigurationError
 from mergerepl.filters.clause import Column, SessionFunction
 from mergerepl.filters.columns import column_of, holds
-from mergerepl.filters.equalities import parts_of
 from mergerepl.filters.parse import parse_filter
 from mergerepl.filters.prepare import prepared
+from mergerepl.filters.publication_filters import parts_of
 from tests.bad_inputs.hostile_clauses import HOSTILE
 
 HOSTS = [

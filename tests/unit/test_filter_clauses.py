@@ -5,10 +5,9 @@ import sys
 import pytest
 
 from mergerepl.filters.clause import ClauseError, Column, SessionFunction, evaluate, text
-from mergerepl.filters.equalities import Part, parts_of, terms_of_on
 from mergerepl.filters.parse import parse_filter, parse_on, parse_stored
 from mergerepl.filters.prepare import prepared, uncastable
-from mergerepl.filters.publication_filters import JoinFilter, PublicationFilters
+from mergerepl.filters.publication_filters import JoinFilter, Part, PublicationFilters, parts_of, terms_of_on
 from mergerepl.model.article_graph import CircleError, parents_first
 
 TYPES = {

@@ -8,8 +8,7 @@ from pyspark.sql import functions as F
 
 from mergerepl.changes import ROW
 from mergerepl.filters.clause import Column as ClauseColumn
-from mergerepl.filters.equalities import terms_of_on
-from mergerepl.filters.publication_filters import JoinFilter
+from mergerepl.filters.publication_filters import JoinFilter, terms_of_on
 from mergerepl.model.article import BOUNDED_TYPES, PublishedArticle
 from mergerepl.rows.key_bounds import found_between, measures_of, within
 from mergerepl.rows.sql import quote

@@ -20,8 +20,7 @@ from mergerepl.delta.tables import read_columns
 from mergerepl.filters.clause import Column as ClauseColumn
 from mergerepl.filters.clause import SessionFunction
 from mergerepl.filters.columns import column_of, holds
-from mergerepl.filters.equalities import Part, parts_of
-from mergerepl.filters.publication_filters import JoinFilter
+from mergerepl.filters.publication_filters import JoinFilter, Part, parts_of
 from mergerepl.merge.partitions.filtered import FilteredPublication, function_column
 from mergerepl.merge.partitions.join_bounds import looked_for
 from mergerepl.model.article import PublishedArticle
