@@ -67,7 +67,7 @@ def init_project(
     if not folders:
         raise ConfigurationError("No folder is named. Name the folder that holds the tables.")
     file = Path(output).absolute()
-    if file.exists():
+    if str(output) != "-" and file.exists():
         raise ConfigurationError(
             f"'{file}' exists, and is not overwritten. Change it; or name another file with `-o FILE`.",
             file=str(file),
@@ -82,7 +82,7 @@ def init_project(
         "# Written by `mergerepl init`. Look with `mergerepl apply --dry-run`, then run `mergerepl apply`.\n"
     )
     text = head + "---\n".join(parts)
-    if not dry_run:
+    if not dry_run and str(output) != "-":
         try:
             with file.open("x", encoding="utf-8") as stream:
                 stream.write(text)

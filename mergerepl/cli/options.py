@@ -11,11 +11,10 @@ from typing import Any, Final
 import click
 
 from mergerepl.model.conflicts import ConflictStatus
+from mergerepl.model.durations import parse_duration
 from mergerepl.model.words import CONFLICT_NAMES
 
 DURATION = "30s, 5m, 2h, 7d, 2w or `14 days`"
-_DURATION = re.compile(r"(\d{1,9})\s*(s|m|h|d|w|seconds?|minutes?|hours?|days?|weeks?)?")
-_UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86_400, "w": 604_800}
 _SIZE = re.compile(r"(\d{1,6})\s*MB", re.IGNORECASE)
 _LSN = re.compile(r"0x[0-9A-Fa-f]{20}|\d+:\d+:\d+")
 UNLIMITED = 10**9
@@ -40,10 +39,10 @@ class Parsed(click.ParamType[Any]):
 
 def duration(text: str) -> timedelta:
     """Return a time such as `60s`, `5m`, `14 days`; a bare number is seconds."""
-    found = _DURATION.fullmatch(text)
-    if found is None or int(found[1]) == 0:
+    found = parse_duration(f"{text}s" if text.isdigit() else text)
+    if found is None or not timedelta() < found < timedelta.max:
         raise ValueError(f"{text!r} is no time: write it as {DURATION}.")
-    return timedelta(seconds=int(found[1]) * _UNITS[(found[2] or "s")[0]])
+    return found
 
 
 def file_size(text: str) -> int:
@@ -100,7 +99,7 @@ def _point(text: str, *, is_end: bool) -> datetime | str | int:
         return text
     if text.isdigit():
         return int(text)
-    if _DURATION.fullmatch(text):
+    if parse_duration(text) is not None:
         return datetime.now(UTC) - duration(text)
     try:
         day = date.fromisoformat(text)

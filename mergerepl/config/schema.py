@@ -353,6 +353,11 @@ def json_schema() -> dict[str, Any]:
     """Return the JSON Schema of a document, with a branch for each `type`."""
     _, schema = models_json_schema([(model, "validation") for model in MODELS.values()])
     branches = [{"$ref": f"#/$defs/{model.__name__}"} for model in MODELS.values()]
+    for stated in schema["$defs"].values():
+        for key in stated["properties"].values():
+            if DURATION_PATTERN in str(key):
+                # pydantic writes it as ISO 8601, which the file does not take.
+                key.pop("default", None)
     return {
         "$schema": "https://json-schema.org/draft/2020-12/schema",
         "title": "mergerepl.yml",

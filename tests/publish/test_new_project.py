@@ -1,14 +1,19 @@
 """`init`: the project file that is written for folders of tables. All but one test start no engine."""
 
+import json
 from pathlib import Path
 
 import pyarrow as pa
 import pytest
+from click.testing import CliRunner, Result
 from deltalake import write_deltalake
 from pyspark.sql import SparkSession
 
 from mergerepl import cdc
+from mergerepl.cli.main import main
 from mergerepl.config.project_file import load_documents
+from mergerepl.config.schema import json_schema
+from mergerepl.config.strict_yaml import Document, parse
 from mergerepl.errors import ConfigurationError
 from mergerepl.project import Project
 from mergerepl.spark import session as engine
@@ -84,6 +89,37 @@ def test_the_other_types_are_written(hq: Path, type_: str) -> None:
     tables = {each.table for each in done.tables if each.reason is None}
     assert {"orders", "customers"} <= tables
     assert ("heap" in tables) == (type_ == "cdc"), "a captured table needs no key"
+
+
+def test_the_command_writes_shows_and_refuses(hq: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(hq.parent)
+
+    def run(*words: str) -> Result:
+        return CliRunner().invoke(main, ["init", *words])
+
+    shown = run("hq", "--type", "cdc", "-o", "-")
+    assert shown.stdout == "# Written" + shown.stdout.partition("# Written")[2]
+    assert [type(each) for each in parse(shown.stdout, name="shown")] == [Document]
+    assert "would state 5 tables" in run("hq", "north", "--dry-run").stdout
+    assert not (hq.parent / "mergerepl.yml").exists()
+    written = run("hq", "north")
+    assert (written.exit_code, "Next: `mergerepl apply --dry-run`." in written.stdout) == (0, True)
+    assert run("hq", "north").exit_code == 2
+    assert json.loads(run("--print-schema").stdout) == json_schema()
+
+
+def test_apply_asks_before_rows_go(hq: Path) -> None:
+    cdc.Database(hq).enable("heap")
+    (hq.parent / "p.yml").write_text("type: cdc\nroot: ./hq\ntables: []\n")
+
+    def run(*words: str) -> Result:
+        return CliRunner().invoke(main, ["apply", "-f", str(hq.parent / "p.yml"), *words])
+
+    asked = run()
+    assert (asked.exit_code, "(disable dbo_heap)?" in asked.stderr) == (2, True)
+    assert [run("--dry-run").exit_code, len(cdc.Database(hq).instances())] == [0, 1]
+    assert [run("--yes").exit_code, len(cdc.Database(hq).instances())] == [0, 0]
+    assert run().exit_code == 0
 
 
 def test_what_is_captured_already_is_stated_as_it_is(hq: Path, tmp_path: Path) -> None:
