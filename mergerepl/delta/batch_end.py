@@ -1,6 +1,6 @@
 """The commit at which a batch left a table, and the commits since: the check of a consumer on a table that it keeps.
 
-`cdc apply` and transactional subscriptions keep tables that users can change, too. A Delta transaction in the table does
+`cdc load` and transactional subscriptions keep tables that users can change, too. A Delta transaction in the table does
 not show a RESTORE or an overwrite, and it expires (`delta.setTransactionRetentionDuration`). So a consumer remembers, with
 its position, `left_at(table, version)` of its own last commit; `LeftAt.text` is the stored form. Before the next batch
 `changes_since` reads the log after it:

@@ -1,4 +1,4 @@
-"""The position of a consumer of `cdc apply`, a file in the folder of its target: `_cdc_consumers/<consumer>.json`.
+"""The position of a consumer of `cdc load`, a file in the folder of its target: `_cdc_consumers/<consumer>.json`.
 
 The file moves with the table: it is copied, restored from a copy and removed with it. VACUUM skips folders whose names
 begin with `_`. This module loads no library.

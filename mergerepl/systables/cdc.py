@@ -13,7 +13,7 @@ FOLDER: Final = "_cdc"
 """The folder below a root that holds these tables and the change tables."""
 
 CONSUMERS_FOLDER: Final = "_cdc_consumers"
-"""The folder in a table that `cdc apply` keeps: the positions of its consumers."""
+"""The folder in a table that `cdc load` keeps: the positions of its consumers."""
 
 APP_ID: Final = "mergerepl-cdc"
 """The Delta transaction application of change tables and of the gate; versions are scan cycles."""

@@ -46,7 +46,7 @@ ELSEWHERE = {
     *("cdc.before_columns", "cdc.after_types", "cdc.after_end_lsn"),
     # A publication that goes: test_shared_log.
     "logreader.after_leave",
-    # apply_changes: test_queries.
+    # A load: test_queries.
     *("cdc.after_target_created", "cdc.after_filled", "cdc.after_applied"),
 }
 ALWAYS = ("cdc.after_change_table",)
