@@ -17,7 +17,7 @@ from mergerepl.model.conflicts import Choice, RetryResult, Wish
 from mergerepl.monitoring.parties import article_named, in_reach
 from mergerepl.monitoring.waiting import is_all_captured
 from mergerepl.replica.replica import Replica
-from mergerepl.replica.runs import SEQ, newest, read_runs
+from mergerepl.replica.runs import SEQ, ArticleRuns, newest
 from mergerepl.rows.images import (
     all_true,
     differing_columns,
@@ -210,9 +210,8 @@ def _known(
 
     `outcome` is the version in which the session left the row; NULL if not recorded.
     """
-    runs = read_runs(
-        spark, replica.folder, article, through_seq_inclusive=replica.info().last_seq, with_marker=True
-    ).join(conflicts.select(ROWGUID, "session_id", "winning"), on=ROWGUID)
+    runs = ArticleRuns(spark, replica.folder, article, replica.info().last_seq).read(with_marker=True)
+    runs = runs.join(conflicts.select(ROWGUID, "session_id", "winning"), on=ROWGUID)
     is_outcome = (F.col(contents.MARKER) == F.col("session_id")) | (
         _entries(F.col(LINEAGE)) == _entries(F.col("winning"))
     )

@@ -40,6 +40,13 @@ log = logging.getLogger(__name__)
 _OF_VECTORS = "deletionvectorid"
 """A column that a MERGE adds to a table's own when it writes deletion vectors, but not when it rewrites files."""
 
+MOST_RANGES = 32
+
+_BUCKETS = 1024
+
+_ROWS_PER_CHANGE, _ROWS = 4, 100_000
+"""With fewer rows or keys between the bounds than these, per change and in all, reading them costs less than a query."""
+
 _LOGS_AT_ONCE = 2
 
 
@@ -294,14 +301,6 @@ def _held_then(
         *(F.col(f"s.{field}") for field in article.identity_fields),
         *(F.col(f"t.{quote(name)}").alias(field) for name, field in left_out.items()),
     ).dropDuplicates(list(article.identity_fields))
-
-
-MOST_RANGES = 32
-
-_BUCKETS = 1024
-
-_ROWS_PER_CHANGE, _ROWS = 4, 100_000
-"""With fewer rows or keys between the bounds than these, per change and in all, reading them costs less than a query."""
 
 
 def key_ranges(

@@ -1,12 +1,12 @@
 """Runs: the rows that a session appends to contents and tombstone, and the state of each row that they record.
 
-Every run has a number (seq) above all earlier ones; the latest run of a row has its known state.
+Every run has a number (seq) above all earlier ones; the latest run of a row has its known state. The small files of runs
+are joined from time to time, so that sessions do not slow down over a year.
 """
 
 import logging
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
-from functools import partial
+from dataclasses import dataclass, replace
 from types import MappingProxyType
 from typing import TYPE_CHECKING
 
@@ -48,6 +48,33 @@ from mergerepl.systables.table import Plane
 if TYPE_CHECKING:
     import pyarrow as pa
 
+log = logging.getLogger(__name__)
+
+SESSIONS_BETWEEN = 16
+"""Listing every table's files takes longer than all bookkeeping of a session; so only some sessions do it."""
+
+FILES_AT_MOST = 32
+
+_FAILURES = (
+    MergeReplError,
+    NeedsSparkError,
+    DeltaError,
+    ArrowException,
+    OSError,
+    PySparkException,
+    Py4JError,
+)
+"""What Delta's two writers raise."""
+
+LARGE_BYTES = 16 * 1024 * 1024
+"""A file of this size is never written again."""
+
+LARGE_BYTES_OF_HISTORY = 256 * 1024
+"""The same for tables that are read without an engine, some thousand rows: every reading reads each file's footer."""
+
+ROWS_READ_TOGETHER = 1024
+"""The rows of a row group of such a table: a reading with bounds reads whole groups."""
+
 SEQ = contents.SEQ
 
 _OTHERS_TOO = 3
@@ -70,54 +97,6 @@ def _few_types() -> "dict[str, pa.DataType]":
         COLV1: pa.map_(pa.string(), pa.struct({"nickname": pa.int32(), "version": pa.int64()})),
         PRIORITY: pa.float64(),
     }
-
-
-def read_runs(
-    spark: SparkSession,
-    folder: Location,
-    article: PublishedArticle,
-    *,
-    through_seq_inclusive: int,
-    from_seq_exclusive: int | None = None,
-    from_generation_exclusive: int | None = None,
-    with_base: bool = False,
-    with_marker: bool = False,
-) -> DataFrame:
-    """Return the appended runs of one article's contents and tombstones: CHANGES columns and seq, not netted.
-
-    `with_base` adds `base`, as in CAPTURED, `with_marker` the session that wrote the run. Generations rise with runs,
-    so a lower bound on the generation prunes files and still leaves the latest version of every row it admits.
-    """
-
-    def of(table: str) -> DataFrame:
-        bounds = {
-            SEQ: (from_seq_exclusive, through_seq_inclusive),
-            GENERATION: (from_generation_exclusive, None),
-        }
-        rows = appended.read(spark, folder / table, bounds).where(F.col("tablenick") == article.nickname)
-        rows = appended.within(rows, bounds, lambda number: passed(number, "bigint"))
-        is_tombstone = table == tombstone.NAME
-        return rows.select(
-            ROWGUID,
-            F.lit(is_tombstone).alias(DELETED),
-            (F.col(tombstone.TYPE) if is_tombstone else F.lit(None).cast("int")).alias(TOMBSTONE_TYPE),
-            GENERATION,
-            *(
-                (F.lit(None).cast("bigint") if is_tombstone else F.col(name)).alias(name)
-                for name in (PARTCHANGEGEN, BORN_GENERATION)
-            ),
-            LINEAGE,
-            (F.lit(None).cast(COLV1_TYPE) if is_tombstone else F.col(COLV1)).alias(COLV1),
-            PRIORITY,
-            F.col(row_column(article.nickname)).alias(ROW),
-            SEQ,
-            *([F.col(base_column(article.nickname)).alias(BASE)] if with_base else ()),
-            *([contents.MARKER] if with_marker else ()),
-        )
-
-    if appended.file_count(folder / tombstone.NAME) == 0:
-        return of(contents.NAME)
-    return of(contents.NAME).unionByName(of(tombstone.NAME))
 
 
 def newest(*columns: str, by: Column | str = SEQ) -> Column:
@@ -240,49 +219,6 @@ def run_rows(
     return pa.concat_tables(found, promote_options="default")
 
 
-def latest_of(
-    spark: SparkSession,
-    folder: Location,
-    article: PublishedArticle,
-    guids: DataFrame,
-    *,
-    rows: int,
-    through_seq_inclusive: int,
-    columns: Sequence[str],
-    kept: Kept,
-) -> DataFrame:
-    """Return the latest version of some rows of an article in contents and tombstones.
-
-    Rows that changed recently often change again. So if the tables are much larger than the wanted rows, the newest
-    runs are read first, and older runs only for the rows missing there. `guids` has each rowguid once, `rows` is their
-    number; `columns` include the rowguid; `kept` holds the frames until the caller has read the result.
-    """
-
-    def latest(wanted: DataFrame, *, above: int | None, most: int) -> DataFrame:
-        runs = read_runs(spark, folder, article, through_seq_inclusive=most, from_seq_exclusive=above)
-        return current_rows(runs.join(wanted, on=ROWGUID, how="left_semi"), columns)
-
-    newest_runs = _newest_runs(folder, rows)
-    if newest_runs is None and is_for_one_task(rows):
-        runs = read_runs(spark, folder, article, through_seq_inclusive=through_seq_inclusive)
-        wanted = in_one_task(guids, rows, join="shuffle_hash")
-        # Each wanted row is there once. Spark would do a semi-join before it joins the tasks.
-        there = in_one_task(runs, rows, join="shuffle_hash").join(wanted, on=ROWGUID)
-        return in_one_task(current_rows(there, columns), rows)
-    wanted = broadcast_if_few(guids, rows)
-    if newest_runs is None:
-        return latest(wanted, above=None, most=through_seq_inclusive)
-    bound, _ = newest_runs
-    newest = latest(wanted, above=bound, most=through_seq_inclusive)
-    newest = kept.keep(newest) if are_few(rows) else kept.keep_for_joins(newest)
-    found = newest.count()
-    if found == rows:
-        return newest
-    others = guids.join(broadcast_if_few(newest.select(ROWGUID), found), on=ROWGUID, how="left_anti")
-    older = latest(broadcast_if_few(others, rows - found), above=None, most=min(bound, through_seq_inclusive))
-    return newest.unionByName(older)
-
-
 @dataclass(frozen=True)
 class RecentRows:
     """The latest versions of all rows in the newest runs.
@@ -295,45 +231,123 @@ class RecentRows:
     older: Callable[[DataFrame, int], DataFrame] | None
 
 
-def recent_rows(
-    spark: SparkSession,
-    folder: Location,
-    article: PublishedArticle,
-    *,
-    rows: int,
-    through_seq_inclusive: int,
-    columns: Sequence[str],
-    kept: Kept,
-) -> RecentRows | None:
-    """Return an article's rows in the newest runs if that costs less than a lookup of `rows` rows in them; or None.
+@dataclass(frozen=True)
+class ArticleRuns:
+    """The runs of one article in contents and tombstones of a replica's system folder, up to a committed one."""
 
-    Takes the arguments of `latest_of`.
-    """
-    if are_few(rows):
-        return None
-    runs = partial(read_runs, spark, folder, article)
-    newest_runs = _newest_runs(folder, rows)
-    if newest_runs is None:
-        if not _hold_at_most(folder, _OTHERS_TOO * rows):
+    spark: SparkSession
+    folder: Location
+    article: PublishedArticle
+    through_seq_inclusive: int
+
+    def until(self, seq: int) -> "ArticleRuns":
+        """Return those of the runs up to another one."""
+        return replace(self, through_seq_inclusive=min(seq, self.through_seq_inclusive))
+
+    def read(
+        self,
+        *,
+        from_seq_exclusive: int | None = None,
+        from_generation_exclusive: int | None = None,
+        with_base: bool = False,
+        with_marker: bool = False,
+    ) -> DataFrame:
+        """Return the appended runs of contents and tombstones: CHANGES columns and seq, not netted.
+
+        `with_base` adds `base`, as in CAPTURED, `with_marker` the session that wrote the run. Generations rise with runs,
+        so a lower bound on the generation prunes files and still leaves the latest version of every row it admits.
+        """
+        most = self.through_seq_inclusive
+
+        def of(table: str) -> DataFrame:
+            bounds = {SEQ: (from_seq_exclusive, most), GENERATION: (from_generation_exclusive, None)}
+            rows = appended.read(self.spark, self.folder / table, bounds).where(
+                F.col("tablenick") == self.article.nickname
+            )
+            rows = appended.within(rows, bounds, lambda number: passed(number, "bigint"))
+            is_tombstone = table == tombstone.NAME
+            return rows.select(
+                ROWGUID,
+                F.lit(is_tombstone).alias(DELETED),
+                (F.col(tombstone.TYPE) if is_tombstone else F.lit(None).cast("int")).alias(TOMBSTONE_TYPE),
+                GENERATION,
+                *(
+                    (F.lit(None).cast("bigint") if is_tombstone else F.col(name)).alias(name)
+                    for name in (PARTCHANGEGEN, BORN_GENERATION)
+                ),
+                LINEAGE,
+                (F.lit(None).cast(COLV1_TYPE) if is_tombstone else F.col(COLV1)).alias(COLV1),
+                PRIORITY,
+                F.col(row_column(self.article.nickname)).alias(ROW),
+                SEQ,
+                *([F.col(base_column(self.article.nickname)).alias(BASE)] if with_base else ()),
+                *([contents.MARKER] if with_marker else ()),
+            )
+
+        if appended.file_count(self.folder / tombstone.NAME) == 0:
+            return of(contents.NAME)
+        return of(contents.NAME).unionByName(of(tombstone.NAME))
+
+    def latest_of(self, guids: DataFrame, *, rows: int, columns: Sequence[str], kept: Kept) -> DataFrame:
+        """Return the latest version of some rows.
+
+        Rows that changed recently often change again. So if the tables are much larger than the wanted rows, the newest
+        runs are read first, and older runs only for the rows missing there. `guids` has each rowguid once, `rows` is their
+        number; `columns` include the rowguid; `kept` holds the frames until the caller has read the result.
+        """
+
+        def latest(runs: ArticleRuns, wanted: DataFrame, *, above: int | None = None) -> DataFrame:
+            rows_of_runs = runs.read(from_seq_exclusive=above)
+            return current_rows(rows_of_runs.join(wanted, on=ROWGUID, how="left_semi"), columns)
+
+        newest_runs = _newest_runs(self.folder, rows)
+        if newest_runs is None and is_for_one_task(rows):
+            wanted = in_one_task(guids, rows, join="shuffle_hash")
+            # Each wanted row is there once. Spark would do a semi-join before it joins the tasks.
+            there = in_one_task(self.read(), rows, join="shuffle_hash").join(wanted, on=ROWGUID)
+            return in_one_task(current_rows(there, columns), rows)
+        wanted = broadcast_if_few(guids, rows)
+        if newest_runs is None:
+            return latest(self, wanted)
+        bound, _ = newest_runs
+        newest = latest(self, wanted, above=bound)
+        newest = kept.keep(newest) if are_few(rows) else kept.keep_for_joins(newest)
+        found = newest.count()
+        if found == rows:
+            return newest
+        others = guids.join(broadcast_if_few(newest.select(ROWGUID), found), on=ROWGUID, how="left_anti")
+        older = latest(self.until(bound), broadcast_if_few(others, rows - found))
+        return newest.unionByName(older)
+
+    def recent(self, *, rows: int, columns: Sequence[str], kept: Kept) -> RecentRows | None:
+        """Return the rows in the newest runs if that costs less than a lookup of `rows` rows in them; or None.
+
+        As `latest_of`.
+        """
+        if are_few(rows):
             return None
-        return RecentRows(current_rows(runs(through_seq_inclusive=through_seq_inclusive), columns), None)
-    bound, count = newest_runs
-    gone = appended.row_count(folder / tombstone.NAME, from_run_exclusive=bound)
-    if (
-        bound >= through_seq_inclusive
-        or gone is None
-        or count + gone > _OTHERS_TOO * max(rows, _READ_AT_ONCE)
-    ):
-        return None
+        newest_runs = _newest_runs(self.folder, rows)
+        if newest_runs is None:
+            if not _hold_at_most(self.folder, _OTHERS_TOO * rows):
+                return None
+            return RecentRows(current_rows(self.read(), columns), None)
+        bound, count = newest_runs
+        gone = appended.row_count(self.folder / tombstone.NAME, from_run_exclusive=bound)
+        if (
+            bound >= self.through_seq_inclusive
+            or gone is None
+            or count + gone > _OTHERS_TOO * max(rows, _READ_AT_ONCE)
+        ):
+            return None
 
-    def older(others: DataFrame, wanted: int) -> DataFrame:
-        there = runs(through_seq_inclusive=min(bound, through_seq_inclusive))
-        there = there.join(broadcast_if_few(others, wanted), on=ROWGUID, how="left_semi")
-        return kept.keep(current_rows(there, columns))
+        def older(others: DataFrame, wanted: int) -> DataFrame:
+            there = self.until(bound).read()
+            there = there.join(broadcast_if_few(others, wanted), on=ROWGUID, how="left_semi")
+            return kept.keep(current_rows(there, columns))
 
-    newest = runs(through_seq_inclusive=through_seq_inclusive, from_seq_exclusive=bound)
-    # Runs are separate files, so pre-aggregation before the shuffle gains little.
-    return RecentRows(current_rows(newest.repartition(ROWGUID), columns), older)
+        newest = self.read(from_seq_exclusive=bound)
+        # Runs are separate files, so pre-aggregation before the shuffle gains little.
+        return RecentRows(current_rows(newest.repartition(ROWGUID), columns), older)
 
 
 def _newest_runs(folder: Location, rows: int) -> tuple[int, int] | None:
@@ -349,34 +363,6 @@ def _hold_at_most(folder: Location, rows: int) -> bool:
 def delete_runs_after(spark: SparkSession, table: Location, *, through_seq_inclusive: int) -> bool:
     """Remove runs that a crash left after the last committed one. Returns True if it removed any."""
     return appended.delete_where(spark, table, F.col(SEQ) > through_seq_inclusive)
-
-
-log = logging.getLogger(__name__)
-
-SESSIONS_BETWEEN = 16
-"""Listing every table's files takes longer than all bookkeeping of a session; so only some sessions do it."""
-
-FILES_AT_MOST = 32
-
-_FAILURES = (
-    MergeReplError,
-    NeedsSparkError,
-    DeltaError,
-    ArrowException,
-    OSError,
-    PySparkException,
-    Py4JError,
-)
-"""What Delta's two writers raise."""
-
-LARGE_BYTES = 16 * 1024 * 1024
-"""A file of this size is never written again."""
-
-LARGE_BYTES_OF_HISTORY = 256 * 1024
-"""The same for tables that are read without an engine, some thousand rows: every reading reads each file's footer."""
-
-ROWS_READ_TOGETHER = 1024
-"""The rows of a row group of such a table: a reading with bounds reads whole groups."""
 
 
 def compact_when_due(

@@ -156,11 +156,11 @@ class EngineNetwork:
     def tracked(self, replica: str) -> dict[str, Tracked]:
         """Return key -> what is known of a row's (or its tombstone's) past."""
         from mergerepl.replica.replica import Replica
-        from mergerepl.replica.runs import current_rows, read_runs
+        from mergerepl.replica.runs import ArticleRuns, current_rows
 
         there = Replica(self.path(replica))
         seq = there.info().last_seq
-        runs = read_runs(self.spark, there.folder, there.articles[0], through_seq_inclusive=seq)
+        runs = ArticleRuns(self.spark, there.folder, there.articles[0], seq).read()
         rows = current_rows(runs).selectExpr("row.c0 as key", "lineage", "colv1").toArrow().to_pylist()
         return {
             row["key"]: Tracked(

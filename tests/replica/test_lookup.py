@@ -11,10 +11,9 @@ from deltalake import write_deltalake
 from pyspark.sql import DataFrame, SparkSession
 
 from mergerepl.delta import appended
-from mergerepl.merge.capture import capture as tracking
 from mergerepl.replica import runs
 from mergerepl.replica.replica import Replica
-from mergerepl.replica.runs import RecentRows
+from mergerepl.replica.runs import ArticleRuns, RecentRows
 from mergerepl.spark import in_memory
 from tests.properties.engine_network import EngineNetwork, Setting
 from tests.properties.reference import Subscriber
@@ -33,7 +32,7 @@ def values(text: str) -> dict[str, str | None]:
 def known(spark: SparkSession, replica: Replica) -> dict[str, tuple[list[int], list[str]]]:
     """Return key -> the versions of its lineage and the columns of its colv1."""
     there = replica.articles[0]
-    rows = runs.read_runs(spark, replica.folder, there, through_seq_inclusive=replica.info().last_seq)
+    rows = ArticleRuns(spark, replica.folder, there, replica.info().last_seq).read()
     state = runs.current_rows(rows).selectExpr("row.c0", "map_values(lineage)", "array_sort(map_keys(colv1))")
     return {key: (versions, columns) for key, versions, columns in state.collect()}
 
@@ -63,10 +62,10 @@ def of_newest(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -
     monkeypatch.setattr(in_memory, "_ROWS_OF_ONE_TASK", 0)
     monkeypatch.setattr(in_memory, "_FEW_ROWS", 0)
     monkeypatch.setattr(runs, "_OTHERS_TOO", 100)
-    recent_rows = tracking.recent_rows
+    whole = ArticleRuns.recent
 
     def noted(*args: Any, **terms: Any) -> RecentRows | None:
-        recent = recent_rows(*args, **terms)
+        recent = whole(*args, **terms)
         if recent is None or (older := recent.older) is None:
             return recent
         missing.append(0)
@@ -77,7 +76,7 @@ def of_newest(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -
 
         return replace(recent, older=noted_older)
 
-    monkeypatch.setattr(tracking, "recent_rows", noted)
+    monkeypatch.setattr(ArticleRuns, "recent", noted)
     yield
     assert missing == [0, 2]
 

@@ -24,7 +24,7 @@ from mergerepl.merge.apply.side import RUN_APP_ID, append_run, next_seq, run_tab
 from mergerepl.merge.partitions.runs import Events, append_events
 from mergerepl.model.article import PublishedArticle
 from mergerepl.replica.replica import Replica
-from mergerepl.replica.runs import RecentRows, delete_runs_after, latest_of, recent_rows
+from mergerepl.replica.runs import ArticleRuns, RecentRows, delete_runs_after
 from mergerepl.rows.sql import quote
 from mergerepl.spark.in_memory import Kept, in_one_task, release, released_on_error
 from mergerepl.spark.session import require_utc
@@ -112,26 +112,18 @@ def read_changes(
     CaptureError if this session would compute the values of a generated column otherwise; EngineError if the session
     would read timestamp partition columns otherwise.
     """
-    window, info, folder = job.window, job.info, job.replica.folder
+    window, info = job.window, job.info
     if not window.has_changes:
         return CapturedArticle(window, None, None)
     require_utc(spark, window.article.name, window.table, window.timestamp_partitions)
     seq = info.last_seq if through_seq_inclusive is None else through_seq_inclusive
+    runs = ArticleRuns(spark, job.replica.folder, window.article, seq)
     lookup = Kept()
 
     def known(guids: DataFrame, rows: int) -> DataFrame | None:
         found = None
         if seq > 0:
-            found = latest_of(
-                spark,
-                folder,
-                window.article,
-                guids,
-                rows=rows,
-                through_seq_inclusive=seq,
-                columns=KNOWN_COLUMNS,
-                kept=lookup,
-            )
+            found = runs.latest_of(guids, rows=rows, columns=KNOWN_COLUMNS, kept=lookup)
         if known_meanwhile is None:
             return found
         newer = known_meanwhile.join(guids, on=ROWGUID, how="left_semi")
@@ -142,15 +134,7 @@ def read_changes(
     def recent(rows: int) -> RecentRows | None:
         if seq == 0 or known_meanwhile is not None:
             return None
-        return recent_rows(
-            spark,
-            folder,
-            window.article,
-            rows=rows,
-            through_seq_inclusive=seq,
-            columns=KNOWN_COLUMNS,
-            kept=lookup,
-        )
+        return runs.recent(rows=rows, columns=KNOWN_COLUMNS, kept=lookup)
 
     origin = Origin(writer or info.nickname, job.priority, job.generation.generation)
     with released_on_error(lookup):

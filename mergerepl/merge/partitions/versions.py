@@ -23,7 +23,7 @@ from mergerepl.merge.partitions.membership import with_rowguid
 from mergerepl.model.article import PublishedArticle
 from mergerepl.model.publication import PUBLISHER_PRIORITY
 from mergerepl.replica.replica import Replica
-from mergerepl.replica.runs import latest_of
+from mergerepl.replica.runs import ArticleRuns
 from mergerepl.rows import lineage_columns as lineage
 from mergerepl.rows.images import row_image
 from mergerepl.rows.key_bounds import bounds_of, same_key
@@ -59,16 +59,8 @@ def with_metadata(
     state = published_state(article)
     if through_seq_inclusive == 0:
         return rows.select(ROWGUID, *(value.alias(name) for name, value in state.items()), ROW)
-    known = latest_of(
-        spark,
-        replica.folder,
-        article,
-        rows.select(ROWGUID),
-        rows=count,
-        through_seq_inclusive=through_seq_inclusive,
-        columns=(ROWGUID, *state),
-        kept=kept,
-    )
+    runs = ArticleRuns(spark, replica.folder, article, through_seq_inclusive)
+    known = runs.latest_of(rows.select(ROWGUID), rows=count, columns=(ROWGUID, *state), kept=kept)
     known = known.select(ROWGUID, F.struct(*state).alias("known"))
     metadata = [
         F.when(F.col("known").isNotNull(), F.col(f"known.{name}")).otherwise(value).alias(name)
@@ -107,16 +99,8 @@ def versions_of(
     )
     if through_seq_inclusive == 0:
         return kept.keep(published.select(*CHANGE_COLUMNS))
-    known = latest_of(
-        spark,
-        replica.folder,
-        article,
-        wanted.select(ROWGUID),
-        rows=rows,
-        through_seq_inclusive=through_seq_inclusive,
-        columns=CHANGE_COLUMNS,
-        kept=kept,
-    ).select(*CHANGE_COLUMNS)
-    known = kept.keep(known)
+    runs = ArticleRuns(spark, replica.folder, article, through_seq_inclusive)
+    known = runs.latest_of(wanted.select(ROWGUID), rows=rows, columns=CHANGE_COLUMNS, kept=kept)
+    known = kept.keep(known.select(*CHANGE_COLUMNS))
     others = published.join(known.select(ROWGUID), on=ROWGUID, how="left_anti")
     return kept.keep(known.unionByName(others.select(*CHANGE_COLUMNS)))

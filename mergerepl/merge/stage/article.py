@@ -17,7 +17,7 @@ from mergerepl.errors import StoreError
 from mergerepl.merge.capture.capture import CapturedArticle
 from mergerepl.model.article import PublishedArticle
 from mergerepl.replica.replica import Replica
-from mergerepl.replica.runs import SEQ, current_rows, read_runs
+from mergerepl.replica.runs import SEQ, ArticleRuns, current_rows
 from mergerepl.replica.staged_rows import RowKind, staged_kinds, with_conflict_hash
 from mergerepl.rows.key_bounds import bound_measures, bounds_found
 from mergerepl.spark.in_memory import Kept, in_one_task
@@ -47,6 +47,10 @@ class Enumerated:
         """The maximum of rows that the enumeration reads."""
         return sum(row.changecount for row in (*self.sent.generations, *self.sent.known))
 
+    def runs(self, spark: SparkSession) -> ArticleRuns:
+        """Return the runs that it enumerates."""
+        return ArticleRuns(spark, self.replica.folder, self.article, self.through_seq_inclusive)
+
 
 def side_changes(spark: SparkSession, side: Enumerated, kept: Kept) -> DataFrame | None:
     """Return the CHANGES of one article that one side has to send to the other, or None."""
@@ -57,13 +61,7 @@ def side_changes(spark: SparkSession, side: Enumerated, kept: Kept) -> DataFrame
         captured = captured.select(*(name for name in captured.columns if name != BASE))
     if side.is_complete_in_memory:
         return captured
-    runs = read_runs(
-        spark,
-        side.replica.folder,
-        side.article,
-        through_seq_inclusive=side.through_seq_inclusive,
-        from_generation_exclusive=side.sent.from_generation_exclusive,
-    )
+    runs = side.runs(spark).read(from_generation_exclusive=side.sent.from_generation_exclusive)
     if side.sent.elsewhere:
         # The same versions again, for another destination. This destination must find them in their former generation.
         runs = runs.where(~F.col(GENERATION).isin([row.generation for row in side.sent.elsewhere]))
@@ -81,13 +79,7 @@ def side_changes(spark: SparkSession, side: Enumerated, kept: Kept) -> DataFrame
 
 def side_versions(spark: SparkSession, side: Enumerated) -> DataFrame:
     """Return the versions of an article's rows that one side has recorded (`ancestor.versions`)."""
-    runs = read_runs(
-        spark,
-        side.replica.folder,
-        side.article,
-        through_seq_inclusive=side.through_seq_inclusive,
-        with_base=True,
-    )
+    runs = side.runs(spark).read(with_base=True)
     if side.captured is not None and side.captured.rows is not None:
         uncommitted = side.captured.rows.withColumn(SEQ, passed(side.through_seq_inclusive + 1, "bigint"))
         runs = runs.unionByName(uncommitted)

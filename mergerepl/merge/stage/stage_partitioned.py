@@ -56,7 +56,7 @@ from mergerepl.model.article import PublishedArticle
 from mergerepl.model.progress import Progress
 from mergerepl.model.session_terms import ArticleTerms, SessionTerms, terms_of
 from mergerepl.replica.replica import Replica
-from mergerepl.replica.runs import current_rows, read_runs
+from mergerepl.replica.runs import ArticleRuns, current_rows
 from mergerepl.replica.staged_rows import write_few
 from mergerepl.rows.lineage_value import agent_nickname
 from mergerepl.spark.in_memory import (
@@ -394,14 +394,9 @@ def _window(session: PartitionedSession, wanted: _Wanted) -> _Window:
         through_seq_inclusive=session.last_seq,
     )
     window = session.kept.keep(enum_partition_changes(mappings, wanted.generations))
-    runs = read_runs(
-        session.spark,
-        folder,
-        article,
-        through_seq_inclusive=session.last_seq,
-        from_seq_exclusive=wanted.first_seq - 1,
-    )
-    theirs = runs.join(broadcast_if_few(window.select(ROWGUID), wanted.count), on=ROWGUID, how="left_semi")
+    runs = ArticleRuns(session.spark, folder, article, session.last_seq)
+    recent = runs.read(from_seq_exclusive=wanted.first_seq - 1)
+    theirs = recent.join(broadcast_if_few(window.select(ROWGUID), wanted.count), on=ROWGUID, how="left_semi")
     return _Window(window, session.kept.keep(current_rows(theirs)), wanted.count)
 
 
