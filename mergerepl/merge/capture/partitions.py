@@ -27,6 +27,7 @@ from mergerepl.merge.partitions.membership import (
 from mergerepl.merge.partitions.runs import Events, collected_events
 from mergerepl.merge.partitions.versions import with_metadata
 from mergerepl.replica.replica import Replica
+from mergerepl.replica.runs import ArticleRuns
 from mergerepl.spark.in_memory import Kept, in_one_task, released_on_error
 from mergerepl.systables.genhistory import Generation
 from mergerepl.systables.replinfo import ReplicaInfo
@@ -150,15 +151,8 @@ def _joined(
             last = max(last, generation.generation)
         rows = item.rows
         if touched:
-            moved = with_metadata(
-                at.spark,
-                at.replica,
-                item.article,
-                touched_rows(found[name]),
-                count=touched,
-                through_seq_inclusive=at.info.last_seq,
-                kept=kept,
-            )
+            runs = ArticleRuns(at.spark, at.replica.folder, item.article, at.info.last_seq)
+            moved = with_metadata(runs, touched_rows(found[name]), count=touched, kept=kept)
             # A row without a change has no `base`: it is recorded as it was published.
             rows = moved if rows is None else rows.unionByName(moved, allowMissingColumns=True)
         joined.append(

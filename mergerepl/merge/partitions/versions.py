@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 
-from pyspark.sql import Column, DataFrame, SparkSession
+from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
 from mergerepl.changes import (
@@ -18,11 +18,9 @@ from mergerepl.changes import (
     ROWGUID,
     TOMBSTONE_TYPE,
 )
-from mergerepl.delta.tables import read_version
 from mergerepl.merge.partitions.membership import with_rowguid
 from mergerepl.model.article import PublishedArticle
 from mergerepl.model.publication import PUBLISHER_PRIORITY
-from mergerepl.replica.replica import Replica
 from mergerepl.replica.runs import ArticleRuns
 from mergerepl.rows import lineage_columns as lineage
 from mergerepl.rows.images import row_image
@@ -45,21 +43,11 @@ def published_state(article: PublishedArticle) -> Mapping[str, Column]:
     }
 
 
-def with_metadata(
-    spark: SparkSession,
-    replica: Replica,
-    article: PublishedArticle,
-    rows: DataFrame,
-    *,
-    count: int,
-    through_seq_inclusive: int,
-    kept: Kept,
-) -> DataFrame:
+def with_metadata(runs: ArticleRuns, rows: DataFrame, *, count: int, kept: Kept) -> DataFrame:
     """Return CHANGES of live rows (rowguid, row): their known metadata, or else that of published rows."""
-    state = published_state(article)
-    if through_seq_inclusive == 0:
+    state = published_state(runs.article)
+    if runs.through_seq_inclusive == 0:
         return rows.select(ROWGUID, *(value.alias(name) for name, value in state.items()), ROW)
-    runs = ArticleRuns(spark, replica.folder, article, through_seq_inclusive)
     known = runs.latest_of(rows.select(ROWGUID), rows=count, columns=(ROWGUID, *state), kept=kept)
     known = known.select(ROWGUID, F.struct(*state).alias("known"))
     metadata = [
@@ -69,37 +57,26 @@ def with_metadata(
     return rows.join(known, on=ROWGUID, how="left").select(ROWGUID, *metadata, ROW).select(*CHANGE_COLUMNS)
 
 
-def versions_of(
-    spark: SparkSession,
-    replica: Replica,
-    article: PublishedArticle,
-    sent: DataFrame,
-    *,
-    rows: int,
-    version: int,
-    through_seq_inclusive: int,
-    kept: Kept,
-) -> DataFrame:
+def versions_of(runs: ArticleRuns, table: DataFrame, sent: DataFrame, *, rows: int, kept: Kept) -> DataFrame:
     """Return CHANGES of the rows that a subscriber sends and the publisher knows, whether or not they are enumerated.
 
     A comparison with the enumerated rows is not enough: a newer version, or another row of the key, may lie outside of
-    the subscriber's partition. `sent` are the `rows` CHANGES of the subscriber; `version` is the captured one of the
-    publisher's table.
+    the subscriber's partition. `sent` are the `rows` CHANGES of the subscriber; `table` is the publisher's table at its
+    captured version.
     """
+    article = runs.article
     wanted = kept.keep(broadcast_if_few(sent.select(ROWGUID, ROW), rows))
-    table = read_version(spark, replica.table(article), version).alias("t")
     keys = wanted.select(*(F.col(f"{ROW}.{name}").alias(name) for name in article.identity_fields)).alias("s")
     bounds = bounds_of(in_one_task(wanted, rows), article, lambda name: F.col(f"{ROW}.{name}"))
     of_keys = same_key(article, bounds)
-    there = table.join(broadcast_if_few(keys, rows), on=of_keys, how="left_semi")
+    there = table.alias("t").join(broadcast_if_few(keys, rows), on=of_keys, how="left_semi")
     image = row_image(article.columns).cast(struct_type(article.types)).alias(ROW)
     state = published_state(article)
     published = with_rowguid(there.select(image), article).select(
         ROWGUID, *(value.alias(name) for name, value in state.items()), ROW
     )
-    if through_seq_inclusive == 0:
+    if runs.through_seq_inclusive == 0:
         return kept.keep(published.select(*CHANGE_COLUMNS))
-    runs = ArticleRuns(spark, replica.folder, article, through_seq_inclusive)
     known = runs.latest_of(wanted.select(ROWGUID), rows=rows, columns=CHANGE_COLUMNS, kept=kept)
     known = kept.keep(known.select(*CHANGE_COLUMNS))
     others = published.join(known.select(ROWGUID), on=ROWGUID, how="left_anti")

@@ -37,6 +37,7 @@ from mergerepl.changes import (
     ancestor_column,
     values_column,
 )
+from mergerepl.delta.tables import read_version
 from mergerepl.merge.partitions.versions import versions_of
 from mergerepl.merge.stage.article import Enumerated, side_versions
 from mergerepl.model.article import PublishedArticle
@@ -267,16 +268,8 @@ def with_held(
         return changed
     side = OTHER_SIDE[rejects]
     holder, own = sides[side], at[side]
-    known = versions_of(
-        spark,
-        holder.replica,
-        holder.article,
-        sent,
-        rows=sides[rejects].rows,
-        version=versions[side],
-        through_seq_inclusive=holder.through_seq_inclusive,
-        kept=kept,
-    )
+    table = read_version(spark, holder.replica.table(holder.article), versions[side])
+    known = versions_of(holder.runs(spark), table, sent, rows=sides[rejects].rows, kept=kept)
     if own is not None:
         # Its sent changes are newer than its runs.
         others = known.join(own.select(ROWGUID), on=ROWGUID, how="left_anti")

@@ -43,6 +43,7 @@ from mergerepl.merge.stage.decision import Changed, decided, resolved
 from mergerepl.model.article import PublishedArticle
 from mergerepl.model.resolvers import CUSTOM, PRIORITY, RESOLVERS
 from mergerepl.model.session_terms import SessionTerms, terms_of
+from mergerepl.replica.runs import ArticleRuns
 from mergerepl.replica.staged_rows import read_staged
 from mergerepl.rows.images import image_type, same_image
 from mergerepl.rows.lineage_value import agent_nickname, late_nickname
@@ -427,15 +428,8 @@ def _touched(
     late: LateRound, article: PublishedArticle, memberships: DataFrame, count: int, kept: Kept
 ) -> DataFrame:
     """Return RESOLVED of unchanged rows that late writes move: the publisher records their metadata as it is."""
-    known = with_metadata(
-        late.spark,
-        late.side.replica,
-        article,
-        touched_rows(memberships),
-        count=count,
-        through_seq_inclusive=late.side.work.seq,
-        kept=kept,
-    )
+    runs = ArticleRuns(late.spark, late.side.replica.folder, article, late.side.work.seq)
+    known = with_metadata(runs, touched_rows(memberships), count=count, kept=kept)
     nothing = F.lit(None)
     values = {
         changes.VERDICT: F.lit(Verdict.KNOWN.value),

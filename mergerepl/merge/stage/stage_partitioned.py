@@ -33,7 +33,7 @@ from mergerepl.changes import (
     Verdict,
 )
 from mergerepl.delta.engine_choice import EngineChoice
-from mergerepl.delta.tables import open_table, write_files
+from mergerepl.delta.tables import open_table, read_version, write_files
 from mergerepl.merge.capture.partitions import event_counts, touched_rows
 from mergerepl.merge.partitions.few_rows import collected_memberships, followed_rows
 from mergerepl.merge.partitions.filtered import FilteredPublication, generations_for
@@ -145,6 +145,10 @@ class PartitionedSession:
         """The publisher's last committed run."""
         return self.info.last_seq
 
+    def runs(self, article: PublishedArticle) -> ArticleRuns:
+        """Return the publisher's runs of an article."""
+        return ArticleRuns(self.spark, self.replica.folder, article, self.last_seq)
+
 
 def stage_partitioned(session: PartitionedSession) -> dict[int, StagedArticle]:
     """Write the changesets of all filtered articles and return their counts, by tablenick.
@@ -197,16 +201,9 @@ def _sent(session: PartitionedSession) -> dict[str, _Sent]:
         is_own = ~F.coalesce(F.col(TOMBSTONE_TYPE), F.lit(0)).isin(*_NEVER_SENT)
         rows = session.kept.keep(rows.where(is_own).select(*CHANGE_COLUMNS))
         count = enumerated.rows
-        known = versions_of(
-            session.spark,
-            session.replica,
-            article,
-            rows,
-            rows=count,
-            version=session.info.captured[article.nickname],
-            through_seq_inclusive=session.last_seq,
-            kept=session.kept,
-        )
+        at = session.replica.table(article)
+        table = read_version(session.spark, at, session.info.captured[article.nickname])
+        known = versions_of(session.runs(article), table, rows, rows=count, kept=session.kept)
         terms = _terms(session, article)
         at_subscriber, at_publisher = without_strangers(rows, known, most=count)
         sent = Changed(article, terms, at_publisher, at_subscriber, rows=2 * count)
@@ -394,8 +391,7 @@ def _window(session: PartitionedSession, wanted: _Wanted) -> _Window:
         through_seq_inclusive=session.last_seq,
     )
     window = session.kept.keep(enum_partition_changes(mappings, wanted.generations))
-    runs = ArticleRuns(session.spark, folder, article, session.last_seq)
-    recent = runs.read(from_seq_exclusive=wanted.first_seq - 1)
+    recent = session.runs(article).read(from_seq_exclusive=wanted.first_seq - 1)
     theirs = recent.join(broadcast_if_few(window.select(ROWGUID), wanted.count), on=ROWGUID, how="left_semi")
     return _Window(window, session.kept.keep(current_rows(theirs)), wanted.count)
 
@@ -440,17 +436,7 @@ def _acted(
         versions.append(window.versions)
     if touched and memberships is not None:
         rows = touched_rows(memberships)
-        versions.append(
-            with_metadata(
-                session.spark,
-                session.replica,
-                article,
-                rows,
-                count=touched,
-                through_seq_inclusive=session.last_seq,
-                kept=session.kept,
-            )
-        )
+        versions.append(with_metadata(session.runs(article), rows, count=touched, kept=session.kept))
     if not versions:
         return None
     most = (2 * sent.rows if sent else 0) + (window.count if window else 0) + touched
