@@ -85,7 +85,7 @@ def test_staged_rows_are_counted(
 ) -> None:
     monkeypatch.setattr(staged_rows, "_ROWS_OF_BATCH", rows_of_batch)
     found = counted(tmp_path / "rows", rows)
-    for side, work in ((PUBLISHER, found.publisher), (SUBSCRIBER, found.subscriber)):
+    for side, work in found.works.items():
         counts = work.actions | {"live": work.live, "deleted": work.deleted}
         assert {name: count for name, count in counts.items() if count} == expected.get(side, {})
         assert work.from_version == 3
