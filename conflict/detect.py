@@ -32,7 +32,7 @@ from mergerepl.rows import lineage_columns as lineage
 from mergerepl.rows.images import no_names, same_value
 from mergerepl.rows.lineage_value import PUBLICATION
 from mergerepl.rows.nested import INTERPRETED, Fields, Struct, Structs
-from mergerepl.spark.where_computed import made_once
+from mergerepl.spark.expression_cost import cached
 
 SIDES = "sides"
 """By field of a candidate: its column (NULL for the key), the sides that changed it, and whether the values differ."""
@@ -74,7 +74,7 @@ def is_conflict() -> Column:
     return F.col(VERDICT) == Verdict.CONFLICT.value
 
 
-@made_once
+@cached
 def _detection(fields: Fields) -> tuple[Column, Column, Column]:
     publisher_deleted, subscriber_deleted = F.col(f"{PUBLISHER}.{DELETED}"), F.col(f"{SUBSCRIBER}.{DELETED}")
     both_live = ~publisher_deleted & ~subscriber_deleted
@@ -104,7 +104,7 @@ def sides(fields: Fields) -> Structs:
     return {NAME: F.col(f"{ARTICLE}.{NAMES}")} | {name: F.col(array) for name, array in _ARRAY_OF.items()}
 
 
-@made_once
+@cached
 def _sides(fields: Fields) -> Column:
     if fields.is_written_out:
         return fields.each_struct(
@@ -119,7 +119,7 @@ def _sides(fields: Fields) -> Column:
     )
 
 
-@made_once
+@cached
 def _arrays(fields: Fields) -> dict[str, Column]:
     names = F.col(f"{ARTICLE}.{NAMES}")
     arrays = {_ARRAY_OF[each]: fields.each(names, fact) for each, fact in _facts(fields).items()}

@@ -45,7 +45,7 @@ from mergerepl.model.session_terms import ArticleTerms, SessionTerms
 from mergerepl.rows import lineage_columns as lineage
 from mergerepl.rows.images import image_type
 from mergerepl.rows.nested import INTERPRETED, Fields
-from mergerepl.spark.where_computed import made_once, passed_column, where_computed
+from mergerepl.spark.expression_cost import cached, parameter_column, where_computed
 from mergerepl.systables.conflicts_info import ConflictType
 from mergerepl.systables.tombstone import TombstoneType
 
@@ -116,7 +116,7 @@ def _lineages() -> tuple[Column, Column]:
     return F.col(f"{PUBLISHER}.{LINEAGE}"), F.col(f"{SUBSCRIBER}.{LINEAGE}")
 
 
-@made_once
+@cached
 def _joined(resolver_nickname: int, fields: Fields) -> tuple[dict[str, Column], ...]:
     """Return the columns of the joined lineage: each mapping reads those before."""
     if not fields.is_written_out:
@@ -137,7 +137,7 @@ def _lineage_with(resolver: Column, version: Column) -> Column:
     return lineage.of_entries(F.col(_NICKNAMES), F.col(_VERSIONS), resolver, version)
 
 
-@made_once
+@cached
 def _of_both(fields: Fields, *, is_any_made: bool) -> dict[str, Column]:
     floor = F.col(f"{ARTICLE}.{FLOOR}")
     takes_columns = _is_merge() | (F.col(f"{ARTICLE}.{BY_COLUMNS}") & ~one_deleted())
@@ -149,7 +149,7 @@ def _of_both(fields: Fields, *, is_any_made: bool) -> dict[str, Column]:
     }
 
 
-@made_once
+@cached
 def _state(
     resolver_nickname: int,
     upload: bool,
@@ -198,7 +198,7 @@ def _priority(upload: bool, unpublished: str | None) -> Column:
     return F.when(_is_merge(), merged).when(F.col(PUBLISHER_WINS), publisher_priority).otherwise(uploaded)
 
 
-@made_once
+@cached
 def _outcome(
     upload: bool, download: bool, fields: Fields, *, is_any_made: bool, sends_rows: bool
 ) -> dict[str, Column]:
@@ -217,7 +217,7 @@ def _outcome(
             for side, runs in ((PUBLISHER, upload), (SUBSCRIBER, download))
         },
         **{
-            name: of_two(name, passed_column(f"{ARTICLE}.{resolved_at}"))
+            name: of_two(name, parameter_column(f"{ARTICLE}.{resolved_at}"))
             for name, resolved_at in (
                 (changes.PUBLISHER_GENERATION, changes.RESOLVED_AT_PUBLISHER),
                 (changes.SUBSCRIBER_GENERATION, changes.RESOLVED_AT_SUBSCRIBER),

@@ -9,8 +9,8 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
 from mergerepl.changes import CHANGE_COLUMNS, GENERATION, ROWGUID
+from mergerepl.spark.expression_cost import cached, query_parameter
 from mergerepl.spark.in_memory import in_one_task, is_for_one_task
-from mergerepl.spark.where_computed import made_once, passed
 from mergerepl.systables.contents import SEQ
 from mergerepl.systables.partitions import ENTERED, REASON
 
@@ -25,7 +25,7 @@ def enum_changes(
 
     Reads: current metadata rows (one per rowguid, CHANGES columns). Returns: CHANGES.
     """
-    is_unsent = F.col(GENERATION) > passed(from_generation_exclusive, "bigint")
+    is_unsent = F.col(GENERATION) > query_parameter(from_generation_exclusive, "bigint")
     known = F.array(*(F.lit(number) for number in known_generations)).cast("array<bigint>")
     return current.where(is_unsent & ~F.array_contains(known, F.col(GENERATION))).select(*CHANGE_COLUMNS)
 
@@ -57,7 +57,7 @@ def enum_partition_changes(
     return together.groupBy(ROWGUID, SEQ).agg(*of_run).groupBy(ROWGUID).agg(*of_row)
 
 
-@made_once
+@cached
 def _aggregates() -> tuple[list[Column], list[Column]]:
     is_in = F.col(ENTERED).isNotNull()
     was_in = ~F.coalesce(ENTERED, F.lit(False))

@@ -38,7 +38,7 @@ from mergerepl.model.publication import PUBLISHER_PRIORITY
 from mergerepl.model.session_terms import ArticleTerms, SessionTerms
 from mergerepl.rows import lineage_columns as lineage
 from mergerepl.rows.images import no_names
-from mergerepl.spark.where_computed import made_once, passed
+from mergerepl.spark.expression_cost import cached, query_parameter
 
 _KNOWN_AT = {PUBLISHER: "known_at_publisher", SUBSCRIBER: "known_at_subscriber"}
 _KNOWS = {PUBLISHER: "publisher_knows", SUBSCRIBER: "subscriber_knows"}
@@ -120,7 +120,7 @@ def _compared(pairs: DataFrame, known: list[str], is_written_out: bool) -> DataF
     return named.withColumns({side: version[side] for side in known}).select(*stated)
 
 
-@made_once
+@cached
 def _comparison(
     known: tuple[str, ...], is_written_out: bool
 ) -> tuple[dict[str, Column], dict[str, Column], Column]:
@@ -166,7 +166,7 @@ def _with_actions(pairs: DataFrame, terms: SessionTerms, *, content: Sequence[st
     return pairs.withColumns(values)
 
 
-@made_once
+@cached
 def _sent(is_clients_upload: bool, content: tuple[str, ...]) -> dict[str, Column]:
     is_upload, is_download = (F.col(VERDICT) == each.value for each in (Verdict.UPLOAD, Verdict.DOWNLOAD))
     uploaded_priority = _uploaded_priority(is_clients_upload)
@@ -224,7 +224,7 @@ def _uploaded_priority(is_clients_upload: bool) -> Column:
 
 def _action(source: str, *, start: int) -> Column:
     """Return the action of a change at a side that has nothing newer: an insert if that side cannot have the row."""
-    born_after_start = F.col(f"{source}.{BORN_GENERATION}") > passed(start, "bigint")
+    born_after_start = F.col(f"{source}.{BORN_GENERATION}") > query_parameter(start, "bigint")
     was_deleted = F.coalesce(F.col(f"{OTHER_SIDE[source]}.{DELETED}"), F.lit(False))
     return (
         F.when(F.col(f"{source}.{DELETED}"), Action.DELETE.value)
@@ -269,7 +269,7 @@ def _terms_struct(article: ArticleTerms) -> Column:
     )
 
 
-@made_once
+@cached
 def _properties(column_tracking: bool, by_columns: bool, whole_rows: bool) -> tuple[Column, ...]:
     return (
         F.lit(column_tracking).alias("column_tracking"),
@@ -278,7 +278,7 @@ def _properties(column_tracking: bool, by_columns: bool, whole_rows: bool) -> tu
     )
 
 
-@made_once
+@cached
 def _rules(
     resolver: str, update_delete: str, made_columns: tuple[str, ...], clashing_columns: tuple[str, ...]
 ) -> tuple[Column, ...]:
@@ -290,7 +290,7 @@ def _rules(
     )
 
 
-@made_once
+@cached
 def _names(names: tuple[str | None, ...]) -> Column:
     return _texts(names).alias("names")
 

@@ -28,8 +28,8 @@ from mergerepl.changes import (
 )
 from mergerepl.rows import lineage_columns as lineage
 from mergerepl.rows.images import image_type, no_names, same_image
+from mergerepl.spark.expression_cost import cached, query_parameter
 from mergerepl.spark.in_memory import in_one_task
-from mergerepl.spark.where_computed import made_once, passed
 from mergerepl.systables.partitions import EVERYBODY, Reason
 from mergerepl.systables.tombstone import TombstoneType
 
@@ -98,7 +98,7 @@ def without_strangers(
     )
 
 
-@made_once
+@cached
 def _without_strangers(metadata: tuple[str, ...]) -> tuple[list[Column], list[Column]]:
     mine, theirs = F.col(_MINE), F.col(_VERSION)
     is_stranger = theirs.isNotNull() & ~lineage.share_a_writer(mine[changes.LINEAGE], theirs[changes.LINEAGE])
@@ -136,7 +136,7 @@ def partition_actions(rows: PartitionRows, terms: PartitionTerms) -> DataFrame:
             changes.PUBLISHER_ACTION: _publisher_action(joined, image),
         }
     )
-    moved = F.when(F.col("has_moved"), passed(terms.own_at_publisher, "bigint"))
+    moved = F.when(F.col("has_moved"), query_parameter(terms.own_at_publisher, "bigint"))
     values = {
         **_outcome(),
         PARTCHANGEGEN: F.coalesce(moved, f"{_VERSION}.{PARTCHANGEGEN}").alias(PARTCHANGEGEN),
@@ -147,12 +147,12 @@ def partition_actions(rows: PartitionRows, terms: PartitionTerms) -> DataFrame:
     return acted.select(*(values[name] for name in RESOLVED_COLUMNS))
 
 
-@made_once
+@cached
 def _final() -> dict[str, Column]:
     return {f"final_{name}": _state(name) for name in (*STATE_COLUMNS, ROW)}
 
 
-@made_once
+@cached
 def _membership(partition_id: int) -> dict[str, Column]:
     """Return the existence and membership of each row, for a subscriber of the partition."""
     return {
@@ -164,12 +164,12 @@ def _membership(partition_id: int) -> dict[str, Column]:
     }
 
 
-@made_once
+@cached
 def _is_acted_on() -> Column:
     return F.coalesce(changes.PUBLISHER_ACTION, changes.SUBSCRIBER_ACTION).isNotNull()
 
 
-@made_once
+@cached
 def _outcome() -> dict[str, Column]:
     """Return the columns of RESOLVED that do not depend on the numbers of a session."""
     final = {name: F.col(f"final_{name}") for name in (*STATE_COLUMNS, ROW)}
@@ -240,7 +240,7 @@ def _as_struct(rows: DataFrame, name: str) -> DataFrame:
     return rows.select(ROWGUID, _struct(tuple(each for each in rows.columns if each != ROWGUID), name))
 
 
-@made_once
+@cached
 def _struct(columns: tuple[str, ...], name: str) -> Column:
     return F.struct(*columns).alias(name)
 
@@ -303,7 +303,7 @@ def _is_news(terms: PartitionTerms) -> Column:
     """True if the subscriber never received the publisher's version, as a generation or as part of one."""
     generation = F.col(f"{_VERSION}.{GENERATION}")
     held = F.array(*(F.lit(number) for number in terms.held)).cast("array<bigint>")
-    return (generation > passed(terms.start, "bigint")) & ~F.array_contains(held, generation)
+    return (generation > query_parameter(terms.start, "bigint")) & ~F.array_contains(held, generation)
 
 
 def _publisher_action(joined: DataFrame, image: StructType) -> Column:
@@ -323,13 +323,13 @@ def _publisher_generation(terms: PartitionTerms) -> Column:
     is_uploaded = F.col(f"{_OUTCOME}.{VERDICT}") == Verdict.UPLOAD.value
     return (
         F.when(F.col("is_written") & is_uploaded, F.col(f"{_OUTCOME}.{changes.PUBLISHER_GENERATION}"))
-        .when(F.col("is_written"), passed(terms.own_at_publisher, "bigint"))
+        .when(F.col("is_written"), query_parameter(terms.own_at_publisher, "bigint"))
         .otherwise(F.col(f"{_VERSION}.{GENERATION}"))
     )
 
 
 def _subscriber_generation(terms: PartitionTerms) -> Column:
-    own = passed(terms.own_at_subscriber, "bigint")
+    own = query_parameter(terms.own_at_subscriber, "bigint")
     version, event = (
         _number(terms.received, F.col(name))
         for name in (f"{_VERSION}.{GENERATION}", f"{_WINDOW}.{EVENT_GENERATION}")

@@ -43,6 +43,7 @@ from mergerepl.rows.images import (
 from mergerepl.rows.key_bounds import KeyBounds, bound_measures, bounds_found, within_bounds
 from mergerepl.rows.sql import quote
 from mergerepl.spark.errors import gone_reason
+from mergerepl.spark.expression_cost import cached
 from mergerepl.spark.in_memory import (
     are_few,
     broadcast_if_few,
@@ -53,7 +54,6 @@ from mergerepl.spark.in_memory import (
     release,
     released_on_error,
 )
-from mergerepl.spark.where_computed import made_once
 from triggers.errors import DuplicateKeyError, FeedGapError, NullKeyError
 from triggers.tracked_rows import IS_KNOWN, Origin, tracked_rows
 from triggers.window import CaptureWindow
@@ -280,7 +280,7 @@ def _kept(window: CaptureWindow, changed: DataFrame, *, gap: str | None) -> NetR
     return NetRows(kept, rows, gap, bounds_found(article, found, prefix=_BOUND), **number)
 
 
-@made_once
+@cached
 def _counted(article: PublishedArticle, image: StructType) -> tuple[Column, ...]:
     is_null = has_null_key(shape_of(article))
     is_counted = counts(image) & ~is_null

@@ -16,8 +16,8 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
 from mergerepl.changes import GENERATION, ROWGUID, TABLENICK
+from mergerepl.spark.expression_cost import cached, query_parameter
 from mergerepl.spark.in_memory import in_one_task
-from mergerepl.spark.where_computed import made_once, passed
 from mergerepl.systables.contents import SEQ
 from mergerepl.systables.partitions import (
     CHANGECOUNT,
@@ -55,10 +55,10 @@ def partition_events(memberships: DataFrame, *, generation: int) -> DataFrame:
     """Return the EVENTS of an article's MEMBERSHIPS, of one generation."""
     of_row, of_partition = _events()
     rows = memberships.where(has_events()).select(*of_row)
-    return rows.select(*of_partition, passed(generation, "bigint").alias(GENERATION))
+    return rows.select(*of_partition, query_parameter(generation, "bigint").alias(GENERATION))
 
 
-@made_once
+@cached
 def _events() -> tuple[list[Column | str], list[Column | str]]:
     """Return the columns of EVENTS without the generation, in two steps: each row's partitions, and its change in each."""
     of_row: list[Column | str] = [
@@ -102,14 +102,14 @@ def current_mappings(events: DataFrame, *, number: int, tablenick: int, seq: int
         *_keys(number, tablenick),
         GENERATION,
         (F.col(KIND) == Kind.ENTER.value).alias(ENTERED),
-        passed(seq, "bigint").alias(SEQ),
+        query_parameter(seq, "bigint").alias(SEQ),
     )
 
 
 def past_mappings(events: DataFrame, *, number: int, tablenick: int, seq: int) -> DataFrame:
     """Return the rows of MSmerge_past_partition_mappings that an article's EVENTS are."""
     return events.where(F.col(KIND) == Kind.LEAVE.value).select(
-        *_keys(number, tablenick), GENERATION, REASON, passed(seq, "bigint").alias(SEQ)
+        *_keys(number, tablenick), GENERATION, REASON, query_parameter(seq, "bigint").alias(SEQ)
     )
 
 

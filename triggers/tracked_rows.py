@@ -30,7 +30,7 @@ from mergerepl.model.article import PublishedArticle
 from mergerepl.rows import lineage_columns as lineage
 from mergerepl.rows.images import differing_columns, image_type
 from mergerepl.rows.sql import struct_type
-from mergerepl.spark.where_computed import made_once, passed
+from mergerepl.spark.expression_cost import cached, query_parameter
 from mergerepl.systables import contents, tombstone
 from mergerepl.systables.contents import LINEAGE_TYPE, SEQ, base_column, row_column
 from mergerepl.systables.tombstone import TombstoneType
@@ -105,9 +105,9 @@ def tracked_rows(
     """
     described = net.select(
         *(ROWGUID, EXISTED, BEFORE, EXISTS, AFTER),
-        passed(origin.generation, "bigint").alias(GENERATION_OF_ORIGIN),
-        passed(origin.nickname, "int").alias(NICKNAME),
-        passed(origin.priority, "double").alias(ORIGIN_PRIORITY),
+        query_parameter(origin.generation, "bigint").alias(GENERATION_OF_ORIGIN),
+        query_parameter(origin.nickname, "int").alias(NICKNAME),
+        query_parameter(origin.priority, "double").alias(ORIGIN_PRIORITY),
         F.lit(article.maxversion_at_cleanup).cast("bigint").alias(FLOOR_OF_ARTICLE),
         _changed_columns(article, image_type(net, AFTER)).alias(CHANGED_COLUMNS),
     )
@@ -147,12 +147,12 @@ def tracked_rows_of(
     )
 
 
-@made_once
+@cached
 def _written_row() -> Column:
     return F.when(~F.col(EXISTS), delete_trigger().row).otherwise(update_trigger().row)
 
 
-@made_once
+@cached
 def _columns(is_written_out: bool) -> dict[str, Column]:
     unknown = F.when(F.col(EXISTED), lineage.published_lineage()).otherwise(lineage.empty_lineage())
     base = F.coalesce(F.col("known_lineage"), unknown)
@@ -220,7 +220,10 @@ def _with_known(named: DataFrame, known: DataFrame | None, keys: Sequence[str]) 
 
 def contents_rows(rows: DataFrame, article: PublishedArticle, *, seq: int, marker: str) -> DataFrame:
     """Return the MSmerge_contents rows of live CHANGES rows."""
-    run = {contents.MARKER: F.lit(marker).alias(contents.MARKER), SEQ: passed(seq, "bigint").alias(SEQ)}
+    run = {
+        contents.MARKER: F.lit(marker).alias(contents.MARKER),
+        SEQ: query_parameter(seq, "bigint").alias(SEQ),
+    }
     values = (_of_contents(article) | run).values()
     return rows.where(f"not {DELETED}").select(*values, *_base(rows, article))
 
@@ -231,7 +234,7 @@ def _base(rows: DataFrame, article: PublishedArticle) -> list[Column]:
     return [F.col(BASE).cast(struct_type(article.types)).alias(base_column(article.nickname))]
 
 
-@made_once
+@cached
 def _of_contents(article: PublishedArticle) -> dict[str, Column]:
     """Return the columns of MSmerge_contents but those of the run."""
     nothing = F.lit(None)
@@ -259,7 +262,7 @@ def tombstone_rows(rows: DataFrame, article: PublishedArticle, *, seq: int, mark
         nothing.cast(LINEAGE_TYPE).alias(contents.LOGICAL_RECORD_LINEAGE),
         PRIORITY,
         F.lit(marker).alias(contents.MARKER),
-        passed(seq, "bigint").alias(SEQ),
+        query_parameter(seq, "bigint").alias(SEQ),
         F.col(ROW).cast(struct_type(article.types)).alias(row_column(article.nickname)),
         *_base(rows, article),
     )

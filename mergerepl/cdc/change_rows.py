@@ -18,8 +18,8 @@ from mergerepl.logreader.consumer import ReadRows
 from mergerepl.logreader.lsn import Lsn
 from mergerepl.rows.images import image_type, same_value
 from mergerepl.rows.nested import in_shape, is_nested
+from mergerepl.spark.expression_cost import cached
 from mergerepl.spark.in_memory import frame_of
-from mergerepl.spark.where_computed import made_once
 from mergerepl.systables.cdc import (
     DELETE,
     END_LSN,
@@ -103,7 +103,7 @@ def _is_update() -> Column:
     return F.col(BEFORE).isNotNull() & F.col(AFTER).isNotNull()
 
 
-@made_once
+@cached
 def _mask(fields: tuple[str | None, ...], image: StructType) -> Column:
     """Return the update mask of two images: the bytes of the highest ordinals first."""
     texts = []

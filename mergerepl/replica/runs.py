@@ -38,8 +38,8 @@ from mergerepl.delta.tables import compact, typed_rows
 from mergerepl.errors import MergeReplError
 from mergerepl.model.article import PublishedArticle
 from mergerepl.replica.replica import Replica
+from mergerepl.spark.expression_cost import query_parameter
 from mergerepl.spark.in_memory import Kept, are_few, broadcast_if_few, in_one_task, is_for_one_task
-from mergerepl.spark.where_computed import passed
 from mergerepl.store.location import Location
 from mergerepl.systables import contents, tombstone
 from mergerepl.systables.contents import COLV1_TYPE, base_column, row_column
@@ -264,7 +264,7 @@ class ArticleRuns:
             rows = appended.read(self.spark, self.folder / table, bounds).where(
                 F.col("tablenick") == self.article.nickname
             )
-            rows = appended.within(rows, bounds, lambda number: passed(number, "bigint"))
+            rows = appended.within(rows, bounds, lambda number: query_parameter(number, "bigint"))
             is_tombstone = table == tombstone.NAME
             return rows.select(
                 ROWGUID,

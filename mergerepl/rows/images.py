@@ -11,7 +11,7 @@ from pyspark.sql import functions as F
 from pyspark.sql import types as T
 
 from mergerepl.rows.sql import quote
-from mergerepl.spark.where_computed import made_once
+from mergerepl.spark.expression_cost import cached
 
 
 def row_image(columns: Sequence[str]) -> Column:
@@ -237,7 +237,7 @@ def rowguid_of_image(
     )
 
 
-@made_once
+@cached
 def _rowguid_of_image(image: str, identity: tuple[tuple[str, T.DataType], ...], existing: bool) -> Column:
     if existing:
         return identity_value(F.col(f"{image}.{identity[0][0]}"), existing=True)

@@ -21,7 +21,7 @@ from mergerepl.delta.reads import plain_files, read_columns
 from mergerepl.delta.table import open_table
 from mergerepl.delta.transactions import Transaction
 from mergerepl.errors import CommitConflictError, StoreError
-from mergerepl.spark.where_computed import passed, passed_column
+from mergerepl.spark.expression_cost import parameter_column, query_parameter
 
 pytestmark = pytest.mark.spark
 
@@ -299,9 +299,9 @@ def test_what_is_passed_to_a_query_is_no_part_of_its_code(compiled_spark: SparkS
         before = compiled.getCount()
         constant = frame.withColumn("terms", F.struct(F.lit(number).cast("bigint").alias("n")))
         rows = constant.select(
-            passed(number, "bigint").alias("n"), passed_column("terms.n").alias("m"), ROWGUID
+            query_parameter(number, "bigint").alias("n"), parameter_column("terms.n").alias("m"), ROWGUID
         )
-        rows = rows.where(passed(number, "bigint") > 100)
+        rows = rows.where(query_parameter(number, "bigint") > 100)
         assert [(row["n"], row["m"]) for row in rows.collect()] == [(number, number)] * 3
         counts.append(compiled.getCount() - before)
     assert counts[0] > 0

@@ -4,7 +4,7 @@ import pytest
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 
-from mergerepl.spark.where_computed import where_computed
+from mergerepl.spark.expression_cost import where_computed
 
 pytestmark = pytest.mark.spark
 

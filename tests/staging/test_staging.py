@@ -24,7 +24,7 @@ from mergerepl.merge.session.sides import (
 from mergerepl.replica.replica import Replica
 from mergerepl.replica.staged_rows import read_staged
 from mergerepl.rows import lineage_columns as lineage
-from mergerepl.spark.where_computed import passed
+from mergerepl.spark.expression_cost import query_parameter
 from mergerepl.systables import genhistory
 from tests.calls import merge_capture
 from tests.properties.engine_network import EngineNetwork, Setting
@@ -161,5 +161,7 @@ def test_a_constant_is_passed_also_to_rows_without_a_rowguid(spark: SparkSession
     rows = spark.createDataFrame([("x",), (None,)], "rowguid string")
     base = lineage.empty_lineage()
     version = lineage.next_version(base, floor=0)
-    found = rows.select(lineage.with_version(base, passed(7, "int"), version).alias("lineage")).collect()
+    found = rows.select(
+        lineage.with_version(base, query_parameter(7, "int"), version).alias("lineage")
+    ).collect()
     assert [each["lineage"] for each in found] == [{7: 1}, {7: 1}]

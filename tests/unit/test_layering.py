@@ -42,7 +42,7 @@ PURE_ROWS = {
     "mergerepl.delta.types",
     "mergerepl.spark.errors",
     "mergerepl.spark.in_memory",
-    "mergerepl.spark.where_computed",
+    "mergerepl.spark.expression_cost",
     "mergerepl.delta.feed.net_changes",
     "mergerepl.rows",
 }

@@ -3,13 +3,13 @@
 import pytest
 from pyspark import SparkContext
 
-from mergerepl.spark.where_computed import made_once
+from mergerepl.spark.expression_cost import cached
 
 
 def test_what_was_made_is_given_again_until_the_jvm_is_another(monkeypatch: pytest.MonkeyPatch) -> None:
     made: list[str] = []
 
-    @made_once
+    @cached
     def expression(name: str) -> str:
         made.append(name)
         return f"column {name}"

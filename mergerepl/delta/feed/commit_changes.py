@@ -17,8 +17,8 @@ from mergerepl.delta.reads import feed_as_stored, feed_through_delta
 from mergerepl.delta.update_keys import has_key, update_keys
 from mergerepl.rows.encodings import encoded
 from mergerepl.rows.images import image_type, key_hash, row_image, same_image
+from mergerepl.spark.expression_cost import cached
 from mergerepl.spark.in_memory import in_one_task, keep_in_memory
-from mergerepl.spark.where_computed import made_once
 from mergerepl.store.location import Location
 
 VERSION = "version"
@@ -81,7 +81,7 @@ def keep_events(feed: DataFrame, shape: RowShape, *, rows: int | None = None) ->
     return KeptEvents(kept, shape, found["groups"], found["several"], half_updates)
 
 
-@made_once
+@cached
 def _of_event(shape: RowShape) -> tuple[Column, ...]:
     kind = F.col(CHANGE_TYPE)
     half = F.when(kind == "update_postimage", 1).when(kind == "update_preimage", -1).otherwise(0)

@@ -12,7 +12,7 @@ from pyspark.sql.types import StructType
 
 from mergerepl.changes import ROW
 from mergerepl.rows.images import all_true, identity_value, image_hash, image_type, row_image, same_image
-from mergerepl.spark.where_computed import made_once, where_computed
+from mergerepl.spark.expression_cost import cached, where_computed
 
 BEFORE = "before"
 AFTER = "after"
@@ -94,19 +94,19 @@ def spans_of_events(
     return by_key.select(*kept, *_of_span(image), *(also or ()))
 
 
-@made_once
+@cached
 def is_before() -> Column:
     """Return whether a feed's row is a pre-image, whatever the writer calls it, rather than a post-image."""
     return F.col(CHANGE_TYPE).isin("update_preimage", "delete").alias("is_before")
 
 
-@made_once
+@cached
 def of_event() -> tuple[Column, ...]:
     """Return the facts of an event besides its row, from the columns of a feed."""
     return (is_before(), F.col(CHANGE_TYPE).alias("type"), F.col(COMMIT_VERSION).alias("version"))
 
 
-@made_once
+@cached
 def _of_key(image: StructType) -> tuple[Column, ...]:
     order = F.struct("version", ~F.col("is_before"))
     half = F.when(F.col("type") == "update_postimage", 1).when(F.col("type") == "update_preimage", -1)
@@ -119,7 +119,7 @@ def _of_key(image: StructType) -> tuple[Column, ...]:
     )
 
 
-@made_once
+@cached
 def _of_span(image: StructType) -> tuple[Column, ...]:
     existed, exists = F.col("first.is_before"), F.col("last.col1")
     # One row adds its last image and removes its first; images in between are added and removed. Another balance means
@@ -203,13 +203,13 @@ def sides_of(images: DataFrame, keys: Sequence[Column]) -> DataFrame:
     )
 
 
-@made_once
+@cached
 def counts(image: StructType) -> Column:
     """Return whether a row, with images of this type, is a change or a key to decide or refuse."""
     return is_change(image) | F.col(DOUBTFUL) | F.col(DUPLICATED)
 
 
-@made_once
+@cached
 def is_change(image: StructType) -> Column:
     """Return whether a row, with images of this type, differs before and after."""
     never_there = ~F.col(EXISTED) & ~F.col(EXISTS)

@@ -27,8 +27,8 @@ from mergerepl.model.publication import ConflictLogging
 from mergerepl.replica.replica import Replica
 from mergerepl.replica.staged_rows import read_staged
 from mergerepl.rows.images import image_type, readable
+from mergerepl.spark.expression_cost import query_parameter
 from mergerepl.spark.session import jvm_pid
-from mergerepl.spark.where_computed import passed
 from mergerepl.store.changeset import Changeset, Manifest, SideWork, staged_changesets
 from mergerepl.store.lease import record_jvm
 from mergerepl.store.location import Location
@@ -203,7 +203,7 @@ def _transaction(changeset: Changeset, what: str) -> Transaction:
 
 def _conflicting(spark: SparkSession, of: Conflicts) -> DataFrame:
     staged = read_staged(spark, of.changeset.rows(of.article.nickname))
-    of_row = conflict_id(F.col(changes.CONFLICT_HASH), passed(of.article_hash, "bigint"))
+    of_row = conflict_id(F.col(changes.CONFLICT_HASH), query_parameter(of.article_hash, "bigint"))
     return staged.where(F.col(changes.CONFLICT_TYPE).isNotNull()).withColumn(
         conflicts_info.CONFLICT_ID, of_row
     )
@@ -241,7 +241,7 @@ def _by_outcome(if_publisher_wins: str, if_subscriber_wins: str) -> Column:
 
 
 def _resolved_at(of: Conflicts) -> Column:
-    return F.timestamp_micros(passed(of.resolved_at_us, "bigint"))
+    return F.timestamp_micros(query_parameter(of.resolved_at_us, "bigint"))
 
 
 def _info_rows(spark: SparkSession, of: Conflicts) -> DataFrame:

@@ -13,8 +13,8 @@ from mergerepl.delta import appended
 from mergerepl.delta.tables import Transaction, typed_rows
 from mergerepl.failpoints import failpoint
 from mergerepl.replica.replica import Replica
+from mergerepl.spark.expression_cost import query_parameter
 from mergerepl.spark.in_memory import collected, frame_of, in_one_task, is_for_one_task
-from mergerepl.spark.where_computed import passed
 from mergerepl.store.location import Location
 from mergerepl.systables import partitions
 from mergerepl.systables.contents import SEQ
@@ -157,8 +157,10 @@ def read_mappings(
     def of(table: str) -> DataFrame:
         bounds = {SEQ: (from_seq_inclusive - 1, through_seq_inclusive)}
         rows = appended.read(spark, folder / table, bounds)
-        rows = appended.within(rows, bounds, lambda run: passed(run, "bigint"))
-        mine = F.col(PARTITION_ID).isin(EVERYBODY) | (F.col(PARTITION_ID) == passed(partition_id, "int"))
+        rows = appended.within(rows, bounds, lambda run: query_parameter(run, "bigint"))
+        mine = F.col(PARTITION_ID).isin(EVERYBODY) | (
+            F.col(PARTITION_ID) == query_parameter(partition_id, "int")
+        )
         is_current = table == partitions.CURRENT.name
         return rows.where((F.col(TABLENICK) == tablenick) & mine).select(
             ROWGUID,

@@ -20,8 +20,8 @@ from mergerepl.replica.replica import Replica
 from mergerepl.replica.runs import SEQ, ArticleRuns, current_rows
 from mergerepl.replica.staged_rows import RowKind, staged_kinds, with_conflict_hash
 from mergerepl.rows.key_bounds import bound_measures, bounds_found
+from mergerepl.spark.expression_cost import cached, query_parameter
 from mergerepl.spark.in_memory import Kept, in_one_task
-from mergerepl.spark.where_computed import made_once, passed
 from mergerepl.store.changeset import ArticleWork
 from mergerepl.store.location import Location
 from mergerepl.systables import genhistory
@@ -67,7 +67,7 @@ def side_changes(spark: SparkSession, side: Enumerated, kept: Kept) -> DataFrame
         runs = runs.where(~F.col(GENERATION).isin([row.generation for row in side.sent.elsewhere]))
     if captured is not None:
         # It is being committed concurrently, or never (a dry run); its rows are newer than every run read here.
-        uncommitted = captured.withColumn(SEQ, passed(side.through_seq_inclusive + 1, "bigint"))
+        uncommitted = captured.withColumn(SEQ, query_parameter(side.through_seq_inclusive + 1, "bigint"))
         runs = runs.unionByName(uncommitted)
     changes_to_send = enum_changes(
         current_rows(in_one_task(runs, side.rows)),
@@ -81,7 +81,9 @@ def side_versions(spark: SparkSession, side: Enumerated) -> DataFrame:
     """Return the versions of an article's rows that one side has recorded (`ancestor.versions`)."""
     runs = side.runs(spark).read(with_base=True)
     if side.captured is not None and side.captured.rows is not None:
-        uncommitted = side.captured.rows.withColumn(SEQ, passed(side.through_seq_inclusive + 1, "bigint"))
+        uncommitted = side.captured.rows.withColumn(
+            SEQ, query_parameter(side.through_seq_inclusive + 1, "bigint")
+        )
         runs = runs.unionByName(uncommitted)
     return versions(runs, SEQ)
 
@@ -165,7 +167,7 @@ def _unknown_generations(article: PublishedArticle, sender: str, rows: int) -> S
     )
 
 
-@made_once
+@cached
 def _key_bounds(article: PublishedArticle) -> tuple[Column, ...]:
     """Return the bounds of the keys that each side writes, as aggregates (`bound_measures`)."""
     measures = _bounds_of_side(changes.PUBLISHER, article) | _bounds_of_side(changes.SUBSCRIBER, article)

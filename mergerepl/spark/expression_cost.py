@@ -1,4 +1,4 @@
-"""A filter by columns that are expensive to compute."""
+"""What expressions of columns cost: filters by expensive ones, kept Columns, constants as parameters of a query."""
 
 from collections.abc import Callable
 from functools import lru_cache, wraps
@@ -29,7 +29,7 @@ P = ParamSpec("P")
 T = TypeVar("T")
 
 
-def made_once(make: Callable[P, T]) -> Callable[P, T]:
+def cached(make: Callable[P, T]) -> Callable[P, T]:
     """Cache a function of hashable arguments for the lifetime of the JVM."""
     made = lru_cache(maxsize=_REMEMBERED)(make)
     jvm: list[Any] = [None]
@@ -45,7 +45,7 @@ def made_once(make: Callable[P, T]) -> Callable[P, T]:
     return remembered
 
 
-def passed(value: int | float, data_type: str) -> Column:
+def query_parameter(value: int | float, data_type: str) -> Column:
     """Return a constant as a column of rows that have a rowguid.
 
     Spark writes a number literally into the Java code of a query, so a query with a generation or a time is new code in
@@ -55,8 +55,8 @@ def passed(value: int | float, data_type: str) -> Column:
     return _first_of(f"cast({value!r} as {data_type})")
 
 
-def passed_column(name: str) -> Column:
-    """Return a column that may be a constant of the session, as `passed` does, of rows that have a rowguid."""
+def parameter_column(name: str) -> Column:
+    """Return a column that may be a constant of the session, as `query_parameter` does, of rows that have a rowguid."""
     return _first_of(name)
 
 
