@@ -3,7 +3,7 @@
 Every step is marked and happens once; a repeated run finds it done. All decisions were staged before.
 """
 
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypedDict
@@ -21,6 +21,7 @@ from mergerepl.delta.tables import (
     head_version,
     is_delta_table,
     merge_rows,
+    open_table,
     transaction_version,
 )
 from mergerepl.failpoints import failpoint
@@ -37,6 +38,7 @@ from mergerepl.replica.staged_rows import (
     small_rows,
 )
 from mergerepl.rows.images import image_type
+from mergerepl.spark.session import require_utc
 from mergerepl.store.changeset import ArticleWork, Changeset, SideWork
 from mergerepl.store.location import Location
 from mergerepl.systables import contents, partitions, tombstone
@@ -118,21 +120,16 @@ def session_number_of(transaction_version: int) -> int:
     return transaction_version // _ROUNDS
 
 
-def merge_article(
-    spark: SparkSession,
-    choice: EngineChoice,
-    side: Side,
-    work: ArticleWork,
-    *,
-    generated_columns: Collection[str],
-    left_out_columns: Sequence[str],
-) -> Commit:
+def merge_article(spark: SparkSession, choice: EngineChoice, side: Side, work: ArticleWork) -> Commit:
     """Bring one article's table at one side to the staged state; Delta computes the generated columns.
 
-    Raises: CommitConflictError, StoreError.
+    Raises: CommitConflictError, StoreError; EngineError if the session reads timestamp partition columns otherwise.
     """
-    article = side.articles[work.nickname]
-    table, rows = side.replica.table(article), side.changeset.rows(work.nickname)
+    article, rows = side.articles[work.nickname], side.changeset.rows(work.nickname)
+    table = open_table(side.replica.table(article))
+    # An interrupted session may be finished in another time zone.
+    require_utc(spark, article.name, table.path, table.metadata.timestamp_partitions)
+    left_out_columns = [name for name in table.written_columns if name not in article.columns]
     # A late round inserts a row that the MERGE before it deleted and a late write keeps.
     left_out = left_out_columns if side.changeset.manifest.round else ()
     failpoint(f"{side.name}.before_merge")
@@ -140,10 +137,10 @@ def merge_article(
     commit = merge_rows(
         spark,
         lambda session: read_staged(session, rows),
-        table,
+        table.path,
         article,
         action=side.action,
-        generated_columns=generated_columns,
+        generated_columns=table.generated_columns,
         left_out_columns=left_out,
         small_rows=(lambda: small_rows(rows, side.action)) if by_arrow else None,
         choice=choice,

@@ -16,7 +16,7 @@ from pyspark.sql import SparkSession
 
 from mergerepl.changes import OTHER_SIDE, PUBLISHER, SUBSCRIBER
 from mergerepl.delta.engine_choice import EngineChoice
-from mergerepl.delta.tables import Commit, open_table
+from mergerepl.delta.tables import Commit
 from mergerepl.errors import CommitConflictError
 from mergerepl.failpoints import failpoint
 from mergerepl.merge.apply.conflict_log import ConflictLog
@@ -27,7 +27,7 @@ from mergerepl.model.results import ArticleCounts, PhaseCounts, SessionResult
 from mergerepl.replica.replica import Replica
 from mergerepl.replica.subscription import drop_pointer, own_priority, update_subscription
 from mergerepl.spark import session as engine
-from mergerepl.store.changeset import ArticleWork, Changeset, SideWork, drop, is_staged
+from mergerepl.store.changeset import Changeset, SideWork, drop, is_staged
 from mergerepl.store.lease import record_jvm
 from mergerepl.systables.catalog import SyncStatus
 
@@ -175,24 +175,9 @@ def _write_all(spark: SparkSession, side: Side, conflict_log: ConflictLog) -> di
 
     Returns: tablenick -> our MERGE's commit.
     """
-    choice = conflict_log.choice
-
-    def merge(work: ArticleWork) -> Commit:
-        article = side.articles[work.nickname]
-        facts = open_table(side.replica.table(article))
-        # An interrupted session may be finished in another time zone.
-        engine.require_utc(spark, article.name, facts.path, facts.metadata.timestamp_partitions)
-        return merge_article(
-            spark,
-            choice,
-            side,
-            work,
-            generated_columns=facts.generated_columns,
-            left_out_columns=[name for name in facts.written_columns if name not in article.columns],
-        )
-
+    choice, works = conflict_log.choice, [work for work in side.work.articles if work.touches_rows]
     with ThreadPoolExecutor(_WRITES_AT_ONCE) as pool:
-        merged = {work.nickname: pool.submit(merge, work) for work in side.work.articles if work.touches_rows}
+        merged = {work.nickname: pool.submit(merge_article, spark, choice, side, work) for work in works}
         others = [
             pool.submit(append_side_run, spark, choice, side),
             pool.submit(conflict_log.log_round, spark, side.changeset, side.name),
