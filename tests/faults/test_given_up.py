@@ -205,7 +205,9 @@ def test_inv_20_a_staged_session_that_outlives_the_log_says_so(engine: EngineNet
     for log in sorted((table / "_delta_log").glob("*.json"))[:-1]:
         log.unlink()
     before = engine.rows("hub")
-    with pytest.raises(EnumerationError, match=r"(?s)'.*north' was interrupted.*cannot be finished.*staging"):
+    with pytest.raises(
+        EnumerationError, match=r"(?s)'.*north' was interrupted.*cannot be finished.*--give-up"
+    ):
         engine.sync("north")
     assert engine.rows("hub") == before
 
