@@ -114,13 +114,12 @@ class Stock:
         return [head_version(log.parent) for log in sorted(self.folder.glob("*/*/_delta_log"))]
 
 
-SOME = ("stage.after_manifest",)
 LONG = LADDER[LADDER.index("stage.before_pointer") :]
 """From where a session has captured all changes on."""
 
 
 @pytest.mark.timeout(900)
-@pytest.mark.parametrize("points", [SOME, pytest.param(LONG, marks=pytest.mark.slow)], ids=["some", "all"])
+@pytest.mark.parametrize("points", [(), pytest.param(LONG, marks=pytest.mark.slow)], ids=["none", "all"])
 def test_what_a_table_refuses_waits_and_everything_else_goes_on(
     spark: SparkSession, replica_dir: Path, monkeypatch: pytest.MonkeyPatch, points: tuple[str, ...]
 ) -> None:
@@ -228,7 +227,8 @@ def test_what_a_table_refuses_waits_and_everything_else_goes_on(
 
 
 @pytest.mark.timeout(900)
-@pytest.mark.parametrize("points", [(), pytest.param(LONG, marks=pytest.mark.slow)], ids=["none", "all"])
+@pytest.mark.slow
+@pytest.mark.parametrize("points", [("stage.after_manifest",), LONG], ids=["some", "all"])
 def test_what_the_publisher_refuses_is_undone_at_its_subscriber_if_the_article_compensates(
     spark: SparkSession, replica_dir: Path, monkeypatch: pytest.MonkeyPatch, points: tuple[str, ...]
 ) -> None:
