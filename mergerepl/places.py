@@ -141,6 +141,11 @@ def named_root(root: str, kind: str, role: str, publication: str = "", name: str
     return NamedRoot(name or os.path.basename(root), root, kind, role, publication)
 
 
+def has_variables(path: str | os.PathLike[str]) -> bool:
+    """Whether the text of a project file names variables of the environment."""
+    return "${" in Path(path).read_text(encoding="utf-8")
+
+
 def require_name(text: str) -> str:
     """Return a name; refuse a path in its place.
 

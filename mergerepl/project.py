@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import os
 import time
@@ -10,6 +11,7 @@ from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
 from mergerepl import products, roots
+from mergerepl.agents.agent_socket import is_there
 from mergerepl.calls import Caller, methods_of_caller, require_choice
 from mergerepl.errors import ConfigurationError, MergeReplError, Transient
 from mergerepl.model.folders import Capture, Document, FolderTracking
@@ -32,9 +34,20 @@ from mergerepl.model.tasks import (
     ValidationResult,
 )
 from mergerepl.model.transactional import Publication as TransactionalPublication
-from mergerepl.places import DATABASE, PUBLISHER, SUBSCRIBER, NamedRoot, choose_root, find_places, named_root
-from mergerepl.sessions import Direction, Engine, Item, Level, synchronize
+from mergerepl.places import (
+    DATABASE,
+    PUBLISHER,
+    SUBSCRIBER,
+    NamedRoot,
+    choose_root,
+    find_places,
+    has_variables,
+    named_root,
+    roots_of_file,
+)
+from mergerepl.sessions import Direction, Engine, Item, Level, merge_targets, root_of, synchronize
 from mergerepl.store.location import Location
+from mergerepl.store.storage import has_system_tables
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -402,7 +415,6 @@ class Project(Caller):
         """
         from mergerepl.merge.session.recovery import give_up_session
         from mergerepl.replica.replica import Replica as Files
-        from mergerepl.sessions import merge_targets
         from mergerepl.spark import session as engine
 
         publishers: set[Location] = set()
@@ -502,3 +514,27 @@ _APPLY: dict[type, Callable[[Any, bool, Progress], ApplyResult]] = {
     Capture: _apply_capture,
     FolderTracking: _apply_tracking,
 }
+
+
+def agent_roots(texts: Sequence[str]) -> list[Location]:
+    """Return the publishers of files and roots, where an agent may listen. Invalid items are left to later checks.
+
+    It loads little: a file is read, but not checked.
+    """
+    found: list[Location] = []
+    for text in texts:
+        with contextlib.suppress(MergeReplError, OSError, ValueError, LookupError, TypeError):
+            found += _publishers(text)
+    return list(dict.fromkeys(found))
+
+
+def _publishers(text: str) -> list[Location]:
+    if roots.names_file(text):
+        if has_variables(text):
+            # The agent's environment may give the variables other values.
+            return []
+        return [Location.of(each.root) for each in roots_of_file(text) if each.role != SUBSCRIBER]
+    root = root_of(text)
+    if is_there(root) or not has_system_tables(root):
+        return [root]
+    return [target.publisher for target in merge_targets([root])] or [root]

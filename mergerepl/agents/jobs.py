@@ -21,6 +21,7 @@ from mergerepl.errors import MergeReplError, Transient
 from mergerepl.logreader.log_reader import LogReader
 from mergerepl.model.cdc import Job, JobEvent
 from mergerepl.model.results import SessionResult
+from mergerepl.model.tasks import MERGE
 from mergerepl.model.words import changes
 from mergerepl.store.lease import AGENT_LOCK, lease
 from mergerepl.store.location import Location
@@ -137,11 +138,11 @@ class DatabaseJobs:
 
 def sync_merge(root: Location) -> tuple[str, bool]:
     """Run the merge sessions of a root's publications. Returns their reports, without sessions that changed nothing."""
-    from mergerepl import api
+    from mergerepl.sessions import synchronize
 
     if not syncs(root):
         return "", False
-    result = api.sync(str(root), long_running=True)
+    result = synchronize([root], types={MERGE}, long_running=True)
     texts = [_session_text(each) for each in result.sessions]
     return "; ".join(text for text in texts if text), not result.ok
 

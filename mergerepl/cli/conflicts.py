@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, replace
+from dataclasses import asdict
 from datetime import datetime, timedelta
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import click
 
@@ -14,11 +14,14 @@ from mergerepl.cli.options import option
 from mergerepl.cli.report import merge
 from mergerepl.cli.report.table import Columns, Part, listing
 from mergerepl.errors import ConfigurationError
-from mergerepl.model.conflicts import ConflictCount, ConflictFilter, ConflictStatus
+from mergerepl.model.conflicts import ConflictFilter
 from mergerepl.model.resolvers import RESOLVERS
 from mergerepl.model.results import ConflictRecord
 from mergerepl.model.words import conflict_name, counted, key_text, typed
 from mergerepl.store.rehearsal import REHEARSED, rehearsed
+
+if TYPE_CHECKING:
+    from mergerepl.conflicts.selection import Conflicts
 
 conflicts = group(
     "conflicts",
@@ -46,10 +49,7 @@ _CHOICE = (
 def choosing(
     effect: Effect, call: str, *, takes: str = "[ID]...", options: Sequence[Any] = (), **terms: Any
 ) -> Callable[[Callable[..., Any]], Any]:
-    """Make a command of the group with the options that say which conflicts are meant: `chosen`, a ConflictFilter.
-
-    The command also gets the folder of the replica (`root`).
-    """
+    """Make a command of the group with the options that say which conflicts are meant: `chosen`."""
 
     def make(function: Callable[..., Any]) -> Any:
         def chosen(
@@ -72,19 +72,18 @@ def choosing(
                     raise click.UsageError(
                         "Conflicts have times: write --from and --to as 2026-11-01 or 2h (ago)."
                     )
-            filter_ = ConflictFilter(
-                publication,
+            found = run.place.project.at(at).conflicts.where(
                 table,
-                ids,
-                types,
-                from_,
-                # The filter excludes its end, a range of the command line includes it.
-                None if to is None else to + timedelta(microseconds=1),
-                column,
-                resolver,
-                None if status is None else ConflictStatus(status),
+                publication=publication,
+                ids=ids,
+                types=types,
+                status=status,
+                from_=from_,
+                to=to,
+                column=column,
+                resolver=resolver,
             )
-            return function(run, root=run.place.of_type("merge", "conflicts", at), chosen=filter_, **others)
+            return function(run, chosen=found, **others)
 
         chosen.__doc__, chosen.__name__ = function.__doc__, function.__name__
         return conflicts.add(effect=effect, call=call, takes=takes, options=[*_CHOICE, *options], **terms)(
@@ -125,9 +124,7 @@ _COUNTED: dict[str, Any] = {
 
 
 @choosing(READS, "Replica.conflicts.list", name="list", options=("--count-by", "--limit"))
-def list_conflicts(
-    run: Invocation, root: str, chosen: ConflictFilter, count_by: tuple[str, ...] | None, limit: int
-) -> None:
+def list_conflicts(run: Invocation, chosen: Conflicts, count_by: tuple[str, ...] | None, limit: int) -> None:
     """List conflicts; --count-by table counts them.
 
     Example:
@@ -135,11 +132,13 @@ def list_conflicts(
       mergerepl conflicts list --status open --from 2026-11-01
       mergerepl conflicts list --count-by day,table
     """
-    from mergerepl import api
-
+    root = str(chosen.root)
     if count_by:
-        _require_fields(count_by)
-        counts = _by(count_by, api.conflict_summary(root, chosen))
+        if unknown := [name for name in count_by if name not in _COUNTED]:
+            raise click.BadParameter(
+                f"{unknown[0]!r} is none of {', '.join(_COUNTED)}.", param_hint="--count-by"
+            )
+        counts = chosen.count_by(*count_by)
         columns = {name: _COUNTED[name] for name in count_by} | {
             ">conflicts": "conflicts",
             "columns": "columns",
@@ -147,33 +146,13 @@ def list_conflicts(
         parts: list[Part] = [listing(counts, columns) if counts else f"{typed(root)}: no conflicts."]
         run.output.reported({"replica": root, "counts": counts}, parts)
         return
-    found = api.conflict_records(root, chosen=chosen, limit=limit)
-    _require_found(root, chosen, found, limit)
-    run.output.reported(*merge.conflict_list(root, found, total=_total(root, chosen, len(found), limit)))
-
-
-def _require_fields(count_by: Sequence[str]) -> None:
-    if unknown := [name for name in count_by if name not in _COUNTED]:
-        raise click.BadParameter(f"{unknown[0]!r} is none of {', '.join(_COUNTED)}.", param_hint="--count-by")
-
-
-def _by(fields: Sequence[str], counts: Sequence[ConflictCount]) -> list[ConflictCount]:
-    """Add up counts that are alike in these fields; the other fields are None."""
-    names = {"day": "day", "table": "article", "type": "conflict_type", "resolver": "resolver"}
-    left_out: dict[str, Any] = {field: None for name, field in names.items() if name not in fields}
-    found: dict[tuple[Any, ...], ConflictCount] = {}
-    for each in counts:
-        key = tuple(getattr(each, names[name]) for name in fields)
-        before = found.get(key, replace(each, conflicts=0, columns={}, **left_out))
-        columns = {name: before.columns.get(name, 0) + n for name, n in each.columns.items()}
-        found[key] = replace(
-            before, conflicts=before.conflicts + each.conflicts, columns={**before.columns, **columns}
-        )
-    return list(found.values())
+    found = chosen.list(limit=limit)
+    _require_found(chosen, found, limit)
+    run.output.reported(*merge.conflict_list(root, found, total=_total(chosen, len(found), limit)))
 
 
 @choosing(READS, "Replica.conflicts.get", name="show", options=("--limit",))
-def show_conflicts(run: Invocation, root: str, chosen: ConflictFilter, limit: int) -> None:
+def show_conflicts(run: Invocation, chosen: Conflicts, limit: int) -> None:
     """Show losing and winning row side by side.
 
     Name conflicts, or say by options which are meant. `*` marks the columns in conflict, `~` others that differ.
@@ -182,40 +161,40 @@ def show_conflicts(run: Invocation, root: str, chosen: ConflictFilter, limit: in
       mergerepl conflicts show 3f2a
       mergerepl conflicts show --table orders
     """
-    if chosen == ConflictFilter():
+    ids = chosen.chosen.ids
+    if chosen.chosen == ConflictFilter():
         raise click.UsageError("Name a conflict's ID, or say which are meant, as by --table.")
-    from mergerepl import api
+    found = chosen.list(limit=limit, with_rows=True)
+    if len(ids) == 1 and len(found) > 1:
+        # The beginning of one id must not mean several: it names them.
+        chosen.get(ids[0])
+    _require_found(chosen, found, limit)
+    run.output.reported(
+        *merge.conflict_rows(str(chosen.root), found, total=_total(chosen, len(found), limit))
+    )
 
-    # The beginning of one id must not mean several.
-    one = chosen.ids[0] if len(chosen.ids) == 1 else None
-    found = api.conflict_records(root, chosen=chosen, conflict_id=one, limit=limit, with_rows=True)
-    _require_found(root, chosen, found, limit)
-    run.output.reported(*merge.conflict_rows(root, found, total=_total(root, chosen, len(found), limit)))
 
-
-def _require_found(root: str, chosen: ConflictFilter, found: Sequence[ConflictRecord], limit: int) -> None:
+def _require_found(chosen: Conflicts, found: Sequence[ConflictRecord], limit: int) -> None:
     """Check that the options leave out no conflict that is named by its id.
 
     Raises: ConfigurationError.
     """
-    missing = chosen.ids_without([record.conflict_id for record in found])
+    missing = chosen.chosen.ids_without([record.conflict_id for record in found])
     if not missing or len(found) >= limit:
         return
-    from mergerepl import api
+    from mergerepl.replicas import Replica
 
-    other = api.conflict_records(root, chosen=ConflictFilter(ids=(missing[0],)), limit=1)[0]
+    other = Replica(chosen.root).conflicts.where(ids=missing[:1]).list(limit=1)[0]
     raise ConfigurationError(
-        f"Conflict {missing[0]!r} at {root} is of article {other.article!r} of publication {other.publication!r}, and "
-        "is not among what the options mean: leave them out.",
+        f"Conflict {missing[0]!r} at {chosen.root} is of article {other.article!r} of publication {other.publication!r}, "
+        "and is not among what the options mean: leave them out.",
         conflict_id=missing[0],
     )
 
 
-def _total(root: str, chosen: ConflictFilter, found: int, limit: int) -> int:
+def _total(chosen: Conflicts, found: int, limit: int) -> int:
     """Return how many conflicts there are in all; fewer than the limit need no counting."""
-    from mergerepl import api
-
-    return found if found < limit else api.conflict_count(root, chosen=chosen)
+    return found if found < limit else chosen.count()
 
 
 @choosing(
@@ -226,8 +205,7 @@ def _total(root: str, chosen: ConflictFilter, found: int, limit: int) -> int:
 )
 def resolve(
     run: Invocation,
-    root: str,
-    chosen: ConflictFilter,
+    chosen: Conflicts,
     winner: bool,
     loser: bool,
     values: tuple[tuple[str, str], ...],
@@ -250,18 +228,13 @@ def resolve(
     edits: dict[str, str | None] = {**dict(values), **dict.fromkeys(nulls)}
     if winner + loser + bool(edits) != 1:
         raise click.UsageError("Say one of --winner, --loser and --set (or --set-null).")
-    if bool(chosen.ids) == is_all:
+    if bool(chosen.chosen.ids) == is_all:
         raise click.UsageError("Name the conflicts by ID, or say --all.")
     if len(edits) < len(values) + len(nulls):
         raise click.UsageError("A column is set twice.")
-    from mergerepl import api
-
     with run.progress as progress:
-        result = api.resolve_conflicts(
-            root,
-            chosen,
-            accept="winner" if winner else "loser" if loser else None,
-            values=edits,
+        result = chosen.resolve(
+            "winner" if winner else "loser" if loser else edits,
             whole_rows=whole_row,
             force=force,
             dry_run=dry_run,
@@ -296,10 +269,8 @@ def retry(run: Invocation, at: str | None, publication: str | None, table: str |
     Example:
       mergerepl conflicts retry --table orders
     """
-    from mergerepl import api
-
-    root = run.place.of_type("merge", "conflicts", at)
-    result = rehearsed(dry_run, lambda: api.retry_failed(root, publication=publication, article=table))
+    chosen = run.place.project.at(at).conflicts.where(table, publication=publication)
+    result = rehearsed(dry_run, chosen.retry)
     if result is REHEARSED:
         run.output.reported({}, ["Refused changes would be sent again. Nothing was changed (--dry-run)."])
         return
@@ -307,13 +278,11 @@ def retry(run: Invocation, at: str | None, publication: str | None, table: str |
         f"{counted(count, 'refused change')} at {typed(root)}: sent again with the next sync."
         for root, count in result.waiting_at.items()
     ]
-    run.output.reported(asdict(result), lines or [f"{typed(root)}: no refused change waits."])
+    run.output.reported(asdict(result), lines or [f"{typed(str(chosen.root))}: no refused change waits."])
 
 
 @choosing(DESTROYS, "Replica.conflicts.drop", name="drop", options=("--older-than",), hidden=True)
-def drop(
-    run: Invocation, root: str, chosen: ConflictFilter, older_than: timedelta | None, dry_run: bool, yes: bool
-) -> None:
+def drop(run: Invocation, chosen: Conflicts, older_than: timedelta | None, dry_run: bool, yes: bool) -> None:
     """Remove conflicts, with their losing rows.
 
     Without an ID and --older-than: those past the file's `conflict_retention`.
@@ -321,14 +290,12 @@ def drop(
     Example:
       mergerepl conflicts drop --older-than 30d
     """
-    from mergerepl import api
-
-    result = api.purge_conflicts(root, chosen, older_than=older_than, dry_run=True)
+    result = chosen.drop(older_than=older_than, dry_run=True)
     removed = f"{counted(result.conflicts, 'conflict')}, {counted(result.rows, 'losing row')}"
     if not dry_run and result.conflicts:
-        run.confirm(f"Remove {removed} at {root}?", yes=yes)
+        run.confirm(f"Remove {removed} at {chosen.root}?", yes=yes)
     if not dry_run:
-        result = api.purge_conflicts(root, chosen, older_than=older_than)
+        result = chosen.drop(older_than=older_than)
     end = "would be removed (--dry-run)" if dry_run else "removed"
     run.output.reported(asdict(result), [f"{removed} {end}."])
 
@@ -336,9 +303,7 @@ def drop(
 @choosing(
     READS, "Replica.conflicts.export", name="export", options=(option("--output", required=True), "--format")
 )
-def export(
-    run: Invocation, root: str, chosen: ConflictFilter, output: str, form: Literal["csv", "json"]
-) -> None:
+def export(run: Invocation, chosen: Conflicts, output: str, form: Literal["csv", "json"]) -> None:
     """Write conflicts with their rows as CSV or JSON.
 
     A file for each article in the folder that --output names; JSON has one row a line.
@@ -346,9 +311,7 @@ def export(
     Example:
       mergerepl conflicts export -o lost --format csv
     """
-    from mergerepl import api
-
-    files = api.export_conflicts(root, output, chosen, form=form)
+    files = {each.file: each.conflicts for each in chosen.export(output, format=form)}
     lines = [f"{file}: {counted(count, 'conflict')}" for file, count in files.items()]
     run.output.reported({"files": files}, lines or ["No conflicts to export."])
 
@@ -359,7 +322,7 @@ def export(
     name="report",
     options=(option("--output", required=True), option("--limit", default="2000")),
 )
-def report(run: Invocation, root: str, chosen: ConflictFilter, output: str, limit: int) -> None:
+def report(run: Invocation, chosen: Conflicts, output: str, limit: int) -> None:
     """Write one HTML page.
 
     It has the newest conflicts to look through, with what differs highlighted.
@@ -367,9 +330,7 @@ def report(run: Invocation, root: str, chosen: ConflictFilter, output: str, limi
     Example:
       mergerepl conflicts report -o conflicts.html
     """
-    from mergerepl import api
-
-    count = api.conflict_report(root, output, chosen, rows=limit)
+    count = chosen.report(output, limit=limit)
     run.output.reported({"file": output, "conflicts": count}, [f"{output}: {counted(count, 'conflict')}."])
 
 

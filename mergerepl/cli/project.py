@@ -19,9 +19,9 @@ from mergerepl.model.progress import NoProgress
 from mergerepl.model.tasks import MERGE
 from mergerepl.model.words import counted
 from mergerepl.places import FILE_NAME, types_at
+from mergerepl.project import agent_roots
 from mergerepl.settings import agent_file
 from mergerepl.store.rehearsal import REHEARSED, rehearsed
-from mergerepl.targets import agent_roots
 
 if TYPE_CHECKING:
     from mergerepl.model.results import SyncResult

@@ -41,6 +41,7 @@ class Conflicts(Caller):
     The publisher logs them, unless the file says otherwise. Iterating yields `ConflictRecord`s without their rows.
 
     Attributes:
+        root: The folder of the replica.
         chosen: The conditions that all of them meet.
     """
 
@@ -53,11 +54,11 @@ class Conflicts(Caller):
         lock_wait_s: float = 0.0,
     ) -> None:
         super().__init__(spark, lock_wait_s)
-        self._root = root
+        self.root = root
         self.chosen = chosen or ConflictFilter()
 
     def __repr__(self) -> str:
-        return f"Conflicts({str(self._root)!r}, {self.chosen})"
+        return f"Conflicts({str(self.root)!r}, {self.chosen})"
 
     def where(
         self,
@@ -102,7 +103,7 @@ class Conflicts(Caller):
             "resolver": resolver,
         }
         chosen = replace(self.chosen, **{name: each for name, each in given.items() if each is not None})
-        return Conflicts(self._root, chosen=chosen, spark=self.spark, lock_wait_s=self.lock_wait_s)
+        return Conflicts(self.root, chosen=chosen, spark=self.spark, lock_wait_s=self.lock_wait_s)
 
     def list(self, *, limit: int | None = None, with_rows: bool = False) -> Listing[ConflictRecord]:
         """Return the conflicts, newest first; without a `limit` all of them, in memory.
@@ -117,7 +118,7 @@ class Conflicts(Caller):
         if limit is not None:
             require_limit(limit)
         self._require_ids()
-        return Listing(read_conflicts(self._root, self.chosen, limit=limit, with_rows=with_rows))
+        return Listing(read_conflicts(self.root, self.chosen, limit=limit, with_rows=with_rows))
 
     def get(self, conflict_id: str) -> ConflictRecord:
         """Return one conflict with its rows; `conflict_id` is its id, or the beginning of it.
@@ -127,9 +128,9 @@ class Conflicts(Caller):
         from mergerepl.conflicts.listing import no_conflict, read_conflicts
 
         chosen = replace(self.chosen, ids=(conflict_id,))
-        found = read_conflicts(self._root, chosen, with_rows=True, is_one=True)
+        found = read_conflicts(self.root, chosen, with_rows=True, is_one=True)
         if not found:
-            raise ConfigurationError(no_conflict(self._root, [conflict_id]))
+            raise ConfigurationError(no_conflict(self.root, [conflict_id]))
         return found[0]
 
     def count(self) -> int:
@@ -139,9 +140,9 @@ class Conflicts(Caller):
         """
         from mergerepl.conflicts.listing import count_conflicts
 
-        return count_conflicts(self._root, self.chosen)
+        return count_conflicts(self.root, self.chosen)
 
-    def count_by(self, *fields: Literal["day", "table", "type", "resolver"]) -> Listing[ConflictCount]:
+    def count_by(self, *fields: str) -> Listing[ConflictCount]:
         """Count the conflicts by day (UTC, the newest first), table, type, resolver; without fields by all of them.
 
         Fields that are not counted by are empty in the result.
@@ -153,7 +154,7 @@ class Conflicts(Caller):
         for field in fields:
             require_choice("field to count by", field, tuple(_FIELDS))
         self._require_ids()
-        return Listing(_added(conflict_summary(self._root, self.chosen), fields or tuple(_FIELDS)))
+        return Listing(_added(conflict_summary(self.root, self.chosen), fields or tuple(_FIELDS)))
 
     def rows(self, table: str) -> DataFrame:
         """Return the losing rows of one article joined with MSmerge_conflicts_info, as a Spark DataFrame.
@@ -167,9 +168,7 @@ class Conflicts(Caller):
         from mergerepl.conflicts.listing import conflict_frame
         from mergerepl.spark import session as engine
 
-        return conflict_frame(
-            engine.session(), self._root, publication=self.chosen.publication, article=table
-        )
+        return conflict_frame(engine.session(), self.root, publication=self.chosen.publication, article=table)
 
     def resolve(
         self,
@@ -212,7 +211,7 @@ class Conflicts(Caller):
             message=message,
         )
         return resolve.resolve_conflicts(
-            engine.session, self._root, self.chosen, wish, dry_run=dry_run, progress=progress or NoProgress()
+            engine.session, self.root, self.chosen, wish, dry_run=dry_run, progress=progress or NoProgress()
         )
 
     def retry(self) -> RetryResult:
@@ -227,7 +226,7 @@ class Conflicts(Caller):
         from mergerepl.conflicts import decide_again
 
         chosen = self.chosen
-        return decide_again.retry_failed(self._root, publication=chosen.publication, article=chosen.article)
+        return decide_again.retry_failed(self.root, publication=chosen.publication, article=chosen.article)
 
     def drop(self, *, older_than: timedelta | None = None, dry_run: bool = False) -> PurgeResult:
         """Remove the conflicts from the log, with their losing rows; without `older_than`, those past their retention.
@@ -237,7 +236,7 @@ class Conflicts(Caller):
         from mergerepl.conflicts.purge import purge_conflicts
 
         self._require_ids()
-        return purge_conflicts(self._root, self.chosen, older_than=older_than, dry_run=dry_run)
+        return purge_conflicts(self.root, self.chosen, older_than=older_than, dry_run=dry_run)
 
     def export(
         self, folder: str | os.PathLike[str], *, format: Literal["csv", "json"] = "csv"
@@ -250,7 +249,7 @@ class Conflicts(Caller):
 
         require_choice("format", format, ("csv", "json"))
         self._require_ids()
-        return Listing(export_conflicts(self._root, Path(folder), self.chosen, form=format))
+        return Listing(export_conflicts(self.root, Path(folder), self.chosen, form=format))
 
     def report(self, file: str | os.PathLike[str], *, limit: int = 2000) -> int:
         """Write the newest conflicts as one self-contained HTML page; return the number that it shows.
@@ -260,7 +259,7 @@ class Conflicts(Caller):
         from mergerepl.conflicts.html_page import conflict_page
 
         records = self.list(limit=limit, with_rows=True)
-        page = conflict_page(str(self._root), records, total=self.count())
+        page = conflict_page(str(self.root), records, total=self.count())
         try:
             Path(file).write_text(page, encoding="utf-8")
         except OSError as error:
@@ -273,7 +272,7 @@ class Conflicts(Caller):
     def _require_ids(self) -> None:
         from mergerepl.conflicts.listing import require_ids
 
-        require_ids(self._root, self.chosen)
+        require_ids(self.root, self.chosen)
 
     def _repr_html_(self) -> str:
         return self.list(limit=100)._repr_html_()

@@ -17,7 +17,7 @@ from deltalake import write_deltalake
 from pyspark.sql import SparkSession
 
 import mergerepl
-from mergerepl import api, failpoints
+from mergerepl import failpoints
 from mergerepl.delta.marks import CommitMark
 from mergerepl.delta.table import open_table
 from mergerepl.delta.types import field
@@ -61,7 +61,7 @@ def hub(published: Hub, replica_dir: Path) -> Hub:
 
 
 def apply(hub: Hub, *, dry_run: bool = False) -> ApplyResult:
-    return api.Project(hub.publication).apply(dry_run=dry_run)
+    return mergerepl.Project(hub.publication).apply(dry_run=dry_run)
 
 
 def sync(hub: Hub, name: str) -> SessionResult:
@@ -410,7 +410,7 @@ def test_a_session_of_a_subscription_that_ended_blocks_nobody(
         ended = [replace(row, status=2) if name == "north" or row.replnickname == 2 else row for row in rows]
         Replica(hub.root(name)).control.replace(catalog.SUBSCRIPTIONS, ended)
     with pytest.raises(PublicationError, match="has ended"):
-        api.Project(hub.publication).sync()
+        mergerepl.Project(hub.publication).sync()
     shutil.move(hub.root("north") / "orders", hub.folder / "old orders")
     apply(hub)
     set_note(hub, "hq", 2, "from hq")

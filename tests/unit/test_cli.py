@@ -17,6 +17,7 @@ from click.testing import CliRunner
 import mergerepl
 from mergerepl import errors
 from mergerepl.cli.main import COMMANDS, main
+from mergerepl.conflicts.selection import Conflicts
 from mergerepl.model import results
 from mergerepl.project import Project
 from mergerepl.replicas import Replica
@@ -88,6 +89,12 @@ def api(monkeypatch):
                 return getattr(fake, name)(*args, **options)
 
             monkeypatch.setattr(kind, name, call)
+    for method, name in (("list", "conflict_records"), ("count", "conflict_count")):
+
+        def ask(chosen, *args, name=name, **options):
+            return getattr(fake, name)(*args, chosen=chosen.chosen, **options)
+
+        monkeypatch.setattr(Conflicts, method, ask)
     return fake
 
 

@@ -170,10 +170,9 @@ MAY_IMPORT: dict[str, set[str]] = {
     # The agent of the products that have jobs.
     "mergerepl.agents": BASE
     | {
-        "mergerepl.api",
+        "mergerepl.sessions",
         "mergerepl.cdc",
         "mergerepl.logreader",
-        "mergerepl.targets",
         "mergerepl.transactional",
         "mergerepl.agents.agent_socket",
     },
@@ -240,6 +239,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "mergerepl.project": BASE
     | FEATURES
     | {
+        "mergerepl.agents.agent_socket",
         "mergerepl.calls",
         "mergerepl.cdc",
         "mergerepl.monitoring.doctor",
@@ -262,16 +262,6 @@ MAY_IMPORT: dict[str, set[str]] = {
         "mergerepl.tracking",
         "mergerepl.transactional",
     },
-    "mergerepl.targets": {
-        "mergerepl.agents.agent_socket",
-        "mergerepl.config",
-        "mergerepl.errors",
-        "mergerepl.places",
-        "mergerepl.project",
-        "mergerepl.roots",
-        "mergerepl.sessions",
-        "mergerepl.store",
-    },
     "mergerepl.api": BASE
     | FEATURES
     | {
@@ -284,16 +274,15 @@ MAY_IMPORT: dict[str, set[str]] = {
         "mergerepl.project",
         "mergerepl.replicas",
         "mergerepl.sessions",
-        "mergerepl.targets",
     },
     "mergerepl.monitoring.doctor": BASE | {"mergerepl.spark", "mergerepl.monitoring.cost"},
-    "mergerepl.cli.demo": BASE
-    | {"mergerepl", "mergerepl.api", "mergerepl.cli", "mergerepl.cli.report", "mergerepl.config"},
+    "mergerepl.cli.demo": BASE | {"mergerepl", "mergerepl.cli", "mergerepl.cli.report", "mergerepl.config"},
     "mergerepl.cli.report": {"mergerepl.monitoring.doctor", "mergerepl.errors", "mergerepl.model"},
     "mergerepl.cli": {
         "mergerepl",
         "mergerepl.api",
         "mergerepl.cdc",
+        "mergerepl.conflicts",
         "mergerepl.places",
         "mergerepl.project",
         "mergerepl.replicas",
@@ -312,7 +301,6 @@ MAY_IMPORT: dict[str, set[str]] = {
         "mergerepl.roots",
         "mergerepl.settings",
         "mergerepl.agents.agent_socket",
-        "mergerepl.targets",
         "mergerepl.transactional",
     },
 }
@@ -528,7 +516,6 @@ NO_REPLICA_FILES = {
         "mergerepl.new_project",
         "mergerepl.places",
         "mergerepl.sessions",
-        "mergerepl.targets",
     ),
     *("mergerepl.conflicts.export", "mergerepl.conflicts.selection", "mergerepl.merge.resolvers.functions"),
 }

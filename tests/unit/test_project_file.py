@@ -198,7 +198,7 @@ def test_a_wrong_variable_or_a_credential_is_refused(
 
 
 def test_a_file_with_variables_is_not_handed_to_an_agent(folder: Path) -> None:
-    from mergerepl.targets import agent_roots
+    from mergerepl.project import agent_roots
 
     file = folder / "mergerepl.yml"
     file.write_text(ALL)

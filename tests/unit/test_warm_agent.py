@@ -24,7 +24,7 @@ from mergerepl.agents.server import CommandServer
 from mergerepl.cli.report.table import Table
 from mergerepl.errors import AgentLostError
 from mergerepl.model.progress import NoProgress, Progress
-from mergerepl.targets import agent_roots
+from mergerepl.project import agent_roots
 
 WAIT_S = 20.0
 

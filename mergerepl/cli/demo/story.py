@@ -14,7 +14,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from mergerepl import api
+from mergerepl import Project, Replica
 from mergerepl.cli.demo.edits import HQ, NORTH, SITES, SOUTH, Cast, Row, Sites, choose_cast, edits
 from mergerepl.cli.demo.flights_data import TABLES, read_sample
 from mergerepl.errors import ConfigurationError, DemoError
@@ -108,7 +108,7 @@ def _heading(emit: Emit, number: int, text: str) -> None:
     emit(Text(f"\n{number}. {text}", style="bold"))
 
 
-def _publish(sites: Sites, tables: Mapping[str, Any], emit: Emit) -> api.Project:
+def _publish(sites: Sites, tables: Mapping[str, Any], emit: Emit) -> Project:
     _heading(emit, 1, "Publish: five tables at hq, two subscribers that get a copy each")
     for name, table in tables.items():
         write_deltalake(str(sites.root(HQ) / name), table)
@@ -125,7 +125,7 @@ def _publish(sites: Sites, tables: Mapping[str, Any], emit: Emit) -> api.Project
         ],
     }
     file.write_text(yaml.safe_dump(publication, sort_keys=False), encoding="utf-8")
-    project = api.load(file)
+    project = Project.load(file)
     result = project.apply()
     shown = Shown(("article", "key", "tracking", *(f">rows at {site}" for site in SITES)))
     for article in TABLES:
@@ -147,9 +147,9 @@ def _edit(sites: Sites, cast: Cast, emit: Emit) -> None:
     emit(shown)
 
 
-def _sync(project: api.Project, emit: Emit) -> SyncResult:
+def _sync(project: Project, emit: Emit) -> SyncResult:
     started = time.monotonic()
-    result = api.sync(project)
+    result = project.sync()
     took = time.monotonic() - started
     shown = Shown(("subscriber", "direction", ">inserts", ">updates", ">deletes", ">conflicts"))
     for session in result.sessions:
@@ -192,8 +192,8 @@ def _show_conflicts(sites: Sites, emit: Emit) -> None:
     hq = sites.root(HQ)
     info = DeltaTable(str(hq / FOLDER / conflicts_info.NAME)).to_pyarrow_table().to_pylist()
     logged = {row[conflicts_info.CONFLICT_ID]: row for row in info}
-    names = {api.status(sites.root(site)).details.nickname: site for site in SITES}
-    listed = sorted(api.conflict_records(hq, with_rows=True), key=lambda item: (item.created, item.article))
+    names = {Replica(sites.root(site)).status()[0].details.nickname: site for site in SITES}
+    listed = sorted(Replica(hq).conflicts.list(with_rows=True), key=lambda item: (item.created, item.article))
     for conflict in listed:
         won, lost = (_change(logged[conflict.conflict_id], kind, names) for kind in ("winning", "losing"))
         emit(_conflict_table(conflict))
@@ -226,7 +226,7 @@ def _conflict_table(conflict: ConflictRecord) -> Shown:
     return shown
 
 
-def _relay(sites: Sites, cast: Cast, project: api.Project, emit: Emit) -> None:
+def _relay(sites: Sites, cast: Cast, project: Project, emit: Emit) -> None:
     def where_it_is() -> list[str]:
         return ["yes" if sites.row(site, "flights", cast.extra_key) else "no" for site in SITES]
 
@@ -243,25 +243,24 @@ def _flight_name(flight: Row) -> str:
 
 def _validate(sites: Sites, emit: Emit) -> None:
     shown = Shown(("subscriber", "article", ">rows at hq", ">rows there", ">different", "checksum"))
-    compared = api.validate(sites.root(HQ), level="checksum")
-    for subscriber, articles in compared.items():
-        for article in articles:
-            shown.add(
-                Path(subscriber).name,
-                article.article,
-                article.publisher_rows,
-                article.subscriber_rows,
-                article.differing_rows,
-                "ok" if article.ok else "DIFFERENT",
-            )
+    compared = Project.load(sites.root(HQ)).validate()
+    for article in compared.articles:
+        shown.add(
+            Path(article.subscriber).name,
+            article.article,
+            article.publisher_rows,
+            article.subscriber_rows,
+            article.differing_rows,
+            "ok" if article.ok else "DIFFERENT",
+        )
     emit(shown)
-    if not all(article.ok for articles in compared.values() for article in articles):
+    if not compared.ok:
         raise DemoError("The story ends here: the replicas differ, which they never should after a session.")
 
 
 def _look_next(directory: Path, sites: Sites, emit: Emit) -> None:
     folder = shlex.quote(str(directory))
-    newest = api.conflict_records(sites.root(HQ), limit=1)
+    newest = Replica(sites.root(HQ)).conflicts.list(limit=1)
     commands = {
         f"mergerepl status -f {folder}/{HQ}": "what hq holds, and how far each subscriber is",
         f"mergerepl history -f {folder}/{HQ}": "the sessions, newest first",
