@@ -25,7 +25,6 @@ from deltalake import DeltaTable, write_deltalake
 from pyspark.sql import SparkSession
 
 import mergerepl
-from mergerepl.config import project_file as config
 from mergerepl.delta.create import NewTable, create_table
 from mergerepl.delta.log import commit_text, head_version
 from mergerepl.delta.marks import CommitMark
@@ -46,6 +45,7 @@ from mergerepl.systables.catalog import ArticleRow, PublicationRow, Subscription
 from mergerepl.systables.genhistory import Generation, GenStatus
 from mergerepl.systables.replinfo import ReplicaInfo
 from mergerepl.systables.table import FOLDER, RowT, TypedTable
+from tests import project_files as config
 from tests.calls import conflicts_of
 
 

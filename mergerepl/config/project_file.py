@@ -73,35 +73,6 @@ def load_documents(path: str | os.PathLike[str]) -> tuple[Document, ...]:
     return tuple(found.values())
 
 
-def load(path: str | os.PathLike[str]) -> Publication:
-    """Read the one merge publication of a project file.
-
-    Raises: ConfigurationError as `load_documents`, or the file states something else.
-    """
-    found = load_any(path)
-    if isinstance(found, TransactionalPublication):
-        raise ConfigurationError(
-            f"{roots.masked(str(path))} states `type: transactional`, and this command takes merge publications only. See "
-            "`mergerepl transactional --help`.",
-            file=str(path),
-        )
-    return found
-
-
-def load_any(path: str | os.PathLike[str]) -> Publication | TransactionalPublication:
-    """Read the one publication of a project file, of either type.
-
-    Raises: ConfigurationError as `load_documents`, or the file states something else.
-    """
-    documents = load_documents(path)
-    if len(documents) == 1 and isinstance(documents[0], Publication | TransactionalPublication):
-        return documents[0]
-    raise ConfigurationError(
-        f"{roots.masked(str(path))} states {len(documents)} documents, and this command takes a file with one publication.",
-        file=str(path),
-    )
-
-
 def _identity(stated: Document) -> tuple[str, ...]:
     if isinstance(stated, Publication | TransactionalPublication):
         return (type(stated).__name__, stated.name, stated.publisher)

@@ -6,13 +6,13 @@ import pytest
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 
-from mergerepl.config import project_file as config
 from mergerepl.errors import ConfigurationError
 from mergerepl.filters.clause import Column, SessionFunction
 from mergerepl.filters.columns import column_of, holds
 from mergerepl.filters.parse import parse_filter
 from mergerepl.filters.prepare import prepared
 from mergerepl.filters.publication_filters import parts_of
+from tests import project_files as config
 from tests.bad_inputs.hostile_clauses import HOSTILE
 
 HOSTS = [

@@ -7,11 +7,11 @@ from typing import Any
 
 import pytest
 
-from mergerepl.config import project_file as config
 from mergerepl.errors import PublicationError
 from mergerepl.publish.apply import check_places
 from mergerepl.store.lease import LOCK_FILE
 from mergerepl.systables.table import FOLDER
+from tests import project_files as config
 from tests.bad_inputs.conftest import Refused, run
 from tests.bad_inputs.unprivileged import refused_without_privileges, run_without_privileges
 from tests.networks import FILE, Network, commit, write_table
@@ -263,7 +263,7 @@ def test_41_a_read_only_replica_is_not_written(read_only: Network) -> None:
 
 @pytest.mark.parametrize("command", ["status", "validate --level rowcount"])
 def test_41_a_read_only_replica_can_be_looked_at(read_only: Network, command: str) -> None:
-    shown = run_without_privileges(read_only.folder, *command.split(), "hq")
+    shown = run_without_privileges(read_only.folder, *command.split(), "-f", "hq")
     assert (shown.returncode, shown.stderr) == (0, "")
 
 
@@ -272,12 +272,12 @@ def test_37_odd_folders_work(folder: Path, name: str, monkeypatch: pytest.Monkey
     (folder / name).mkdir()
     monkeypatch.chdir(Network(folder / name).folder)
     for command in (
-        "apply sales.yml",
-        "sync sales.yml",
-        "capture north",
-        "status hq",
-        "pending north",
-        "history hq",
+        "apply -f sales.yml",
+        "sync -f sales.yml",
+        "capture -f north",
+        "status -f hq",
+        "pending -f north",
+        "history -f hq",
     ):
         shown = run(*command.split())
         assert (shown.exit_code, shown.stderr) == (0, ""), shown.output

@@ -11,7 +11,6 @@ from deltalake import DeltaTable as LogTable
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 
-from mergerepl.config.project_file import load
 from mergerepl.delta.table import open_table
 from mergerepl.errors import PublicationError, StoreError
 from mergerepl.merge.session.capture_replica import capture_replica
@@ -28,6 +27,7 @@ from mergerepl.publish.apply import apply_publication
 from mergerepl.replica.replica import Replica
 from mergerepl.systables import catalog, replinfo
 from tests.networks import FILE, Hub, Network, commit
+from tests.project_files import load
 from tests.publish.publishing import capture, metadata, notes, orders
 
 pytestmark = pytest.mark.spark

@@ -17,7 +17,6 @@ from deltalake import DeltaTable as LogTable
 from pyspark.sql import SparkSession
 
 from mergerepl import failpoints
-from mergerepl.config.project_file import load
 from mergerepl.errors import PublicationError
 from mergerepl.model.publication import Article, SubscriberType, SyncType
 from mergerepl.publish import apply
@@ -26,6 +25,7 @@ from mergerepl.replica.replica import Replica
 from mergerepl.systables import catalog, genhistory, registry, replinfo
 from tests.bad_inputs.changed_tables import with_lines
 from tests.networks import FILE, Hub, Network
+from tests.project_files import load
 from tests.publish.publishing import capture, metadata, notes, orders
 
 pytestmark = pytest.mark.spark

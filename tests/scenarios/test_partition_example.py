@@ -3,7 +3,7 @@
 import re
 from pathlib import Path
 
-from mergerepl.config import project_file as config
+from tests import project_files as config
 from tests.properties import partition_histories
 
 ROOT = Path(__file__).parents[2]

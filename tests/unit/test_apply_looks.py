@@ -9,7 +9,6 @@ import pyarrow as pa
 import pytest
 from deltalake import write_deltalake
 
-from mergerepl.config.project_file import load
 from mergerepl.errors import CaptureError, MergeReplError, PublicationError
 from mergerepl.model.results import ApplyResult
 from mergerepl.publish.apply import apply_publication
@@ -21,6 +20,7 @@ from mergerepl.systables.catalog import SubscriptionState
 from mergerepl.systables.genhistory import Generation, GenStatus
 from mergerepl.systables.table import SystemTable
 from tests.networks import FILE, ROWS, Network, write_table
+from tests.project_files import load
 from triggers.errors import DuplicateKeyError, FeedGapError
 
 NORTH, SOUTH, WEST = ({"subscriber": f"./{name}"} for name in ("north", "south", "west"))

@@ -7,11 +7,11 @@ from pathlib import Path
 import pytest
 
 from mergerepl import roots
-from mergerepl.config import project_file as config
 from mergerepl.errors import ConfigurationError
 from mergerepl.model.publication import ConflictLogging, Join, Resolution, SubscriberType, SyncType, Tracking
 from mergerepl.model.resolvers import ResolverInfo
 from mergerepl.settings import Settings
+from tests import project_files as config
 from tests.bad_inputs.bad_texts import BAD_TEXTS, HEAD, HOSTILE_NAMES, MINIMAL, ORDERS, article, subscription
 
 

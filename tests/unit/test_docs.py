@@ -14,11 +14,11 @@ import yaml
 
 from mergerepl import errors
 from mergerepl.cli.main import COMMANDS
-from mergerepl.config import project_file as config
 from mergerepl.config.problems import models_in
 from mergerepl.config.schema import MODELS
 from mergerepl.model import results
 from mergerepl.model.refused_pairs import REFUSED
+from tests import project_files as config
 
 ROOT = Path(__file__).parents[2]
 DOCS = ROOT / "docs"

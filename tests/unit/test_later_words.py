@@ -12,12 +12,12 @@ from click.testing import CliRunner
 import mergerepl
 from mergerepl import cdc
 from mergerepl.cli.main import main
-from mergerepl.config import project_file as config
 from mergerepl.config.problems import models_in
 from mergerepl.config.schema import MODELS
 from mergerepl.errors import ConfigurationError, MergeReplError
 from mergerepl.model.later import LATER
 from mergerepl.tracking.change_tracking import ChangeTracking
+from tests import project_files as config
 
 ARTICLE = {"name": "orders", "key": ["id"]}
 FILES: dict[str, dict[str, Any]] = {
@@ -36,7 +36,7 @@ def refused(folder: Path, stated: dict[str, Any]) -> str:
     (folder / "hq").mkdir(exist_ok=True)
     (folder / "file.yml").write_text(yaml.safe_dump(stated))
     with pytest.raises(ConfigurationError) as error:
-        config.load_any(folder / "file.yml")
+        config.load_documents(folder / "file.yml")
     return error.value.message
 
 

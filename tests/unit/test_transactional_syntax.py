@@ -7,7 +7,6 @@ from typing import Any
 import pytest
 
 import mergerepl
-from mergerepl.config import project_file as config
 from mergerepl.errors import ConfigurationError
 from mergerepl.transactional.article_procedures import Shape, batch_script, batch_text, procedure_text
 from mergerepl.transactional.call_syntax import (
@@ -19,6 +18,7 @@ from mergerepl.transactional.call_syntax import (
     default_procedure,
     statement_text,
 )
+from tests import project_files as config
 
 INSERT, UPDATE, DELETE = Operation.INSERT, Operation.UPDATE, Operation.DELETE
 
@@ -298,7 +298,7 @@ subscriptions:
 def test_a_file_is_read(tmp_path) -> None:
     (tmp_path / "hq").mkdir()
     (tmp_path / "feed.yml").write_text(FILE)
-    stated = config.load_any(tmp_path / "feed.yml")
+    stated = config.load_feed(tmp_path / "feed.yml")
     orders, lines = stated.articles
     assert (orders.columns, orders.ins_cmd, orders.upd_cmd, orders.del_cmd) == (
         ("id", "amount"),
@@ -341,14 +341,7 @@ def test_a_wrong_file_is_refused(tmp_path, before: str, after: str, said: str) -
     assert before in FILE
     (tmp_path / "feed.yml").write_text(FILE.replace(before, after))
     with pytest.raises(ConfigurationError, match=said):
-        config.load_any(tmp_path / "feed.yml")
-
-
-def test_a_command_for_merge_publications_says_so(tmp_path) -> None:
-    (tmp_path / "hq").mkdir()
-    (tmp_path / "feed.yml").write_text(FILE)
-    with pytest.raises(ConfigurationError, match="type: transactional"):
-        config.load(tmp_path / "feed.yml")
+        config.load_feed(tmp_path / "feed.yml")
 
 
 @pytest.mark.parametrize(
