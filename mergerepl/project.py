@@ -123,6 +123,9 @@ class Project(Caller):
         parts = [*map(_title, self.documents), *map(str, self._folders)]
         return f"Project({', '.join(map(repr, parts))})"
 
+    def _repr_html_(self) -> str:
+        return Listing(self.replicas())._repr_html_()
+
     @property
     def items(self) -> tuple[Item, ...]:
         """The documents and the folders."""

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from mergerepl import products, roots
 from mergerepl.calls import Caller, methods_of_caller
 from mergerepl.errors import ConfigurationError
-from mergerepl.model.listing import Listing
+from mergerepl.model.listing import Listing, html_table
 from mergerepl.model.progress import NoProgress, Progress
 from mergerepl.model.results import PartitionInfo, RowInfo, TuneResult
 from mergerepl.model.tasks import MERGE, Captured, Pending, Run, Status
@@ -46,6 +46,9 @@ class Replica(Caller):
 
     def __repr__(self) -> str:
         return f"Replica({str(self.root)!r})"
+
+    def _repr_html_(self) -> str:
+        return html_table([{"root": self.root, "types": ", ".join(types_at(self.root))}])
 
     @property
     def partitions(self) -> Partitions:

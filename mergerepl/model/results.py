@@ -5,6 +5,8 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Literal
 
+from mergerepl.model.listing import HtmlResult, html_table
+
 SessionStatus = Literal["succeeded", "nothing_to_do", "planned", "failed", "given_up"]
 
 
@@ -132,7 +134,7 @@ class GivenUp:
 
 
 @dataclass(frozen=True)
-class SessionResult:
+class SessionResult(HtmlResult):
     """One merge session (one subscription).
 
     A successful session whose validation failed to run keeps its status and counts, and has an `error`. So has one in
@@ -174,7 +176,7 @@ class SessionResult:
 
 
 @dataclass(frozen=True)
-class SyncResult:
+class SyncResult(HtmlResult):
     """All sessions of one `sync`."""
 
     publication: str
@@ -203,7 +205,7 @@ class PlanStep:
 
 
 @dataclass(frozen=True)
-class ApplyResult:
+class ApplyResult(HtmlResult):
     """The steps of `apply`, in order; empty `steps` mean that the replicas already matched the file."""
 
     publication: str
@@ -245,7 +247,7 @@ class ArticleCapture:
 
 
 @dataclass(frozen=True)
-class CaptureResult:
+class CaptureResult(HtmlResult):
     """The changes that `capture` wrote to MSmerge_contents and MSmerge_tombstone of one replica."""
 
     replica: str
@@ -274,7 +276,7 @@ class ArticleTuning:
 
 
 @dataclass(frozen=True)
-class TuneResult:
+class TuneResult(HtmlResult):
     """The outcome of `tune` for the tables of one replica."""
 
     replica: str
@@ -416,6 +418,21 @@ class ConflictRecord:
     status: str = "open"
     resolution: ConflictResolution | None = None
 
+    def _repr_html_(self) -> str:
+        """Show the losing beside the winning row, one line a column."""
+        names = dict.fromkeys([*(self.losing_row or {}), *(self.winning_row or {})])
+        lines = [
+            {
+                "column": name,
+                "losing": (self.losing_row or {}).get(name),
+                "winning": (self.winning_row or {}).get(name),
+                "in conflict": "*" if name in self.conflict_columns else "",
+            }
+            for name in names
+        ]
+        facts = {"article": self.article, "key": self.key, "reason": self.reason_text, "status": self.status}
+        return html_table([facts]) + html_table(lines)
+
 
 @dataclass(frozen=True)
 class ColumnVersion:
@@ -463,7 +480,7 @@ class RowPartition:
 
 
 @dataclass(frozen=True)
-class RowInfo:
+class RowInfo(HtmlResult):
     """`row`: lineage and colv of one row at every replica of the publication; `out_of_reach` are roots.
 
     `partitions` has the mappings of a row of a filtered article, if the publisher is in reach; a row that neither

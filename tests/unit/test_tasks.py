@@ -10,7 +10,7 @@ from mergerepl import Listing, Project
 from mergerepl.errors import ConfigurationError
 from mergerepl.logreader.lsn import Lsn
 from mergerepl.model.listing import MOST_ROWS
-from mergerepl.model.results import ArticleValidation
+from mergerepl.model.results import ArticleValidation, ConflictRecord, SessionResult, SyncResult
 from mergerepl.model.tasks import (
     CRITICAL,
     UNKNOWN,
@@ -62,6 +62,23 @@ def test_a_notebook_shows_escaped_rows_and_no_more_than_a_hundred() -> None:
     assert Listing()._repr_html_() == "<p>no rows</p>"
     equal = ArticleValidation("orders", "checksum", 1, 1, 0, subscriber="/data/north")
     assert "/data/north" in ValidationResult(Listing([equal]))._repr_html_()
+
+
+def test_objects_and_results_show_themselves(tmp_path: Path) -> None:
+    make_replica(tmp_path / "hq", 1, subscription_row(tmp_path / "north", "replica-2", 2))
+    project = Project.load(tmp_path / "hq")
+    assert f"<td>{tmp_path}/north</td>" in project._repr_html_()
+    assert "<td>merge</td>" in project.at()._repr_html_()
+    done = SyncResult("sales", (SessionResult("sales", "/data/north", "succeeded"),))
+    assert "<td>/data/north</td>" in done._repr_html_()
+    lost = ConflictRecord(
+        *("c1", "sales", "orders", "guid", {"id": 1}, 1, 1, "both", "north", "hq"),
+        datetime(2026, 3, 1, tzinfo=UTC),
+        {"id": 1, "n": "<b>"},
+        {"id": 1, "n": 2},
+        conflict_columns=("n",),
+    )
+    assert "<td>n</td><td>&lt;b&gt;</td><td>2</td><td>*</td>" in lost._repr_html_()
 
 
 @pytest.mark.parametrize(
