@@ -74,7 +74,7 @@ class MergeReplError(Exception):
 
 
 class ConfigurationError(MergeReplError):
-    """The configuration file, an option or a name is wrong; nothing was touched."""
+    """The project file, an option or a name is wrong; nothing was touched."""
 
     exit_code = 2
 

@@ -124,7 +124,7 @@ def uses(root: str | os.PathLike[str], *, but: str) -> str:
 
 
 def names_file(text: str) -> bool:
-    """Whether a text names a configuration file rather than a replica."""
+    """Whether a text names a project file rather than a replica."""
     path = Path(text)
     try:
         return path.is_file() or (text.lower().endswith((".yml", ".yaml")) and not path.is_dir())

@@ -213,7 +213,7 @@ def _read(file: Path, name: str) -> str:
         with file.open("rb") as stream:
             content = stream.read(LARGEST_FILE + 1)
     except IsADirectoryError as error:
-        raise ConfigurationError(f"{name} is a folder: name the configuration file.", file=name) from error
+        raise ConfigurationError(f"{name} is a folder: name the project file.", file=name) from error
     except FileNotFoundError as error:
         raise ConfigurationError(f"{name} does not exist: check the path.", file=name) from error
     except (OSError, ValueError) as error:
@@ -223,7 +223,7 @@ def _read(file: Path, name: str) -> str:
         ) from error
     if len(content) > LARGEST_FILE:
         raise ConfigurationError(
-            f"{name} is larger than {LARGEST_FILE // 1_000_000} MB: is it the configuration file?", file=name
+            f"{name} is larger than {LARGEST_FILE // 1_000_000} MB: is it the project file?", file=name
         )
     try:
         return content.decode("utf-8-sig")

@@ -1,4 +1,4 @@
-"""Texts that are no configuration file, and names that hostile people give."""
+"""Texts that are no project file, and names that hostile people give."""
 # ruff: noqa: E501 - one case is one line
 
 import unicodedata

@@ -1,4 +1,4 @@
-"""The configuration file: what is read, and one clear error for each bad input (reliability.md c5)."""
+"""The project file: what is read, and one clear error for each bad input (reliability.md c5)."""
 
 import unicodedata
 from datetime import timedelta
