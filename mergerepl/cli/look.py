@@ -15,7 +15,7 @@ from mergerepl.cli.report import merge
 from mergerepl.cli.report import products as report
 from mergerepl.cli.report.output import Output
 from mergerepl.cli.report.table import Columns, Part, listing, listing_or
-from mergerepl.errors import ConfigurationError, MergeReplError
+from mergerepl.errors import MergeReplError
 from mergerepl.model.cdc import StatusWarning
 from mergerepl.places import types_at
 from mergerepl.store.rehearsal import REHEARSED, rehearsed
@@ -48,7 +48,7 @@ def status(run: Invocation, replicas: tuple[str, ...], type: str | None, check: 
     try:
         found = [_status(root, run.place.type_at(root, type), is_check=check) for root in roots]
     except MergeReplError as error:
-        if not check or isinstance(error, ConfigurationError):
+        if not check or not any(map(types_at, roots)):
             raise
         run.output.reported({"check": "unknown", "error": error.details()}, [f"Unknown: {error.message}"])
         return UNKNOWN
@@ -118,7 +118,7 @@ def pending(run: Invocation, replicas: tuple[str, ...]) -> None:
             from mergerepl.transactional import Distributor
 
             rows = [asdict(each) for each in Distributor(root).pending()]
-            run.output.reported(rows, listing_or("No subscriptions.", rows))
+            run.output.reported({"subscriptions": rows}, listing_or("No subscriptions.", rows))
         else:
             from mergerepl import api
 
@@ -146,8 +146,10 @@ def history(run: Invocation, replicas: tuple[str, ...], failed: bool, type: str 
         only, distributor = run.place.subscriber(replicas), Distributor(root)
         listed = distributor.errors(limit=limit) if failed else distributor.history(limit=limit)
         rows = [row for row in listed if only in (None, row["subscriber"])]
-        none, wrapped = ("No errors.", "text") if failed else ("No batches.", "comments")
-        run.output.reported(rows, listing_or(none, rows, wrapped=wrapped))
+        if failed:
+            run.output.reported({"errors": rows}, listing_or("No errors.", rows, wrapped="text"))
+        else:
+            run.output.reported({"batches": rows}, listing_or("No batches.", rows, wrapped="comments"))
     elif type_ == "cdc":
         from mergerepl.cdc import Database
 

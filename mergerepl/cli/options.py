@@ -15,6 +15,7 @@ from mergerepl.model.durations import parse_duration
 from mergerepl.model.words import CONFLICT_NAMES
 
 DURATION = "30s, 5m, 2h, 7d, 2w or `14 days`"
+LONGEST = timedelta(days=36_500)
 _SIZE = re.compile(r"(\d{1,6})\s*MB", re.IGNORECASE)
 _LSN = re.compile(r"0x[0-9A-Fa-f]{20}|\d+:\d+:\d+")
 UNLIMITED = 10**9
@@ -38,11 +39,16 @@ class Parsed(click.ParamType[Any]):
 
 
 def duration(text: str) -> timedelta:
-    """Return a time such as `60s`, `5m`, `14 days`; a bare number is seconds."""
-    found = parse_duration(f"{text}s" if text.isdigit() else text)
-    if found is None or not timedelta() < found < timedelta.max:
+    """Return a time such as `60s`, `5m`, `14 days`."""
+    found = parse_duration(text)
+    if found is None or not timedelta(0) < found <= LONGEST:
         raise ValueError(f"{text!r} is no time: write it as {DURATION}.")
     return found
+
+
+def age(text: str) -> timedelta:
+    """Return an age, as `duration`; of 0 is everything."""
+    return timedelta(0) if parse_duration(text) == timedelta(0) else duration(text)
 
 
 def file_size(text: str) -> int:
@@ -183,7 +189,7 @@ TABLE: Final[dict[str, dict[str, Any]]] = {
         "From this time (UTC), LSN or number on.", "X", partial(_point, is_end=False), dest="from_"
     ),
     "--to": _stated("Up to this time (UTC), LSN or number, with it.", "X", partial(_point, is_end=True)),
-    "--older-than": _stated(f"Only what is older: {DURATION}.", "AGE", duration),
+    "--older-than": _stated(f"Only what is older: {DURATION}.", "AGE", age),
     "--limit": _stated("Rows to show, newest first.", "N|all", limit, default="20", show_default=True),
     "--all": _flag("Every object, in place of names.", dest="is_all"),
     "--only": _stated("Only these kinds, with commas.", "KIND", names),

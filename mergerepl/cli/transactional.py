@@ -41,7 +41,7 @@ def browse(run: Invocation, table: str | None, from_: Any, to: Any, limit: int) 
     found = distributor.browse(table=table, from_=from_, to=to, limit=limit + 1)
     rows = [asdict(each) for each in found[:limit]]
     more = [f"There are more: these are the first {limit} (--limit)."] if len(found) > limit else []
-    run.output.reported(rows, [*listing_or("No commands.", rows), *more])
+    run.output.reported({"commands": rows}, [*listing_or("No commands.", rows), *more])
 
 
 @transactional.add(
@@ -113,4 +113,4 @@ def read(run: Invocation, table: str, at: str | None, limit: int) -> None:
     from mergerepl.transactional import Subscriber
 
     rows = Subscriber(run.place.root(at)).first_rows(table, limit=limit)
-    run.output.reported(rows, listing_or("No rows.", rows))
+    run.output.reported({"rows": rows}, listing_or("No rows.", rows))

@@ -58,7 +58,7 @@ def validate(run: Invocation, replicas: tuple[str, ...], level: Literal["rowcoun
             subscriber=place.subscriber(replicas), publication=place.publication
         )
         rows = [asdict(each) for each in found]
-        run.output.reported(rows, report.compared(rows))
+        run.output.reported({"articles": rows}, report.compared(rows))
         return 0 if all(each.is_equal for each in found) else FAILED
     validations = dict(api.validate(place.paths, subscriber=place.subscriber(replicas), level=level))
     run.output.reported(*merge.validated(validations))
@@ -205,7 +205,7 @@ def repair(
             run.confirm(f"Overwrite or remove {counted(rows, 'row')} at {at}?", yes=yes)
     done = distributor.repair(dry_run=dry_run, **terms)
     values = [asdict(each) for each in done]
-    run.output.reported(values, report.compared(values))
+    run.output.reported({"articles": values}, report.compared(values))
 
 
 @command(effect=DESTROYS, call="Project.reinit", takes="[REPLICA]...", options=("--all",))

@@ -34,11 +34,17 @@ def publication_file(
     return file
 
 
+LISTINGS = {"articles", "batches", "commands", "errors", "rows", "subscriptions"}
+
+
 def run(*words: object, code: int = 0) -> Any:
-    """Return what a command prints as JSON."""
+    """Return what a command prints as JSON; of a listing its rows."""
     done = CliRunner().invoke(main, [*map(str, words), "--json"], catch_exceptions=False)
     assert done.exit_code == code, done.output
-    return json.loads(done.output)
+    printed = json.loads(done.output)
+    name, *others = printed
+    is_listing = not others and name in LISTINGS
+    return printed[name] if is_listing else printed
 
 
 def rows(table: Path) -> list[tuple[Any, ...]]:

@@ -219,6 +219,8 @@ def commands_of(text: str) -> Iterator[tuple[str, list[str]]]:
             for path in (ROOT / name).rglob("*.py")
         ),
         *(path for path in (ROOT / "docs").glob("*.md") if path.name != "cli.md"),
+        ROOT / "CHANGELOG.md",
+        ROOT / "CONTRIBUTING.md",
         ROOT / "README.md",
     ],
     ids=lambda path: str(path.relative_to(ROOT)),

@@ -1,0 +1,97 @@
+"""A dry run changes no file, refuses what the run refuses, and ends with its code. No Spark."""
+
+import os
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner, Result
+from deltalake import DeltaTable
+
+from mergerepl.cli.main import main
+from mergerepl.store import rehearsal
+from tests.networks import Network
+
+
+def files_below(folder: Path) -> dict[str, bytes]:
+    return {
+        str(path.relative_to(folder)): path.read_bytes()
+        for path in sorted(folder.rglob("*"))
+        if path.is_file() and not path.name.endswith(".sock")
+    }
+
+
+def run(folder: Path, *words: str) -> Result:
+    before = Path.cwd()
+    os.chdir(folder)
+    try:
+        return CliRunner().invoke(main, [*words, "--quiet"])
+    finally:
+        os.chdir(before)
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("capture", "-f", "hq"),
+        ("capture", "-f", "nowhere"),
+        ("conflicts", "retry", "-f", "hq"),
+        ("conflicts", "retry", "-f", "hq", "--table", "nothing"),
+        ("conflicts", "drop", "-f", "hq", "--older-than", "0s", "--yes"),
+        ("partitions", "add", "-f", "hq", "--host-name", "East"),
+        ("partitions", "drop", "7", "-f", "hq", "--yes"),
+        ("abort", "4f0c", "-f", "hq", "--yes"),
+        ("cleanup", "-f", "hq"),
+        ("reinit", "north", "-f", "hq", "--yes"),
+        ("resume", "orders", "-f", "hq"),
+        ("repair", "-f", "hq", "--yes"),
+        ("cdc", "disable", "--all", "-f", "hq", "--yes"),
+        ("cdc", "relocate", "-f", "hq"),
+        ("cdc", "enable", "orders", "-f", "hq"),
+        ("cdc", "enable", "nothing", "-f", "hq"),
+        ("cdc", "jobs", "add", "capture", "-f", "hq"),
+        ("tracking", "enable", "nothing", "-f", "hq", "--key", "id"),
+        ("tracking", "forget", "c", "-f", "hq", "--yes"),
+        ("tracking", "adopt", "-f", "hq"),
+        ("apply", "-f", "sales.yml"),
+        ("tune", "-f", "hq"),
+        ("init", "hq"),
+        ("init", "nowhere"),
+    ],
+    ids=" ".join,
+)
+def test_a_dry_run_changes_nothing_and_ends_as_the_run(tmp_path: Path, words: tuple[str, ...]) -> None:
+    Network(tmp_path)
+    before = files_below(tmp_path)
+    rehearsed = run(tmp_path, *words, "--dry-run")
+    assert files_below(tmp_path) == before
+    done = run(tmp_path, *words)
+    assert rehearsed.exit_code == done.exit_code, (rehearsed.output, done.output)
+    if done.exit_code == 2:
+        assert rehearsed.stderr == done.stderr
+
+
+def test_a_rehearsal_ends_at_the_first_write(tmp_path: Path) -> None:
+    done = []
+
+    def work() -> int:
+        done.append("read")
+        rehearsal.before_write()
+        done.append("written")
+        return 7
+
+    assert rehearsal.rehearsed(True, work) is rehearsal.REHEARSED
+    assert done == ["read"]
+    assert rehearsal.rehearsed(False, work) == 7
+    assert rehearsal.rehearsed(True, lambda: 5) == 5
+    assert not rehearsal.is_rehearsal()
+
+
+def test_rows_that_go_need_a_yes(tmp_path: Path) -> None:
+    network = Network(tmp_path)
+    head = DeltaTable(str(network.root("hq") / "orders")).version()
+    for words in (("abort", "4f"), ("partitions", "drop", "3"), ("reinit", "--all")):
+        shown = run(tmp_path, *words, "-f", "hq")
+        assert shown.exit_code == 2
+        assert "Say --yes to go on" in shown.stderr
+        assert "/hq" in shown.stderr
+    assert DeltaTable(str(network.root("hq") / "orders")).version() == head
