@@ -45,10 +45,10 @@ def test_the_tutorial_and_the_python_page_do_what_they_say(
     typed: dict[str, Any] = {}
     for language, code in blocks("tutorial.md"):
         if language == "yaml":
-            Path("sales.yml").write_text(code, encoding="utf-8")
+            Path("mergerepl.yml").write_text(code, encoding="utf-8")
         elif language == "text":
             type_commands(code)
-        else:
+        elif language == "python":
             exec(code, typed)
     # As its fourth step shows: both changes of order 1, the head office's note of order 2, and no order 3.
     expected = [

@@ -132,7 +132,7 @@ def _publish(sites: Sites, tables: Mapping[str, Any], emit: Emit) -> Project:
         rows = (sites.table(site, article.name).to_pyarrow_dataset().count_rows() for site in SITES)
         shown.add(article.name, ", ".join(article.key), article.tracking, *rows)
     emit(shown)
-    emit(f"mergerepl apply {FILE}: {len(result.steps)} steps in {result.duration_s:.1f} s.")
+    emit(f"mergerepl apply -f {FILE}: {len(result.steps)} steps in {result.duration_s:.1f} s.")
     return project
 
 
@@ -168,7 +168,7 @@ def _sync(project: Project, emit: Emit) -> SyncResult:
     outcome = ", ".join(
         f"{Path(session.subscriber).name} {session.status.replace('_', ' ')}" for session in result.sessions
     )
-    emit(f"mergerepl sync {FILE}: {outcome}, in {took:.1f} s.")
+    emit(f"mergerepl sync -f {FILE}: {outcome}, in {took:.1f} s.")
     failed = next((session for session in result.sessions if session.is_failed), None)
     if failed is not None:
         raise DemoError(f"The story ends here: the session of '{failed.subscriber}' failed. {failed.reason}")
