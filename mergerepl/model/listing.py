@@ -28,11 +28,13 @@ class Listing(tuple[T, ...]):
     def to_arrow(self) -> pa.Table:
         """Return the rows as a `pyarrow.Table`: a column for each field, a struct or list for a nested value.
 
-        Mappings, whose keys differ from row to row, are columns of JSON text.
+        Mappings, whose keys differ from row to row, and nested values of several classes are columns of JSON text.
         """
         import pyarrow as pa
 
-        return pa.Table.from_pylist([_plain(each) for each in self])
+        rows = [shown_fields(each) for each in self]
+        names = dict.fromkeys(name for row in rows for name in row)
+        return pa.table({name: _column([row.get(name) for row in rows]) for name in names})
 
     def to_pandas(self) -> pd.DataFrame:
         """Return the rows as a `pandas.DataFrame`, one column for each field.
@@ -101,6 +103,18 @@ def _text(value: Any) -> Any:
         case Mapping() | tuple() | list():
             return json.dumps(_plain(value), default=str)
     return json.dumps(_plain(value), default=str) if is_dataclass(value) else value
+
+
+def _column(values: Sequence[Any]) -> list[Any]:
+    """Return the values of a field as Arrow takes them: of one type."""
+    nested = [each for each in values if is_dataclass(each) or isinstance(each, Mapping)]
+    if len({type(each) for each in nested}) > 1:
+        texts = (
+            _plain(each) if isinstance(each, Mapping) else json.dumps(_plain(each), default=str)
+            for each in values
+        )
+        return [None if text == "null" else text for text in texts]
+    return [_plain(each) for each in values]
 
 
 def _plain(value: Any) -> Any:

@@ -51,6 +51,10 @@ def test_a_listing_is_a_tuple_that_becomes_a_table() -> None:
         '{"1": 2}',
     )
     assert list(rows.to_pandas()["name"]) == ["x", "y"]
+    mixed = Listing(
+        [Status("merge", "/hq", "publisher", (), Inner()), Status("cdc", "/hq", "database", (), {1: 2})]
+    )
+    assert mixed.to_arrow()["details"].to_pylist() == ['{"n": 1}', '{"1": 2}']
 
 
 def test_a_notebook_shows_escaped_rows_and_no_more_than_a_hundred() -> None:
