@@ -78,7 +78,7 @@ def save_state(control: ControlPlane, state: LogState) -> None:
     control.replace(LOG_READER, (state.database, *(row for _, row in sorted(state.sources.items()))))
 
 
-RESUME = "`mergerepl resume` (`mergerepl resume` where publications alone read it)"
+RESUME = "`mergerepl resume`"
 """The command that resumes a paused source."""
 
 

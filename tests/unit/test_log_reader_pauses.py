@@ -55,4 +55,4 @@ def test_a_log_with_a_gap_pauses(tmp_path: Path, row: LogReaderRow) -> None:
     paused = looked_at(tmp_path, row).paused
     assert paused is not None
     assert "its log has a gap" in paused.reason
-    assert "cdc resume" in paused.reason
+    assert "`mergerepl resume`" in paused.reason
