@@ -73,7 +73,6 @@ OPTIONS: Final[dict[str, str]] = {
     "cleanup --retention": "--older-than, as in `mergerepl cleanup --older-than 3d`",
     "--mend": "--fix",
     "doctor --engine": "--start-engine",
-    "sync --give-up": "mergerepl abort SESSION",
     "--give-up": "mergerepl abort SESSION",
     "--index": "--key",
     "--keys": "--key",
@@ -93,9 +92,6 @@ OPTIONS: Final[dict[str, str]] = {
     "--net": "nothing: instances with a key support net changes, unless --no-net",
     "--initial": "nothing: it is the default",
     "jobs --start": "nothing: it is the default",
-    "-v": "-V",
-    "--threads": "--streams",
-    "--tables": "--table",
 }
 """An option that is gone, after the words that it is known by -> what it is now."""
 

@@ -28,10 +28,11 @@ RENEW = "MERGEREPL_RENEW_GOLDEN"
 
 FILES = Path(__file__).parent
 
+_PROCESS = (r"process \d+ on [\w.-]+", "process <id>")
 _VOLATILE = (
     (r"[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}(-\d+)?", "<guid>"),
     (r"\b([0-9a-f]{16}|[0-9a-f]{32})\b", "<id>"),
-    (r"process \d+ on [\w.-]+", "process <id>"),
+    _PROCESS,
     (r"0x[0-9A-Fa-f]{20}", "<lsn>"),
     (r"\b\d{6,}:\d+:\d+", "<lsn>"),
     (r"\d{4}-\d\d-\d\d[T ]\d\d:\d\d:\d\d(\.\d+)?(Z|\+00:00)?", "<time>"),
@@ -125,6 +126,9 @@ def _stable(value: Any) -> Any:
             name: "<measured>" if name in _MEASURED and part is not None else _stable(part)
             for name, part in value.items()
         }
+    if isinstance(value, str):
+        # How lines are folded must not depend on how long a number or a name of a machine is.
+        return re.sub(*_PROCESS, value)
     return [_stable(each) for each in value] if isinstance(value, list) else value
 
 
