@@ -6,8 +6,10 @@ from pathlib import Path
 
 import click
 
+from mergerepl.cli import words
 from mergerepl.cli.grammar import WIDTH
 from mergerepl.cli.main import COMMANDS, main
+from mergerepl.model.renamed import RENAMED
 
 PAGE = Path(__file__).parent.parent / "docs" / "cli.md"
 HEAD = """# Command line
@@ -15,6 +17,11 @@ HEAD = """# Command line
 <!-- Written by scripts/cli_reference.py from `mergerepl --help`. Do not edit. -->
 
 What `--json` prints is described in [cli-json.md](cli-json.md), every error in [errors.md](errors.md).
+"""
+
+OLD = """## Old words
+
+A command, an option or a Python name that is gone is answered with the new one. A name that is not in these tables stays.
 """
 
 
@@ -28,7 +35,25 @@ def page() -> str:
                 command = main.get_command(context, name)
                 assert command is not None
                 parts += _sections(name, command, context, level=3)
-    return "\n".join(parts)
+    return "\n".join([*parts, *_old_words()])
+
+
+def _old_words() -> Iterator[str]:
+    """Yield the tables of commands, options and Python names that are gone; the product answers each with the new one."""
+    yield OLD
+    yield _table("command", words.COMMANDS)
+    yield _table("option", words.OPTIONS)
+    yield _table(
+        "in Python",
+        {f"{place}.{name}": now for place, names in RENAMED.items() for name, now in sorted(names.items())},
+    )
+
+
+def _table(heading: str, rows: dict[str, str]) -> str:
+    cells = [(old, new.replace("`", "")) for old, new in rows.items()]
+    return "\n".join(
+        [f"| {heading} | is now |", "|---|---|", *(f"| `{old}` | {new} |" for old, new in cells), ""]
+    )
 
 
 def _sections(name: str, command: click.Command, parent: click.Context, *, level: int) -> Iterator[str]:

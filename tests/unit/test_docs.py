@@ -110,8 +110,13 @@ def test_examples_parse(page):
 
 @pytest.mark.parametrize("page", PAGES, ids=page_name)
 def test_links_between_pages_lead_somewhere(page):
-    for target in re.findall(r"\]\(([^)#:]+)(?:#[^)]*)?\)", page.read_text(encoding="utf-8")):
-        assert (page.parent / target).exists(), f"{page} links to {target}"
+    for target, anchor in re.findall(r"\]\(([^)#:]*)(?:#([^)]*))?\)", page.read_text(encoding="utf-8")):
+        found = page.parent / target if target else page
+        assert found.exists(), f"{page} links to {target}"
+        if anchor:
+            titles = headings(found.read_text(encoding="utf-8"))
+            anchors = {re.sub(r"[^\w -]", "", title.lower()).replace(" ", "-") for title in titles}
+            assert anchor in anchors, f"{page} links to {target}#{anchor}"
 
 
 def keys_of(type_: str) -> set[str]:
