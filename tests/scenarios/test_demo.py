@@ -7,12 +7,15 @@ import pytest
 from click.testing import CliRunner
 from deltalake import DeltaTable
 
+from mergerepl import Project
 from mergerepl.cli.demo import flights_data, story
 from mergerepl.cli.demo.edits import SITES, Sites, choose_cast
 from mergerepl.cli.demo.flights_data import TABLES, read_sample
 from mergerepl.cli.main import main
 from mergerepl.errors import ConfigurationError, DemoError
+from mergerepl.model.listing import Listing
 from mergerepl.model.results import ArticleValidation, SessionResult, SyncResult
+from mergerepl.model.tasks import ValidationResult
 from tests.calls import conflicts_of, merge_history
 from tests.commands_of_docs import run_command
 
@@ -149,13 +152,15 @@ def test_without_the_data_it_says_what_to_install(tmp_path, monkeypatch):
 
 def test_a_story_whose_session_failed_ends_there(monkeypatch):
     failed = SessionResult("flights", "/south", "failed", error={"message": "The disk is full."})
-    monkeypatch.setattr(story.api, "sync", lambda _: SyncResult("flights", (failed,)))
+    project = Project()
+    monkeypatch.setattr(Project, "sync", lambda _: SyncResult("flights", (failed,)))
     with pytest.raises(DemoError, match=r"'/south' failed. The disk is full\."):
-        story._sync(None, lambda _: None)
+        story._sync(project, lambda _: None)
 
 
 def test_a_story_whose_replicas_differ_is_no_good_example(monkeypatch, tmp_path):
-    different = ArticleValidation("flights", "checksum", 1, 1, 1)
-    monkeypatch.setattr(story.api, "validate", lambda *_, **__: {"/south": (different,)})
+    different = ArticleValidation("flights", "checksum", 1, 1, 1, subscriber="/south")
+    (tmp_path / "hq").mkdir()
+    monkeypatch.setattr(Project, "validate", lambda _: ValidationResult(Listing([different])))
     with pytest.raises(DemoError, match="the replicas differ"):
         story._validate(Sites(tmp_path), lambda _: None)
