@@ -176,5 +176,6 @@ def choose_root(known: Sequence[NamedRoot], name: str) -> str:
     near = difflib.get_close_matches(name, names, n=1)
     meant = f" Did you mean {near[0]!r}?" if near else ""
     raise ConfigurationError(
-        f"There is no replica {name!r} here.{meant} Known: {', '.join(names) or 'none'}."
+        f"There is no replica {name!r} here.{meant} Known: {', '.join(names) or 'none'}. A project file states its "
+        "replicas; a publisher's folder knows its subscriptions, which `mergerepl apply` makes."
     )
