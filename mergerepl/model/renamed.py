@@ -19,6 +19,7 @@ RENAMED: Final[dict[str, dict[str, str]]] = {
         "add_partition": f"{_REPLICA}.partitions.add",
         "drop_partition": f"{_REPLICA}.partitions.drop",
         "ConflictFilter": "Conflicts.where",
+        "conflicts": "Conflicts.rows",
         "conflict_count": "Conflicts.count",
         "conflict_records": "Conflicts.list",
         "conflict_report": "Conflicts.report",

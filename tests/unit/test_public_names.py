@@ -31,6 +31,9 @@ def test_a_name_that_is_gone_is_answered_with_the_new_one():
         owner = object.__new__(home) if isinstance(home, type) else home
         for old, new in names.items():
             assert old not in dir(home)
+            if isinstance(vars(home).get(old), ModuleType):
+                # `mergerepl.conflicts`, once something has loaded the room of that name.
+                continue
             with pytest.raises(AttributeError, match=f"no attribute '{old}': it is `{re.escape(new)}` now"):
                 getattr(owner, old)
             kind, _, method = re.sub(r"\(.*?\)", "", new).partition(".")
