@@ -94,7 +94,9 @@ def test_functions_have_their_signatures() -> None:
 
 
 def test_values_have_their_fields() -> None:
-    assert {name: named.split(", ") for name, (_, named) in cells("Values").items()} == DATA
+    stated = {name: named.split(", ") for name, (_, named) in cells("Values").items()}
+    # docs/cli-json.md has those of the other packages.
+    assert stated == {name: each for name, each in DATA.items() if "." not in name or name == "cdc.Snapshot"}
 
 
 def test_the_originals_names_are_all_there() -> None:
