@@ -89,17 +89,6 @@ def existing(text: str, *, base: str | os.PathLike[str] = ".") -> str:
     return path
 
 
-def transactional_publisher(text: str) -> Path | None:
-    """Return the folder that a text names if it publishes transactionally and is not a merge replica; None for others.
-
-    Raises:
-        ConfigurationError: As `existing`.
-    """
-    root = Path(existing(text))
-    is_publisher = (root / "_transactional" / "MSpublications").is_dir()
-    return root if is_publisher and not (root / "_mergerepl").is_dir() else None
-
-
 _USES = {
     "_mergerepl": "It is a merge replica: `mergerepl status -f {0}`, `sync`, `history`, `pending` and `conflicts` take it.",
     "_transactional/MSpublications": "It publishes transactionally: `mergerepl status -f {0}`, `sync`, `validate`, "

@@ -191,19 +191,24 @@ def synchronize(
         )
     if not targets and not one_way:
         raise ConfigurationError(NO_SUBSCRIPTION)
+    if one_way:
+        from mergerepl.transactional.refusals import require_streams
+
+        require_streams(streams)
+    if procedures:
+        from mergerepl.transactional.procedures import load
+
+        load(procedures)
     shown = progress or NoProgress()
     is_only = len(targets) == 1 and not one_way
     sessions = [
         _reported(item, direction, dry_run, validate, engine, long_running, shown, is_only=is_only)
         for item in targets
     ]
-    if procedures:
-        from mergerepl.transactional.procedures import load
-
-        load(procedures)
     options = {"streams": streams, "skip_errors": list(skip_errors) or None}
     for each in one_way:
-        sessions += _distributed(each, options, shown)
+        is_only = len(one_way) == 1 and not targets
+        sessions += _distributed(each, options, shown, is_only=is_only)
     if not sessions:
         raise ConfigurationError(NO_SUBSCRIPTION)
     return SyncResult(sessions[0].publication, tuple(sessions))
@@ -304,16 +309,36 @@ def _session(
 
 
 def _distributed(
-    item: Distribution, options: Mapping[str, Any], progress: Progress
+    item: Distribution, options: Mapping[str, Any], progress: Progress, *, is_only: bool
 ) -> Iterator[SessionResult]:
-    """Read the log of a publisher, then run its distribution agents; each is reported as a session that downloads."""
+    """Read the log of a publisher, then run its distribution agents; each is reported as a session that downloads.
+
+    If `is_only`, an error that concerns all of them is raised; else it is a session that failed, and others go on.
+    """
+    started = time.monotonic()
+    try:
+        yield from _deliveries(item, options, progress, is_only=is_only)
+    except MergeReplError as error:
+        if is_only:
+            raise
+        took = round(time.monotonic() - started, 3)
+        yield SessionResult(
+            item.publication or item.publisher.name,
+            item.subscriber or str(item.publisher),
+            "failed",
+            duration_s=took,
+            error=error.details(),
+        )
+
+
+def _deliveries(
+    item: Distribution, options: Mapping[str, Any], progress: Progress, *, is_only: bool
+) -> Iterator[SessionResult]:
     from mergerepl.transactional import agents
     from mergerepl.transactional.catalog import distributor_at, subscriptions_of
     from mergerepl.transactional.distributor import Distributor
-    from mergerepl.transactional.refusals import require_streams
 
     root = item.publisher
-    require_streams(options["streams"])
     _saying_who_works(lambda wait_s: Distributor(root, lock_wait_s=wait_s).capture(), progress)
     distributor = distributor_at(root)
     found = subscriptions_of(distributor, subscriber=item.subscriber, publication=item.publication)
@@ -323,7 +348,7 @@ def _distributed(
             agent = partial(agents.run_agent, distributor, name, row, agents.spark_of(None), **options)
             done = _saying_who_works(lambda wait_s, run=agent: run(lock_wait_s=wait_s), progress)  # type: ignore[misc]
         except MergeReplError as error:
-            if len(found) == 1:
+            if is_only and len(found) == 1:
                 raise
             took = round(time.monotonic() - started, 3)
             yield SessionResult(name, row.subscriber, "failed", duration_s=took, error=error.details())

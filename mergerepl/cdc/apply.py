@@ -2,7 +2,7 @@
 
 import time
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from datetime import timedelta
@@ -122,7 +122,8 @@ def difference(stated: Capture, stored: Stored) -> list[Step[ApplyRun]]:
     elif stated.log_retention is not None and stated.log_retention != stored.log_retention:
         steps.append(_retention(stated.root, stored.log_retention, stated.log_retention))
     steps += [_end(each) for each in leaving if each.path in crowded]
-    steps += [_begin(each) for each in new]
+    ending = {each.instance.capture_instance for each in leaving if each.path in crowded}
+    steps += [_begin(each, ending) for each in new]
     steps += [_end(each) for each in leaving if each.path not in crowded]
     return [*steps, *_jobs(stated, stored)]
 
@@ -155,13 +156,17 @@ def _retention(root: str, before: timedelta | None, now: timedelta) -> Step[Appl
     )
 
 
-def _begin(stated: TableCapture) -> Step[ApplyRun]:
+def _begin(stated: TableCapture, ending: Collection[str]) -> Step[ApplyRun]:
     key = f", by ({', '.join(stated.key)})" if stated.key else ""
     detail = (
         f"capture {', '.join(stated.columns) if stated.columns else 'all columns'} of {stated.table}{key}"
     )
     return Step(
-        "capture", stated.instance, detail, partial(_enable_table, stated), partial(_check_rows, stated)
+        "capture",
+        stated.instance,
+        detail,
+        partial(_enable_table, stated),
+        partial(_check_rows, stated, ending),
     )
 
 
@@ -213,8 +218,12 @@ def _change_retention(kept: timedelta, run: ApplyRun) -> None:
         save_state(run.reader.control, replace(state, database=database))
 
 
-def check_table(database: CdcTables, stated: TableCapture) -> tuple[NewInstance, bool]:
+def check_table(
+    database: CdcTables, stated: TableCapture, ending: Collection[str] = ()
+) -> tuple[NewInstance, bool]:
     """Check a table by its log; return its instance as it would be, and whether its capture begins.
+
+    `ending` are the names of instances that end before.
 
     Raises: CdcUsageError, CdcError, LogReaderError.
     """
@@ -226,11 +235,12 @@ def check_table(database: CdcTables, stated: TableCapture) -> tuple[NewInstance,
         columns=stated.columns,
         name=stated.name,
         net=stated.net,
+        ending=ending,
     )
 
 
-def _check_rows(stated: TableCapture, run: ApplyRun) -> None:
-    wanted, is_new = check_table(run.database, stated)
+def _check_rows(stated: TableCapture, ending: Collection[str], run: ApplyRun) -> None:
+    wanted, is_new = check_table(run.database, stated, ending)
     if wanted.key and is_new:
         check_key(run.reader.spark(), wanted)
 

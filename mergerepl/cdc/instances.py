@@ -4,7 +4,7 @@ A command takes the root's lock first, where it sets table properties, then the 
 """
 
 import uuid
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import asdict, replace
 from datetime import UTC, datetime, timedelta
 from functools import partial
@@ -105,10 +105,11 @@ def check_stated(
     columns: Sequence[str] | str | None,
     name: str | None,
     net: bool | None,
+    ending: Collection[str] = (),
 ) -> tuple[NewInstance, bool]:
     """Check a table by its log; return its instance as it would be, and whether its capture begins.
 
-    `state` is that of the log reader, if there is one.
+    `state` is that of the log reader, if there is one; `ending` are instances that end before it begins.
 
     Raises: CdcUsageError, CdcError.
     """
@@ -123,6 +124,7 @@ def check_stated(
         key=names_in(key),
         columns=names_in(columns),
         published=lambda: (state and key_of(state, consumers, path)) or article_key(found.root, path),
+        ending=ending,
     )
     if state is not None:
         refuse_other_key(state, consumers, path, wanted.key)

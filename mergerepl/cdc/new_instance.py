@@ -1,7 +1,7 @@
 """The arguments of `Database.enable`, checked against the table and the existing instances (cdc.md 1 and 2)."""
 
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 
 from pyspark.sql import SparkSession
@@ -74,6 +74,7 @@ def checked(
     key: tuple[str, ...] | None,
     columns: tuple[str, ...] | None,
     published: Callable[[], tuple[str, ...]],
+    ending: Collection[str] = (),
 ) -> NewInstance:
     """Return the arguments with their defaults.
 
@@ -86,6 +87,7 @@ def checked(
         key: Columns that identify a row.
         columns: Columns to capture.
         published: Returns the key of the article that publishes a table.
+        ending: Names of instances that end before this one begins.
 
     Raises: CdcUsageError.
     """
@@ -95,7 +97,8 @@ def checked(
     table = open_table(folder)
     schema, _, table_name = path.rpartition("/")
     schema = schema or DBO
-    instances = database.instances() if database.is_enabled else []
+    stored = database.instances() if database.is_enabled else []
+    instances = [each for each in stored if each.capture_instance not in ending]
     instance = _instance_name(name or f"{schema}_{table_name}".replace("/", "_"), instances)
     same = [each for each in instances if known and each.source_object_id == known.source_object_id]
     if len(same) >= 2:

@@ -11,6 +11,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING
 
 from mergerepl.errors import ConfigurationError
+from mergerepl.model.transactional import Publication
 from mergerepl.places import Place as Found
 from mergerepl.places import find_places, types_at
 
@@ -56,8 +57,9 @@ class Place:
 
     @property
     def publication(self) -> str | None:
-        """Return the name of the only publication of a file; None for a folder: all of them."""
-        names = {str(each.name) for each in self.project.documents if hasattr(each, "name")}
+        """Return the name of the only transactional publication of a file; None for a folder: all of them."""
+        stated = (each for each in self.project.documents if isinstance(each, Publication))
+        names = {each.name for each in stated}
         return names.pop() if len(names) == 1 else None
 
     def root(self, name: str | None = None) -> str:
@@ -90,7 +92,7 @@ class Place:
 
         Raises: ConfigurationError if the folder has nothing of the type that is asked for.
         """
-        types = [each for each in types_at(root) if each != "transactional" or _publishes(root)]
+        types = [each for each in types_at(root) if each != "transactional" or publishes(root)]
         if wanted is not None and wanted not in types:
             raise _wrong_type(root, types, f"nothing of type {wanted}")
         return wanted or (types[0] if types else "merge")
@@ -107,7 +109,7 @@ class Place:
         return root
 
 
-def _publishes(root: str) -> bool:
+def publishes(root: str) -> bool:
     """Whether a folder publishes transactionally; a subscriber has no state of its own."""
     return os.path.isdir(os.path.join(root, "_transactional", "MSpublications"))
 

@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from mergerepl import roots as replica_roots
 from mergerepl.cli.grammar import DESTROYS, WRITES, Invocation, command
 from mergerepl.cli.main import FAILED, TRANSIENT, run_command
+from mergerepl.cli.place import publishes
 from mergerepl.cli.report import merge
 from mergerepl.cli.report.table import cell
 from mergerepl.cli.standard_output import say_error
@@ -222,11 +221,14 @@ def capture(run: Invocation, replicas: tuple[str, ...], dry_run: bool) -> int:
     """
     code = 0
     for root in run.place.roots(replicas):
-        types: Sequence[str] = types_at(root)
+        types = set(types_at(root))
         readers = {"transactional": _read_log, "cdc": _scan, "merge": _capture}
-        if "transactional" in types and replica_roots.transactional_publisher(root) is not None:
+        if publishes(root):
             # Its log reader reads for the capture instances, too.
-            types = ["transactional"]
+            types.discard("cdc")
+        elif len(types) > 1:
+            # A subscriber has no log of its own.
+            types.discard("transactional")
         for type_ in [each for each in readers if each in types] or ["merge"]:
             code = max(code, readers[type_](run, root, dry_run))
     return code

@@ -12,7 +12,7 @@ from pydantic.json_schema import models_json_schema
 
 from mergerepl import roots
 from mergerepl.config.stated import LONGEST_NAME, checked_name, checked_table
-from mergerepl.config.wording import known, shown, with_variables
+from mergerepl.config.wording import known, shown, with_variables, without_variables
 from mergerepl.model.durations import DURATION_PATTERN, parse_duration
 from mergerepl.model.later import instead_of
 from mergerepl.model.publication import DEFAULT_CONFLICT_RETENTION, DEFAULT_RETENTION
@@ -130,11 +130,12 @@ def _track(stated: list[str]) -> list[str]:
     return stated
 
 
-Name = Annotated[str, AfterValidator(checked_name)]
-Columns = Annotated[list[str], AfterValidator(_columns)]
-Table = Annotated[str, AfterValidator(checked_table)]
-ReplicaName = Annotated[str, AfterValidator(checked_name), AfterValidator(_replica_name)]
-Text = Annotated[str, Field(min_length=1)]
+PlainText = Annotated[str, AfterValidator(without_variables)]
+Name = Annotated[PlainText, AfterValidator(checked_name)]
+Columns = Annotated[list[PlainText], AfterValidator(_columns)]
+Table = Annotated[PlainText, AfterValidator(checked_table)]
+ReplicaName = Annotated[PlainText, AfterValidator(checked_name), AfterValidator(_replica_name)]
+Text = Annotated[PlainText, Field(min_length=1)]
 Folder = Annotated[str, BeforeValidator(_folder)]
 HostName = Annotated[str, Field(min_length=1, max_length=LONGEST_NAME), BeforeValidator(with_variables)]
 _DURATION_SCHEMA = WithJsonSchema(

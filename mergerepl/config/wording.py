@@ -81,11 +81,26 @@ def with_variables(stated: object) -> object:
         given = variable(name)
         if has_default and not given:
             return default
-        if given is None:
+        if not given:
+            # Without its first part, `${LAKE}/north` would be a folder below `/`.
+            state = "is not set" if given is None else "is empty"
             raise ValueError(
-                f"needs the environment variable {name}, which is not set: set it, or state a default, as in "
+                f"needs the environment variable {name}, which {state}: set it, or state a default, as in "
                 f"`${{{name}:-default}}`"
             )
         return given
 
     return _VARIABLE.sub(value, stated)
+
+
+def without_variables(text: str) -> str:
+    """Return a text that is the same in every environment.
+
+    Raises: ValueError if it names a variable, which would stay as it is written: a filter would find no row.
+    """
+    if "${" in text:
+        raise ValueError(
+            f"is {shown(text)}; variables stand only in folders, `host_name`, `suser_sname` and durations, so that names, "
+            "columns and filters are the same in every environment"
+        )
+    return text

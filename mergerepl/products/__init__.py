@@ -174,6 +174,10 @@ def cleanup(
         require_choice("kind of cleanup", kind, tuple(CLEANUP_KINDS))
     types = {CLEANUP_KINDS[kind] for kind in only} or set(TYPES)
     works = list(of_products("cleanup", roots, types))
+    if older_than is not None and len(works) > 1 and not dry_run:
+        # What one of them refuses is refused before another one removes rows.
+        for root, work in works:
+            work(root, older_than=older_than, dry_run=True)
     removed = [each for root, work in works for each in work(root, older_than=older_than, dry_run=dry_run)]
     return CleanupResult(Listing(removed), dry_run)
 

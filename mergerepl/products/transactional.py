@@ -149,12 +149,12 @@ def cleanup(root: Location, *, older_than: timedelta | None, dry_run: bool) -> l
     """Remove commands that all subscriptions have, and those above the longest retention."""
     if root not in _publishers(root):
         return []
-    if dry_run or older_than is not None:
+    if older_than is not None:
         raise ConfigurationError(
-            f"'{root}' is transactional: its cleanup takes the retention of the publications, and has no dry run yet. "
-            "Choose other kinds with `--only`."
+            f"'{root}' is transactional: its cleanup takes the retention of the publications, no other age. Nothing was "
+            "changed. Choose other kinds with `--only`."
         )
-    done = Distributor(root, lock_wait_s=WAIT_S.get()).cleanup()
+    done = Distributor(root, lock_wait_s=WAIT_S.get()).cleanup(dry_run=dry_run)
     return [Removed(TRANSACTIONAL, str(root), "commands", "_transactional", done["commands"])]
 
 

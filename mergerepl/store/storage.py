@@ -10,6 +10,7 @@ import itertools
 import os
 import shutil
 import stat
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 
@@ -163,6 +164,8 @@ def folder_problem(path: Location) -> str | None:
 
 def file_system_now_ns(folder: Location) -> int:
     """Return the time of a folder's file system: its clock dates the files there."""
+    if is_rehearsal():
+        return time.time_ns()
     path = folder / "clock"
     with open(path, "ab"):
         os.utime(path)

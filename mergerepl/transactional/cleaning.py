@@ -34,12 +34,12 @@ log = logging.getLogger(__name__)
 A_DAY = timedelta(days=1)
 
 
-def cleanup(root: Root) -> Mapping[str, int]:
+def cleanup(root: Root, *, dry_run: bool = False) -> Mapping[str, int]:
     """Remove commands that all active subscriptions have, and those above the longest retention.
 
     A subscription that lacks such commands becomes inactive first (21074); one that is being initialised keeps the
     commands after its snapshot. Returns the numbers of removed commands and transactions, and of subscriptions that became
-    inactive. Times are those of the newest transaction, not of this machine. Starts no JVM.
+    inactive; `dry_run` only counts. Times are those of the newest transaction, not of this machine. Starts no JVM.
     """
     distributor = required(root)
     with held(LogReader(distributor.root), "transactional cleanup"):
@@ -59,21 +59,26 @@ def cleanup(root: Root) -> Mapping[str, int]:
                 if row.status == ACTIVE:
                     position = delivered_through(row)
                     if any(position < each.xact_seqno <= forced for each in of_publication):
-                        distributor.change_subscription(row.subscription_guid, status=INACTIVE)
+                        if not dry_run:
+                            distributor.change_subscription(row.subscription_guid, status=INACTIVE)
                         inactive += 1
                     else:
                         served.append(position)
                 elif row.status == SUBSCRIBED and row.snapshot_seqno is not None:
                     served.append(row.snapshot_seqno)
             bounds[publication.publication_id] = max(forced, min([*served, delivered]))
-        # A concurrent agent checks this after the gate, so it never mistakes removed commands for an empty range.
-        _raise_removed_through(distributor, gate, bounds)
-        failpoint("transactional.after_removed_through")
+        if not dry_run:
+            # A concurrent agent checks this after the gate, so it never mistakes removed commands for an empty range.
+            _raise_removed_through(distributor, gate, bounds)
+            failpoint("transactional.after_removed_through")
         commands = sum(
-            _removed(distributor, gate, shape, bounds[shape.publication_id]) for shape in distributor.shapes()
+            _removed(distributor, gate, shape, bounds[shape.publication_id], dry_run=dry_run)
+            for shape in distributor.shapes()
         )
         keep = min(bounds.values(), default=newest.xact_seqno)
         gone = [row.xact_seqno for row in gate[:-1] if row.xact_seqno <= keep]
+        if dry_run:
+            return {"commands": commands, "transactions": len(gone), "inactive": inactive}
         if gone:
             with distributor.writing():
                 distributor.control.delete(TRANSACTIONS, where=f"xact_seqno <= X'{gone[-1].hex()}'")
@@ -113,7 +118,12 @@ def _through(gate: Sequence[TransactionRow], moment: datetime) -> bytes:
 
 
 def _removed(
-    distributor: DistributionStore, gate: Sequence[TransactionRow], shape: ArticleRow, through: bytes
+    distributor: DistributionStore,
+    gate: Sequence[TransactionRow],
+    shape: ArticleRow,
+    through: bytes,
+    *,
+    dry_run: bool,
 ) -> int:
     """Remove the commands of scan cycles that lie wholly below an LSN: whole files, without rewriting any."""
     table = distributor.commands_table(shape)
@@ -122,7 +132,7 @@ def _removed(
         return 0
     where = f"scan_cycle < {min(later)}"
     count = count_rows(table, where=where)
-    if count:
+    if count and not dry_run:
         delete_rows(table, where=where)
     return count
 

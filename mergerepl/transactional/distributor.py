@@ -323,11 +323,14 @@ class Distributor(Caller):
         store = required(self.path)
         return resume_source(LogReader(store.root, self.spark, self.lock_wait_s), store, table)
 
-    def cleanup(self) -> Mapping[str, int]:
-        """Remove commands that all active subscriptions have, and those above the longest retention. Starts no JVM."""
+    def cleanup(self, *, dry_run: bool = False) -> Mapping[str, int]:
+        """Remove commands that all active subscriptions have, and those above the longest retention. Starts no JVM.
+
+        `dry_run` only counts.
+        """
         from mergerepl.transactional.cleaning import cleanup
 
-        return cleanup(self.path)
+        return cleanup(self.path, dry_run=dry_run)
 
 
 @methods_of_caller

@@ -1,13 +1,16 @@
 """A folder that publishes twice, is captured and tracked: one call shows, captures and synchronises all of it."""
 
+from datetime import timedelta
 from pathlib import Path
 
 import pyarrow as pa
 import pytest
+from click.testing import CliRunner
 from deltalake import DeltaTable, write_deltalake
 from pyspark.sql import SparkSession
 
 from mergerepl import Project
+from mergerepl.cli.main import main
 from mergerepl.errors import ConfigurationError
 
 FILE = """
@@ -53,6 +56,12 @@ def test_one_call_shows_all_products_of_a_folder(spark: SparkSession, replica_di
     assert [each.kind for each in project.history("branch")] == ["batch"]
     assert [each.role for each in project.status("branch", "north")] == ["subscriber", "subscriber"]
     assert project.validate().ok
+    shown = CliRunner().invoke(main, ["capture", "-f", str(replica_dir / "hq"), "--quiet"])
+    assert shown.exit_code == 0, "one log serves commands and changes, and merge has its own"
+    assert "orders" in shown.stdout
+    assert project.cleanup(dry_run=True).ok
+    with pytest.raises(ConfigurationError, match="hq' is transactional: its cleanup takes the retention"):
+        project.cleanup(older_than=timedelta(hours=1))
     with pytest.raises(ConfigurationError, match="target is transactional: no conflicts"):
         project.at("branch").conflicts  # noqa: B018
     with pytest.raises(ConfigurationError, match="north is merge: no subscriber to fill again"):

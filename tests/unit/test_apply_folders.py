@@ -200,6 +200,18 @@ def test_a_folder_without_keys_is_captured_without_an_engine(replica_dir: Path) 
     assert engine.jvm_pid() == before
 
 
+def test_one_of_two_instances_is_replaced_in_one_run(replica_dir: Path) -> None:
+    new_table(replica_dir, "orders", {})
+    first, second = TableCapture("orders"), TableCapture("orders", name="second")
+    both = Capture(str(replica_dir), (first, second))
+    apply_capture(both)
+    changed = replace(both, tables=(first, replace(second, name="third", columns=("id",))))
+    planned = apply_capture(changed, dry_run=True).steps
+    assert [f"{step.action} {step.object}" for step in planned] == ["disable second", "capture third"]
+    assert apply_capture(changed).steps == planned
+    assert apply_capture(changed).steps == ()
+
+
 def test_a_copied_folder_is_refused_also_by_a_dry_run(tmp_path: Path) -> None:
     (tmp_path / "hq").mkdir()
     new_table(tmp_path / "hq", "orders", {})

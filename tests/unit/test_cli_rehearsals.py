@@ -9,6 +9,8 @@ from deltalake import DeltaTable
 
 from mergerepl.cli.main import main
 from mergerepl.store import rehearsal
+from mergerepl.store.location import Location
+from mergerepl.store.storage import file_system_now_ns
 from tests.networks import Network
 
 
@@ -84,6 +86,11 @@ def test_a_rehearsal_ends_at_the_first_write(tmp_path: Path) -> None:
     assert rehearsal.rehearsed(False, work) == 7
     assert rehearsal.rehearsed(True, lambda: 5) == 5
     assert not rehearsal.is_rehearsal()
+
+
+def test_a_rehearsal_does_not_touch_the_clock_of_a_folder(tmp_path: Path) -> None:
+    assert rehearsal.rehearsed(True, lambda: file_system_now_ns(Location.of(tmp_path))) > 0
+    assert not list(tmp_path.iterdir())
 
 
 def test_rows_that_go_need_a_yes(tmp_path: Path) -> None:

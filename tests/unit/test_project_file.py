@@ -159,7 +159,7 @@ def test_variables_stand_in_folders_names_of_hosts_and_durations(
 ) -> None:
     text = (
         "publication: sales\npublisher: ${LAKE:-.}/hq\nretention: ${KEPT:-3} weeks\narticles:\n"
-        "  - {name: a, key: [x], filter: \"y <> '${LAKE}'\"}\n"
+        "  - {name: a, key: [x], filter: \"y <> '$LAKE'\"}\n"
         "subscriptions:\n  - {subscriber: '${LAKE:-.}/north', host_name: 'N${HOST}', suser_sname: '$${HOST}'}\n"
     )
     monkeypatch.setenv("HOST", ": [x] #")
@@ -169,7 +169,6 @@ def test_variables_stand_in_folders_names_of_hosts_and_durations(
     assert (stated.publisher, north.subscriber) == (str(folder / "hq"), str(folder / "north"))
     assert stated.retention == timedelta(weeks=3)
     assert (north.host_name, north.suser_sname) == ("N: [x] #", "${HOST}"), "a value is no YAML"
-    assert stated.articles[0].filter == "y <> '${LAKE}'", "a filter is the same everywhere"
     (folder / "lake" / "hq").mkdir(parents=True)
     monkeypatch.setenv("LAKE", str(folder / "lake"))
     monkeypatch.setenv("KEPT", "")
@@ -181,6 +180,7 @@ def test_variables_stand_in_folders_names_of_hosts_and_durations(
     ("publisher", "said"),
     [
         ("${GONE}/hq", "line 2: publisher needs the environment variable GONE, which is not set"),
+        ("${EMPTY}/hq", "line 2: publisher needs the environment variable EMPTY, which is empty"),
         ("${GONE", "line 2: publisher holds '${GONE'; write a variable as `${NAME}`"),
         ("${1x}", "holds '${1x}'"),
         ("${SECRET}", "publisher is 's3://***@bucket/hq', which holds a user, password or signature"),
@@ -191,10 +191,27 @@ def test_a_wrong_variable_or_a_credential_is_refused(
     folder: Path, monkeypatch: pytest.MonkeyPatch, publisher: str, said: str
 ) -> None:
     monkeypatch.delenv("GONE", raising=False)
+    monkeypatch.setenv("EMPTY", "")
     monkeypatch.setenv("SECRET", "s3://key:hunter2@bucket/hq")
     message = refusal(folder, f"publication: sales\npublisher: '{publisher}'\n{ORDERS}")
     assert said in message
     assert "hunter2" not in message
+
+
+@pytest.mark.parametrize(
+    "article",
+    [
+        "name: '${X}', key: [x]",
+        "name: a, table: '${X}/a', key: [x]",
+        "name: a, key: ['${X}']",
+        "name: a, rowguid: '${X}'",
+        "name: a, key: [x], columns: [x, '${X:-y}']",
+        "name: a, key: [x], filter: \"y = '${X}'\"",
+    ],
+)
+def test_names_columns_and_filters_have_no_variables(folder: Path, article: str) -> None:
+    message = refusal(folder, f"publication: sales\npublisher: ./hq\narticles: [{{{article}}}]\n")
+    assert "variables stand only in folders" in message
 
 
 def test_a_file_with_variables_is_not_handed_to_an_agent(folder: Path) -> None:

@@ -20,6 +20,8 @@ from mergerepl.model.tasks import (
     ValidationResult,
     check_code,
 )
+from mergerepl.model.transactional import Publication
+from mergerepl.transactional.refusals import TransactionalUsageError
 from tests.networks import make_replica, subscription_row
 
 
@@ -125,3 +127,18 @@ def test_one_of_several_products_that_cannot_be_read_is_unknown(tmp_path: Path) 
         None,
         [UNKNOWN],
     )
+
+
+def test_a_publisher_that_fails_does_not_keep_another_from_its_sync(tmp_path: Path) -> None:
+    for name in ("hq", "shop"):
+        (tmp_path / name).mkdir()
+    hq, shop = (Publication(f"feed_{name}", str(tmp_path / name), ()) for name in ("hq", "shop"))
+    done = Project(hq, shop).sync()
+    assert [(each.publication, each.status) for each in done.sessions] == [
+        ("feed_hq", "failed"),
+        ("feed_shop", "failed"),
+    ]
+    with pytest.raises(TransactionalUsageError, match="streams cannot be 0"):
+        Project(hq, shop).sync(streams=0)
+    with pytest.raises(TransactionalUsageError, match="publishes nothing"):
+        Project(hq).sync()
