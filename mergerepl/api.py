@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, cast
@@ -13,11 +12,10 @@ from mergerepl.model.listing import Listing
 from mergerepl.model.progress import NoProgress, Progress
 from mergerepl.model.tasks import CDC, MERGE, Pending, Run, Status
 from mergerepl.places import types_at
-from mergerepl.project import Project
-from mergerepl.sessions import Level, root_of
+from mergerepl.sessions import root_of
 
 if TYPE_CHECKING:
-    from mergerepl.model.results import ArticleValidation, CaptureResult
+    from mergerepl.model.results import CaptureResult
 
 
 def capture(replica: str | Path, *, progress: Progress | None = None) -> CaptureResult:
@@ -58,15 +56,3 @@ def resolver_functions() -> dict[str, str]:
     from mergerepl.merge.resolvers.functions import known_functions
 
     return known_functions()
-
-
-def validate(
-    paths: Sequence[str], *, subscriber: str | None = None, level: Level = "checksum"
-) -> dict[str, tuple[ArticleValidation, ...]]:
-    """`Project.validate` by subscriber, for the command line."""
-    chosen = None if subscriber is None else {roots.parse(os.fspath(subscriber))}
-    found: dict[str, tuple[ArticleValidation, ...]] = {}
-    for each in products.validate(Project.load(*paths).items, chosen, level, ()).articles:
-        # A subscriber of several publications is returned once, with the articles of all of them.
-        found[each.subscriber] = (*found.get(each.subscriber, ()), each)
-    return found

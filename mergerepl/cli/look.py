@@ -113,16 +113,19 @@ def pending(run: Invocation, replicas: tuple[str, ...]) -> None:
       mergerepl pending
       mergerepl pending north
     """
-    for root in run.place.roots(replicas):
-        if run.place.type_at(root) == "transactional":
-            from mergerepl.transactional import Distributor
+    roots = run.place.roots(replicas)
+    if len(roots) > 1:
+        waiting = [asdict(each) for each in run.place.project.pending(*replicas)]
+        run.output.reported({"pending": waiting}, listing_or("Nothing is pending.", waiting))
+    elif run.place.type_at(roots[0]) == "transactional":
+        from mergerepl.transactional import Distributor
 
-            rows = [asdict(each) for each in Distributor(root).pending()]
-            run.output.reported({"subscriptions": rows}, listing_or("No subscriptions.", rows))
-        else:
-            from mergerepl import api
+        rows = [asdict(each) for each in Distributor(roots[0]).pending()]
+        run.output.reported({"subscriptions": rows}, listing_or("No subscriptions.", rows))
+    else:
+        from mergerepl import api
 
-            run.output.reported(*merge.pending(root, api.pending(root)))
+        run.output.reported(*merge.pending(roots[0], api.pending(roots[0])))
 
 
 @command(
@@ -138,6 +141,12 @@ def history(run: Invocation, replicas: tuple[str, ...], failed: bool, type: str 
       mergerepl history --limit 5
       mergerepl history north --failed
     """
+    if len(run.place.project.own_roots()) > 1:
+        runs = run.place.project.history(*replicas, failed=failed, type=type, limit=limit)
+        shown_runs = [{**vars(each), "details": None} for each in runs]
+        columns: Columns = {name: name for name in shown_runs[0] if name != "details"} if runs else {}
+        run.output.reported({"runs": runs}, [listing(shown_runs, columns) if runs else "No runs."])
+        return
     root = run.place.root()
     type_ = run.place.type_at(root, type)
     if type_ == "transactional":

@@ -19,6 +19,7 @@ from mergerepl.model.words import counted, short
 from mergerepl.store.rehearsal import REHEARSED, rehearsed
 
 if TYPE_CHECKING:
+    from mergerepl.model.results import ArticleValidation
     from mergerepl.monitoring.doctor import Check
 
 _MIB = 1024**2
@@ -48,10 +49,9 @@ def validate(run: Invocation, replicas: tuple[str, ...], level: Literal["rowcoun
       mergerepl validate
       mergerepl validate north --level rowcount
     """
-    from mergerepl import api
-
     place = run.place
-    if "transactional" in {place.type_at(root) for root in place.project.own_roots()}:
+    own = place.project.own_roots()
+    if len(own) == 1 and place.type_at(own[0]) == "transactional":
         from mergerepl.transactional import Distributor
 
         found = Distributor(place.root()).validate(
@@ -60,7 +60,10 @@ def validate(run: Invocation, replicas: tuple[str, ...], level: Literal["rowcoun
         rows = [asdict(each) for each in found]
         run.output.reported({"articles": rows}, report.compared(rows))
         return 0 if all(each.is_equal for each in found) else FAILED
-    validations = dict(api.validate(place.paths, subscriber=place.subscriber(replicas), level=level))
+    validations: dict[str, list[ArticleValidation]] = {}
+    for article in place.project.validate(*replicas, level=level).articles:
+        # A subscriber of several publications is shown once, with the articles of all of them.
+        validations.setdefault(article.subscriber, []).append(article)
     run.output.reported(*merge.validated(validations))
     bad = [article for articles in validations.values() for article in articles if not article.ok]
     if not bad:

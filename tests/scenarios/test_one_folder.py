@@ -12,6 +12,7 @@ from pyspark.sql import SparkSession
 from mergerepl import Project
 from mergerepl.cli.main import main
 from mergerepl.errors import ConfigurationError
+from tests.commands_of_docs import run_command
 
 FILE = """
 publication: sales
@@ -68,3 +69,11 @@ def test_one_call_shows_all_products_of_a_folder(spark: SparkSession, replica_di
         project.reinit("north")
     assert project.reinit("branch").subscribers == (str(replica_dir / "target"),)
     assert Project.load(replica_dir / "target").sync().ok
+    # A second folder in the file: commands show both.
+    write_deltalake(str(replica_dir / "shop" / "orders"), pa.table({"id": [1]}))
+    both = replica_dir / "both.yml"
+    both.write_text(f"{FILE}---\ntype: cdc\nroot: ./shop\ntables: [{{table: orders, key: [id]}}]\n")
+    Project.load(both).apply()
+    assert "transactional" in run_command(f"mergerepl pending -f {both}")
+    assert {"merge", "transactional"} <= set(run_command(f"mergerepl history -f {both}").split())
+    assert run_command(f"mergerepl validate -f {both}").count("Validation of ") == 2

@@ -19,6 +19,8 @@ from mergerepl import errors
 from mergerepl.cli.main import COMMANDS, main
 from mergerepl.conflicts.selection import Conflicts
 from mergerepl.model import results
+from mergerepl.model.listing import Listing
+from mergerepl.model.tasks import ValidationResult
 from mergerepl.project import Project
 from mergerepl.replicas import Replica
 
@@ -82,7 +84,7 @@ def api(monkeypatch):
     fake = Api()
     monkeypatch.setitem(sys.modules, "mergerepl.api", fake)
     monkeypatch.setattr(mergerepl, "api", fake, raising=False)
-    for kind, names in ((Project, ("sync", "apply")), (Replica, ("row", "tune"))):
+    for kind, names in ((Project, ("sync", "apply", "validate")), (Replica, ("row", "tune"))):
         for name in names:
 
             def call(place, *args, name=name, **options):
@@ -500,7 +502,8 @@ BROKEN = replace(EQUAL, error=PERMANENT_FACTS)
     [((EQUAL,), 0), ((DIFFERENT,), 1), ((EQUAL, AWAY), 3), ((AWAY, DIFFERENT), 1), ((AWAY, BROKEN), 1)],
 )
 def test_validate_is_exit_1_if_replicas_differ_and_3_if_some_are_out_of_reach(api, hq, answers, code):
-    api.answers["validate"] = {f"replica {number}": (answer,) for number, answer in enumerate(answers)}
+    compared = [replace(each, subscriber=f"replica {number}") for number, each in enumerate(answers)]
+    api.answers["validate"] = ValidationResult(Listing(compared))
     assert run("validate", "-f", "sales.yml").exit_code == code
     shown = run("validate", "-f", "sales.yml", "--level", "rowcount", "--json")
     assert shown.exit_code == code
