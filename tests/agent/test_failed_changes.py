@@ -118,8 +118,9 @@ LONG = LADDER[LADDER.index("stage.before_pointer") :]
 """From where a session has captured all changes on."""
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(900)
-@pytest.mark.parametrize("points", [(), pytest.param(LONG, marks=pytest.mark.slow)], ids=["none", "all"])
+@pytest.mark.parametrize("points", [(), LONG], ids=["none", "all"])
 def test_what_a_table_refuses_waits_and_everything_else_goes_on(
     spark: SparkSession, replica_dir: Path, monkeypatch: pytest.MonkeyPatch, points: tuple[str, ...]
 ) -> None:

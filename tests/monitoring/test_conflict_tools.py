@@ -82,6 +82,7 @@ class Page(HTMLParser):
             self.scripts[-1] += data
 
 
+@pytest.mark.slow
 def test_conflicts_are_reported_and_decided_again(
     spark: SparkSession, replica_dir: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

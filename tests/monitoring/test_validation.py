@@ -257,6 +257,7 @@ def validated(hub: Hub, level: str) -> dict[str, ArticleValidation]:
     return {each.article: each for each in found}
 
 
+@pytest.mark.slow
 def test_a_subscription_is_compared_article_by_article(spark: SparkSession, hub: Hub) -> None:
     for level in ("rowcount", "checksum"):
         assert all(each.ok and each.level == level for each in validated(hub, level).values())

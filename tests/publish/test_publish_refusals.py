@@ -304,6 +304,7 @@ def test_a_text_that_spark_cannot_write_to_a_partition_is_refused(
     check_texts(spark, orders(columns=("id",)), table)
 
 
+@pytest.mark.slow
 def test_a_text_too_long_for_the_folders_of_a_copy_is_refused(spark: SparkSession, replica_dir: Path) -> None:
     """Column mapping gives the publisher's files other names, and a copy has none."""
     hub = Hub(replica_dir)

@@ -309,6 +309,7 @@ CDC = [
     of_shop("max_lsn"),
     of_items("min_lsn"),
     of_items("max_lsn"),
+    of_items("ends"),
     of_items("changes", row_filter="all update old"),
     of_items("net_changes", fails=(bytes(10),)),
     Case(

@@ -125,6 +125,7 @@ def test_older_changes_and_what_a_dead_capture_left_are_sent_beside_new_ones(
     assert engine.conflicts() == []
 
 
+@pytest.mark.slow
 def test_a_session_leaves_nothing_in_memory(engine: EngineNetwork, spark: SparkSession) -> None:
     """Neither one that reads older runs and resolves conflicts, nor a dry run, nor one that fails before it is staged."""
     engine.write("hub", {key(0): row("hub"), key(1): None})

@@ -98,6 +98,7 @@ def test_the_first_committer_wins(spark: SparkSession, replica_dir: Path) -> Non
         two.read("orders")
 
 
+@pytest.mark.slow
 def test_a_transaction_sees_its_snapshot_and_its_own_writes(spark: SparkSession, replica_dir: Path) -> None:
     tracking = tracked(replica_dir, {1: "old", 2: "old", 3: "old", 4: "old"})
     reader = tracking.consumer("hq")

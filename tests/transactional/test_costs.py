@@ -79,9 +79,8 @@ def test_without_commands_no_library_of_the_engine_is_loaded(feed: Path) -> None
     script = (
         "import sys; from mergerepl.cli.main import main\n"
         "for words, heavy in (\n"
-        "    (('sync', 'hq'), {'pyspark', 'pyarrow', 'pandas', 'pydantic'}),\n"
-        "    (('transactional', 'distribute', 'hq'), {'pyspark'}),\n"
-        "    (('transactional', 'logreader', 'hq'), {'pyspark'}),\n"
+        "    (('sync', '-f', 'hq'), {'pyspark', 'pyarrow', 'pandas', 'pydantic'}),\n"
+        "    (('capture', '-f', 'hq'), {'pyspark'}),\n"
         "):\n"
         "    sys.argv = ['mergerepl', *words]\n"
         "    try:\n        main()\n"
