@@ -17,12 +17,15 @@ from mergerepl.delta.marks import CommitMark
 from mergerepl.delta.properties import FILE_RETENTION, interval_text, retention_properties, set_properties
 from mergerepl.delta.tables import open_table
 from mergerepl.logreader.log_reader import LogReader, refuse_copy
+from mergerepl.logreader.plan import redo_log
 from mergerepl.logreader.positions import LogState, has_log_reader, read_state, save_state
+from mergerepl.logreader.scan import checked_state
 from mergerepl.model.cdc import CaptureInstance, Job
 from mergerepl.model.folders import Capture, TableCapture
 from mergerepl.model.progress import NoProgress, Progress
 from mergerepl.model.results import ApplyResult
 from mergerepl.publish.steps import Step, carry_out, check_steps
+from mergerepl.spark.errors import plain_errors
 from mergerepl.systables.cdc import CDC_JOBS
 
 
@@ -69,6 +72,10 @@ def apply_capture(
     state = read_state(database.log) if has_log_reader(database.log) else None
     if state is not None:
         refuse_copy(database.root, state)
+        if not dry_run and redo_log(database.root).is_pending:
+            # An instance that a run began which died is there, and is not begun again.
+            with plain_errors("a captured folder was applied"), held(reader, "apply"):
+                state = checked_state(reader)
     run = ApplyRun(database, reader)
     steps = difference(capture, _read_stored(database, state))
     check_steps(steps, run)

@@ -9,7 +9,7 @@ from mergerepl.delta.tables import Commit, commits, head_version, is_delta_table
 from mergerepl.logreader.lsn import Lsn
 from mergerepl.store.location import Location
 from mergerepl.store.redo import RedoLog
-from mergerepl.store.storage import is_folder
+from mergerepl.store.storage import is_folder, same_place
 from mergerepl.systables.transactional import (
     FOLDER,
     INACTIVE,
@@ -105,6 +105,35 @@ def stored_position(row: SubscriptionRow) -> PositionRow | None:
     return subscriber.position(row.subscription_guid) if is_folder(subscriber.root) else None
 
 
+def other_publisher(distributor: DistributionStore, position: PositionRow | None) -> Location | None:
+    """Return the publisher whose subscription a position is, if `distributor` only is a copy of its folder, else None.
+
+    The folder of a publisher that was moved is gone.
+    """
+    if position is None or position.publisher == str(distributor.root):
+        return None
+    other = DistributionStore(Location.of(position.publisher))
+    if not other.is_there or same_place(other.root, distributor.root):
+        return None
+    return None if other.subscription(position.subscription_guid) is None else other.root
+
+
+def refuse_copy(distributor: DistributionStore, row: SubscriptionRow, position: PositionRow | None) -> None:
+    """Check that the subscriber is not that of the folder of which this one is a copy.
+
+    Raises: TransactionalError 21074.
+    """
+    if (other := other_publisher(distributor, position)) is not None:
+        raise TransactionalError(
+            EXPIRED,
+            f"'{row.subscriber}' is a subscriber of '{other}', of which '{distributor.root}' is a copy: its rows "
+            "would overwrite those there. Nothing was changed. Take the subscription out of the copy's file and run "
+            "`mergerepl apply`.",
+            subscriber=row.subscriber,
+            publisher=str(other),
+        )
+
+
 def delivered_through(row: SubscriptionRow) -> bytes:
     """Return the last transaction that a subscriber has: from the subscriber itself, else from the distributor."""
     found = stored_position(row)
@@ -118,10 +147,11 @@ def position_of(
 
     `has_to_go_on`: the next batch will be applied to its tables; False for work that repairs them first.
 
-    Raises: TransactionalError 21074 if the subscription cannot go on from there.
+    Raises: TransactionalError 21074 if the subscription cannot go on from there, or is that of another publisher.
     """
     root = Location.of(subscription.subscriber)
     position = stored_position(subscription)
+    refuse_copy(distributor, subscription, position)
     if position is None or subscription.status == SUBSCRIBED:
         raise TransactionalError.expired(distributor.root, root, "its snapshot is not done")
     if subscription.status == INACTIVE:

@@ -43,6 +43,7 @@ from mergerepl.systables.transactional import CONSUMER as NAME
 from mergerepl.transactional.agents import forget_stop, held
 from mergerepl.transactional.catalog import DistributionStore, SubscriberStore
 from mergerepl.transactional.consumer import as_stated
+from mergerepl.transactional.position import other_publisher, stored_position
 from mergerepl.transactional.refusals import TransactionalUsageError, skipped_numbers
 from mergerepl.transactional.snapshot import check_equal, initialise
 from mergerepl.transactional.stated_articles import (
@@ -341,7 +342,9 @@ def _unpublish(run: ApplyRun) -> None:
 def _unsubscribe(row: SubscriptionRow, run: ApplyRun) -> None:
     if is_folder(Location.of(row.subscriber)):
         with lease(Location.of(row.subscriber), purpose="apply"):
-            SubscriberStore(Location.of(row.subscriber)).remove(row.subscription_guid)
+            # A copy of a publisher's folder lists its subscriptions, too.
+            if other_publisher(run.distributor, stored_position(row)) is None:
+                SubscriberStore(Location.of(row.subscriber)).remove(row.subscription_guid)
     # Its number may be given to another agent.
     forget_stop(run.distributor, row)
     with run.distributor.writing():

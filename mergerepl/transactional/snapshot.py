@@ -40,7 +40,14 @@ from mergerepl.systables.transactional import (
 )
 from mergerepl.transactional.agents import held, read_log, works_again
 from mergerepl.transactional.catalog import DistributionStore, SubscriberStore
-from mergerepl.transactional.position import DISTRIBUTE, app_id, redo_log, with_tables_at
+from mergerepl.transactional.position import (
+    DISTRIBUTE,
+    app_id,
+    redo_log,
+    refuse_copy,
+    stored_position,
+    with_tables_at,
+)
 from mergerepl.transactional.refusals import TransactionalUsageError
 
 
@@ -73,6 +80,7 @@ def initialise(
     articles with the versions of source and table that were compared already. `replaces`: copy rows also with `sync_type:
     none`.
     """
+    refuse_copy(distributor, row, stored_position(row))
     read_log(reader)
     with held(reader, "snapshot"):
         state = read_state(reader.control)

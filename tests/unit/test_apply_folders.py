@@ -13,6 +13,7 @@ from mergerepl.cdc import apply as capture
 from mergerepl.cdc.apply import StoredInstance, apply_capture
 from mergerepl.cdc.jobs import new_job
 from mergerepl.errors import MergeReplError
+from mergerepl.failpoints import FailpointError
 from mergerepl.model.cdc import CaptureInstance
 from mergerepl.model.folders import Capture, FolderTracking, TableCapture, TableTracking
 from mergerepl.model.tracking import Foreign, TrackedTable, TrackingKeyType, TrackingOptions
@@ -210,6 +211,22 @@ def test_one_of_two_instances_is_replaced_in_one_run(replica_dir: Path) -> None:
     assert [f"{step.action} {step.object}" for step in planned] == ["disable second", "capture third"]
     assert apply_capture(changed).steps == planned
     assert apply_capture(changed).steps == ()
+
+
+def test_an_instance_that_a_dead_run_decided_on_is_not_begun_again(
+    replica_dir: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("orders", "lines"):
+        new_table(replica_dir, name, {})
+    apply_capture(Capture(str(replica_dir), (TableCapture("orders"),)))
+    both = Capture(str(replica_dir), (TableCapture("orders"), TableCapture("lines")))
+    monkeypatch.setenv("MERGEREPL_FAILPOINT", "logreader.after_plan=raise")
+    with pytest.raises(FailpointError):
+        apply_capture(both)
+    monkeypatch.delenv("MERGEREPL_FAILPOINT")
+    assert [step.action for step in apply_capture(both, dry_run=True).steps] == ["capture"]
+    assert apply_capture(both).steps == ()
+    assert len(cdc.Database(replica_dir).instances()) == 2
 
 
 def test_a_copied_folder_is_refused_also_by_a_dry_run(tmp_path: Path) -> None:

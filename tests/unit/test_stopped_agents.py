@@ -1,26 +1,32 @@
 """Each way to stop is recorded once, shown until the agent works again, and raised as it came."""
 
+import shutil
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
 
 from mergerepl.errors import LeaseError, OutOfReachError
+from mergerepl.logreader.log_reader import LogReader
 from mergerepl.logreader.lsn import Lsn
+from mergerepl.store.location import Location
 from mergerepl.systables.transactional import (
     ACTIVE,
     ERRORS,
     HISTORY,
     PUBLICATIONS,
     TRANSACTIONS,
+    PositionRow,
     PublicationRow,
     SubscriptionRow,
     TransactionRow,
 )
 from mergerepl.transactional import checks, monitoring
 from mergerepl.transactional.agents import stop_of, stops_recorded
-from mergerepl.transactional.catalog import DistributionStore, subscriptions_of
+from mergerepl.transactional.catalog import DistributionStore, SubscriberStore, subscriptions_of
+from mergerepl.transactional.position import other_publisher, position_of
 from mergerepl.transactional.refusals import StoppedAt, TransactionalError, TransactionalUsageError
+from mergerepl.transactional.snapshot import initialise
 
 NOW = datetime(2026, 3, 1, tzinfo=UTC)
 AT = StoppedAt(bytes(9) + b"\7", 70, 1)
@@ -151,3 +157,35 @@ def test_a_subscriber_is_named_by_its_folder_or_by_the_last_part_of_it(
         numbers("north")
     with pytest.raises(TransactionalUsageError, match="has no subscription of a publication for"):
         numbers("east")
+
+
+def test_a_copy_of_a_publisher_does_not_write_to_its_subscribers(
+    distributor: DistributionStore, tmp_path: Path
+) -> None:
+    row = SubscriptionRow(
+        publication_id=1, agent_id=1, subscriber=str(tmp_path / "north"), status=ACTIVE, subscription_guid="g"
+    )
+    distributor.add_subscription(row)
+    position = PositionRow(
+        publisher=str(distributor.root),
+        publication="feed",
+        subscription_guid="g",
+        time=NOW,
+        transaction_timestamp=bytes(10),
+        batch=0,
+    )
+    subscriber = SubscriberStore(Location.of(row.subscriber))
+    subscriber.save(position)
+    shutil.copytree(distributor.root, tmp_path / "copy")
+    copy = DistributionStore(Location.of(tmp_path / "copy"))
+    for call in (
+        lambda: position_of(copy, row),
+        lambda: position_of(copy, row, has_to_go_on=False),
+        lambda: initialise(copy, LogReader(copy.root), row, "feed", replaces=True),
+    ):
+        with pytest.raises(TransactionalError, match="is a copy: its rows would overwrite those there"):
+            call()
+    assert subscriber.positions() == [position]
+    # A folder that was moved goes on: its former place is gone.
+    distributor.root.rename(tmp_path / "gone")
+    assert other_publisher(copy, position) is None
