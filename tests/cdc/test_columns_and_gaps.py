@@ -220,6 +220,7 @@ def test_fields_that_are_added_inside_and_fields_that_are_lost(
     assert [row[4] for row in changes(database, "dbo_lost")] == [{"b": 8, "x": 1}]
 
 
+@pytest.mark.slow
 def test_gaps_are_compared_or_stop_their_table(spark: SparkSession, replica_dir: Path) -> None:
     # Cases 33 and 34.
     database = enabled(replica_dir, {"orders": ROWS})

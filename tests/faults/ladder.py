@@ -87,15 +87,8 @@ LADDER = (
 """In the order in which a session passes them, the publisher's side first: the sides run beside each other."""
 
 
-SOME = (
-    "run.after_contents",
-    "stage.after_manifest",
-    "publisher.after_merge",
-    "bookkeeping.before_replinfo",
-    "watermarks.before_subscriber",
-    "session.before_drop",
-)
-"""Those at which every run of the tests stops a session, one in each part of it, and `run.after_contents` of the next."""
+SOME = ("run.after_contents", "stage.after_manifest", "publisher.after_merge", "watermarks.before_subscriber")
+"""Those at which every run of the tests stops a session; of the next one it stops `run.after_contents`."""
 
 
 CAPTURED_BEFORE = (

@@ -97,19 +97,14 @@ def before_any_bookkeeping(engine: EngineNetwork, monkeypatch: pytest.MonkeyPatc
             engine.sync("north")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "died",
     [
         pytest.param(at("subscriber.before_merge"), id="the publisher has done its part"),
-        pytest.param(
-            without_replinfo("north"), id="the subscriber has entered its generations", marks=pytest.mark.slow
-        ),
-        pytest.param(
-            without_replinfo("hub", "north"),
-            id="both sides have entered their generations",
-            marks=pytest.mark.slow,
-        ),
-        pytest.param(before_any_bookkeeping, id="no side has recorded its part", marks=pytest.mark.slow),
+        pytest.param(without_replinfo("north"), id="the subscriber has entered its generations"),
+        pytest.param(without_replinfo("hub", "north"), id="both sides have entered their generations"),
+        pytest.param(before_any_bookkeeping, id="no side has recorded its part"),
     ],
 )
 def test_inv_06_what_a_session_did_that_was_given_up_reaches_everybody(

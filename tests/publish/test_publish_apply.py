@@ -334,6 +334,7 @@ def test_a_replica_in_use_is_left_alone(spark: SparkSession, hub: Hub) -> None:
     assert not (hub.publisher / "_mergerepl").exists()
 
 
+@pytest.mark.slow
 def test_a_tables_own_rows_are_kept_by_sync_type_none(spark: SparkSession, hub: Hub) -> None:
     hub.table("orders", {"note": ["c", "a", None], "id": [3, 1, 2], "region": ["n", "n", "s"]}, at="north")
     hub.table("sub/lines", {"order_id": [1, 1], "n": [2, 1], "item": ["y", "x"]}, at="north")

@@ -401,6 +401,7 @@ def test_generated_values_of_another_time_zone_are_refused(spark: SparkSession, 
     assert spark.read.format("delta").load(str(hub.root("north") / "orders")).count() == 3
 
 
+@pytest.mark.slow
 def test_a_text_longer_than_it_is_declared_is_refused_before_it_is_copied(
     spark: SparkSession, replica_dir: Path
 ) -> None:

@@ -614,6 +614,7 @@ def test_no_function_changes_the_callers_session(watch: Watch, story: str) -> No
     play(watch, STORIES[story])
 
 
+@pytest.mark.slow
 @pytest.mark.spark
 def test_writes_after_an_empty_window_are_written(watch: Watch) -> None:
     """What a user writes by the session that `getActiveSession` gives, after a consumer's window without rows."""

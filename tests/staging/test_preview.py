@@ -75,6 +75,7 @@ def test_a_change_of_a_row_that_everybody_has_is_an_update_wherever_it_comes_by(
     assert (done.download.inserts, done.download.updates) == (0, 1)
 
 
+@pytest.mark.slow
 def test_a_table_that_spark_alone_writes_is_counted_and_shown(spark: SparkSession, replica_dir: Path) -> None:
     hub = Hub(replica_dir)
     hub.table("orders", {"id": [1], "note": ["a"]})

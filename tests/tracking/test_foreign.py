@@ -28,6 +28,7 @@ def append(root: Path, *notes: tuple[int, str]) -> None:
     write_deltalake(opened(root), pa.Table.from_pylist(rows(*notes)), mode="append", schema_mode="merge")
 
 
+@pytest.mark.slow
 def test_each_commit_becomes_a_transaction(spark: SparkSession, replica_dir: Path) -> None:
     tracking = tracked(replica_dir, dict.fromkeys(range(1, 7), "old"))
     reader = tracking.consumer("hq")

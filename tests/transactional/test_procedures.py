@@ -61,6 +61,7 @@ def audit(subscriber: Path) -> list[tuple[Any, ...]]:
     return sorted((row["order_id"], str(row["was"]), str(row["became"])) for row in found)
 
 
+@pytest.mark.slow
 def test_an_audit_row_for_each_command_and_softened_deletes(
     spark: SparkSession, replica_dir: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
