@@ -3,7 +3,7 @@
 import time
 from collections import Counter
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from contextlib import nullcontext
+from contextlib import ExitStack, nullcontext
 from dataclasses import dataclass, replace
 from datetime import timedelta
 from functools import partial
@@ -26,6 +26,7 @@ from mergerepl.model.progress import NoProgress, Progress
 from mergerepl.model.results import ApplyResult
 from mergerepl.publish.steps import Step, carry_out, check_steps
 from mergerepl.spark.errors import plain_errors
+from mergerepl.store.lease import APPLY_LOCK, lease
 from mergerepl.systables.cdc import CDC_JOBS
 
 
@@ -68,6 +69,18 @@ def apply_capture(
     """
     started = time.monotonic()
     database = tables_at(capture.root, lock_wait_s=60.0)
+    with ExitStack() as stack:
+        if not dry_run:
+            # Another run would begin the instances that this one plans to begin.
+            stack.enter_context(lease(database.root, purpose="apply", wait_s=60.0, file=APPLY_LOCK))
+        steps = _applied(capture, database, dry_run=dry_run, progress=progress)
+    took = round(time.monotonic() - started, 3)
+    return ApplyResult(database.root.name, tuple(step.plan for step in steps), dry_run, took)
+
+
+def _applied(
+    capture: Capture, database: CdcTables, *, dry_run: bool, progress: Progress | None
+) -> list[Step[ApplyRun]]:
     reader = LogReader(database.root, None, database.lock_wait_s)
     state = read_state(database.log) if has_log_reader(database.log) else None
     if state is not None:
@@ -81,8 +94,7 @@ def apply_capture(
     check_steps(steps, run)
     if not dry_run:
         carry_out(steps, run, progress or NoProgress(), errors=lambda _: nullcontext())
-    took = round(time.monotonic() - started, 3)
-    return ApplyResult(database.root.name, tuple(step.plan for step in steps), dry_run, took)
+    return steps
 
 
 def _read_stored(database: CdcTables, state: LogState | None) -> Stored:

@@ -38,6 +38,9 @@ LOG_READER_LOCK = ".mergerepl.logreader.lock"
 AGENT_LOCK = ".mergerepl.agent.lock"
 """The lock of the agent that runs the jobs of a root. Taken before all others, held as long as it runs."""
 
+APPLY_LOCK = ".mergerepl.apply.lock"
+"""The lock of one `apply` of a captured folder, from its plan to its last step. Taken before the root's."""
+
 DISTRIBUTION_LOCK = ".mergerepl.distribution.lock"
 """The lock of one write to `_transactional` at a distributor. Taken last."""
 

@@ -31,7 +31,7 @@ def test_a_subscriber_that_was_away_too_long_begins_again(spark: SparkSession, r
         run("sync", north.name, "-f", hq)
     assert [each["rows"] for each in run("cleanup", "-f", hq)["removed"]] == [1]
     add(items, {4: ("d", 4)})
-    refused = run("sync", "-f", hq, code=1)
+    refused = run("sync", south.name, "-f", hq, code=1)
     assert refused["error"]["number"] == "21074"
     done = run("sync", "-f", file, code=1)["sessions"]
     assert [(each["subscriber"], each["status"]) for each in done] == [
@@ -100,7 +100,7 @@ def test_older_copies_and_dropped_columns(spark: SparkSession, replica_dir: Path
     add(items, {9: ("z", 9)})
     refused = run("sync", "-f", file, code=1)
     assert refused["error"]["number"] == "21074"
-    assert "its last scan cycle is" in refused["error"]["message"]
+    assert "the last scan cycle of" in refused["error"]["message"]
     run("reinit", "-f", hq, "--all", "--yes")
     assert rows(north / "items") == rows(items)
     # After DROP COLUMN nothing is carried over: it begins again, with the columns that are left.

@@ -1,6 +1,7 @@
 """`apply` of captured and tracked folders: pure differences, and runs that need no engine."""
 
 import shutil
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -211,6 +212,14 @@ def test_one_of_two_instances_is_replaced_in_one_run(replica_dir: Path) -> None:
     assert [f"{step.action} {step.object}" for step in planned] == ["disable second", "capture third"]
     assert apply_capture(changed).steps == planned
     assert apply_capture(changed).steps == ()
+
+
+def test_two_runs_at_once_begin_an_instance_once(replica_dir: Path) -> None:
+    new_table(replica_dir, "orders", {})
+    stated = Capture(str(replica_dir), (TableCapture("orders"),))
+    with ThreadPoolExecutor(2) as pool:
+        done = list(pool.map(lambda _: apply_capture(stated), range(2)))
+    assert sorted(len(each.steps) for each in done) == [0, 2]
 
 
 def test_an_instance_that_a_dead_run_decided_on_is_not_begun_again(
