@@ -396,13 +396,10 @@ class Project(Caller):
 
         Raises: LeaseError if such a replica is in use; StoreError, CommitConflictError if files cannot be written.
         """
-        from mergerepl.monitoring.doctor import checks
-
-        known = dict.fromkeys([*self.own_roots(), *(each.root for each in self.replicas())])
-        chosen = self._chosen(replicas) or set(known)
-        roots_ = [root for root in known if root in chosen]
-        found = checks(roots_, start_engine=start_engine, mend=fix)
-        return Listing([*found, *products.captured_checks(map(Location.of, roots_))])
+        # A folder with a damaged catalog is examined, too: it need not name its replicas.
+        stated = (named.root for each in self.documents for named in _named_roots(each))
+        chosen = self._chosen(replicas) or dict.fromkeys([*self.own_roots(), *stated])
+        return examined(list(chosen), start_engine=start_engine, fix=fix)
 
     def abort(self, session: str) -> SessionResult:
         """End a staged session that cannot be finished; one that can be finished is finished.
@@ -442,6 +439,14 @@ def project_of(
     project = Project(*documents, spark=spark, lock_wait_s=lock_wait_s)
     project._folders = tuple(each for each in items if isinstance(each, Location))
     return project
+
+
+def examined(folders: Sequence[str], *, start_engine: bool = False, fix: bool = False) -> Listing[Check]:
+    """Return what `doctor` finds at some folders, which need not exist, and on this machine."""
+    from mergerepl.monitoring.doctor import checks
+
+    found = checks(folders, start_engine=start_engine, mend=fix)
+    return Listing([*found, *products.captured_checks(map(Location.of, folders))])
 
 
 def _title(document: Document) -> str:

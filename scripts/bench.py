@@ -50,7 +50,8 @@ from deltalake import write_deltalake
 from pyspark.sql import SparkSession
 
 import mergerepl
-from mergerepl import api
+from mergerepl import Replica
+from mergerepl.sessions import Engine
 from mergerepl.spark import session as engine
 from tests.calls import validated
 
@@ -330,7 +331,7 @@ class Filtered:
         file.write_text(yaml.safe_dump({**stated, "subscriptions": [subscription]}))
         mergerepl.Project.load(file).apply()
         for number in range(1, partitions):
-            api.add_partition(self.publisher, host_name=f"region-{number}")
+            Replica(self.publisher).partitions.add(host_name=f"region-{number}")
 
     def edit(self) -> None:
         """Update 20,000 orders, 20 of each region, and as many lines of others."""
@@ -410,7 +411,7 @@ class Few:
         where = f"id >= {first} and id < {end}"
         LogTable(str(table)).update(updates={"qty": f"qty + {add}"}, predicate=where)
 
-    def run(self, by: api.Engine) -> None:
+    def run(self, by: Engine) -> None:
         """Synchronise."""
         done = mergerepl.Project.load(self.publisher).sync(engine=by).sessions[0]
         assert done.upload.conflicts == 1, done
@@ -419,7 +420,7 @@ class Few:
 def few(spark: SparkSession, rounds: int, warm_up: int) -> None:
     """Time sessions of few edits, both engines in turns on the same tables."""
     for tables, changing in ((1, 1), (5, 5), (20, 1)):
-        seconds: dict[api.Engine, list[float]] = {"spark": [], "auto": []}
+        seconds: dict[Engine, list[float]] = {"spark": [], "auto": []}
         jobs = dict.fromkeys(seconds, 0)
         with tempfile.TemporaryDirectory() as name:
             network = Few(Path(name), tables, changing)

@@ -31,7 +31,7 @@ agent = group(
 
 @agent.add(
     effect=RUNS,
-    call="Agent.run",
+    call="agents.jobs.run",
     options=(option("--interval", default="60s", show_default=True), "--no-sync", "--detach"),
     several_places=True,
 )
@@ -78,7 +78,7 @@ def run_(run: Invocation, interval: timedelta, no_sync: bool, detach: bool) -> N
         in_worker(lambda: jobs.run(roots, **terms), name="agent")
 
 
-@agent.add(effect=READS, call="Agent.status", several_places=True)
+@agent.add(effect=READS, call="agents.control.agent_status", several_places=True)
 def status(run: Invocation) -> None:
     """Show who runs the jobs, and what was asked of each.
 
@@ -87,7 +87,7 @@ def status(run: Invocation) -> None:
     """
     from mergerepl.agents.control import agent_status, jobs_of, replication_jobs
     from mergerepl.cdc.tables import tables_at
-    from mergerepl.cli.report.products import jobs_of_root
+    from mergerepl.cli.report.tasks import jobs_of_root
 
     found = [agent_status(root) for root in run.place.project.own_roots()]
     jobs = {
@@ -100,7 +100,7 @@ def status(run: Invocation) -> None:
     )
 
 
-@agent.add(effect=RUNS, call="Agent.stop", options=("--wait",), several_places=True)
+@agent.add(effect=RUNS, call="agents.control.stop_agent", options=("--wait",), several_places=True)
 def stop(run: Invocation, wait_s: float) -> None:
     """End the agent, after the cycle that runs.
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -11,12 +12,13 @@ from mergerepl.cli.grammar import DESTROYS, READS, WRITES, Invocation, group
 from mergerepl.cli.main import FAILED
 from mergerepl.cli.options import key_columns, option
 from mergerepl.cli.place import captured
-from mergerepl.cli.report import products as report
+from mergerepl.cli.report import tasks
 from mergerepl.cli.report.table import Columns, Part, Table, cell, listing
 from mergerepl.model.words import counted, value_text
 from mergerepl.store.rehearsal import REHEARSED, rehearsed
 
 if TYPE_CHECKING:
+    from mergerepl.cdc.jobs import Jobs
     from mergerepl.model.cdc import AppliedChanges
 
 _INSTANCES: Columns = {
@@ -97,28 +99,24 @@ def enable(
     if name is not None and len(tables) > 1:
         raise click.UsageError("--name is for one table.")
     database = Database(run.place.root())
+    terms: dict[str, Any] = {
+        "key": key_columns(key) or None,
+        "columns": columns,
+        "name": name,
+        "net": False if no_net else None,
+        "on_gap": on_gap,
+        "role_name": role_name,
+        "index_name": index_name,
+    }
+    if log_retention is not None:
+        terms["log_retention"] = log_retention
     found, lines = [], []
     for table in tables:
-
-        def begin(table: str = table) -> Any:
-            more = {} if log_retention is None else {"log_retention": log_retention}
-            begun = database.enable(
-                table,
-                key=key_columns(key) or None,
-                columns=columns,
-                name=name,
-                net=False if no_net else None,
-                on_gap=on_gap,
-                role_name=role_name,
-                index_name=index_name,
-                **more,
-            )
-            return begun.describe().instance
-
-        done = rehearsed(dry_run, begin)
-        if done is REHEARSED:
+        begun = rehearsed(dry_run, partial(database.enable, table, **terms))
+        if begun is REHEARSED:
             lines.append(f"{table} would be captured. Nothing was changed (--dry-run).")
             continue
+        done = begun.describe().instance
         found.append(done)
         lines.append(
             f"Capture instance {done.capture_instance} begins at {cell(done.start_lsn)}. Run `mergerepl capture "
@@ -272,17 +270,15 @@ def load(
       mergerepl cdc load orders --into ./lake/orders --consumer lake --restart --yes
     """
     source = captured(run.place, instance)
-    if restart and not dry_run:
-        run.confirm(f"Replace all rows of {into}?", yes=yes)
-    done = rehearsed(
+    run.confirm(f"Replace all rows of {into}?", yes=yes or dry_run or not restart)
+    done = run.rehearse(
         dry_run,
         lambda: source.load(
             into, consumer=consumer, key=key_columns(key) or None, initial=not no_initial, restart=restart
         ),
+        {"target": into},
+        f"{into} would be written.",
     )
-    if done is REHEARSED:
-        run.output.reported({"target": into}, [f"{into} would be written. Nothing was changed (--dry-run)."])
-        return 0
     run.output.reported(done, _loaded(done, str(run.place)))
     return FAILED if done.paused is not None else 0
 
@@ -325,12 +321,7 @@ def relocate(run: Invocation, dry_run: bool) -> None:
     from mergerepl.cdc import Database
 
     root = run.place.root()
-    is_copy = rehearsed(dry_run, Database(root).relocate)
-    if is_copy is REHEARSED:
-        run.output.reported(
-            {"database": root}, [f"{root} would be adopted. Nothing was changed (--dry-run)."]
-        )
-        return
+    is_copy = run.rehearse(dry_run, Database(root).relocate, {"database": root}, f"{root} would be adopted.")
     text = "A new epoch begins: its LSNs are higher than all before." if is_copy else "Its LSNs go on."
     run.output.reported({"database": root, "new_epoch": is_copy}, [f"{root} is adopted. {text}"])
 
@@ -381,19 +372,21 @@ def cleanup(run: Invocation, instance: str, to: Any, threshold: int | None, dry_
     if to is not None and not isinstance(to, str):
         raise click.UsageError("Write --to as an LSN (0x…).")
     source = captured(run.place, instance)
-    if not dry_run:
-        run.confirm(
-            f"Remove the change rows of {source.name} in {run.place.root()} below {to or 'its low end'}?",
-            yes=yes,
-        )
+    run.confirm(
+        f"Remove the change rows of {source.name} in {run.place.root()} below {to or 'its low end'}?",
+        yes=yes or dry_run,
+    )
     more = {} if threshold is None else {"threshold": threshold}
-    done = rehearsed(dry_run, lambda: source.cleanup(to, **more))
-    if done is REHEARSED:
-        run.output.reported(
-            {"capture_instance": source.name}, ["Rows would be removed. Nothing was changed (--dry-run)."]
-        )
-        return 0
-    run.output.reported(done, report.cleaned(done))
+    done = run.rehearse(
+        dry_run,
+        lambda: source.cleanup(to, **more),
+        {"capture_instance": source.name},
+        "Rows would be removed.",
+    )
+    rows = counted(sum(done.rows.values()), "change row")
+    low = cell(done.low_water_mark) or "as before"
+    failed = (f"{name} could not be cleaned up: {why}" for name, why in done.failed.items())
+    run.output.reported(done, [f"{rows} removed. The low end is {low}.", *failed])
     return FAILED if done.failed else 0
 
 
@@ -423,14 +416,19 @@ _PARAMETERS = (
 )
 
 
-def _job_report(run: Invocation, root: str, job: Any, *, is_started: bool = False) -> None:
+def _jobs(run: Invocation) -> Jobs:
+    from mergerepl.cdc import Database
+
+    return Database(run.place.root()).jobs
+
+
+def _change(run: Invocation, dry_run: bool, call: Callable[[], Any], *, is_started: bool = False) -> None:
+    """Change a job and report it."""
     from mergerepl.agents.control import agent_status
 
-    if job is REHEARSED:
-        run.output.reported({}, ["The job would be changed. Nothing was changed (--dry-run)."])
-        return
-    parts: list[Part] = [listing([job], report.JOBS)]
-    runs = agent_status(root).pid is not None
+    job = run.rehearse(dry_run, call, {}, "The job would be changed.")
+    parts: list[Part] = [tasks.jobs([job])]
+    runs = agent_status(run.place.root()).pid is not None
     if is_started and not runs:
         parts.append(f"No agent runs: start one with `mergerepl agent run {run.place}`.")
     run.output.reported({"job": job, "agent_runs": runs}, parts)
@@ -444,12 +442,10 @@ def list_jobs(run: Invocation) -> None:
       mergerepl cdc jobs list
     """
     from mergerepl.agents.control import agent_status
-    from mergerepl.cdc import Database
 
-    root = run.place.root()
-    agent, found = agent_status(root), Database(root).jobs.list()
+    agent, found = agent_status(run.place.root()), _jobs(run).list()
     run.output.reported(
-        {"jobs": found, "agent_runs": agent.pid is not None}, report.jobs_of_root(agent, found)
+        {"jobs": found, "agent_runs": agent.pid is not None}, tasks.jobs_of_root(agent, found)
     )
 
 
@@ -462,11 +458,8 @@ def add(run: Invocation, job: str, no_start: bool, dry_run: bool, **parameters: 
     Example:
       mergerepl cdc jobs add capture --pollinginterval 60
     """
-    from mergerepl.cdc import Database
-
-    root = run.place.root()
-    done = rehearsed(dry_run, lambda: Database(root).jobs.add(job, start=not no_start, **parameters))
-    _job_report(run, root, done, is_started=not no_start)
+    work = partial(_jobs(run).add, job, start=not no_start, **parameters)
+    _change(run, dry_run, work, is_started=not no_start)
 
 
 @jobs.add(effect=WRITES, call="cdc.Database.jobs.change", takes="JOB", options=_PARAMETERS)
@@ -478,10 +471,7 @@ def change(run: Invocation, job: str, dry_run: bool, **parameters: Any) -> None:
     Example:
       mergerepl cdc jobs change cleanup --retention 10080
     """
-    from mergerepl.cdc import Database
-
-    root = run.place.root()
-    _job_report(run, root, rehearsed(dry_run, lambda: Database(root).jobs.change(job, **parameters)))
+    _change(run, dry_run, partial(_jobs(run).change, job, **parameters))
 
 
 @jobs.add(effect=WRITES, call="cdc.Database.jobs.drop", takes="JOB")
@@ -491,14 +481,10 @@ def drop(run: Invocation, job: str, dry_run: bool) -> None:
     Example:
       mergerepl cdc jobs drop capture
     """
-    from mergerepl.cdc import Database
-
-    root = run.place.root()
-    done = rehearsed(dry_run, lambda: Database(root).jobs.drop(job))
-    would, by_hand = (
-        ("would be" if done is REHEARSED else "is"),
-        ("cleanup" if job == "cleanup" else "capture"),
-    )
+    jobs_ = _jobs(run)
+    done = rehearsed(dry_run, lambda: jobs_.drop(job))
+    would = "would be" if done is REHEARSED else "is"
+    by_hand = "cleanup" if job == "cleanup" else "capture"
     text = f"Job {job} {would} removed. `mergerepl {by_hand} {run.place}` does its work by hand."
     run.output.reported({"dropped": job}, [text])
 
@@ -512,10 +498,7 @@ def start(run: Invocation, job: str, dry_run: bool) -> None:
     Example:
       mergerepl cdc jobs start capture
     """
-    from mergerepl.cdc import Database
-
-    root = run.place.root()
-    _job_report(run, root, rehearsed(dry_run, lambda: Database(root).jobs.start(job)), is_started=True)
+    _change(run, dry_run, partial(_jobs(run).start, job), is_started=True)
 
 
 @jobs.add(effect=WRITES, call="cdc.Database.jobs.stop", takes="JOB")
@@ -527,7 +510,4 @@ def stop(run: Invocation, job: str, dry_run: bool) -> None:
     Example:
       mergerepl cdc jobs stop capture
     """
-    from mergerepl.cdc import Database
-
-    root = run.place.root()
-    _job_report(run, root, rehearsed(dry_run, lambda: Database(root).jobs.stop(job)))
+    _change(run, dry_run, partial(_jobs(run).stop, job))

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import asdict
 from datetime import datetime, timedelta
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, TextIO
 
 import click
 
@@ -18,7 +18,6 @@ from mergerepl.model.conflicts import ConflictFilter
 from mergerepl.model.resolvers import RESOLVERS
 from mergerepl.model.results import ConflictRecord
 from mergerepl.model.words import conflict_name, counted, key_text, typed
-from mergerepl.store.rehearsal import REHEARSED, rehearsed
 
 if TYPE_CHECKING:
     from mergerepl.conflicts.selection import Conflicts
@@ -270,10 +269,7 @@ def retry(run: Invocation, at: str | None, publication: str | None, table: str |
       mergerepl conflicts retry --table orders
     """
     chosen = run.place.project.at(at).conflicts.where(table, publication=publication)
-    result = rehearsed(dry_run, chosen.retry)
-    if result is REHEARSED:
-        run.output.reported({}, ["Refused changes would be sent again. Nothing was changed (--dry-run)."])
-        return
+    result = run.rehearse(dry_run, chosen.retry, {}, "Refused changes would be sent again.")
     lines = [
         f"{counted(count, 'refused change')} at {typed(root)}: sent again with the next sync."
         for root, count in result.waiting_at.items()
@@ -300,17 +296,28 @@ def drop(run: Invocation, chosen: Conflicts, older_than: timedelta | None, dry_r
     run.output.reported(asdict(result), [f"{removed} {end}."])
 
 
+def _standard_output(run: Invocation) -> TextIO:
+    if run.as_json:
+        raise click.UsageError("Standard output cannot have the object of --json and the result of -o -.")
+    return run.output.out
+
+
 @choosing(
     READS, "Replica.conflicts.export", name="export", options=(option("--output", required=True), "--format")
 )
 def export(run: Invocation, chosen: Conflicts, output: str, form: Literal["csv", "json"]) -> None:
     """Write conflicts with their rows as CSV or JSON.
 
-    A file for each article in the folder that --output names; JSON has one row a line.
+    A file for each article in the folder that --output names, or all to standard output (-o -; CSV of one --table only);
+    JSON has one row a line.
 
     Example:
       mergerepl conflicts export -o lost --format csv
+      mergerepl conflicts export -o - --format json
     """
+    if output == "-":
+        chosen.export(_standard_output(run), format=form)
+        return
     files = {each.file: each.conflicts for each in chosen.export(output, format=form)}
     lines = [f"{file}: {counted(count, 'conflict')}" for file, count in files.items()]
     run.output.reported({"files": files}, lines or ["No conflicts to export."])
@@ -330,6 +337,9 @@ def report(run: Invocation, chosen: Conflicts, output: str, limit: int) -> None:
     Example:
       mergerepl conflicts report -o conflicts.html
     """
+    if output == "-":
+        chosen.report(_standard_output(run), limit=limit)
+        return
     count = chosen.report(output, limit=limit)
     run.output.reported({"file": output, "conflicts": count}, [f"{output}: {counted(count, 'conflict')}."])
 
@@ -343,9 +353,9 @@ def resolvers(run: Invocation) -> None:
     Example:
       mergerepl conflicts resolvers
     """
-    from mergerepl.api import resolver_functions
+    from mergerepl.merge.resolvers.functions import known_functions
 
-    functions = resolver_functions()
+    functions = known_functions()
     own = listing(sorted(functions.items()), {"function": lambda each: each[0], "is": lambda each: each[1]})
     value = {"resolvers": [asdict(each) for each in RESOLVERS.values()], "functions": functions}
     run.output.reported(value, [listing(RESOLVERS.values(), _RESOLVERS), own])

@@ -16,6 +16,7 @@ import click
 from mergerepl.cli.options import option
 from mergerepl.cli.report.output import Output
 from mergerepl.errors import ConfigurationError, EngineLostError, MergeReplError
+from mergerepl.store.rehearsal import REHEARSED, rehearsed
 
 if TYPE_CHECKING:
     from mergerepl.cli.place import Place
@@ -106,6 +107,14 @@ class Invocation:
             raise click.UsageError(f"{question} Say --yes to go on, or see --dry-run. Nothing was changed.")
         if not click.confirm(question, err=True):
             raise click.ClickException("Declined. Nothing was changed.")
+
+    def rehearse(self, dry_run: bool, call: Callable[[], Any], value: object, would: str) -> Any:
+        """Run a call. A dry run of it ends the command at the first write, and reports what would be done."""
+        done = rehearsed(dry_run, call)
+        if done is REHEARSED:
+            self.output.reported(value, [f"{would} Nothing was changed (--dry-run)."])
+            raise click.exceptions.Exit(0)
+        return done
 
 
 def _general_options(*, is_root: bool) -> list[click.Option]:

@@ -85,18 +85,6 @@ class Place:
             raise ConfigurationError("Name one subscriber, or none for all.")
         return self.root(names[0]) if names else None
 
-    def type_at(self, root: str, wanted: str | None = None) -> str:
-        """Return the type of a folder: the one that is asked for, else the first that it has.
-
-        A folder without any is taken for a merge replica, whose reader says what is wrong with it.
-
-        Raises: ConfigurationError if the folder has nothing of the type that is asked for.
-        """
-        types = [each for each in types_at(root) if each != "transactional" or publishes(root)]
-        if wanted is not None and wanted not in types:
-            raise _wrong_type(root, types, f"nothing of type {wanted}")
-        return wanted or (types[0] if types else "merge")
-
     def of_type(self, type_: str, what: str, at: str | None = None) -> str:
         """Return the folder of a replica; refuse one that only has other types.
 
@@ -107,11 +95,6 @@ class Place:
         if types and type_ not in types:
             raise _wrong_type(root, types, f"no {what}")
         return root
-
-
-def publishes(root: str) -> bool:
-    """Whether a folder publishes transactionally; a subscriber has no state of its own."""
-    return os.path.isdir(os.path.join(root, "_transactional", "MSpublications"))
 
 
 def _wrong_type(root: str, types: Sequence[str], what: str) -> ConfigurationError:

@@ -10,9 +10,7 @@ import click
 
 from mergerepl.cli.grammar import DESTROYS, WRITES, Invocation, command
 from mergerepl.cli.main import FAILED, TRANSIENT, run_command
-from mergerepl.cli.place import publishes
-from mergerepl.cli.report import merge
-from mergerepl.cli.report.table import cell
+from mergerepl.cli.report import merge, tasks
 from mergerepl.cli.standard_output import say_error
 from mergerepl.model.progress import NoProgress
 from mergerepl.model.tasks import MERGE
@@ -20,12 +18,9 @@ from mergerepl.model.words import counted
 from mergerepl.places import FILE_NAME, types_at
 from mergerepl.project import agent_roots
 from mergerepl.settings import agent_file
-from mergerepl.store.rehearsal import REHEARSED, rehearsed
 
 if TYPE_CHECKING:
     from mergerepl.model.results import SyncResult
-
-_WOULD_RECORD = "New changes would be recorded. Nothing was changed (--dry-run)."
 
 
 @command(
@@ -141,21 +136,15 @@ def sync(
       mergerepl sync north --dry-run
       mergerepl sync -f sales.yml --interval 60s
     """
-    from mergerepl.sessions import synchronize
-
     options |= {"procedures": procedures, "skip_errors": skip_errors or ()}
     is_handed_over = run.given_progress is not None
-    is_long_running = interval is not None or is_handed_over
     progress = run.progress
 
     def once() -> SyncResult:
         with progress:
-            if is_long_running:
-                chosen = {run.place.root(name) for name in replicas} or None
-                return synchronize(
-                    run.place.project.items, chosen=chosen, long_running=True, progress=progress, **options
-                )
-            return run.place.project.sync(*replicas, progress=progress, **options)
+            project = run.place.project
+            project.is_long_running = interval is not None or is_handed_over
+            return project.sync(*replicas, progress=progress, **options)
 
     if interval is not None:
         from mergerepl.agents.rounds import repeat
@@ -219,62 +208,15 @@ def capture(run: Invocation, replicas: tuple[str, ...], dry_run: bool) -> int:
       mergerepl capture
       mergerepl capture north
     """
-    code = 0
-    for root in run.place.roots(replicas):
-        types = set(types_at(root))
-        readers = {"transactional": _read_log, "cdc": _scan, "merge": _capture}
-        if publishes(root):
-            # Its log reader reads for the capture instances, too.
-            types.discard("cdc")
-        elif len(types) > 1:
-            # A subscriber has no log of its own.
-            types.discard("transactional")
-        for type_ in [each for each in readers if each in types] or ["merge"]:
-            code = max(code, readers[type_](run, root, dry_run))
-    return code
-
-
-def _capture(run: Invocation, root: str, dry_run: bool) -> int:
-    from mergerepl import api
-
     with run.progress as progress:
-        result = rehearsed(dry_run, lambda: api.capture(root, progress=progress))
-    if result is REHEARSED:
-        run.output.reported({"replica": root}, [_WOULD_RECORD])
-    else:
-        run.output.reported(*merge.captured(result))
-    return 0
-
-
-def _read_log(run: Invocation, root: str, dry_run: bool) -> int:
-    from mergerepl.transactional import Distributor
-
-    done = rehearsed(dry_run, Distributor(root).capture)
-    if done is REHEARSED:
-        run.output.reported({"root": root}, [_WOULD_RECORD])
-        return 0
-    read = f"{done.transactions} transactions were read, with {done.commands} commands; last LSN {done.last_lsn}."
-    paused = [f"{path}: {reason}" for path, reason in done.paused.items()]
-    run.output.reported(done, [read if done.cycles else "Nothing new in the log.", *paused])
-    return 0
-
-
-def _scan(run: Invocation, root: str, dry_run: bool) -> int:
-    from mergerepl.cdc import Database
-
-    done = rehearsed(dry_run, Database(root).capture)
-    if done is REHEARSED:
-        run.output.reported({"root": root}, [_WOULD_RECORD])
-        return 0
-    parts = ["Nothing is new."]
-    if done.cycles:
-        parts = [
-            f"{counted(done.transactions, 'transaction')}, {counted(done.rows, 'row')} in {counted(done.cycles, 'cycle')}. "
-            f"Highest LSN: {cell(done.last_lsn) or 'as before'}.",
-            *(f"Paused: {reason}" for reason in done.paused.values()),
-        ]
-    run.output.reported(done, parts)
-    return FAILED if done.paused else 0
+        found = run.rehearse(
+            dry_run,
+            lambda: run.place.project.capture(*replicas, progress=progress),
+            {"captured": []},
+            "New changes would be recorded.",
+        )
+    run.output.reported({"captured": found}, tasks.captured(found))
+    return FAILED if any(each.paused for each in found) else 0
 
 
 @command(effect=DESTROYS, call="Project.abort", takes="SESSION", hidden=True)
@@ -289,16 +231,15 @@ def abort(run: Invocation, session: str, dry_run: bool, yes: bool) -> int:
       mergerepl abort 4f0c
     """
     root = run.place.of_type("merge", "staged sessions")
-    if not dry_run:
-        run.confirm(
-            f"End session {session} at {root}? Its rows that have not arrived are set aside.", yes=yes
-        )
-    result = rehearsed(dry_run, lambda: run.place.project.abort(session))
-    if result is REHEARSED:
-        run.output.reported(
-            {"session": session}, [f"Session {session} would end. Nothing was changed (--dry-run)."]
-        )
-        return 0
+    run.confirm(
+        f"End session {session} at {root}? Its rows that have not arrived are set aside.", yes=yes or dry_run
+    )
+    result = run.rehearse(
+        dry_run,
+        lambda: run.place.project.abort(session),
+        {"session": session},
+        f"Session {session} would end.",
+    )
     from mergerepl.model.results import SyncResult
 
     done = SyncResult(result.publication, (result,))

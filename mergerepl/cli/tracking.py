@@ -17,7 +17,7 @@ from mergerepl.errors import ConfigurationError
 from mergerepl.model.tracking import Purged, TrackingOptions
 from mergerepl.model.words import counted
 from mergerepl.store.location import Location
-from mergerepl.store.rehearsal import REHEARSED, rehearsed
+from mergerepl.store.rehearsal import rehearsed
 
 if TYPE_CHECKING:
     from mergerepl import ChangeTracking
@@ -74,14 +74,12 @@ def enable(
     except ValueError as error:
         raise click.BadParameter(f"{error}.", param_hint="--track") from error
     database = _database(run, foreign=foreign)
-    done = rehearsed(
-        dry_run, lambda: database.enable(table, key=key_columns(key), rowguid=rowguid, track=options)
+    done = run.rehearse(
+        dry_run,
+        lambda: database.enable(table, key=key_columns(key), rowguid=rowguid, track=options),
+        {"table": table},
+        f"Table {table} would be tracked.",
     )
-    if done is REHEARSED:
-        run.output.reported(
-            {"table": table}, [f"Table {table} would be tracked. Nothing was changed (--dry-run)."]
-        )
-        return
     run.output.reported(done, [f"Table {table} is tracked."])
 
 
@@ -93,11 +91,14 @@ def disable(run: Invocation, table: str, keep_columns: bool, dry_run: bool, yes:
       mergerepl tracking disable orders --keep-columns
     """
     database = _database(run)
-    if not dry_run:
-        run.confirm(f"Remove the tombstones of {table} in {run.place.root()}?", yes=yes)
-    done = rehearsed(dry_run, lambda: database.disable(table, keep_columns=keep_columns))
-    would = "would no longer be" if done is REHEARSED else "is no longer"
-    run.output.reported({"table": table, "tracked": done is REHEARSED}, [f"Table {table} {would} tracked."])
+    run.confirm(f"Remove the tombstones of {table} in {run.place.root()}?", yes=yes or dry_run)
+    run.rehearse(
+        dry_run,
+        lambda: database.disable(table, keep_columns=keep_columns),
+        {"table": table, "tracked": True},
+        f"Table {table} would no longer be tracked.",
+    )
+    run.output.reported({"table": table, "tracked": False}, [f"Table {table} is no longer tracked."])
 
 
 @tracking.add(
@@ -162,9 +163,13 @@ def acknowledge(
             f"'{window}' is a window of consumer '{stated.get('consumer')}', not of '{consumer}'. Nothing was changed."
         )
     reader = _database(run).consumer(consumer)
-    done = rehearsed(dry_run, lambda: reader.acknowledge(stated, fresh=fresh or ()))
-    would = "would stand at a later CSN than" if done is REHEARSED else "stands at CSN"
-    run.output.reported(reader.state, [f"Consumer {consumer} {would} {reader.state.lcsn}."])
+    run.rehearse(
+        dry_run,
+        lambda: reader.acknowledge(stated, fresh=fresh or ()),
+        reader.state,
+        f"Consumer {consumer} would stand at a later CSN than {reader.state.lcsn}.",
+    )
+    run.output.reported(reader.state, [f"Consumer {consumer} stands at CSN {reader.state.lcsn}."])
 
 
 @tracking.add(effect=DESTROYS, call="ChangeTracking.forget", takes="CONSUMER")
@@ -177,13 +182,12 @@ def forget(run: Invocation, consumer: str, dry_run: bool, yes: bool) -> None:
       mergerepl tracking forget hq
     """
     database = _database(run)
-    if not dry_run:
-        run.confirm(f"Forget the position of {consumer} in {run.place.root()}?", yes=yes)
-    done = rehearsed(dry_run, lambda: database.forget(consumer))
-    would = "would be" if done is REHEARSED else "is"
-    run.output.reported(
-        {"consumer": consumer, "registered": done is REHEARSED}, [f"Consumer {consumer} {would} forgotten."]
+    run.confirm(f"Forget the position of {consumer} in {run.place.root()}?", yes=yes or dry_run)
+    value = {"consumer": consumer, "registered": True}
+    run.rehearse(
+        dry_run, lambda: database.forget(consumer), value, f"Consumer {consumer} would be forgotten."
     )
+    run.output.reported({**value, "registered": False}, [f"Consumer {consumer} is forgotten."])
 
 
 def _json(file: Path) -> dict[str, Any]:
@@ -209,12 +213,12 @@ def abort(run: Invocation, bsn: str, dry_run: bool, yes: bool) -> None:
     """
     number = _number(bsn)
     database = _database(run)
-    if not dry_run:
-        run.confirm(f"End transaction {number} in {run.place.root()}? Its changes are undone.", yes=yes)
-    done = rehearsed(dry_run, lambda: database.abort(number))
-    state = "open" if done is REHEARSED else "aborted"
-    text = "would be aborted" if done is REHEARSED else "was aborted"
-    run.output.reported({"bsn": number, "state": state}, [f"Transaction {number} {text}."])
+    run.confirm(
+        f"End transaction {number} in {run.place.root()}? Its changes are undone.", yes=yes or dry_run
+    )
+    value = {"bsn": number, "state": "open"}
+    run.rehearse(dry_run, lambda: database.abort(number), value, f"Transaction {number} would be aborted.")
+    run.output.reported({**value, "state": "aborted"}, [f"Transaction {number} was aborted."])
 
 
 def _number(text: str) -> int:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import asdict
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -13,13 +12,11 @@ from mergerepl.cli.grammar import DESTROYS, READS, WRITES, Invocation, command
 from mergerepl.cli.main import FAILED, TRANSIENT
 from mergerepl.cli.options import row_key
 from mergerepl.cli.report import merge
-from mergerepl.cli.report import products as report
 from mergerepl.cli.report.table import Columns, listing
-from mergerepl.model.words import counted, short
+from mergerepl.model.words import counted, key_text, short
 from mergerepl.store.rehearsal import REHEARSED, rehearsed
 
 if TYPE_CHECKING:
-    from mergerepl.model.results import ArticleValidation
     from mergerepl.monitoring.doctor import Check
 
 _MIB = 1024**2
@@ -36,9 +33,15 @@ _TUNED: Columns = {
 
 
 @command(
-    effect=READS, call="Project.validate", takes="[REPLICA]...", options=("--level",), several_places=True
+    effect=READS,
+    call="Project.validate",
+    takes="[REPLICA]...",
+    options=("--level", "--table"),
+    several_places=True,
 )
-def validate(run: Invocation, replicas: tuple[str, ...], level: Literal["rowcount", "checksum"]) -> int:
+def validate(
+    run: Invocation, replicas: tuple[str, ...], level: Literal["rowcount", "checksum"], table: str | None
+) -> int:
     """Compare subscribers with the publisher.
 
     Differing keys are named; nothing is changed. Exit code 1 if they differ: changes that have not been synchronized yet do
@@ -49,26 +52,9 @@ def validate(run: Invocation, replicas: tuple[str, ...], level: Literal["rowcoun
       mergerepl validate
       mergerepl validate north --level rowcount
     """
-    place = run.place
-    own = place.project.own_roots()
-    if len(own) == 1 and place.type_at(own[0]) == "transactional":
-        from mergerepl.transactional import Distributor
-
-        found = Distributor(place.root()).validate(
-            subscriber=place.subscriber(replicas), publication=place.publication
-        )
-        rows = [asdict(each) for each in found]
-        run.output.reported({"articles": rows}, report.compared(rows))
-        return 0 if all(each.is_equal for each in found) else FAILED
-    validations: dict[str, list[ArticleValidation]] = {}
-    for article in place.project.validate(*replicas, level=level).articles:
-        # A subscriber of several publications is shown once, with the articles of all of them.
-        validations.setdefault(article.subscriber, []).append(article)
-    run.output.reported(*merge.validated(validations))
-    bad = [article for articles in validations.values() for article in articles if not article.ok]
-    if not bad:
-        return 0
-    return TRANSIENT if all(article.is_transient for article in bad) else FAILED
+    found = run.place.project.validate(*replicas, level=level, table=table or ())
+    run.output.reported(*merge.validated(found))
+    return 0 if found.ok else TRANSIENT if found.is_transient else FAILED
 
 
 @command(effect=WRITES, call="Replica.tune", takes="[TABLE]...", options=("--at", "--file-size"))
@@ -100,41 +86,6 @@ def tune(run: Invocation, tables: tuple[str, ...], at: str | None, file_bytes: i
     run.output.reported(result, [listing(result.articles, _TUNED), *lines])
 
 
-def _captured(root: str) -> list[Check]:
-    """Return whether Change Data Capture of a folder keeps up; nothing where it is not enabled."""
-    from mergerepl import cdc
-    from mergerepl.errors import MergeReplError
-
-    try:
-        if not cdc.Database(root).is_enabled():
-            return []
-    except MergeReplError:
-        # The storage check says what is wrong with the folder.
-        return []
-    from mergerepl.monitoring.doctor import Check, Status
-
-    see = f"See `mergerepl status -f {root} --type cdc`."
-    try:
-        warnings = cdc.Database(root).status().warnings
-    except MergeReplError as error:
-        return [Check(f"cdc {root}", Status.WARN, error.message, see)]
-    found = [Check(f"cdc {root}", Status.WARN, f"{each.source}: {each.text}", see) for each in warnings]
-    return found or [Check(f"cdc {root}", Status.OK, "captured tables are read in time")]
-
-
-def _examined(run: Invocation, replicas: Sequence[str]) -> list[str]:
-    """Return the replicas that are named, or all of the place; a folder need not exist yet."""
-    if not replicas and not run.has_place:
-        return list(run.files)
-    if replicas:
-        return run.place.roots(replicas)
-    folders = [each.path for each in run.place.found if not each.is_file]
-    stated = (
-        [each.root for each in run.place.project.replicas()] if len(folders) < len(run.place.found) else []
-    )
-    return list(dict.fromkeys([*folders, *stated]))
-
-
 @command(
     effect=WRITES,
     call="Project.doctor",
@@ -152,11 +103,15 @@ def doctor(run: Invocation, replicas: tuple[str, ...], start_engine: bool, fix: 
       mergerepl doctor
       mergerepl doctor north --start-engine
     """
-    from mergerepl.monitoring import doctor as examination
+    terms = {"start_engine": start_engine, "fix": fix and not dry_run}
+    checks: Sequence[Check]
+    if replicas or run.has_place:
+        checks = run.place.project.doctor(*replicas, **terms)
+    else:
+        # A folder need not exist yet.
+        from mergerepl.project import examined
 
-    roots = _examined(run, replicas)
-    checks = examination.checks(roots, start_engine=start_engine, mend=fix and not dry_run)
-    checks += [check for root in roots for check in _captured(root)]
+        checks = examined(run.files, **terms)
     run.output.reported(*merge.checked(checks))
     return FAILED if any(check.status == "fail" for check in checks) else 0
 
@@ -207,8 +162,12 @@ def repair(
             at = ", ".join(dict.fromkeys(each.subscriber for each in done))
             run.confirm(f"Overwrite or remove {counted(rows, 'row')} at {at}?", yes=yes)
     done = distributor.repair(dry_run=dry_run, **terms)
-    values = [asdict(each) for each in done]
-    run.output.reported({"articles": values}, report.compared(values))
+    lines = [
+        f"  {each.article} at {short(each.subscriber)} {key_text(one.key)}: {one.kind.replace('_', ' ')}"
+        for each in done
+        for one in each.examples
+    ]
+    run.output.reported({"articles": done}, [listing(done, _REPAIRED), *lines])
 
 
 @command(effect=DESTROYS, call="Project.reinit", takes="[REPLICA]...", options=("--all",))
@@ -225,12 +184,13 @@ def reinit(run: Invocation, replicas: tuple[str, ...], is_all: bool, dry_run: bo
         raise click.UsageError("Name the subscribers, or say --all.")
     project = run.place.project
     named = ", ".join(replicas) or "all subscribers"
-    if not dry_run:
-        run.confirm(f"Replace all rows of {named} of {', '.join(project.own_roots())}?", yes=yes)
-    done = rehearsed(dry_run, lambda: project.reinit(*replicas, all=is_all))
-    if done is REHEARSED:
-        run.output.reported({"subscribers": replicas}, [f"All rows of {named} would be replaced."])
-        return
+    run.confirm(f"Replace all rows of {named} of {', '.join(project.own_roots())}?", yes=yes or dry_run)
+    done = run.rehearse(
+        dry_run,
+        lambda: project.reinit(*replicas, all=is_all),
+        {"subscribers": replicas},
+        f"All rows of {named} would be replaced.",
+    )
     run.output.reported(done, [f"{each} begins again." for each in done.subscribers])
 
 
@@ -253,6 +213,15 @@ def resume(run: Invocation, table: str, compare: bool, restart: bool, dry_run: b
     run.output.reported({"table": table, "changed": was is True}, [f"{table} {text}"])
 
 
+_REPAIRED: Columns = {
+    "article": "article",
+    "subscriber": lambda each: short(each.subscriber),
+    "publication": "publication",
+    ">inserts": "inserts",
+    ">updates": "updates",
+    ">deletes": "deletes",
+    ">still differing": "differing",
+}
 _REMOVED: Columns = {
     "type": "type",
     "at": lambda each: short(each.replica),
@@ -323,12 +292,16 @@ def upgrade(run: Invocation, dry_run: bool, yes: bool) -> None:
     import mergerepl
 
     root = run.place.of_type("tracking", "data of an older version")
-    if not dry_run:
-        run.confirm(f"Rewrite the tracking data of {root}? Older versions cannot read them then.", yes=yes)
-    is_done = rehearsed(dry_run, lambda: mergerepl.ChangeTracking(root).upgrade())
-    text = "Transactions are open: end them, then run again."
-    if is_done:
-        text = "The tracking data are of this version."
-    if is_done is REHEARSED:
-        text = "The tracking data would be upgraded. Nothing was changed (--dry-run)."
-    run.output.reported({"upgraded": is_done is True}, [text])
+    run.confirm(
+        f"Rewrite the tracking data of {root}? Older versions cannot read them then.", yes=yes or dry_run
+    )
+    is_done = run.rehearse(
+        dry_run,
+        lambda: mergerepl.ChangeTracking(root).upgrade(),
+        {"upgraded": False},
+        "The tracking data would be upgraded.",
+    )
+    text = "The tracking data are of this version."
+    run.output.reported(
+        {"upgraded": is_done}, [text if is_done else "Transactions are open: end them, then run again."]
+    )

@@ -5,6 +5,7 @@ import json
 from collections.abc import Iterator
 from datetime import datetime
 from pathlib import Path
+from typing import TextIO
 
 from mergerepl.conflicts.listing import read_conflicts
 from mergerepl.errors import ConfigurationError
@@ -28,19 +29,14 @@ def export_conflicts(
     Raises: ConfigurationError if the folder is not a replica, a name is unknown or the folder cannot be written;
     StoreError.
     """
-    by_article: dict[str, list[ConflictRecord]] = {}
-    for each in read_conflicts(root, chosen, with_rows=True):
-        by_article.setdefault(each.article, []).append(each)
+    by_article = _by_article(root, chosen)
     written = []
     try:
         folder.mkdir(parents=True, exist_ok=True)
         for article, records in by_article.items():
             file = folder / f"{article}.{'csv' if form == 'csv' else 'jsonl'}"
             with file.open("w", encoding="utf-8", newline="") as stream:
-                if form == "csv":
-                    csv.writer(stream).writerows(_csv(records))
-                else:
-                    stream.writelines(f"{json.dumps(_facts(each), ensure_ascii=False)}\n" for each in records)
+                _write(stream, records, form)
             written.append(ExportedFile(str(file), len(records)))
     except OSError as error:
         raise ConfigurationError(
@@ -48,6 +44,36 @@ def export_conflicts(
             path=str(folder),
         ) from error
     return written
+
+
+def write_conflicts(root: Location, stream: TextIO, chosen: ConflictFilter, *, form: str = "csv") -> int:
+    """Write the chosen conflicts of all articles to a stream; return their number.
+
+    Raises: as `export_conflicts`; ConfigurationError for CSV of several articles, whose columns differ.
+    """
+    by_article = _by_article(root, chosen)
+    if form == "csv" and len(by_article) > 1:
+        raise ConfigurationError(
+            f"Conflicts of {', '.join(sorted(by_article))} have different columns. Choose one article, write JSON, or name "
+            "a folder."
+        )
+    for records in by_article.values():
+        _write(stream, records, form)
+    return sum(map(len, by_article.values()))
+
+
+def _by_article(root: Location, chosen: ConflictFilter) -> dict[str, list[ConflictRecord]]:
+    found: dict[str, list[ConflictRecord]] = {}
+    for each in read_conflicts(root, chosen, with_rows=True):
+        found.setdefault(each.article, []).append(each)
+    return found
+
+
+def _write(stream: TextIO, records: list[ConflictRecord], form: str) -> None:
+    if form == "csv":
+        csv.writer(stream).writerows(_csv(records))
+    else:
+        stream.writelines(f"{json.dumps(_facts(each), ensure_ascii=False)}\n" for each in records)
 
 
 _FACTS = (

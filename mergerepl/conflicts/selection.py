@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime, timedelta
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, TextIO
 
 from mergerepl.calls import Caller, methods_of_caller, require_choice, require_limit
 from mergerepl.errors import ConfigurationError
@@ -239,20 +239,24 @@ class Conflicts(Caller):
         return purge_conflicts(self.root, self.chosen, older_than=older_than, dry_run=dry_run)
 
     def export(
-        self, folder: str | os.PathLike[str], *, format: Literal["csv", "json"] = "csv"
+        self, output: str | os.PathLike[str] | TextIO, *, format: Literal["csv", "json"] = "csv"
     ) -> Listing[ExportedFile]:
-        """Write the conflicts with their rows into a folder, one file for each article.
+        """Write the conflicts with their rows into a folder, one file for each article; or all of them to an open file.
 
-        Raises: as `list`; ConfigurationError if the folder cannot be written.
+        Raises: as `list`; ConfigurationError if the folder cannot be written, or an open file is to hold the CSV of
+            several articles.
         """
-        from mergerepl.conflicts.export import export_conflicts
+        from mergerepl.conflicts.export import export_conflicts, write_conflicts
 
         require_choice("format", format, ("csv", "json"))
         self._require_ids()
-        return Listing(export_conflicts(self.root, Path(folder), self.chosen, form=format))
+        if isinstance(output, str | os.PathLike):
+            return Listing(export_conflicts(self.root, Path(output), self.chosen, form=format))
+        write_conflicts(self.root, output, self.chosen, form=format)
+        return Listing()
 
-    def report(self, file: str | os.PathLike[str], *, limit: int = 2000) -> int:
-        """Write the newest conflicts as one self-contained HTML page; return the number that it shows.
+    def report(self, output: str | os.PathLike[str] | TextIO, *, limit: int = 2000) -> int:
+        """Write the newest conflicts as one self-contained HTML page to a path or an open file; return their number.
 
         Raises: as `list`; ConfigurationError if the file cannot be written.
         """
@@ -260,12 +264,15 @@ class Conflicts(Caller):
 
         records = self.list(limit=limit, with_rows=True)
         page = conflict_page(str(self.root), records, total=self.count())
+        if not isinstance(output, str | os.PathLike):
+            output.write(page)
+            return len(records)
         try:
-            Path(file).write_text(page, encoding="utf-8")
+            Path(output).write_text(page, encoding="utf-8")
         except OSError as error:
             raise ConfigurationError(
-                f"The report cannot be written to '{file}': {error.strerror}. Name another file.",
-                path=str(file),
+                f"The report cannot be written to '{output}': {error.strerror}. Name another file.",
+                path=str(output),
             ) from error
         return len(records)
 

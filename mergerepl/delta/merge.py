@@ -2,7 +2,6 @@
 
 import logging
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from itertools import pairwise
 
@@ -34,6 +33,7 @@ from mergerepl.rows.sql import quote
 from mergerepl.spark.errors import gone_reason
 from mergerepl.spark.in_memory import keep_in_memory, release
 from mergerepl.store.location import Location
+from mergerepl.store.rehearsal import worker_threads
 
 log = logging.getLogger(__name__)
 
@@ -151,7 +151,7 @@ def merges_prepared(spark: SparkSession, tables: Iterable[Location]) -> Iterator
 
     While Spark plans one query, it may run another. A faulty table is reported by its MERGE.
     """
-    with ThreadPoolExecutor(_LOGS_AT_ONCE) as pool:
+    with worker_threads(_LOGS_AT_ONCE) as pool:
         for table in tables:
             pool.submit(_read_log, spark, table)
         yield

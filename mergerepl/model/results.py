@@ -50,7 +50,7 @@ class ArticleCounts:
 
 @dataclass(frozen=True)
 class KeyDifference:
-    """One row that differs between the replicas: `kind` is missing_at_subscriber, missing_at_publisher or different.
+    """One row that differs: `kind` is missing_at_subscriber, missing_at_publisher, different, or twice (there).
 
     `key`: identifying column -> its value as Spark's text.
     """
@@ -66,7 +66,7 @@ class ArticleValidation:
     `missing_at` is the side without the article: publisher or subscriber. `publication` distinguishes articles of one
     name, `subscriber` is its root. `partition_id` is the partition of the publisher's rows that a filtered article was
     compared with; `publisher_rows` are its rows and those that every subscriber has. An article that `may_differ`
-    (`upload_only`) is counted and not compared. `not_compared` names columns that cannot be compared.
+    (`upload_only`) is counted and not compared. `not_compared` names columns and kinds of rows that cannot be compared.
     """
 
     article: str
@@ -89,7 +89,8 @@ class ArticleValidation:
         is_there = self.missing_at is None and self.error is None
         if self.may_differ:
             return is_there
-        return is_there and self.differing_rows == 0 and self.publisher_rows == self.subscriber_rows
+        are_as_many = self.publisher_rows == self.subscriber_rows or bool(self.not_compared)
+        return is_there and self.differing_rows == 0 and are_as_many
 
     @property
     def is_transient(self) -> bool:

@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from datetime import timedelta
+from datetime import datetime, timedelta
 
 DEFAULT_MIN_RETENTION = timedelta(0)
 DEFAULT_MAX_RETENTION = timedelta(hours=72)
@@ -101,3 +101,77 @@ class DistributionResult:
     batches: int = 0
     latency_s: float | None = None
     xact_seqno: str | None = None
+
+
+@dataclass(frozen=True)
+class ArticleState:
+    """An article of a publication: its table, and how its commands are sent."""
+
+    publication: str
+    article: str
+    table: str
+    columns: tuple[str, ...]
+    filter: str | None
+    ins_cmd: str
+    upd_cmd: str
+    del_cmd: str
+    schema_version: int
+
+
+@dataclass(frozen=True)
+class DeliveryState:
+    """The progress of a subscription: the last transaction it has, what waits for it, since when its agent is stopped.
+
+    `status` is subscribed, active or inactive.
+    """
+
+    publication: str
+    subscriber: str
+    status: str
+    xact_seqno: str
+    transactions_waiting: int
+    commands_waiting: int
+    unread_commits: int
+    is_known_to_be_equal: bool
+    stopped_since: datetime | None
+
+
+@dataclass(frozen=True)
+class DistributorStatus:
+    """The publications of a folder, by article and by subscription."""
+
+    root: str
+    articles: tuple[ArticleState, ...]
+    subscriptions: tuple[DeliveryState, ...]
+
+
+@dataclass(frozen=True)
+class Batch:
+    """A batch that an agent delivered, or why it stopped; `subscriber` may be `log reader`."""
+
+    subscriber: str
+    time: datetime
+    status: str
+    transactions: int
+    commands: int
+    inserts: int
+    updates: int
+    deletes: int
+    skipped: int
+    seconds: float
+    latency_ms: int
+    xact_seqno: str
+    comments: str | None
+
+
+@dataclass(frozen=True)
+class AgentError:
+    """Why an agent stopped, or a command that was skipped; None where it did not stop at a command."""
+
+    time: datetime
+    number: int | None
+    text: str
+    xact_seqno: str | None
+    command_id: int | None
+    subscriber: str
+    skipped: bool

@@ -4,7 +4,6 @@ Compares both tables as they are now; changes that were not synchronized yet are
 """
 
 from collections.abc import Collection, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -19,6 +18,7 @@ from mergerepl.monitoring.compare_tables import row_count
 from mergerepl.replica.replica import Replica
 from mergerepl.replica.subscription import position_of, require_ends
 from mergerepl.store.location import Location
+from mergerepl.store.rehearsal import worker_threads
 from triggers.schema_checks import ArticleTable, check_columns
 
 if TYPE_CHECKING:
@@ -86,7 +86,7 @@ def validate_subscription(
         with plain_errors(f"comparing '{tables[0]}' with '{tables[1]}'"):
             return compare_tables(engine.session(), here, there, *tables)
 
-    with ThreadPoolExecutor(_AT_ONCE) as pool:
+    with worker_threads(_AT_ONCE) as pool:
         return tuple(replace(compared, publication=publication) for compared in pool.map(compare, pairs))
 
 

@@ -76,16 +76,17 @@ def of_products(
             else:
                 without.setdefault(root.name, kind)
     if not found:
-        raise lacks(task, next(iter(without.items()), None))
+        noun = None if len(types) == len(TYPES) else f"nothing of type {', '.join(sorted(types))}"
+        raise lacks(task, next(iter(without.items()), None), noun)
     yield from found
 
 
-def lacks(task: str, known: tuple[str, str] | None) -> ConfigurationError:
+def lacks(task: str, known: tuple[str, str] | None, what: str | None = None) -> ConfigurationError:
     """Return the error for a task that a product does not have; `known` is a name and its type."""
-    noun = _NOUNS.get(task, task)
+    said = what or f"no {_NOUNS.get(task, task)}"
     if known is None:
-        return ConfigurationError(f"There is nothing here that has {noun}.")
-    return ConfigurationError(f"{known[0]} is {known[1]}: no {noun}.")
+        return ConfigurationError(f"Here is {said}.")
+    return ConfigurationError(f"{known[0]} is {known[1]}: {said}.")
 
 
 def status(roots: Sequence[Location], types: Collection[str] = TYPES) -> Listing[Status]:
@@ -110,12 +111,11 @@ def _status(root: Location, status_at: Callable[[Location], Status]) -> Status:
 
 def captured_checks(roots: Iterable[Location]) -> Iterator[Check]:
     """Yield for `doctor` whether Change Data Capture of some folders keeps up; nothing where it is not enabled."""
-    from mergerepl.monitoring.doctor import Check
-    from mergerepl.monitoring.doctor import Status as Result
-
     for root in roots:
         if CDC not in types_at(root):
             continue
+        from mergerepl.monitoring.doctor import Check
+        from mergerepl.monitoring.doctor import Status as Result
         from mergerepl.products import cdc
 
         see = f"See `mergerepl status -f {root}`."
@@ -239,9 +239,8 @@ def resume(root: Location, name: str, *, compare: bool, restart: bool) -> bool:
             return cdc.resume(root, name, compare=compare, restart=restart)
     if TRANSACTIONAL in types and (compare or restart):
         raise ConfigurationError(f"{root.name} is transactional: leave out `compare` and `restart`.")
-    for _, work in of_products("resume", [root], {TRANSACTIONAL}):
-        return bool(work(root, name))
-    raise lacks("resume", (root.name, types[0]))
+    (_, work), *_ = of_products("resume", [root])
+    return bool(work(root, name))
 
 
 def roots_known_at(folder: Location) -> tuple[NamedRoot, ...]:

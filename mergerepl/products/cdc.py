@@ -11,6 +11,7 @@ from mergerepl.logreader.positions import read_state
 from mergerepl.model.cdc import ScanError, ScanSession
 from mergerepl.model.progress import Progress
 from mergerepl.model.tasks import CDC, Captured, Removed, Run, Status
+from mergerepl.model.words import counted
 from mergerepl.places import DATABASE
 from mergerepl.store.lease import WAIT_S
 from mergerepl.store.location import Location
@@ -55,7 +56,7 @@ def _scan(root: Location, each: ScanSession) -> Run:
         float(each.duration),
         result,
         each.command_count,
-        "",
+        f"{counted(each.tran_count, 'transaction')}, latency {each.latency:,} s",
         each,
     )
 

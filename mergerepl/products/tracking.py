@@ -27,7 +27,8 @@ def history(root: Location, *, failed: bool, limit: int, subscriber: str | None)
 
 
 def _run(root: Location, each: CommittedTransaction) -> Run:
-    text = each.tracking_context or ""
+    rows = ", ".join(f"{name} {count:,}" for name, count in sorted(each.changes.items()))
+    text = rows + (f", context {each.tracking_context}" if each.tracking_context else "")
     changes = sum(each.changes.values())
     ends = str(root), "", ""
     return Run(

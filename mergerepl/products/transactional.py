@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
-from typing import Any
+from typing import TypeVar
 
 from mergerepl.errors import ConfigurationError
 from mergerepl.model.progress import Progress
-from mergerepl.model.results import ArticleValidation, KeyDifference
+from mergerepl.model.results import ArticleValidation
 from mergerepl.model.tasks import TRANSACTIONAL, Captured, Pending, Removed, Run, Status
+from mergerepl.model.transactional import AgentError, Batch
 from mergerepl.places import PUBLISHER, SUBSCRIBER
 from mergerepl.sessions import Distribution, distributions
 from mergerepl.store.lease import WAIT_S
 from mergerepl.store.location import Location
 from mergerepl.transactional import Distributor
+
+_Row = TypeVar("_Row", Pending, Run)
 
 
 def _ends(root: Location) -> list[Distribution]:
@@ -22,10 +26,10 @@ def _ends(root: Location) -> list[Distribution]:
     return distributions([root])
 
 
-def _mine(root: Location, rows: Iterable[Any], subscriber: Any = lambda row: row.subscriber) -> list[Any]:
+def _mine(root: Location, rows: Iterable[_Row]) -> list[_Row]:
     """Return all rows of a publisher's subscriptions; at a subscriber its own."""
     is_publisher = any(each.publisher == root for each in _ends(root))
-    return [row for row in rows if is_publisher or subscriber(row) == str(root)]
+    return [row for row in rows if is_publisher or row.subscriber == str(root)]
 
 
 def status(root: Location) -> Status:
@@ -35,11 +39,10 @@ def status(root: Location) -> Status:
     found, warnings = distributor.status(), distributor.warnings(datetime.now(UTC))
     if publisher == root:
         return Status(TRANSACTIONAL, str(root), PUBLISHER, warnings, found)
-    publications = [
-        {**each, "subscriptions": [s for s in each["subscriptions"] if s["subscriber"] == str(root)]}
-        for each in found["publications"]
-    ]
-    own = {**found, "publications": [each for each in publications if each["subscriptions"]]}
+    subscriptions = tuple(each for each in found.subscriptions if each.subscriber == str(root))
+    names = {each.publication for each in subscriptions}
+    articles = tuple(each for each in found.articles if each.publication in names)
+    own = replace(found, articles=articles, subscriptions=subscriptions)
     mine = tuple(each for each in warnings if each.source == str(root))
     return Status(TRANSACTIONAL, str(root), SUBSCRIBER, mine, own)
 
@@ -47,20 +50,7 @@ def status(root: Location) -> Status:
 def pending(root: Location) -> list[Pending]:
     """Return the commands that wait, by subscription."""
     found = [row for each in _publishers(root) for row in Distributor(each).pending()]
-    return [
-        Pending(
-            TRANSACTIONAL,
-            each.publication,
-            each.subscriber,
-            "",
-            "download",
-            each.commands,
-            each.transactions,
-            each.unread_commits,
-            each.seconds,
-        )
-        for each in _mine(root, found)
-    ]
+    return _mine(root, found)
 
 
 def _publishers(root: Location) -> list[Location]:
@@ -71,48 +61,30 @@ def history(root: Location, *, failed: bool, limit: int, subscriber: str | None)
     """Return the last batches, or why agents stopped and which commands were skipped."""
     found: list[Run] = []
     for publisher in _publishers(root):
+        distributor = Distributor(publisher)
         if failed:
-            found += [_error(publisher, each) for each in Distributor(publisher).errors(limit=limit)]
+            found += [_error(publisher, each) for each in distributor.errors(limit=limit)]
         else:
-            found += [_batch(publisher, each) for each in Distributor(publisher).history(limit=limit)]
+            found += [_batch(publisher, each) for each in distributor.history(limit=limit)]
     mine = _mine(root, found)
     return [each for each in mine if subscriber in (None, each.subscriber)]
 
 
-def _batch(root: Location, each: Mapping[str, Any]) -> Run:
-    return Run(
-        TRANSACTIONAL,
-        "batch",
-        each["xact_seqno"],
-        str(root),
-        "",
-        each["subscriber"],
-        each["time"],
-        float(each["seconds"]),
-        each["status"],
-        each["commands"],
-        each["comments"] or "",
-        each,
-    )
+def _batch(root: Location, each: Batch) -> Run:
+    ends = str(root), "", each.subscriber
+    latency = f"latency {each.latency_ms:,} ms" if each.latency_ms else ""
+    text = ", ".join(filter(None, (each.comments, latency)))
+    times = each.time, float(each.seconds)
+    return Run(TRANSACTIONAL, "batch", each.xact_seqno, *ends, *times, each.status, each.commands, text, each)
 
 
-def _error(root: Location, each: Mapping[str, Any]) -> Run:
-    kind = "skip" if each["skipped"] else "error"
-    number = str(each["xact_seqno"] or each["number"])
-    return Run(
-        TRANSACTIONAL,
-        kind,
-        number,
-        str(root),
-        "",
-        each["subscriber"],
-        each["time"],
-        0.0,
-        "skipped" if each["skipped"] else "failed",
-        0,
-        f"{each['number']}: {each['text']}",
-        each,
-    )
+def _error(root: Location, each: AgentError) -> Run:
+    kind, result = ("skip", "skipped") if each.skipped else ("error", "failed")
+    ends = str(root), "", each.subscriber
+    number = str(each.xact_seqno or each.number)
+    is_named = each.number is None or each.text.startswith(str(each.number))
+    text = each.text if is_named else f"{each.number}: {each.text}"
+    return Run(TRANSACTIONAL, kind, number, *ends, each.time, 0.0, result, 0, text, each)
 
 
 def capture(root: Location, *, progress: Progress) -> Captured | None:
@@ -127,22 +99,7 @@ def capture(root: Location, *, progress: Progress) -> Captured | None:
 def validate(item: Distribution, *, tables: Collection[str]) -> list[ArticleValidation]:
     """Compare subscribers with the publisher at their positions."""
     found = Distributor(item.publisher).validate(subscriber=item.subscriber, publication=item.publication)
-    return [
-        ArticleValidation(
-            each.article,
-            "checksum",
-            each.publisher_rows,
-            each.subscriber_rows,
-            each.differing,
-            tuple(KeyDifference({"key": key}, kind) for key, kind in zip(each.keys, each.kinds, strict=True)),
-            publication=each.publication,
-            error=None if each.error is None else {"message": each.error, "transient": False},
-            subscriber=each.subscriber,
-            not_compared=each.not_compared,
-        )
-        for each in found
-        if not tables or each.article in tables
-    ]
+    return [each for each in found if not tables or each.article in tables]
 
 
 def cleanup(root: Location, *, older_than: timedelta | None, dry_run: bool) -> list[Removed]:
@@ -151,8 +108,8 @@ def cleanup(root: Location, *, older_than: timedelta | None, dry_run: bool) -> l
         return []
     if older_than is not None:
         raise ConfigurationError(
-            f"'{root}' is transactional: its cleanup takes the retention of the publications, no other age. Nothing was "
-            "changed. Choose other kinds with `--only`."
+            f"'{root}' is transactional: its cleanup takes the retention of the publications. Leave out `--older-than`, or "
+            "choose other kinds with `--only`."
         )
     done = Distributor(root, lock_wait_s=WAIT_S.get()).cleanup(dry_run=dry_run)
     return [Removed(TRANSACTIONAL, str(root), "commands", "_transactional", done["commands"])]

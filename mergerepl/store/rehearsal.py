@@ -1,11 +1,17 @@
-"""A rehearsal (`--dry-run`) runs a command until its first write: what the command refuses before is refused alike."""
+"""A rehearsal (`--dry-run`) runs a command until its first write: what the command refuses before is refused alike.
+
+It concerns the thread that rehearses and the threads that its work begins by `worker_threads`. Other threads of the
+process write on: an agent runs its jobs while it rehearses a command that was handed over.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from contextvars import ContextVar
 from typing import Any
 
-_is_on = False
+_IS_ON: ContextVar[bool] = ContextVar("rehearsal", default=False)
 REHEARSED: Any = object()
 """What a call would return is unknown: it came to its first write."""
 
@@ -15,28 +21,32 @@ class RehearsalEnd(BaseException):
 
 
 def rehearsed(dry_run: bool, call: Callable[[], Any]) -> Any:
-    """Run a call; in a dry run only until its first write. A process rehearses one call at a time.
+    """Run a call; in a dry run only until its first write.
 
     Returns: What the call returns; in a dry run REHEARSED, unless the call ended without a write.
     """
-    global _is_on
     if not dry_run:
         return call()
-    _is_on = True
+    before = _IS_ON.set(True)
     try:
         return call()
     except RehearsalEnd:
         return REHEARSED
     finally:
-        _is_on = False
+        _IS_ON.reset(before)
+
+
+def worker_threads(most: int) -> ThreadPoolExecutor:
+    """Return a pool of threads that do work for the caller: where it rehearses, they do not write either."""
+    return ThreadPoolExecutor(most, initializer=_IS_ON.set, initargs=(_IS_ON.get(),))
 
 
 def is_rehearsal() -> bool:
-    """Whether nothing may be written now."""
-    return _is_on
+    """Whether this thread may write nothing now."""
+    return _IS_ON.get()
 
 
 def before_write() -> None:
     """End a rehearsal: what comes now would change a file."""
-    if _is_on:
+    if _IS_ON.get():
         raise RehearsalEnd

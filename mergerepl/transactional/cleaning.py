@@ -2,7 +2,7 @@
 
 import logging
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from dataclasses import replace
 from datetime import datetime, timedelta
 
@@ -42,7 +42,7 @@ def cleanup(root: Root, *, dry_run: bool = False) -> Mapping[str, int]:
     inactive; `dry_run` only counts. Times are those of the newest transaction, not of this machine. Starts no JVM.
     """
     distributor = required(root)
-    with held(LogReader(distributor.root), "transactional cleanup"):
+    with nullcontext() if dry_run else held(LogReader(distributor.root), "transactional cleanup"):
         # The log reader is held, so the table does not grow.
         gate = sorted(distributor.control.rows(TRANSACTIONS), key=lambda row: row.xact_seqno)
         if not gate:
@@ -77,14 +77,15 @@ def cleanup(root: Root, *, dry_run: bool = False) -> Mapping[str, int]:
         )
         keep = min(bounds.values(), default=newest.xact_seqno)
         gone = [row.xact_seqno for row in gate[:-1] if row.xact_seqno <= keep]
+        done = {"commands": commands, "transactions": len(gone), "inactive": inactive}
         if dry_run:
-            return {"commands": commands, "transactions": len(gone), "inactive": inactive}
+            return done
         if gone:
             with distributor.writing():
                 distributor.control.delete(TRANSACTIONS, where=f"xact_seqno <= X'{gone[-1].hex()}'")
         _forget_history(distributor, newest.commit_time)
         remove_unused_files(filter(is_delta_table, _tables(distributor)))
-    return {"commands": commands, "transactions": len(gone), "inactive": inactive}
+    return done
 
 
 def clean_up_once_a_day(root: Root) -> None:

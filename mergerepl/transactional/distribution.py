@@ -11,7 +11,6 @@
 
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from typing import TypeVar
@@ -36,6 +35,7 @@ from mergerepl.model.transactional import DistributionResult
 from mergerepl.rows.sql import quote
 from mergerepl.spark.in_memory import Kept
 from mergerepl.store.location import Location
+from mergerepl.store.rehearsal import worker_threads
 from mergerepl.systables.transactional import (
     ERRORS,
     HISTORY,
@@ -246,7 +246,7 @@ class Agent:
         listed = list(articles)
         if self.streams == 1 or len(listed) == 1:
             return {each: work(each) for each in listed}
-        with ThreadPoolExecutor(self.streams) as pool:
+        with worker_threads(self.streams) as pool:
             return dict(zip(listed, pool.map(work, listed), strict=True))
 
     def _table(self, row: ArticleRow) -> Location:

@@ -12,7 +12,15 @@ from mergerepl.calls import Caller, methods_of_caller
 from mergerepl.errors import MergeReplError
 from mergerepl.logreader.log_reader import LogReader
 from mergerepl.logreader.lsn import Lsn
-from mergerepl.model.transactional import Command, DistributionResult, LogReaderResult, SkippedTransaction
+from mergerepl.model.transactional import (
+    AgentError,
+    Batch,
+    Command,
+    DistributionResult,
+    DistributorStatus,
+    LogReaderResult,
+    SkippedTransaction,
+)
 from mergerepl.spark.plain import plain_errors
 from mergerepl.store.lease import lease
 from mergerepl.store.location import Location
@@ -33,11 +41,10 @@ from mergerepl.transactional.skipping import skip
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-    from mergerepl.model.cdc import StatusWarning
+    from mergerepl.model.results import ArticleValidation
+    from mergerepl.model.tasks import Pending, StatusWarning
     from mergerepl.systables.transactional import SubscriptionRow
-    from mergerepl.transactional.monitoring import Pending
     from mergerepl.transactional.repairing import Repair
-    from mergerepl.transactional.validation import Validation
 
 LOCK_WAIT_S = 60.0
 """Seconds that work on whole tables waits at least for another process."""
@@ -218,7 +225,7 @@ class Distributor(Caller):
         with lease(Location.of(row.subscriber), purpose="transactional skip"):
             return skip(store, name, row, seqno, dry_run=dry_run)
 
-    def status(self) -> Mapping[str, Any]:
+    def status(self) -> DistributorStatus:
         """Return the state of the publications and subscriptions. Starts no JVM."""
         return monitoring.status(self.path)
 
@@ -230,17 +237,17 @@ class Distributor(Caller):
         """Return the undelivered commands of each subscription, and the unread commits. Starts no JVM."""
         return monitoring.pending(self.path)
 
-    def history(self, *, limit: int = 20) -> tuple[Mapping[str, Any], ...]:
+    def history(self, *, limit: int = 20) -> tuple[Batch, ...]:
         """Return the last batches of all agents and why agents stopped, newest first. Starts no JVM."""
-        return tuple(monitoring.history(self.path, limit=limit))
+        return monitoring.history(self.path, limit=limit)
 
-    def errors(self, *, limit: int = 20) -> tuple[Mapping[str, Any], ...]:
+    def errors(self, *, limit: int = 20) -> tuple[AgentError, ...]:
         """Return why agents stopped, and the commands that were skipped, newest first. Starts no JVM."""
-        return tuple(monitoring.errors(self.path, limit=limit))
+        return monitoring.errors(self.path, limit=limit)
 
     def validate(
         self, *, subscriber: Root | None = None, publication: str | None = None
-    ) -> tuple[Validation, ...]:
+    ) -> tuple[ArticleValidation, ...]:
         """Compare subscribers with the publisher at their positions; writers need not stop.
 
         `error` has the reason for an article that could not be compared, `not_compared` the names of columns. Tables
@@ -248,7 +255,7 @@ class Distributor(Caller):
         """
         from mergerepl.transactional.validation import validate_one
 
-        found: list[Validation] = []
+        found: list[ArticleValidation] = []
         for store, name, row in self._subscriptions(subscriber, publication):
             at = SubscriberStore(Location.of(row.subscriber))
             if at.position(row.subscription_guid) is None:
@@ -326,7 +333,7 @@ class Distributor(Caller):
     def cleanup(self, *, dry_run: bool = False) -> Mapping[str, int]:
         """Remove commands that all active subscriptions have, and those above the longest retention. Starts no JVM.
 
-        `dry_run` only counts.
+        Returns the numbers of commands and transactions, and of subscriptions that become inactive; `dry_run` only counts.
         """
         from mergerepl.transactional.cleaning import cleanup
 

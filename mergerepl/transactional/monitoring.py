@@ -1,13 +1,11 @@
 """The state of publications, subscriptions and agents. Without Spark."""
 
-from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import Any
-
 from mergerepl.delta.tables import is_delta_table
 from mergerepl.errors import StoreError
 from mergerepl.logreader.lsn import Lsn
 from mergerepl.logreader.positions import read_state
+from mergerepl.model.tasks import TRANSACTIONAL, Pending
+from mergerepl.model.transactional import AgentError, ArticleState, Batch, DeliveryState, DistributorStatus
 from mergerepl.systables.transactional import (
     ACTIVE,
     ERRORS,
@@ -23,18 +21,6 @@ from mergerepl.transactional.position import delivered_through, since_last_batch
 
 LOG_READER = "log reader"
 """The log reader among the subscribers, as lists name it."""
-
-
-@dataclass(frozen=True)
-class Pending:
-    """The commands that a subscription still lacks. `seconds` is estimated by the last deliveries; None without any."""
-
-    publication: str
-    subscriber: str
-    transactions: int
-    commands: int
-    seconds: float | None
-    unread_commits: int
 
 
 def pending(root: Root) -> tuple[Pending, ...]:
@@ -63,12 +49,11 @@ def _pending(distributor: DistributionStore) -> dict[str, tuple[bytes, Pending]]
         found[row.subscription_guid] = (
             position,
             Pending(
-                name,
-                row.subscriber,
-                len(waiting),
-                commands,
-                round(commands / rate, 1) if rate else None,
-                sum(unread.get(each.source_object_id, 0) for each in articles),
+                *(TRANSACTIONAL, name, row.subscriber, "", "download"),
+                changes=commands,
+                units=len(waiting),
+                uncaptured_commits=sum(unread.get(each.source_object_id, 0) for each in articles),
+                seconds=round(commands / rate, 1) if rate else None,
             ),
         )
     return found
@@ -95,33 +80,33 @@ def _rate(distributor: DistributionStore, row: SubscriptionRow) -> float | None:
     return sum(each.delivered_commands for each in rows) / seconds if seconds else None
 
 
-def history(root: Root, *, limit: int = 20) -> list[Mapping[str, Any]]:
+def history(root: Root, *, limit: int = 20) -> tuple[Batch, ...]:
     """Return the last batches of all distribution agents and why agents stopped, newest first. Starts no JVM."""
     distributor = required(root)
     agents = {row.agent_id: row.subscriber for row in distributor.subscriptions()}
     agents[LOG_READER_AGENT] = LOG_READER
     rows = distributor.control.rows(HISTORY, order_limit=f"order by time desc limit {int(limit)}")
-    return [
-        {
-            "subscriber": agents.get(row.agent_id, f"agent {row.agent_id}"),
-            "time": row.time,
-            "status": "failed" if row.runstatus == FAILED else "succeeded",
-            "transactions": row.delivered_transactions,
-            "commands": row.delivered_commands,
-            "inserts": row.inserts,
-            "updates": row.updates,
-            "deletes": row.deletes,
-            "skipped": row.skipped,
-            "seconds": row.duration,
-            "latency_ms": row.delivery_latency,
-            "xact_seqno": str(Lsn(row.xact_seqno)),
-            "comments": row.comments,
-        }
+    return tuple(
+        Batch(
+            agents.get(row.agent_id, f"agent {row.agent_id}"),
+            row.time,
+            "failed" if row.runstatus == FAILED else "succeeded",
+            row.delivered_transactions,
+            row.delivered_commands,
+            row.inserts,
+            row.updates,
+            row.deletes,
+            row.skipped,
+            row.duration,
+            row.delivery_latency,
+            str(Lsn(row.xact_seqno)),
+            row.comments,
+        )
         for row in rows
-    ]
+    )
 
 
-def errors(root: Root, *, limit: int = 20) -> list[Mapping[str, Any]]:
+def errors(root: Root, *, limit: int = 20) -> tuple[AgentError, ...]:
     """Return why agents stopped, and the commands that were skipped, newest first. Starts no JVM."""
     distributor = required(root)
     agents = {row.subscription_guid: row.subscriber for row in distributor.subscriptions()}
@@ -129,59 +114,56 @@ def errors(root: Root, *, limit: int = 20) -> list[Mapping[str, Any]]:
     rows = distributor.control.rows(
         ERRORS, order_limit=f"order by time desc, xact_seqno desc limit {int(limit)}"
     )
-    return [
-        {
-            "time": row.time,
-            "number": row.error_code,
-            "text": row.error_text,
-            "xact_seqno": None if row.xact_seqno is None else str(Lsn(row.xact_seqno)),
-            "command_id": row.command_id,
-            "subscriber": agents.get(row.subscription_guid, row.subscription_guid),
-            "skipped": row.is_skipped,
-        }
+    return tuple(
+        AgentError(
+            row.time,
+            row.error_code,
+            row.error_text,
+            None if row.xact_seqno is None else str(Lsn(row.xact_seqno)),
+            row.command_id,
+            agents.get(row.subscription_guid, row.subscription_guid),
+            row.is_skipped,
+        )
         for row in rows
-    ]
+    )
 
 
-def status(root: Root) -> Mapping[str, Any]:
+def status(root: Root) -> DistributorStatus:
     """Return the state of a publisher's publications and subscriptions. Starts no JVM."""
     distributor = required(root)
     found = _pending(distributor)
     stops = {row.agent_id: row.time for row in distributor.control.rows(STOPS)}
     statuses = {INACTIVE: "inactive", ACTIVE: "active"}
-    return {
-        "root": str(distributor.root),
-        "publications": [
-            {
-                "publication": row.publication,
-                "articles": [
-                    {
-                        "article": each.article,
-                        "table": each.source_object,
-                        "columns": list(each.columns),
-                        "filter": each.filter_clause,
-                        "ins_cmd": each.ins_cmd,
-                        "upd_cmd": each.upd_cmd,
-                        "del_cmd": each.del_cmd,
-                        "schema_version": each.schema_version,
-                    }
-                    for each in distributor.articles(row.publication_id)
-                ],
-                "subscriptions": [
-                    {
-                        "subscriber": each.subscriber,
-                        "status": statuses.get(each.status, "subscribed"),
-                        "xact_seqno": str(Lsn(position)),
-                        "transactions_waiting": waiting.transactions,
-                        "commands_waiting": waiting.commands,
-                        "unread_commits": waiting.unread_commits,
-                        "is_known_to_be_equal": each.is_equal and not has_foreign_commits(distributor, each),
-                        "stopped_since": stops.get(each.agent_id),
-                    }
-                    for each in distributor.subscriptions(row.publication_id)
-                    for position, waiting in [found[each.subscription_guid]]
-                ],
-            }
-            for row in distributor.publications()
-        ],
-    }
+    publications = distributor.publications()
+    articles = (
+        ArticleState(
+            row.publication,
+            each.article,
+            each.source_object,
+            each.columns,
+            each.filter_clause,
+            each.ins_cmd,
+            each.upd_cmd,
+            each.del_cmd,
+            each.schema_version,
+        )
+        for row in publications
+        for each in distributor.articles(row.publication_id)
+    )
+    deliveries = (
+        DeliveryState(
+            row.publication,
+            each.subscriber,
+            statuses.get(each.status, "subscribed"),
+            str(Lsn(position)),
+            waiting.units,
+            waiting.changes,
+            waiting.uncaptured_commits,
+            each.is_equal and not has_foreign_commits(distributor, each),
+            stops.get(each.agent_id),
+        )
+        for row in publications
+        for each in distributor.subscriptions(row.publication_id)
+        for position, waiting in [found[each.subscription_guid]]
+    )
+    return DistributorStatus(str(distributor.root), tuple(articles), tuple(deliveries))

@@ -30,6 +30,7 @@ from mergerepl.filters.clause import Clause, ClauseError, functions_of
 from mergerepl.filters.columns import holds
 from mergerepl.filters.parse import parse_filter
 from mergerepl.filters.prepare import prepared
+from mergerepl.model.results import KeyDifference
 from mergerepl.publish.snapshot import KEY_PREFIX
 from mergerepl.rows.images import all_true
 from mergerepl.rows.nested import as_declared
@@ -78,7 +79,7 @@ _BROKEN_RULE = re.compile(
 
 @dataclass(frozen=True)
 class Repair:
-    """What a repair wrote (or would write) to one table. `keys` are some of them, `kinds` how each differed.
+    """What a repair wrote (or would write) to one table. `examples` are some of the keys.
 
     `differing` is the number of keys that still differ after it; None for a dry run.
     """
@@ -89,8 +90,7 @@ class Repair:
     inserts: int
     updates: int
     deletes: int
-    keys: tuple[str, ...]
-    kinds: tuple[str, ...]
+    examples: tuple[KeyDifference, ...]
     differing: int | None = None
 
 
@@ -209,8 +209,7 @@ def repair_one(
                 inserts=counts.get(MISSING, 0),
                 updates=counts.get(DIFFERENT, 0) + counts.get(TWICE, 0),
                 deletes=counts.get(EXTRA, 0),
-                keys=tuple(key for key, _ in found.examples),
-                kinds=tuple(kind for _, kind in found.examples),
+                examples=found.examples,
             )
         )
         failpoint("repair.after_article")
@@ -218,9 +217,9 @@ def repair_one(
         return done
     after = validate_one(distributor, publication, row, spark)
     stop = stop_of(distributor, row)
-    if all(each.is_equal for each in after) and stop is not None and stop.error_code in _OF_ROWS:
+    if all(each.ok for each in after) and stop is not None and stop.error_code in _OF_ROWS:
         forget_stop(distributor, row)
-    left = {each.article: each.differing for each in after}
+    left = {each.article: each.differing_rows for each in after}
     return [Repair(**{**vars(each), "differing": left[each.article]}) for each in done]
 
 

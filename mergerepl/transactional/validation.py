@@ -28,6 +28,8 @@ from mergerepl.delta.types import ddl_of
 from mergerepl.errors import StoreError
 from mergerepl.logreader.lsn import Lsn
 from mergerepl.logreader.positions import read_state
+from mergerepl.model.results import ArticleValidation, KeyDifference
+from mergerepl.model.words import key_text
 from mergerepl.publish import snapshot
 from mergerepl.publish.snapshot import KEY_PREFIX, compared_rows
 from mergerepl.rows.images import readable
@@ -47,31 +49,6 @@ from mergerepl.transactional.catalog import DistributionStore, SubscriberStore, 
 from mergerepl.transactional.position import begun_plan, with_tables_at
 from mergerepl.transactional.refusals import to_run
 from mergerepl.transactional.snapshot import rows_at
-
-
-@dataclass(frozen=True)
-class Validation:
-    """One article at one subscriber: its table compared with the publisher's version at its position.
-
-    `keys` are some that differ, `kinds` how each does: missing, extra, different or twice. `not_compared` names columns
-    that cannot be compared. `error` is the reason why the article was not compared, or why it gets no more commands.
-    """
-
-    publication: str
-    subscriber: str
-    article: str
-    publisher_rows: int
-    subscriber_rows: int
-    differing: int
-    keys: tuple[str, ...]
-    kinds: tuple[str, ...] = ()
-    not_compared: tuple[str, ...] = ()
-    error: str | None = None
-
-    @property
-    def is_equal(self) -> bool:
-        """True if all rows that could be compared agree."""
-        return not self.differing and self.error is None
 
 
 @dataclass(frozen=True)
@@ -194,7 +171,7 @@ def _has_other_type(shape: ArticleRow, table: TableState) -> bool:
 
 def validate_one(
     distributor: DistributionStore, publication: str, row: SubscriptionRow, spark: SparkSession
-) -> list[Validation]:
+) -> list[ArticleValidation]:
     """Compare one subscription, and record whether it is known to be equal. The caller holds the subscriber."""
     at = SubscriberStore(Location.of(row.subscriber))
     position = at.position(row.subscription_guid)
@@ -204,18 +181,18 @@ def validate_one(
         head = head_version(each.table) if is_delta_table(each.table) else -1
         one = _validation(publication, row, each, spark, head)
         found.append(one)
-        if one.is_equal and not each.is_unfinished:
+        if one.ok and not each.is_unfinished:
             # Other writers' changes are explained: the table is as a batch would have left it.
             left[each.article.article] = left_at(each.table, head)
     if (now := with_tables_at(position, left)) != position:
         at.save(now)
-    distributor.change_subscription(row.subscription_guid, is_equal=all(each.is_equal for each in found))
+    distributor.change_subscription(row.subscription_guid, is_equal=all(each.ok for each in found))
     return found
 
 
 def _validation(
     publication: str, row: SubscriptionRow, expected: Expected, spark: SparkSession, head: int
-) -> Validation:
+) -> ArticleValidation:
     article, found, not_compared, error = expected.article, Difference(0, 0), [], expected.refused
     if head >= 0 and not lacking_columns(article, state := open_table(expected.table, head)):
         try:
@@ -229,17 +206,17 @@ def _validation(
             for kind, why in expected.unknown.items()
         ]
         not_compared += [f"column {name}: it is the subscriber's own" for name in own_columns(article, state)]
-    return Validation(
-        publication,
-        row.subscriber,
+    return ArticleValidation(
         article.article,
+        "checksum",
         found.publisher_rows,
         found.subscriber_rows,
         found.count,
-        tuple(key for key, _ in found.examples),
-        tuple(kind for _, kind in found.examples),
-        tuple(not_compared),
-        error,
+        found.examples,
+        publication=publication,
+        error=None if error is None else {"message": error, "transient": False},
+        subscriber=row.subscriber,
+        not_compared=tuple(not_compared),
     )
 
 
@@ -267,18 +244,20 @@ KINDS = {
 }
 """The kinds as the comparison of rows names them -> as results do."""
 
+_NAMES = {MISSING: "missing_at_subscriber", EXTRA: "missing_at_publisher"}
+"""The kinds whose differences have a longer name."""
 _CHAR = re.compile(r"char\((\d+)\)")
 
 
 @dataclass(frozen=True)
 class Difference:
-    """The numbers of differing keys by kind, and some of them as (key, kind); `unknown`: rows that cannot be known."""
+    """The numbers of differing keys by kind, and some of the keys; `unknown`: rows that cannot be known."""
 
     publisher_rows: int
     subscriber_rows: int
     counts: Mapping[str, int] = field(default_factory=dict)
     unknown: Mapping[str, int] = field(default_factory=dict)
-    examples: tuple[tuple[str, str], ...] = ()
+    examples: tuple[KeyDifference, ...] = ()
 
     @property
     def count(self) -> int:
@@ -288,7 +267,9 @@ class Difference:
     @property
     def shown(self) -> str:
         """Some keys with their kind."""
-        return "; ".join(f"{key} ({kind})" for key, kind in self.examples[:3])
+        return "; ".join(
+            f"{key_text(each.key)} ({each.kind.replace('_', ' ')})" for each in self.examples[:3]
+        )
 
 
 def unknown_kinds(article: ArticleRow, by_procedure: Collection[str] = ()) -> dict[str, str]:
@@ -371,16 +352,16 @@ def differing(rows: DataFrame, article: ArticleRow, unknown: Collection[str] = (
     return Difference(counted["p"], counted["s"] or 0, counts, left, examples)
 
 
-def shown_keys(rows: DataFrame, article: ArticleRow, kinds: Collection[str]) -> list[tuple[str, str]]:
-    """Return the first SHOWN keys of these kinds, by key, as (text, kind)."""
+def shown_keys(rows: DataFrame, article: ArticleRow, kinds: Collection[str]) -> list[KeyDifference]:
+    """Return the first SHOWN keys of these kinds, by key."""
     names = [f"{KEY_PREFIX}{i}" for i, _ in enumerate(article.key_columns)]
     chosen = rows.where(F.col("kind").isin([word for word, kind in KINDS.items() if kind in kinds]))
     texts = [readable(F.col(name), rows.schema[name].dataType).alias(f"t{i}") for i, name in enumerate(names)]
     found = chosen.orderBy(*names).limit(SHOWN).select(*texts, "kind").collect()
     return [
-        (
-            ", ".join(f"{column} = {row[f't{i}']}" for i, column in enumerate(article.key_columns)),
-            KINDS[row["kind"]],
+        KeyDifference(
+            {column: row[f"t{i}"] for i, column in enumerate(article.key_columns)},
+            _NAMES.get(KINDS[row["kind"]], KINDS[row["kind"]]),
         )
         for row in found
     ]

@@ -229,7 +229,8 @@ def test_51_rows_of_the_past_that_were_edited_are_refused_until_that_is_undone(
         # The last version that is a session's: that of the table's creation.
         says = (name, f"/{replica}' was edited: its version {before + 1} ({operation})", "VERSION AS OF 0;")
         message = refused(*words, code=1, says=(*says, "nothing was read"))
-        assert message.strip() in json.loads(run("status", "-f", replica, "--json").stdout)["problems"]
+        (state,) = json.loads(run("status", "-f", replica, "--json").stdout)["status"]
+        assert message.strip() in [each["text"] for each in state["warnings"]]
         restore(table, 0)
         assert run(*SYNC).exit_code == 0
 

@@ -208,8 +208,8 @@ def test_25_a_capture_needs_no_table_of_a_subscription_that_has_ended(network: N
     gone(network.root("north") / "orders")
     shown = run("capture", "-f", "north")
     assert (shown.exit_code, shown.stderr) == (0, ""), shown.output
-    report = json.loads(run("status", "-f", "north", "--json").stdout)
-    assert (report["problems"], report["articles"]) == ([], [])
+    (state,) = json.loads(run("status", "-f", "north", "--json").stdout)["status"]
+    assert (state["warnings"], state["details"]["articles"]) == ([], [])
 
 
 @pytest.mark.usefixtures("no_engine")

@@ -479,8 +479,8 @@ def test_the_commands_of_readers(shop: Shop) -> None:
         cdc.Database(root).instances()
     )
     run("cleanup", "-f", root, "--only", "rows", code=2)
-    assert run("history", "-f", root, "--limit", 1)["scan_sessions"][0]["tran_count"] > 0
-    assert run("history", "--failed", "-f", root)["errors"] == []
+    assert run("history", "-f", root, "--limit", 1)["runs"][0]["details"]["tran_count"] > 0
+    assert run("history", "--failed", "-f", root)["runs"] == []
     add(root / "orders", {99: ("late", 1)})
     (kept,) = run("vacuum", "orders", "-f", root)["tables"]
     position = next(each.position for each in cdc.Database(root).status().sources if each.source == "orders")

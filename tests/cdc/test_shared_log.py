@@ -73,7 +73,7 @@ def test_the_log_is_read_once_for_both_and_the_jobs_change_places(
     publication_file(replica_dir, [{"name": "orders", "key": ["id"]}])
     update(orders, "id = 2", note="'B'")
     update(stock, "id = 2", qty="20")
-    assert run("capture", "-f", hq)["transactions"] == 2
+    assert run("capture", "-f", hq)[0]["details"]["transactions"] == 2
     add(orders, {5: ("e", 5)})
     add(stock, {5: ("e", 5)})
     events: list[Any] = []
@@ -93,12 +93,12 @@ def test_the_log_is_read_once_for_both_and_the_jobs_change_places(
     delete(orders, "id = 3")
     dies(monkeypatch, "logreader.after_leave", "apply", "-f", file)
     assert jobs() == ["cleanup", "logreader"]
-    assert run("capture", "-f", hq)["transactions"] == 1
+    assert run("capture", "-f", hq)[0]["details"]["transactions"] == 1
     assert jobs() == ["capture", "cleanup"]
     run("apply", "-f", file)
     assert run("apply", "-f", file)["steps"] == []
     update(stock, "id = 3", qty="30")
-    assert run("capture", "-f", hq)["transactions"] == 1
+    assert run("capture", "-f", hq)[0]["details"]["transactions"] == 1
     assert set(reads.values()) == {1}
     assert len(lsns_with_rows("dbo_orders")) == 5
     assert len(lsns_with_rows("dbo_stock")) == 4

@@ -32,7 +32,7 @@ def test_from_enable_to_change_rows(spark: SparkSession, replica_dir: Path) -> N
     merge(orders, {2: ("B", 20), 3: (None, 3), 5: ("e", 5)})
     spark.sql(f"update delta.`{orders}` set note = note where id = 5")
     spark.sql(f"update delta.`{orders}` set id = 50 where id = 5")
-    done = run("capture", "-f", root)
+    done = run("capture", "-f", root)["captured"][0]["details"]
     assert (done["transactions"], done["rows"], done["paused"]) == (6, 10, {})
     database = tables_at(root)
     assert changes(database, "dbo_orders") == [
@@ -58,10 +58,10 @@ def test_from_enable_to_change_rows(spark: SparkSession, replica_dir: Path) -> N
     assert {row[1] for row in found} == {None}
     kinds = [entry.kind for entry in entries(database)]
     assert kinds == ["begin", *["transaction"] * 6]
-    state = run("status", "--type", "cdc", "-f", root)
+    state = run("status", "--type", "cdc", "-f", root)["status"][0]["details"]
     assert [each["unread_commits"] for each in state["sources"]] == [0]
     assert state["max_lsn"] == done["last_lsn"]
-    assert run("capture", "-f", root)["cycles"] == 0
+    assert run("capture", "-f", root)["captured"][0]["changes"] == 0
     assert [each["capture_instance"] for each in run("cdc", "list", "-f", root)["capture_instances"]] == [
         "dbo_orders"
     ]

@@ -196,7 +196,7 @@ def test_transactional(spark: SparkSession, transcript: Transcript) -> None:
     run("status -f feed.yml")
     run("status -f feed.yml --check", code=2)
     stopped = run("history --failed -f hq")
-    transcript.name(stopped["errors"][0]["xact_seqno"], "XACT")
+    transcript.name(stopped["runs"][0]["details"]["xact_seqno"], "XACT")
     run("transactional skip XACT -f hq --dry-run")
     run("transactional skip XACT -f hq")
     run("validate -f hq")

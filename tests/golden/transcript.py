@@ -38,6 +38,7 @@ _VOLATILE = (
     (r"\d{4}-\d\d-\d\d[T ]\d\d:\d\d:\d\d(\.\d+)?(Z|\+00:00)?", "<time>"),
     (r"\d{4}-\d\d-\d\d( \d\d:\d\dZ)?", "<day>"),
     (r"\d+\.\d+ s\b", "<seconds>"),
+    (r"latency [\d,]+ m?s", "latency <measured>"),
     (r"\b\d{12,}\b", "<number>"),
 )
 _MEASURED = {"duration_s", "latency_s", "latency", "latency_ms", "duration", "seconds"}

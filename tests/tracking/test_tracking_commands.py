@@ -40,10 +40,10 @@ def test_a_round_from_the_command_line(spark: SparkSession, replica_dir: Path, t
         tx.update("orders", {"note": "'new'"}, where="id = 1")
         tx.delete("orders", where="id = 2")
     open_ = tracking.begin()
-    found = run_json("status", "--type", "tracking", "-f", root)
+    found = run_json("status", "--type", "tracking", "-f", root)["status"][0]["details"]
     assert (found["last_bsn"], found["last_csn"], found["tables"][0]["options"]) == (2, 1, 7)
     assert "hq" in run("status", "--type", "tracking", "-f", root)
-    listed = run_json("history", "--type", "tracking", "-f", root)["transactions"]
+    listed = [each["details"] for each in run_json("history", "--type", "tracking", "-f", root)["runs"]]
     assert [(each["csn"], each["changes"]) for each in listed] == [(1, {"orders": 2})]
     assert (
         run_json("tracking", "abort", open_.current_transaction_bsn, "-f", root, "--yes")["state"]
@@ -78,7 +78,7 @@ def test_a_round_from_the_command_line(spark: SparkSession, replica_dir: Path, t
         "consumer": "hq",
         "registered": False,
     }
-    assert run_json("status", "--type", "tracking", "-f", root)["consumers"] == []
+    assert run_json("status", "--type", "tracking", "-f", root)["status"][0]["details"]["consumers"] == []
     assert run_json("tracking", "adopt", "-f", root) == {"adopted": 0}
     assert run_json("upgrade", "-f", root, "--yes") == {"upgraded": True}
     assert "would rewrite the whole table" in run(

@@ -34,7 +34,7 @@ def publication_file(
     return file
 
 
-LISTINGS = {"articles", "batches", "commands", "errors", "rows", "subscriptions"}
+LISTINGS = {"articles", "captured", "commands", "pending", "rows", "runs", "status"}
 
 
 def run(*words: object, code: int = 0) -> Any:
@@ -42,9 +42,27 @@ def run(*words: object, code: int = 0) -> Any:
     done = CliRunner().invoke(main, [*map(str, words), "--json"], catch_exceptions=False)
     assert done.exit_code == code, done.output
     printed = json.loads(done.output)
-    name, *others = printed
+    name, *others = (each for each in printed if each != "ok")
     is_listing = not others and name in LISTINGS
     return printed[name] if is_listing else printed
+
+
+def runs(place: object, *words: object) -> list[dict[str, Any]]:
+    """Return the batches that `history` prints, with `--failed` the errors."""
+    found = run("history", "-f", place, "--type", "transactional", *words)
+    return [each["details"] for each in found]
+
+
+def warnings(place: object, *, code: int = 0) -> list[dict[str, Any]]:
+    """Return what `status --check` warns of; what two products meet is said once."""
+    found = [each for state in run("status", "-f", place, "--check", code=code) for each in state["warnings"]]
+    return [each for number, each in enumerate(found) if each not in found[:number]]
+
+
+def state(place: object) -> dict[str, Any]:
+    """Return the state of the publications that `status` prints."""
+    (found,) = run("status", "-f", place, "--type", "transactional")
+    return dict(found["details"])
 
 
 def rows(table: Path) -> list[tuple[Any, ...]]:
@@ -64,16 +82,16 @@ def stops(hq: Path, word: str, number: int | None, *, shown: str = "") -> str:
 
     `status` shows the message, or another text (`shown`).
     """
-    met = run("history", "--failed", "-f", hq, "--limit", 1)[0]
+    met = runs(hq, "--failed", "--limit", 1)[0]
     assert word in met["text"]
     assert (met["number"], met["skipped"]) == (number, False)
-    last = run("history", "-f", hq, "--limit", 1)[0]
+    last = runs(hq, "--limit", 1)[0]
     assert (last["status"], last["comments"], last["subscriber"]) == (
         "failed",
         met["text"],
         met["subscriber"],
     )
-    found = run("status", "-f", hq, "--check", code=2)["warnings"]
+    found = warnings(hq, code=2)
     assert [(shown or met["text"]) in each["text"] for each in found if each["level"] == "critical"].count(
         True
     ) == 1
@@ -82,8 +100,19 @@ def stops(hq: Path, word: str, number: int | None, *, shown: str = "") -> str:
 
 def works(hq: Path, *, code: int = 0) -> None:
     """Check that nothing is left of a stop; the exit code of `status --check` may have another reason."""
-    assert "stopped" not in str(run("status", "-f", hq, "--check", code=code)["warnings"])
-    assert run("history", "-f", hq, "--limit", 1)[0]["status"] == "succeeded"
+    assert "stopped" not in str(warnings(hq, code=code))
+    assert runs(hq, "--limit", 1)[0]["status"] == "succeeded"
 
 
-__all__ = ["named", "new_table", "publication_file", "rows", "run", "stops", "works"]
+__all__ = [
+    "named",
+    "new_table",
+    "publication_file",
+    "rows",
+    "run",
+    "runs",
+    "state",
+    "stops",
+    "warnings",
+    "works",
+]

@@ -13,7 +13,7 @@ from mergerepl.systables.transactional import INACTIVE, SUBSCRIBED
 from mergerepl.transactional import checks
 from mergerepl.transactional.catalog import DistributionStore
 from tests.cdc.databases import delete, update
-from tests.transactional.publications import new_table, publication_file, run
+from tests.transactional.publications import new_table, publication_file, run, warnings
 
 pytestmark = pytest.mark.spark
 
@@ -29,18 +29,18 @@ def test_exit_codes_of_a_monitor(
     run("apply", "-f", file)
 
     def warned(code: int, level: str, source: object, text: str) -> None:
-        (found,) = run("status", "-f", file, "--check", code=code)["warnings"]
+        (found,) = warnings(file, code=code)
         assert (found["level"], found["source"]) == (level, str(source))
         assert text in found["text"]
 
     # `verify: false`: nobody has compared the rows.
     warned(1, "warning", north, "not known to be equal: rows were not compared")
-    assert [each["differing"] for each in run("validate", "-f", file)] == [0]
+    assert [each["differing_rows"] for each in run("validate", "-f", file)] == [0]
     done = CliRunner().invoke(main, ["status", "-f", str(hq), "--check"])
     assert (done.exit_code, done.output) == (0, "All is well.\n")
     update(items, "id > 0", qty="7")
     # It may wait for 30 seconds.
-    assert run("status", "-f", file, "--check")["warnings"] == []
+    assert warnings(file) == []
     monkeypatch.setattr(checks, "LATENCY", timedelta(0))
     warned(1, "warning", "items", "Commits that are not read: 1, ")
     run("capture", "-f", hq)
@@ -52,7 +52,7 @@ def test_exit_codes_of_a_monitor(
     assert "There are more" not in CliRunner().invoke(main, ["transactional", "browse", "-f", str(hq)]).output
     delete(north / "items", "id = 1")
     run("sync", "-f", hq, code=1)
-    found: list[dict[str, Any]] = run("status", "-f", file, "--check", code=2)["warnings"]
+    found: list[dict[str, Any]] = warnings(file, code=2)
     assert [each["level"] for each in found] == ["warning", "critical", "warning"]
     assert "Others changed rows of article 'items' since the last batch (versions 1 of" in found[2]["text"]
     assert "Its agent stopped on " in found[1]["text"]
@@ -69,7 +69,7 @@ def test_exit_codes_of_a_monitor(
         warned(code, level, north, text)
     # Nothing is known: another version of mergerepl wrote the store.
     monkeypatch.setattr("mergerepl.transactional.catalog.SCHEMA_VERSION", 99)
-    assert run("status", "-f", hq, "--check", code=3)["check"] == "unknown"
+    assert [each["level"] for each in warnings(hq, code=3)] == ["unknown"]
 
 
 def test_a_replica_of_another_kind_has_no_check(replica_dir: Path) -> None:

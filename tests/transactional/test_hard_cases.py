@@ -11,7 +11,7 @@ from mergerepl.logreader.log_reader import LogReader
 from mergerepl.store import redo
 from mergerepl.transactional import Distributor, snapshot
 from tests.cdc.databases import add, delete, new_table, update
-from tests.transactional.publications import publication_file, rows, run
+from tests.transactional.publications import publication_file, rows, run, runs, state
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow]
 
@@ -104,8 +104,8 @@ def test_25_values_of_all_types_arrive_bit_for_bit(spark: SparkSession, replica_
         spark.sql(f"UPDATE delta.`{hq / name}` SET {name} = {of_99} WHERE {name} = {of_one}")
     run("sync", "-f", file)
     found = run("validate", "-f", file)
-    assert [(each["subscriber_rows"], each["differing"]) for each in found] == [(11, 0)] * len(KEYS)
-    assert run("history", "--failed", "-f", hq) == []
+    assert [(each["subscriber_rows"], each["differing_rows"]) for each in found] == [(11, 0)] * len(KEYS)
+    assert runs(hq, "--failed") == []
     assert len(run("transactional", "browse", "-f", hq, "--limit", 100)) == 10 * len(KEYS)
 
 
@@ -150,8 +150,8 @@ def test_what_tables_go_through_and_who_writes_beside_us(
     spark.sql(f"optimize delta.`{items}`")
     spark.sql(f"restore delta.`{items}` to version as of {version}")
     spark.sql(f"vacuum delta.`{items}`")
-    read = run("capture", "-f", hq)
-    assert read["commands"] == 8 + 6
+    (read,) = run("capture", "-f", hq)
+    assert read["changes"] == 8 + 6
     # 48: one log reader at a time.
     with LogReader(hq).held("another log reader"):
         assert run("capture", "-f", hq, code=3)["error"]["number"] == "18752"
@@ -164,7 +164,7 @@ def test_what_tables_go_through_and_who_writes_beside_us(
     assert "{CALL [sp_MSupd_dboitems] (5,NULL,5,5,'a',50)}" in texts
     # 51: what was not distributed yet is no difference.
     add(items, {8: ("h", 8)})
-    assert [each["differing"] for each in run("validate", "-f", file)] == [0, 0]
+    assert [each["differing_rows"] for each in run("validate", "-f", file)] == [0, 0]
 
     # 28: somebody deletes a row between judging and MERGE.
     def foreign(name: str) -> None:
@@ -178,8 +178,11 @@ def test_what_tables_go_through_and_who_writes_beside_us(
     assert met["error"]["number"] == "20598"
     assert "while a batch was applied" in met["error"]["message"]
     assert [row[0] for row in rows(north / "items")] == [1, 2, 4, 5, 8]
-    assert not run("status", "-f", hq)["publications"][0]["subscriptions"][0]["is_known_to_be_equal"]
-    assert [each["keys"] for each in run("validate", "-f", file, code=1)] == [["id = 3"], []]
+    assert not state(hq)["subscriptions"][0]["is_known_to_be_equal"]
+    assert [[one["key"] for one in each["examples"]] for each in run("validate", "-f", file, code=1)] == [
+        [{"id": "3"}],
+        [],
+    ]
     # 53: a key twice at the subscriber would be updated twice: said before, nothing is written.
     add(north / "items", {1: ("twice", 1)})
     before = rows(north / "items")

@@ -59,7 +59,7 @@ def test_a_subscriber_that_was_away_too_long_begins_again(spark: SparkSession, r
     assert run("reinit", south.name, "-f", hq, "--yes")["subscribers"] == [str(south)]
     run("sync", "-f", file)
     assert rows(north / "items") == rows(south / "items") == rows(items)
-    assert [each["differing"] for each in run("validate", "-f", file)] == [0, 0]
+    assert [each["differing_rows"] for each in run("validate", "-f", file)] == [0, 0]
 
 
 @pytest.mark.slow
@@ -112,4 +112,4 @@ def test_older_copies_and_dropped_columns(spark: SparkSession, replica_dir: Path
     spark.sql(f"update delta.`{items}` set qty = 11 where id = 1")
     run("sync", "-f", file)
     assert rows(north / "items") == [(1, 11), (2, 2), (9, 90)]
-    assert [each["differing"] for each in run("validate", "-f", file)] == [0]
+    assert [each["differing_rows"] for each in run("validate", "-f", file)] == [0]

@@ -14,7 +14,7 @@ from deltalake import DeltaTable, write_deltalake
 from pyspark.sql import SparkSession
 
 from tests.properties import transactional_model as model
-from tests.transactional.publications import publication_file, rows, run
+from tests.transactional.publications import publication_file, rows, run, runs
 
 pytestmark = pytest.mark.spark
 
@@ -162,7 +162,7 @@ def test_drawn_transactions_of_all_methods(
             for key, row in expected[drawn.name].items()
         }
         assert left == whole, drawn
-    listed = run("history", "--failed", "-f", replica_dir / "hq", "--limit", 1000)
+    listed = runs(replica_dir / "hq", "--failed", "--limit", 1000)
     assert Counter(_named(each) for each in listed) == errors
     assert {number for _, number, _ in errors} == {model.NOT_FOUND, model.DUPLICATE}
     (session,) = done["sessions"]

@@ -15,7 +15,17 @@ from mergerepl.cli.main import main
 from mergerepl.store import redo
 from mergerepl.transactional.refusals import TransactionalUsageError
 from tests.cdc.databases import add, delete, merge, update
-from tests.transactional.publications import named, new_table, publication_file, rows, run, stops, works
+from tests.transactional.publications import (
+    named,
+    new_table,
+    publication_file,
+    rows,
+    run,
+    runs,
+    stops,
+    warnings,
+    works,
+)
 
 pytestmark = pytest.mark.spark
 
@@ -77,7 +87,7 @@ def test_a_row_that_breaks_a_rule_stops_the_agent_before_its_transaction(
     # Exactly what lies before it was applied, also to the other article.
     assert rows(north / "items") == [(1, "a", 10), (2, "b", 2), (3, "c", 3), (4, "d", 4)]
     assert rows(north / "others")[2] == (3, "c", 3)
-    met = run("history", "--failed", "-f", hq, "--limit", 1)[0]
+    met = runs(hq, "--failed", "--limit", 1)[0]
     assert met["xact_seqno"] in message
     # Other transactions are refused by name.
     for words, why in {
@@ -95,14 +105,14 @@ def test_a_row_that_breaks_a_rule_stops_the_agent_before_its_transaction(
     done = skipped(message)
     assert done["commands"] == {"items": 1}
     works(hq, code=1)
-    found = run("status", "-f", hq, "--check", code=1)["warnings"]
+    found = warnings(hq, code=1)
     assert ["not known to be equal" in each["text"] for each in found].count(True) == 1
     run("sync", "-f", file)
     assert rows(north / "items") == [(1, "a", 10), (2, "b", 2), (3, "c", 30), (4, "d", 4)]
     assert rows(north / "others")[2] == (3, "c", 33)
-    log = [each for each in run("history", "--failed", "-f", hq) if each["skipped"]]
+    log = [each for each in runs(hq, "--failed") if each["skipped"]]
     assert [each["xact_seqno"] for each in log] == [met["xact_seqno"]]
-    told = [each["comments"] for each in run("history", "-f", hq)]
+    told = [each["comments"] for each in runs(hq)]
     assert told[1] == f"Transaction {met['xact_seqno']} was skipped by hand (commands: items 1)."
     assert told[2] == message
 
@@ -243,7 +253,7 @@ def test_a_skip_that_dies_is_made_up_for(
         assert failpoints._passed.get(point)
         monkeypatch.delenv("MERGEREPL_FAILPOINT")
         run(*words)
-        log = [each for each in run("history", "--failed", "-f", hq) if each["skipped"]]
+        log = [each for each in runs(hq, "--failed") if each["skipped"]]
         assert [each["xact_seqno"] for each in log].count(words[2]) == 1
         run("sync", "-f", file)
         assert rows(north / "items") == [row for row in rows(items) if row[0] != 1]

@@ -21,7 +21,9 @@ from tests.transactional.publications import (
     publication_file,
     rows,
     run,
+    runs,
     stops,
+    warnings,
     works,
 )
 
@@ -57,10 +59,10 @@ def test_a_stop_leaves_a_trace_and_names_commands_that_work(spark: SparkSession,
         update(items, "id = 1", qty="qty + 1")
         for _ in range(2):
             run("sync", "-f", file, code=1)
-        before = len(run("history", "--failed", "-f", hq))
+        before = len(runs(hq, "--failed"))
         message = stops(hq, word, number, shown="It is inactive" if "inactive" in word else "")
         run("sync", "-f", file, code=1)
-        assert len(run("history", "--failed", "-f", hq)) == before, "met again, it is recorded once"
+        assert len(runs(hq, "--failed")) == before, "met again, it is recorded once"
         assert CliRunner().invoke(main, named(message, command)).exit_code == 0, message
         works(hq)
         assert rows(north / "items") == rows(items)
@@ -68,9 +70,9 @@ def test_a_stop_leaves_a_trace_and_names_commands_that_work(spark: SparkSession,
     shutil.move(north, replica_dir / "away")
     update(items, "id = 2", qty="5")
     run("sync", "-f", file, code=3)
-    found = run("status", "-f", hq, "--check", code=1)["warnings"]
+    found = warnings(hq, code=1)
     assert [each["text"] for each in found] == ["It is not there: is it mounted?"]
-    assert "is it mounted?" in run("history", "--failed", "-f", hq)[0]["text"]
+    assert "is it mounted?" in runs(hq, "--failed")[0]["text"]
     shutil.move(replica_dir / "away", north)
     run("sync", "-f", file)
     works(hq)
@@ -149,6 +151,6 @@ def test_two_syncs_at_once_end_with_one_that_works(
         assert f"wait for a minute: Replica '{root}' is in use: one sync by process" in met.stderr.replace(
             "18752: ", ""
         )
-    assert "stopped" not in str(run("status", "-f", hq, "--check")["warnings"])
+    assert "stopped" not in str(warnings(hq))
     run("sync", "-f", file)
     assert rows(north / "items") == []

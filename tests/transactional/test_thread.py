@@ -15,7 +15,7 @@ from mergerepl.model.cdc import JobEvent
 from mergerepl.transactional import Distributor
 from tests.cdc.databases import add, delete, merge, update
 from tests.commands_of_docs import run_command
-from tests.transactional.publications import new_table, publication_file, rows, run
+from tests.transactional.publications import new_table, publication_file, rows, run, runs, state
 
 pytestmark = pytest.mark.spark
 
@@ -38,7 +38,7 @@ def test_from_a_file_to_rows_at_the_subscriber(spark: SparkSession, replica_dir:
     merge(orders, {2: ("B", 20), 3: (None, 3), 5: ("e", 5)})
     spark.sql(f"update delta.`{orders}` set id = 50 where id = 5")
     waiting = run("pending", "-f", hq)
-    assert [(each["commands"], each["unread_commits"]) for each in waiting] == [(0, 5)]
+    assert [(each["changes"], each["uncaptured_commits"]) for each in waiting] == [(0, 5)]
     # No capture instance is there: an agent reads the log for the publication all the same.
     job, _ = run("agent", "status", "-f", hq)["roots"][0]["jobs"]
     assert (job["job_type"], job["requested"], job["pollinginterval"]) == ("logreader", "started", 5)
@@ -63,10 +63,8 @@ def test_from_a_file_to_rows_at_the_subscriber(spark: SparkSession, replica_dir:
         "{CALL [sp_MSupd_dboorders] (50,,,5,0x01)}",
     ]
     assert run("sync", "-f", file)["sessions"][0]["status"] == "nothing_to_do"
-    assert [each["differing"] for each in run("validate", "-f", file)] == [0]
-    state = run("status", "-f", hq)
-    assert state["problems"] == []
-    assert [each["commands_waiting"] for each in state["publications"][0]["subscriptions"]] == [0]
+    assert [each["differing_rows"] for each in run("validate", "-f", file)] == [0]
+    assert [each["commands_waiting"] for each in state(hq)["subscriptions"]] == [0]
 
 
 @pytest.mark.slow
@@ -85,18 +83,18 @@ def test_a_subscriber_that_somebody_tampered_with(spark: SparkSession, replica_d
     assert "{CALL [sp_MSupd_dboorders] (,,21,2,0x04)}" in stopped["error"]["message"]
     assert [row[0] for row in rows(north / "orders")] == [4, 6, 50]
     assert rows(north / "orders")[0] == (4, "d", 4)
-    assert [each["number"] for each in run("history", "--failed", "-f", hq)] == [20598]
+    assert [each["number"] for each in runs(hq, "--failed")] == [20598]
     skipped = Distributor(hq).deliver(skip_errors=[20598])
     assert [(each.commands, each.skipped, each.updates) for each in skipped] == [(2, 1, 1)]
     assert rows(north / "orders")[0] == (4, "d", 41)
-    assert run("validate", "-f", file, code=1)[0]["keys"] == ["id = 2"]
+    assert run("validate", "-f", file, code=1)[0]["examples"][0]["key"] == {"id": "2"}
     run("reinit", "-f", hq, "--all", "--yes")
     assert rows(north / "orders") == rows(orders)
     add(orders, {7: ("g", 7)})
     run("sync", "-f", hq)
     assert rows(north / "orders") == rows(orders)
     # Three batches, the stop, and that the agent works again.
-    assert len(run("history", "-f", hq)) == 5
+    assert len(runs(hq)) == 5
     # All but the newest one: times are counted from there.
     assert sum(each["rows"] for each in run("cleanup", "-f", hq)["removed"]) == 3
     shown = run("transactional", "read", "orders", "-f", north)

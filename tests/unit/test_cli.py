@@ -1,4 +1,4 @@
-"""The command line over an in-memory `mergerepl.api`: arguments in, output and exit code out. No Spark."""
+"""The command line over in-memory public objects: arguments in, output and exit code out. No Spark."""
 
 import json
 import os
@@ -14,13 +14,11 @@ import click
 import pytest
 from click.testing import CliRunner
 
-import mergerepl
-from mergerepl import errors
+from mergerepl import Listing, errors
 from mergerepl.cli.main import COMMANDS, main
 from mergerepl.conflicts.selection import Conflicts
 from mergerepl.model import results
-from mergerepl.model.listing import Listing
-from mergerepl.model.tasks import ValidationResult
+from mergerepl.model.tasks import Captured, ValidationResult
 from mergerepl.project import Project
 from mergerepl.replicas import Replica
 
@@ -53,11 +51,10 @@ CONFLICT = results.ConflictRecord(
 )
 
 
-class Api(types.ModuleType):
+class Api:
     """Returns the answers that a test sets, and keeps the calls."""
 
     def __init__(self):
-        super().__init__("mergerepl.api")
         self.calls = []
         self.answers = {}
 
@@ -82,9 +79,8 @@ class Api(types.ModuleType):
 @pytest.fixture
 def api(monkeypatch):
     fake = Api()
-    monkeypatch.setitem(sys.modules, "mergerepl.api", fake)
-    monkeypatch.setattr(mergerepl, "api", fake, raising=False)
-    for kind, names in ((Project, ("sync", "apply", "validate")), (Replica, ("row", "tune"))):
+    of_project = ("sync", "apply", "pending", "history", "capture", "validate")
+    for kind, names in ((Project, of_project), (Replica, ("row", "tune"))):
         for name in names:
 
             def call(place, *args, name=name, **options):
@@ -309,8 +305,8 @@ def test_sync_takes_files_and_replicas(api, hq):
 def test_a_replica_may_be_named_like_a_file(api, hq):
     (hq.parent / "old.yml").mkdir()
     api.answers["pending"] = ()
-    run("pending", "-f", "old.yml")
-    assert api.calls == [("pending", (str(hq.parent / "old.yml"),), {})]
+    assert run("pending", "-f", "old.yml").exit_code == 0
+    assert api.calls == [("pending", (), {})]
 
 
 TRANSIENT_FACTS = errors.LeaseError("held").details()
@@ -389,11 +385,10 @@ def test_an_error_shows_no_control_characters(api, hq):
 def test_the_traceback_is_shown_on_request(api, hq, way):
     arguments = ["--verbose"] if way == "option" else []
     environment = {"MERGEREPL_DEBUG": "1"} if way == "environment" else {}
-    fake = "import sys, types; import mergerepl; api = types.ModuleType('mergerepl.api');"
-    fake += "api.status = lambda r: 1 / 0; sys.modules['mergerepl.api'] = mergerepl.api = api;"
+    fake = "import mergerepl.project as p; p.Project.pending = lambda *r: 1 / 0;"
     fake += "from mergerepl.cli.main import main; main()"
     shown = subprocess.run(
-        [sys.executable, "-c", fake, "status", "-f", "hq", *arguments],
+        [sys.executable, "-c", fake, "pending", "-f", "hq", *arguments],
         env={**os.environ, **environment},
         capture_output=True,
         text=True,
@@ -412,12 +407,18 @@ def test_a_wrong_setting_is_exit_2(monkeypatch):
 
 
 def test_progress_goes_to_standard_error_and_can_be_turned_off(api, hq):
-    api.answers["capture"] = results.CaptureResult("hq", (results.ArticleCapture("orders", 1, 2, 3, 4, 6),))
+    details = results.CaptureResult("hq", (results.ArticleCapture("orders", 1, 2, 3, 4, 6),))
+    api.answers["capture"] = (Captured("merge", "hq", 6, details=details),)
     shown = run("capture", "-f", "hq")
     assert "capture orders" in shown.stderr
     assert "5 to 6" in shown.stdout
     assert run("capture", "-f", "hq", "--quiet").stderr == ""
-    assert json.loads(run("capture", "-f", "hq", "--json").output)["articles"][0]["deletes"] == 3
+    assert (
+        json.loads(run("capture", "-f", "hq", "--json").output)["captured"][0]["details"]["articles"][0][
+            "deletes"
+        ]
+        == 3
+    )
 
 
 def test_tune_says_what_was_written_and_why(api, hq):
@@ -443,17 +444,15 @@ def test_a_file_stands_for_its_publisher(api, hq):
     api.answers["pending"] = ()
     shown = run("pending", "-f", "sales.yml")
     assert shown.exit_code == 0
-    assert "nothing is pending" in shown.stdout
-    assert api.calls == [("pending", (str(hq),), {})]
+    assert "Nothing is pending" in shown.stdout
+    assert api.calls == [("pending", (), {})]
 
 
 def test_history_passes_limit_and_subscriber(api, hq):
     api.answers["history"] = ()
-    assert (
-        json.loads(run("history", "north", "-f", "sales.yml", "--limit", 3, "--json").stdout)["sessions"]
-        == []
-    )
-    assert api.calls == [("history", (str(hq),), {"limit": 3, "subscriber": str(hq.parent / "north")})]
+    shown = run("history", "north", "-f", "sales.yml", "--limit", 3, "--json")
+    assert json.loads(shown.stdout) == {"runs": []}
+    assert api.calls == [("history", ("north",), {"failed": False, "type": None, "limit": 3})]
 
 
 def test_conflicts_show_of_an_article_without_one_is_an_answer(api, hq):
@@ -502,8 +501,8 @@ BROKEN = replace(EQUAL, error=PERMANENT_FACTS)
     [((EQUAL,), 0), ((DIFFERENT,), 1), ((EQUAL, AWAY), 3), ((AWAY, DIFFERENT), 1), ((AWAY, BROKEN), 1)],
 )
 def test_validate_is_exit_1_if_replicas_differ_and_3_if_some_are_out_of_reach(api, hq, answers, code):
-    compared = [replace(each, subscriber=f"replica {number}") for number, each in enumerate(answers)]
-    api.answers["validate"] = ValidationResult(Listing(compared))
+    rows = (replace(answer, subscriber=f"replica {number}") for number, answer in enumerate(answers))
+    api.answers["validate"] = ValidationResult(Listing(rows))
     assert run("validate", "-f", "sales.yml").exit_code == code
     shown = run("validate", "-f", "sales.yml", "--level", "rowcount", "--json")
     assert shown.exit_code == code

@@ -1,6 +1,8 @@
 """A dry run changes no file, refuses what the run refuses, and ends with its code. No Spark."""
 
 import os
+import threading
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -91,6 +93,43 @@ def test_a_rehearsal_ends_at_the_first_write(tmp_path: Path) -> None:
 def test_a_rehearsal_does_not_touch_the_clock_of_a_folder(tmp_path: Path) -> None:
     assert rehearsal.rehearsed(True, lambda: file_system_now_ns(Location.of(tmp_path))) > 0
     assert not list(tmp_path.iterdir())
+
+
+def test_a_rehearsal_stops_its_own_threads_and_no_others() -> None:
+    """An agent rehearses a command that was handed over while its jobs write."""
+    has_begun, may_end, written = threading.Event(), threading.Event(), []
+
+    def write(name: str) -> None:
+        rehearsal.before_write()
+        written.append(name)
+
+    def rehearse() -> None:
+        has_begun.set()
+        assert may_end.wait(10)
+        with rehearsal.worker_threads(2) as pool:
+            list(pool.map(write, ["worker"]))
+
+    with ThreadPoolExecutor(1) as agent:
+        done = agent.submit(rehearsal.rehearsed, True, rehearse)
+        assert has_begun.wait(10)
+        write("job")
+        # One that begins and ends beside it changes nothing for it.
+        assert rehearsal.rehearsed(True, lambda: write("another")) is rehearsal.REHEARSED
+        write("job")
+        may_end.set()
+        assert done.result() is rehearsal.REHEARSED
+        agent.submit(write, "next command").result()
+    assert written == ["job", "job", "next command"]
+
+
+def test_no_thread_pool_of_the_product_forgets_a_rehearsal() -> None:
+    package = Path(rehearsal.__file__).parents[1]
+    pools = {
+        str(file.relative_to(package))
+        for file in package.rglob("*.py")
+        if "ThreadPoolExecutor(" in file.read_text(encoding="utf-8")
+    }
+    assert pools == {"agents/loop.py", "store/rehearsal.py"}
 
 
 def test_rows_that_go_need_a_yes(tmp_path: Path) -> None:

@@ -58,13 +58,15 @@ def test_an_end_that_cannot_be_reached_is_a_failed_session_at_the_other(
     for _ in range(2):
         with pytest.raises(OutOfReachError):
             mergerepl.Project.load(root).sync(Path(north).name)
-    found = as_json("status", "-f", str(root))["subscriptions"][0]
+    found = as_json("status", "-f", str(root))["status"][0]["details"]["subscriptions"][0]
     assert (found["last_sync_status"], found["last_sync_date"] is None) == ("failed", False)
     assert f"'{other}' is out of reach" in found["last_sync_summary"]
-    sessions = as_json("history", "-f", str(root))["sessions"]
-    assert [each["runstatus"] for each in sessions] == ["failed"], "what repeats is recorded once"
+    sessions = as_json("history", "-f", str(root))["runs"]
+    assert [each["status"] for each in sessions] == ["failed"], "what repeats is recorded once"
     shown = CliRunner().invoke(main, ["status", "-f", str(root)]).stdout
-    assert f"Problem: The last session of '{north}' failed: Replica '{other}' is out of reach" in shown
+    assert (
+        f"Warning: {north}: The last session of '{north}' failed: Replica '{other}' is out of reach" in shown
+    )
     # Nothing to do again: the failure is over, and the next quiet session commits nothing.
     if is_mounted:
         other.rmdir()

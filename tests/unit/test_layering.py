@@ -1,6 +1,6 @@
 """Who may import whom. The table is the architecture: no phase imports another, `mergerepl` joins them.
 
-    cli, report --> api --> agent --> features --> triggers | enumeration | conflict
+    cli, report --> project --> agent --> features --> triggers | enumeration | conflict
                                           |                      |
                                           +-------> base <-------+
 
@@ -262,27 +262,14 @@ MAY_IMPORT: dict[str, set[str]] = {
         "mergerepl.tracking",
         "mergerepl.transactional",
     },
-    "mergerepl.api": BASE
-    | FEATURES
-    | {
-        "mergerepl.calls",
-        "mergerepl.cdc",
-        "mergerepl.conflicts.html_page",
-        "mergerepl.merge.session",
-        "mergerepl.places",
-        "mergerepl.products",
-        "mergerepl.project",
-        "mergerepl.replicas",
-        "mergerepl.sessions",
-    },
     "mergerepl.monitoring.doctor": BASE | {"mergerepl.spark", "mergerepl.monitoring.cost"},
     "mergerepl.cli.demo": BASE | {"mergerepl", "mergerepl.cli", "mergerepl.cli.report", "mergerepl.config"},
     "mergerepl.cli.report": {"mergerepl.monitoring.doctor", "mergerepl.errors", "mergerepl.model"},
     "mergerepl.cli": {
         "mergerepl",
-        "mergerepl.api",
         "mergerepl.cdc",
         "mergerepl.conflicts",
+        "mergerepl.merge.resolvers.functions",
         "mergerepl.places",
         "mergerepl.project",
         "mergerepl.replicas",
@@ -512,7 +499,6 @@ NO_REPLICA_FILES = {
     *(
         "mergerepl.failpoints",
         "mergerepl.roots",
-        "mergerepl.api",
         "mergerepl.new_project",
         "mergerepl.places",
         "mergerepl.sessions",

@@ -11,7 +11,9 @@ from enum import StrEnum
 
 import pytest
 
+from mergerepl import Listing
 from mergerepl.cli.report import merge
+from mergerepl.cli.report import tasks as shown
 from mergerepl.cli.report.output import Output, dumps, jsonable
 from mergerepl.cli.report.progress import LineProgress, LiveProgress, NoProgress, open_progress
 from mergerepl.cli.report.table import Table, listing_or, printable
@@ -39,6 +41,8 @@ def report(method: str, *arguments, out, is_for_programs, **options):
         getattr(output, method)(*arguments, **options)
     elif method == "synced_round":
         merge.Rounds(output).synced_round(*arguments, **options)
+    elif hasattr(shown, method):
+        output.reported(arguments[0], getattr(shown, method)(*arguments, **options))
     else:
         output.reported(*getattr(merge, method)(*arguments, **options))
     return out.getvalue()
@@ -135,17 +139,18 @@ PENDING = tasks.Pending("merge", "sales", "/data/north", "orders", "upload", 12,
 CAPTURED = JobEvent(
     datetime(2026, 3, 1, 12, tzinfo=UTC), "./shop", "capture", "transactions 3, change rows 4."
 )
+CAPTURE = results.CaptureResult("/data/hq", (results.ArticleCapture("orders", 1, 2, 3, 4, 4),))
+DIFFERENT = results.ArticleValidation("orders", "checksum", 3, 4, 1, subscriber="/data/north")
 EVERYTHING = [
     ("applied", results.ApplyResult("sales", (results.PlanStep("publish", "orders", LONG),))),
     ("synced", SyncResult("sales", (SessionResult("sales", "/data/north", "succeeded", SOME, SOME),))),
-    ("captured", results.CaptureResult("/data/hq", (results.ArticleCapture("orders", 1, 2, 3, 4, 4),))),
-    ("status", STATUS),
-    ("pending", "/data/hq", [PENDING]),
-    ("history", "/data/hq", [RUN]),
+    ("captured", [tasks.Captured("merge", "/data/hq", 6, {"stock": "gone"}, CAPTURE)]),
+    ("status", [STATUS]),
+    ("pending", [PENDING]),
     ("conflict_list", "/data/hq", [CONFLICT]),
     ("conflict_rows", "/data/hq", [CONFLICT]),
     ("row", ROW),
-    ("validated", {"/data/north": [results.ArticleValidation("orders", "rowcount", 3, 4, 1)]}),
+    ("validated", tasks.ValidationResult(Listing([replace(DIFFERENT, level="rowcount")]))),
     ("noted", CAPTURED, "2026-03-01 12:00:00Z ./shop capture: transactions 3, change rows 4."),
 ]
 
@@ -155,9 +160,43 @@ def test_status_says_what_is_dear():
     dear = replace(
         STATUS, details=replace(STATE, articles=(replace(orders, cost="files of up to 300 MiB."),))
     )
-    assert "Cost of orders: files of up to 300 MiB.\n" in text("status", dear)
-    assert "Cost" not in text("status", STATUS)
-    assert said("status", dear)["articles"][0]["cost"] == "files of up to 300 MiB."
+    assert "Cost of orders: files of up to 300 MiB.\n" in text("status", [dear])
+    assert "Cost" not in text("status", [STATUS])
+    assert said("status", [dear])[0]["details"]["articles"][0]["cost"] == "files of up to 300 MiB."
+
+
+def test_a_state_is_facts_tables_and_what_to_do_next():
+    unknown = tasks.Status(
+        "tracking", "/data/hq", "", (tasks.StatusWarning("/data/hq", "unknown", "lost"), *STATUS.warnings)
+    )
+    lines = text("status", [STATUS, unknown]).splitlines()
+    assert lines[0] == "publisher /data/hq (merge): replid guid, nickname 1, conflicts 1"
+    assert lines[1].split("  ")[0] == "article"
+    # A column without a value is left out: no subscriber has a partition.
+    assert "partition" not in "".join(lines)
+    assert "`mergerepl abort s1 -f /data/hq` ends it." in "".join(lines)
+    assert lines[-3:] == [
+        "/data/hq (tracking): its state cannot be read",
+        "Critical: orders: gone",
+        "Unknown: /data/hq: lost",
+    ]
+
+
+def test_runs_of_several_types_are_one_table():
+    scan = tasks.Run(*("cdc", "scan", "7", "/data/hq", "", ""), NOW, 0.5, "succeeded", 2, "latency 2 s")
+    lines = text("history", [RUN, scan], failed=False).splitlines()
+    assert lines[0].split() == [
+        "time",
+        "at",
+        "type",
+        "kind",
+        "publication",
+        *["result", "seconds", "changes", "id"],
+    ]
+    assert lines[3:] == [
+        "2026-11-21 03:04:05Z /data/north: late changes: 2",
+        "2026-11-21 03:04:05Z /data/hq: latency 2 s",
+    ]
 
 
 @pytest.mark.parametrize("report", EVERYTHING, ids=lambda report: report[0])
@@ -282,14 +321,16 @@ def test_a_round_is_one_line():
     assert said("synced_round", SyncResult("sales", sessions), time="T")["time"] == "T"
 
 
+def compared(*articles):
+    return tasks.ValidationResult(Listing(articles))
+
+
 def test_validation_counts_the_keys_it_does_not_name():
     example = results.KeyDifference({"id": "1"}, "missing_at_subscriber")
-    shown = text(
-        "validated", {"north": [results.ArticleValidation("orders", "checksum", 9, 3, 6, (example,))]}
-    )
+    shown = text("validated", compared(results.ArticleValidation("orders", "checksum", 9, 3, 6, (example,))))
     assert "orders id=1: missing at subscriber" in shown
     assert "orders: 5 more differing" in shown
-    by_count = text("validated", {"north": [results.ArticleValidation("orders", "rowcount", 9, 3, 6)]})
+    by_count = text("validated", compared(results.ArticleValidation("orders", "rowcount", 9, 3, 6)))
     assert by_count.splitlines()[-1].endswith("DIFFERENT"), "no empty line"
 
 
@@ -297,17 +338,17 @@ def test_validation_distinguishes_articles_of_several_publications():
     example = results.KeyDifference({"id": "1"}, "different")
     alone = results.ArticleValidation("orders", "checksum", 1, 1, 1, (example,), publication="sales")
     other = results.ArticleValidation("orders", "checksum", 3, 3, 0, publication="staff")
-    shown = text("validated", {"north": [alone, other]})
+    shown = text("validated", compared(alone, other))
     assert ("sales.orders id=1: different" in shown, "staff.orders" in shown) == (True, True)
-    assert "sales" not in text("validated", {"north": [alone]})
+    assert "sales" not in text("validated", compared(alone))
 
 
 def test_validation_names_an_article_that_a_side_lacks():
     missing = results.ArticleValidation("lines", "rowcount", 0, 0, 0, missing_at="subscriber")
-    shown = text("validated", {"north": [missing]})
+    shown = text("validated", compared(missing))
     assert "DIFFERENT" in shown
     assert "lines: the subscriber does not have this article; run `mergerepl apply`" in shown
-    assert said("validated", {"north": [missing]})["ok"] is False
+    assert said("validated", compared(missing))["ok"] is False
     synced = SyncResult("sales", (SessionResult("sales", "north", "succeeded", validation=(missing,)),))
     assert "lines is not at the subscriber" in text("synced_round", synced, time="T")
 
@@ -317,20 +358,15 @@ def test_a_table_that_cannot_be_read_is_not_said_to_have_nothing_pending():
         tasks.Pending("merge", "sales", f"/data/{name}", "orders", "upload", problem="'orders' is damaged.")
         for name in ("north", "south")
     ]
-    assert text("pending", "/data/hq", waiting) == "Problem: 'orders' is damaged.\n"
-    assert (
-        said("pending", "/data/hq", waiting)["subscriptions"][0]["articles"][0]["problem"]
-        == "'orders' is damaged."
-    )
-    assert text("pending", "/data/hq", []) == "/data/hq: nothing is pending.\n"
+    assert text("pending", waiting) == "Problem: 'orders' is damaged.\n"
+    assert text("pending", []) == "Nothing is pending.\n"
 
 
 def test_an_end_that_is_out_of_reach_is_not_said_to_have_nothing():
     gone = tasks.Pending(
         "merge", "sales", "/data/north", "", "upload", problem="'/data/north' is out of reach."
     )
-    assert text("pending", "/data/hq", [gone]) == "Problem: '/data/north' is out of reach.\n"
-    assert said("pending", "/data/hq", [gone])["subscriptions"][0]["problem"] == gone.problem
+    assert text("pending", [gone]) == "Problem: '/data/north' is out of reach.\n"
     row = replace(ROW, out_of_reach=("/data/south",))
     assert "Replica /data/south is out of reach" in text("row", row)
     assert said("row", row)["out_of_reach"] == ["/data/south"]
@@ -365,9 +401,8 @@ def test_conflicts_that_are_left_out_are_counted(method):
 
 def test_empty_reports_are_sentences():
     assert "nothing to do" in text("applied", results.ApplyResult("sales", ()))
-    assert "no session has run yet" in text("history", "hq", [])
-    of_one = text("history", "hq", [], subscriber="/data/north")
-    assert of_one == "hq: no session of subscriber /data/north has run yet.\n"
+    assert text("history", [], failed=False) == "Nothing has run yet.\n"
+    assert text("history", [], failed=True) == "Nothing has failed.\n"
     assert "no conflicts" in text("conflict_list", "hq", [])
     assert "no conflicts" in text("conflict_rows", "hq", [])
 

@@ -82,19 +82,14 @@ def test_a_stop_is_recorded_once_until_the_agent_works_again(
             continue
         first = monitoring.errors(distributor.root, limit=1)[0]
         text = str(error.args[0]) if number or level == "warning" else "ZeroDivisionError: no rate"
-        assert (first["number"], first["xact_seqno"], first["text"], first["skipped"]) == (
-            number,
-            seqno,
-            text,
-            False,
-        )
-        assert first["subscriber"] == ("log reader" if is_log_reader else subscription.subscriber)
+        assert (first.number, first.xact_seqno, first.text, first.skipped) == (number, seqno, text, False)
+        assert first.subscriber == ("log reader" if is_log_reader else subscription.subscriber)
         last = monitoring.history(distributor.root, limit=1)[0]
-        assert (last["status"], last["comments"], last["subscriber"]) == ("failed", text, first["subscriber"])
+        assert (last.status, last.comments, last.subscriber) == ("failed", text, first.subscriber)
         assert [each[0] for each in shown] == [level]
         assert text in shown[0][1]
-        (at,) = monitoring.status(distributor.root)["publications"][0]["subscriptions"]
-        assert (at["stopped_since"] is None) == is_log_reader
+        (at,) = monitoring.status(distributor.root).subscriptions
+        assert (at.stopped_since is None) == is_log_reader
         with stops_recorded(distributor, row):
             pass
         assert stop_of(distributor, row) is None

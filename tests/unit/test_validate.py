@@ -9,7 +9,7 @@ from deltalake import DeltaTable, Field, write_deltalake
 from deltalake.schema import PrimitiveType
 
 import mergerepl
-from mergerepl import api
+from mergerepl import Project
 from mergerepl.errors import ConfigurationError
 from mergerepl.model.publication import Article, Publication, Subscription
 from mergerepl.monitoring.quiet import nothing_to_do
@@ -73,9 +73,9 @@ def test_an_article_that_cannot_be_compared_has_the_error_beside_those_that_can(
     assert str(tmp_path / side / "people") in str(people.error)
 
 
-def stated(hq: Path, name: str) -> api.Project:
+def stated(hq: Path, name: str) -> Project:
     people = (Article("orders", "orders", ("id",)),)
-    return api.Project(Publication(name, str(hq), people, (Subscription(str(hq.parent / "north")),)))
+    return Project(Publication(name, str(hq), people, (Subscription(str(hq.parent / "north")),)))
 
 
 def test_only_the_publication_that_is_asked_for_is_compared(two_publications: Path):

@@ -11,22 +11,19 @@ from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 from mergerepl.cli.report.output import Output
-from mergerepl.cli.report.table import Columns, Part, Table, listing, printable
+from mergerepl.cli.report.table import Columns, Part, Table, listing
 from mergerepl.errors import MergeReplError
 from mergerepl.model.results import (
     ApplyResult,
     ArticleValidation,
-    CaptureResult,
     ConflictPreview,
     ConflictRecord,
     PhaseCounts,
-    ReplicaStatus,
     RowInfo,
-    SessionRecord,
     SessionResult,
     SyncResult,
 )
-from mergerepl.model.tasks import Pending, Run, Status
+from mergerepl.model.tasks import ValidationResult
 from mergerepl.model.words import (
     REFUSED,
     changes,
@@ -67,22 +64,6 @@ def applied(result: ApplyResult) -> Report:
         else f"{who}: {count} done in {seconds(result.duration_s)}."
     )
     return result, [listing(result.steps, {"action": "action", "object": "object", "detail": "detail"}), end]
-
-
-def captured(result: CaptureResult) -> Report:
-    """Report the counts of `capture` by article."""
-    columns: Columns = {
-        "article": "article",
-        ">inserts": "inserts",
-        ">updates": "updates",
-        ">deletes": "deletes",
-        "versions": lambda each: (
-            f"{each.from_version_exclusive + 1} to {each.through_version_inclusive}"
-            if each.from_version_exclusive < each.through_version_inclusive
-            else "none new"
-        ),
-    }
-    return result, [listing(result.articles, columns, title=f"Captured at {printable(result.replica)}")]
 
 
 # -- sync ------------------------------------------------------------------------------------------------------------
@@ -222,11 +203,13 @@ def _previews(session: SessionResult) -> list[Part]:
 # -- validation and doctor -------------------------------------------------------------------------------------------
 
 
-def validated(validations: Mapping[str, Sequence[ArticleValidation]]) -> Report:
+def validated(result: ValidationResult) -> Report:
     """Report how the articles of each subscriber compare with the publisher's."""
-    objects = [{"subscriber": name, **_validation_object(found)} for name, found in validations.items()]
-    parts = [part for name, found in validations.items() for part in _validation(name, found)]
-    return {"ok": all(each["ok"] for each in objects), "subscribers": objects}, parts
+    by_subscriber: dict[str, list[ArticleValidation]] = {}
+    for each in result.articles:
+        by_subscriber.setdefault(each.subscriber, []).append(each)
+    parts = [part for name, found in by_subscriber.items() for part in _validation(name, found)]
+    return _validation_object(result.articles), parts
 
 
 def _validation_object(articles: Sequence[ArticleValidation]) -> dict[str, Any]:
@@ -263,6 +246,7 @@ def _validation(subscriber: str, articles: Sequence[ArticleValidation]) -> list[
             parts.append(
                 f"  {name}: the {article.missing_at} does not have this article; run `mergerepl apply`"
             )
+        parts += [f"  {name}: not compared: {each}." for each in article.not_compared]
         for example in article.examples:
             parts.append(f"  {name} {key_text(example.key)}: {example.kind.replace('_', ' ')}")
         more = article.differing_rows - len(article.examples)
@@ -276,143 +260,6 @@ def checked(checks: Sequence[Check]) -> Report:
     columns = {"status": "status", "check": "name", "found": "detail"}
     remedies = [f"{each.name}: {each.remedy}" for each in checks if each.remedy]
     return {"checks": checks}, [listing(checks, columns), *remedies]
-
-
-# -- status, pending, history ----------------------------------------------------------------------------------------
-
-_ARTICLES: Columns = {
-    "article": "article",
-    "publication": "publication",
-    "tracking": "tracking",
-    ">version": "version",
-    ">captured": "captured_version",
-    ">not captured": "uncaptured_commits",
-}
-_TRIGGERS: Columns = {
-    "article": "article",
-    "insert trigger": lambda each: each.triggers[0],
-    "update trigger": lambda each: each.triggers[1],
-    "delete trigger": lambda each: each.triggers[2],
-}
-_SUBSCRIPTIONS: Columns = {
-    "subscription": lambda each: short(each.subscriber),
-    "publication": "publication",
-    "type": "subscriber_type",
-    ">partition": "partition_id",
-    ">priority": lambda each: f"{each.priority:.2f}",
-    "status": "status",
-    ">unsent": "unsent_generations",
-    "last sync": lambda each: each.last_sync_date or "never",
-    # The reason of a failure is listed among the problems.
-    "result": lambda each: (
-        each.last_sync_status
-        if each.last_sync_status == "failed"
-        else each.last_sync_summary or each.last_sync_status
-    ),
-}
-_SESSIONS: Columns = {
-    "started": "start_time",
-    "subscription": lambda each: short(each.subscriber),
-    "publication": "publication",
-    "result": "runstatus",
-    ">seconds": lambda each: f"{each.duration_s:.1f}",
-    "uploaded": lambda each: changes(each.upload),
-    "downloaded": lambda each: changes(each.download),
-    ">conflicts": lambda each: (each.upload + each.download).conflicts,
-    "session": "session_id",
-}
-
-
-def status(found: Status) -> Report:
-    """Report the replica's identity, its articles, the progress of each subscription, and problems."""
-    state: ReplicaStatus = found.details
-    # Only a subscriber of filtered rows has a partition.
-    is_filtered = any(each.partition_id is not None for each in state.subscriptions)
-    subscriptions = {
-        heading: source
-        for heading, source in _SUBSCRIPTIONS.items()
-        if is_filtered or heading != ">partition"
-    }
-    where = (
-        f" List them with `mergerepl conflicts list -f {typed(found.replica)}`." if state.conflicts else ""
-    )
-    problems = [each.text for each in found.warnings]
-    value = {"replica": found.replica, "role": found.role, **asdict(state), "problems": problems}
-    return value, [
-        f"{found.role} {found.replica}  (replid {state.replid}, nickname {state.nickname})",
-        listing(state.articles, _ARTICLES),
-        listing(state.articles, _TRIGGERS),
-        *(f"Cost of {article.article}: {article.cost}" for article in state.articles if article.cost),
-        listing(state.subscriptions, subscriptions),
-        f"{counted(state.conflicts, 'conflict')} logged.{where}",
-        *(f"Problem: {text}" for text in problems),
-        *(
-            f"Session {session} was interrupted: the next sync finishes it before anything else. If it fails for good, "
-            f"`mergerepl abort {session} -f {typed(found.replica)}` ends it."
-            for session in state.open_sessions
-        ),
-    ]
-
-
-_PENDING: Columns = {
-    "subscription": lambda each: short(each.subscriber),
-    "publication": "publication",
-    "article": "article",
-    "direction": "direction",
-    ">generations": "units",
-    ">changes": "changes",
-    ">not captured": "uncaptured_commits",
-}
-
-
-def pending(replica: str, found: Sequence[Pending]) -> Report:
-    """Report the pending changes by subscription, article and direction."""
-    waiting = [each for each in found if each.changes or each.units or each.uncaptured_commits]
-    parts: list[Part] = [listing(waiting, _PENDING)]
-    if waiting:
-        parts.append(
-            "`not captured` counts commits to the table that the next sync or `mergerepl capture` reads."
-        )
-    # Several subscriptions report the same table.
-    problems = list(dict.fromkeys(each.problem for each in found if each.problem))
-    parts += [f"Problem: {problem}" for problem in problems]
-    if all(each.is_empty for each in found):
-        parts.append(f"{replica}: nothing is pending.")
-    keys = ("article", "direction", "generations", "changes", "uncaptured_commits", "problem")
-    subscriptions: dict[tuple[str, str], dict[str, Any]] = {}
-    for each in found:
-        ends = {"publication": each.publication, "subscriber": each.subscriber}
-        one = subscriptions.setdefault(
-            (each.publication, each.subscriber), {**ends, "articles": [], "problem": None}
-        )
-        if not each.article:
-            one["problem"] = each.problem
-            continue
-        values = (
-            each.article,
-            each.direction,
-            each.units,
-            each.changes,
-            each.uncaptured_commits,
-            each.problem,
-        )
-        one["articles"].append(dict(zip(keys, values, strict=True)))
-    return {"replica": replica, "subscriptions": list(subscriptions.values())}, parts
-
-
-def history(replica: str, runs: Sequence[Run], *, subscriber: str | None = None) -> Report:
-    """Report past sessions, newest first; of all subscribers or of one."""
-    sessions: list[SessionRecord] = [each.details for each in runs]
-    value = {"replica": replica, "sessions": sessions}
-    if not sessions:
-        whose = f" of subscriber {subscriber}" if subscriber is not None else ""
-        return value, [f"{replica}: no session{whose} has run yet."]
-    messages = [
-        f"{moment_text(each.start_time)} {short(each.subscriber)}: {message}"
-        for each in sessions
-        for message in each.messages
-    ]
-    return value, [listing(sessions, _SESSIONS), *messages]
 
 
 # -- conflicts -------------------------------------------------------------------------------------------------------

@@ -7,7 +7,6 @@ write the bookkeeping (genhistory, replinfo). Both sides run concurrently. The w
 import logging
 from collections import Counter
 from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import Any
@@ -29,6 +28,7 @@ from mergerepl.replica.subscription import drop_pointer, own_priority, update_su
 from mergerepl.spark import session as engine
 from mergerepl.store.changeset import Changeset, SideWork, drop, is_staged
 from mergerepl.store.lease import record_jvm
+from mergerepl.store.rehearsal import worker_threads
 from mergerepl.systables.catalog import SyncStatus
 
 log = logging.getLogger(__name__)
@@ -98,7 +98,7 @@ def carry_out(
         failpoint(f"{name}.after_done")
         return outcome
 
-    with ThreadPoolExecutor(len(changeset.works)) as pool:
+    with worker_threads(len(changeset.works)) as pool:
         futures = {name: pool.submit(run, name) for name in changeset.works if name in replicas}
         outcomes = {name: future.result() for name, future in futures.items()}
     if len(outcomes) < len(changeset.works):
@@ -176,7 +176,7 @@ def _write_all(spark: SparkSession, side: Side, conflict_log: ConflictLog) -> di
     Returns: tablenick -> our MERGE's commit.
     """
     choice, works = conflict_log.choice, [work for work in side.work.articles if work.touches_rows]
-    with ThreadPoolExecutor(_WRITES_AT_ONCE) as pool:
+    with worker_threads(_WRITES_AT_ONCE) as pool:
         merged = {work.nickname: pool.submit(merge_article, spark, choice, side, work) for work in works}
         others = [
             pool.submit(append_side_run, spark, choice, side),

@@ -1,7 +1,7 @@
 """The two sides of a session: the bookkeeping of each replica about the other, and its captured changes."""
 
 from collections.abc import Callable, Collection, Sequence
-from concurrent.futures import ThreadPoolExecutor, wait
+from concurrent.futures import wait
 from dataclasses import dataclass, replace
 
 from pyspark.sql import SparkSession
@@ -37,6 +37,7 @@ from mergerepl.model.article import PublishedArticle
 from mergerepl.replica.replica import Replica, refuse_older_bookkeeping
 from mergerepl.replica.subscription import own_priority, require_same_articles, require_same_session
 from mergerepl.spark.errors import plain_errors
+from mergerepl.store.rehearsal import worker_threads
 from mergerepl.systables.catalog import SubscriptionRow
 from mergerepl.systables.genhistory import Generation
 from mergerepl.systables.replinfo import ReplicaInfo
@@ -255,7 +256,7 @@ def _all_or_none(
     read: Callable[[int], CapturedArticle | MergeReplError], jobs: Sequence[int]
 ) -> list[CapturedArticle | MergeReplError]:
     """Capture all articles; if the engine fails, release the rows that the others keep in memory."""
-    with ThreadPoolExecutor(AT_ONCE) as pool:
+    with worker_threads(AT_ONCE) as pool:
         futures = [pool.submit(read, job) for job in jobs]
         try:
             return [future.result() for future in futures]
@@ -282,7 +283,7 @@ def committed_sides(spark: SparkSession, sides: dict[str, SideState]) -> dict[st
             failpoint("generations.after_close")
         return replace(done, info=info)
 
-    with ThreadPoolExecutor(AT_ONCE) as pool:
+    with worker_threads(AT_ONCE) as pool:
         done = list(pool.map(commit, sides.values()))
     return {side.name: side for side in done}
 

@@ -2,7 +2,7 @@
 
 import logging
 from collections.abc import Iterator, Mapping
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
@@ -48,6 +48,7 @@ from mergerepl.spark.errors import plain_errors
 from mergerepl.spark.in_memory import Kept
 from mergerepl.store.changeset import Changeset, drop_rows, new_folder
 from mergerepl.store.location import Location
+from mergerepl.store.rehearsal import worker_threads
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -202,7 +203,7 @@ def stage_articles(session: PlannedSession) -> tuple[dict[int, StagedArticle], R
                 session.progress.step("stage", article=changed[nickname].article.name, rows=staged.rows)
             return staged
 
-        with ThreadPoolExecutor(AT_ONCE) as pool:
+        with worker_threads(AT_ONCE) as pool:
             found = dict(zip(changed, pool.map(stage, changed), strict=True))
     finally:
         kept.release()
@@ -353,7 +354,7 @@ def staged_changeset(
     committing: Future[dict[str, SideState]] | None = None
     try:
         # They are independent, and each leaves the machine idle while Spark plans its next query.
-        with ThreadPoolExecutor(1) as pool:
+        with worker_threads(1) as pool:
             if filtered is None:
                 committing = pool.submit(committed_sides, spark, sides)
             others = [n for n in will_be[PUBLISHER].articles if n not in tablenicks]

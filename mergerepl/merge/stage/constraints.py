@@ -7,7 +7,6 @@ so that such rows are withheld; a filtered article is left out of the session as
 
 import logging
 from collections.abc import Mapping
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import reduce
 from operator import and_
@@ -37,6 +36,7 @@ from mergerepl.spark.errors import cause_of, engine_answers
 from mergerepl.spark.session import require_utc
 from mergerepl.store.changeset import ArticleWork
 from mergerepl.store.location import Location
+from mergerepl.store.rehearsal import worker_threads
 
 log = logging.getLogger(__name__)
 
@@ -157,7 +157,7 @@ def require_takers(spark: SparkSession, choice: EngineChoice, both: Mapping[str,
         refuse_table(spark, choice, at, takes_away=False)
 
     # Spark analyses a MERGE on one core.
-    with ThreadPoolExecutor(len(both)) as pool:
+    with worker_threads(len(both)) as pool:
         list(pool.map(check, (at for at in both.values() if at.work.touches_rows)))
 
 

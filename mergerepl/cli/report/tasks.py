@@ -1,0 +1,259 @@
+"""The reports of the tasks that all products have (rows of model/tasks.py), and of jobs: one form for all types."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from datetime import datetime
+from typing import Any
+
+from mergerepl.cli.report.table import Columns, Part, Table, cell, listing, printable
+from mergerepl.model.cdc import AgentStatus, DatabaseStatus, Job, SourceStatus
+from mergerepl.model.listing import shown_fields
+from mergerepl.model.results import ArticleCapture, ArticleStatus, ReplicaStatus, SubscriptionStatus
+from mergerepl.model.tasks import Captured, Pending, Run, Status
+from mergerepl.model.tracking import (
+    ConsumerState,
+    ForeignCommit,
+    OpenTransaction,
+    TrackedTable,
+    TrackingStatus,
+)
+from mergerepl.model.transactional import ArticleState, DeliveryState
+from mergerepl.model.words import counted, moment_text, short, typed
+
+_DETAILS: dict[type, Columns] = {
+    ArticleStatus: {
+        "article": "article",
+        "publication": "publication",
+        "tracking": "tracking",
+        ">version": "version",
+        ">captured": "captured_version",
+        ">not captured": "uncaptured_commits",
+    },
+    SubscriptionStatus: {
+        "subscription": lambda each: short(each.subscriber),
+        "publication": "publication",
+        "subscriber type": "subscriber_type",
+        ">partition": "partition_id",
+        ">priority": lambda each: f"{each.priority:.2f}",
+        "status": "status",
+        ">unsent": "unsent_generations",
+        "last sync": lambda each: each.last_sync_date or "never",
+        # The reason of a failure is a warning.
+        "result": lambda each: (
+            each.last_sync_status
+            if each.last_sync_status == "failed"
+            else each.last_sync_summary or each.last_sync_status
+        ),
+    },
+    ArticleState: {
+        "article": "article",
+        "publication": "publication",
+        "table": "table",
+        "filter": "filter",
+        "insert": "ins_cmd",
+        "update": "upd_cmd",
+        "delete": "del_cmd",
+        ">schema": "schema_version",
+    },
+    DeliveryState: {
+        "subscription": lambda each: short(each.subscriber),
+        "publication": "publication",
+        "status": "status",
+        "last transaction": "xact_seqno",
+        ">transactions waiting": "transactions_waiting",
+        ">commands waiting": "commands_waiting",
+        ">unread commits": "unread_commits",
+        "known to be equal": "is_known_to_be_equal",
+        "stopped since": "stopped_since",
+    },
+    SourceStatus: {
+        "table": "source",
+        "status": "status",
+        ">read": "position",
+        ">head": "head",
+        ">unread": "unread_commits",
+        "VACUUM is safe until": lambda each: each.vacuum_safe_until or "any time",
+        "log_reuse_wait": "log_reuse_wait",
+        "instances": "capture_instances",
+    },
+    TrackedTable: {
+        "table": "name",
+        "tracked": lambda each: [option.name.lower() for option in each.options if option.name],
+        "key": "key",
+        "foreign commits": lambda each: each.foreign.value,
+        ">enabled at CSN": "enabled_csn",
+    },
+    OpenTransaction: {">open BSN": "bsn", "state": "state", "since": "since", "owner": "owner"},
+    ConsumerState: {
+        "consumer": "name",
+        ">LBSN": "lbsn",
+        ">LCSN": "lcsn",
+        "last window": lambda each: each.last_time or "never",
+    },
+    ForeignCommit: {
+        "foreign commit to": "table",
+        ">version": "version",
+        "operation": "operation",
+        "by": "writer",
+    },
+    ArticleCapture: {
+        "article": "article",
+        ">inserts": "inserts",
+        ">updates": "updates",
+        ">deletes": "deletes",
+        "versions": lambda each: (
+            f"{each.from_version_exclusive + 1} to {each.through_version_inclusive}"
+            if each.from_version_exclusive < each.through_version_inclusive
+            else "none new"
+        ),
+    },
+}
+"""The columns of the rows in a product's own state."""
+_PENDING: Columns = {
+    "subscription": lambda each: short(each.subscriber),
+    "type": "type",
+    "publication": "publication",
+    "article": "article",
+    "direction": "direction",
+    ">units": "units",
+    ">changes": "changes",
+    ">not captured": "uncaptured_commits",
+    ">seconds": "seconds",
+}
+_CAPTURED: Columns = {
+    "at": lambda each: short(each.replica),
+    "type": "type",
+    ">changes": "changes",
+    ">transactions": lambda each: getattr(each.details, "transactions", None),
+    "last LSN": lambda each: getattr(each.details, "last_lsn", None),
+}
+_RUNS: Columns = {
+    "time": "time",
+    "at": lambda each: short(each.subscriber or each.replica),
+    "type": "type",
+    "kind": "kind",
+    "publication": "publication",
+    "result": "status",
+    ">seconds": lambda each: f"{each.duration_s:.1f}",
+    ">changes": "changes",
+    "id": "id",
+}
+_PARAMETERS = ("maxtrans", "maxscans", "continuous", "pollinginterval", "retention", "threshold", "schedule")
+
+
+def _listed(rows: Sequence[Any], columns: Columns) -> Table:
+    """Return rows as a table without empty columns; without the type if all rows have one."""
+    table = listing(rows, columns)
+    kept = [
+        number
+        for number, heading in enumerate(table.headings)
+        if len(found := {row[number] for row in table.rows}) > 1 or (found != {""} and heading != "type")
+    ]
+    lines = [tuple(row[number] for number in kept) for row in table.rows]
+    return Table([table.headings[number] for number in kept], lines)
+
+
+def _tables(details: Any) -> Iterator[Part]:
+    """Yield a table for each field of a product's state that has rows."""
+    for rows in shown_fields(details).values():
+        columns = _DETAILS.get(type(rows[0])) if isinstance(rows, tuple) and rows else None
+        if columns is not None:
+            yield _listed(rows, columns)
+
+
+def status(found: Sequence[Status], *, check: bool = False) -> list[Part]:
+    """Report each product: what it is, the rows of its state, what to do next; then, or for a check alone, the warnings."""
+    parts = [] if check else [part for each in found for part in _state(each)]
+    # A paused table is met by both products that read it.
+    warnings = dict.fromkeys(warning for each in found for warning in each.warnings)
+    parts += [f"{each.level.capitalize()}: {each.source}: {each.text}" for each in warnings]
+    return parts or ["All is well."]
+
+
+def _state(found: Status) -> Iterator[Part]:
+    if found.details is None:
+        yield f"{found.replica} ({found.type}): its state cannot be read"
+        return
+    facts = ", ".join(
+        f"{name.replace('_', ' ')} {printable(cell(value))}"
+        for name, value in shown_fields(found.details).items()
+        if isinstance(value, str | int | bytes | datetime)
+        and not isinstance(value, bool)
+        and name != "epoch"
+        and value != found.replica
+    )
+    yield f"{found.role} {found.replica} ({found.type}){f': {facts}' if facts else ''}"
+    yield from _tables(found.details)
+    at = f"-f {typed(found.replica)}"
+    match found.details:
+        case ReplicaStatus() as replica:
+            yield from (f"Cost of {each.article}: {each.cost}" for each in replica.articles if each.cost)
+            if replica.conflicts:
+                logged = counted(replica.conflicts, "conflict")
+                yield f"{logged} logged. List them with `mergerepl conflicts list {at}`."
+            for session in replica.open_sessions:
+                yield (
+                    f"Session {session} was interrupted: the next sync finishes it before anything else. If it fails "
+                    f"for good, `mergerepl abort {session} {at}` ends it."
+                )
+        case DatabaseStatus(has_plan=True):
+            yield "A scan cycle was begun and not finished: the next scan goes on with it."
+        case TrackingStatus() as tracked:
+            for name, mark in sorted(tracked.purged_through.items()):
+                yield f"{name}: purged; consumers below CSN {mark} must be initialised again."
+
+
+def pending(found: Sequence[Pending]) -> list[Part]:
+    """Report the pending changes by subscription, article and direction."""
+    waiting = [each for each in found if each.changes or each.units or each.uncaptured_commits]
+    parts: list[Part] = [_listed(waiting, _PENDING)]
+    if any(each.uncaptured_commits for each in waiting):
+        parts.append(
+            "`not captured` counts commits to the table that the next sync or `mergerepl capture` reads."
+        )
+    # Several subscriptions report the same table.
+    parts += [f"Problem: {text}" for text in dict.fromkeys(each.problem for each in found if each.problem)]
+    return parts if any(not each.is_empty for each in found) else ["Nothing is pending."]
+
+
+def history(found: Sequence[Run], *, failed: bool) -> list[Part]:
+    """Report runs, newest first, then what each says."""
+    if not found:
+        return ["Nothing has failed." if failed else "Nothing has run yet."]
+    said = (
+        f"{moment_text(each.time)} {short(each.subscriber or each.replica)}: {each.text}"
+        for each in found
+        if each.text
+    )
+    return [_listed(found, _RUNS), *said]
+
+
+def captured(found: Sequence[Captured]) -> list[Part]:
+    """Report the changes that were recorded, and tables that are paused."""
+    parts: list[Part] = [_listed(found, _CAPTURED)]
+    parts += [part for each in found for part in _tables(each.details)]
+    paused = [f"Paused: {table}: {why}" for each in found for table, why in each.paused.items()]
+    return [*parts, *dict.fromkeys(paused)]
+
+
+def _parameters_of(job: Job) -> str:
+    given = {name: getattr(job, name) for name in _PARAMETERS} | {
+        "last run": moment_text(job.last_run) or None
+    }
+    return ", ".join(f"{name} {value}" for name, value in given.items() if value is not None)
+
+
+def jobs(found: Iterable[Job]) -> Table:
+    """Return jobs as a table."""
+    return listing(found, {"job": "job_type", "asked to be": "requested", "parameters": _parameters_of})
+
+
+def jobs_of_root(who: AgentStatus, found: Sequence[Job]) -> list[Part]:
+    """Return who runs the jobs of a root, and the jobs."""
+    runs = (
+        f"{who.root}: no agent runs. Start one with `mergerepl agent run -f {typed(who.root)}`."
+        if who.pid is None
+        else f"{who.root}: process {who.pid} on {who.host} runs the jobs, since {who.since}."
+    )
+    return [runs, jobs(found) if found else "There are no jobs."]
