@@ -130,8 +130,14 @@ def test_conflicts_are_reported_and_decided_again(
     )
     (item,) = map(json.loads, (pair.folder / "lost" / "items.jsonl").read_text().splitlines())
     assert (item["losing_row"]["n"], item["winning_row"]["n"]) == ("21", "11")
+    streamed = run(
+        "conflicts", "export", "-f", str(hq), "-o", "-", "--format", "json", "--conflict-type", "2"
+    )
+    assert json.loads(streamed) == item
+    run("conflicts", "export", "-f", str(hq), "-o", "-", exit_code=2)
     run("conflicts", "report", "-f", str(hq), "-o", str(pair.folder / "report.html"))
     text = (pair.folder / "report.html").read_text(encoding="utf-8")
+    assert run("conflicts", "report", "-f", str(hq), "-o", "-") == text
     page = Page(text)
     assert page.elements.count("script") == 2, "what a row holds is no element"
     assert not re.search(r"https?://|\bsrc=|<link", text)
