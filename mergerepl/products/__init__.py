@@ -60,10 +60,13 @@ def of_products(
 
     Raises: ConfigurationError if no product uses one of the folders, or none of all has the task.
     """
+    only = None if len(types) == len(TYPES) else f"nothing of type {', '.join(sorted(types))}"
     found: list[tuple[Location, Callable[..., Any]]] = []
     without: dict[str, str] = {}
     for root in roots:
         there = types_at(root)
+        if not there and only:
+            raise ConfigurationError(f"{root.name} has {only}.", replica=str(root))
         if not there:
             from mergerepl.replica.replica import Replica
 
@@ -76,8 +79,7 @@ def of_products(
             else:
                 without.setdefault(root.name, kind)
     if not found:
-        noun = None if len(types) == len(TYPES) else f"nothing of type {', '.join(sorted(types))}"
-        raise lacks(task, next(iter(without.items()), None), noun)
+        raise lacks(task, next(iter(without.items()), None), only)
     yield from found
 
 

@@ -20,7 +20,6 @@ from click.testing import CliRunner
 
 from mergerepl.cli import grammar
 from mergerepl.cli.main import main
-from mergerepl.cli.report import table
 from mergerepl.cli.report.output import Output
 
 RENEW = "MERGEREPL_RENEW_GOLDEN"
@@ -71,8 +70,6 @@ class Transcript:
         self._parts: list[str] = []
         self._names: dict[str, str] = {}
         monkeypatch.chdir(folder)
-        # Where a text is wrapped depends on the length of the folder's name.
-        monkeypatch.setattr(table, "LONGEST_LINE", 10_000)
         # Other tests of this process may have registered functions.
         monkeypatch.setattr("mergerepl.merge.resolvers.functions._registered", {})
 

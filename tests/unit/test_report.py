@@ -466,15 +466,6 @@ def test_a_listing_shows_values_by_their_type():
     assert listing_or("No rows.", []) == ["No rows."]
 
 
-def test_a_long_text_is_wrapped_and_cuts_nothing():
-    words = " ".join(f"word{number}" for number in range(20))
-    (table,) = listing_or("none", [{"n": 1, "text": words, "end": "x"}], wrapped="text")
-    first, second, third, *_ = table.plain().splitlines()
-    assert (first.split(), second.split()[0], second.split()[-1]) == (["n", "text", "end"], "1", "x")
-    assert third.startswith("   word")
-    assert [word for word in table.plain().split() if word.startswith("word")] == words.split()
-
-
 def test_printable_keeps_what_people_write():
     assert printable("Ünïcödé ☃ a\u00a0b") == "Ünïcödé ☃ a\u00a0b"
     assert printable("a\tb\u2028") == "a\\tb\\u2028"

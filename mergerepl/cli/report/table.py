@@ -5,20 +5,16 @@ On a terminal rich draws the table. Anywhere else columns are aligned, and nothi
 
 from __future__ import annotations
 
-import textwrap
 import unicodedata
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
-from itertools import zip_longest
 from typing import Any, TextIO
 
 from mergerepl.model.words import moment_text
 
 Columns = Mapping[str, str | Callable[[Any], object]]
 """Heading to source: an attribute or key of a row, or a function that computes the cell. `>` sets a column flush right."""
-LONGEST_LINE = 60
-"""Characters of a text that is wrapped."""
 
 
 def listing(rows: Iterable[Any], columns: Columns, *, title: str = "") -> Table:
@@ -29,23 +25,9 @@ def listing(rows: Iterable[Any], columns: Columns, *, title: str = "") -> Table:
     return table
 
 
-def listing_or(none: str, rows: Sequence[Mapping[str, Any]], *, wrapped: str = "") -> list[Part]:
-    """Return rows with one column for each key, or a sentence if there are no rows; the column `wrapped` has long texts."""
-    if not rows:
-        return [none] if none else []
-    columns: dict[str, str | Callable[[Any], object]] = {name: name for name in rows[0]}
-    if wrapped:
-        columns[wrapped] = lambda row: wrap(row[wrapped])
-    return [listing(rows, columns)]
-
-
-def wrap(text: str) -> list[str]:
-    """Return the lines of a long text; together they are one cell."""
-    return _Lines(textwrap.wrap(text, LONGEST_LINE, break_long_words=False, break_on_hyphens=False))
-
-
-class _Lines(list[str]):
-    """A cell of several lines."""
+def listing_or(none: str, rows: Sequence[Mapping[str, Any]]) -> list[Part]:
+    """Return rows with one column for each key, or a sentence if there are no rows."""
+    return [listing(rows, {name: name for name in rows[0]})] if rows else [none]
 
 
 def cell(value: object) -> object:
@@ -57,8 +39,6 @@ def cell(value: object) -> object:
             return moment_text(value)
         case bytes():
             return f"0x{value.hex().upper()}"
-        case _Lines():
-            return value
         case list() | tuple():
             return ", ".join(map(str, value))
         case Mapping():
@@ -84,7 +64,7 @@ class Table:
 
     def add(self, *cells: object) -> None:
         """Add a row; None is an empty cell."""
-        self.rows.append(tuple(_text(each) for each in cells))
+        self.rows.append(tuple(map(printable, cells)))
 
     def write(self, out: TextIO) -> None:
         """Write the table as suits `out`."""
@@ -99,7 +79,7 @@ class Table:
     def plain(self) -> str:
         """Return aligned columns, two spaces apart, without trailing blanks."""
         headings = tuple(heading.lstrip(">") for heading in self.headings)
-        stored = [row for cells in (headings, *self.rows) for row in _lines_of(cells)]
+        stored = [headings, *self.rows]
         widths = [max(_width(row[column]) for row in stored) for column in range(len(headings))]
         lines = [printable(self.title)] if self.title else []
         for row in stored:
@@ -136,18 +116,6 @@ class Table:
 
 Part = Table | str
 """A command shows tables and sentences."""
-
-
-def _text(value: object) -> str:
-    return "\n".join(map(printable, value)) if isinstance(value, _Lines) else printable(value)
-
-
-def _lines_of(cells: Sequence[str]) -> list[tuple[str, ...]]:
-    """Return a row as lines of the screen: a line break occurs only where a cell was wrapped."""
-    if not any("\n" in each for each in cells):
-        return [tuple(cells)]
-    parts = [each.split("\n") for each in cells]
-    return [tuple(row) for row in zip_longest(*parts, fillvalue="")]
 
 
 def printable(value: object) -> str:
