@@ -299,9 +299,8 @@ def test_51_rows_of_the_past_as_they_were_before_a_session_are_refused(
 @pytest.mark.parametrize("column", ["status", "subscriber_type", "last_sync_status"])
 def test_51_an_unknown_code_is_shown_as_it_is(network: Network, refused: Refused, column: str) -> None:
     network.edit("hq", catalog.SUBSCRIPTIONS, **{column: 99})
-    assert {each[column] for each in json.loads(run(*STATUS, "hq", "--json").stdout)["subscriptions"]} == {
-        "99"
-    }
+    (state,) = json.loads(run(*STATUS, "-f", "hq", "--json").stdout)["status"]
+    assert {each[column] for each in state["details"]["subscriptions"]} == {"99"}
     if column == "subscriber_type":
         refused(
             *APPLY,
