@@ -21,6 +21,7 @@ from mergerepl.store.rehearsal import rehearsed
 
 if TYPE_CHECKING:
     from mergerepl import ChangeTracking
+    from mergerepl.model.tracking import ConsumerState
 
 _WINDOW: Columns = {"table": "table", ">deletes": "deletes", ">inserts": "inserts", ">updates": "updates"}
 
@@ -162,14 +163,21 @@ def acknowledge(
         raise ConfigurationError(
             f"'{window}' is a window of consumer '{stated.get('consumer')}', not of '{consumer}'. Nothing was changed."
         )
-    reader = _database(run).consumer(consumer)
-    run.rehearse(
+    database = _database(run)
+
+    def acknowledged() -> ConsumerState:
+        # A consumer that is not known is registered: that is a write, too.
+        reader = database.consumer(consumer)
+        reader.acknowledge(stated, fresh=fresh or ())
+        return reader.state
+
+    state = run.rehearse(
         dry_run,
-        lambda: reader.acknowledge(stated, fresh=fresh or ()),
-        reader.state,
-        f"Consumer {consumer} would stand at a later CSN than {reader.state.lcsn}.",
+        acknowledged,
+        {"consumer": consumer},
+        f"Consumer {consumer} would stand at the end of this window.",
     )
-    run.output.reported(reader.state, [f"Consumer {consumer} stands at CSN {reader.state.lcsn}."])
+    run.output.reported(state, [f"Consumer {consumer} stands at CSN {state.lcsn}."])
 
 
 @tracking.add(effect=DESTROYS, call="ChangeTracking.forget", takes="CONSUMER")

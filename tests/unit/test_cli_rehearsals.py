@@ -1,8 +1,10 @@
 """A dry run changes no file, refuses what the run refuses, and ends with its code. No Spark."""
 
+import json
 import os
 import threading
 from concurrent.futures import ThreadPoolExecutor
+from datetime import timedelta
 from pathlib import Path
 
 import pytest
@@ -13,6 +15,8 @@ from mergerepl.cli.main import main
 from mergerepl.store import rehearsal
 from mergerepl.store.location import Location
 from mergerepl.store.storage import file_system_now_ns
+from mergerepl.tracking import counters
+from mergerepl.tracking.database import Database, create_tables
 from tests.networks import Network
 
 
@@ -88,6 +92,17 @@ def test_a_rehearsal_ends_at_the_first_write(tmp_path: Path) -> None:
     assert rehearsal.rehearsed(False, work) == 7
     assert rehearsal.rehearsed(True, lambda: 5) == 5
     assert not rehearsal.is_rehearsal()
+
+
+def test_a_rehearsal_registers_no_consumer(tmp_path: Path) -> None:
+    counters.create_database(Location.of(tmp_path))
+    create_tables(Database(Location.of(tmp_path)), retention=timedelta(days=14))
+    anchors = {"lbsn": 0, "lcsn": 0, "ebsn": 1, "ecsn": 1}
+    window = {"consumer": "c", "anchors": anchors, "nonce": None, "initial": [], "enumeration": "exact"}
+    (tmp_path / "window.json").write_text(json.dumps(window))
+    before = files_below(tmp_path)
+    shown = run(tmp_path, "tracking", "acknowledge", "c", "-f", ".", "--window", "window.json", "--dry-run")
+    assert (shown.exit_code, files_below(tmp_path)) == (0, before), shown.output
 
 
 def test_a_rehearsal_does_not_touch_the_clock_of_a_folder(tmp_path: Path) -> None:
