@@ -27,11 +27,10 @@ RENEW = "MERGEREPL_RENEW_GOLDEN"
 
 FILES = Path(__file__).parent
 
-_PROCESS = (r"process \d+ on [\w.-]+", "process <id>")
 _VOLATILE = (
     (r"[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}(-\d+)?", "<guid>"),
     (r"\b([0-9a-f]{16}|[0-9a-f]{32})\b", "<id>"),
-    _PROCESS,
+    (r"process \d+ on [\w.-]+", "process <id>"),
     (r"0x[0-9A-Fa-f]{20}", "<lsn>"),
     (r"\b\d{6,}:\d+:\d+", "<lsn>"),
     (r"\d{4}-\d\d-\d\d[T ]\d\d:\d\d:\d\d(\.\d+)?(Z|\+00:00)?", "<time>"),
@@ -89,7 +88,7 @@ class Transcript:
         said = both.json.getvalue()
         value = json.loads(said) if said else None
         text = re.sub(" {2,}", "  ", _stable_table(self._normal(text)))
-        as_json = self._normal(_lines(_stable(value)) + "\n") if said else ""
+        as_json = self._normal(_lines(_stable(value, self._normal)) + "\n") if said else ""
         self._parts.append(f"$ mergerepl {line}\n{text}{ends}{as_json}")
         return value
 
@@ -117,17 +116,19 @@ class Transcript:
         return text
 
 
-def _stable(value: Any) -> Any:
-    """Return a JSON value without what was measured."""
+def _stable(value: Any, normal: Callable[[str], str]) -> Any:
+    """Return a JSON value without what was measured.
+
+    Texts are in their normal form: how lines are folded must not depend on how long a folder or a number is.
+    """
     if isinstance(value, dict):
         return {
-            name: "<measured>" if name in _MEASURED and part is not None else _stable(part)
+            name: "<measured>" if name in _MEASURED and part is not None else _stable(part, normal)
             for name, part in value.items()
         }
     if isinstance(value, str):
-        # How lines are folded must not depend on how long a number or a name of a machine is.
-        return re.sub(*_PROCESS, value)
-    return [_stable(each) for each in value] if isinstance(value, list) else value
+        return normal(value)
+    return [_stable(each, normal) for each in value] if isinstance(value, list) else value
 
 
 def _stable_table(text: str) -> str:
