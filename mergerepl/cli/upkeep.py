@@ -14,6 +14,7 @@ from mergerepl.cli.options import row_key
 from mergerepl.cli.report import merge
 from mergerepl.cli.report.table import Columns, listing
 from mergerepl.model.words import counted, key_text, short
+from mergerepl.places import PUBLISHER, SUBSCRIBER
 from mergerepl.store.rehearsal import REHEARSED, rehearsed
 
 if TYPE_CHECKING:
@@ -52,7 +53,7 @@ def validate(
       mergerepl validate
       mergerepl validate north --level rowcount
     """
-    found = run.place.project.validate(*replicas, level=level, table=table or ())
+    found = run.place.project.validate(*replicas, level=level, table=table.split(",") if table else ())
     run.output.reported(*merge.validated(found))
     return 0 if found.ok else TRANSIENT if found.is_transient else FAILED
 
@@ -183,6 +184,12 @@ def reinit(run: Invocation, replicas: tuple[str, ...], is_all: bool, dry_run: bo
     if bool(replicas) == is_all:
         raise click.UsageError("Name the subscribers, or say --all.")
     project = run.place.project
+    publishers = {each.name for each in project.replicas() if each.role == PUBLISHER}
+    publishers -= {each.name for each in project.replicas() if each.role == SUBSCRIBER}
+    if chosen := publishers.intersection(replicas):
+        raise click.UsageError(
+            f"{', '.join(sorted(chosen))} publishes: name the subscribers, or say --all for all of them."
+        )
     named = ", ".join(replicas) or "all subscribers"
     run.confirm(f"Replace all rows of {named} of {', '.join(project.own_roots())}?", yes=yes or dry_run)
     done = run.rehearse(

@@ -216,6 +216,11 @@ def validate(
         from mergerepl.products import transactional
 
         found += transactional.validate(each, tables=tables)
+    if unknown := set(tables) - {each.article for each in found}:
+        raise ConfigurationError(
+            f"Nothing was compared of {', '.join(map(repr, sorted(unknown)))}: no article is called so here. "
+            "`mergerepl status` lists the articles."
+        )
     return ValidationResult(Listing(found))
 
 

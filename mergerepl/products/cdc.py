@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 from datetime import timedelta
 
@@ -72,7 +73,8 @@ def capture(root: Location, *, progress: Progress) -> Captured | None:
 
 def cleanup(root: Location, *, older_than: timedelta | None, dry_run: bool) -> list[Removed]:
     """Remove change rows past the retention of the cleanup job, or older than an age."""
-    minutes = None if older_than is None else int(older_than.total_seconds() // 60)
+    # Rounded up: no row that is younger than asked goes.
+    minutes = None if older_than is None else math.ceil(older_than.total_seconds() / 60)
     done = _database(root).cleanup(retention=minutes, dry_run=dry_run)
     names = dict.fromkeys([*done.rows, *done.failed])
     return [

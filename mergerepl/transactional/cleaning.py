@@ -10,7 +10,8 @@ from mergerepl.delta.sql_text import timestamp_literal
 from mergerepl.delta.tables import count_rows, delete_rows, is_delta_table, remove_unused_files
 from mergerepl.errors import LeaseError
 from mergerepl.failpoints import failpoint
-from mergerepl.logreader.log_reader import LogReader
+from mergerepl.logreader.log_reader import LogReader, refuse_copy
+from mergerepl.logreader.positions import read_state
 from mergerepl.store.location import Location
 from mergerepl.systables.transactional import (
     ACTIVE,
@@ -43,6 +44,8 @@ def cleanup(root: Root, *, dry_run: bool = False) -> Mapping[str, int]:
     """
     distributor = required(root)
     with nullcontext() if dry_run else held(LogReader(distributor.root), "transactional cleanup"):
+        # A copy would vacuum the positions of the original's subscribers.
+        refuse_copy(distributor.root, read_state(distributor.log))
         # The log reader is held, so the table does not grow.
         gate = sorted(distributor.control.rows(TRANSACTIONS), key=lambda row: row.xact_seqno)
         if not gate:

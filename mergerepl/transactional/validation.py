@@ -46,7 +46,7 @@ from mergerepl.systables.transactional import (
 )
 from mergerepl.transactional.call_syntax import KEYS, Method, Operation
 from mergerepl.transactional.catalog import DistributionStore, SubscriberStore, shape_of
-from mergerepl.transactional.position import begun_plan, with_tables_at
+from mergerepl.transactional.position import begun_plan, refuse_copy, with_tables_at
 from mergerepl.transactional.refusals import to_run
 from mergerepl.transactional.snapshot import rows_at
 
@@ -176,6 +176,8 @@ def validate_one(
     at = SubscriberStore(Location.of(row.subscriber))
     position = at.position(row.subscription_guid)
     assert position is not None
+    # The marks that a copy would leave hide other writers' changes from the publisher.
+    refuse_copy(distributor, row, position)
     found, left = [], {}
     for each in expected_of(distributor, row, position):
         head = head_version(each.table) if is_delta_table(each.table) else -1

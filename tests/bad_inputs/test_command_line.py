@@ -87,6 +87,10 @@ def test_95_a_replica_that_is_not_there(refused: Refused, arguments: tuple[str, 
     refused(*arguments, code=2, says=(f"no replica {arguments[1]!r}", "Known: ", says))
 
 
+def test_a_table_that_no_article_is_called_is_not_equal(refused: Refused) -> None:
+    refused("validate", "-f", "hq", "--table", "a,b", code=2, says=("compared of 'a', 'b'", "no article"))
+
+
 def test_95_subscriptions_are_known_where_sessions_are_not(network: Network) -> None:
     shown = run("history", "north", "-f", "hq")
     assert (shown.exit_code, shown.stderr) == (0, "")

@@ -475,9 +475,7 @@ def test_the_commands_of_readers(shop: Shop) -> None:
     assert run("cdc", "changes", "--net", LINES, "-f", root, code=1)["error"]["reason"] == "no_net_changes"
     run("cdc", "changes", ORDERS, "-f", root, "--from", "0x12", code=2)
     run("cdc", "load", "nobody", "-f", root, "--consumer", "c", "--into", root / "copy", code=2)
-    assert [each["rows"] for each in run("cleanup", "-f", root)["removed"]] == [0] * len(
-        cdc.Database(root).instances()
-    )
+    assert [each["rows"] for each in run("cleanup", "-f", root)["removed"] if each["rows"]] == []
     run("cleanup", "-f", root, "--only", "rows", code=2)
     assert run("history", "-f", root, "--limit", 1)["runs"][0]["details"]["tran_count"] > 0
     assert run("history", "--failed", "-f", root)["runs"] == []

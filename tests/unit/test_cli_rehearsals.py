@@ -53,6 +53,7 @@ def run(folder: Path, *words: str) -> Result:
         ("resume", "orders", "-f", "hq"),
         ("repair", "-f", "hq", "--yes"),
         ("cdc", "disable", "--all", "-f", "hq", "--yes"),
+        ("cdc", "disable", "orders", "--name", "nobody", "-f", "hq", "--yes"),
         ("cdc", "relocate", "-f", "hq"),
         ("cdc", "enable", "orders", "-f", "hq"),
         ("cdc", "enable", "nothing", "-f", "hq"),

@@ -27,6 +27,7 @@ from mergerepl.transactional.catalog import DistributionStore, SubscriberStore, 
 from mergerepl.transactional.position import other_publisher, position_of
 from mergerepl.transactional.refusals import StoppedAt, TransactionalError, TransactionalUsageError
 from mergerepl.transactional.snapshot import initialise
+from mergerepl.transactional.validation import validate_one
 
 NOW = datetime(2026, 3, 1, tzinfo=UTC)
 AT = StoppedAt(bytes(9) + b"\7", 70, 1)
@@ -177,6 +178,7 @@ def test_a_copy_of_a_publisher_does_not_write_to_its_subscribers(
         lambda: position_of(copy, row),
         lambda: position_of(copy, row, has_to_go_on=False),
         lambda: initialise(copy, LogReader(copy.root), row, "feed", replaces=True),
+        lambda: validate_one(copy, "feed", row, None),  # type: ignore[arg-type]
     ):
         with pytest.raises(TransactionalError, match="is a copy: its rows would overwrite those there"):
             call()
