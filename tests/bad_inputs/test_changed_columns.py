@@ -126,6 +126,7 @@ CHANGES: list[Any] = [
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("change", "says"), CHANGES)
 def test_a_column_that_changed_at_the_publisher_or_at_both_sides(
     network: Network, refused: Refused, change: Callable[[Path], None], says: str

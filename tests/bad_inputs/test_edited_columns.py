@@ -134,6 +134,7 @@ WIDE = (catalog.PUBLICATIONS, catalog.ARTICLES, catalog.SUBSCRIPTIONS)
 """Tables whose columns that nobody misses are taken away all at once; one after the other, they take half a minute."""
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("table", [*NEEDED_BY, sessions.HISTORY], ids=lambda table: table.name)
 def test_51_what_is_not_needed_is_no_bug(network: Network, table: TypedTable[Any]) -> None:
     missed = [column for name, column in STOPPED_BY if name == table.name]

@@ -87,7 +87,7 @@ LADDER = (
 """In the order in which a session passes them, the publisher's side first: the sides run beside each other."""
 
 
-SOME = ("run.after_contents", "stage.after_manifest", "publisher.after_merge", "watermarks.before_subscriber")
+SOME = ("stage.after_manifest", "publisher.after_merge")
 """Those at which every run of the tests stops a session; of the next one it stops `run.after_contents`."""
 
 

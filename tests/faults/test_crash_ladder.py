@@ -226,7 +226,11 @@ ALL_LATE = (
 
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize(
-    "points", [pytest.param(SOME_LATE, id="some"), pytest.param(ALL_LATE, id="all", marks=pytest.mark.slow)]
+    "points",
+    [
+        pytest.param(SOME_LATE, id="some", marks=pytest.mark.slow),
+        pytest.param(ALL_LATE, id="all", marks=pytest.mark.slow),
+    ],
 )
 def test_inv_31_stopped_while_late_commits_are_taken_in(
     spark: SparkSession, replica_dir: Path, points: tuple[str, ...]

@@ -124,6 +124,7 @@ def test_inv_06_what_a_session_did_that_was_given_up_reaches_everybody(
     assert engine.sync("north").status == "nothing_to_do"
 
 
+@pytest.mark.slow
 def test_inv_06_what_a_lost_subscriber_had_uploaded_reaches_the_others(
     spark: SparkSession, replica_dir: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -22,7 +22,13 @@ for regress_file in sorted(REGRESS.glob("*.json")):
 
 
 @pytest.mark.parametrize(
-    ("run", "files"), RUNS.items(), ids=["+".join(file.stem for file in files) for files in RUNS.values()]
+    ("run", "files"),
+    [
+        pytest.param(
+            run, files, id="+".join(file.stem for file in files), marks=[pytest.mark.slow] * (number > 0)
+        )
+        for number, (run, files) in enumerate(RUNS.items())
+    ],
 )
 def test_histories_that_were_wrong_stay_right(
     spark: SparkSession, replica_dir: Path, run: tuple[Setting, Schedule], files: list[Path]

@@ -103,6 +103,7 @@ def drawn_commit(rng: random.Random, table: Path, state: Rows) -> tuple[Rows, bo
     return after, False
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("seed", "articles"),
     [(7, FEW), *(pytest.param(seed, ARTICLES, marks=pytest.mark.slow) for seed in (1, 2, 8))],
