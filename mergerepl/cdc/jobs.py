@@ -174,7 +174,9 @@ def _only(jobs: Sequence[Job], job_type: str) -> Job:
     for job in jobs:
         if job.job_type == checked_type(job_type):
             return job
-    raise _refused_type(job_type, f"the database has no such job; add it (`cdc jobs add ROOT {job_type}`)")
+    raise _refused_type(
+        job_type, f"the database has no such job; add it (`mergerepl cdc jobs add {job_type}`)"
+    )
 
 
 def _refused_type(job_type: str, allowed: str) -> CdcUsageError:

@@ -20,6 +20,9 @@ from mergerepl.transactional import Distributor
 
 _Row = TypeVar("_Row", Pending, Run)
 
+_ALL = 10**9
+"""A `limit` without effect."""
+
 
 def _ends(root: Location) -> list[Distribution]:
     """Return the publisher that a folder is, or those whose publications it receives."""
@@ -60,12 +63,15 @@ def _publishers(root: Location) -> list[Location]:
 def history(root: Location, *, failed: bool, limit: int, subscriber: str | None) -> list[Run]:
     """Return the last batches, or why agents stopped and which commands were skipped."""
     found: list[Run] = []
-    for publisher in _publishers(root):
+    publishers = _publishers(root)
+    # The limit is for the rows of the subscriber that is meant; the caller cuts them.
+    most = limit if subscriber is None and root in publishers else _ALL
+    for publisher in publishers:
         distributor = Distributor(publisher)
         if failed:
-            found += [_error(publisher, each) for each in distributor.errors(limit=limit)]
+            found += [_error(publisher, each) for each in distributor.errors(limit=most)]
         else:
-            found += [_batch(publisher, each) for each in distributor.history(limit=limit)]
+            found += [_batch(publisher, each) for each in distributor.history(limit=most)]
     mine = _mine(root, found)
     return [each for each in mine if subscriber in (None, each.subscriber)]
 
