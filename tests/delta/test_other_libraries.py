@@ -199,6 +199,7 @@ def test_every_value_and_partition_is_read_and_rewritten_by_both(
     both_read(spark, hq / "places", places)
 
 
+@pytest.mark.slow
 def test_updates_alone_leave_rows_in_their_partition(spark: SparkSession, replica_dir: Path) -> None:
     hq, north = replica_dir / "hq", replica_dir / "north"
     rows = pa.table({"id": range(6), PARTITION: ["n", "s"] * 3, "v": [0] * 6})

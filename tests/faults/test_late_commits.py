@@ -269,6 +269,7 @@ def test_inv_31_44_late_halves_that_a_constraint_with_a_left_out_column_does_not
     assert lost.losing_row == {"id": 1, "a": 8, "b": 1}
 
 
+@pytest.mark.slow
 def test_inv_31_a_merge_that_loses_every_commit_ends_with_its_session_staged(
     spark: SparkSession, replica_dir: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -60,6 +60,7 @@ def skipped(message: str) -> Any:
     return done
 
 
+@pytest.mark.slow
 def test_a_row_that_breaks_a_rule_stops_the_agent_before_its_transaction(
     spark: SparkSession, replica_dir: Path
 ) -> None:
