@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable
+from collections.abc import Collection
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
-from typing import TypeVar
 
 from mergerepl.errors import ConfigurationError
 from mergerepl.model.progress import Progress
@@ -18,21 +17,10 @@ from mergerepl.store.lease import WAIT_S
 from mergerepl.store.location import Location
 from mergerepl.transactional import Distributor
 
-_Row = TypeVar("_Row", Pending, Run)
-
-_ALL = 10**9
-"""A `limit` without effect."""
-
 
 def _ends(root: Location) -> list[Distribution]:
     """Return the publisher that a folder is, or those whose publications it receives."""
     return distributions([root])
-
-
-def _mine(root: Location, rows: Iterable[_Row]) -> list[_Row]:
-    """Return all rows of a publisher's subscriptions; at a subscriber its own."""
-    is_publisher = any(each.publisher == root for each in _ends(root))
-    return [row for row in rows if is_publisher or row.subscriber == str(root)]
 
 
 def status(root: Location) -> Status:
@@ -51,9 +39,10 @@ def status(root: Location) -> Status:
 
 
 def pending(root: Location) -> list[Pending]:
-    """Return the commands that wait, by subscription."""
-    found = [row for each in _publishers(root) for row in Distributor(each).pending()]
-    return _mine(root, found)
+    """Return the commands that wait, by subscription; at a subscriber its own."""
+    publishers = _publishers(root)
+    found = [row for each in publishers for row in Distributor(each).pending()]
+    return [row for row in found if root in publishers or row.subscriber == str(root)]
 
 
 def _publishers(root: Location) -> list[Location]:
@@ -62,18 +51,24 @@ def _publishers(root: Location) -> list[Location]:
 
 def history(root: Location, *, failed: bool, limit: int, subscriber: str | None) -> list[Run]:
     """Return the last batches, or why agents stopped and which commands were skipped."""
-    found: list[Run] = []
     publishers = _publishers(root)
-    # The limit is for the rows of the subscriber that is meant; the caller cuts them.
-    most = limit if subscriber is None and root in publishers else _ALL
+    if root not in publishers:
+        # A subscriber shows its own runs.
+        if subscriber not in (None, str(root)):
+            return []
+        subscriber = str(root)
+    found: list[Run] = []
     for publisher in publishers:
         distributor = Distributor(publisher)
         if failed:
-            found += [_error(publisher, each) for each in distributor.errors(limit=most)]
+            found += [
+                _error(publisher, each) for each in distributor.errors(limit=limit, subscriber=subscriber)
+            ]
         else:
-            found += [_batch(publisher, each) for each in distributor.history(limit=most)]
-    mine = _mine(root, found)
-    return [each for each in mine if subscriber in (None, each.subscriber)]
+            found += [
+                _batch(publisher, each) for each in distributor.history(limit=limit, subscriber=subscriber)
+            ]
+    return found
 
 
 def _batch(root: Location, each: Batch) -> Run:

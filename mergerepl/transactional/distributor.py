@@ -237,13 +237,19 @@ class Distributor(Caller):
         """Return the undelivered commands of each subscription, and the unread commits. Starts no JVM."""
         return monitoring.pending(self.path)
 
-    def history(self, *, limit: int = 20) -> tuple[Batch, ...]:
-        """Return the last batches of all agents and why agents stopped, newest first. Starts no JVM."""
-        return monitoring.history(self.path, limit=limit)
+    def history(self, *, limit: int = 20, subscriber: str | None = None) -> tuple[Batch, ...]:
+        """Return the last batches of all agents and why agents stopped, newest first. Starts no JVM.
 
-    def errors(self, *, limit: int = 20) -> tuple[AgentError, ...]:
-        """Return why agents stopped, and the commands that were skipped, newest first. Starts no JVM."""
-        return monitoring.errors(self.path, limit=limit)
+        `subscriber` is a folder: only the batches of its agents.
+        """
+        return monitoring.history(self.path, limit=limit, subscriber=subscriber)
+
+    def errors(self, *, limit: int = 20, subscriber: str | None = None) -> tuple[AgentError, ...]:
+        """Return why agents stopped, and the commands that were skipped, newest first. Starts no JVM.
+
+        `subscriber` is a folder: only what stopped its agents.
+        """
+        return monitoring.errors(self.path, limit=limit, subscriber=subscriber)
 
     def validate(
         self, *, subscriber: Root | None = None, publication: str | None = None

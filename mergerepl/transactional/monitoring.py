@@ -1,5 +1,6 @@
 """The state of publications, subscriptions and agents. Without Spark."""
 
+from mergerepl.delta.sql_text import text_literals
 from mergerepl.delta.tables import is_delta_table
 from mergerepl.errors import StoreError
 from mergerepl.logreader.lsn import Lsn
@@ -80,12 +81,18 @@ def _rate(distributor: DistributionStore, row: SubscriptionRow) -> float | None:
     return sum(each.delivered_commands for each in rows) / seconds if seconds else None
 
 
-def history(root: Root, *, limit: int = 20) -> tuple[Batch, ...]:
-    """Return the last batches of all distribution agents and why agents stopped, newest first. Starts no JVM."""
+def history(root: Root, *, limit: int = 20, subscriber: str | None = None) -> tuple[Batch, ...]:
+    """Return the last batches of all agents, or of one folder's, and why they stopped, newest first. Starts no JVM."""
     distributor = required(root)
     agents = {row.agent_id: row.subscriber for row in distributor.subscriptions()}
     agents[LOG_READER_AGENT] = LOG_READER
-    rows = distributor.control.rows(HISTORY, order_limit=f"order by time desc limit {int(limit)}")
+    wanted = [number for number, folder in agents.items() if folder == subscriber]
+    if subscriber is not None and not wanted:
+        return ()
+    where = f"agent_id in ({', '.join(map(str, wanted))})" if wanted else None
+    rows = distributor.control.rows(
+        HISTORY, where=where, order_limit=f"order by time desc limit {int(limit)}"
+    )
     return tuple(
         Batch(
             agents.get(row.agent_id, f"agent {row.agent_id}"),
@@ -106,13 +113,17 @@ def history(root: Root, *, limit: int = 20) -> tuple[Batch, ...]:
     )
 
 
-def errors(root: Root, *, limit: int = 20) -> tuple[AgentError, ...]:
-    """Return why agents stopped, and the commands that were skipped, newest first. Starts no JVM."""
+def errors(root: Root, *, limit: int = 20, subscriber: str | None = None) -> tuple[AgentError, ...]:
+    """Return why agents, or those of one folder, stopped, and skipped commands, newest first. Starts no JVM."""
     distributor = required(root)
     agents = {row.subscription_guid: row.subscriber for row in distributor.subscriptions()}
     agents[""] = LOG_READER
+    wanted = [guid for guid, folder in agents.items() if folder == subscriber]
+    if subscriber is not None and not wanted:
+        return ()
+    where = f"subscription_guid in ({text_literals(wanted)})" if wanted else None
     rows = distributor.control.rows(
-        ERRORS, order_limit=f"order by time desc, xact_seqno desc limit {int(limit)}"
+        ERRORS, where=where, order_limit=f"order by time desc, xact_seqno desc limit {int(limit)}"
     )
     return tuple(
         AgentError(

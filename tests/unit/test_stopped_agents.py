@@ -87,6 +87,9 @@ def test_a_stop_is_recorded_once_until_the_agent_works_again(
         assert first.subscriber == ("log reader" if is_log_reader else subscription.subscriber)
         last = monitoring.history(distributor.root, limit=1)[0]
         assert (last.status, last.comments, last.subscriber) == ("failed", text, first.subscriber)
+        for found in (monitoring.history, monitoring.errors):
+            assert found(distributor.root, subscriber=first.subscriber) == found(distributor.root)
+            assert found(distributor.root, subscriber="/south") == ()
         assert [each[0] for each in shown] == [level]
         assert text in shown[0][1]
         (at,) = monitoring.status(distributor.root).subscriptions
