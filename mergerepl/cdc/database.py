@@ -120,13 +120,18 @@ class Database:
         )
         return Instance(self._tables, begun)
 
-    def disable(self, table: str | None = None, *, name: str | None = None) -> tuple[str, ...]:
+    def disable(
+        self, table: str | None = None, *, name: str | None = None, dry_run: bool = False
+    ) -> tuple[str, ...]:
         """End the capture of a table, or of one of its instances; of all tables without one. The change rows are removed.
 
-        Returns: The names of the instances that ended.
+        Returns: The names of the instances that ended, or would end if it is a `dry_run`.
 
         Raises: CdcUsageError if the table has no such instance; ScanInProgressError.
         """
+        if dry_run:
+            chosen = instances.chosen_instances(self._tables, table, name)
+            return tuple(each.capture_instance for each in chosen)
         return tuple(instances.disable(self._tables, table, name))
 
     def is_enabled(self) -> bool:

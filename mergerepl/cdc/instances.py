@@ -268,24 +268,35 @@ def disable(found: CdcTables, table: str | None, name: str | None, *, keeps_root
         if not found.is_enabled:
             _leave(found, reader)
             return []
-        known = None if path is None else tidied(reader, found).source_at(path)
-        instances = found.instances()
-        of_table = [
-            each
-            for each in instances
-            if path is None or (known and each.source_object_id == known.source_object_id)
-        ]
-        wanted = [each for each in of_table if name is None or each.capture_instance.lower() == name.lower()]
-        if not wanted and (table is not None or name is not None):
-            names = [each.capture_instance for each in of_table]
-            raise CdcUsageError.no_such_instance(f"{name or 'any'} of table {path or 'any'}", names)
-        if len(wanted) == len(instances) and not keeps_root:
+        if path is not None:
+            tidied(reader, found)
+        wanted = chosen_instances(found, table, name)
+        if len(wanted) == len(found.instances()) and not keeps_root:
             _disable_root(found, reader)
         else:
             found.control.remove_where(CHANGE_TABLES, object_id={each.object_id for each in wanted})
             failpoint("cdc.after_disable_table")
             tidied(reader, found)
     return [each.capture_instance for each in wanted]
+
+
+def chosen_instances(found: CdcTables, table: str | None, name: str | None) -> list[ChangeTable]:
+    """Return the instances of a table, or of all tables; with a name that one. Case of names is ignored.
+
+    Raises: CdcUsageError 22985 if a table or a name is given and no instance is chosen.
+    """
+    path = None if table is None else source_path(table)
+    known = None if path is None else read_state(found.log).source_at(path)
+    of_table = [
+        each
+        for each in found.instances()
+        if path is None or (known and each.source_object_id == known.source_object_id)
+    ]
+    wanted = [each for each in of_table if name is None or each.capture_instance.lower() == name.lower()]
+    if not wanted and (table is not None or name is not None):
+        names = [each.capture_instance for each in of_table]
+        raise CdcUsageError.no_such_instance(f"{name or 'any'} of table {path or 'any'}", names)
+    return wanted
 
 
 def _disable_root(found: CdcTables, reader: LogReader) -> None:

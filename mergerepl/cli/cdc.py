@@ -14,7 +14,6 @@ from mergerepl.cli.options import key_columns, option
 from mergerepl.cli.place import captured
 from mergerepl.cli.report import tasks
 from mergerepl.cli.report.table import Columns, Part, Table, cell, listing
-from mergerepl.errors import ConfigurationError
 from mergerepl.model.words import counted, value_text
 from mergerepl.store.rehearsal import REHEARSED, rehearsed
 
@@ -145,16 +144,7 @@ def disable(
     root = run.place.of_type("cdc", "captured tables")
     database = Database(root)
     wanted: tuple[str | None, ...] = tables or (None,)
-    names = [
-        each.capture_instance
-        for table in wanted
-        for each in database.instances(table)
-        if name is None or name.lower() == each.capture_instance.lower()
-    ]
-    if name is not None and not names:
-        raise ConfigurationError(
-            f"{', '.join(tables) or root} has no capture instance {name!r}. `mergerepl cdc list {run.place}` lists them."
-        )
+    names = [each for table in wanted for each in database.disable(table, name=name, dry_run=True)]
     if dry_run:
         run.output.reported({"disabled": names}, [f"Would be disabled: {', '.join(names) or root}."])
         return
