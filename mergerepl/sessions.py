@@ -248,10 +248,13 @@ def _reported(
             raise
         if done is not None:
             return replace(done, error=error.details())
-        took = round(time.monotonic() - started, 3)
-        return SessionResult(
-            item.publication, str(item.subscriber), "failed", duration_s=took, error=error.details()
-        )
+        return _failed(item.publication, str(item.subscriber), started, error)
+
+
+def _failed(publication: str, subscriber: str, started: float, error: MergeReplError) -> SessionResult:
+    """Return the result of a session that an error ended; `started` is the monotonic clock's time."""
+    took = round(time.monotonic() - started, 3)
+    return SessionResult(publication, subscriber, "failed", duration_s=took, error=error.details())
 
 
 def _session(
@@ -321,14 +324,8 @@ def _distributed(
     except MergeReplError as error:
         if is_only:
             raise
-        took = round(time.monotonic() - started, 3)
-        yield SessionResult(
-            item.publication or item.publisher.name,
-            item.subscriber or str(item.publisher),
-            "failed",
-            duration_s=took,
-            error=error.details(),
-        )
+        name, end = item.publication or item.publisher.name, item.subscriber or str(item.publisher)
+        yield _failed(name, end, started, error)
 
 
 def _deliveries(
@@ -350,8 +347,7 @@ def _deliveries(
         except MergeReplError as error:
             if is_only and len(found) == 1:
                 raise
-            took = round(time.monotonic() - started, 3)
-            yield SessionResult(name, row.subscriber, "failed", duration_s=took, error=error.details())
+            yield _failed(name, row.subscriber, started, error)
             continue
         yield SessionResult(
             name,
