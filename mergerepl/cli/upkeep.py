@@ -14,7 +14,6 @@ from mergerepl.cli.options import row_key
 from mergerepl.cli.report import merge
 from mergerepl.cli.report.table import Columns, listing
 from mergerepl.model.words import counted, key_text, short
-from mergerepl.places import PUBLISHER, SUBSCRIBER
 from mergerepl.store.rehearsal import REHEARSED, rehearsed
 
 if TYPE_CHECKING:
@@ -184,12 +183,6 @@ def reinit(run: Invocation, replicas: tuple[str, ...], is_all: bool, dry_run: bo
     if bool(replicas) == is_all:
         raise click.UsageError("Name the subscribers, or say --all.")
     project = run.place.project
-    publishers = {each.name for each in project.replicas() if each.role == PUBLISHER}
-    publishers -= {each.name for each in project.replicas() if each.role == SUBSCRIBER}
-    if chosen := publishers.intersection(replicas):
-        raise click.UsageError(
-            f"{', '.join(sorted(chosen))} publishes: name the subscribers, or say --all for all of them."
-        )
     named = ", ".join(replicas) or "all subscribers"
     run.confirm(f"Replace all rows of {named} of {', '.join(project.own_roots())}?", yes=yes or dry_run)
     done = run.rehearse(

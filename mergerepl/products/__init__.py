@@ -225,10 +225,18 @@ def validate(
 
 
 def reinit(items: Sequence[Item], chosen: Collection[str] | None) -> ReinitResult:
-    """Fill the chosen subscribers again."""
+    """Fill the chosen subscribers again; a publisher stands for none of its own.
+
+    Raises: ConfigurationError if a chosen root has another type or is no subscriber; TransactionalError.
+    """
     if targets := merge_targets(items, chosen):
         raise lacks("reinit", (targets[0].subscriber.name, MERGE))
-    found = distributions(items, chosen)
+    known = distributions(items, chosen)
+    found = [each for each in known if chosen is None or each.subscriber in chosen]
+    if known and not found:
+        raise ConfigurationError(
+            f"{known[0].publisher.name} publishes: name the subscribers, or choose all of them (--all)."
+        )
     if not found:
         raise ConfigurationError(NO_SUBSCRIPTION)
     from mergerepl.products import transactional

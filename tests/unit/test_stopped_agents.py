@@ -6,7 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from mergerepl.errors import LeaseError, OutOfReachError
+from mergerepl import Project
+from mergerepl.errors import ConfigurationError, LeaseError, OutOfReachError
 from mergerepl.logreader.log_reader import LogReader
 from mergerepl.logreader.lsn import Lsn
 from mergerepl.store.location import Location
@@ -189,3 +190,20 @@ def test_a_copy_of_a_publisher_does_not_write_to_its_subscribers(
     # A folder that was moved goes on: its former place is gone.
     distributor.root.rename(tmp_path / "gone")
     assert other_publisher(copy, position) is None
+
+
+def test_subscribers_are_filled_again_and_no_publisher_stands_for_its_own(
+    distributor: DistributionStore, tmp_path: Path
+) -> None:
+    distributor.add_subscription(
+        SubscriptionRow(
+            publication_id=1,
+            agent_id=1,
+            subscriber=str(tmp_path / "north"),
+            status=ACTIVE,
+            subscription_guid="g",
+        )
+    )
+    publisher = Project.load(distributor.root)
+    with pytest.raises(ConfigurationError, match=r"publishes: name the subscribers, or choose all of them"):
+        publisher.reinit(distributor.root.name)
