@@ -89,8 +89,10 @@ def is_known(root: Location, name: str) -> bool:
 
 
 def _names(root: Location) -> list[tuple[str, str]]:
-    found = Database(root).status().sources
-    return [(instance, each.source) for each in found for instance in each.capture_instances]
+    """Return the instances with the paths of their tables."""
+    found = tables_at(root)
+    sources = read_state(found.log).sources
+    return [(each.capture_instance, sources[each.source_object_id].source_path) for each in found.instances()]
 
 
 def resume(root: Location, name: str, *, compare: bool, restart: bool) -> bool:
