@@ -9,14 +9,12 @@ from types import FunctionType
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from mergerepl.errors import ConfigurationError
+from mergerepl.model.listing import LONGEST_LIST
 from mergerepl.spark.callers import GIVEN, callers_session
 from mergerepl.store.lease import WAIT_S
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
-
-LONGEST_LIST = 10**9
-"""The highest `limit`. The query engine takes 64 bits, and `None` is all there are."""
 
 _Class = TypeVar("_Class", bound=type)
 

@@ -24,10 +24,12 @@ FILE_NAME = "mergerepl.yml"
 PUBLISHER, SUBSCRIBER, DATABASE = "publisher", "subscriber", "database"
 
 _FOLDERS: Mapping[str, tuple[str, ...]] = {
-    MERGE: ("_mergerepl",),
-    TRANSACTIONAL: ("_transactional/MSpublications", "_transactional/MSreplication_subscriptions"),
-    CDC: ("_cdc",),
-    TRACKING: ("_tracking",),
+    MERGE: (roots.MERGE_FOLDER,),
+    TRANSACTIONAL: tuple(
+        f"{roots.TRANSACTIONAL_FOLDER}/{table}" for table in ("MSpublications", "MSreplication_subscriptions")
+    ),
+    CDC: (roots.CDC_FOLDER,),
+    TRACKING: (roots.TRACKING_FOLDER,),
 }
 """The folders by which the root of a type is known."""
 

@@ -14,6 +14,16 @@ from urllib.parse import unquote, urlsplit
 
 from mergerepl.errors import ConfigurationError
 
+MERGE_FOLDER = "_mergerepl"
+TRACKING_FOLDER = "_tracking"
+LOG_READER_FOLDER = "_logreader"
+CDC_FOLDER = "_cdc"
+TRANSACTIONAL_FOLDER = "_transactional"
+SYSTEM_FOLDERS = (MERGE_FOLDER, TRACKING_FOLDER, LOG_READER_FOLDER, CDC_FOLDER, TRANSACTIONAL_FOLDER)
+"""The folders below a root that hold the products' tables."""
+RESERVED_FOLDERS = (MERGE_FOLDER, "_delta_log", *SYSTEM_FOLDERS[1:])
+"""The folders that hold no tables of users."""
+
 LONGEST_SHOWN = 200
 
 SCHEME = re.compile(r"^([A-Za-z][A-Za-z0-9+.-]+):/")
@@ -90,14 +100,14 @@ def existing(text: str, *, base: str | os.PathLike[str] = ".") -> str:
 
 
 _USES = {
-    "_mergerepl": "It is a merge replica: `mergerepl status -f {0}`, `sync`, `history`, `pending` and `conflicts` take it.",
-    "_transactional/MSpublications": "It publishes transactionally: `mergerepl status -f {0}`, `sync`, `validate`, "
-    "`history` and `pending` take it, `mergerepl capture -f {0}` reads its log, `mergerepl history -f {0} "
+    MERGE_FOLDER: "It is a merge replica: `mergerepl status -f {0}`, `sync`, `history`, `pending` and `conflicts` take it.",
+    f"{TRANSACTIONAL_FOLDER}/MSpublications": "It publishes transactionally: `mergerepl status -f {0}`, `sync`, "
+    "`validate`, `history` and `pending` take it, `mergerepl capture -f {0}` reads its log, `mergerepl history -f {0} "
     "--failed` lists refused commands.",
-    "_transactional/MSreplication_subscriptions": "It receives transactional publications: name their publisher, as in "
-    "`mergerepl status -f PUBLISHER` and `mergerepl sync -f PUBLISHER`.",
-    "_cdc": "Its tables are captured: see `mergerepl status -f {0}`.",
-    "_tracking": "Its tables are tracked: see `mergerepl status -f {0}`.",
+    f"{TRANSACTIONAL_FOLDER}/MSreplication_subscriptions": "It receives transactional publications: name their "
+    "publisher, as in `mergerepl status -f PUBLISHER` and `mergerepl sync -f PUBLISHER`.",
+    CDC_FOLDER: "Its tables are captured: see `mergerepl status -f {0}`.",
+    TRACKING_FOLDER: "Its tables are tracked: see `mergerepl status -f {0}`.",
 }
 """Folder of a product -> a description of its roots, and the commands that take them."""
 

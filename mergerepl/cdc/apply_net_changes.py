@@ -14,7 +14,6 @@ from mergerepl import roots
 from mergerepl.cdc.lsn_times import checked_lsn, entry_of
 from mergerepl.cdc.monitoring import source_status
 from mergerepl.cdc.net_rows import ALL
-from mergerepl.cdc.new_instance import SYSTEM_FOLDERS
 from mergerepl.cdc.queries import keys_twice, net_of, open_window, refuse_twice, snapshot, with_rows_at_end
 from mergerepl.cdc.refusals import NOTHING, CdcError, CdcUsageError, LsnRangeError
 from mergerepl.cdc.tables import CdcTables
@@ -171,7 +170,7 @@ def _check_place(database: CdcTables, path: Location) -> None:
     Raises: CdcUsageError.
     """
     sources = {database.root / row.source_path for row in read_state(database.log).sources.values()}
-    if any(part in SYSTEM_FOLDERS for part in path.parts):
+    if any(part in roots.RESERVED_FOLDERS for part in path.parts):
         raise CdcUsageError.bad_parameter(22990, "target", str(path), "it is no folder of system tables")
     if path in sources:
         raise CdcUsageError.bad_parameter(22990, "target", str(path), "it is another table than a source")

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 from pyspark.sql import SparkSession
 
+from mergerepl import roots
 from mergerepl.cdc.change_rows import MAX_COLUMNS
 from mergerepl.cdc.refusals import NOTHING, CdcError, CdcUsageError
 from mergerepl.cdc.tables import CdcTables
@@ -20,7 +21,6 @@ from mergerepl.systables.logreader import LogReaderRow
 
 LONGEST_NAME = 100
 DBO = "dbo"
-SYSTEM_FOLDERS = ("_mergerepl", "_tracking", "_logreader", "_cdc", "_transactional", "_delta_log")
 _SYSTEM_COLUMNS = "__sys"
 _NAME = re.compile(r"[^\W\d][\w@$#]*")
 _NAMED_KEYS = 3
@@ -57,7 +57,7 @@ def source_path(table: str) -> str:
     parts = path.split("/")
     if any(part in ("", ".", "..") for part in parts):
         raise CdcUsageError.no_such_source(path, "it is no path of a table below the database")
-    if any(part in SYSTEM_FOLDERS for part in parts):
+    if any(part in roots.RESERVED_FOLDERS for part in parts):
         raise CdcUsageError(
             22974, f"Table '{path}' lies in a folder of system tables and is not captured. {NOTHING}"
         )

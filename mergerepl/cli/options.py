@@ -12,14 +12,13 @@ import click
 
 from mergerepl.model.conflicts import ConflictStatus
 from mergerepl.model.durations import parse_duration
+from mergerepl.model.listing import LONGEST_LIST
 from mergerepl.model.words import CONFLICT_NAMES
 
 DURATION = "30s, 5m, 2h, 7d, 2w or `14 days`"
 LONGEST = timedelta(days=36_500)
 _SIZE = re.compile(r"(\d{1,6})\s*MB", re.IGNORECASE)
 _LSN = re.compile(r"0x[0-9A-Fa-f]{20}|\d+:\d+:\d+")
-UNLIMITED = 10**9
-"""What `--limit all` means: the query engine takes 64 bits, and more rows than this are listed nowhere."""
 
 
 class Parsed(click.ParamType[Any]):
@@ -62,9 +61,9 @@ def file_size(text: str) -> int:
 def limit(text: str) -> int:
     """Return a number of rows, or for `all` the highest one."""
     if text == "all":
-        return UNLIMITED
-    if not text.isdigit() or not 1 <= int(text) <= UNLIMITED:
-        raise ValueError(f"{text!r} is no number of rows: give one from 1 to {UNLIMITED:,}, or `all`.")
+        return LONGEST_LIST
+    if not text.isdigit() or not 1 <= int(text) <= LONGEST_LIST:
+        raise ValueError(f"{text!r} is no number of rows: give one from 1 to {LONGEST_LIST:,}, or `all`.")
     return int(text)
 
 

@@ -93,14 +93,9 @@ class Place:
         root = self.root(at)
         types = types_at(root)
         if types and type_ not in types:
-            raise _wrong_type(root, types, f"no {what}")
+            name = os.path.basename(root)
+            raise ConfigurationError(f"{name} is {' and '.join(types)}: no {what}.", replica=root)
         return root
-
-
-def _wrong_type(root: str, types: Sequence[str], what: str) -> ConfigurationError:
-    name = os.path.basename(root)
-    said = f"{name} is {' and '.join(types)}: {what}." if types else f"{name} has {what}."
-    return ConfigurationError(said, replica=root)
 
 
 def captured(place: Place, name: str) -> Instance:

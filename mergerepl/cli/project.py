@@ -10,7 +10,7 @@ import click
 
 from mergerepl.cli.grammar import DESTROYS, WRITES, Invocation, command
 from mergerepl.cli.main import FAILED, TRANSIENT, run_command
-from mergerepl.cli.report import merge, tasks
+from mergerepl.cli.report import merge
 from mergerepl.cli.standard_output import say_error
 from mergerepl.model.progress import NoProgress
 from mergerepl.model.tasks import MERGE
@@ -215,6 +215,8 @@ def capture(run: Invocation, replicas: tuple[str, ...], dry_run: bool) -> int:
             {"captured": []},
             "New changes would be recorded.",
         )
+    from mergerepl.cli.report import tasks
+
     run.output.reported({"captured": found}, tasks.captured(found))
     return FAILED if any(each.paused for each in found) else 0
 

@@ -15,8 +15,6 @@ from mergerepl.systables.conflicts_info import LONGEST_FOLDER_NAME, conflict_tab
 
 LONGEST_NAME = 128
 
-_RESERVED_FOLDERS = ("_mergerepl", "_delta_log", "_tracking", "_logreader", "_cdc", "_transactional")
-
 Problem = tuple[KeyPath, str]
 """The keys that lead to a value, and why it cannot be; the message follows the keys."""
 
@@ -109,8 +107,10 @@ def checked_table(text: str) -> str:
     parts = [part for part in text.split("/") if part not in ("", ".")]
     if not parts or ".." in parts:
         raise ValueError(f"is {shown(text)}; the table must lie inside the replica root")
-    if any(part in _RESERVED_FOLDERS for part in parts):
-        raise ValueError(f"is {shown(text)}; {', '.join(_RESERVED_FOLDERS)} are not folders of users' tables")
+    if any(part in roots.RESERVED_FOLDERS for part in parts):
+        raise ValueError(
+            f"is {shown(text)}; {', '.join(roots.RESERVED_FOLDERS)} are not folders of users' tables"
+        )
     if any(unicodedata.category(letter)[0] == "C" or letter in "\\:`" for letter in text):
         raise ValueError(f"is {shown(text)}; a control character, `\\`, `:` and a backtick are not allowed")
     return "/".join(parts)

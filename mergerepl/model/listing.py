@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import html
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import fields, is_dataclass
@@ -15,6 +14,8 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 T = TypeVar("T")
+LONGEST_LIST = 10**9
+"""The highest `limit`, and what `--limit all` means. The query engine takes 64 bits, and `None` is all there are."""
 MOST_ROWS = 100
 """Rows of a table in a notebook."""
 _LONGEST_CELL = 300
@@ -59,7 +60,7 @@ class HtmlResult:
         plain = {name: each for name, each in values.items() if name not in tables}
         parts = [html_table([plain])]
         for name, rows in tables.items():
-            parts += [f"<p>{html.escape(name)}</p>", html_table([shown_fields(each) for each in rows])]
+            parts += [f"<p>{_escaped(name)}</p>", html_table([shown_fields(each) for each in rows])]
         return "".join(parts)
 
 
@@ -75,7 +76,7 @@ def html_table(rows: Sequence[Mapping[str, Any]]) -> str:
     if not rows:
         return "<p>no rows</p>"
     names = list(dict.fromkeys(name for row in rows[:MOST_ROWS] for name in row))
-    head = "".join(f"<th>{html.escape(name)}</th>" for name in names)
+    head = "".join(f"<th>{_escaped(name)}</th>" for name in names)
     body = "".join(
         f"<tr>{''.join(f'<td>{_cell(row.get(name))}</td>' for name in names)}</tr>"
         for row in rows[:MOST_ROWS]
@@ -84,13 +85,20 @@ def html_table(rows: Sequence[Mapping[str, Any]]) -> str:
     return f"<table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>{more}"
 
 
+def _escaped(text: str) -> str:
+    # Loaded by notebooks, not by every command.
+    from html import escape
+
+    return escape(text)
+
+
 def _are_rows(value: Any) -> bool:
     return isinstance(value, tuple) and bool(value) and all(map(is_dataclass, value))
 
 
 def _cell(value: Any) -> str:
     text = "" if value is None else value if isinstance(value, str) else str(_text(value))
-    return html.escape(text if len(text) <= _LONGEST_CELL else f"{text[:_LONGEST_CELL]}…")
+    return _escaped(text if len(text) <= _LONGEST_CELL else f"{text[:_LONGEST_CELL]}…")
 
 
 def _text(value: Any) -> Any:

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from mergerepl.delta.log import as_seen, head_version, is_as_seen
 from mergerepl.errors import MergeReplError
-from mergerepl.roots import resolved
+from mergerepl.roots import MERGE_FOLDER, resolved
 from mergerepl.store.location import Location
 from mergerepl.store.notes import has_staged_session, read_note, write_note
 
@@ -35,7 +35,6 @@ _SYSTEM_TABLES = (
     "MSmerge_tombstone",
 )
 _SUBSCRIPTION_TABLES = ("sysmergepublications", "sysmergesubscriptions", "MSmerge_replinfo")
-_SYSTEM_FOLDER = "_mergerepl"
 _SUBSCRIPTIONS = "subscriptions"
 _BOTH = "both"
 
@@ -127,7 +126,7 @@ def remember_subscriptions(root: Location) -> None:
     """Note the active subscriptions of a publisher with the tables they are read from."""
     from mergerepl.replica.subscription import subscriptions_of_root
 
-    tables = [root / _SYSTEM_FOLDER / name for name in _SUBSCRIPTION_TABLES]
+    tables = [root / MERGE_FOLDER / name for name in _SUBSCRIPTION_TABLES]
     seen = [as_seen(table, head_version(table)) for table in tables]
     subscriptions = [[str(part) for part in target] for target in subscriptions_of_root(root)]
     note = {"format": _FORMAT, "root": str(root), "tables": seen, "subscriptions": subscriptions}

@@ -12,6 +12,7 @@ from mergerepl.model.results import ArticleValidation
 from mergerepl.model.tasks import TRANSACTIONAL, Captured, Pending, Removed, Run, Status
 from mergerepl.model.transactional import AgentError, Batch
 from mergerepl.places import PUBLISHER, SUBSCRIBER
+from mergerepl.roots import TRANSACTIONAL_FOLDER
 from mergerepl.sessions import Distribution, distributions
 from mergerepl.store.lease import WAIT_S
 from mergerepl.store.location import Location
@@ -113,7 +114,7 @@ def cleanup(root: Location, *, older_than: timedelta | None, dry_run: bool) -> l
             "choose other kinds with `--only`."
         )
     done = Distributor(root, lock_wait_s=WAIT_S.get()).cleanup(dry_run=dry_run)
-    return [Removed(TRANSACTIONAL, str(root), "commands", "_transactional", done["commands"])]
+    return [Removed(TRANSACTIONAL, str(root), "commands", TRANSACTIONAL_FOLDER, done["commands"])]
 
 
 def reinit(item: Distribution) -> tuple[str, ...]:

@@ -17,14 +17,10 @@ from contextvars import ContextVar
 from datetime import UTC, datetime
 
 from mergerepl.errors import EngineLostError, LeaseError, MergeReplError, StoreError
+from mergerepl.roots import SYSTEM_FOLDERS
 from mergerepl.store.location import Location
 from mergerepl.store.rehearsal import is_rehearsal
 from mergerepl.store.storage import exists, is_folder
-from mergerepl.systables.cdc import FOLDER as CDC_FOLDER
-from mergerepl.systables.logreader import FOLDER as LOG_READER_FOLDER
-from mergerepl.systables.table import FOLDER
-from mergerepl.systables.tracking import FOLDER as TRACKING_FOLDER
-from mergerepl.systables.transactional import FOLDER as TRANSACTIONAL_FOLDER
 
 WAIT_S: ContextVar[float] = ContextVar("WAIT_S", default=0.0)
 """Seconds that the calling object waits for other holders."""
@@ -65,8 +61,7 @@ def replica_root(path: Location) -> Location:
 
 def _is_root(folder: Location) -> bool:
     """True if a folder has system tables of a replica or of another product's database."""
-    folders = (FOLDER, TRACKING_FOLDER, LOG_READER_FOLDER, CDC_FOLDER, TRANSACTIONAL_FOLDER)
-    return any(is_folder(folder / name) for name in folders)
+    return any(is_folder(folder / name) for name in SYSTEM_FOLDERS)
 
 
 @contextmanager

@@ -8,10 +8,10 @@ import json
 import os
 from typing import Any
 
+from mergerepl.roots import MERGE_FOLDER
 from mergerepl.store.location import Location
 from mergerepl.store.storage import read_text, storage
 
-_SYSTEM_FOLDER = "_mergerepl"
 _STAGING = "staging"
 _NOTES = "quiet"
 
@@ -34,9 +34,9 @@ def write_note(root: Location, name: str, stated: dict[str, Any]) -> None:
 
 def has_staged_session(root: Location) -> bool:
     """True if a session waits to be finished (a folder at the publisher, a pointer elsewhere)."""
-    folder = Location.of(root).join(_SYSTEM_FOLDER, _STAGING)
+    folder = Location.of(root).join(MERGE_FOLDER, _STAGING)
     return bool(storage(folder).list_from(folder))
 
 
 def _path(root: Location, name: str) -> Location:
-    return Location.of(os.path.realpath(root)).join(_SYSTEM_FOLDER, _NOTES, f"{name}.json")
+    return Location.of(os.path.realpath(root)).join(MERGE_FOLDER, _NOTES, f"{name}.json")

@@ -7,9 +7,11 @@ process write on: an agent runs its jobs while it rehearses a command that was h
 from __future__ import annotations
 
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from contextvars import ContextVar
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from concurrent.futures import ThreadPoolExecutor
 
 _IS_ON: ContextVar[bool] = ContextVar("rehearsal", default=False)
 REHEARSED: Any = object()
@@ -38,6 +40,8 @@ def rehearsed(dry_run: bool, call: Callable[[], Any]) -> Any:
 
 def worker_threads(most: int) -> ThreadPoolExecutor:
     """Return a pool of threads that do work for the caller: where it rehearses, they do not write either."""
+    from concurrent.futures import ThreadPoolExecutor
+
     return ThreadPoolExecutor(most, initializer=_IS_ON.set, initargs=(_IS_ON.get(),))
 
 

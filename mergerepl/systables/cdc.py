@@ -7,9 +7,10 @@ from typing import Annotated, Any, Final, TypeAlias
 
 from mergerepl.model.cdc import CapturedColumn, DdlEntry, Job
 from mergerepl.model.columns import Bigint, Ddl
+from mergerepl.roots import CDC_FOLDER
 from mergerepl.systables.table import Plane, SystemTable, TypedTable, columns
 
-FOLDER: Final = "_cdc"
+FOLDER: Final = CDC_FOLDER
 """The folder below a root that holds these tables and the change tables."""
 
 CONSUMERS_FOLDER: Final = "_cdc_consumers"

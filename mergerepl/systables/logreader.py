@@ -11,9 +11,10 @@ from typing import Annotated, Final
 
 from mergerepl.model.cdc import ScanError, ScanSession
 from mergerepl.model.columns import Bigint
+from mergerepl.roots import LOG_READER_FOLDER
 from mergerepl.systables.table import Plane, SystemTable, TypedTable
 
-FOLDER: Final = "_logreader"
+FOLDER: Final = LOG_READER_FOLDER
 """The folder below a root that holds these tables and `plan.json`."""
 
 SCHEMA_VERSION: Final = 1

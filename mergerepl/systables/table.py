@@ -9,13 +9,14 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Annotated, Any, Generic, TypeVar, get_args, get_origin, get_type_hints
 
 from mergerepl.model.columns import NOT_NULL, Ddl, Named
+from mergerepl.roots import MERGE_FOLDER
 
 if TYPE_CHECKING:
     from _typeshed import DataclassInstance
 
 RowT = TypeVar("RowT", bound="DataclassInstance")
 
-FOLDER = "_mergerepl"
+FOLDER = MERGE_FOLDER
 """The folder below a replica root that holds the system tables."""
 
 _DDL = {str: "string", int: "int", bool: "boolean", float: "double", bytes: "binary", datetime: "timestamp"}

@@ -10,9 +10,10 @@ from typing import Annotated, Final
 
 from mergerepl.model.columns import Bigint, Named
 from mergerepl.model.tracking import CommittedTransaction, ConsumerState
+from mergerepl.roots import TRACKING_FOLDER
 from mergerepl.systables.table import Plane, SystemTable, TypedTable, columns
 
-FOLDER: Final = "_tracking"
+FOLDER: Final = TRACKING_FOLDER
 """The folder below a root that holds these tables, the counters and the open transactions."""
 
 SCHEMA_VERSION: Final = 1

@@ -6,10 +6,11 @@ from datetime import datetime
 from typing import Annotated, Any, Final
 
 from mergerepl.model.columns import NOT_NULL, Bigint
+from mergerepl.roots import TRANSACTIONAL_FOLDER
 from mergerepl.systables.cdc import Commits
 from mergerepl.systables.table import Plane, SystemTable, TypedTable, columns
 
-FOLDER: Final = "_transactional"
+FOLDER: Final = TRANSACTIONAL_FOLDER
 """The folder below a root that holds these tables: the distributor's, and at a subscriber its position."""
 
 APP_ID: Final = "mergerepl-distribution"

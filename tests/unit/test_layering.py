@@ -82,7 +82,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     # Rows become tables of the libraries that a notebook has.
     "mergerepl.model.listing": set(),
     "mergerepl.model.renamed": set(),
-    "mergerepl.systables": {"mergerepl.model", "mergerepl.errors"},
+    "mergerepl.systables": {"mergerepl.model", "mergerepl.errors", "mergerepl.roots"},
     "mergerepl.changes": {"mergerepl.model", "mergerepl.systables"},
     "mergerepl.roots": {"mergerepl.errors"},
     "mergerepl.settings": {"mergerepl.errors"},
