@@ -1,4 +1,4 @@
-"""What the methods of a place share: the caller's Spark session, the wait for locks, checks of arguments, progress."""
+"""Shared by the methods of a place: the caller's Spark session, the wait for locks, checks of arguments."""
 
 from __future__ import annotations
 

@@ -317,7 +317,7 @@ class Project(Caller):
             replicas: Names. For a subscriber its sessions, as its publisher recorded them.
             failed: Only those that failed: errors of log readers, why agents stopped, what was skipped.
             type: merge, transactional, cdc or tracking: only this one.
-            limit: At most so many, of all types together; 0 to 1,000,000,000.
+            limit: The highest number of runs, of all types together; 0 to 1,000,000,000.
 
         Raises: as `status`; ConfigurationError if the limit is out of range.
         """
@@ -404,7 +404,7 @@ class Project(Caller):
     def abort(self, session: str) -> SessionResult:
         """End a staged session that cannot be finished; one that can be finished is finished.
 
-        What it had written counts as users' changes from then on. Its rows are kept below `_mergerepl/unsent` at the
+        Its writes count as users' changes from then on. Its rows are kept below `_mergerepl/unsent` at the
         publisher, and the next session sends again what had not arrived.
 
         Args:

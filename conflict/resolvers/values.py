@@ -3,7 +3,7 @@
 By order, a side with NULL loses to one with a value; equal values, and two NULLs, are left to the default. Numbers are
 compared as Spark orders them: NaN is the largest, -0.0 equals 0.0. Timestamps are compared as instants.
 
-Of numbers, if one side has NULL, the other's number is taken. If the result does not fit the column's type, the winner's
+If one side of two numbers is NULL, the other's number is taken. If the result does not fit the column's type, the winner's
 value stays. Integers and decimals are computed exactly, in a wider decimal: `publish` refuses more than 35 digits.
 
 By field, at every depth, a field that one side changed, added or removed is taken from that side; one that both changed is

@@ -49,7 +49,7 @@ class StoredInstance:
 
 @dataclass(frozen=True)
 class Stored:
-    """What a folder has: whether it is enabled, instances, jobs, and how long removed files are kept."""
+    """The stored state of a folder: whether it is enabled, instances, jobs, and how long removed files are kept."""
 
     is_enabled: bool = False
     instances: Sequence[StoredInstance] = ()

@@ -131,7 +131,7 @@ def disable(
 ) -> None:
     """End capture; the change rows go.
 
-    Of a table with two instances --name means one. --all ends the capture of the folder.
+    --name chooses one of a table's two instances. --all ends the capture of the folder.
 
     Example:
       mergerepl cdc disable orders

@@ -26,7 +26,7 @@ WIDTH = 90
 
 
 class Effect(Enum):
-    """What a command does to data. One that writes has `--dry-run`; one that destroys also has `--yes`."""
+    """The effect of a command on data. One that writes has `--dry-run`; one that destroys also has `--yes`."""
 
     READS = "reads"
     WRITES = "writes"
@@ -46,7 +46,7 @@ class Invocation:
     given_progress: Progress | None = None
     """In a warm agent, which runs a command for another process: what shows the progress there."""
     error: Exception | None = None
-    """What ended it."""
+    """The error that ended it."""
     files: list[str] = field(default_factory=list)
     as_json: bool = False
     is_quiet: bool = False
@@ -65,7 +65,7 @@ class Invocation:
 
     @cached_property
     def progress(self) -> Progress:
-        """What shows the steps of this command."""
+        """The display of this command's steps."""
         from mergerepl.cli.report.progress import open_progress
 
         quiet = self.is_quiet or self.as_json
@@ -99,7 +99,7 @@ class Invocation:
     def confirm(self, question: str, *, yes: bool) -> None:
         """Ask before rows are removed or overwritten; `question` names the place and the rows.
 
-        Raises: UsageError if nobody can be asked; ClickException if the answer is no.
+        Raises: UsageError if no terminal is there to ask; ClickException if the answer is no.
         """
         if yes:
             return

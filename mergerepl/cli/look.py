@@ -69,8 +69,8 @@ def pending(run: Invocation, replicas: tuple[str, ...]) -> None:
 def history(run: Invocation, replicas: tuple[str, ...], failed: bool, type: str | None, limit: int) -> None:
     """List sessions, batches and scans; --failed shows errors.
 
-    Newest first, of the subscribers that are named, or of all. A sync that had nothing to do is not listed. Of one that
-    failed, or left articles out, the message says why. A failure that repeats is listed once.
+    Newest first, of the subscribers that are named, or of all. A sync that had nothing to do is not listed. The
+    message names the reason of a failure, or of articles left out. A failure that repeats is listed once.
 
     Example:
       mergerepl history --limit 5

@@ -226,8 +226,8 @@ def abort(run: Invocation, session: str, dry_run: bool, yes: bool) -> int:
     """End a staged session that cannot be finished; its rows are kept.
 
     SESSION is its id, as messages and `mergerepl status` name it; its beginning will do. A session that can be finished is
-    finished. What it had written counts as users' changes from then on, its rows are kept below _mergerepl/unsent at the
-    publisher, and the next session sends again what had not arrived.
+    finished. Its writes count as users' changes from then on, its rows are kept below _mergerepl/unsent at the publisher,
+    and the next session sends again what had not arrived.
 
     Example:
       mergerepl abort 4f0c

@@ -45,8 +45,8 @@ def validate(
     """Compare subscribers with the publisher.
 
     Differing keys are named; nothing is changed. Exit code 1 if they differ: changes that have not been synchronized yet do
-    that too. Of several subscribers, one that cannot be compared is reported beside the others; 3 if that is all, and may
-    be gone next time.
+    that too. A subscriber that cannot be compared is reported beside the others; exit code 3 if that is the only fault and
+    may be gone next time.
 
     Example:
       mergerepl validate
@@ -198,8 +198,8 @@ def reinit(run: Invocation, replicas: tuple[str, ...], is_all: bool, dry_run: bo
 def resume(run: Invocation, table: str, compare: bool, restart: bool, dry_run: bool, yes: bool) -> None:
     """Continue with a paused table.
 
-    A table is paused if its log cannot be read on, such as after a dropped key column; `status` says why. What was not read
-    becomes commands, or gets new LSNs. With --restart consumers of its changes take a snapshot.
+    A table is paused if its log cannot be read on, such as after a dropped key column; `status` says why. Unread changes
+    become commands, or get new LSNs. With --restart consumers of its changes take a snapshot.
 
     Example:
       mergerepl resume orders

@@ -161,7 +161,7 @@ class Conflicts(Caller):
 
         Columns: the article's own, with the losing row's values (NULL for a losing delete), then those of
         MSmerge_conflicts_info (docs/system-tables.md); one whose name the article also uses is called `info_<name>`.
-        Of the conditions only the publication counts.
+        The publication is the only condition that counts.
 
         Raises: ConfigurationError if the folder is not a replica or does not have the article; StoreError, EngineError.
         """
@@ -217,8 +217,8 @@ class Conflicts(Caller):
     def retry(self) -> RetryResult:
         """Let the next sessions resend changes that a table refused, though neither row nor table has changed.
 
-        This covers the refused changes waiting at the replica, and those waiting for it at the replicas in reach. Of the
-        conditions only publication and table count.
+        This covers the refused changes waiting at the replica, and those waiting for it at the replicas in reach. Only
+        the conditions on publication and table count.
 
         Raises: ConfigurationError if the folder is not a replica or a name is unknown; ConflictError if a session is
             interrupted; LeaseError, StoreError.

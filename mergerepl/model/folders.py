@@ -57,4 +57,4 @@ class FolderTracking:
 
 
 Document = Publication | TransactionalPublication | Capture | FolderTracking
-"""What a project file states, one of its parts."""
+"""One document of a project file."""

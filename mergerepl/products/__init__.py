@@ -94,7 +94,7 @@ def lacks(task: str, known: tuple[str, str] | None, what: str | None = None) -> 
 def status(roots: Sequence[Location], types: Collection[str] = TYPES) -> Listing[Status]:
     """Return the state of each product at each folder.
 
-    Of several, one that cannot be read has the warning `unknown`; the only one raises.
+    A product that cannot be read has the warning `unknown`; if it is the only one, its error is raised.
     """
     found = list(of_products("status", roots, types))
     if len(found) == 1:
@@ -177,7 +177,7 @@ def cleanup(
     types = {CLEANUP_KINDS[kind] for kind in only} or set(TYPES)
     works = list(of_products("cleanup", roots, types))
     if older_than is not None and len(works) > 1 and not dry_run:
-        # What one of them refuses is refused before another one removes rows.
+        # A refusal of one product comes before another one removes rows.
         for root, work in works:
             work(root, older_than=older_than, dry_run=True)
     removed = [each for root, work in works for each in work(root, older_than=older_than, dry_run=dry_run)]

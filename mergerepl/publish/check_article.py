@@ -174,7 +174,7 @@ _TYPES = {
     TypeFamily.FIELDS: ("struct", "map"),
 }
 _MOST_DIGITS = 35
-"""Of a decimal that is computed with: sums of three, and half of one, are exact in Spark's 38."""
+"""Digits of a decimal that is computed with: sums of three, and half of one, are exact in Spark's 38."""
 
 
 def check_resolver(article: Article, types: Mapping[str, str], generated: Collection[str]) -> None:

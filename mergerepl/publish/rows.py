@@ -50,7 +50,7 @@ def definition(publication: Publication, *, with_subscriptions: bool = True) -> 
     stated = asdict(publication)
     stated["retention"] = publication.retention.total_seconds()
     for subscription in stated["subscriptions"]:
-        # What commands call it is a matter of the file alone.
+        # The name in commands is a matter of the file alone.
         del subscription["name"]
     if not with_subscriptions:
         # A subscriber does not need the others.

@@ -1,4 +1,4 @@
-"""What expressions of columns cost: filters by expensive ones, kept Columns, constants as parameters of a query."""
+"""The cost of column expressions: filters by expensive ones, kept Columns, constants as parameters of a query."""
 
 from collections.abc import Callable
 from functools import lru_cache, wraps

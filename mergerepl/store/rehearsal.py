@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 _IS_ON: ContextVar[bool] = ContextVar("rehearsal", default=False)
 REHEARSED: Any = object()
-"""What a call would return is unknown: it came to its first write."""
+"""The result of a call that came to its first write: its real one is unknown."""
 
 
 class RehearsalEnd(BaseException):

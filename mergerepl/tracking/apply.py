@@ -32,7 +32,7 @@ class ApplyRun:
 
 @dataclass(frozen=True)
 class Stored:
-    """What a folder has: the tracked tables by name, and their present states as far as they are there."""
+    """The stored state of a folder: the tracked tables by name, and the states of those that exist."""
 
     tracked: Mapping[str, TrackedTable] = field(default_factory=dict)
     tables: Mapping[str, TableState] = field(default_factory=dict)

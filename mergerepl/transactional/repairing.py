@@ -79,7 +79,7 @@ _BROKEN_RULE = re.compile(
 
 @dataclass(frozen=True)
 class Repair:
-    """What a repair wrote (or would write) to one table. `examples` are some of the keys.
+    """The rows that a repair wrote (or would write) to one table. `examples` are some of the keys.
 
     `differing` is the number of keys that still differ after it; None for a dry run.
     """
