@@ -73,7 +73,7 @@ def test_a_target_whose_rows_were_replaced_is_refused_and_goes_on_by_the_named_c
         with pytest.raises(cdc.CdcError, match=text):
             load.apply()
         command = refused.value.message.partition("a snapshot: `mergerepl ")[2].partition("`")[0]
-        done = CliRunner().invoke(main, command.split())
+        done = CliRunner().invoke(main, [*command.split(), "--yes"])
         assert (done.exit_code, "is filled with" in done.output) == (0, True), done.output
         assert load.is_equal()
         update(load.orders, "id = 2", qty=str(len(text)))

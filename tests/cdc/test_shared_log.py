@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from pyspark.sql import DataFrame, SparkSession
 
-from mergerepl import failpoints
+from mergerepl import cdc, failpoints
 from mergerepl.agents.jobs import DatabaseJobs
 from mergerepl.cdc.tables import tables_at
 from mergerepl.delta.feed.window import Segment
@@ -64,8 +64,9 @@ def test_the_log_is_read_once_for_both_and_the_jobs_change_places(
     file = publication_file(replica_dir, [{"name": "orders", "key": ["id"]}])
     run("apply", "-f", file)
     assert jobs() == ["cleanup", "logreader"]
-    refused = run("capture", "-f", hq, code=1)
-    assert refused["error"]["number"] == "22911"
+    with pytest.raises(cdc.CdcError) as refused:
+        cdc.Database(hq).capture()
+    assert refused.value.number == 22911
     other = publication_file(replica_dir, [{"name": "stock", "key": ["qty"]}], publication="other")
     assert "is read by the key (id)" in run("apply", "-f", other, code=1)["error"]["message"]
     # Only what the cycle that died had not written is read again.
@@ -91,7 +92,7 @@ def test_the_log_is_read_once_for_both_and_the_jobs_change_places(
     assert "no article" in run("apply", "-f", file, code=2)["error"]["message"]
     file.write_text(file.read_text(encoding="utf-8").partition("subscriptions:")[0], encoding="utf-8")
     delete(orders, "id = 3")
-    dies(monkeypatch, "logreader.after_leave", "apply", "-f", file)
+    dies(monkeypatch, "logreader.after_leave", "apply", "-f", file, "--yes")
     assert jobs() == ["cleanup", "logreader"]
     assert run("capture", "-f", hq)[0]["details"]["transactions"] == 1
     assert jobs() == ["capture", "cleanup"]
