@@ -6,7 +6,7 @@ import contextlib
 import logging
 import os
 import time
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
@@ -184,13 +184,14 @@ class Project(Caller):
             )
         shown = progress or NoProgress()
         if len(self.documents) == 1:
-            return _APPLY[type(self.documents[0])](self.documents[0], dry_run, shown)
+            return products.apply(_TYPES[type(self.documents[0])], self.documents[0], dry_run, shown)
         # All documents are checked before the first one is applied.
-        results = [_APPLY[type(each)](each, True, shown) for each in self.documents]
+        typed = [(_TYPES[type(each)], each) for each in self.documents]
+        results = [products.apply(kind, each, True, shown) for kind, each in typed]
         if not dry_run:
             results = [
-                _APPLY[type(each)](each, False, shown) if planned.steps else planned
-                for each, planned in zip(self.documents, results, strict=True)
+                products.apply(kind, each, False, shown) if planned.steps else planned
+                for (kind, each), planned in zip(typed, results, strict=True)
             ]
         return ApplyResult(
             ", ".join(each.publication for each in results),
@@ -464,63 +465,11 @@ def _named_roots(document: Document) -> list[NamedRoot]:
     return [named_root(roots.parse(root), kind, role, document.name, name) for root, role, name in ends]
 
 
-def _apply_merge(publication: Publication, dry_run: bool, progress: Progress) -> ApplyResult:
-    from mergerepl.publish.apply import apply_publication
-    from mergerepl.tracking.sweep import sweep_root
-
-    def capture_publisher(root: Location, pubid: str) -> None:
-        from mergerepl.merge.session.capture_replica import capture_held
-        from mergerepl.replica.replica import Replica as Files
-
-        capture_held(Files(root), pubid, progress=progress)
-
-    def finish(publisher: Location, subscriber: Location | None, session: str) -> None:
-        from mergerepl.merge.session.recovery import finish_session
-        from mergerepl.replica.replica import Replica as Files
-
-        finish_session(Files(publisher), Files(subscriber) if subscriber else None, session)
-
-    return apply_publication(
-        publication,
-        dry_run=dry_run,
-        progress=progress,
-        capture=capture_publisher,
-        finish=finish,
-        sweep=sweep_root,
-    )
-
-
-def _apply_transactional(
-    publication: TransactionalPublication, dry_run: bool, progress: Progress
-) -> ApplyResult:
-    from mergerepl.transactional.publish import apply_publication
-
-    return apply_publication(publication, dry_run=dry_run, progress=progress)
-
-
-def _apply_capture(capture: Capture, dry_run: bool, progress: Progress) -> ApplyResult:
-    from mergerepl.cdc.apply import apply_capture
-
-    return apply_capture(capture, dry_run=dry_run, progress=progress)
-
-
-def _apply_tracking(folder: FolderTracking, dry_run: bool, progress: Progress) -> ApplyResult:
-    from mergerepl.tracking.apply import apply_tracking
-
-    return apply_tracking(folder, dry_run=dry_run, progress=progress)
-
-
 _TYPES: dict[type, str] = {
     Publication: MERGE,
     TransactionalPublication: TRANSACTIONAL,
     Capture: CDC,
     FolderTracking: TRACKING,
-}
-_APPLY: dict[type, Callable[[Any, bool, Progress], ApplyResult]] = {
-    Publication: _apply_merge,
-    TransactionalPublication: _apply_transactional,
-    Capture: _apply_capture,
-    FolderTracking: _apply_tracking,
 }
 
 

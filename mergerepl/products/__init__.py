@@ -14,9 +14,10 @@ from typing import TYPE_CHECKING, Any, get_args
 
 from mergerepl.calls import require_choice, require_limit
 from mergerepl.errors import ConfigurationError, EngineError, MergeReplError
+from mergerepl.model.folders import Document
 from mergerepl.model.listing import Listing
 from mergerepl.model.progress import Progress
-from mergerepl.model.results import ArticleValidation
+from mergerepl.model.results import ApplyResult, ArticleValidation
 from mergerepl.model.tasks import (
     CDC,
     MERGE,
@@ -81,6 +82,13 @@ def of_products(
     if not found:
         raise lacks(task, next(iter(without.items()), None), only)
     yield from found
+
+
+def apply(kind: str, document: Document, dry_run: bool, progress: Progress) -> ApplyResult:
+    """Make a folder match a document of this type; a dry run only returns the steps."""
+    function = import_module(f"mergerepl.products.{kind}").apply
+    applied: ApplyResult = function(document, dry_run, progress)
+    return applied
 
 
 def lacks(task: str, known: tuple[str, str] | None, what: str | None = None) -> ConfigurationError:

@@ -10,12 +10,21 @@ from mergerepl.cdc import Database
 from mergerepl.cdc.tables import is_shared, tables_at
 from mergerepl.logreader.positions import read_state
 from mergerepl.model.cdc import ScanError, ScanSession
+from mergerepl.model.folders import Capture
 from mergerepl.model.progress import Progress
+from mergerepl.model.results import ApplyResult
 from mergerepl.model.tasks import CDC, Captured, Removed, Run, Status
 from mergerepl.model.words import counted
 from mergerepl.places import DATABASE
 from mergerepl.store.lease import WAIT_S
 from mergerepl.store.location import Location
+
+
+def apply(document: Capture, dry_run: bool, progress: Progress) -> ApplyResult:
+    """Make the capture instances and jobs of a folder match a document."""
+    from mergerepl.cdc.apply import apply_capture
+
+    return apply_capture(document, dry_run=dry_run, progress=progress)
 
 
 def status(root: Location) -> Status:

@@ -7,9 +7,37 @@ from datetime import timedelta
 from mergerepl.merge.session.table_problems import table_problems
 from mergerepl.model.conflicts import ConflictFilter
 from mergerepl.model.progress import Progress
-from mergerepl.model.results import SessionRecord
+from mergerepl.model.publication import Publication
+from mergerepl.model.results import ApplyResult, SessionRecord
 from mergerepl.model.tasks import MERGE, Captured, Pending, Removed, Run, Status
 from mergerepl.store.location import Location
+
+
+def apply(publication: Publication, dry_run: bool, progress: Progress) -> ApplyResult:
+    """Publish the tables and fill the subscribers of a publication."""
+    from mergerepl.publish.apply import apply_publication
+    from mergerepl.tracking.sweep import sweep_root
+
+    def capture_publisher(root: Location, pubid: str) -> None:
+        from mergerepl.merge.session.capture_replica import capture_held
+        from mergerepl.replica.replica import Replica
+
+        capture_held(Replica(root), pubid, progress=progress)
+
+    def finish(publisher: Location, subscriber: Location | None, session: str) -> None:
+        from mergerepl.merge.session.recovery import finish_session
+        from mergerepl.replica.replica import Replica
+
+        finish_session(Replica(publisher), Replica(subscriber) if subscriber else None, session)
+
+    return apply_publication(
+        publication,
+        dry_run=dry_run,
+        progress=progress,
+        capture=capture_publisher,
+        finish=finish,
+        sweep=sweep_root,
+    )
 
 
 def status(root: Location) -> Status:

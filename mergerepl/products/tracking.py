@@ -2,10 +2,20 @@
 
 from __future__ import annotations
 
+from mergerepl.model.folders import FolderTracking
+from mergerepl.model.progress import Progress
+from mergerepl.model.results import ApplyResult
 from mergerepl.model.tasks import CRITICAL, TRACKING, Run, Status, StatusWarning
 from mergerepl.model.tracking import CommittedTransaction
 from mergerepl.places import DATABASE
 from mergerepl.store.location import Location
+
+
+def apply(document: FolderTracking, dry_run: bool, progress: Progress) -> ApplyResult:
+    """Make the tracked tables of a folder match a document."""
+    from mergerepl.tracking.apply import apply_tracking
+
+    return apply_tracking(document, dry_run=dry_run, progress=progress)
 
 
 def status(root: Location) -> Status:

@@ -8,9 +8,9 @@ from datetime import UTC, datetime, timedelta
 
 from mergerepl.errors import ConfigurationError
 from mergerepl.model.progress import Progress
-from mergerepl.model.results import ArticleValidation
+from mergerepl.model.results import ApplyResult, ArticleValidation
 from mergerepl.model.tasks import TRANSACTIONAL, Captured, Pending, Removed, Run, Status
-from mergerepl.model.transactional import AgentError, Batch
+from mergerepl.model.transactional import AgentError, Batch, Publication
 from mergerepl.places import PUBLISHER, SUBSCRIBER
 from mergerepl.roots import TRANSACTIONAL_FOLDER
 from mergerepl.sessions import Distribution, distributions
@@ -22,6 +22,13 @@ from mergerepl.transactional import Distributor
 def _ends(root: Location) -> list[Distribution]:
     """Return the publisher that a folder is, or those whose publications it receives."""
     return distributions([root])
+
+
+def apply(document: Publication, dry_run: bool, progress: Progress) -> ApplyResult:
+    """Publish the tables and initialise the subscribers of a publication."""
+    from mergerepl.transactional.publish import apply_publication
+
+    return apply_publication(document, dry_run=dry_run, progress=progress)
 
 
 def status(root: Location) -> Status:
