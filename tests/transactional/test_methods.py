@@ -105,9 +105,7 @@ def drawn_commit(rng: random.Random, table: Path, state: Rows) -> tuple[Rows, bo
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("seed", "articles"),
-    [(7, FEW), *(pytest.param(seed, ARTICLES, marks=pytest.mark.slow) for seed in (1, 2, 8))],
-    ids=["some-7", "1", "2", "8"],
+    ("seed", "articles"), [(7, FEW), *((seed, ARTICLES) for seed in (1, 2, 8))], ids=["some-7", "1", "2", "8"]
 )
 def test_drawn_transactions_of_all_methods(
     spark: SparkSession, replica_dir: Path, seed: int, articles: tuple[Drawn, ...]
