@@ -57,8 +57,7 @@ class _UntaggedLoader(yaml.SafeLoader):
 def parse(text: str, *, name: str) -> list[Document]:
     """Return the documents of a YAML text; `name` is the file's name in messages.
 
-    Raises:
-        ConfigurationError: A syntax error, a tag, a key twice, endless aliases.
+    Raises: ConfigurationError: A syntax error, a tag, a key twice, endless aliases.
     """
     documents = []
     values = 0

@@ -60,8 +60,8 @@ def append(
     if the table already held the transaction.
 
     Raises: Any error of making a batch; CommitConflictError if another agent has committed a transaction of the same
-        application since; StoreError if the table lacks a column, cannot be committed to, or its log does not have the
-        commit afterwards (another process overwrote it).
+    application since; StoreError if the table lacks a column, cannot be committed to, or its log does not have the
+    commit afterwards (another process overwrote it).
     """
     state = open_table(table)
     if is_done(state, transaction):

@@ -71,7 +71,7 @@ def faulty_files(table: Location) -> FaultyFiles:
     """Check all files of a table's head.
 
     Raises: StoreError if it is not a table or its log has a gap; errors of deltalake and pyarrow if the log or a file
-        cannot be read.
+    cannot be read.
     """
     names = file_names(table, head_version(table))
     own = [name for name in names if not is_foreign(table, name)]
@@ -88,8 +88,8 @@ def mend_files(spark: SparkSession, faults: FaultyFiles, mark: CommitMark) -> in
 
     Times are written as Spark reads them. The caller holds the replica.
 
-    Raises: StoreError with another Delta (Databricks), or if a new file differs from the old one; Delta's error if another
-        writer's commit came first.
+    Raises: StoreError with another Delta (Databricks), or if a new file differs from the old one; Delta's error if
+    another writer's commit came first.
     """
     session = session_with_mark(spark, mark)
     for name, value in _AS_ONE.items():

@@ -150,7 +150,7 @@ def write_in_key_order(
     Returns: The table at that commit; unchanged if Delta found nothing to rewrite.
 
     Raises: CommitConflictError if another process overwrote the commit; StoreError if it changed data or rows; Delta's
-        error if another writer's commit came first.
+    error if another writer's commit came first.
     """
     from mergerepl.delta.transactions import session_with_mark
 

@@ -192,7 +192,7 @@ def merge_small(
     """Bring a table to the final state of some rows, in one MERGE of delta-rs, unless it holds the transaction already.
 
     Raises: NeedsSparkError if Spark has to merge; CommitFailedError if another writer committed after the table was
-        read (a commit never follows one that was not read).
+    read (a commit never follows one that was not read).
     """
     state = open_table(table)
     if (refused := reason_for_spark(state, article, actions, bounds)) is not None:

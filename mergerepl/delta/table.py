@@ -322,7 +322,7 @@ def open_table(path: Location, version: int | None = None) -> TableState:
     """Return a table at a version, by default at its head.
 
     Raises: StoreError if it is not a Delta table, its log has a gap or is damaged, or it has a feature or type unknown
-        to delta-rs.
+    to delta-rs.
     """
     from deltalake.exceptions import DeltaError
 

@@ -66,7 +66,7 @@ def commit_once(
     another writer's commit came first. The log is searched after `from_version_exclusive`.
 
     Raises: `lost` (`lost_commits`) if other writers win every commit; CommitConflictError if the commit was reported
-        done but is not in the log; errors of `write`.
+    done but is not in the log; errors of `write`.
     """
     done = find_own_commit(table, transaction.mark, from_version_exclusive=from_version_exclusive)
     if done is not None:
@@ -190,7 +190,7 @@ def read_back(table: Location, transaction: Transaction, *, from_version_exclusi
     """Find our commit in the log itself. A write with a transaction always commits, even if empty.
 
     Raises: CommitConflictError if it is missing: on a local path another process can overwrite a commit (reliability.md
-        0.1).
+    0.1).
     """
     commit = find_own_commit(table, transaction.mark, from_version_exclusive=from_version_exclusive)
     if commit is None:

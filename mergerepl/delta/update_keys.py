@@ -68,7 +68,7 @@ def _proven(table: TableState, key: Sequence[str]) -> UpdateKeys:
     """Return the values of key columns of the rows that a version changed.
 
     Raises: NeedsSparkError with the reason if the values are not proven; OSError, ValueError, pyarrow's errors if a
-        file cannot be read.
+    file cannot be read.
     """
     import pyarrow.compute as pc
 

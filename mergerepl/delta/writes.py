@@ -37,7 +37,7 @@ def add_files(
     """Commit files already in a table's folder, each with its statistics; an empty list is a commit too.
 
     Raises: deltalake's CommitFailedError if the table refuses the commit; CommitConflictError if the commit is not in
-        the log afterwards (another process overwrote it).
+    the log afterwards (another process overwrote it).
     """
     from deltalake.transaction import AddAction
 

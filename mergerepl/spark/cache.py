@@ -14,8 +14,7 @@ LOGS_KEPT = 20
 def root() -> Path:
     """Return the cache folder: `$MERGEREPL_CACHE`, else `mergerepl` in the XDG cache. It need not exist.
 
-    Raises:
-        EngineError: The home folder is unknown.
+    Raises: EngineError: The home folder is unknown.
     """
     chosen, xdg = os.environ.get("MERGEREPL_CACHE"), os.environ.get("XDG_CACHE_HOME")
     try:

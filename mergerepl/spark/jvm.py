@@ -81,10 +81,9 @@ class Jvm:
 def launch(java: Java, *, long_running: bool, heap_mb: int) -> Jvm:
     """Start the JVM and wait until pyspark can connect to it.
 
-    Raises:
-        EngineError: The JVM ended or did not answer; the message names its log.
+    Raises: EngineError: The JVM ended or did not answer; the message names its log.
     """
-    class_path = build_class_path(jars.delta_jars(java))
+    class_path = build_class_path(jars.delta_jars())
     log = cache.new_log()
     # Removed with the JVM: Spark's blocks and shuffle files, and the connection file, which holds a secret.
     scratch = Path(tempfile.mkdtemp(prefix="mergerepl-"))
@@ -217,8 +216,7 @@ def java_command(java: Java, class_path: list[Path], options: list[str]) -> list
 def wait_for_connection(process: subprocess.Popen[bytes], connection: Path, log: Path) -> tuple[int, str]:
     """Return the port and secret that the JVM writes once it listens.
 
-    Raises:
-        EngineError: The JVM ended first, or took too long.
+    Raises: EngineError: The JVM ended first, or took too long.
     """
     deadline = time.monotonic() + START_TIMEOUT_SECONDS
     while not connection.exists():

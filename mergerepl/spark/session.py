@@ -47,9 +47,8 @@ def session(*, long_running: bool = False) -> SparkSession:
         long_running: For agents and large change sets: the embedded JVM takes longer to start and merges
             faster. Without effect on a session that already runs.
 
-    Raises:
-        EngineError: The user's session lacks Delta or is of Spark Connect, the embedded one cannot start, or the
-            session ignores files that it cannot read.
+    Raises: EngineError: The user's session lacks Delta or is of Spark Connect, the embedded one cannot start, or the
+    session ignores files that it cannot read.
     """
     if (given := GIVEN.get()) is not None:
         require_ascii_digits(usable(given))
@@ -84,8 +83,7 @@ def users_session() -> SparkSession | None:
 
     A thread other than the one that made the session has no active one, but the process has its default.
 
-    Raises:
-        EngineError: It is of Spark Connect, or would be.
+    Raises: EngineError: It is of Spark Connect, or would be.
     """
     if is_remote():
         raise _connect_refused()
@@ -103,8 +101,7 @@ def users_session() -> SparkSession | None:
 def usable(given: SparkSession) -> SparkSession:
     """Return a session made elsewhere, checked.
 
-    Raises:
-        EngineError: It is a client of Spark Connect, lacks Delta, or ignores files that it cannot read.
+    Raises: EngineError: It is a client of Spark Connect, lacks Delta, or ignores files that it cannot read.
     """
     require_classic(given)
     require_delta(given)
@@ -115,8 +112,7 @@ def usable(given: SparkSession) -> SparkSession:
 def require_classic(spark: SparkSession) -> None:
     """Check that a session made elsewhere has its JVM here.
 
-    Raises:
-        EngineError: It is a client of Spark Connect.
+    Raises: EngineError: It is a client of Spark Connect.
     """
     if getattr(spark, "_jsparkSession", None) is None:
         raise _connect_refused()
@@ -133,8 +129,7 @@ def _connect_refused() -> EngineError:
 def require_delta(spark: SparkSession) -> None:
     """Check that a session made elsewhere can work with Delta tables.
 
-    Raises:
-        EngineError: Its confs lack Delta; the message names them.
+    Raises: EngineError: Its confs lack Delta; the message names them.
     """
     is_databricks = "DATABRICKS_RUNTIME_VERSION" in os.environ
     if is_databricks or confs.EXTENSION in (spark.conf.get("spark.sql.extensions", "") or ""):
@@ -149,8 +144,7 @@ def require_delta(spark: SparkSession) -> None:
 def require_all_files(spark: SparkSession) -> None:
     """Check that a read in a session fails where a file is missing or damaged, and that its times are instants.
 
-    Raises:
-        EngineError: Its confs differ; the message names them.
+    Raises: EngineError: Its confs differ; the message names them.
     """
     name, zoned = confs.TIMESTAMP_TYPE
     if (stated := (spark.conf.get(name, zoned) or zoned).strip().upper()) != zoned:
@@ -173,8 +167,7 @@ def require_all_files(spark: SparkSession) -> None:
 def require_ascii_digits(spark: SparkSession) -> None:
     """Check that a session's JVM writes numbers with ASCII digits: Delta names its log files with the JVM's digits.
 
-    Raises:
-        EngineError: Its locale has others.
+    Raises: EngineError: Its locale has others.
     """
     if (ten := format_in_jvm(spark, "%d", 10)) == "10":
         return
@@ -229,8 +222,7 @@ def copy_if_possible(spark: SparkSession, settings: Mapping[str, str]) -> SparkS
 def copy_of(spark: SparkSession, settings: Mapping[str, str]) -> SparkSession:
     """Return a session with the state of another, except for some confs; the other one is unchanged.
 
-    Raises:
-        Py4JError: This Spark cannot copy sessions.
+    Raises: Py4JError: This Spark cannot copy sessions.
     """
     copy = SparkSession(spark._sc, spark._jsparkSession.cloneSession())
     OURS.add(copy)
@@ -252,8 +244,7 @@ def with_write_confs(rows: DataFrame) -> DataFrame:
     That session, perhaps a user's, is unchanged: the rows go to a copy of it. Delta notes the version of a commit in a
     conf of the session that commits.
 
-    Raises:
-        EngineError: This Spark cannot copy sessions; the message names the confs to set.
+    Raises: EngineError: This Spark cannot copy sessions; the message names the confs to set.
     """
     spark = rows.sparkSession
     # Spark would refuse a default of "" as a value of most of them.

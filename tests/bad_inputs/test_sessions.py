@@ -310,10 +310,11 @@ def java_that_ends(monkeypatch: pytest.MonkeyPatch, folder: Path) -> None:
 
 
 def no_network(monkeypatch: pytest.MonkeyPatch, folder: Path) -> None:
-    """Whatever Ivy is asked, it fails; nothing is in the cache."""
+    """No repository answers; nothing is in the cache."""
     java_that_ends(monkeypatch, folder)
     monkeypatch.delenv("MERGEREPL_JARS")
     monkeypatch.setenv("MERGEREPL_CACHE", str(folder / "cache"))
+    monkeypatch.setenv("MERGEREPL_MAVEN", "http://127.0.0.1:9")
     monkeypatch.setattr(jars, "pyspark_jars", list)
 
 
@@ -324,12 +325,11 @@ def other_jars(monkeypatch: pytest.MonkeyPatch, folder: Path) -> None:
         jars.cached_jar(artifact).parent.mkdir(parents=True, exist_ok=True)
         jars.cached_jar(artifact).write_bytes(b"half")
 
-    def run_ivy(_: object, work: Path) -> None:
-        (work / "out").mkdir()
-        for artifact in jars.ARTIFACTS:
-            (work / "out" / artifact.file_name).write_bytes(b"other")
-
-    monkeypatch.setattr(jars, "run_ivy", run_ivy)
+    for artifact in jars.ARTIFACTS:
+        file = folder / "repository" / artifact.path
+        file.parent.mkdir(parents=True)
+        file.write_bytes(b"other")
+    monkeypatch.setenv("MERGEREPL_MAVEN", (folder / "repository").as_uri())
 
 
 def no_memory(monkeypatch: pytest.MonkeyPatch, folder: Path) -> None:
@@ -342,7 +342,7 @@ ENGINES = [
     pytest.param(no_jars, ("MERGEREPL_JARS", "/nowhere/delta.jar", "do not exist"), id="104 JARs missing"),
     pytest.param(no_java_at_all, ("found by JAVA_HOME", "cannot be run", "unset it"), id="104 no Java program"),
     pytest.param(java_that_ends, ("ended at its start", "no such option", "doctor`"), id="104 Java ends"),
-    pytest.param(no_network, ("could not be resolved", "needs a network", "MERGEREPL_JARS"), id="104 network"),
+    pytest.param(no_network, ("could not be fetched", "needs a network", "MERGEREPL_JARS"), id="104 network"),
     pytest.param(other_jars, ("not the file mergerepl expects", "SHA-256", "JAR from elsewhere"), id="104 JARs changed"),
     pytest.param(no_memory, ("MERGEREPL_MEMORY", "lots"), id="104 memory"),
 ]  # fmt: skip

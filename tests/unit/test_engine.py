@@ -80,7 +80,7 @@ def test_a_cache_that_cannot_be_written(tmp_path: Path, monkeypatch: pytest.Monk
     with pytest.raises(
         EngineError, match=r"cannot be kept in .*file/cache': Not a directory.*MERGEREPL_CACHE"
     ):
-        jars.resolve(usable)
+        jars.fetch()
     (tmp_path / "classes").write_text(archive.REPRESENTATIVE_CLASS)
     archive.build_after_run(usable, [], tmp_path)
 
@@ -95,37 +95,27 @@ def test_named_jars_are_used_as_they_are(tmp_path: Path, monkeypatch: pytest.Mon
     mine = tmp_path / "delta.jar"
     mine.touch()
     monkeypatch.setenv("MERGEREPL_JARS", str(mine))
-    assert jars.delta_jars(java.find_java()) == [mine]
+    assert jars.delta_jars() == [mine]
 
 
-def brings(contents: dict[str, bytes]) -> object:
-    """Return a stand-in for Ivy that brings these files."""
-
-    def run_ivy(_: java.Java, work: Path) -> None:
-        (work / "out").mkdir()
-        for name, content in contents.items():
-            (work / "out" / name).write_bytes(content)
-
-    return run_ivy
-
-
-def test_jars_are_resolved_once(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("before", [None, b"half"])
+def test_jars_are_fetched_once_and_again_if_damaged(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, before: bytes | None
+) -> None:
     artifact = jars.Artifact("delta", "1", hashlib.sha256(b"good").hexdigest())
     monkeypatch.setattr(jars, "ARTIFACTS", (artifact,))
-    monkeypatch.setattr(jars, "run_ivy", brings({"delta-1.jar": b"good"}))
-    first = jars.delta_jars(java.find_java())
-    monkeypatch.setattr(jars, "run_ivy", brings({}))
-    assert jars.delta_jars(java.find_java()) == first == [jars.cached_jar(artifact)]
-
-
-def test_damaged_cached_jar_is_resolved_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    artifact = jars.Artifact("delta", "1", hashlib.sha256(b"good").hexdigest())
-    monkeypatch.setattr(jars, "ARTIFACTS", (artifact,))
-    monkeypatch.setattr(jars, "run_ivy", brings({"delta-1.jar": b"good"}))
-    cache.folder("jars")
-    jars.cached_jar(artifact).write_bytes(b"half")
-    jars.delta_jars(java.find_java())
-    assert jars.cached_jar(artifact).read_bytes() == b"good"
+    monkeypatch.setenv("MERGEREPL_MAVEN", (tmp_path / "repository").as_uri())
+    brought = tmp_path / "repository" / artifact.path
+    brought.parent.mkdir(parents=True)
+    brought.write_bytes(b"good")
+    if before is not None:
+        cache.folder("jars")
+        jars.cached_jar(artifact).write_bytes(before)
+    first = jars.delta_jars()
+    assert first == [jars.cached_jar(artifact)]
+    assert first[0].read_bytes() == b"good"
+    brought.unlink()
+    assert jars.delta_jars() == first
 
 
 @pytest.mark.parametrize(("text", "mb"), [("512m", 512), ("2g", 2048), (" 3G ", 3072)])
@@ -246,18 +236,6 @@ def test_one_process_makes_the_archive(tmp_path: Path) -> None:
     assert not archive._claim(work)
     os.utime(work, (0, 0))
     assert archive._claim(work), "the process that made it died long ago"
-
-
-def test_proxy_of_the_environment_is_passed_on(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("https_proxy", "http://proxy.example:3128")
-    assert jars.proxy_options() == ["-Dhttps.proxyHost=proxy.example", "-Dhttps.proxyPort=3128"]
-
-
-def test_trust_store_is_as_java_writes_it() -> None:
-    store = jars.trust_store([b"first", b"second"])
-    assert store[:12] == bytes.fromhex("feedfeed 00000002 00000002")
-    assert b"\x00\x09trusted-0" in store
-    assert b"\x00\x05X.509\x00\x00\x00\x06second" in store
 
 
 @pytest.fixture

@@ -87,7 +87,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "mergerepl.roots": {"mergerepl.errors"},
     "mergerepl.settings": {"mergerepl.errors"},
     # Of the model, the public names that are gone.
-    "mergerepl.spark": {"mergerepl.changes", "mergerepl.errors", "mergerepl.settings"},
+    "mergerepl.spark": {"mergerepl.changes", "mergerepl.errors", "mergerepl.roots", "mergerepl.settings"},
     "mergerepl.rows": {
         "mergerepl.delta",
         "mergerepl.spark",
