@@ -2,14 +2,14 @@
 
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
-import pytest
 import yaml
 
 import mergerepl
-from mergerepl import failpoints
 from mergerepl.failpoints import FailpointError
 from tests.faults.deaths import armed, dies
 from tests.properties.engine_network import EngineNetwork
@@ -20,13 +20,13 @@ def row(a: str | None, b: str | None, c: str | None = None) -> dict[str, str | N
     return {"a": a, "b": b, "c": c}
 
 
-def paused_sync(
-    sync: Callable[[], mergerepl.SessionResult], point: str, gate: Path, monkeypatch: pytest.MonkeyPatch
-) -> tuple[threading.Thread, list[object]]:
-    """Start a session that stops at a failpoint; return once it is there."""
-    failpoints._passed.clear()
-    monkeypatch.setenv("MERGEREPL_FAILPOINT", f"{point}=pause:{gate}")
-    outcome: list[object] = []
+@contextmanager
+def paused(sync: Callable[[], mergerepl.SessionResult], point: str, gate: Path) -> Iterator[list[Any]]:
+    """Run a session beside a block, which begins when the session has come to a failpoint; after it the session goes on.
+
+    Its result is then in the list.
+    """
+    outcome: list[Any] = []
 
     def run() -> None:
         try:
@@ -35,13 +35,19 @@ def paused_sync(
             outcome.append(error)
 
     thread = threading.Thread(target=run)
-    thread.start()
-    reached = gate.with_name(gate.name + ".reached")
-    deadline = time.monotonic() + 300
-    while not reached.exists() and thread.is_alive() and time.monotonic() < deadline:
-        time.sleep(0.05)
-    assert reached.exists(), outcome
-    return thread, outcome
+    with armed(point, f"pause:{gate}"):
+        thread.start()
+        reached = gate.with_name(gate.name + ".reached")
+        deadline = time.monotonic() + 300
+        while not reached.exists() and thread.is_alive() and time.monotonic() < deadline:
+            time.sleep(0.05)
+        assert reached.exists(), outcome
+        try:
+            yield outcome
+        finally:
+            gate.touch()
+            thread.join(600)
+    assert isinstance(outcome[0], mergerepl.SessionResult), (point, outcome)
 
 
 def edit(engine: EngineNetwork) -> None:

@@ -1,5 +1,6 @@
-"""Sessions that are never finished: their folder was removed, the publisher was put back to a copy, a subscriber left.
+"""Sessions that died, and what people do before the next one: they put back, copy, lose and move replicas, or leave.
 
+Some of these sessions are never finished: their folder was removed, the publisher was put back, a subscriber left.
 What one side did of such a session is in its tables for good. It must be nobody's loss (I6, I20, I21; design section 7.4).
 """
 
@@ -9,19 +10,17 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from deltalake import DeltaTable
 from pyspark.sql import SparkSession
 
 import mergerepl
-from mergerepl.delta.log import head_version
-from mergerepl.errors import EnumerationError
+from mergerepl.errors import EnumerationError, PublicationError, SchemaMismatchError
 from mergerepl.failpoints import FailpointError
 from mergerepl.merge.session import carry_out
 from mergerepl.replica.replica import Replica
 from mergerepl.systables.replinfo import ReplicaInfo
 from tests.calls import merge_capture
 from tests.faults.deaths import dies
-from tests.faults.sessions import NORTH, apply_without_north, die, edit, edit_file, row
+from tests.faults.sessions import NORTH, apply_without_north, die, edit, edit_file, paused, row
 from tests.properties.engine_network import EngineNetwork, Setting
 from tests.properties.reference import Subscriber
 
@@ -191,24 +190,6 @@ def test_inv_21_what_a_capture_entered_that_died_is_not_taken_for_a_generation(e
 
 
 @pytest.mark.slow
-def test_inv_20_a_staged_session_that_outlives_the_log_says_so(engine: EngineNetwork) -> None:
-    edit(engine)
-    die(engine, "stage.after_manifest")
-    for text in ("later", "last"):
-        engine.write("hub", {"k5": row(text, "b")})
-    table = engine.path("hub") / "t"
-    DeltaTable(str(table)).create_checkpoint()
-    for log in sorted((table / "_delta_log").glob("*.json"))[:-1]:
-        log.unlink()
-    before = engine.rows("hub")
-    with pytest.raises(
-        EnumerationError, match=r"(?s)'.*north' was interrupted.*cannot be finished.*--give-up"
-    ):
-        engine.sync("north")
-    assert engine.rows("hub") == before
-
-
-@pytest.mark.slow
 def test_inv_06_a_late_loser_of_a_subscriber_that_left_is_logged(
     engine: EngineNetwork, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -219,30 +200,6 @@ def test_inv_06_a_late_loser_of_a_subscriber_that_left_is_logged(
     shutil.move(engine.path("north"), engine.folder / "away")
     apply_without_north(engine)
     assert [(key, lost) for key, *_, lost in engine.conflicts()] == [("k0", ("late", "b", None))]
-
-
-@pytest.mark.slow
-def test_inv_21_older_bookkeeping_beside_newer_tables_is_refused(engine: EngineNetwork) -> None:
-    tables = {name: engine.path(name) / "_mergerepl" / "MSmerge_replinfo" for name in ("hub", "north")}
-    before = {name: head_version(table) for name, table in tables.items()}
-    edit(engine)
-    engine.sync("north")
-    for name, table in tables.items():
-        head = head_version(table)
-        DeltaTable(str(table)).restore(before[name])
-        engine.write(name, {"k5": row("later", "b")})
-        for command in (
-            lambda: engine.sync("north"),
-            lambda replica=name: merge_capture(engine.path(replica)),
-            lambda: mergerepl.Project.load(engine.folder / "network.yml").apply(),
-        ):
-            with pytest.raises(
-                EnumerationError, match=rf"'MSmerge_replinfo' of '.*{name}' is older than its other"
-            ):
-                command()
-        DeltaTable(str(table)).restore(head)
-    engine.sync("north")
-    assert engine.rows("hub") == engine.rows("north")
 
 
 @pytest.mark.slow
@@ -262,3 +219,166 @@ def test_inv_09_what_was_merged_late_at_a_subscriber_has_its_priority(
     engine.sync("north")
     assert engine.rows("hub")["k0"] == engine.rows("north")["k0"] == ["south", "hub", None]
     assert [(key, lost) for key, *_, lost in engine.conflicts()] == [("k0", ("late", "hub", None))]
+
+
+def stop(engine: EngineNetwork, point: str) -> None:
+    """Edit both sides, with one conflict, and let the session die at a failpoint."""
+    engine.write("hub", {"k0": row("hub", "b"), "k1": row("hub", "b")})
+    engine.write("north", {"k1": row("north", "b"), "k2": row("north", "b")})
+    die(engine, point)
+
+
+def check(engine: EngineNetwork) -> None:
+    """Both sides hold both sides' edits, and the loser is logged."""
+    rows = engine.rows("hub")
+    assert rows == engine.rows("north")
+    assert [rows[key][0] for key in ("k0", "k1", "k2")] == ["hub", "hub", "north"]
+    assert [item[4] for item in engine.conflicts() if item[0] == "k1"] == [("north", "b", None)]
+
+
+@pytest.mark.slow
+def test_a_restored_subscriber_is_initialised_again_as_the_message_says(engine: EngineNetwork) -> None:
+    shutil.copytree(engine.path("north"), engine.path("backup"))
+    stop(engine, "subscriber.before_merge")
+    shutil.rmtree(engine.path("north"))
+    shutil.move(engine.path("backup"), engine.path("north"))
+    with pytest.raises(EnumerationError, match="move its folder away, take its subscription out of the file"):
+        engine.sync("north")
+    # The publisher's side is finished.
+    assert [engine.rows("hub")[key][0] for key in ("k0", "k1", "k2")] == ["hub", "hub", "north"]
+    assert [item[4] for item in engine.conflicts() if item[0] == "k1"] == [("north", "b", None)]
+    shutil.move(engine.path("north"), engine.path("restored"))
+    apply_without_north(engine)
+    mergerepl.Project.load(engine.folder / "network.yml").apply()
+    assert engine.rows("north") == engine.rows("hub")
+    engine.write("north", {"k5": row("again", "b")})
+    engine.sync("north")
+    assert engine.rows("hub")["k5"][0] == "again"
+
+
+@pytest.mark.slow
+def test_inv_06_losers_that_only_a_lost_subscriber_would_keep_are_kept_by_the_publisher(
+    engine: EngineNetwork,
+) -> None:
+    edit_file(engine, conflict_logging="subscriber")
+    mergerepl.Project.load(engine.folder / "network.yml").apply()
+    stop(engine, "publisher.before_merge")
+    assert engine.conflicts() == []
+    shutil.rmtree(engine.path("north"))
+    apply_without_north(engine)
+    assert engine.rows("hub")["k1"][0] == "hub"
+    assert [item[4] for item in engine.conflicts()] == [("north", "b", None)]
+
+
+@pytest.mark.slow
+def test_a_subscriber_that_lost_a_table_can_leave_and_its_publisher_goes_on(engine: EngineNetwork) -> None:
+    stop(engine, "subscriber.before_merge")
+    (table,) = (each.parent for each in engine.path("north").glob("*/_delta_log"))
+    shutil.rmtree(table)
+    with pytest.raises(EnumerationError, match=r"'t', .* is gone\..*The publisher's side is finished"):
+        engine.sync("north")
+    assert [engine.rows("hub")[key][0] for key in ("k0", "k1", "k2")] == ["hub", "hub", "north"]
+    apply_without_north(engine)
+    assert not list((engine.path("hub") / "_mergerepl" / "staging").glob("*"))
+    assert [item[4] for item in engine.conflicts()] == [("north", "b", None)]
+
+
+def test_an_article_that_one_side_lacks_is_named(engine: EngineNetwork) -> None:
+    control = engine.path("north") / "_mergerepl" / "sysmergearticles"
+    shutil.move(control, engine.path("north") / "kept")
+    shutil.copytree(engine.path("hub") / "_mergerepl" / "sysmergearticles", control)
+    from deltalake import DeltaTable
+
+    DeltaTable(str(control)).delete()
+    engine.write("hub", {"k0": row("hub", "b")})
+    with pytest.raises(PublicationError, match=r"Article 't' is not there at .*mergerepl apply"):
+        engine.sync("north")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("tracking", ["row", "column"])
+def test_inv_09_a_late_write_to_a_row_that_only_its_metadata_concerned(
+    spark: SparkSession, replica_dir: Path, tracking: str
+) -> None:
+    """The session leaves rows alone that both sides changed alike, and those of the winner; then users there write them."""
+    engine = EngineNetwork(
+        spark, replica_dir, Setting((NORTH,), tracking), {f"k{n}": row("a", "b") for n in range(6)}
+    )
+    engine.write("hub", {"k1": row("same", "b"), "k2": row("hub", "b"), "k3": None, "k4": row("hub", "b")})
+    engine.write(
+        "north", {"k1": row("same", "b"), "k3": None, "k4": row("north", "b"), "k5": row("north", "b")}
+    )
+    # Before either MERGE: beside the publisher's, a write to the hub might lose its commit.
+    with paused(lambda: engine.sync("north"), "stage.after_manifest", replica_dir / "gate"):
+        engine.write("north", {"k1": row("late", "b"), "k3": row("late", "b")})
+        engine.write("hub", {"k4": row("late", "b")})
+    for _ in range(2):
+        engine.sync("north")
+    rows = engine.rows("hub")
+    assert rows == engine.rows("north")
+    logged = [(key, lost) for key, _, _, _, lost in engine.conflicts()]
+    # What the write followed had been in no conflict, and nothing of it was overwritten.
+    assert {key: rows.get(key, [None])[0] for key in ("k1", "k3", "k4")} == dict.fromkeys(
+        ("k1", "k3", "k4"), "late"
+    )
+    assert logged == [("k4", ("north", "b", None))]
+
+
+@pytest.mark.slow
+def test_what_users_break_meanwhile_is_refused_by_the_next_session_not_by_this_one(
+    engine: EngineNetwork,
+) -> None:
+    """A staged session must come to its end: its window of late commits cannot be mended any more."""
+    stop(engine, "publisher.before_merge")
+    table = f"delta.`{engine.path('hub')}/t`"
+    engine.spark.sql(f"insert into {table} values (null, 'no key', 'b', null)")
+    engine.spark.sql(f"alter table {table} add columns (extra int)")
+    engine.write("hub", {"k4": row("late", "b")})
+    assert engine.sync("north").recovered == 1
+    assert engine.rows("hub")["k4"][0] == engine.rows("north")["k4"][0] == "late"
+    engine.write("hub", {"k5": row("hub", "b")})
+    with pytest.raises(SchemaMismatchError, match="column 'extra' was added"):
+        engine.sync("north")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("copied", ["north", "hub"])
+def test_inv_21_a_copy_does_not_finish_the_session_of_the_original(
+    engine: EngineNetwork, copied: str
+) -> None:
+    stop(engine, "stage.after_manifest")
+    shutil.copytree(engine.path(copied), engine.path("copy"))
+    before = {name: engine.rows(name) for name in ("hub", "north", "copy")}
+    for dry_run in (True, False):
+        with pytest.raises(PublicationError, match=r"copy' is a copy of the replica .*Nothing was changed"):
+            mergerepl.Project.load(engine.path("copy")).sync(dry_run=dry_run)
+    assert {name: engine.rows(name) for name in before} == before
+    assert engine.sync("north").recovered == 1
+    check(engine)
+
+
+@pytest.mark.slow
+def test_inv_06_losers_are_logged_though_a_session_that_was_given_up_had_logged_its_own(
+    engine: EngineNetwork, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It had come to its conflicts and to no MERGE, so nothing but the conflict tables knows its number."""
+
+    def edit(number: int) -> None:
+        engine.write("hub", {"k0": row(f"hub{number}", "b")})
+        engine.write("north", {"k0": row(f"north{number}", "b"), "k3": row(f"new{number}", "b")})
+
+    def fail(*_: object, **__: object) -> None:
+        raise FailpointError("no MERGE")
+
+    edit(1)
+    with monkeypatch.context() as context:
+        context.setattr(carry_out, "merge_article", fail)
+        with pytest.raises(FailpointError):
+            engine.sync("north")
+    assert len(engine.conflicts()) == 1
+    (staged,) = (engine.path("hub") / "_mergerepl" / "staging").iterdir()
+    shutil.rmtree(staged)
+    edit(2)
+    engine.sync("north")
+    assert engine.rows("hub") == engine.rows("north")
+    assert {lost for *_, lost in engine.conflicts()} == {("north1", "b", None), ("north2", "b", None)}

@@ -23,8 +23,8 @@ from mergerepl.merge.session import carry_out
 from mergerepl.replica.replica import Replica
 from mergerepl.spark.errors import COMMIT_CONFLICTS
 from tests.calls import conflicts_of
-from tests.faults.sessions import paused_sync, row
-from tests.networks import Pair, Site, publish, subscriptions_but_endings
+from tests.faults.sessions import paused, row
+from tests.networks import Pair, Site, subscriptions_but_endings
 from tests.properties.engine_network import EngineNetwork, Setting
 from tests.properties.reference import Subscriber
 
@@ -34,7 +34,7 @@ from tests.properties.reference import Subscriber
 @pytest.mark.parametrize("tracking", ["row", "column"])
 @pytest.mark.parametrize("side", ["publisher", "subscriber"])
 def test_inv_25_commits_that_slip_in_before_the_merge_survive_or_are_logged(
-    spark: SparkSession, replica_dir: Path, monkeypatch: pytest.MonkeyPatch, side: str, tracking: str
+    spark: SparkSession, replica_dir: Path, side: str, tracking: str
 ) -> None:
     snapshot = {f"k{n}": row("a", "b") for n in range(10)}
     engine = EngineNetwork(
@@ -45,25 +45,19 @@ def test_inv_25_commits_that_slip_in_before_the_merge_survive_or_are_logged(
     incoming = {f"k{n}": row(f"in{n}", "b") for n in range(5)} | {"k5": None, "new": row("in", "in")}
     engine.write(there, incoming)
     engine.write(here, {"k4": row("own4", "b")})
-    thread, outcome = paused_sync(
-        lambda: engine.sync("north"), f"{side}.before_merge", replica_dir / "gate", monkeypatch
-    )
-    late = {
-        "k0": row("late0", "b"),  # the column that comes in
-        "k1": row("a", "late1"),  # another column
-        "k2": None,  # deleted here, updated there
-        "k4": row("own4", "late4"),  # a row that is in conflict already
-        "k5": row("a", "late5"),  # updated here, deleted there
-        "new": row("late-new", "x"),  # inserted at both
-        "k8": row("late8", "b"),  # nothing to do with the session
-        "fresh": row("late-fresh", "x"),
-    }
-    engine.write(here, {key: late[key] for key in ("k0", "k1", "k8")})
-    engine.write(here, {key: value for key, value in late.items() if key not in ("k0", "k1", "k8")})
-    (replica_dir / "gate").touch()
-    thread.join(600)
-    monkeypatch.delenv("MERGEREPL_FAILPOINT")
-    assert isinstance(outcome[0], mergerepl.SessionResult), outcome
+    with paused(lambda: engine.sync("north"), f"{side}.before_merge", replica_dir / "gate") as outcome:
+        late = {
+            "k0": row("late0", "b"),  # the column that comes in
+            "k1": row("a", "late1"),  # another column
+            "k2": None,  # deleted here, updated there
+            "k4": row("own4", "late4"),  # a row that is in conflict already
+            "k5": row("a", "late5"),  # updated here, deleted there
+            "new": row("late-new", "x"),  # inserted at both
+            "k8": row("late8", "b"),  # nothing to do with the session
+            "fresh": row("late-fresh", "x"),
+        }
+        engine.write(here, {key: late[key] for key in ("k0", "k1", "k8")})
+        engine.write(here, {key: value for key, value in late.items() if key not in ("k0", "k1", "k8")})
     assert outcome[0].late_changes == len(late)
     for _ in range(2):
         engine.sync("north")
@@ -100,21 +94,16 @@ def test_inv_25_commits_that_slip_in_before_the_merge_survive_or_are_logged(
 @pytest.mark.slow
 @pytest.mark.timeout(900)
 def test_inv_25_second_rows_of_a_key_that_slip_in_are_reported_and_no_row_is_lost_with_one_of_them(
-    spark: SparkSession, replica_dir: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    spark: SparkSession, replica_dir: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     site = Site(spark, replica_dir, ["orders"])
     table = site.table("hq", "orders")
     spark.sql(f"update {site.table('north', 'orders')} set a = 'in' where id in (0, 1)")
-    thread, outcome = paused_sync(site.sync, "publisher.before_merge", replica_dir / "gate", monkeypatch)
-    # 1 meets a change that comes in; of 8, both rows are new, in one commit.
-    spark.sql(f"insert into {table} select id, 'late', 0.5d from range(1, 6)")
-    spark.sql(f"insert into {table} values (8, 'one', 8.0), (8, 'two', 8.5), (null, 'no key', 0.0)")
-    spark.sql(f"update {table} set id = null where id = 6")
-    with caplog.at_level(logging.WARNING):
-        (replica_dir / "gate").touch()
-        thread.join(600)
-    monkeypatch.delenv("MERGEREPL_FAILPOINT")
-    assert isinstance(outcome[0], mergerepl.SessionResult), outcome
+    with caplog.at_level(logging.WARNING), paused(site.sync, "publisher.before_merge", replica_dir / "gate"):
+        # 1 meets a change that comes in; of 8, both rows are new, in one commit.
+        spark.sql(f"insert into {table} select id, 'late', 0.5d from range(1, 6)")
+        spark.sql(f"insert into {table} values (8, 'one', 8.0), (8, 'two', 8.5), (null, 'no key', 0.0)")
+        spark.sql(f"update {table} set id = null where id = 6")
     warnings = [message for message in caplog.messages if "Remove the others" in message]
     assert warnings
     assert any("NULL in their key" in message for message in caplog.messages)
@@ -134,7 +123,7 @@ def test_inv_25_second_rows_of_a_key_that_slip_in_are_reported_and_no_row_is_los
 @pytest.mark.slow
 @pytest.mark.timeout(900)
 def test_inv_25_a_table_overwritten_at_any_moment_of_a_session_loses_nothing(
-    spark: SparkSession, replica_dir: Path, monkeypatch: pytest.MonkeyPatch
+    spark: SparkSession, replica_dir: Path
 ) -> None:
     """By deltalake, which replaces every file: after the capture, after the MERGE and after the bookkeeping."""
     points = ("stage.before_manifest", "publisher.after_merge", "watermarks.before_publisher")
@@ -148,18 +137,14 @@ def test_inv_25_a_table_overwritten_at_any_moment_of_a_session_loses_nothing(
         engine.write("hub", {mine: row(f"hub{number}", "b")})
         engine.write("north", {theirs: row(f"north{number}", "b")})
         gate = replica_dir / f"gate{number}"
-        thread, outcome = paused_sync(lambda: engine.sync("north"), point, gate, monkeypatch)
-        table = DeltaTable(str(engine.path("hub") / "t")).to_pyarrow_table().to_pylist()
-        changed = [{**each, "a": f"late{number}"} if each["id"] == late else each for each in table]
-        changed.append({"id": new, "a": "new", "b": "b", "c": None})
-        rows = pa.Table.from_pylist(
-            changed, schema=pa.schema([(name, pa.string()) for name in ("id", "a", "b", "c")])
-        )
-        write_deltalake(str(engine.path("hub") / "t"), rows, mode="overwrite")
-        gate.touch()
-        thread.join(300)
-        monkeypatch.delenv("MERGEREPL_FAILPOINT")
-        assert isinstance(outcome[0], mergerepl.SessionResult), outcome
+        with paused(lambda: engine.sync("north"), point, gate):
+            table = DeltaTable(str(engine.path("hub") / "t")).to_pyarrow_table().to_pylist()
+            changed = [{**each, "a": f"late{number}"} if each["id"] == late else each for each in table]
+            changed.append({"id": new, "a": "new", "b": "b", "c": None})
+            rows = pa.Table.from_pylist(
+                changed, schema=pa.schema([(name, pa.string()) for name in ("id", "a", "b", "c")])
+            )
+            write_deltalake(str(engine.path("hub") / "t"), rows, mode="overwrite")
         expected |= {mine: f"hub{number}", theirs: f"north{number}", late: f"late{number}", new: "new"}
     engine.sync("north")
     rows_there = engine.rows("hub")
@@ -172,101 +157,56 @@ def test_inv_25_a_table_overwritten_at_any_moment_of_a_session_loses_nothing(
     assert engine.sync("north").status == "nothing_to_do"
 
 
-@pytest.mark.slow
-@pytest.mark.timeout(900)
-def test_inv_31_44_late_halves_that_a_constraint_does_not_take_together(
-    spark: SparkSession, replica_dir: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Each half stood in the table; merged they break its CHECK. And what comes back from a delete comes back whole."""
-    table = replica_dir / "hq" / "ranges"
-    rows = pa.table({"id": [1, 2], "lo": [1, 1], "hi": [10, 10], "note": ["n1", "n2"]})
-    write_deltalake(str(table), rows)
-    DeltaTable(str(table)).alter.add_constraint({"ordered": "lo <= hi"})
-    article = {"name": "ranges", "key": ["id"], "tracking": "column", "columns": ["id", "lo", "hi"]}
-    publish(replica_dir, "ranges", [article])
-    at_north = DeltaTable(str(replica_dir / "north" / "ranges"))
-    at_north.update(updates={"hi": "5"}, predicate="id = 1")
-    at_north.delete("id = 2")
-
-    def sync() -> mergerepl.SessionResult:
-        return mergerepl.Project.load(replica_dir / "hq").sync().sessions[0]
-
-    thread, outcome = paused_sync(sync, "publisher.before_merge", replica_dir / "gate", monkeypatch)
-    spark.sql(f"update delta.`{table}` set lo = 8")
-    (replica_dir / "gate").touch()
-    thread.join(600)
-    monkeypatch.delenv("MERGEREPL_FAILPOINT")
-    assert isinstance(outcome[0], mergerepl.SessionResult), outcome
-    sync()
-    found = sorted(DeltaTable(str(table)).to_pyarrow_table().to_pylist(), key=lambda each: each["id"])
-    assert found == [{"id": 1, "lo": 8, "hi": 10, "note": "n1"}, {"id": 2, "lo": 8, "hi": 10, "note": "n2"}]
-    there = DeltaTable(str(replica_dir / "north" / "ranges")).to_pyarrow_table().to_pylist()
-    assert sorted(there, key=lambda each: each["id"]) == [
-        {name: each[name] for name in ("id", "lo", "hi")} for each in found
-    ]
-    losers = conflicts_of(replica_dir / "hq").rows("ranges").where("id = 1").collect()
-    assert [(loser["lo"], loser["hi"]) for loser in losers] == [(1, 5)]
-    assert sync().status == "nothing_to_do"
+HALVES = {
+    "ranges": ("lo int, hi int, note string", "(1, 1, 10, 'n1'), (2, 1, 10, 'n2')", "lo <= hi"),
+    "limits": ("x int, y int", "(1, 1, 1), (2, 1, 1)", "x * y < 1000000"),
+    "products": ("x int, y int, product int generated always as (x * y)", "(1, 1, 1), (2, 1, 1)", None),
+    "sums": ("a int, b int, c int", "(1, 1, 1, 90)", "a + b + c <= 100"),
+}
+"""Columns after the key, rows and a CHECK: of what only one side has, too, and of products that are no integer."""
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(900)
-@pytest.mark.parametrize(
-    ("column", "constraint"),
-    [(", product int generated always as (x * y)", None), ("", "check (x * y < 1000000)")],
-    ids=["generated", "CHECK"],
-)
-def test_inv_31_44_late_halves_of_which_something_cannot_be_computed(
-    spark: SparkSession,
-    replica_dir: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    column: str,
-    constraint: str | None,
+def test_inv_31_44_late_halves_that_their_table_does_not_take_together(
+    spark: SparkSession, replica_dir: Path
 ) -> None:
-    """Their product is no integer."""
-    table = f"delta.`{replica_dir / 'hq' / 'lines'}`"
-    spark.sql(f"create table {table} (id int, x int, y int{column}) using delta")
-    spark.sql(f"insert into {table} (id, x, y) values (1, 1, 1), (2, 1, 1)")
-    if constraint is not None:
-        spark.sql(f"alter table {table} add constraint small {constraint}")
-    pair = Pair(spark, replica_dir, {"lines": (None, {"key": ["id"], "tracking": "column"})})
-    pair.sql("update north.lines set x = 50000 where id in (1, 2)")
-    thread, outcome = paused_sync(pair.sync, "publisher.before_merge", replica_dir / "gate", monkeypatch)
-    pair.sql("update hq.lines set y = 50000 where id = 1")
-    (replica_dir / "gate").touch()
-    thread.join(600)
-    monkeypatch.delenv("MERGEREPL_FAILPOINT")
-    assert isinstance(outcome[0], mergerepl.SessionResult), outcome
+    """Each half stood in its table. The publisher's late change wins as a whole; the other one is logged."""
+    for name, (columns, rows, check) in HALVES.items():
+        table = f"delta.`{replica_dir / 'hq' / name}`"
+        spark.sql(f"create table {table} (id int, {columns}) using delta")
+        given = "(id, x, y) " if name == "products" else ""
+        spark.sql(f"insert into {table} {given}values {rows}")
+        if check is not None:
+            spark.sql(f"alter table {table} add constraint fits check ({check})")
+    settings: dict[str, object] = {"key": ["id"], "tracking": "column"}
+    parts = {"ranges": ["id", "lo", "hi"], "sums": ["id", "a", "b"]}
+    articles = {name: settings | ({"columns": parts[name]} if name in parts else {}) for name in HALVES}
+    pair = Pair(spark, replica_dir, {name: (None, stated) for name, stated in articles.items()})
+    pair.edit("update north.ranges set hi = 5 where id = 1", "delete from north.ranges where id = 2")
+    for name in ("limits", "products"):
+        pair.sql(f"update north.{name} set x = 50000 where id in (1, 2)")
+    pair.edit("update north.sums set a = 8 where id = 1")
+    with paused(pair.sync, "publisher.before_merge", replica_dir / "gate"):
+        pair.sql("update hq.ranges set lo = 8")
+        for name in ("limits", "products"):
+            pair.sql(f"update hq.{name} set y = 50000 where id = 1")
+        pair.edit("update hq.sums set b = 9 where id = 1")
     pair.sync()
-    # The publisher's late change wins as a whole; the other is logged.
-    assert [row[:3] for row in pair.same_rows("lines")] == [(1, 1, 50000), (2, 50000, 1)]
-    (lost,) = conflicts_of(replica_dir / "hq").list(with_rows=True)
-    assert lost.losing_row == {"id": 1, "x": 50000, "y": 1, **({"product": 50000} if column else {})}
+    # What comes back from a delete comes back whole.
+    assert pair.rows("hq", "ranges") == [(1, 8, 10, "n1"), (2, 8, 10, "n2")]
+    assert pair.rows("north", "ranges") == [(1, 8, 10), (2, 8, 10)]
+    for name in ("limits", "products"):
+        assert [row[:3] for row in pair.same_rows(name)] == [(1, 1, 50000), (2, 50000, 1)]
+    assert (pair.rows("hq", "sums"), pair.rows("north", "sums")) == ([(1, 1, 9, 90)], [(1, 1, 9)])
+    logged = conflicts_of(replica_dir / "hq").list(with_rows=True)
+    assert {each.article: each.losing_row for each in logged if each.losing_row} == {
+        "ranges": {"id": 1, "lo": 1, "hi": 5},
+        "limits": {"id": 1, "x": 50000, "y": 1},
+        "products": {"id": 1, "x": 50000, "y": 1, "product": 50000},
+        "sums": {"id": 1, "a": 8, "b": 1},
+    }
     assert pair.sync().status == "nothing_to_do"
-
-
-@pytest.mark.slow
-@pytest.mark.timeout(900)
-def test_inv_31_44_late_halves_that_a_constraint_with_a_left_out_column_does_not_take(
-    spark: SparkSession, replica_dir: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    table = f"delta.`{replica_dir / 'hq' / 'lines'}`"
-    spark.sql(f"create table {table} (id int, a int, b int, c int) using delta")
-    spark.sql(f"insert into {table} values (1, 1, 1, 90)")
-    spark.sql(f"alter table {table} add constraint little check (a + b + c <= 100)")
-    settings = {"key": ["id"], "tracking": "column", "columns": ["id", "a", "b"]}
-    pair = Pair(spark, replica_dir, {"lines": (None, settings)})
-    pair.sql("update north.lines set a = 8")
-    thread, outcome = paused_sync(pair.sync, "publisher.before_merge", replica_dir / "gate", monkeypatch)
-    pair.sql("update hq.lines set b = 9")
-    (replica_dir / "gate").touch()
-    thread.join(600)
-    monkeypatch.delenv("MERGEREPL_FAILPOINT")
-    assert isinstance(outcome[0], mergerepl.SessionResult), outcome
-    pair.sync()
-    assert (pair.rows("hq", "lines"), pair.rows("north", "lines")) == ([(1, 1, 9, 90)], [(1, 1, 9)])
-    (lost,) = conflicts_of(replica_dir / "hq").list(with_rows=True)
-    assert lost.losing_row == {"id": 1, "a": 8, "b": 1}
 
 
 @pytest.mark.slow
@@ -349,7 +289,7 @@ def test_inv_31_a_merge_that_loses_its_commit_to_a_user_is_done_again(
 @pytest.mark.slow
 @pytest.mark.timeout(900)
 def test_inv_09_a_late_write_to_a_row_that_won_there_follows_the_session(
-    spark: SparkSession, replica_dir: Path, monkeypatch: pytest.MonkeyPatch
+    spark: SparkSession, replica_dir: Path
 ) -> None:
     """The row that won is as users left it there; competing with itself, a write to it would lose."""
     north, east = Subscriber("north", "server", 75.0), Subscriber("east", "server", 50.0)
@@ -360,14 +300,8 @@ def test_inv_09_a_late_write_to_a_row_that_won_there_follows_the_session(
     engine.sync("east")
     engine.write("north", {"k1": row("north", "b")})
     engine.write("hub", {"k2": row("hub", "b")})
-    thread, outcome = paused_sync(
-        lambda: engine.sync("north"), "subscriber.before_merge", replica_dir / "gate", monkeypatch
-    )
-    engine.write("north", {"k1": row("late", "b")})
-    (replica_dir / "gate").touch()
-    thread.join(300)
-    monkeypatch.delenv("MERGEREPL_FAILPOINT")
-    assert isinstance(outcome[0], mergerepl.SessionResult), outcome
+    with paused(lambda: engine.sync("north"), "subscriber.before_merge", replica_dir / "gate"):
+        engine.write("north", {"k1": row("late", "b")})
     # It knows of all that the row won against, east's change too.
     assert engine.lineages("hub")["k1"] <= engine.lineages("north")["k1"]
     for name in ("north", "east"):

@@ -243,6 +243,17 @@ def test_a_subscriber_that_was_moved_is_known_by_its_id(staged: Staged) -> None:
     staged.check(Replica(moved))
 
 
+def test_a_publisher_that_was_moved_finishes_its_sessions(staged: Staged) -> None:
+    staged.stage()
+    staged.stopped_at("publisher.before_merge")
+    hq, moved = staged.network.root("hq"), staged.network.folder / "head"
+    shutil.move(hq, moved)
+    assert mergerepl.Project.load(moved).sync("north").sessions[0].recovered == 1
+    assert not hq.exists()
+    shutil.move(moved, hq)
+    staged.check()
+
+
 def test_another_subscribers_session_is_finished_at_the_publisher_only(staged: Staged) -> None:
     changeset = staged.stage()
     before = staged.replica("north").info()

@@ -10,9 +10,8 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
-import mergerepl
 from tests.faults.ladder import LADDER
-from tests.faults.sessions import paused_sync, stop_at
+from tests.faults.sessions import paused, stop_at
 from tests.faults.tokens import BOTH, users_of
 
 SOME_STEPS = {
@@ -55,7 +54,6 @@ MORE_STEPS = {
 def test_inv_06_07_08_09_25_users_write_at_every_step_of_a_session(
     spark: SparkSession,
     replica_dir: Path,
-    monkeypatch: pytest.MonkeyPatch,
     tracking: str,
     overwritten: int,
     steps: Mapping[str, tuple[str, ...]],
@@ -66,12 +64,8 @@ def test_inv_06_07_08_09_25_users_write_at_every_step_of_a_session(
     for number, (point, replicas) in enumerate(steps.items()):
         users.edit(*BOTH)
         gate = replica_dir / f"gate{number}"
-        thread, outcome = paused_sync(lambda: engine.sync("north"), point, gate, monkeypatch)
-        users.edit(*replicas, by_overwriting=number % 2 == overwritten)
-        gate.touch()
-        thread.join(300)
-        monkeypatch.delenv("MERGEREPL_FAILPOINT")
-        assert isinstance(outcome[0], mergerepl.SessionResult), (point, outcome)
+        with paused(lambda: engine.sync("north"), point, gate):
+            users.edit(*replicas, by_overwriting=number % 2 == overwritten)
     for _ in range(2):
         engine.sync("north")
     users.check()
