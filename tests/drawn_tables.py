@@ -212,16 +212,14 @@ class SparkNeededError(Exception):
     """A merge went on to Spark."""
 
 
-class NoSpark:
-    def __getattr__(self, name: str) -> Any:
-        raise SparkNeededError
+def no_spark() -> SparkSession:
+    raise SparkNeededError
 
 
 def merge_without_spark(
     rows_of: Callable[[], SmallRows], table: Path, article: PublishedArticle, **terms: Any
 ) -> Commit | None:
     """Merge rows by delta-rs; None if Spark is to do it."""
-    no_spark: Any = NoSpark()
     try:
         return merge_rows(
             no_spark, lambda session: session.frame(), table, article, action="", small_rows=rows_of, **terms
@@ -245,5 +243,10 @@ def merged(
         assert reason_for_spark(open_table(table), article, actions, drawn.bounds()) is None
         return merge_without_spark(lambda: small_rows(staged, PUBLISHER_ACTION), table, article, **terms)
     return merge_rows(
-        spark, lambda session: read_staged(session, staged), table, article, action=PUBLISHER_ACTION, **terms
+        lambda: spark,
+        lambda session: read_staged(session, staged),
+        table,
+        article,
+        action=PUBLISHER_ACTION,
+        **terms,
     )

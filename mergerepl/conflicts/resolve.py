@@ -309,7 +309,7 @@ def _stage_checked(
     try:
         write_files(rows, folder)
         at = Destination(ACTION, facts, article, work, folder)
-        refuse_table(spark, EngineChoice(uses_arrow=False), at, takes_away=takes_away)
+        refuse_table(EngineChoice(uses_arrow=False, spark_of=lambda: spark), at, takes_away=takes_away)
         staged = read_staged(spark, folder)
         broken = broken_rules(spark, staged.where(F.col(ACTION) != Action.DELETE.value), facts, article)
         first = (
@@ -357,7 +357,7 @@ def _carry_out(spark: SparkSession, replica: Replica, plan: _Plan, wish: Wish, r
         failpoint("resolve.before_merge")
         folder = _staged_at(replica, resolution, article)
         commit = merge_rows(
-            spark,
+            lambda: spark,
             lambda session: read_staged(session, folder),
             table,
             article,

@@ -6,9 +6,10 @@ delta-rs refuse later, before they write, fall back to Spark and are counted; an
 
 import logging
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import TYPE_CHECKING
 
 from mergerepl.delta.table import reason_of
@@ -17,6 +18,7 @@ from mergerepl.store.location import Location
 
 if TYPE_CHECKING:
     import pyarrow as pa
+    from pyspark.sql import SparkSession
 
 ARROW_FOR_FEW, SPARK_ALONE = "auto", "spark"
 """The `engine` of a publication or a command."""
@@ -73,19 +75,29 @@ def require_texts(rows: "pa.Table | pa.RecordBatch") -> None:
 
 @dataclass(frozen=True)
 class EngineChoice:
-    """Whether Arrow and delta-rs read and write few rows of a session (`uses_arrow`), and the tables left to Spark.
+    """The engines of a session, chosen once: where its rules run, and who reads and writes rows.
 
-    `for_spark` is the choice: table -> why. `fallbacks` also collects the tables that were refused later.
+    `in_process`: the rules run in this process (`mergerepl.frames`), else on Spark. `uses_arrow`: Arrow and delta-rs read
+    and write few rows, except of the tables left to Spark (`for_spark`: table -> why). `fallbacks` also collects the
+    tables that were refused later. `spark_of` starts Spark, once something needs it.
     """
 
     uses_arrow: bool
     for_spark: Mapping[Location, NeedsSparkError] = field(default_factory=dict)
     fallbacks: dict[Location, str] = field(default_factory=dict)
+    in_process: bool = False
+    spark_of: "Callable[[], SparkSession] | None" = None
 
     def __post_init__(self) -> None:
         """Count the tables of the choice."""
         for table, error in self.for_spark.items():
             self.fall_back(table, error)
+
+    @cached_property
+    def spark(self) -> "SparkSession":
+        """The Spark session, started at the first use."""
+        assert self.spark_of is not None
+        return self.spark_of()
 
     def fall_back(self, table: Location, error: NeedsSparkError) -> None:
         """Note that Spark reads or writes a table. A large table does not count; the first reason is kept."""

@@ -51,7 +51,7 @@ _LOGS_AT_ONCE = 2
 
 
 def merge_rows(
-    spark: SparkSession,
+    spark_of: Callable[[], SparkSession],
     staged: Callable[[SparkSession], DataFrame],
     table: Location,
     article: PublishedArticle,
@@ -68,7 +68,7 @@ def merge_rows(
 ) -> Commit:
     """Bring a table to the staged final state of the rows with an action, in one MERGE that happens once.
 
-    The MERGE gets a session of its own in the JVM of `spark`. `staged` gives the staged rows (RESOLVED columns) in a
+    The MERGE gets a session of its own in the JVM of `spark_of()`. `staged` gives the staged rows (RESOLVED columns) in a
     session, `action` names their action column. `actions`: rows by action, to leave out clauses without rows. `bounds`:
     image field -> (lowest, highest) key, as literal texts: prunes files of the table. Our own commit is searched after
     `from_version_exclusive`.
@@ -102,9 +102,9 @@ def merge_rows(
         if ranges is None:
             count = sum(actions.get(each, 0) for each in DATA_ACTIONS)
             ranges = key_ranges(
-                lambda: _source(staged(spark), action, chosen), open_table(table), article, bounds, count
+                lambda: _source(staged(spark_of()), action, chosen), open_table(table), article, bounds, count
             )
-        with marked_session(spark, transaction) as session:
+        with marked_session(spark_of(), transaction) as session:
             source = _source(staged(session), action, chosen)
             wanted = left_out_columns if Action.INSERT in chosen else ()
             with with_left_out(source, table, article, bounds, from_version_exclusive - 1, wanted) as (

@@ -1,9 +1,10 @@
 """One replica: the places of its tables and the content of its control plane."""
 
 import os
-from collections.abc import Collection, Container, Iterable
+from collections.abc import Callable, Collection, Container, Iterable
 from dataclasses import replace
 from functools import cached_property
+from typing import TYPE_CHECKING
 
 from mergerepl.delta.sql_text import text_literal, text_literals
 from mergerepl.delta.tables import (
@@ -21,6 +22,7 @@ from mergerepl.model.article import PublishedArticle
 from mergerepl.replica.control import ControlPlane
 from mergerepl.roots import resolved, uses
 from mergerepl.rows.sql import quote
+from mergerepl.store.lease import record_jvm
 from mergerepl.store.location import Location
 from mergerepl.store.storage import files_in, is_folder
 from mergerepl.systables import (
@@ -39,6 +41,9 @@ from mergerepl.systables.genhistory import ASKED_AGAIN, Generation, GenStatus
 from mergerepl.systables.replinfo import ReplicaInfo
 from mergerepl.systables.table import FOLDER, Plane
 
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
 _NAMED_AT_MOST = 1000
 """The most guids that a condition names; more are read by their bounds."""
 
@@ -54,6 +59,22 @@ def no_subscriptions(root: Location) -> StoreError:
         replica=str(root),
         table=str(root / FOLDER / name),
     )
+
+
+def recording_jvm(
+    spark_of: "Callable[[], SparkSession]", replicas: "Iterable[Replica]"
+) -> "Callable[[], SparkSession]":
+    """Return a function that starts Spark and notes its JVM at held replicas: a successor waits for its end."""
+
+    def start() -> "SparkSession":
+        from mergerepl.spark.session import jvm_pid
+
+        session = spark_of()
+        for replica in replicas:
+            record_jvm(replica.root, jvm_pid())
+        return session
+
+    return start
 
 
 def require_schema_version(root: Location, version: int) -> None:

@@ -366,12 +366,7 @@ def delete_runs_after(spark: SparkSession, table: Location, *, through_seq_inclu
 
 
 def compact_when_due(
-    spark: SparkSession,
-    replicas: tuple[Replica, ...],
-    choice: EngineChoice,
-    *,
-    number: int,
-    previous_number: int,
+    replicas: tuple[Replica, ...], choice: EngineChoice, *, number: int, previous_number: int
 ) -> None:
     """When a subscription's session numbers pass a multiple of 16, join the files of appended tables with more than 32.
 
@@ -388,13 +383,13 @@ def compact_when_due(
                     if plane is Plane.HISTORY:
                         compact(table, target_bytes=LARGE_BYTES_OF_HISTORY, rows_of_group=ROWS_READ_TOGETHER)
                     else:
-                        _join(spark, table, choice)
+                        _join(table, choice)
                     log.info("%s: joined %s files", table, files)
             except _FAILURES as error:
                 log.warning("%s: its small files could not be joined: %s", table, error)
 
 
-def _join(spark: SparkSession, table: Location, choice: EngineChoice) -> None:
+def _join(table: Location, choice: EngineChoice) -> None:
     """Join the files of a table of rows, without Spark if possible: Spark takes 1 to 3 s a table."""
     if choice.uses_arrow:
         try:
@@ -404,4 +399,4 @@ def _join(spark: SparkSession, table: Location, choice: EngineChoice) -> None:
             choice.fall_back(table, error)
         else:
             return
-    appended.join_small_files(spark, table, large_bytes=LARGE_BYTES)
+    appended.join_small_files(choice.spark, table, large_bytes=LARGE_BYTES)

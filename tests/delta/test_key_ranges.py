@@ -120,7 +120,7 @@ def test_rows_of_several_ranges_are_merged(
 
     monkeypatch.setattr(merge, "same_key", noted)
     commit = merge.merge_rows(
-        spark,
+        lambda: spark,
         staged,
         table,
         article("bigint"),

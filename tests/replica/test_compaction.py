@@ -42,11 +42,11 @@ def test_appended_tables_are_joined_when_they_are_due_and_stay_what_they_were(
         engine.write("north", {"k0": {**VALUES, "a": f"n{number}"}, "k1": {**VALUES, "b": f"n{number}"}})
         engine.sync("north")
     before = [contents_of(replica) for replica in replicas]
-    choice = EngineChoice(uses_arrow=writer == "auto")
-    compact_when_due(spark, replicas, choice, number=31, previous_number=16)
+    choice = EngineChoice(uses_arrow=writer == "auto", spark_of=lambda: spark)
+    compact_when_due(replicas, choice, number=31, previous_number=16)
     assert file_count(hub.contents) > 1, "it is not due yet"
     # Another subscription's session had the number 32.
-    compact_when_due(spark, replicas, choice, number=33, previous_number=31)
+    compact_when_due(replicas, choice, number=33, previous_number=31)
     counts = {table.name: file_count(table) for table in hub.appended_tables()}
     assert {name for name, count in counts.items() if count > 1} == set()
     assert file_count(north.contents) == file_count(north.tombstone) == 1
@@ -94,5 +94,7 @@ def test_a_table_that_cannot_be_joined_is_logged_and_others_are_joined(
     engine = EngineNetwork(spark, replica_dir, Setting((Subscriber("north"),), "column"), {"k0": VALUES})
     hub = Replica(engine.path("hub"))
     (Path(hub.tombstone) / "_delta_log" / "00000000000000000000.json").write_text("{")
-    compact_when_due(spark, (hub,), EngineChoice(uses_arrow=True), number=16, previous_number=15)
+    compact_when_due(
+        (hub,), EngineChoice(uses_arrow=True, spark_of=lambda: spark), number=16, previous_number=15
+    )
     assert "MSmerge_tombstone: its small files could not be joined" in caplog.text

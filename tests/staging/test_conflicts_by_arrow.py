@@ -43,15 +43,13 @@ def test_arrow_logs_conflicts_as_spark_does(
         made_by_spark.append(of.article.name)
         return info_rows(spark, of)
 
-    def logged_twice(
-        spark: SparkSession, changeset: Changeset, replica: Replica, works: Works, choice: EngineChoice
-    ) -> None:
+    def logged_twice(changeset: Changeset, replica: Replica, works: Works, choice: EngineChoice) -> None:
         twin = Replica(tmp_path / changeset.manifest.session)
         shutil.copytree(replica.root, twin.root)
         assert choice.uses_arrow
-        log_conflicts(spark, changeset, replica, works, choice)
+        log_conflicts(changeset, replica, works, choice)
         assert made_by_spark == []
-        log_conflicts(spark, changeset, twin, works, EngineChoice(uses_arrow=False))
+        log_conflicts(changeset, twin, works, EngineChoice(uses_arrow=False, spark_of=lambda: spark))
         counts = changeset.manifest.conflicts
         chosen = [article for article in replica.articles if counts.get(article.nickname)]
         assert sorted(made_by_spark) == sorted(article.name for article in chosen)

@@ -1,6 +1,7 @@
 """Arrow captures and stages few changes as Spark does, bit for bit and count for count (decision 0021)."""
 
 import logging
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -29,12 +30,13 @@ def staged(spark: SparkSession, pair: Pair, engine: str, to: Path) -> tuple[obje
     (subscription,) = hq.relations()
     sides, _ = with_windows(open_sides(hq, north, subscription))
     choice = choose_engine(engine, [window for side in sides.values() for window in side.windows])
-    sides, _ = captured_sides(spark, sides, choice)
+    choice = replace(choice, spark_of=lambda: spark)
+    sides, _ = captured_sides(sides, choice)
     captured = [item for side in sides.values() for item in side.captured]
     if sides["publisher"].filtered is None:
         assert all((item.few is not None) == (engine == "auto") for item in captured if item.changes)
     changeset, refused = staged_changeset(
-        spark, sides, "pair", upload=True, download=True, progress=NoProgress(), choice=choice
+        sides, "pair", upload=True, download=True, progress=NoProgress(), choice=choice
     )
     for item in captured:
         item.release()

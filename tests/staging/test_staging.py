@@ -93,9 +93,9 @@ def test_what_is_staged_from_is_what_is_committed(engine: EngineNetwork, spark: 
     hub, north = (Replica(engine.path(name)) for name in ("hub", "north"))
     (subscription,) = (found for found in hub.subscriptions() if found.replid == north.info().replid)
     sides = open_sides(hub, north, subscription)
-    sides, _ = captured_sides(spark, with_windows(sides)[0], EngineChoice(uses_arrow=False))
+    sides, _ = captured_sides(with_windows(sides)[0], EngineChoice(uses_arrow=False, spark_of=lambda: spark))
     expected = {name: read_of(planned(side)) for name, side in sides.items()}
-    committed = committed_sides(spark, sides)
+    committed = committed_sides(sides, EngineChoice(uses_arrow=False, spark_of=lambda: spark))
     assert {name: read_of(side) for name, side in committed.items()} == expected
     for side in committed.values():
         saved = side.replica.info()

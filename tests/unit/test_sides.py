@@ -44,7 +44,7 @@ def test_what_other_articles_keep_is_released_if_the_engine_is_lost(
     captured = let_fail(monkeypatch, broken, EngineLostError("no"))
     both = {name: side(name, ("orders", "lines", "items")) for name in ("publisher", "subscriber")}
     with pytest.raises(EngineLostError):
-        captured_sides(None, both, EngineChoice(uses_arrow=False))  # type: ignore[arg-type]
+        captured_sides(both, EngineChoice(uses_arrow=False, spark_of=lambda: None))  # type: ignore[arg-type, return-value]
     assert captured
     assert all(each.is_released for each in captured)
 
@@ -55,7 +55,7 @@ def test_an_article_that_cannot_be_captured_is_left_out_at_both_sides(
 ) -> None:
     captured = let_fail(monkeypatch, broken, CaptureError("no"), at="subscriber")
     both = {name: side(name, ("orders", "lines", "items")) for name in ("publisher", "subscriber")}
-    found, refused = captured_sides(None, both, EngineChoice(uses_arrow=False))  # type: ignore[arg-type]
+    found, refused = captured_sides(both, EngineChoice(uses_arrow=False, spark_of=lambda: None))  # type: ignore[arg-type, return-value]
     (nickname,) = refused
     assert both["publisher"].articles[nickname].name == broken
     for name, others in (("publisher", 3), ("subscriber", 2)):

@@ -76,21 +76,21 @@ class ConflictLog:
         """The late rounds that were staged, by side and number."""
         return staged_changesets(self.session.folder)
 
-    def log_round(self, spark: SparkSession, changeset: Changeset, side: str) -> None:
+    def log_round(self, changeset: Changeset, side: str) -> None:
         """Log the conflicts of the session, or of a late round, that one side carries out; at held replicas only.
 
         Each side logs the session's own conflicts; only the side of a late round logs the conflicts of that round.
         """
         is_late = changeset.manifest.round > 0
         chosen = [name for name in self.sides if name in self.replicas and (is_late or name == side)]
-        self.log(spark, changeset, chosen)
+        self.log(changeset, chosen)
 
-    def log(self, spark: SparkSession, changeset: Changeset, sides: Iterable[str]) -> None:
+    def log(self, changeset: Changeset, sides: Iterable[str]) -> None:
         """Log the conflicts of the session, or of a late round, at these sides."""
         if not _has_conflicts(changeset):
             return
         for name in sides:
-            log_conflicts(spark, changeset, self.replicas[name], self.session.works, self.choice)
+            log_conflicts(changeset, self.replicas[name], self.session.works, self.choice)
 
 
 def log_given_up(spark_of: Callable[[], SparkSession], session: Changeset, publisher: Replica) -> None:
@@ -99,9 +99,9 @@ def log_given_up(spark_of: Callable[[], SparkSession], session: Changeset, publi
     The publisher has done its own side. The side of a late round logs that round's conflicts, also where the publisher
     keeps the conflicts.
     """
-    log = ConflictLog(session, {PUBLISHER: publisher}, EngineChoice(uses_arrow=False))
+    log = ConflictLog(session, {PUBLISHER: publisher}, EngineChoice(uses_arrow=False, spark_of=spark_of))
     rounds = [*([] if PUBLISHER in log.sides else [session]), *log.late_rounds]
-    _log_unfinished(spark_of, log, rounds, [PUBLISHER])
+    _log_unfinished(log, rounds, [PUBLISHER])
 
 
 def log_everywhere(
@@ -111,30 +111,27 @@ def log_everywhere(
 
     If none of them is in reach, log at the publisher: a copy of overwritten rows must remain.
     """
-    log = ConflictLog(session, replicas, EngineChoice(uses_arrow=False))
+    log = ConflictLog(session, replicas, EngineChoice(uses_arrow=False, spark_of=spark_of))
     chosen = [name for name in log.sides if name in replicas] or [PUBLISHER]
-    _log_unfinished(spark_of, log, [session, *log.late_rounds], chosen)
+    _log_unfinished(log, [session, *log.late_rounds], chosen)
 
 
-def _log_unfinished(
-    spark_of: Callable[[], SparkSession], log: ConflictLog, rounds: list[Changeset], sides: Sequence[str]
-) -> None:
+def _log_unfinished(log: ConflictLog, rounds: list[Changeset], sides: Sequence[str]) -> None:
     if not any(map(_has_conflicts, rounds)):
         return
-    spark = spark_of()
+    # Its JVM is noted before it writes.
+    _ = log.choice.spark
     for name in sides:
         record_jvm(log.replicas[name].root, jvm_pid())
     for changeset in rounds:
-        log.log(spark, changeset, sides)
+        log.log(changeset, sides)
 
 
 def _has_conflicts(changeset: Changeset) -> bool:
     return any(changeset.manifest.conflicts.values())
 
 
-def log_conflicts(
-    spark: SparkSession, changeset: Changeset, replica: Replica, works: Works, choice: EngineChoice
-) -> None:
+def log_conflicts(changeset: Changeset, replica: Replica, works: Works, choice: EngineChoice) -> None:
     """Append the conflicts of a changeset that has some to the tables of one replica.
 
     `works` is the session's work at `publisher` and `subscriber`, to name winner and loser.
@@ -154,7 +151,7 @@ def log_conflicts(
         failpoint("conflicts.before_rows")
         _append(
             conflicts.losing_rows() if by_arrow else None,
-            partial(_losing_rows, spark, conflicts),
+            partial(_losing_rows, choice, conflicts),
             replica.folder / conflicts.article.conflict_table,
             _transaction(changeset, conflicts.article.name),
             choice,
@@ -163,7 +160,7 @@ def log_conflicts(
     failpoint("conflicts.before_info")
     _append(
         chain.from_iterable(conflicts.info_rows() for conflicts in found) if by_arrow else None,
-        lambda: appended.union_all([_info_rows(spark, conflicts) for conflicts in found]),
+        lambda: appended.union_all([_info_rows(choice.spark, conflicts) for conflicts in found]),
         replica.folder / conflicts_info.NAME,
         _transaction(changeset, "info"),
         choice,
@@ -220,9 +217,9 @@ def _refused_by() -> Column:
     return F.coalesce(*(F.when(note.startswith(text), code) for text, code in kinds.items()))
 
 
-def _losing_rows(spark: SparkSession, of: Conflicts) -> DataFrame:
+def _losing_rows(choice: EngineChoice, of: Conflicts) -> DataFrame:
     article, works = of.article, of.works
-    rows = _conflicting(spark, of).where(~F.col(f"{changes.LOSER}.{changes.DELETED}"))
+    rows = _conflicting(choice.spark, of).where(~F.col(f"{changes.LOSER}.{changes.DELETED}"))
     fields = zip(article.columns, article.fields, strict=True)
     loser_id = _by_outcome(works[SUBSCRIBER].replid, works[PUBLISHER].replid)
     return rows.select(

@@ -120,22 +120,23 @@ def session_number_of(transaction_version: int) -> int:
     return transaction_version // _ROUNDS
 
 
-def merge_article(spark: SparkSession, choice: EngineChoice, side: Side, work: ArticleWork) -> Commit:
+def merge_article(choice: EngineChoice, side: Side, work: ArticleWork) -> Commit:
     """Bring one article's table at one side to the staged state; Delta computes the generated columns.
 
     Raises: CommitConflictError, StoreError; EngineError if the session reads timestamp partition columns otherwise.
     """
     article, rows = side.articles[work.nickname], side.changeset.rows(work.nickname)
     table = open_table(side.replica.table(article))
-    # An interrupted session may be finished in another time zone.
-    require_utc(spark, article.name, table.path, table.metadata.timestamp_partitions)
+    if table.metadata.timestamp_partitions:
+        # An interrupted session may be finished in another time zone.
+        require_utc(choice.spark, article.name, table.path, table.metadata.timestamp_partitions)
     left_out_columns = [name for name in table.written_columns if name not in article.columns]
     # A late round inserts a row that the MERGE before it deleted and a late write keeps.
     left_out = left_out_columns if side.changeset.manifest.round else ()
     failpoint(f"{side.name}.before_merge")
     by_arrow = choice.uses_arrow and not left_out and are_small(rows)
     commit = merge_rows(
-        spark,
+        lambda: choice.spark,
         lambda session: read_staged(session, rows),
         table.path,
         article,
@@ -266,7 +267,7 @@ def _rows_of_run(
     return appended.union_all([rows_of(frame, article, **terms) for article, frame in rows])
 
 
-def append_side_run(spark: SparkSession, choice: EngineChoice, side: Side) -> None:
+def append_side_run(choice: EngineChoice, side: Side) -> None:
     """Append the rows that one side records of the whole changeset."""
     works = [work for work in side.work.articles if work.live or work.deleted]
     if not works:
@@ -282,7 +283,7 @@ def append_side_run(spark: SparkSession, choice: EngineChoice, side: Side) -> No
     }
 
     def frames() -> list[tuple[PublishedArticle, DataFrame]]:
-        return [(side.articles[work.nickname], recorded_rows(spark, side, work)) for work in works]
+        return [(side.articles[work.nickname], recorded_rows(choice.spark, side, work)) for work in works]
 
     nicknames = [work.nickname for work in works]
     batches = [_recorded(side, work) for work in works]
@@ -297,7 +298,11 @@ def append_side_run(spark: SparkSession, choice: EngineChoice, side: Side) -> No
     if len(few) < len(folders) or not choice.uses_arrow:
         few = {}
     events = [
-        Events(side.work.publication_number, nickname, few[nickname] if few else read_staged(spark, folder))
+        Events(
+            side.work.publication_number,
+            nickname,
+            few[nickname] if few else read_staged(choice.spark, folder),
+        )
         for nickname, folder in folders.items()
     ]
     if events:

@@ -7,7 +7,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import reduce
 
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
 from mergerepl.changes import ROW, ROWGUID
@@ -44,7 +44,6 @@ def filtered_publications(replica: Replica, pubids: Collection[str]) -> list[Fil
 class Capturing:
     """A publisher during its capture: its generations, its bookkeeping before, and the engine."""
 
-    spark: SparkSession
     replica: Replica
     genhistory: Sequence[Generation]
     info: ReplicaInfo
@@ -88,11 +87,11 @@ def _of_publication(
         in_memory = {name: few for name in changed if (few := items[name].few_images) is not None}
         followed = None
         if len(in_memory) == len(changed):
-            followed = followed_rows(at.spark, at.replica, publication, versions, in_memory, at.choice)
+            followed = followed_rows(at.choice.spark, at.replica, publication, versions, in_memory, at.choice)
         pass_ = MembershipPass(
             publication,
-            group_rows(at.spark, publication.groups),
-            base_rows(at.spark, at.replica, publication.articles, versions)
+            group_rows(at.choice.spark, publication.groups),
+            base_rows(at.choice.spark, at.replica, publication.articles, versions)
             if followed is None
             else followed.base,
             kept,
@@ -151,7 +150,7 @@ def _joined(
             last = max(last, generation.generation)
         rows = item.rows
         if touched:
-            runs = ArticleRuns(at.spark, at.replica.folder, item.article, at.info.last_seq)
+            runs = ArticleRuns(at.choice.spark, at.replica.folder, item.article, at.info.last_seq)
             moved = with_metadata(runs, touched_rows(found[name]), count=touched, kept=kept)
             # A row without a change has no `base`: it is recorded as it was published.
             rows = moved if rows is None else rows.unionByName(moved, allowMissingColumns=True)

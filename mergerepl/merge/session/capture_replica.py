@@ -7,7 +7,6 @@ runs are already planned. The generations stay open; the next session closes and
 import logging
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
-from functools import partial
 from typing import TYPE_CHECKING
 
 from mergerepl.changes import SUBSCRIBER
@@ -18,10 +17,10 @@ from mergerepl.merge.capture.windows import article_window, move_versions
 from mergerepl.model.progress import Progress
 from mergerepl.model.publication import PUBLISHER_PRIORITY
 from mergerepl.model.results import ArticleCapture, CaptureResult
-from mergerepl.replica.replica import Replica, refuse_older_bookkeeping
+from mergerepl.replica.replica import Replica, recording_jvm, refuse_older_bookkeeping
 from mergerepl.replica.subscription import own_priority, pointers, refuse_copies
 from mergerepl.store.changeset import staged_folders
-from mergerepl.store.lease import lease, record_jvm
+from mergerepl.store.lease import lease
 from mergerepl.store.location import Location
 from mergerepl.systables.replinfo import ReplicaInfo
 from mergerepl.tracking.sweep import sweep_root
@@ -125,7 +124,7 @@ def _capture(
     *,
     only: str | None = None,
 ) -> CaptureResult:
-    source = partial(_recorded_spark, spark_of, (replica, *publishers))
+    source = recording_jvm(spark_of, (replica, *publishers))
     for each in (replica, *publishers):
         each.require_unedited()
     if publishers or _has_staged(replica):
@@ -149,16 +148,6 @@ def _capture(
     with plain_errors(f"capturing '{replica.root}'"):
         captured = _captured(replica, info, priorities, windows, source, progress)
     return CaptureResult(str(replica.root), captured)
-
-
-def _recorded_spark(spark_of: SparkSource, replicas: Sequence[Replica]) -> "SparkSession":
-    """Start Spark and note its JVM at the replicas it will write: a successor waits for its end."""
-    from mergerepl.spark import session as engine
-
-    session = spark_of()
-    for replica in replicas:
-        record_jvm(replica.root, engine.jvm_pid())
-    return session
 
 
 def _has_staged(replica: Replica) -> bool:
@@ -226,7 +215,7 @@ def _captured(
             with_images = window.article.pubid in images_of
             job = CaptureJob(replica, window, info, priority, generation, with_images=with_images)
             captured.append(read_changes(spark, job))
-        at = Capturing(spark, replica, genhistory, info, EngineChoice(uses_arrow=False))
+        at = Capturing(replica, genhistory, info, EngineChoice(uses_arrow=False, spark_of=lambda: spark))
         captured = list(with_memberships(at, filtered, captured))
         commit_changes(replica, captured, genhistory, info)
     finally:

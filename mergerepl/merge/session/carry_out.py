@@ -11,8 +11,6 @@ from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import Any
 
-from pyspark.sql import SparkSession
-
 from mergerepl.changes import OTHER_SIDE, PUBLISHER, SUBSCRIBER
 from mergerepl.delta.engine_choice import EngineChoice
 from mergerepl.delta.tables import Commit
@@ -70,7 +68,6 @@ class Outcome:
 
 
 def carry_out(
-    spark: SparkSession,
     changeset: Changeset,
     replicas: dict[str, Replica],
     choice: EngineChoice,
@@ -93,7 +90,7 @@ def carry_out(
         if (done := changeset.redo.outcome(name, SideOutcome)) is not None:
             return done
         record_jvm(replicas[name].root, engine.jvm_pid())
-        outcome = _carry_out_side(spark, changeset, name, replicas[name], conflict_log)
+        outcome = _carry_out_side(changeset, name, replicas[name], conflict_log)
         changeset.redo.mark_done(name, outcome)
         failpoint(f"{name}.after_done")
         return outcome
@@ -105,7 +102,7 @@ def carry_out(
         return None
     for late in conflict_log.late_rounds:
         # At the replica that was not held when a round was carried out.
-        conflict_log.log(spark, late, conflict_log.sides)
+        conflict_log.log(late, conflict_log.sides)
     fallbacks = tuple(choice.fallbacks.values())
     _move_watermarks(changeset, replicas, fallbacks)
     outcome = replace(_outcome(changeset, replicas, outcomes), fallbacks=fallbacks)
@@ -119,7 +116,7 @@ def carry_out(
 
 
 def _carry_out_side(
-    spark: SparkSession, changeset: Changeset, name: str, replica: Replica, conflict_log: ConflictLog
+    changeset: Changeset, name: str, replica: Replica, conflict_log: ConflictLog
 ) -> SideOutcome:
     """MERGE, append and log the changeset and, one after the other, its late rounds; then save the bookkeeping."""
     info = replica.info()
@@ -130,7 +127,7 @@ def _carry_out_side(
     side = Side.of(changeset, name, replica)
     rounds, newly_staged = [side], 0
     for side in rounds:
-        commits = _write_all(spark, side, conflict_log)
+        commits = _write_all(side, conflict_log)
         for nickname, commit in commits.items():
             counts[nickname] = counts.get(nickname, PhaseCounts()) + PhaseCounts(*commit.merged_rows)
             captured[nickname] = max(captured.get(nickname, -1), commit.version)
@@ -140,7 +137,7 @@ def _carry_out_side(
             break
         log.info("%s: %s late commits", replica.root, sum(len(window.user_commits) for window in windows))
         late = LateRound(
-            spark,
+            conflict_log.choice.spark,
             side,
             windows,
             merged,
@@ -167,7 +164,7 @@ def _carry_out_side(
     return SideOutcome(counts, dict(late_conflicts), late_changes)
 
 
-def _write_all(spark: SparkSession, side: Side, conflict_log: ConflictLog) -> dict[int, Commit]:
+def _write_all(side: Side, conflict_log: ConflictLog) -> dict[int, Commit]:
     """MERGE the side's articles, append its run and log the conflicts.
 
     All writes are staged and each happens once, so they need not wait for each other. They count only with the
@@ -177,10 +174,10 @@ def _write_all(spark: SparkSession, side: Side, conflict_log: ConflictLog) -> di
     """
     choice, works = conflict_log.choice, [work for work in side.work.articles if work.touches_rows]
     with worker_threads(_WRITES_AT_ONCE) as pool:
-        merged = {work.nickname: pool.submit(merge_article, spark, choice, side, work) for work in works}
+        merged = {work.nickname: pool.submit(merge_article, choice, side, work) for work in works}
         others = [
-            pool.submit(append_side_run, spark, choice, side),
-            pool.submit(conflict_log.log_round, spark, side.changeset, side.name),
+            pool.submit(append_side_run, choice, side),
+            pool.submit(conflict_log.log_round, side.changeset, side.name),
         ]
         commits = {nickname: future.result() for nickname, future in merged.items()}
         for other in others:

@@ -70,7 +70,7 @@ def is_refused_by(spark: SparkSession, changeset: Changeset, replica: Replica, n
         article, rows = side.articles[work.nickname], changeset.rows(work.nickname)
         try:
             at = Destination(side.action, open_table(replica.table(article)), article, work, rows)
-            refuse_violations(spark, EngineChoice(uses_arrow=False), at)
+            refuse_violations(EngineChoice(uses_arrow=False, spark_of=lambda: spark), at)
         except ApplyError as error:
             log.warning("%s", error.message)
             return True

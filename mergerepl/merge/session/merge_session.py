@@ -32,12 +32,12 @@ from mergerepl.merge.session.stage_session import staged_changeset
 from mergerepl.model import refused_pairs
 from mergerepl.model.progress import Progress
 from mergerepl.model.results import SessionResult
-from mergerepl.replica.replica import Replica
+from mergerepl.replica.replica import Replica, recording_jvm
 from mergerepl.replica.runs import compact_when_due
 from mergerepl.replica.subscription import refuse_copies
 from mergerepl.spark.errors import plain_errors
-from mergerepl.spark.session import interpreting, jvm_pid
-from mergerepl.store.lease import leases, record_jvm
+from mergerepl.spark.session import interpreting
+from mergerepl.store.lease import leases
 from mergerepl.systables.catalog import SubscriptionRow
 from mergerepl.tracking.sweep import sweep_root
 
@@ -106,12 +106,13 @@ class OpenSession:
         """True if a running direction has changes to capture or to send."""
         return has_work(self.sides, self.plan)
 
-    def engine(self) -> tuple[EngineChoice, SparkSession]:
-        """Choose the engine, then start Spark."""
+    def engine(self) -> EngineChoice:
+        """Choose the engine; Spark starts when it is needed."""
         windows = [window for side in self.sides.values() for window in side.windows]
-        choice = choose_engine(self.request.engine, windows)
-        spark = self.request.spark_of()
-        return choice, interpreting(spark) if has_few_changes(self.sides, self.plan) else spark
+        started = recording_jvm(self.request.spark_of, self.request.ends)
+        is_small = has_few_changes(self.sides, self.plan)
+        spark_of = (lambda: interpreting(started())) if is_small else started
+        return replace(choose_engine(self.request.engine, windows), spark_of=spark_of)
 
     @property
     def nothing_to_do(self) -> SessionResult:
@@ -199,13 +200,10 @@ def _held_session(request: SessionRequest, start_time: datetime) -> tuple[Sessio
         for side in session.sides.values():
             move_versions(side.replica, side.info, side.windows)
         return session.finish(nothing), False
-    choice, spark = session.engine()
-    for replica in request.ends:
-        record_jvm(replica.root, jvm_pid())
-    sides, not_captured = captured_sides(spark, session.sides, choice)
+    choice = session.engine()
+    sides, not_captured = captured_sides(session.sides, choice)
     try:
         changeset, not_staged = staged_changeset(
-            spark,
             sides,
             request.publication,
             upload=request.upload,
@@ -232,8 +230,8 @@ def _held_session(request: SessionRequest, start_time: datetime) -> tuple[Sessio
         session_history.record(publisher, subscriber, manifest, results[0], start_time)
 
     with named(changeset, publisher):
-        carry_out(spark, changeset, {PUBLISHER: publisher, SUBSCRIBER: subscriber}, choice, record=record)
+        carry_out(changeset, {PUBLISHER: publisher, SUBSCRIBER: subscriber}, choice, record=record)
     previous = sides[PUBLISHER].other.session_number
-    compact_when_due(spark, request.ends, choice, number=manifest.number, previous_number=previous)
+    compact_when_due(request.ends, choice, number=manifest.number, previous_number=previous)
     purge_when_due(request.ends)
     return results[0], True

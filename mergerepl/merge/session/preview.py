@@ -55,8 +55,8 @@ def preview_session(request: SessionRequest) -> SessionResult:
 
 def _preview(session: OpenSession) -> SessionResult:
     request = session.request
-    choice, spark = session.engine()
-    sides, not_captured = captured_sides(spark, session.sides, choice)
+    choice = session.engine()
+    sides, not_captured = captured_sides(session.sides, choice)
     folder = Location.of(tempfile.mkdtemp(prefix="mergerepl-preview-"))
     try:
         sides = {name: planned(side) for name, side in sides.items()}
@@ -66,13 +66,13 @@ def _preview(session: OpenSession) -> SessionResult:
             {n: side.info.last_generation for n, side in sides.items()},
             resolving_alone=resolving_alone(sides[PUBLISHER]),
         )
-        staging = PlannedSession(spark, sides, plan, numbers, folder, request.progress, choice)
+        staging = PlannedSession(sides, plan, numbers, folder, request.progress, choice)
         staged, not_staged = stage_articles(staging)
         articles = sides[PUBLISHER].articles
         previews: list[ConflictPreview] = []
         for nickname, each in staged.items():
             if each.conflicts:
-                rows = read_staged(spark, folder / str(nickname))
+                rows = read_staged(choice.spark, folder / str(nickname))
                 conflicts = rows.where(F.col(changes.CONFLICT_TYPE).isNotNull())
                 previews += _of_article(conflicts, articles[nickname])
     finally:

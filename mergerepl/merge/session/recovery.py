@@ -28,7 +28,7 @@ from mergerepl.merge.session.give_up import give_up, is_refused_by, settle
 from mergerepl.merge.session.session_plan import session_plan
 from mergerepl.merge.session.sides import open_sides
 from mergerepl.model.results import GivenUp, SessionResult
-from mergerepl.replica.replica import Replica
+from mergerepl.replica.replica import Replica, recording_jvm
 from mergerepl.replica.subscription import (
     drop_half_written_pointers,
     drop_pointer,
@@ -75,7 +75,7 @@ def recover(
         if is_ours or not changeset.is_done(PUBLISHER):
             log.info("rolling session %s forward", folder.name)
             try:
-                roll_forward(spark_of(), changeset, publisher, subscriber, is_ours=is_ours, engine=engine)
+                roll_forward(spark_of, changeset, publisher, subscriber, is_ours=is_ours, engine=engine)
             except UnfinishedSessionError as error:
                 if is_ours or not is_refused_by(spark_of(), changeset, publisher, PUBLISHER):
                     raise
@@ -120,7 +120,7 @@ def _drop_stale_pointers(publisher: Replica, subscriber: Replica) -> None:
 
 
 def roll_forward(
-    spark: SparkSession,
+    spark_of: SparkSource,
     changeset: Changeset,
     publisher: Replica,
     subscriber: Replica,
@@ -156,7 +156,9 @@ def roll_forward(
         held = {name: replica for name, replica in sides.items() if name not in restored}
         try:
             with named(changeset, publisher):
-                carry_out(spark, changeset, held, EngineChoice(engine == ARROW_FOR_FEW), record=record)
+                started = recording_jvm(spark_of, held.values())
+                choice = EngineChoice(engine == ARROW_FOR_FEW, spark_of=started)
+                carry_out(changeset, held, choice, record=record)
         except UnfinishedSessionError as error:
             cause = error.__cause__
             if not isinstance(cause, TruncatedLogError | FeedGapError):
@@ -323,7 +325,7 @@ def _finished_or_given_up(
             for replica in (publisher, *([subscriber] if subscriber is not None else [])):
                 replica.require_unedited()
             roll_forward(
-                spark_of(), changeset, publisher, subscriber or publisher, is_ours=subscriber is not None
+                spark_of, changeset, publisher, subscriber or publisher, is_ours=subscriber is not None
             )
         if subscriber is not None:
             return SessionResult(manifest.publication, root, "succeeded", recovered=1)

@@ -4,8 +4,6 @@ from collections.abc import Callable, Collection, Sequence
 from concurrent.futures import wait
 from dataclasses import dataclass, replace
 
-from pyspark.sql import SparkSession
-
 from enumeration.generations import make_generation
 from enumeration.plan import Destination, Source
 from mergerepl.changes import OTHER_SIDE, PUBLISHER, SUBSCRIBER
@@ -187,9 +185,7 @@ def without(sides: dict[str, SideState], refused: Collection[int]) -> dict[str, 
     }
 
 
-def captured_sides(
-    spark: SparkSession, sides: dict[str, SideState], choice: EngineChoice
-) -> tuple[dict[str, SideState], Refused]:
+def captured_sides(sides: dict[str, SideState], choice: EngineChoice) -> tuple[dict[str, SideState], Refused]:
     """Compute the new changes of both sides concurrently; writes nothing yet.
 
     An article that cannot be captured at one side is left out at both.
@@ -212,11 +208,11 @@ def captured_sides(
     def read(job: CaptureJob) -> CapturedArticle | MergeReplError:
         try:
             with plain_errors(f"capturing article '{job.article.name}' of '{job.replica.root}'"):
-                return read_changes(spark, job)
+                return read_changes(choice.spark, job)
         except ARTICLE_ERRORS as error:
             return raised_if_transient(error)
 
-    small = capture_small(spark, jobs, choice) if choice.uses_arrow else {}
+    small = capture_small(choice.spark, jobs, choice) if choice.uses_arrow else {}
     results = _all_or_none(lambda number: small.get(number) or read(jobs[number]), range(len(jobs)))
     refused: Refused = {}
     by_side: dict[str, list[CapturedArticle]] = {name: [] for name in sides}
@@ -228,13 +224,11 @@ def captured_sides(
             by_side[name].append(result)
     captured = {name: replace(side, captured=tuple(by_side[name])) for name, side in sides.items()}
     if sides[PUBLISHER].filtered is not None:
-        captured[PUBLISHER] = _with_memberships(spark, captured[PUBLISHER], refused, choice)
+        captured[PUBLISHER] = _with_memberships(captured[PUBLISHER], refused, choice)
     return without(captured, refused), refused
 
 
-def _with_memberships(
-    spark: SparkSession, side: SideState, refused: Refused, choice: EngineChoice
-) -> SideState:
+def _with_memberships(side: SideState, refused: Refused, choice: EngineChoice) -> SideState:
     """Return a publisher with row filters, with the rows that its captured changes move.
 
     Raises: the error of an article that cannot be captured: rows of others may follow its rows.
@@ -243,7 +237,7 @@ def _with_memberships(
     try:
         for error in refused.values():
             raise error
-        at = Capturing(spark, side.replica, side.genhistory, side.info, choice)
+        at = Capturing(side.replica, side.genhistory, side.info, choice)
         joined = with_memberships(at, [side.filtered], side.captured)
     except BaseException:
         for item in side.captured:
@@ -268,11 +262,11 @@ def _all_or_none(
             raise
 
 
-def committed_sides(spark: SparkSession, sides: dict[str, SideState]) -> dict[str, SideState]:
+def committed_sides(sides: dict[str, SideState], choice: EngineChoice) -> dict[str, SideState]:
     """Append the captured changes and close the generations (make_generation), on both sides concurrently."""
 
     def commit(side: SideState) -> SideState:
-        remove_leftovers(lambda: spark, side.replica, side.info)
+        remove_leftovers(lambda: choice.spark, side.replica, side.info)
         done = planned(side)
         info = commit_changes(side.replica, done.captured, done.genhistory, side.info)
         saved = {item.generation.guidsrc for item in done.captured if item.generation is not None}

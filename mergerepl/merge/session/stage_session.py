@@ -85,13 +85,17 @@ def resolving_alone(side: SideState) -> list[int]:
 class PlannedSession:
     """The inputs of staging: both sides, their changes and numbers, and the folder."""
 
-    spark: SparkSession
     sides: dict[str, SideState]
     plan: SessionPlan
     numbers: Mapping[str, Numbers]
     folder: Location
     progress: Progress
     choice: EngineChoice
+
+    @property
+    def spark(self) -> SparkSession:
+        """The Spark session."""
+        return self.choice.spark
 
     @cached_property
     def terms(self) -> SessionTerms:
@@ -199,7 +203,7 @@ def stage_articles(session: PlannedSession) -> tuple[dict[int, StagedArticle], R
                     with merges_prepared(spark, _tables_of_spark(session, changed[nickname])):
                         written = session.written(nickname, resolved(changed[nickname], decision, terms))
                 withholding = _withholding(session, changed[nickname], kept)
-                staged = withhold_refused(spark, article_folder, written, withholding, kept)
+                staged = withhold_refused(article_folder, written, withholding, kept)
                 session.progress.step("stage", article=changed[nickname].article.name, rows=staged.rows)
             return staged
 
@@ -295,7 +299,7 @@ def _partitioned(session: PlannedSession) -> dict[int, StagedArticle]:
             replicas = {name: side.replica for name, side in session.sides.items()}
             for each in destinations(session.folder / str(nickname), staged, at, replicas).values():
                 if each.work.touches_rows:
-                    refuse_violations(session.spark, session.choice, each)
+                    refuse_violations(session.choice, each)
             return staged
 
     return stage_partitioned(
@@ -318,7 +322,6 @@ def _partitioned(session: PlannedSession) -> dict[int, StagedArticle]:
 
 
 def staged_changeset(
-    spark: SparkSession,
     sides: dict[str, SideState],
     publication: str,
     *,
@@ -340,7 +343,7 @@ def staged_changeset(
     filtered = sides[PUBLISHER].filtered
     if filtered is not None:
         # Mappings that are captured and mappings that wait are read together.
-        sides = committed_sides(spark, sides)
+        sides = committed_sides(sides, choice)
     will_be = sides if filtered is not None else {name: planned(side) for name, side in sides.items()}
     plan = session_plan(will_be, upload=upload, download=download)
     last_generations = {n: side.info.last_generation for n, side in will_be.items()}
@@ -356,9 +359,9 @@ def staged_changeset(
         # They are independent, and each leaves the machine idle while Spark plans its next query.
         with worker_threads(1) as pool:
             if filtered is None:
-                committing = pool.submit(committed_sides, spark, sides)
+                committing = pool.submit(committed_sides, sides, choice)
             others = [n for n in will_be[PUBLISHER].articles if n not in tablenicks]
-            staging = PlannedSession(spark, will_be, plan, numbers, folder, progress, choice)
+            staging = PlannedSession(will_be, plan, numbers, folder, progress, choice)
             staged, refused = stage_articles(replace(staging, plan=plan.of_articles(others)))
         if filtered is not None:
             staged |= _partitioned(staging)

@@ -75,16 +75,16 @@ def destinations(
     }
 
 
-def refuse_violations(spark: SparkSession, choice: EngineChoice, at: Destination) -> None:
+def refuse_violations(choice: EngineChoice, at: Destination) -> None:
     """Check one side's rows of one article against its table there, and its MERGE.
 
     Raises: ApplyError naming the table, and the rule with up to three keys, or the reason why Delta cannot merge the
     rows; EngineError if the session would read the table's timestamp partition columns otherwise. Nothing has been applied.
     """
     takes_away = any(at.work.actions.get(each) for each in (changes.Action.UPDATE, changes.Action.DELETE))
-    refuse_table(spark, choice, at, takes_away=takes_away)
-    written = _written(read_staged(spark, at.rows), at.action)
-    broken = broken_rules(spark, written, at.table, at.article)
+    refuse_table(choice, at, takes_away=takes_away)
+    written = _written(read_staged(choice.spark, at.rows), at.action)
+    broken = broken_rules(choice.spark, written, at.table, at.article)
     examples = broken.limit(3).collect() if broken is not None else []
     if examples:
         undo = ""
@@ -99,7 +99,7 @@ def refuse_violations(spark: SparkSession, choice: EngineChoice, at: Destination
         )
 
 
-def refuse_table(spark: SparkSession, choice: EngineChoice, at: Destination, *, takes_away: bool) -> None:
+def refuse_table(choice: EngineChoice, at: Destination, *, takes_away: bool) -> None:
     """Check that a table takes an article's rows, except for rules of single rows.
 
     Raises: as `refuse_violations`.
@@ -113,9 +113,14 @@ def refuse_table(spark: SparkSession, choice: EngineChoice, at: Destination, *, 
             article=article.name,
             table=str(table.path),
         )
-    require_utc(spark, article.name, table.path, table.metadata.timestamp_partitions)
-    if not choice.uses_arrow or reason_for_spark(table, article, at.work.actions, at.work.bounds) is not None:
-        _refuse_unmergeable(spark, at)
+    if choice.uses_arrow:
+        reason = reason_for_spark(table, article, at.work.actions, at.work.bounds)
+        if reason is None:
+            return
+        if choice.in_process:
+            raise reason
+    require_utc(choice.spark, article.name, table.path, table.metadata.timestamp_partitions)
+    _refuse_unmergeable(choice.spark, at)
 
 
 def _refuse_unmergeable(spark: SparkSession, at: Destination) -> None:
@@ -147,14 +152,14 @@ def _refuse_unmergeable(spark: SparkSession, at: Destination) -> None:
         ) from error
 
 
-def require_takers(spark: SparkSession, choice: EngineChoice, both: Mapping[str, Destination]) -> None:
+def require_takers(choice: EngineChoice, both: Mapping[str, Destination]) -> None:
     """Check the written tables of an article, except for rules of single rows.
 
     Raises: as `refuse_violations`.
     """
 
     def check(at: Destination) -> None:
-        refuse_table(spark, choice, at, takes_away=False)
+        refuse_table(choice, at, takes_away=False)
 
     # Spark analyses a MERGE on one core.
     with worker_threads(len(both)) as pool:

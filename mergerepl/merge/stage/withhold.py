@@ -7,7 +7,7 @@ from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, replace
 from functools import reduce
 
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
 from conflict.failed_changes import REFUSED_AT, withheld
@@ -55,7 +55,7 @@ class Withholding:
 
 
 def withhold_refused(
-    spark: SparkSession, rows_folder: Location, staged: StagedArticle, of: Withholding, kept: Kept
+    rows_folder: Location, staged: StagedArticle, of: Withholding, kept: Kept
 ) -> StagedArticle:
     """Rewrite a staged article's folder without the rows that a table refuses; return its new counts.
 
@@ -64,12 +64,13 @@ def withhold_refused(
     Raises: ApplyError, EngineError, as `require_takers`.
     """
     both = destinations(rows_folder, staged, of.at, of.replicas)
-    require_takers(spark, of.choice, both)
+    require_takers(of.choice, both)
     tables = {side: at.table for side, at in both.items()}
     written = {side: at.table for side, at in both.items() if at.work.touches_rows}
     require_rows(rows_folder)
     if all(takes_any_row(facts, of.at[side]) for side, facts in written.items()):
         return staged
+    spark = of.choice.spark
     rows = read_staged(spark, rows_folder).select(*RESOLVED_COLUMNS)
     refused = kept.keep_if_any(refused_rows(spark, rows, of.at, written))
     if refused is None:
@@ -103,5 +104,5 @@ def withhold_refused(
     found = stage_article(outcome, rest, of.at[PUBLISHER], from_versions=of.versions)
     replace_rows(rows_folder, rest)
     if found.works[SUBSCRIBER].touches_rows and SUBSCRIBER not in written:
-        require_takers(spark, of.choice, destinations(rows_folder, found, of.at, of.replicas))
+        require_takers(of.choice, destinations(rows_folder, found, of.at, of.replicas))
     return replace(found, refused_by=asked)
