@@ -38,7 +38,6 @@ class Replica:
     priority: float
     chain: list
     unsent: dict = field(default_factory=dict)  # peer -> it has not got the latest version
-    waiting: set = field(default_factory=set)  # peers that refused the latest version
 
     @property
     def now(self):
@@ -152,28 +151,15 @@ CLASHES_IF_EQUAL = {"additive", "delta"}
 
 
 class Network:
-    def __init__(
-        self,
-        row,
-        *,
-        resolver,
-        tracking,
-        resolution="row",
-        kinds=("server", "client"),
-        refuses=None,
-        keeps_retry=True,
-        compensates=False,
-    ):
+    def __init__(self, row, *, resolver, tracking, resolution="row", refuses=None):
+        """`refuses`: rows that the publisher's table does not take; the article compensates for errors."""
         start = Version(row, {}, {}, 100.0)
         peers = {HUB: (A, B), A: (HUB,), B: (HUB,)}
-        about = {HUB: ("publisher", 100.0), A: (kinds[0], 75.0 if kinds[0] == "server" else 0.0),
-                 B: (kinds[1], 50.0 if kinds[1] == "server" else 0.0)}  # fmt: skip
+        about = {HUB: ("publisher", 100.0), A: ("server", 75.0), B: ("client", 0.0)}
         self.replicas = {n: Replica(n, *about[n], [start], dict.fromkeys(peers[n], False)) for n in peers}
         self.resolver, self.tracking, self.resolution = resolver, tracking, resolution
-        self.refuses = refuses or {}
-        self.keeps_retry = keeps_retry
-        self.compensates = compensates  # what the publisher refuses is undone at the subscriber
-        self.log, self.moves, self.different_bases, self.silent = [], 0, 0, 0
+        self.refuses = refuses or (lambda row: False)
+        self.log, self.moves, self.silent = [], 0, 0
         self.edits = itertools.count()
         self.logged = set()  # edits that lost and are in a conflict table
         self.twins = {}  # edit -> edits that came to the same value of a column: who knows one knows the value
@@ -185,7 +171,7 @@ class Network:
         if change is None and old.row is None:
             return
         row = None if change is None else {**(old.row or {"a": 0, "v": None}), **change}
-        if row == old.row or (row is not None and self.refuses.get(name, lambda _: False)(row)):
+        if row == old.row or (row is not None and name == HUB and self.refuses(row)):
             return
         lineage = bump(old.lineage, NICK[name])
         changed = () if row is None else [c for c in row if old.row is None or row[c] != old.row[c]]
@@ -207,7 +193,6 @@ class Network:
         )
         replica.chain.append(version)
         replica.unsent = {peer: peer not in knowing for peer in replica.unsent}
-        replica.waiting.clear()
 
     def ancestor(self, hub, sub):
         """The latest common version: of each chain the last one that the other side's version includes."""
@@ -215,8 +200,6 @@ class Network:
             next(v for v in reversed(one.chain) if covers(other.now.lineage, v.lineage))
             for one, other in ((sub, hub), (hub, sub))
         ]
-        if found[0].row != found[1].row:
-            self.different_bases += 1
         assert covers(found[0].lineage, found[1].lineage) or covers(found[1].lineage, found[0].lineage)
         return found[0] if covers(found[0].lineage, found[1].lineage) else found[1]
 
@@ -244,21 +227,13 @@ class Network:
         else:
             outcome = self._concurrent(hub, sub, mine, theirs, up, down)
         if outcome != "later":
-            self._received(hub, sub, up, down, outcome)
+            # Move the watermarks.
+            sub.unsent[HUB] &= not up
+            hub.unsent[name] &= not down
 
     def _uploaded(self, sub, version, up):
         taken = sub.kind == "client" and up and version.priority == 0
         return replace(version, priority=100.0 if taken else version.priority)
-
-    def _received(self, hub, sub, up, down, outcome):
-        """Move the watermarks; what was refused stays on the retry list of its source."""
-        if up:
-            sub.unsent[HUB] = outcome == "refused by hub" and self.keeps_retry
-        if down:
-            hub.unsent[sub.name] = outcome == "refused by sub" and self.keeps_retry
-
-    def _takes(self, replica, row):
-        return row is None or not self.refuses.get(replica.name, lambda _: False)(row)
 
     def _one_sided(self, source, dest, version, runs):
         if self.resolver == "upload_only" and source.name == HUB:
@@ -285,13 +260,8 @@ class Network:
             self._put(source, back, knowing=(HUB,))
             self._put(dest, back, knowing=(source.name,))
             return None
-        if not self._takes(dest, version.row):
-            if self.compensates and dest.name == HUB:
-                return self._undone(dest, source)
-            if dest.name not in source.waiting:  # logged once for this version and this destination
-                self.log.append(("failed", source.name, version.row))
-                source.waiting.add(dest.name)
-            return "refused by hub" if dest.name == HUB else "refused by sub"
+        if dest.name == HUB and version.row is not None and self.refuses(version.row):
+            return self._undone(dest, source)
         if version.row != dest.now.row:
             self.moves += 1
         self._put(dest, version, knowing=(source.name,))
@@ -314,31 +284,18 @@ class Network:
         # What a client has not uploaded yet counts as 0, also while it is uploaded.
         default = theirs.priority >= mine.priority
         final, conflict = self._resolved(hub, sub, uploaded, theirs, up, default)
-        for replica, runs in ((hub, up), (sub, down)):
-            if runs and not self._takes(replica, final.row):
-                # Whole rows; a winner that a side refuses loses; if both are refused, nothing is done.
-                options = [theirs, uploaded] if default else [uploaded, theirs]
-                fits = [v for v in options if self._takes(hub, v.row) and self._takes(sub, v.row)]
-                if not fits:
-                    for source, dest, version in ((sub, hub, mine), (hub, sub, theirs)):
-                        if not self._takes(dest, version.row) and dest.name not in source.waiting:
-                            self.log.append(("failed", source.name, version.row))
-                            source.waiting.add(dest.name)
-                    return "later"
-                if self.compensates and fits[0] is theirs and not default:
-                    return self._undone(hub, sub)
-                loser = theirs if fits[0] is uploaded else uploaded
-                nick = -NICK[HUB] if up else -NICK[sub.name]
-                lineage = bump(merge_lineage(mine.lineage, theirs.lineage), nick)
-                colv = (
-                    {}
-                    if fits[0].row is None or self.tracking == "row"
-                    else {**fits[0].colv, **dict.fromkeys(fits[0].row, (nick, lineage[nick]))}
-                )
-                seen = mine.seen | theirs.seen
-                final = Version(fits[0].row, lineage, colv, fits[0].priority, seen, self._of(mine, theirs))
-                conflict = ("conflict", None, loser.row)
-                break
+        if up and final.row is not None and self.refuses(final.row):
+            # The publisher's row takes the place of a winner, or of merged columns, that its table refuses.
+            if not default:
+                return self._undone(hub, sub)
+            nick = -NICK[HUB]
+            lineage = bump(merge_lineage(mine.lineage, theirs.lineage), nick)
+            colv = {}
+            if theirs.row is not None and self.tracking == "column":
+                colv = {**theirs.colv, **dict.fromkeys(theirs.row, (nick, lineage[nick]))}
+            seen = mine.seen | theirs.seen
+            final = Version(theirs.row, lineage, colv, theirs.priority, seen, self._of(mine, theirs))
+            conflict = ("conflict", None, uploaded.row)
         if conflict:
             self.log.append(conflict)
         if up:

@@ -233,7 +233,7 @@ def drawn_write(rng: random.Random, net: Network, replica: str) -> Write:
     pick = SOME if replica == "hub" or rng.random() < 0.5 else [REPLICAS[replica]]
     table = side.tables[article]
     columns = net.filters.articles[article].columns
-    values = {n: v for n, v in draw_row(rng, article, 0, pick).items() if n in columns}
+    values = {n: v for n, v in draw_row(rng, pick).items() if n in columns}
     if table and rng.random() < 0.75:
         key = rng.choice(sorted(table))
         if rng.random() < 0.2:
@@ -254,7 +254,7 @@ def worlds_of(seed: int, variant: str, count: int) -> list[Recorded]:
         rows: dict[str, dict[int, Row]] = {}
         for name, article in filters.articles.items():
             keys = [key for key in range(KEYS[name]) if rng.random() < 0.7]
-            drawn = {key: draw_row(rng, name, 0, SOME) for key in keys}
+            drawn = {key: draw_row(rng, SOME) for key in keys}
             blank = dict.fromkeys(article.columns)
             rows[name] = {
                 key: {

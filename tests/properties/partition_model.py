@@ -1,9 +1,8 @@
 """Reference model of filtered articles in plain dictionaries: filters, mappings, enumeration, sessions.
 
 One publisher, subscribers with a partition each, join filters over several levels, the append-only runs (`seq`) of
-contents, tombstone and the mapping tables, generations, upload, download, both, crashes after staging (each side is
-finished by a later run), commits of users between capture and MERGE at both sides (late rounds), partition_options,
-realignment on and off, a partition added later, a changed filter, a filter that depends on the date.
+contents, tombstone and the mapping tables, generations, crashes after staging (each side is finished by a later run),
+commits of users between capture and MERGE at both sides (late rounds), partition_options, a partition added later.
 
 Not in it: column tracking, the layout of storage, `maxversion_at_cleanup`. `seen` (which writes a version includes) is read
 by no rule; it checks what the rules decide.
@@ -19,14 +18,7 @@ from tests.properties.state import PUBLICATION, Lineage, bump, covers, merge_lin
 ALL = -1  # partition_id -1: relevant to every subscriber
 P_NICK, P_PRIORITY = 1, 100.0
 AGENT, LATE = -1, 1 << 20
-DELETED_ROW, FILTER_COLUMN, PARENT, FILTER_CHANGED, DATE, UPLOADER_ONLY = (
-    1,
-    2,
-    3,
-    4,
-    5,
-    6,
-)  # past_partition_mappings.reason
+DELETED_ROW, FILTER_COLUMN, PARENT = 1, 2, 3  # past_partition_mappings.reason
 
 
 class Hole(AssertionError):
@@ -34,17 +26,16 @@ class Hole(AssertionError):
 
 
 Row = dict
-Own = Callable[[Row, object, int], object]
+Own = Callable[[Row, object], object]
 
 
 @dataclass(frozen=True)
 class Article:
-    """own(row, filter value, day): True, False or None (NULL). kind: none, static or param."""
+    """own(row, filter value): True, False or None (NULL). kind: none, static or param."""
 
     name: str
     kind: str = "none"
     own: Own | None = None
-    timed: bool = False
     columns: tuple[str, ...] = ()
 
 
@@ -88,22 +79,22 @@ def matches(join: Join, parent: Row | None, child: Row | None) -> bool:
     return join.term is None or join.term(parent, child)
 
 
-def own_members(article: Article, row: Row, parts: dict[int, object], day: int, has_joins: bool) -> set[int]:
+def own_members(article: Article, row: Row, parts: dict[int, object], has_joins: bool) -> set[int]:
     if article.kind == "none":
         return set() if has_joins else {ALL}
     if article.kind == "static":
-        return {ALL} if article.own(row, None, day) is True else set()
-    return {pid for pid, value in parts.items() if article.own(row, value, day) is True}
+        return {ALL} if article.own(row, None) is True else set()
+    return {pid for pid, value in parts.items() if article.own(row, value) is True}
 
 
-def full_members(filters: Filters, parts, state, day) -> dict[str, dict[object, frozenset[int]]]:
+def full_members(filters: Filters, parts, state) -> dict[str, dict[object, frozenset[int]]]:
     """The oracle: membership of every row, evaluated from nothing."""
     found: dict[str, dict[object, frozenset[int]]] = {}
     for a in filters.order():
         joins = [j for j in filters.joins if j.child == a]
         found[a] = {}
         for k, row in state[a].items():
-            members = own_members(filters.articles[a], row, parts, day, bool(joins))
+            members = own_members(filters.articles[a], row, parts, bool(joins))
             for j in joins:
                 for q, prow in state[j.parent].items():
                     if matches(j, prow, row):
@@ -112,8 +103,8 @@ def full_members(filters: Filters, parts, state, day) -> dict[str, dict[object, 
     return found
 
 
-def visible(filters: Filters, parts, pid, state, day) -> dict[str, dict[object, Row]]:
-    members = full_members(filters, parts, state, day)
+def visible(filters: Filters, parts, pid, state) -> dict[str, dict[object, Row]]:
+    members = full_members(filters, parts, state)
     return {
         a: {k: state[a][k] for k, m in rows.items() if pid in m or ALL in m} for a, rows in members.items()
     }
@@ -123,12 +114,12 @@ Pass = dict[str, dict[object, tuple[frozenset[int], frozenset[int]]]]
 
 
 def membership_pass(
-    filters: Filters, parts, base, changed, days, refuse: Callable | None = None
+    filters: Filters, parts, base, changed, refuse: Callable | None = None
 ) -> tuple[Pass, set[tuple[str, object]]]:
     """Membership before and after, for changed rows and for rows whose parents' contribution changed.
 
     base: article -> key -> row; of changed keys it does not matter what it holds.
-    changed: article -> key -> (before, after). days: (before, after).
+    changed: article -> key -> (before, after).
     refuse(article, key, members after): puts a changed row back as it was, before its children are looked at.
     """
     old = {a: dict(rows) for a, rows in base.items()}
@@ -147,7 +138,7 @@ def membership_pass(
             return frozenset()
         state = (old, new)[side]
         joins = [j for j in filters.joins if j.child == a]
-        found = own_members(filters.articles[a], row, parts, days[side], bool(joins))
+        found = own_members(filters.articles[a], row, parts, bool(joins))
         for j in joins:
             for q, prow in state[j.parent].items():
                 if matches(j, prow, row):
@@ -168,17 +159,6 @@ def membership_pass(
                     keys |= {
                         k for k, row in new[a].items() if matches(j, before, row) or matches(j, after, row)
                     }
-        article = filters.articles[a]
-        if article.timed and days[0] != days[1]:
-            values = parts.values() if article.kind == "param" else [None]
-            keys |= {
-                k
-                for k, row in new[a].items()
-                if any(
-                    (article.own(row, v, days[0]) is True) != (article.own(row, v, days[1]) is True)
-                    for v in values
-                )
-            }
         for k in sorted(keys, key=str):
             was, is_ = members(a, old[a].get(k), 0), members(a, new[a].get(k), 1)
             if refuse and k in changed.get(a, {}) and refuse(a, k, is_):
@@ -219,7 +199,6 @@ class Event:
     pid: int
     kind: str
     reason: int = 0
-    nick: int | None = None
 
 
 @dataclass
@@ -261,10 +240,8 @@ class Replica:
 @dataclass
 class Publisher(Replica):
     events: dict = field(default_factory=dict)
-    homes: dict = field(default_factory=dict)  # partition_options 3: what contents and tombstone say instead
     gpm: dict = field(default_factory=dict)  # (generation, partition) -> [changecount, first_seq]
     parts: dict[int, object] = field(default_factory=dict)
-    day: int = 0
 
 
 @dataclass
@@ -273,9 +250,6 @@ class Subscriber(Replica):
     options: int = 0
     up_mark: int = 0
     down_mark: int = 0
-    uploaded: set = field(
-        default_factory=set
-    )  # ghost: own rows sent by upload-only sessions since the last download
     storage: list = field(
         default_factory=list
     )  # everything a session ever wrote here: (article, key, row or None)
@@ -286,11 +260,9 @@ class Changeset:
     """What a session staged: everything both sides will do."""
 
     sub: str
-    direction: str
     hub_rows: dict  # key -> Meta: what the publisher records
     hub_data: dict  # key -> row or None: what its tables become
     hub_pass: Pass
-    hub_addressed: list  # mapping rows for the uploader alone: ((article, key), stay or leave)
     own_gens: dict[
         str, tuple[int, str]
     ]  # article -> the publisher's own generation of this session (number, guid)
@@ -314,10 +286,8 @@ class Merged:
 
 
 class Network:
-    def __init__(
-        self, filters: Filters, values: dict[int, object], rows, *, realign: bool = True, mapped: bool = True
-    ) -> None:
-        self.filters, self.realign, self.mapped = filters, realign, mapped
+    def __init__(self, filters: Filters, values: dict[int, object], rows) -> None:
+        self.filters = filters
         self.names = tuple(filters.articles)
         self.ids = itertools.count(1)
         self.hub = Publisher("hub", P_NICK, P_PRIORITY, self.names, parts=dict(values))
@@ -331,7 +301,6 @@ class Network:
         self.subs: dict[str, Subscriber] = {}
         self.losers: list = []
         self.staged: dict[str, Changeset] = {}
-        self.today = 0
         self.merged_too = Merged()
         self.log: list[str] = []
 
@@ -364,7 +333,7 @@ class Network:
             pid = max(hub.parts, default=0) + 1
             hub.parts[pid] = value
         sub = Subscriber(name, len(self.subs) + 2, priority, self.names, pid=pid, options=options)
-        rows = visible(self.filters, hub.parts, pid, hub.captured, hub.day)
+        rows = visible(self.filters, hub.parts, pid, hub.captured)
         sub.tables, sub.captured = copy.deepcopy(rows), copy.deepcopy(rows)
         for a, there in rows.items():
             for k in there:
@@ -379,10 +348,10 @@ class Network:
     def capture_hub(self) -> None:
         hub = self.hub
         changed = self._changed(hub)
-        if not any(changed.values()) and hub.day == self.today:
+        if not any(changed.values()):
             return
-        found, _ = membership_pass(self.filters, hub.parts, hub.tables, changed, (hub.day, self.today))
-        self._check_pass(found, hub.captured, hub.tables, (hub.day, self.today))
+        found, _ = membership_pass(self.filters, hub.parts, hub.tables, changed)
+        self._check_pass(found, hub.captured, hub.tables)
         events = {a for a in self.names if changed[a] or any(w != i for w, i in found[a].values())}
         gens = {a: self._open(hub, a) for a in self.names if a in events}
         metas = {}
@@ -391,7 +360,6 @@ class Network:
                 metas[(a, k)] = self._tracked(hub, a, k, before, after, gens[a])
         self._append_run(metas, found, {(a, k) for a in changed for k in changed[a]}, gens)
         hub.captured = copy.deepcopy(hub.tables)
-        hub.day = self.today
 
     def capture_sub(self, sub: Subscriber) -> None:
         for a, rows in self._changed(sub).items():
@@ -453,9 +421,7 @@ class Network:
             gen, lineage, after, replica.priority, seen, type=1 if after is None else None, partchangegen=born
         )
 
-    def _append_run(
-        self, metas: dict, found: Pass, changed: set, gens: dict[str, int], reason: int = 0
-    ) -> None:
+    def _append_run(self, metas: dict, found: Pass, changed: set, gens: dict[str, int]) -> None:
         """Append one run: contents or tombstone rows, touched children, events. gens: of the events, per article."""
         hub = self.hub
         hub.seq += 1
@@ -474,15 +440,8 @@ class Network:
                     there = hub.meta.get(key)
                     there = there or Meta(0, baseline(), hub.tables[a][k], P_PRIORITY, hub.base[key])
                     hub.meta[key] = replace(there, seq=hub.seq, partchangegen=gens[a])
-                if not self.mapped:
-                    self._add_home(key, was, is_, gens[a])
-                why = reason or (
-                    PARENT
-                    if key not in changed
-                    else DELETED_ROW
-                    if hub.meta[key].row is None
-                    else FILTER_COLUMN
-                )
+                is_deleted = hub.meta[key].row is None
+                why = PARENT if key not in changed else DELETED_ROW if is_deleted else FILTER_COLUMN
                 for pid in sorted(was | is_):
                     kind = "stay" if pid in was and pid in is_ else "enter" if pid in is_ else "leave"
                     self._add_event(key, Event(hub.seq, gens[a], pid, kind, why if kind == "leave" else 0))
@@ -497,34 +456,13 @@ class Network:
         self.hub.events.setdefault(key, []).append(event)
         self._count(event.gen, event.pid)
 
-    def _add_home(self, key, was: frozenset[int], is_: frozenset[int], gen: int) -> None:
-        """partition_options 3: contents name the one partition, a tombstone (type 5 if the row lives on) the former."""
-        if len(was) > 1 or len(is_) > 1:
-            raise Hole(f"{key} is in several partitions")
-        rows = self.hub.homes.setdefault(key, [])
-        for pid in was - is_:
-            rows.append(
-                Event(self.hub.seq, gen, pid, "leave", 0 if self.hub.meta[key].row is None else FILTER_COLUMN)
-            )
-        for pid in is_:
-            moved = (
-                was != is_
-            )  # a column of its own says so (entered): an open generation may have several runs
-            rows.append(
-                Event(
-                    self.hub.seq, gen if moved else self.hub.meta[key].gen, pid, "enter" if moved else "stay"
-                )
-            )
-
     def _count(self, gen: int, pid: int) -> None:
         entry = self.hub.gpm.setdefault((gen, pid), [0, self.hub.seq])
         entry[0] += 1
 
-    def _check_pass(self, found: Pass, before, after, days, parts=None) -> None:
+    def _check_pass(self, found: Pass, before, after) -> None:
         """The incremental pass against the full evaluation."""
-        parts = parts or self.hub.parts
-        was = full_members(self.filters, parts, before, days[0])
-        is_ = full_members(self.filters, parts, after, days[1])
+        was, is_ = (full_members(self.filters, self.hub.parts, state) for state in (before, after))
         for a in self.names:
             for k in {*before[a], *after[a]}:
                 truth = (was[a].get(k, frozenset()), is_[a].get(k, frozenset()))
@@ -550,20 +488,13 @@ class Network:
             return {}
         relevant, first_seq = {gen for gen, _ in firsts}, min(first for _, first in firsts)
         found = {}
-        for key, events in (hub.events if self.mapped else hub.homes).items():
-            mine = [
-                e
-                for e in events
-                if e.seq >= first_seq
-                and e.gen in relevant
-                and e.pid in (sub.pid, ALL)
-                and e.nick in (None, sub.nick)
-            ]
+        for key, events in hub.events.items():
+            mine = [e for e in events if e.seq >= first_seq and e.gen in relevant and e.pid in (sub.pid, ALL)]
             if not mine:
                 continue
             first = [e for e in mine if e.seq == mine[0].seq]
             last = [e for e in mine if e.seq == mine[-1].seq]
-            had = any(e.kind in ("stay", "leave") for e in first) or any(e.nick for e in mine)
+            had = any(e.kind in ("stay", "leave") for e in first)
             has = any(e.kind in ("enter", "stay") for e in last)
             if hub.meta[key].seq < first_seq:
                 raise Hole(
@@ -577,16 +508,12 @@ class Network:
             )
         return found
 
-    def sync(
-        self, name: str, direction: str = "both", *, crash: str | None = None, late_hub=(), late_sub=()
-    ) -> int:
+    def sync(self, name: str, *, crash: str | None = None, late_hub=(), late_sub=()) -> int:
         """One session; returns how many rows it moved. crash: staged, hub or sub: what was finished before it died."""
-        self.log.append(
-            f"sync {name} {direction} crash={crash} late hub {list(late_hub)} sub {list(late_sub)}"
-        )
+        self.log.append(f"sync {name} crash={crash} late hub {list(late_hub)} sub {list(late_sub)}")
         moved = self.recover(name)
         sub = self.subs[name]
-        changeset = self._stage(sub, direction)
+        changeset = self._stage(sub)
         if changeset is None:
             return moved
         self.staged[name] = changeset
@@ -604,7 +531,7 @@ class Network:
         if crash == "sub":
             return -1
         self._finish(changeset)
-        if not late_hub and not late_sub and direction == "both" and self.realign:
+        if not late_hub and not late_sub:
             self._check_exact(sub, "after a session")
         return (
             moved
@@ -630,13 +557,7 @@ class Network:
 
     def _finish(self, changeset: Changeset) -> None:
         sub = self.subs[changeset.sub]
-        if changeset.direction != "download":
-            sub.up_mark = changeset.up_mark
-        if changeset.direction != "upload":
-            sub.down_mark = changeset.down_mark
-            sub.uploaded.clear()
-        else:
-            sub.uploaded |= set(changeset.hub_rows)
+        sub.up_mark, sub.down_mark = changeset.up_mark, changeset.down_mark
         del self.staged[changeset.sub]
 
     def _version(self, key) -> Meta | None:
@@ -647,9 +568,8 @@ class Network:
         row = hub.captured[key[0]].get(key[1])
         return None if row is None else Meta(0, baseline(), row, P_PRIORITY, hub.base[key])
 
-    def _stage(self, sub: Subscriber, direction: str) -> Changeset | None:
+    def _stage(self, sub: Subscriber) -> Changeset | None:
         hub = self.hub
-        upload, download = direction != "download", direction != "upload"
         self.capture_hub()
         self.capture_sub(sub)
         hub.close()
@@ -675,25 +595,15 @@ class Network:
         losers: list = []
         own: dict[str, int] = {}
         number = itertools.count(max(hub.gens, default=0) + 1)
-        received = {n: next(number) for n in sorted(up)} if upload else {}
+        received = {n: next(number) for n in sorted(up)}
 
         def own_gen(a: str) -> int:
             if a not in own:
                 own[a] = next(number)
             return own[a]
 
-        resolver = P_NICK if upload else sub.nick
         for key, mine in sent.items():
-            theirs = self._version(key)
-            if not upload and key not in window:
-                continue  # stays as it is until it is uploaded
-            verdict, version, loser = self._decide(key, mine, theirs, resolver, sub)
-            if not upload:
-                had, has, _, why = window[key]
-                if not has and not (had and theirs.row is None and why == DELETED_ROW):
-                    continue  # it left; the local change goes up first
-                if verdict in ("upload", "known"):
-                    continue
+            verdict, version, loser = self._decide(key, mine, self._version(key), P_NICK, sub)
             verdicts[key], final[key] = verdict, version
             if loser:
                 losers.append(loser)
@@ -706,12 +616,9 @@ class Network:
         # What becomes of the publisher's rows, and the membership of everything that this moves
         changed: dict[str, dict] = {a: {} for a in self.names}
         hub_rows: dict = {}
-        if upload:
-            for key, verdict in verdicts.items():
-                if verdict in ("download", "known", "drop"):
-                    continue
-                a, k = key
-                changed[a][k] = (hub.captured[a].get(k), final[key].row)
+        for (a, k), verdict in verdicts.items():
+            if verdict not in ("download", "known", "drop"):
+                changed[a][k] = (hub.captured[a].get(k), final[(a, k)].row)
 
         def refuse(a, k, is_) -> bool:
             key = (a, k)
@@ -725,8 +632,7 @@ class Network:
             # An edit of a row that left for a reason at the publisher moves nothing: it is taken, and the row leaves.
             return any(row[c] != theirs.row[c] for c in self.filters.articles[a].columns if c != "val")
 
-        days = (hub.day, hub.day)
-        found, refused = membership_pass(self.filters, hub.parts, hub.captured, changed, days, refuse)
+        found, refused = membership_pass(self.filters, hub.parts, hub.captured, changed, refuse)
         for key in refused:
             a, k = key
             before, mine = changed[a][k][0], sent[key]
@@ -744,12 +650,11 @@ class Network:
                 after[a].pop(k, None)
                 if row is not None:
                     after[a][k] = row
-        self._check_pass(found, hub.captured, after, days)
+        self._check_pass(found, hub.captured, after)
 
         # Which generation the publisher records each row under, and which ones it makes itself
-        addressed = []
         for key, verdict in verdicts.items():
-            if not upload or verdict in ("download", "known", "drop"):
+            if verdict in ("download", "known", "drop"):
                 continue
             if verdict == "upload":
                 hub_rows[key] = replace(final[key], gen=received[sent[key].gen])
@@ -758,12 +663,6 @@ class Network:
         for a in self.names:
             if any(w != i or k in changed[a] for k, (w, i) in found[a].items()):
                 own_gen(a)
-        for key in sent:
-            # The uploader has it, whatever the publisher knows of it: a session without a download records that.
-            if upload and not download and sent[key].row is not None:
-                is_ = found[key[0]][key[1]][1] if key[1] in found[key[0]] else self._member(key)
-                addressed.append((key, "stay" if {sub.pid, ALL} & is_ else "leave"))
-                own_gen(key[0])
 
         # What the subscriber does
         sub_rows: dict = {}
@@ -775,11 +674,9 @@ class Network:
                 numbers[gen] = next(to_sub)
             return numbers[gen]
 
-        keys = {*window, *sent, *((a, k) for a in self.names for k in found[a])} if download else ()
+        keys = {*window, *sent, *((a, k) for a in self.names for k in found[a])}
         for key in sorted(keys, key=str):
             a, k = key
-            if not upload and key in sent and key not in verdicts:
-                continue
             was, is_ = found[a].get(k, (None, None))
             if key not in window and key not in sent and was == is_:
                 continue  # looked at, and nothing became of it
@@ -798,29 +695,16 @@ class Network:
             version = final.get(key) or self._version(key)
             if key in sent:
                 had = sent[key].row is not None
-            elif self.realign and key not in sub.uploaded and had != (k in sub.captured[a]):
+            elif had != (k in sub.captured[a]):
                 raise Hole(f"{key}: the events say that {sub.name} {'has' if had else 'lacks'} it")
             gone = version is None or version.row is None
-            if not upload and key in sent:
-                has = True  # where the outcome belongs is known when it is uploaded
             if gone or not has:
                 # It has the delete too: its lineage is the publisher's now.
                 is_known_delete = gone and verdicts.get(key, "upload") not in ("upload", "known")
                 if not had and not is_known_delete:
                     continue
-                type_ = (
-                    (version.type or 1)
-                    if gone and (why in (0, DELETED_ROW, UPLOADER_ONLY) or key in sent)
-                    else 5
-                )
-                if type_ == 5 and not self.realign:
-                    continue
-                if not upload and key in sent and verdicts[key] not in ("download", "drop"):
-                    number_ = sub_gen(
-                        own_gen(a)
-                    )  # resolved here: the publisher hears of it by the next upload
-                else:
-                    number_ = sub_gen(hub_rows[key].gen if key in hub_rows else event_gen or own_gen(a))
+                type_ = (version.type or 1) if gone and (why in (0, DELETED_ROW) or key in sent) else 5
+                number_ = sub_gen(hub_rows[key].gen if key in hub_rows else event_gen or own_gen(a))
                 lineage = version.lineage
                 seen = version.seen if type_ != 5 else sub.seen(key)
                 if not version.seen >= sub.seen(key) - self.void:
@@ -841,8 +725,6 @@ class Network:
                     if version.gen in relevant
                     else event_gen or own_gen(a)
                 )
-                if not upload and verdicts[key] not in ("download", "drop"):
-                    gen = own_gen(a)
                 sub_rows[key] = (
                     "metadata" if same else "insert" if not had else "update",
                     replace(version, gen=sub_gen(gen)),
@@ -864,8 +746,6 @@ class Network:
         def guid(gen: int) -> str:
             return guid_of.get(gen) or uploaded.get(gen) or hub.gens[gen].guid
 
-        both = upload and download
-        # A resolution of a download-only session is the subscriber's own: the publisher hears of it by the next upload.
         sub_received = [(local, guid(gen), "") for gen, local in numbers.items()]
         if not verdicts and not sub_rows and not window and not up and self.merged_too == Merged():
             return None
@@ -875,18 +755,16 @@ class Network:
         of_sub = {key[0] for key, (action, _) in sub_rows.items() if action != "metadata"}
         return Changeset(
             sub.name,
-            direction,
             hub_rows,
             hub_data,
-            found if upload else {a: {} for a in self.names},
-            addressed,
-            {a: (n, guid_of[n]) for a, n in own.items()} if upload else {},
+            found,
+            {a: (n, guid_of[n]) for a, n in own.items()},
             [(n, sub.gens[local].guid, sub.gens[local].art) for local, n in received.items()],
             sub_rows,
             sub_received,
             losers,
-            max([0, *sub.gens, *(numbers.values() if both else ())]),
-            max([0, *hub.gens, *(own.values() if both else ()), *(received.values() if both else ())]),
+            max([0, *sub.gens, *numbers.values()]),
+            max([0, *hub.gens, *own.values(), *received.values()]),
             {key[0] for key in hub_data} | self.merged_too.hub,
             of_sub | self.merged_too.sub,
         )
@@ -898,7 +776,6 @@ class Network:
             self.hub.parts,
             self.hub.captured,
             {key[0]: {key[1]: (self.hub.captured[key[0]].get(key[1]),) * 2}},
-            (self.hub.day, self.hub.day),
         )
         return found[key[0]][key[1]][1]
 
@@ -970,10 +847,6 @@ class Network:
         tables, hub.tables = hub.tables, {a: dict(rows) for a, rows in state.items()}
         self._append_run(changeset.hub_rows, changeset.hub_pass, set(changeset.hub_rows), gens)
         hub.tables = tables
-        sub = self.subs[changeset.sub]
-        for key, kind in changeset.hub_addressed:
-            reason = UPLOADER_ONLY if kind == "leave" else 0
-            self._add_event(key, Event(hub.seq, gens[key[0]], sub.pid, kind, reason, sub.nick))
         if late:
             self._late_hub(late, pre, captured, changeset)
 
@@ -1008,14 +881,14 @@ class Network:
                 if version.row is not None:
                     table[k] = version.row
         base = {a: dict(rows) for a, rows in hub.captured.items()}
-        found, _ = membership_pass(self.filters, hub.parts, base, changed, (hub.day, hub.day))
+        found, _ = membership_pass(self.filters, hub.parts, base, changed)
         after = {a: dict(rows) for a, rows in base.items()}
         for a, rows in changed.items():
             for k, (_, row) in rows.items():
                 after[a].pop(k, None)
                 if row is not None:
                     after[a][k] = row
-        self._check_pass(found, base, after, (hub.day, hub.day))
+        self._check_pass(found, base, after)
         for a in self.names:  # children of an article that no session merged join a generation of their own
             if a not in gens and any(w != i for w, i in found[a].values()):
                 gens[a] = hub.new_gen(f"g{next(self.ids)}", a, True)
@@ -1072,19 +945,6 @@ class Network:
                     table[k] = version.row
         sub.close()
 
-    def change_filters(self, filters: Filters) -> None:
-        """`apply` with another filter: old against new over whole tables, as a run of its own."""
-        self.recover_hub()
-        self.capture_hub()
-        hub = self.hub
-        hub.close()
-        was = full_members(self.filters, hub.parts, hub.captured, hub.day)
-        is_ = full_members(filters, hub.parts, hub.captured, hub.day)
-        found = {a: {k: (was[a][k], is_[a][k]) for k in was[a] if was[a][k] != is_[a][k]} for a in self.names}
-        gens = {a: hub.new_gen(f"g{next(self.ids)}", a, True) for a in self.names if found[a]}
-        self._append_run({}, found, set(), gens, FILTER_CHANGED)
-        self.filters = filters
-
     def cleanup(self) -> None:
         """Drop mapping events and their counts that every subscriber is past."""
         low = min((s.down_mark for s in self.subs.values()), default=0)
@@ -1095,14 +955,12 @@ class Network:
 
     def _check_sent(self, sub: Subscriber, key, row: Row, state) -> None:
         """A row that is sent is in the partition (as the publisher's rows will be)."""
-        members = full_members(self.filters, self.hub.parts, state, self.hub.day)[key[0]].get(
-            key[1], frozenset()
-        )
+        members = full_members(self.filters, self.hub.parts, state)[key[0]].get(key[1], frozenset())
         if not ({sub.pid, ALL} & members):
             raise Hole(f"{key} goes to {sub.name}, whose partition it is not in")
 
     def _check_exact(self, sub: Subscriber, when: str) -> None:
-        want = visible(self.filters, self.hub.parts, sub.pid, self.hub.captured, self.hub.day)
+        want = visible(self.filters, self.hub.parts, sub.pid, self.hub.captured)
         for a in self.names:
             if sub.tables[a] != want[a]:
                 extra = {k: v for k, v in sub.tables[a].items() if want[a].get(k) != v}
@@ -1120,8 +978,7 @@ class Network:
         """I32, I33, I35, I6: exact partitions, nothing lost, nothing leaked, quiet afterwards."""
         self.quiesce()
         for sub in self.subs.values():
-            if self.realign:
-                self._check_exact(sub, "at the end")
+            self._check_exact(sub, "at the end")
         logged = [loser.seen for _, loser in self.losers]
         for number, (replica, a, k) in self.writes.items():
             if (
@@ -1132,8 +989,8 @@ class Network:
                 continue
             raise Hole(f"write {number} of {a} {k} by {replica} is lost")
         for (a, k), events in self.hub.events.items():
-            for pid in {e.pid for e in events if e.nick is None}:
-                kinds = [e.kind for e in events if e.pid == pid and e.nick is None]
+            for pid in {e.pid for e in events}:
+                kinds = [e.kind for e in events if e.pid == pid]
                 for one, two in itertools.pairwise(kinds):
                     if (one == "leave") != (two == "enter"):
                         raise Hole(f"events of {a} {k} in {pid}: {kinds}")

@@ -39,7 +39,7 @@ Tables = dict[str, dict[int, Any]]
 
 
 def drawn(rng: random.Random, article: str, columns: tuple[str, ...], key: int) -> dict[str, Any]:
-    values = draw_row(rng, article, 0, SOME)
+    values = draw_row(rng, SOME)
     return {"key": key, **{name: values[name] for name in columns}, "tok": str(rng.random())}
 
 
@@ -145,7 +145,7 @@ def play(spark: SparkSession, variant: str, seeds: range) -> None:
         before = tables_of(rng, variant, rng.choice([0.2, 0.5, 0.8]))
         after = changed_of(rng, variant, before)
         found = engine.found(before, after)
-        was, is_ = (full_members(filters, PARTS, each, 0) for each in (before, after))
+        was, is_ = (full_members(filters, PARTS, each) for each in (before, after))
         for name in filters.articles:
             for key in {*before[name], *after[name]}:
                 truth = sorted(was[name].get(key, ())), sorted(is_[name].get(key, ()))

@@ -183,8 +183,7 @@ def test_what_the_publisher_refuses_is_undone_as_the_reference_says(
     for _ in range(2):
         for name in (model.A, model.B):
             tables.session(name)
-    options = {"refuses": {model.HUB: is_refused}, "compensates": True}
-    wrong = list(differing(tables, histories, **options))
+    wrong = list(differing(tables, histories, refuses=is_refused))
     assert not wrong, (Counter(article for article, *_ in wrong), wrong[:3])
     assert [tables.session(name) for name in (model.A, model.B)] == ["nothing_to_do"] * 2
     undone = {each.conflict_type for each in conflicts_of(replica_dir / model.HUB).list(limit=1000)}

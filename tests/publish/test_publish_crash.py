@@ -1,12 +1,8 @@
 """I26 for `apply`: cut short at any point, the next `apply` needs no flag and ends where it would have."""
 
 import ast
-import os
 import pickle
 import shutil
-import signal
-import subprocess
-import sys
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -16,14 +12,14 @@ import pytest
 from deltalake import DeltaTable as LogTable
 from pyspark.sql import SparkSession
 
-from mergerepl import failpoints
 from mergerepl.errors import PublicationError
 from mergerepl.model.publication import Article, SubscriberType, SyncType
-from mergerepl.publish import apply
 from mergerepl.publish.apply import apply_publication
 from mergerepl.replica.replica import Replica
 from mergerepl.systables import catalog, genhistory, registry, replinfo
 from tests.bad_inputs.changed_tables import with_lines
+from tests.faults.deaths import dies, killed, script
+from tests.faults.ladder import calls_in, points_in
 from tests.networks import FILE, Hub, Network
 from tests.project_files import load
 from tests.publish.publishing import capture, metadata, notes, orders
@@ -79,12 +75,11 @@ OF_PARTITIONS = ["apply.before_partition", "partition.after_group", "apply.after
 """Played by test_partitions."""
 
 
-def cut_short(hub: Hub, point: str, monkeypatch: pytest.MonkeyPatch, **options: Any) -> None:
-    failpoints._passed.clear()
-    monkeypatch.setenv("MERGEREPL_FAILPOINT", f"{point}=raise")
-    with pytest.raises(failpoints.FailpointError):
-        hub.apply(**options)
-    monkeypatch.delenv("MERGEREPL_FAILPOINT")
+def cut_short(hub: Hub, *points: str, **options: Any) -> None:
+    """Let an `apply` die at each of these points in turn."""
+    for point in points:
+        with dies(point):
+            hub.apply(**options)
 
 
 ADDED = [
@@ -126,25 +121,14 @@ FINISHED = ["apply.before_finish", "apply.after_finish"]
 DROPPED = ["unfinished.dropping"]
 
 
-def named_points() -> set[str]:
-    """Return every failpoint an `apply` may pass, read from the code, so that a new one cannot be forgotten."""
-    trees = [ast.parse(file.read_text("utf-8")) for file in Path(apply.__file__).parent.glob("*.py")]
-    calls = [node for tree in trees for node in ast.walk(tree) if isinstance(node, ast.Call)]
-    first = {
-        name: [c.args[0] for c in calls if ast.unparse(c.func) == name] for name in ("failpoint", "Step")
-    }
-    actions = {str(ast.literal_eval(argument)) for argument in first["Step"]}
-    points = {ast.unparse(argument).strip("f'") for argument in first["failpoint"]}
-    return {point.replace("{step.action}", action) for point in points for action in actions}
-
-
 def test_an_apply_is_cut_short_at_every_point() -> None:
     tested = {
         point.partition(":")[0]
         for points in (FIRST, RUNNING, ADDED, CHANGES, ENDS, FINISHED, DROPPED, OF_PARTITIONS)
         for point in points
     }
-    assert tested == named_points()
+    steps = [call.args[0] for call in calls_in("publish") if getattr(call.func, "id", "") == "Step"]
+    assert tested == points_in("publish", named=[str(ast.literal_eval(action)) for action in steps])
 
 
 @pytest.fixture
@@ -172,31 +156,21 @@ def assert_first_apply_is_done(spark: SparkSession, hub: Hub) -> None:
     assert [hub.rows(name, replinfo.TABLE)[0].nickname for name in ("hq", "north")] == [1, 2]
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("point", FIRST)
-def test_a_first_apply_that_was_cut_short_is_finished(
-    spark: SparkSession, hub: Hub, point: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    cut_short(hub, point, monkeypatch)
-    hub.apply()
-    assert_first_apply_is_done(spark, hub)
+AGAIN_AND_AGAIN = [point for point in FIRST if ":" not in point]
 
 
-def some_and_all(points: list[str]) -> pytest.MarkDecorator:
-    """Let every sixth point be tried in every run of the tests, each of them in the longer one."""
-    return pytest.mark.parametrize(
-        "points",
-        [pytest.param(points[::6], id="some"), pytest.param(points, id="all", marks=pytest.mark.slow)],
-    )
-
-
-@some_and_all([point for point in FIRST if ":" not in point])
+@pytest.mark.parametrize(
+    "points",
+    [
+        pytest.param(AGAIN_AND_AGAIN[::6], id="some"),
+        pytest.param(AGAIN_AND_AGAIN, id="all", marks=pytest.mark.slow),
+    ],
+)
 def test_a_first_apply_that_is_cut_short_again_and_again_is_finished(
-    spark: SparkSession, hub: Hub, points: list[str], monkeypatch: pytest.MonkeyPatch
+    spark: SparkSession, hub: Hub, points: list[str]
 ) -> None:
     """I27: each attempt finishes what the one before left, and is cut short a little later."""
-    for point in points:
-        cut_short(hub, point, monkeypatch)
+    cut_short(hub, *points)
     hub.apply()
     assert_first_apply_is_done(spark, hub)
 
@@ -232,19 +206,6 @@ def assert_new_subscriber_fits(spark: SparkSession, hub: Hub, expected: dict[int
     assert at_hq[sent.sentgen] == sent.sentguid
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("point", RUNNING)
-def test_a_new_subscriber_of_a_running_publication_starts_over(
-    spark: SparkSession, hub: Hub, point: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    change_before(hub)
-    cut_short(hub, point, monkeypatch, capture=capture)
-    change_between(hub)
-    hub.apply(capture=capture)
-    late = "c" if point == "initialise.after_active" else "late"
-    assert_new_subscriber_fits(spark, hub, {1: "changed", 3: late})
-
-
 BETWEEN = RUNNING.index("initialise.after_metadata")
 
 
@@ -256,11 +217,11 @@ BETWEEN = RUNNING.index("initialise.after_metadata")
     ],
 )
 def test_a_new_subscriber_that_is_cut_short_again_and_again_fits_in(
-    spark: SparkSession, hub: Hub, points: list[str], monkeypatch: pytest.MonkeyPatch
+    spark: SparkSession, hub: Hub, points: list[str]
 ) -> None:
     change_before(hub)
     for point in points:
-        cut_short(hub, point, monkeypatch, capture=capture)
+        cut_short(hub, point, capture=capture)
         if point == "initialise.after_metadata":
             change_between(hub)
     hub.apply(capture=capture)
@@ -268,9 +229,7 @@ def test_a_new_subscriber_that_is_cut_short_again_and_again_fits_in(
 
 
 @pytest.mark.slow
-def test_a_new_article_that_is_cut_short_again_and_again_is_finished(
-    spark: SparkSession, hub: Hub, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_new_article_that_is_cut_short_again_and_again_is_finished(spark: SparkSession, hub: Hub) -> None:
     hub.articles(orders())
     hub.apply()
     hub.table("orders", {"id": [9], "note": ["mine"]}, at="north", mode="append")
@@ -279,8 +238,7 @@ def test_a_new_article_that_is_cut_short_again_and_again_is_finished(
     for name in ("orders", "lines"):
         shutil.copytree(hub.publisher / name, hub.root("west") / name)
     hub.subscribe("west", sync_type=SyncType.NONE)
-    for point in ADDED:
-        cut_short(hub, point, monkeypatch, capture=capture)
+    cut_short(hub, *ADDED, capture=capture)
     hub.apply(capture=capture)
     assert hub.apply().steps == ()
     assert [row.name for row in hub.rows("north", catalog.ARTICLES)] == ["orders", "lines"]
@@ -311,9 +269,7 @@ def end_all(network: Network) -> None:
     network.write_file(articles=[{"name": "lines", "key": ["id"]}], subscriptions=[])
 
 
-def state_after(
-    folder: Path, change: Callable[[Network], None], point: str | None, monkeypatch: pytest.MonkeyPatch
-) -> dict[str, list[Any]]:
+def state_after(folder: Path, change: Callable[[Network], None], point: str | None) -> dict[str, list[Any]]:
     """Apply a changed file, cut short at a point and then to the end; return the rows of the control plane."""
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir()
@@ -321,11 +277,8 @@ def state_after(
     change(network)
     publication = load(folder / FILE)
     if point is not None:
-        failpoints._passed.clear()
-        monkeypatch.setenv("MERGEREPL_FAILPOINT", f"{point}=raise")
-        with pytest.raises(failpoints.FailpointError):
+        with dies(point):
             apply_publication(publication)
-        monkeypatch.delenv("MERGEREPL_FAILPOINT")
     apply_publication(publication)
     assert apply_publication(publication).steps == (), point
     roots = [root for root in sorted(folder.iterdir()) if root.is_dir()]
@@ -346,17 +299,15 @@ def state_after(
     ],
 )
 def test_changes_of_a_running_publication_that_were_cut_short_are_finished(
-    replica_dir: Path, change: Callable[[Network], None], points: list[str], monkeypatch: pytest.MonkeyPatch
+    replica_dir: Path, change: Callable[[Network], None], points: list[str]
 ) -> None:
     folder = replica_dir / "network"
-    expected = state_after(folder, change, None, monkeypatch)
+    expected = state_after(folder, change, None)
     for point in points:
-        assert state_after(folder, change, point, monkeypatch) == expected, point
+        assert state_after(folder, change, point) == expected, point
 
 
-def test_an_end_that_was_cut_short_can_be_taken_back(
-    replica_dir: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_end_that_was_cut_short_can_be_taken_back(replica_dir: Path) -> None:
     """The end of the subscription is recorded at the subscriber, but not at the publisher."""
     network = Network(replica_dir)
     apply_publication(load(replica_dir / FILE))
@@ -364,11 +315,8 @@ def test_an_end_that_was_cut_short_can_be_taken_back(
     before = {name: each.rows(catalog.SUBSCRIPTIONS) for name, each in control.items()}
     stated = (replica_dir / FILE).read_text(encoding="utf-8")
     network.write_file(subscriptions=[])
-    failpoints._passed.clear()
-    with monkeypatch.context() as context:
-        context.setenv("MERGEREPL_FAILPOINT", "unsubscribe.between_sides=raise")
-        with pytest.raises(failpoints.FailpointError):
-            apply_publication(load(replica_dir / FILE))
+    with dies("unsubscribe.between_sides"):
+        apply_publication(load(replica_dir / FILE))
     assert control["north"].rows(catalog.SUBSCRIPTIONS) != before["north"]
     (replica_dir / FILE).write_text(stated, encoding="utf-8")
     apply_publication(load(replica_dir / FILE))
@@ -376,10 +324,8 @@ def test_an_end_that_was_cut_short_can_be_taken_back(
     assert {name: each.rows(catalog.SUBSCRIPTIONS) for name, each in control.items()} == before
 
 
-def test_rows_written_to_an_unfinished_table_are_not_dropped(
-    spark: SparkSession, hub: Hub, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    cut_short(hub, "initialise.before_active", monkeypatch)
+def test_rows_written_to_an_unfinished_table_are_not_dropped(spark: SparkSession, hub: Hub) -> None:
+    cut_short(hub, "initialise.before_active")
     hub.table("orders", {"id": [9], "note": ["mine"]}, at="north", mode="append")
     before = hub.snapshot_of_files()
     with pytest.raises(PublicationError, match=r"written to since \(version 2\).*Move the table away"):
@@ -391,19 +337,17 @@ def test_rows_written_to_an_unfinished_table_are_not_dropped(
 
 
 @pytest.mark.slow
-def test_an_unfinished_table_that_was_being_dropped_is_dropped(
-    spark: SparkSession, hub: Hub, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_unfinished_table_that_was_being_dropped_is_dropped(spark: SparkSession, hub: Hub) -> None:
     """Neither what was being dropped nor a first commit that never came to be is somebody's table."""
     hub.articles(orders())
-    cut_short(hub, "initialise.before_active", monkeypatch)
+    cut_short(hub, "initialise.before_active")
     (point,) = DROPPED
-    cut_short(hub, point, monkeypatch)
+    cut_short(hub, point)
     log = hub.root("north") / "orders" / "_delta_log"
     log.mkdir(parents=True)
     (log / ".b0b1cbd8-0b9c-4a1c-a5c7-0e4f7ab6a5a2.tmp").write_text("{")
-    cut_short(hub, "initialise.before_active", monkeypatch)
-    cut_short(hub, f"{point}:2", monkeypatch)
+    cut_short(hub, "initialise.before_active")
+    cut_short(hub, f"{point}:2")
     hub.apply()
     assert hub.apply().steps == ()
     assert notes(hub, "north") == {1: "a", 2: "b", 3: "c"}
@@ -411,10 +355,8 @@ def test_an_unfinished_table_that_was_being_dropped_is_dropped(
 
 
 @pytest.mark.slow
-def test_an_unfinished_subscription_can_be_taken_back(
-    spark: SparkSession, hub: Hub, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    cut_short(hub, "initialise.after_article", monkeypatch)
+def test_an_unfinished_subscription_can_be_taken_back(spark: SparkSession, hub: Hub) -> None:
+    cut_short(hub, "initialise.after_article")
     subscriptions = hub.publication.subscriptions
     hub.publication = replace(hub.publication, subscriptions=())
     hub.apply()
@@ -425,11 +367,9 @@ def test_an_unfinished_subscription_can_be_taken_back(
 
 
 @pytest.mark.slow
-def test_an_unfinished_subscription_takes_what_the_file_says_now(
-    spark: SparkSession, hub: Hub, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_unfinished_subscription_takes_what_the_file_says_now(spark: SparkSession, hub: Hub) -> None:
     hub.articles(orders())
-    cut_short(hub, "initialise.after_article", monkeypatch)
+    cut_short(hub, "initialise.after_article")
     hub.subscribe("north", sync_type=SyncType.NONE)
     with pytest.raises(PublicationError, match="but there is no Delta table"):
         hub.apply(capture=capture)
@@ -441,23 +381,18 @@ def test_an_unfinished_subscription_takes_what_the_file_says_now(
     assert hub.apply().steps == ()
 
 
+APPLY = """
+import pickle, sys
+from mergerepl.publish.apply import apply_publication
+apply_publication(pickle.load(sys.stdin.buffer))
+"""
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("point", ["publish.after_alter", "initialise.after_captured"])
 def test_a_killed_apply_is_finished(spark: SparkSession, hub: Hub, point: str) -> None:
     """The same with a real kill of the whole process group, JVM and all."""
-    script = (
-        "import pickle, sys\n"
-        "from mergerepl.publish.apply import apply_publication\n"
-        "apply_publication(pickle.load(sys.stdin.buffer))\n"
-    )
-    done = subprocess.run(
-        [sys.executable, "-c", script],
-        input=pickle.dumps(hub.publication),
-        env={**os.environ, "MERGEREPL_FAILPOINT": f"{point}=killgroup"},
-        start_new_session=True,
-        timeout=120,
-    )
-    assert done.returncode == -signal.SIGKILL
+    killed(script(APPLY), point, given=pickle.dumps(hub.publication))
     hub.apply()
     assert hub.apply().steps == ()
     assert notes(hub, "north") == {1: "a", 2: "b", 3: "c"}
