@@ -107,8 +107,10 @@ def capture(root: Location, *, progress: Progress) -> Captured | None:
 
 def validate(item: Distribution, *, tables: Collection[str]) -> list[ArticleValidation]:
     """Compare subscribers with the publisher at their positions."""
-    found = Distributor(item.publisher).validate(subscriber=item.subscriber, publication=item.publication)
-    return [each for each in found if not tables or each.article in tables]
+    found = Distributor(item.publisher).validate(
+        subscriber=item.subscriber, publication=item.publication, table=tuple(tables)
+    )
+    return list(found)
 
 
 def cleanup(root: Location, *, older_than: timedelta | None, dry_run: bool) -> list[Removed]:

@@ -252,15 +252,20 @@ class Distributor(Caller):
         return monitoring.errors(self.path, limit=limit, subscriber=subscriber)
 
     def validate(
-        self, *, subscriber: Root | None = None, publication: str | None = None
+        self,
+        *,
+        subscriber: Root | None = None,
+        publication: str | None = None,
+        table: str | Sequence[str] = (),
     ) -> tuple[ArticleValidation, ...]:
-        """Compare subscribers with the publisher at their positions; writers need not stop.
+        """Compare subscribers with the publisher at their positions; writers need not stop. `table`: names of articles.
 
         `error` has the reason for an article that could not be compared, `not_compared` the names of columns. Tables
-        stay unchanged; only whether a subscriber is known to be equal is recorded.
+        stay unchanged; only whether a subscriber is known to be equal is recorded: that it is, if all articles are.
         """
         from mergerepl.transactional.validation import validate_one
 
+        tables = (table,) if isinstance(table, str) else table
         found: list[ArticleValidation] = []
         for store, name, row in self._subscriptions(subscriber, publication):
             at = SubscriberStore(Location.of(row.subscriber))
@@ -268,7 +273,7 @@ class Distributor(Caller):
                 continue
             session = self._session()
             with plain_errors("a subscription was validated"), lease(at.root, purpose="validate"):
-                found += validate_one(store, name, row, session)
+                found += validate_one(store, name, row, session, tables)
         return tuple(found)
 
     def repair(

@@ -170,16 +170,25 @@ def _has_other_type(shape: ArticleRow, table: TableState) -> bool:
 
 
 def validate_one(
-    distributor: DistributionStore, publication: str, row: SubscriptionRow, spark: SparkSession
+    distributor: DistributionStore,
+    publication: str,
+    row: SubscriptionRow,
+    spark: SparkSession,
+    tables: Collection[str] = (),
 ) -> list[ArticleValidation]:
-    """Compare one subscription, and record whether it is known to be equal. The caller holds the subscriber."""
+    """Compare one subscription (`tables`: these articles alone). The caller holds the subscriber.
+
+    A difference is recorded at the subscription. Equality is recorded only if all its articles were compared.
+    """
     at = SubscriberStore(Location.of(row.subscriber))
     position = at.position(row.subscription_guid)
     assert position is not None
     # The marks that a copy would leave hide other writers' changes from the publisher.
     refuse_copy(distributor, row, position)
     found, left = [], {}
-    for each in expected_of(distributor, row, position):
+    expected = expected_of(distributor, row, position)
+    chosen = [each for each in expected if not tables or each.article.article in tables]
+    for each in chosen:
         head = head_version(each.table) if is_delta_table(each.table) else -1
         one = _validation(publication, row, each, spark, head)
         found.append(one)
@@ -188,7 +197,9 @@ def validate_one(
             left[each.article.article] = left_at(each.table, head)
     if (now := with_tables_at(position, left)) != position:
         at.save(now)
-    distributor.change_subscription(row.subscription_guid, is_equal=all(each.ok for each in found))
+    is_equal = all(each.ok for each in found)
+    if not is_equal or len(chosen) == len(expected):
+        distributor.change_subscription(row.subscription_guid, is_equal=is_equal)
     return found
 
 

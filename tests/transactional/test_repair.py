@@ -18,7 +18,9 @@ from mergerepl import failpoints
 from mergerepl import transactional as tr
 from mergerepl.cli.main import main
 from mergerepl.delta.log import head_version, read_commit
+from mergerepl.store.location import Location
 from mergerepl.transactional import checks
+from mergerepl.transactional.catalog import DistributionStore
 from tests.cdc.databases import add, arrow, delete, update
 from tests.transactional import publications
 from tests.transactional.publications import new_table, publication_file, rows, run, runs
@@ -64,6 +66,8 @@ def test_edits_of_others_are_named_and_repaired_and_the_warning_is_gone(
         "9": "missing_at_publisher",
     }
     assert (found["differing_rows"], keys(of_other)) == (4, {"1": "different"})
+    (alone,) = run("validate", "-f", file, "--table", "other", code=1)
+    assert alone["article"] == "other"
     shown = CliRunner().invoke(main, ["validate", "-f", str(file)]).output
     assert "items id=2: missing at subscriber" in shown
     before = head_version(north / "items")
@@ -97,6 +101,10 @@ def test_edits_of_others_are_named_and_repaired_and_the_warning_is_gone(
     mark = read_commit(north / "items", head_version(north / "items")).mark
     assert mark is not None
     assert mark.kind == "repair"
+    (alone,) = run("validate", "-f", file, "--table", "items")
+    assert (alone["article"], alone["differing_rows"]) == ("items", 0)
+    # Other articles were not compared.
+    assert not DistributionStore(Location.of(hq)).subscriptions()[0].is_equal
     done = run("repair", "-f", hq, "--yes")
     assert [(each["updates"], each["differing"]) for each in done] == [(0, 0), (1, 0)]
     assert warnings(file, 0) == []
