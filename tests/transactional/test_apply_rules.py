@@ -98,7 +98,7 @@ def test_a_dry_run_refuses_rows_that_apply_refuses(spark: SparkSession, replica_
     subscribers = [{"subscriber": "./north", "sync_type": "none"}]
     article = {"name": "items", "key": ["id"]}
     file = publication_file(replica_dir, [article], subscribers=subscribers)
-    assert "1 keys differ, such as id = 2" in refused(file, 2)
+    assert "1 keys differ, such as id=2" in refused(file, 2)
     bad = publication_file(replica_dir, [{**article, "text_columns": ["id"]}], subscribers=subscribers)
     assert "`text_columns` names the key column 'id'" in refused(bad, 1)
     bad = publication_file(
