@@ -252,8 +252,8 @@ def _transactional(root: Location) -> _Root:
 
 
 def _captured(root: Location) -> _Root:
-    from mergerepl.cdc.apply import check_table
     from mergerepl.cdc.instances import instances_of
+    from mergerepl.cdc.new_instance import checked
     from mergerepl.cdc.tables import CdcTables
     from mergerepl.model.folders import TableCapture
 
@@ -271,7 +271,7 @@ def _captured(root: Location) -> _Root:
 
     def check(item: dict[str, Any], state: TableState) -> None:
         key = item.get("key")
-        check_table(CdcTables(root), TableCapture(item["table"], None if key is None else tuple(key)))
+        checked(CdcTables(root), TableCapture(item["table"], None if key is None else tuple(key)))
 
     return _Root(root, stated, check)
 

@@ -13,9 +13,9 @@ from functools import cached_property
 
 from mergerepl.agents.control import DISTRIBUTE, SYNC, distributes, jobs_of, replication_jobs, syncs
 from mergerepl.agents.loop import CaptureState, CleanupState, Repeated, Timer, run_until_stopped
-from mergerepl.cdc.capture import run_cycles
 from mergerepl.cdc.cleaning import cleanup
 from mergerepl.cdc.jobs import CAPTURE, CLEANUP, LOG_READER, Jobs
+from mergerepl.cdc.sources import run_cycles
 from mergerepl.cdc.tables import CdcTables, tables_at
 from mergerepl.errors import MergeReplError, Transient
 from mergerepl.logreader.log_reader import LogReader

@@ -1,13 +1,13 @@
 from mergerepl.cdc.database import Database as Database
 from mergerepl.cdc.database import Instance as Instance
 from mergerepl.cdc.jobs import Jobs as Jobs
-from mergerepl.cdc.lsn_times import Switch as Switch
 from mergerepl.cdc.queries import Snapshot as Snapshot
 from mergerepl.cdc.queries import is_bit_set as is_bit_set
 from mergerepl.cdc.refusals import CdcError as CdcError
 from mergerepl.cdc.refusals import CdcUsageError as CdcUsageError
 from mergerepl.cdc.refusals import LsnRangeError as LsnRangeError
 from mergerepl.cdc.refusals import ScanInProgressError as ScanInProgressError
+from mergerepl.cdc.tables import Switch as Switch
 from mergerepl.logreader.lsn import Lsn as Lsn
 from mergerepl.model.cdc import AppliedChanges as AppliedChanges
 from mergerepl.model.cdc import CapturedColumn as CapturedColumn

@@ -11,12 +11,11 @@ from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from mergerepl import roots
-from mergerepl.cdc.lsn_times import checked_lsn, entry_of
+from mergerepl.cdc.change_rows import ALL
 from mergerepl.cdc.monitoring import source_status
-from mergerepl.cdc.net_rows import ALL
 from mergerepl.cdc.queries import keys_twice, net_of, open_window, refuse_twice, snapshot, with_rows_at_end
 from mergerepl.cdc.refusals import NOTHING, CdcError, CdcUsageError, LsnRangeError
-from mergerepl.cdc.tables import CdcTables
+from mergerepl.cdc.tables import CdcTables, checked_lsn, entry_of
 from mergerepl.cdc.target import Position, Target, after_cycle, fit_columns, misfits_of
 from mergerepl.delta.batch_end import left_at
 from mergerepl.delta.marks import CommitMark

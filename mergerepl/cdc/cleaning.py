@@ -10,9 +10,8 @@ from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 
 from mergerepl.cdc.jobs import CLEANUP, RETENTION_MIN, THRESHOLD, check_parameters
-from mergerepl.cdc.lsn_times import entry_of, lsn_of_text, version_through
 from mergerepl.cdc.refusals import CdcError, CdcUsageError
-from mergerepl.cdc.tables import CdcTables
+from mergerepl.cdc.tables import CdcTables, entry_of, lsn_of_text, version_through
 from mergerepl.delta.sql_text import quoted, timestamp_literal
 from mergerepl.delta.tables import count_rows, open_table, remove_unused_files
 from mergerepl.errors import MergeReplError

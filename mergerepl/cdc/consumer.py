@@ -35,7 +35,7 @@ from mergerepl.delta.tables import (
 from mergerepl.delta.types import field, fits, json_of, nested_names, nullable
 from mergerepl.failpoints import failpoint
 from mergerepl.logreader.column_changes import ADD, DROP, RENAME, TYPE, is_mapped, statement
-from mergerepl.logreader.consumer import Cycle, PauseSource, ReadRows, Wanted, pausing
+from mergerepl.logreader.consumer import COMPARE, Cycle, PauseSource, ReadRows, Wanted, pausing
 from mergerepl.logreader.plan import BEGIN, ColumnChange, Entry, Plan, SourcePlan, transaction_id
 from mergerepl.logreader.positions import LogState
 from mergerepl.logreader.sources import metadata_of
@@ -95,18 +95,13 @@ class Capture:
         """Return the sources of all instances; an instance that stops at a gap stops its source."""
         if not self.database.is_enabled:
             return {}
-        columns = self.database.control.rows(INDEX_COLUMNS)
-        captured = self.database.control.rows(CAPTURED_COLUMNS)
-        source_name = {(row.object_id, row.column_name): row.source_name for row in captured}
         found: dict[int, Wanted] = {}
         for instance in self.database.instances():
-            key = sorted(
-                (row for row in columns if row.object_id == instance.object_id),
-                key=lambda row: row.index_ordinal,
-            )
-            names = tuple(source_name.get((row.object_id, row.column_name)) or row.column_name for row in key)
+            sources = {row.column_name: row.source_name for row in self.database.captured(instance.object_id)}
+            key = (row.column_name for row in self.database.key(instance.object_id))
             other = found.get(instance.source_object_id)
-            on_gap = instance.on_gap if other is None or other.on_gap == "compare" else other.on_gap
+            on_gap = instance.on_gap if other is None or other.on_gap == COMPARE else other.on_gap
+            names = tuple(sources.get(name) or name for name in key)
             found[instance.source_object_id] = Wanted(names, on_gap)
         return found
 
@@ -125,18 +120,18 @@ class Capture:
 
     def remove_above(self, scan_cycle: int) -> None:
         """Remove rows of higher scan cycles."""
-        for instance in self.database.instances():
-            table = self.database.change_table(instance)
-            if is_delta_table(table) and transaction_version(table, APP_ID) > scan_cycle:
-                delete_rows(table, where=f"{quoted(SCAN_CYCLE)} > {scan_cycle}")
+        self._remove(self.database.instances(), scan_cycle + 1, f"> {scan_cycle}")
 
     def remove_of(self, scan_cycle: int, object_ids: frozenset[int]) -> None:
         """Remove the rows of one scan cycle of some sources."""
-        for instance in self.database.instances():
-            table = self.database.change_table(instance)
-            is_meant = instance.source_object_id in object_ids and is_delta_table(table)
-            if is_meant and transaction_version(table, APP_ID) >= scan_cycle:
-                delete_rows(table, where=f"{quoted(SCAN_CYCLE)} = {scan_cycle}")
+        instances = [each for each in self.database.instances() if each.source_object_id in object_ids]
+        self._remove(instances, scan_cycle, f"= {scan_cycle}")
+
+    def _remove(self, instances: Iterable[ChangeTable], first: int, cycles: str) -> None:
+        """Remove the rows of some cycles from the change tables that have a cycle from `first` on."""
+        for table in map(self.database.change_table, instances):
+            if is_delta_table(table) and transaction_version(table, APP_ID) >= first:
+                delete_rows(table, where=f"{quoted(SCAN_CYCLE)} {cycles}")
 
     # -- before it is decided ------------------------------------------------------------------------------------------
 
@@ -145,8 +140,9 @@ class Capture:
 
         Raises: PauseSource 22976.
         """
+        mapped = bool(rows) and is_mapped(rows[-1].reading.fields)
         for instance, captured in self._of_source(source.object_id):
-            after = columns_after(captured, source.columns, is_mapped=_is_mapped(source, rows))
+            after = columns_after(captured, source.columns, is_mapped=mapped)
             for name, (old, new) in retyped(captured, after).items():
                 if is_wider(old, new):
                     continue
@@ -187,33 +183,25 @@ class Capture:
             for instance, captured in self._of_source(source.object_id):
                 after = columns_after(captured, source.columns, is_mapped=mapped)
                 types = retyped(captured, after)
-                shapes = []
-                for reading in source.readings:
-                    changed = [c for c in source.columns if c.version <= reading.through_version_inclusive]
-                    at = columns_after(captured, changed, is_mapped=mapped)
-                    shapes.append([column.source_name for column in at])
+                ends = [reading.through_version_inclusive for reading in source.readings]
+                changed = [[c for c in source.columns if c.version <= end] for end in ends]
+                at = [columns_after(captured, each, is_mapped=mapped) for each in changed]
                 steps["instances"][str(instance.object_id)] = {
-                    "shapes": shapes,
+                    "shapes": [[column.source_name for column in each] for each in at],
                     "columns": [asdict(column) for column in after],
                     "types": {name: new for name, (_, new) in types.items()},
                     "is_changed": after != captured,
                 }
                 for change in source.columns:
                     # A gap has one LSN: changes of columns inside of it have that one.
-                    version = min(v for v in versions if v >= change.version)
-                    is_retyped = change.kind == "type" and any(
-                        one.source_name != other.source_name or one.column_type != other.column_type
-                        for one, other in zip(
-                            captured, columns_after(captured, [change], is_mapped=mapped), strict=True
-                        )
-                    )
+                    now = columns_after(captured, [change], is_mapped=mapped)
                     steps["ddl"].append(
                         {
                             "source_object_id": source.object_id,
                             "object_id": instance.object_id,
-                            "required_column_update": is_retyped,
+                            "required_column_update": change.kind == TYPE and now != captured,
                             "ddl_command": statement(change, str(self.database.root / source.path)),
-                            "version": version,
+                            "version": min(v for v in versions if v >= change.version),
                         }
                     )
         return steps
@@ -345,14 +333,11 @@ def _time(plan: Plan, entry: Entry) -> LsnTime:
     )
 
 
-def _is_mapped(source: SourcePlan, rows: Sequence[ReadRows]) -> bool:
-    return bool(rows) and is_mapped(rows[-1].reading.fields)
-
-
 def _loses(frame: DataFrame, column: str, type_: str) -> bool:
     """True if a value of a column does not fit another type, or if a cast cannot decide it: a struct has other fields."""
     old = frame.schema[column].dataType
-    if _names_inside(old) != _names_inside(DataType.fromDDL(type_)):
+    inside, wanted = (list(nested_names(each.jsonValue())) for each in (old, DataType.fromDDL(type_)))
+    if inside != wanted:
         # A cast matches fields by position, and would mix them up.
         return True
     value = F.col(quote(column))
@@ -364,15 +349,34 @@ def _loses(frame: DataFrame, column: str, type_: str) -> bool:
     return not lost.isEmpty()
 
 
-def _names_inside(data_type: DataType) -> list[str]:
-    return list(nested_names(data_type.jsonValue()))
+def begin_step(
+    instances: Iterable[ChangeTable],
+    captured: Iterable[CapturedColumn],
+    index: Iterable[IndexColumn],
+    types: Mapping[int, Mapping[str, Any]],
+) -> dict[str, Any]:
+    """Return the step of a plan in which instances begin, as JSON; `types`: object_id -> captured column -> type."""
+    stated = [
+        {
+            **asdict(each),
+            "start_lsn": bytes(each.start_lsn).hex(),
+            "create_date": each.create_date.isoformat(),
+        }
+        for each in instances
+    ]
+    return {
+        "begin": {
+            "instances": stated,
+            "captured": [asdict(each) for each in captured],
+            "index": [asdict(each) for each in index],
+            "types": {str(object_id): each for object_id, each in types.items()},
+        }
+    }
 
 
 def _instance(stated: Mapping[str, Any]) -> ChangeTable:
-    lsn = bytes.fromhex(stated["start_lsn"])
-    return ChangeTable(
-        **{**stated, "start_lsn": lsn, "create_date": datetime.fromisoformat(stated["create_date"])}
-    )
+    lsn, created = bytes.fromhex(stated["start_lsn"]), datetime.fromisoformat(stated["create_date"])
+    return ChangeTable(**{**stated, "start_lsn": lsn, "create_date": created})
 
 
 def _create(

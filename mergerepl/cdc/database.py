@@ -9,16 +9,23 @@ from typing import TYPE_CHECKING, Literal, overload
 
 from pyspark.sql import Column, DataFrame
 
-from mergerepl.cdc import capture, cleaning, instances, lsn_times, monitoring, queries, sources
+from mergerepl.cdc import cleaning, instances, monitoring, queries, sources, tables
 from mergerepl.cdc.apply_net_changes import load
+from mergerepl.cdc.change_rows import ALL
 from mergerepl.cdc.instances import FILES_KEPT
 from mergerepl.cdc.jobs import THRESHOLD, Jobs
-from mergerepl.cdc.lsn_times import Switch, checked_lsn, high_of, lsn_of_text, version_through
-from mergerepl.cdc.net_rows import ALL
 from mergerepl.cdc.new_instance import names_in
 from mergerepl.cdc.queries import Snapshot, to_debezium
 from mergerepl.cdc.refusals import CdcUsageError
-from mergerepl.cdc.tables import CdcTables, tables_at
+from mergerepl.cdc.tables import (
+    CdcTables,
+    Switch,
+    checked_lsn,
+    high_of,
+    lsn_of_text,
+    tables_at,
+    version_through,
+)
 from mergerepl.logreader.consumer import COMPARE
 from mergerepl.logreader.lsn import Lsn
 from mergerepl.model.cdc import (
@@ -34,6 +41,7 @@ from mergerepl.model.cdc import (
     ScanSession,
     Vacuumed,
 )
+from mergerepl.model.folders import TableCapture
 from mergerepl.model.later import answers_later
 from mergerepl.model.listing import Listing
 from mergerepl.spark.callers import methods_keep_callers_session
@@ -106,18 +114,9 @@ class Database:
         Raises: CdcUsageError, with nothing changed; CdcError 22838 for a key with NULLs or duplicates, 22832 if the table's
             properties cannot be set; ScanInProgressError; LeaseError.
         """
-        begun = instances.enable(
-            self._tables,
-            table,
-            key=key,
-            columns=columns,
-            name=name,
-            net=net,
-            on_gap=on_gap,
-            role_name=role_name,
-            index_name=index_name,
-            log_retention=log_retention,
-        )
+        stated = TableCapture(table, names_in(key), names_in(columns), name, net, on_gap)
+        texts = {"role_name": role_name, "index_name": index_name}
+        begun = instances.enable(self._tables, stated, **texts, log_retention=log_retention)
         return Instance(self._tables, begun)
 
     def disable(
@@ -160,7 +159,7 @@ class Database:
             publications, too; ScanInProgressError (22903) if another scan or command holds the log; LogReaderError if the
             folder is a copy, or a part of the bookkeeping was restored.
         """
-        return capture.capture(self._tables, maxtrans=maxtrans, maxscans=maxscans)
+        return sources.capture(self._tables, maxtrans=maxtrans, maxscans=maxscans)
 
     def relocate(self) -> bool:
         """Take over a folder that was moved or copied. Returns True if it was a copy, so that a new epoch began.
@@ -187,7 +186,7 @@ class Database:
 
         Raises: CdcUsageError 22901; 22990 for another operator.
         """
-        return lsn_times.lsn_at(self._tables, time, operator)
+        return tables.lsn_at(self._tables, time, operator)
 
     def time_of(self, lsn: bytes | str) -> datetime | None:
         """Return the tran_end_time of exactly this LSN, with its zone; None if it was not given to a transaction.
@@ -195,7 +194,7 @@ class Database:
         Raises: CdcUsageError 22901.
         """
         self._tables.require_enabled()
-        entry = lsn_times.entry_of(self._tables, lsn_of_text(lsn))
+        entry = tables.entry_of(self._tables, lsn_of_text(lsn))
         return None if entry is None else entry.tran_end_time
 
     @overload
@@ -320,11 +319,11 @@ class Instance:
     ) -> tuple[bytes | str | None, bytes | str | None]:
         """Return the LSNs of a range, both included; None where no transaction is in it."""
         if isinstance(from_, datetime):
-            from_ = lsn_times.lsn_at(self._tables, from_, NOT_BELOW)
+            from_ = tables.lsn_at(self._tables, from_, NOT_BELOW)
         elif from_ is None:
             from_ = self.min_lsn()
         if isinstance(to, datetime):
-            return from_, lsn_times.lsn_at(self._tables, to, NOT_ABOVE)
+            return from_, tables.lsn_at(self._tables, to, NOT_ABOVE)
         return from_, self.max_lsn() if to is None else to
 
     def min_lsn(self) -> Lsn:
@@ -448,7 +447,7 @@ class Instance:
 
         None if the version is unread, lies before the instance's interval, or inside a gap that was compared as a whole.
         """
-        return lsn_times.lsn_of(self._tables, self._tables.instance(self.name), version)
+        return tables.lsn_of(self._tables, self._tables.instance(self.name), version)
 
     def switch_lsn(self, new: str) -> Switch:
         """Return how a consumer moves to a later instance of the table: this one below the LSN, `new` from it on.
@@ -457,4 +456,4 @@ class Instance:
 
         Raises: CdcUsageError 22990 if they are of two tables, or `new` began first.
         """
-        return lsn_times.switch_lsn(self._tables, self.name, new)
+        return tables.switch_lsn(self._tables, self.name, new)

@@ -4,16 +4,16 @@ A command takes the root's lock first, where it sets table properties, then the 
 """
 
 import uuid
-from collections.abc import Collection, Sequence
-from dataclasses import asdict, replace
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from functools import partial
 from typing import Any
 
-from mergerepl.cdc.capture import tidied
+from mergerepl.cdc.consumer import begin_step
 from mergerepl.cdc.jobs import with_default_jobs
-from mergerepl.cdc.new_instance import NewInstance, article_key, check_key, checked, names_in, source_path
+from mergerepl.cdc.new_instance import NewInstance, check_key, checked, source_path
 from mergerepl.cdc.refusals import CdcError, CdcUsageError
+from mergerepl.cdc.sources import tidied
 from mergerepl.cdc.tables import NAME, CdcTables, is_shared
 from mergerepl.delta.marks import CommitMark
 from mergerepl.delta.metadata import CDF_PROPERTY, GENERATION_EXPRESSION
@@ -23,7 +23,7 @@ from mergerepl.errors import PublicationError
 from mergerepl.failpoints import failpoint
 from mergerepl.logreader.column_changes import added_fields, column_id
 from mergerepl.logreader.consumer import COMPARE, STOP
-from mergerepl.logreader.log_reader import LogReader, key_of, make_log_reader, refuse_other_key
+from mergerepl.logreader.log_reader import LogReader, make_log_reader
 from mergerepl.logreader.lsn import Lsn, epoch_of
 from mergerepl.logreader.plan import Plan, redo_log
 from mergerepl.logreader.positions import LogState, has_log_reader, read_state, save_state
@@ -32,6 +32,7 @@ from mergerepl.logreader.scan import Begin, begin, checked_state, leave
 from mergerepl.logreader.sources import metadata_of
 from mergerepl.model.cdc import CapturedColumn, CaptureInstance
 from mergerepl.model.durations import parse_duration
+from mergerepl.model.folders import TableCapture
 from mergerepl.model.listing import Listing
 from mergerepl.spark.errors import plain_errors
 from mergerepl.store.lease import lease
@@ -49,20 +50,15 @@ _LOG_KEPT = timedelta(days=30)
 
 def enable(
     found: CdcTables,
-    table: str,
+    stated: TableCapture,
     *,
-    key: Sequence[str] | str | None,
-    columns: Sequence[str] | str | None,
-    name: str | None,
-    net: bool | None,
-    on_gap: str,
     role_name: str | None = None,
     index_name: str | None = None,
     log_retention: timedelta | str = FILES_KEPT,
 ) -> str:
     """Begin an instance, as `Database.enable` says; the first one enables the root. Returns its name."""
-    if on_gap not in (COMPARE, STOP):
-        raise CdcUsageError.bad_parameter(22990, "on_gap", on_gap, "it is compare or stop")
+    if stated.on_gap not in (COMPARE, STOP):
+        raise CdcUsageError.bad_parameter(22990, "on_gap", stated.on_gap, "it is compare or stop")
     retention = _retention_of(log_retention)
     with (
         plain_errors("a table was enabled for Change Data Capture"),
@@ -70,15 +66,13 @@ def enable(
         found.held("cdc enable") as reader,
     ):
         state = tidied(reader, found) if found.is_enabled else _state_of_others(found, reader)
-        wanted, is_new = check_stated(
-            *(found, reader, state, table), key=key, columns=columns, name=name, net=net
-        )
-        if is_new and wanted.key:
+        wanted = checked(found, stated)
+        if wanted.is_new and wanted.key:
             check_key(reader.spark(), wanted)
         if state is None or not found.is_enabled:
             enable_root(found, reader, retention)
             state = checked_state(reader)
-        if is_new:
+        if wanted.is_new:
             _set_properties(reader, wanted, timedelta(seconds=state.database.file_retention or 0))
         if not found.instances():
             default = partial(with_default_jobs, state.database.database_id, is_shared=is_shared(state))
@@ -87,48 +81,12 @@ def enable(
             reader,
             NAME,
             [Begin(wanted.path, wanted.schema, wanted.name)],
-            lambda plan, rows, numbers: {
-                "begin": _decided(plan, rows[0], numbers[0], wanted, role_name, index_name, on_gap)
-            },
+            lambda plan, rows, numbers: _decided(
+                plan, rows[0], numbers[0], wanted, role_name, index_name, stated.on_gap
+            ),
             object_ids=1,
         )
         return wanted.instance
-
-
-def check_stated(
-    found: CdcTables,
-    reader: LogReader,
-    state: LogState | None,
-    table: str,
-    *,
-    key: Sequence[str] | str | None,
-    columns: Sequence[str] | str | None,
-    name: str | None,
-    net: bool | None,
-    ending: Collection[str] = (),
-) -> tuple[NewInstance, bool]:
-    """Check a table by its log; return its instance as it would be, and whether its capture begins.
-
-    `state` is that of the log reader, if there is one; `ending` are instances that end before it begins.
-
-    Raises: CdcUsageError, CdcError.
-    """
-    path, consumers = source_path(table), reader.consumers
-    known = None if state is None else state.source_at(path)
-    wanted = checked(
-        found,
-        known,
-        path,
-        name=name,
-        net=net,
-        key=names_in(key),
-        columns=names_in(columns),
-        published=lambda: (state and key_of(state, consumers, path)) or article_key(found.root, path),
-        ending=ending,
-    )
-    if state is not None:
-        refuse_other_key(state, consumers, path, wanted.key)
-    return wanted, known is None or NAME not in known.consumers
 
 
 def _retention_of(stated: timedelta | str) -> timedelta:
@@ -212,7 +170,7 @@ def _decided(
     index_name: str | None,
     on_gap: str,
 ) -> dict[str, Any]:
-    """Return the rows of the instance that begins, as JSON."""
+    """Return the step in which the instance begins."""
     # A second instance begins where the source was read to: a newer column is filled from when its commit is read.
     at_position = {each["name"]: each for each in metadata_of(row).fields}
     newest = {each["name"]: each for each in wanted.state.fields}
@@ -250,13 +208,8 @@ def _decided(
         IndexColumn(object_id=object_id, column_name=name, index_ordinal=place, column_id=ids[name])
         for place, name in enumerate(wanted.key, 1)
     ]
-    stated = asdict(instance)
-    return {
-        "instances": [{**stated, "start_lsn": lsn.hex(), "create_date": instance.create_date.isoformat()}],
-        "captured": [asdict(each) for each in captured],
-        "index": [asdict(each) for each in index],
-        "types": {str(object_id): {name: found[name]["type"] for name in wanted.columns}},
-    }
+    types = {object_id: {name: found[name]["type"] for name in wanted.columns}}
+    return begin_step([instance], captured, index, types)
 
 
 def disable(found: CdcTables, table: str | None, name: str | None, *, keeps_root: bool = False) -> list[str]:

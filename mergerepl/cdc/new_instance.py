@@ -1,23 +1,25 @@
 """The arguments of `Database.enable`, checked against the table and the existing instances (cdc.md 1 and 2)."""
 
 import re
-from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, replace
 
 from pyspark.sql import SparkSession
 
 from mergerepl import roots
 from mergerepl.cdc.change_rows import MAX_COLUMNS
 from mergerepl.cdc.refusals import NOTHING, CdcError, CdcUsageError
-from mergerepl.cdc.tables import CdcTables
+from mergerepl.cdc.tables import NAME, CdcTables
 from mergerepl.delta.contract.problems import Code, TableContract
 from mergerepl.delta.contract.rules import NULL, bad_keys
 from mergerepl.delta.tables import TableState, is_delta_table, open_table, read_columns
+from mergerepl.logreader.log_reader import LogReader, key_of, refuse_other_key
+from mergerepl.logreader.positions import has_log_reader, read_state
+from mergerepl.model.folders import TableCapture
 from mergerepl.replica.replica import Replica
 from mergerepl.store.location import Location
 from mergerepl.systables.catalog import ARTICLES
 from mergerepl.systables.cdc import RESERVED_PREFIX, ChangeTable
-from mergerepl.systables.logreader import LogReaderRow
 
 LONGEST_NAME = 100
 DBO = "dbo"
@@ -38,6 +40,8 @@ class NewInstance:
     columns: tuple[str, ...]
     key: tuple[str, ...]
     supports_net_changes: bool
+    is_new: bool
+    """Whether the capture of its table begins."""
 
 
 def names_in(stated: Sequence[str] | str | None) -> tuple[str, ...] | None:
@@ -64,42 +68,25 @@ def source_path(table: str) -> str:
     return path
 
 
-def checked(
-    database: CdcTables,
-    known: LogReaderRow | None,
-    path: str,
-    *,
-    name: str | None,
-    net: bool | None,
-    key: tuple[str, ...] | None,
-    columns: tuple[str, ...] | None,
-    published: Callable[[], tuple[str, ...]],
-    ending: Collection[str] = (),
-) -> NewInstance:
-    """Return the arguments with their defaults.
+def checked(found: CdcTables, stated: TableCapture, ending: Collection[str] = ()) -> NewInstance:
+    """Check a table by its log; return its instance as it would be.
 
-    Args:
-        database: The tables; they may not exist yet.
-        known: The source, if the log reader reads it already.
-        path: The source's path.
-        name: Name of the instance.
-        net: Whether net changes can be queried.
-        key: Columns that identify a row.
-        columns: Columns to capture.
-        published: Returns the key of the article that publishes a table.
-        ending: Names of instances that end before this one begins.
+    `ending` are names of instances that end before this one begins.
 
-    Raises: CdcUsageError.
+    Raises: CdcUsageError, CdcError, LogReaderError.
     """
-    folder = database.root / path
+    path = source_path(stated.table)
+    reader = LogReader(found.root)
+    state = read_state(found.log) if has_log_reader(found.log) else None
+    known = None if state is None else state.source_at(path)
+    folder = found.root / path
     if not is_delta_table(folder):
         raise CdcUsageError.no_such_source(path, f"'{folder}' is no Delta table")
     table = open_table(folder)
     schema, _, table_name = path.rpartition("/")
-    schema = schema or DBO
-    stored = database.instances() if database.is_enabled else []
+    stored = found.instances() if found.is_enabled else []
     instances = [each for each in stored if each.capture_instance not in ending]
-    instance = _instance_name(name or f"{schema}_{table_name}".replace("/", "_"), instances)
+    instance = _instance_name(replace(stated, table=path).instance, instances)
     same = [each for each in instances if known and each.source_object_id == known.source_object_id]
     if len(same) >= 2:
         names = ", ".join(each.capture_instance for each in same)
@@ -113,9 +100,12 @@ def checked(
             path, f"its capture is paused: {known.reason} Nothing was changed; resume or disable it first"
         )
     by_lower = {each["name"].lower(): each["name"] for each in table.fields}
-    chosen = _columns(path, key or (published() if not same else ()), by_lower)
+    key = stated.key
+    if not key and not same:
+        key = (state and key_of(state, reader.consumers, path)) or _article_key(found.root, path)
+    chosen = _columns(path, key or (), by_lower)
     if same:
-        before = tuple(row.column_name for row in database.key(same[0].object_id))
+        before = tuple(row.column_name for row in found.key(same[0].object_id))
         if chosen and chosen != before:
             raise CdcUsageError.bad_columns(
                 22939,
@@ -129,16 +119,19 @@ def checked(
         remedy = "Keys are whole numbers, strings, dates, times, decimals, booleans and binary."
         raise CdcUsageError.bad_columns(22929, path, why, remedy)
     everything = (each for each in by_lower.values() if not each.lower().startswith(_SYSTEM_COLUMNS))
-    captured = tuple(everything) if columns is None else _columns(path, columns, by_lower)
+    captured = tuple(everything) if stated.columns is None else _columns(path, stated.columns, by_lower)
     _check_columns(path, captured, chosen)
-    has_net = bool(chosen) if net is None else net
+    has_net = bool(chosen) if stated.net is None else stated.net
     if has_net and not chosen:
         remedy = "Name its columns (`key`), or capture without net changes."
         raise CdcUsageError.bad_columns(22939, path, "net changes need a key", remedy)
-    return NewInstance(path, schema, table_name, instance, table, captured, chosen, has_net)
+    if state is not None:
+        refuse_other_key(state, reader.consumers, path, chosen)
+    is_new = known is None or NAME not in known.consumers
+    return NewInstance(path, schema or DBO, table_name, instance, table, captured, chosen, has_net, is_new)
 
 
-def article_key(root: Location, path: str) -> tuple[str, ...]:
+def _article_key(root: Location, path: str) -> tuple[str, ...]:
     """Return the key of the merge article that publishes a table, or an empty tuple."""
     replica = Replica(root)
     if not replica.control.exists(ARTICLES):

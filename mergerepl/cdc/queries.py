@@ -12,19 +12,23 @@ from pyspark.sql import Window as SqlWindow
 from pyspark.sql import functions as F
 from pyspark.sql.types import DataType
 
-from mergerepl.cdc.change_rows import has_bit
-from mergerepl.cdc.lsn_times import check_range, checked_lsn, lsn_of_text, version_through
-from mergerepl.cdc.net_rows import IS_DOUBTFUL, NET_OPTIONS, is_bit_set_column, net_of_table, net_rows
+from mergerepl.cdc.change_rows import (
+    IS_DOUBTFUL,
+    NET_OPTIONS,
+    has_bit,
+    is_bit_set_column,
+    net_of_table,
+    net_rows,
+)
 from mergerepl.cdc.refusals import CdcError, CdcUsageError, LsnRangeError
-from mergerepl.cdc.tables import CdcTables
+from mergerepl.cdc.tables import CdcTables, check_range, checked_lsn, lsn_of_text, version_through
 from mergerepl.delta import appended
 from mergerepl.delta.tables import (
+    head_version,
     is_another_commit,
     is_delta_table,
-    may_hold,
     open_table,
-    plain_files,
-    read_files,
+    read_columns,
     read_version,
 )
 from mergerepl.errors import StoreError
@@ -35,7 +39,7 @@ from mergerepl.rows.images import all_true, with_readable
 from mergerepl.rows.nested import in_shape
 from mergerepl.rows.sql import quote
 from mergerepl.spark.errors import gone_reason, plain_errors
-from mergerepl.spark.in_memory import frame_of_tuples, keep_in_memory
+from mergerepl.spark.in_memory import keep_in_memory
 from mergerepl.store.location import Location
 from mergerepl.systables.cdc import (
     DELETE,
@@ -99,15 +103,8 @@ def open_window(
 
 def _opened(spark: SparkSession, table: Location, first: Lsn, last: Lsn) -> DataFrame:
     """Return rows of a change table at its present version; files of other scan cycles are not opened."""
-    state = open_table(table)
-    files = plain_files(state, bounded=(SCAN_CYCLE,))
     bounds = {SCAN_CYCLE: (first.scan_cycle - 1, last.scan_cycle)}
-    if files is None:
-        rows = read_version(spark, table, state.version)
-    elif chosen := [file for file in files if may_hold(file, bounds)]:
-        rows = read_files(spark, table, chosen, state.schema)
-    else:
-        rows = frame_of_tuples(spark, [], state.schema)
+    rows = read_columns(spark, table, head_version(table), bounds=bounds)
     cycle = f"{quote(SCAN_CYCLE)} between {first.scan_cycle} and {last.scan_cycle}"
     return rows.where(f"{cycle} and {quote(START_LSN)} between X'{first.hex()}' and X'{last.hex()}'")
 

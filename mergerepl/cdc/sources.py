@@ -1,26 +1,29 @@
-"""Captured sources: resumed or begun again after a pause, and vacuumed (cdc.md 4 and 8).
+"""Captured sources: scan cycles, a pause ended by resuming or beginning again, VACUUM (cdc.md 4 and 8).
 
 VACUUM keeps all files that readers of a source still need.
 """
 
+import logging
 import math
-from collections.abc import Sequence
-from dataclasses import asdict, replace
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
-from mergerepl.cdc.capture import tidied
+from mergerepl.cdc.consumer import begin_step
+from mergerepl.cdc.jobs import check_parameters
 from mergerepl.cdc.refusals import CdcError, CdcUsageError
-from mergerepl.cdc.tables import NAME, CdcTables
+from mergerepl.cdc.tables import NAME, CdcTables, held, is_shared
 from mergerepl.delta.properties import FILE_RETENTION, interval_of
-from mergerepl.delta.tables import head_version, is_delta_table, open_table, written_ns
+from mergerepl.delta.tables import compact, head_version, is_delta_table, open_table, written_ns
 from mergerepl.delta.types import ddl_of, field, json_of
 from mergerepl.logreader.consumer import COMPARE
 from mergerepl.logreader.log_reader import LogReader
 from mergerepl.logreader.plan import Plan, moment_of_ns
-from mergerepl.logreader.positions import read_state, save_state
-from mergerepl.logreader.scan import Begin, begin, look_ahead
-from mergerepl.model.cdc import CapturedColumn, Vacuumed
+from mergerepl.logreader.positions import LogState, read_state, save_state
+from mergerepl.logreader.scan import Begin, begin, checked_state, leave, look_ahead
+from mergerepl.logreader.scan import scan as one_cycle
+from mergerepl.model.cdc import CapturedColumn, ScanResult, Vacuumed
 from mergerepl.replica.control import ControlPlane
 from mergerepl.replica.replica import Replica
 from mergerepl.replica.subscription import position_of
@@ -30,9 +33,18 @@ from mergerepl.spark.session import copy_if_possible
 from mergerepl.store.lease import lease
 from mergerepl.store.location import Location
 from mergerepl.store.rehearsal import before_write
-from mergerepl.store.storage import is_there
+from mergerepl.store.storage import folders_in, is_there, remove_table
 from mergerepl.systables import tracking
-from mergerepl.systables.cdc import CHANGE_TABLES, ChangeTable
+from mergerepl.systables.cdc import (
+    CAPTURED_COLUMNS,
+    CHANGE_TABLE_SUFFIX,
+    CHANGE_TABLES,
+    DDL_HISTORY,
+    FOLDER,
+    INDEX_COLUMNS,
+    LSN_TIME_MAPPING,
+    ChangeTable,
+)
 from mergerepl.systables.logreader import LogReaderRow
 from mergerepl.systables.table import FOLDER as REPLICA_FOLDER
 from mergerepl.systables.tracking import TRACKED_OBJECTS
@@ -93,11 +105,11 @@ def _restart(
         raise CdcUsageError.no_such_source(row.source_path, "there is no Delta table at its path")
     head = {each["name"]: each for each in open_table(database.root / row.source_path).fields}
     captured: list[CapturedColumn] = []
-    types: dict[str, dict[str, Any]] = {}
+    types: dict[int, dict[str, Any]] = {}
     for instance in instances:
         table = database.change_table(instance)
         known = {each["name"]: each for each in open_table(table).fields} if is_delta_table(table) else {}
-        of_instance = types[str(instance.object_id)] = {}
+        of_instance = types[instance.object_id] = {}
         for column in database.captured(instance.object_id):
             name = column.source_name or column.column_name
             found = (
@@ -109,19 +121,10 @@ def _restart(
 
     def steps(plan: Plan, rows: Sequence[LogReaderRow], numbers: range) -> dict[str, Any]:
         lsn = plan.lsn(plan.entries[0])
-        begun = [
-            replace(
-                *(each,), start_lsn=lsn, end_lsn=None, has_drop_pending=False, start_version=rows[0].position
-            )
-            for each in instances
-        ]
-        stated = [
-            {**asdict(each), "start_lsn": lsn.hex(), "create_date": each.create_date.isoformat()}
-            for each in begun
-        ]
-        index = [asdict(c) for each in instances for c in database.key(each.object_id)]
-        columns = [asdict(column) for column in captured]
-        return {"begin": {"instances": stated, "captured": columns, "index": index, "types": types}}
+        start: dict[str, Any] = {"start_lsn": lsn, "end_lsn": None, "has_drop_pending": False}
+        begun = [replace(each, **start, start_version=rows[0].position) for each in instances]
+        index = [column for each in instances for column in database.key(each.object_id)]
+        return begin_step(begun, captured, index, types)
 
     begin(reader, NAME, [Begin(row.source_path, row.source_schema, row.source_name, from_head=True)], steps)
 
@@ -179,3 +182,76 @@ def _is_tracked(database: CdcTables, source: str) -> bool:
     return control.exists(TRACKED_OBJECTS) and any(
         row.table == source for row in control.rows(TRACKED_OBJECTS)
     )
+
+
+log = logging.getLogger(__name__)
+
+JOIN_EVERY = 32
+"""The small files are counted after this number of cycles."""
+
+SMALL_FILES = 64
+JOINED_BYTES = 4 << 20
+
+
+def capture(tables: CdcTables, *, maxtrans: int, maxscans: int) -> ScanResult:
+    """Capture new changes, as `Database.capture` says."""
+    check_parameters(maxtrans=maxtrans, maxscans=maxscans)
+    tables.require_enabled()
+    if is_shared(read_state(tables.log)):
+        raise CdcError.log_is_shared(tables.root)
+    reader = LogReader(tables.root, tables.given, tables.lock_wait_s)
+    return run_cycles(reader, maxtrans=maxtrans, maxscans=maxscans)
+
+
+def run_cycles(
+    reader: LogReader, *, maxtrans: int, maxscans: int, is_asked_to_stop: Callable[[], bool] = lambda: False
+) -> ScanResult:
+    """Run up to `maxscans` cycles, until everything is read or a stop is requested. A cycle is never cut short.
+
+    New publications are served, too.
+
+    Raises: ScanInProgressError (22903); LogReaderError.
+    """
+    cycles = transactions = rows = 0
+    last = None
+    paused: dict[str, str] = {}
+    for _ in range(maxscans):
+        with plain_errors("changes were captured"), held(reader, "cdc capture"):
+            done = one_cycle(reader, maxtrans=maxtrans)
+            database = CdcTables(reader.root)
+            if done.scan_cycle is not None and done.scan_cycle % JOIN_EVERY == 0 and database.is_enabled:
+                join_small_files(database)
+        if done.scan_cycle is not None or done.paused:
+            cycles += 1
+        transactions, rows = transactions + done.transactions, rows + done.rows
+        last = done.last_lsn or last
+        paused |= done.paused
+        if not done.has_more or is_asked_to_stop():
+            break
+    return ScanResult(cycles, transactions, rows, last, paused)
+
+
+def join_small_files(database: CdcTables, *, most: int = SMALL_FILES) -> None:
+    """Join the small files of change tables and of the gate: a cycle appends one to each. The caller holds the log."""
+    tables = [database.change_table(each) for each in database.instances()]
+    for table in (*tables, *(database.control.path(each.name) for each in (LSN_TIME_MAPPING, DDL_HISTORY))):
+        try:
+            compact(table, most_files=most, target_bytes=JOINED_BYTES)
+        except Exception as error:
+            # The cycle is done; many small files only make reading slower.
+            log.warning("%s: its small files were not joined: %s", table, error)
+
+
+def tidied(reader: LogReader, database: CdcTables) -> LogState:
+    """Finish a cycle or command that died: its plan, and instances that were being disabled."""
+    state = checked_state(reader)
+    instances = database.instances()
+    numbers = {each.object_id for each in instances}
+    for stored in (CAPTURED_COLUMNS, INDEX_COLUMNS):
+        database.control.edit(stored, lambda rows: [row for row in rows if row.object_id in numbers])
+    known = {each.folder for each in instances}
+    for name in folders_in(database.root / FOLDER):
+        if name.endswith(CHANGE_TABLE_SUFFIX) and name not in known:
+            remove_table(database.root / FOLDER / name)
+    sources = {each.source_object_id for each in instances}
+    return leave(reader, NAME, frozenset(state.sources.keys() - sources))

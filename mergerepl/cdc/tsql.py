@@ -14,9 +14,8 @@ from mergerepl.cdc import queries
 from mergerepl.cdc.database import Database, Instance
 from mergerepl.cdc.instances import FILES_KEPT, disable, enable_empty
 from mergerepl.cdc.jobs import CAPTURE
-from mergerepl.cdc.lsn_times import lsn_of_text
 from mergerepl.cdc.new_instance import DBO
-from mergerepl.cdc.tables import tables_at
+from mergerepl.cdc.tables import lsn_of_text, tables_at
 from mergerepl.logreader.lsn import ZERO, Lsn
 from mergerepl.model.cdc import (
     CapturedColumn,

@@ -137,14 +137,14 @@ def read_columns(
             CHAR_VARCHAR in (field.metadata or {}) for field in schema
         )
         files = plain_files(state, bounded=bounds or ()) if is_plain else None
-        if files and bounds:
-            files = [each for each in files if may_hold(each, bounds)] or files[:1]
     except (StoreError, DeltaError, OSError) as error:
         # For example a feature that only Delta on Spark knows. Its errors about unreadable tables are better, too.
         logger.info("Spark: table '%s': %s", table, error)
         files = None
-    if files and len(files) <= files_at_most:
-        return read_files(spark, table, files, schema)
+    chosen = [each for each in files or () if may_hold(each, bounds or {})]
+    if files and len(chosen) <= files_at_most:
+        rows = read_files(spark, table, chosen or files[:1], schema)
+        return rows if chosen else rows.limit(0)
     rows = read_version(spark, table, version)
     return rows.select(*(quote(name) for name in columns)) if columns else rows
 

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from datetime import timedelta
 
 from mergerepl.model.publication import Publication
-from mergerepl.model.tracking import Foreign, TrackingOptions
+from mergerepl.model.tracking import Foreign, TrackingKeyType, TrackingOptions
 from mergerepl.model.transactional import Publication as TransactionalPublication
 
 
@@ -44,6 +44,11 @@ class TableTracking:
     key: tuple[str, ...]
     is_guid: bool = False
     options: TrackingOptions = TrackingOptions.ALL
+
+    @property
+    def key_type(self) -> TrackingKeyType:
+        """The kind of the key."""
+        return TrackingKeyType.GUID if self.is_guid else TrackingKeyType.PRIMARY_KEY
 
 
 @dataclass(frozen=True)

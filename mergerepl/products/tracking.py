@@ -13,7 +13,7 @@ from mergerepl.store.location import Location
 
 def apply(document: FolderTracking, dry_run: bool, progress: Progress) -> ApplyResult:
     """Make the tracked tables of a folder match a document."""
-    from mergerepl.tracking.apply import apply_tracking
+    from mergerepl.tracking.tracked_tables import apply_tracking
 
     return apply_tracking(document, dry_run=dry_run, progress=progress)
 

@@ -19,13 +19,13 @@ from mergerepl.rows.images import all_true
 from mergerepl.spark.errors import gone_reason
 from mergerepl.spark.in_memory import frame_of
 from mergerepl.store.location import Location
-from mergerepl.tracking import foreign, staged_files
+from mergerepl.tracking import foreign, staged_rows
 from mergerepl.tracking.counters import Counts, Intent, Planned, Write, decide, take_bsns
 from mergerepl.tracking.database import Database, Session, tracked_table
 from mergerepl.tracking.errors import ForeignCommitError
 from mergerepl.tracking.foreign import events_of, foreign_commits, readable_window, writable_facts
-from mergerepl.tracking.overlay import PROBLEM, key_columns, key_names, snapshot_rows
 from mergerepl.tracking.predicates import packed
+from mergerepl.tracking.staged_rows import PROBLEM, key_columns, key_names, snapshot_rows
 
 _COMMITS = pa.schema(
     {
@@ -129,7 +129,7 @@ def stage(
         if why is None:
             raise
         raise ForeignCommitError.unreadable(table.name, found[0].version, why) from error
-    bad = staged_files.problems_of(at, keys)
+    bad = staged_rows.problems_of(at, keys)
     if bad is not None:
         what, listed = bad
         raise ForeignCommitError(
@@ -143,7 +143,7 @@ def stage(
         replace(each, changes=_named(table.name, counted.get(each.foreign_version or -1, 0)))
         for each in planned
     )
-    stamps = staged_files.count_where(at, foreign.IS_THERE)
+    stamps = staged_rows.count_where(at, foreign.IS_THERE)
     write = Write(
         table.name,
         planned[-1].csn,
@@ -199,7 +199,7 @@ def _refuse_shared_keys(
     Raises: ForeignCommitError.
     """
     keys = key_names(table)
-    bounded = staged_files.within_keys(table, staged_files.bounds_of(at, table))
+    bounded = staged_rows.within_keys(table, staged_rows.bounds_of(at, table))
 
     def keys_at(version: int, *, now: int) -> DataFrame:
         rows = snapshot_rows(spark, path, version)
@@ -219,7 +219,7 @@ def _refuse_shared_keys(
     if shared:
         raise ForeignCommitError(
             f"Table '{table.name}': foreign commits cannot be adopted, because two rows share a key, or did: "
-            f"{', '.join(staged_files.key_texts(shared))}. Nothing was changed. Restore the table to the "
+            f"{', '.join(staged_rows.key_texts(shared))}. Nothing was changed. Restore the table to the "
             "version before these commits (RESTORE TABLE); or correct the rows, disable tracking and enable it "
             "again, and let consumers take a copy.",
             table=table.name,
@@ -229,13 +229,13 @@ def _refuse_shared_keys(
 def _changes(at: Location) -> Counter[int]:
     import pyarrow.compute as pc
 
-    versions = pc.list_flatten(staged_files.read(at, [foreign.CHANGED])[foreign.CHANGED])
+    versions = pc.list_flatten(staged_rows.staged_columns(at, [foreign.CHANGED])[foreign.CHANGED])
     return Counter({each["values"]: each["counts"] for each in pc.value_counts(versions).to_pylist()})
 
 
 def _overwritten(at: Location) -> int:
     import pyarrow.compute as pc
 
-    rows = staged_files.read(at, [foreign.LAST_IS_OWN, foreign.CHANGED])
+    rows = staged_rows.staged_columns(at, [foreign.LAST_IS_OWN, foreign.CHANGED])
     lost = pc.and_(rows[foreign.LAST_IS_OWN], pc.greater(pc.list_value_length(rows[foreign.CHANGED]), 0))
     return int(pc.sum(lost).as_py() or 0)

@@ -54,7 +54,9 @@ from mergerepl.tracking.database import (
     tracked_table,
     tracked_tables,
 )
-from mergerepl.tracking.overlay import (
+from mergerepl.tracking.predicates import packed, unpacked, unpacked_column
+from mergerepl.tracking.row_keys import packed_key
+from mergerepl.tracking.staged_rows import (
     CHANGE_CONTEXT,
     DELETE_CONTEXT,
     DELETED_AT,
@@ -67,10 +69,8 @@ from mergerepl.tracking.overlay import (
     key_names,
     leaves_tombstone,
     same_key,
+    within_keys,
 )
-from mergerepl.tracking.predicates import packed, unpacked, unpacked_column
-from mergerepl.tracking.row_keys import packed_key
-from mergerepl.tracking.staged_files import within_keys
 
 _COMMITS_PER_COMPACTION = 100
 """Each commit adds a file to the history; after this number of commits they are compacted."""

@@ -33,8 +33,8 @@ from mergerepl.spark.callers import methods_keep_callers_session
 from mergerepl.spark.errors import plain_errors
 from mergerepl.store.location import Location
 from mergerepl.systables.tracking import COMMIT_SEQUENCE
-from mergerepl.tracking import consumers, counters, database, predicates, purge, status, tracked_tables
-from mergerepl.tracking.adopt import adopt_or_refuse, catch_up
+from mergerepl.tracking import consumers, counters, database, predicates, tracked_tables
+from mergerepl.tracking.commit import adopt_or_refuse, catch_up
 from mergerepl.tracking.consumers import Consumer, Start, of_token, register
 from mergerepl.tracking.database import (
     Database,
@@ -43,14 +43,16 @@ from mergerepl.tracking.database import (
     context_guid,
     facts_of,
     last_commit,
+    read_commits,
     require_database,
     snapshot_version,
     tracked_table,
     versions_of,
 )
 from mergerepl.tracking.errors import TrackingError
-from mergerepl.tracking.overlay import snapshot_rows
+from mergerepl.tracking.foreign import look_at_all
 from mergerepl.tracking.row_keys import GUID, pack, unpack
+from mergerepl.tracking.staged_rows import snapshot_rows
 from mergerepl.tracking.sweep import sweep
 from mergerepl.tracking.transactions import Rows, Transaction, Where
 
@@ -340,37 +342,63 @@ class ChangeTracking:
             and no consumer is registered.
         """
         self._require()
-        return purge.purge(self.session, table, older_than=older_than, to=to, dry_run=dry_run)
+        return consumers.purge(self.session, table, older_than=older_than, to=to, dry_run=dry_run)
 
     def status(self) -> TrackingStatus:
         """Return tables, numbers, open transactions, consumers and foreign commits.
 
         Raises: TrackingError if no table is tracked.
         """
-        return status.status(self.session.database)
+        self._require()
+        found = self.session.database
+        looked, numbers, last = look_at_all(found), counters.read_counters(found.root), last_commit(found)
+        return TrackingStatus(
+            str(found.root),
+            numbers.database_id,
+            numbers.last_bsn,
+            numbers.last_csn,
+            last.csn if last else 0,
+            tuple(self.tracked_tables().values()),
+            tuple(counters.open_transactions(found.root)),
+            tuple(consumers.consumer_states(found)),
+            tuple(commit for each in looked for commit in each.named),
+            dict(numbers.purged_through),
+            {each.table.name: each.problem.message for each in looked if each.problem is not None},
+        )
 
     def transactions(self, limit: int = 20) -> Listing[CommittedTransaction]:
         """Return committed transactions, newest first.
 
         Raises: TrackingError if no table is tracked.
         """
-        return Listing(status.committed(self.session.database, limit=limit))
+        self._require()
+        newest = f"order by csn desc limit {limit}"
+        return Listing(read_commits(self.session.database, where=None, order_limit=newest))
 
     def abort(self, bsn: int) -> None:
         """End an open transaction, also one of another process, which finds out at its next call.
 
         Raises: TrackingError if it is not open, or decided already.
         """
-        status.abort(self.session.database, bsn)
+        self._require()
+        folder = counters.transaction_folder(self.session.database.root, bsn)
+        if not counters.is_begun(folder):
+            raise TrackingError.cannot_abort(bsn, "it has ended, or never began")
+        if not counters.mark_aborted(folder):
+            raise TrackingError.cannot_abort(bsn, "its commit was decided, and is carried out")
 
     def upgrade(self) -> bool:
-        """Bring the tracking data of the folder to this version of mergerepl.
+        """Bring the tracking data of the folder to this version of mergerepl; there is one version so far.
 
         Returns: True if they are, or nothing is tracked; False if a transaction is open.
 
         Raises: TrackingError if they are of a version that is not known.
         """
-        return status.upgrade(self.session.database)
+        root = self.session.database.root
+        if not counters.is_database(root):
+            return True
+        counters.read_counters(root)
+        return not any(each.state in ("open", "committing") for each in counters.open_transactions(root))
 
     if not TYPE_CHECKING:
 

@@ -36,8 +36,7 @@ from mergerepl.tracking.database import (
     versions_of,
 )
 from mergerepl.tracking.errors import ForeignCommitError, TrackingError
-from mergerepl.tracking.overlay import key_columns, key_names
-from mergerepl.tracking.table_rules import unwritable
+from mergerepl.tracking.staged_rows import key_columns, key_names, unwritable
 
 
 def foreign_commits(

@@ -1,16 +1,23 @@
-"""Enable and disable the tracking of a table (compact.md 3). Steps can be repeated; the rows of the catalog come last."""
+"""Enable and disable the tracking of tables, one by one or as a document states them (compact.md 3).
 
-from collections.abc import Sequence
-from dataclasses import replace
+Steps can be repeated; the rows of the catalog come last.
+"""
+
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import nullcontext
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
+from functools import partial
 
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 
+from mergerepl import roots
 from mergerepl.delta.contract.problems import Code, TableContract
 from mergerepl.delta.contract.rules import NO_GUID, NULL, SHARED, bad_keys
 from mergerepl.delta.marks import CommitMark
-from mergerepl.delta.properties import missing_properties, set_properties
+from mergerepl.delta.properties import describe, missing_properties, set_properties
 from mergerepl.delta.sql_text import quoted, text_literal
 from mergerepl.delta.tables import (
     TableState,
@@ -23,9 +30,14 @@ from mergerepl.delta.tables import (
 )
 from mergerepl.delta.types import ddl_of
 from mergerepl.errors import MergeReplError
+from mergerepl.model.folders import FolderTracking, TableTracking
+from mergerepl.model.progress import NoProgress, Progress
+from mergerepl.model.results import ApplyResult
 from mergerepl.model.tracking import Foreign, TrackedTable, TrackingKeyType, TrackingOptions
-from mergerepl.roots import resolved
+from mergerepl.publish.steps import Step, check_steps
+from mergerepl.publish.steps import carry_out as carry_out_steps
 from mergerepl.rows.sql import quote
+from mergerepl.spark.errors import plain_errors
 from mergerepl.store.location import Location
 from mergerepl.systables.tracking import (
     CHANGE_BSN,
@@ -51,9 +63,8 @@ from mergerepl.tracking.database import (
 from mergerepl.tracking.errors import TrackingError
 from mergerepl.tracking.predicates import packed_literal
 from mergerepl.tracking.row_keys import unsupported
-from mergerepl.tracking.staged_files import key_texts
+from mergerepl.tracking.staged_rows import key_texts, unwritable
 from mergerepl.tracking.sweep import sweep
-from mergerepl.tracking.table_rules import unwritable
 
 LONGEST_NAME = 128
 _NAMED_KEYS = 4
@@ -134,7 +145,7 @@ def check_table(database: Database, name: str, key_type: TrackingKeyType, key: S
         raise TrackingError.cannot_enable(
             name, f"its name is longer than {LONGEST_NAME} characters", "Rename it."
         )
-    if Location.of(resolved(path)) != Location.of(resolved(database.root)) / name:
+    if Location.of(roots.resolved(path)) != Location.of(roots.resolved(database.root)) / name:
         raise TrackingError.cannot_enable(
             name, "it is a link to another folder", "Track it in the folder it lies in."
         )
@@ -304,3 +315,97 @@ def _drop_columns(session: Session, facts: TableState) -> None:
         )
     marked = session_with_mark(session.spark, session.database.setup_mark("disable"))
     marked.sql(f"ALTER TABLE delta.{quote(str(facts.path))} DROP COLUMNS ({', '.join(map(quote, present))})")
+
+
+# ---- `mergerepl apply` of a document with `type: tracking`
+
+
+@dataclass(frozen=True)
+class Stored:
+    """The stored state of a folder: the tracked tables by name, and the states of those that exist."""
+
+    tracked: Mapping[str, TrackedTable] = field(default_factory=dict)
+    tables: Mapping[str, TableState] = field(default_factory=dict)
+
+
+def apply_tracking(
+    folder: FolderTracking, *, dry_run: bool = False, progress: Progress | None = None
+) -> ApplyResult:
+    """Make the tracked tables of a folder match a document; repeating it does nothing.
+
+    Steps with `removes_rows` end the tracking of a table: its stamps and its tombstones go.
+
+    Raises: TrackingError, ForeignCommitError (nothing was changed); LeaseError (run again).
+    """
+    started = time.monotonic()
+    session = Session(Database(Location.of(roots.existing(folder.root))))
+    with plain_errors("a tracked folder was applied"):
+        steps = difference(folder, _read_stored(session.database))
+        check_steps(steps, session)
+        if not dry_run:
+            carry_out_steps(steps, session, progress or NoProgress(), errors=lambda _: nullcontext())
+    took = round(time.monotonic() - started, 3)
+    return ApplyResult(session.database.root.name, tuple(step.plan for step in steps), dry_run, took)
+
+
+def _read_stored(database: Database) -> Stored:
+    if not counters.is_database(database.root):
+        return Stored()
+    tracked = tracked_tables(database)
+    there = {name: database.path(name) for name in tracked}
+    return Stored(tracked, {name: open_table(path) for name, path in there.items() if is_delta_table(path)})
+
+
+def difference(stated: FolderTracking, stored: Stored) -> list[Step[Session]]:
+    """Return the steps, in order: tables that leave, new ones, changes. Nothing is read.
+
+    Raises: TrackingError for another key of a tracked table.
+    """
+    named = {each.table for each in stated.tables}
+    steps = [_end(name, stored.tables.get(name)) for name in stored.tracked if name not in named]
+    for each in stated.tables:
+        if each.table not in stored.tracked:
+            detail = f"three columns are added; rows are identified by {', '.join(each.key)}"
+            checked = partial(check, name=each.table, key_type=each.key_type, key=each.key)
+            steps.append(Step("track", each.table, detail, _enabling(stated, each), checked))
+    for each in stated.tables:
+        if (known := stored.tracked.get(each.table)) is not None:
+            steps += _changes(stated, each, known, stored.tables.get(each.table))
+    return steps
+
+
+def _enabling(folder: FolderTracking, stated: TableTracking) -> Callable[[Session], TrackedTable]:
+    terms = (stated.table, stated.key_type, stated.options, stated.key)
+    return lambda session: enable(session, *terms, foreign=folder.foreign, retention=folder.retention)
+
+
+def _end(name: str, table: TableState | None) -> Step[Session]:
+    # Dropping a column of a table without column mapping would rewrite the table.
+    is_mapped = table is not None and table.properties.get(_MAPPING, "none") != "none"
+    detail = f"end its tracking; its tombstones go, {'its' if is_mapped else 'not its'} three columns"
+    end = partial(disable, name=name, keep_columns=not is_mapped)
+    return Step("untrack", name, detail, end, removes_rows=True)
+
+
+def _changes(
+    stated: FolderTracking, each: TableTracking, known: TrackedTable, table: TableState | None
+) -> Iterator[Step[Session]]:
+    if (known.key_type, known.key) != (each.key_type, each.key):
+        raise TrackingError.other_key(each.table, known.key)
+    changed = [
+        f"{name} {before} → {now}"
+        for name, before, now in (
+            ("track", known.options.name, each.options.name),
+            ("foreign", known.foreign.value, stated.foreign.value),
+        )
+        if before != now
+    ]
+    if changed:
+        yield Step("change", each.table, ", ".join(changed), _enabling(stated, each))
+    if table is not None and (missing := missing_properties(table, stated.retention)):
+        yield Step("change", each.table, describe(missing), partial(_set_properties, table, missing))
+
+
+def _set_properties(table: TableState, missing: Mapping[str, str], session: Session) -> None:
+    with session.held("apply"):
+        set_properties(session.spark, table, missing, session.database.setup_mark("enable"))

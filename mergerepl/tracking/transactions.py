@@ -26,13 +26,15 @@ from mergerepl.spark.callers import methods_keep_callers_session
 from mergerepl.spark.errors import plain_errors
 from mergerepl.spark.in_memory import frame_of_tuples
 from mergerepl.systables.tracking import ROW_COLUMNS, SYSTEM_PREFIX
-from mergerepl.tracking import counters, staged_files
+from mergerepl.tracking import counters, staged_rows
 from mergerepl.tracking.commit import Change, commit
 from mergerepl.tracking.counters import Bounds
 from mergerepl.tracking.database import Database, context_guid, last_commit, tracked_table, versions_of
 from mergerepl.tracking.errors import ForeignCommitError, TrackingError, TransactionConflictError
 from mergerepl.tracking.foreign import look, writable_facts
-from mergerepl.tracking.overlay import (
+from mergerepl.tracking.predicates import packed_literal
+from mergerepl.tracking.row_keys import packed_key
+from mergerepl.tracking.staged_rows import (
     DELETE_CONTEXT,
     DELETED_AT,
     EXISTED,
@@ -40,14 +42,15 @@ from mergerepl.tracking.overlay import (
     REBORN,
     STATE,
     Touched,
+    broken_rules,
+    default_of,
+    fitted,
     key_columns,
     overlay,
     staged,
+    too_long_key,
     view,
 )
-from mergerepl.tracking.predicates import packed_literal
-from mergerepl.tracking.row_keys import packed_key
-from mergerepl.tracking.table_rules import broken_rules, default_of, fitted, too_long_key
 
 if TYPE_CHECKING:
     from mergerepl.tracking.change_tracking import ChangeTracking
@@ -341,14 +344,14 @@ class Transaction:
         folder = touched.folder / f"given-{uuid.uuid4().hex[:8]}"
         write_files(keyed, folder)
         kept = self._spark.read.schema(keyed.schema).parquet(str(folder))
-        if staged_files.count_rows(folder) > 1:
+        if staged_rows.count_rows(folder) > 1:
             copies = F.count(F.lit(1)).over(Window.partitionBy(*touched.keys))
             kept = kept.withColumn("__sysRuleCopies", copies > 1)
-        return _Given(kept, staged_files.bounds_of(folder, touched.table))
+        return _Given(kept, staged_rows.bounds_of(folder, touched.table))
 
     def _put_given(self, touched: Touched, given: _Given, missing: Sequence[str], *, replaces: bool) -> None:
         """Stage given rows: new keys as inserts; known ones as updates where a value differs, or as refused rows."""
-        bounded = staged_files.within_keys(touched.table, given.bounds)
+        bounded = staged_rows.within_keys(touched.table, given.bounds)
         seen = view(self._spark, touched, bounded)
         old = {name: f"__sysOld{i}" for i, name in enumerate(touched.columns)} if replaces else {}
         seen = seen.select(
@@ -413,10 +416,10 @@ class Transaction:
         frame = staged(rows, touched, values, **arguments)
         folder = touched.operation_folder(len(touched.operations))
         write_files(frame, folder)
-        found = staged_files.problems_of(folder, touched.keys)
+        found = staged_rows.problems_of(folder, touched.keys)
         if found is not None:
             raise TrackingError.bad_rows(touched.table.name, *found)
-        if staged_files.count_rows(folder):
+        if staged_rows.count_rows(folder):
             touched.operations.append(frame.schema)
 
     def _changed(self, touched: Touched) -> Change:

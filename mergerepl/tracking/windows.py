@@ -46,10 +46,9 @@ from mergerepl.systables.tracking import (
 from mergerepl.tracking import predicates
 from mergerepl.tracking.database import Session, facts_of, snapshot_version, versions_of
 from mergerepl.tracking.errors import TrackingError
-from mergerepl.tracking.overlay import key_columns
 from mergerepl.tracking.predicates import packed, packed_column, unpacked_column
 from mergerepl.tracking.row_keys import packed_key, unpacked_keys
-from mergerepl.tracking.staged_files import count_rows
+from mergerepl.tracking.staged_rows import count_rows, key_columns
 
 log = logging.getLogger(__name__)
 

@@ -15,7 +15,7 @@ from pyspark.sql import SparkSession
 
 from mergerepl import cdc
 from mergerepl.agents.jobs import DatabaseJobs
-from mergerepl.cdc.capture import join_small_files
+from mergerepl.cdc.sources import join_small_files
 from mergerepl.cdc.tables import CdcTables, tables_at
 from mergerepl.cli.main import main
 from mergerepl.delta.table import open_table

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
-from mergerepl.cdc.net_rows import IS_DOUBTFUL, NET_OPTIONS, net_rows
+from mergerepl.cdc.change_rows import IS_DOUBTFUL, NET_OPTIONS, net_rows
 from mergerepl.cdc.queries import is_bit_set
 from mergerepl.logreader.lsn import Lsn
 from tests.properties import cdc_model as model

@@ -14,7 +14,7 @@ from deltalake.transaction import AddAction
 from pyspark.sql import SparkSession
 
 from mergerepl import cdc
-from mergerepl.cdc.capture import JOIN_EVERY, JOINED_BYTES, SMALL_FILES
+from mergerepl.cdc.sources import JOIN_EVERY, JOINED_BYTES, SMALL_FILES
 from mergerepl.cdc.tables import CdcTables
 from mergerepl.delta.reads import may_hold, plain_files
 from mergerepl.delta.table import open_table

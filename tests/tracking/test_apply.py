@@ -9,8 +9,8 @@ from pyspark.sql import SparkSession
 import mergerepl
 from mergerepl.model.folders import FolderTracking, TableTracking
 from mergerepl.model.tracking import TrackingOptions
-from mergerepl.tracking.apply import apply_tracking
 from mergerepl.tracking.errors import TrackingError
+from mergerepl.tracking.tracked_tables import apply_tracking
 from tests.tracking.databases import new_table
 
 pytestmark = pytest.mark.spark

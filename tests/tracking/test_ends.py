@@ -6,9 +6,9 @@ from pathlib import Path
 import pytest
 
 from mergerepl.tracking import counters
+from mergerepl.tracking.consumers import _cutoff
 from mergerepl.tracking.counters import Intent
 from mergerepl.tracking.errors import TrackingError, TransactionConflictError
-from mergerepl.tracking.purge import _cutoff
 from mergerepl.tracking.sweep import has_work
 
 INTENT = Intent(datetime.now(UTC), (), (), {})

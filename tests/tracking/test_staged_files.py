@@ -7,7 +7,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from mergerepl.model.tracking import Foreign, TrackedTable, TrackingKeyType, TrackingOptions
-from mergerepl.tracking.staged_files import bounds_of
+from mergerepl.tracking.staged_rows import bounds_of
 
 TABLE = TrackedTable(
     "days",

@@ -5,7 +5,7 @@ from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 
 from mergerepl.model.tracking import TrackingOptions
-from mergerepl.tracking.overlay import Stamps, leaves_tombstone, stamps_of
+from mergerepl.tracking.staged_rows import Stamps, leaves_tombstone, stamps_of
 
 pytestmark = pytest.mark.spark
 

@@ -11,17 +11,16 @@ import pytest
 
 from mergerepl import cdc
 from mergerepl.cdc import apply as capture
-from mergerepl.cdc.apply import StoredInstance, apply_capture
+from mergerepl.cdc.apply import apply_capture
 from mergerepl.cdc.jobs import new_job
 from mergerepl.errors import MergeReplError
 from mergerepl.failpoints import FailpointError
-from mergerepl.model.cdc import CaptureInstance
 from mergerepl.model.folders import Capture, FolderTracking, TableCapture, TableTracking
 from mergerepl.model.tracking import Foreign, TrackedTable, TrackingKeyType, TrackingOptions
 from mergerepl.project import Project
 from mergerepl.spark import session as engine
 from mergerepl.store.location import Location
-from mergerepl.tracking import apply as tracking
+from mergerepl.tracking import tracked_tables as tracking
 from tests.cdc.databases import new_table
 from tests.publish.publishing import table
 
@@ -30,32 +29,15 @@ ORDERS = TableCapture("orders", ("id",))
 CAPTURED = Capture("/hq", (ORDERS,))
 
 
-def instance(name: str, path: str = "orders", **settings: Any) -> StoredInstance:
+def instance(name: str, path: str = "orders") -> TableCapture:
     """Return a stored instance of the columns id and qty by the key id."""
-    known = CaptureInstance(
-        source_schema="dbo",
-        source_table=path,
-        capture_instance=name,
-        object_id=1,
-        source_object_id=1,
-        start_lsn=bytes(10),
-        end_lsn=None,
-        supports_net_changes=True,
-        has_drop_pending=False,
-        role_name=None,
-        index_name=None,
-        filegroup_name=None,
-        create_date=NOW,
-        index_column_list=("id",),
-        captured_column_list=("id", "qty"),
-    )
-    return StoredInstance(path, replace(known, **settings), "compare")
+    return TableCapture(path, ("id",), ("id", "qty"), name, True)
 
 
-def captured(*instances: StoredInstance, **facts: Any) -> capture.Stored:
+def captured(*instances: TableCapture, **facts: Any) -> capture.Stored:
     jobs = [new_job("", each, {}) for each in ("capture", "cleanup")]
     known = {"instances": instances, "jobs": jobs, "log_retention": timedelta(days=7), **facts}
-    return capture.Stored(is_enabled=True, **known)
+    return capture.Stored(**known)
 
 
 def stated(**settings: Any) -> Capture:

@@ -5,8 +5,8 @@ from datetime import UTC, datetime
 
 import pytest
 
-from mergerepl.cdc.lsn_times import check_range
 from mergerepl.cdc.refusals import LsnRangeError
+from mergerepl.cdc.tables import check_range
 from mergerepl.logreader.lsn import Lsn
 from mergerepl.systables.cdc import ChangeTable
 

@@ -1,23 +1,34 @@
-"""A transaction's view of a table: the rows of its snapshot, replaced by its own changes.
+"""A transaction's view of a table: the rows of its snapshot, replaced by its own changes, which are staged.
 
 An operation is evaluated at once and written as Parquet files, one row for each key that it changed. A staged row holds
 the table's columns, the three tracking columns as they will be, and the state of its key, in columns with reserved names.
-The last of several operations on one key counts.
+The last of several operations on one key counts. The table's rules are checked here, since a decided transaction must be
+carried out; the files are read back without Spark.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import reduce
+from typing import Any
 
 from pyspark.sql import Column, DataFrame, SparkSession, Window
 from pyspark.sql import functions as F
 from pyspark.sql.types import StructType
 
+from mergerepl.delta.contract.problems import Code, Problem, TableContract, Texts
+from mergerepl.delta.contract.rules import partition_rules, value_rules
+from mergerepl.delta.footers import read_footer, statistics_of
+from mergerepl.delta.metadata import DEFAULT_EXPRESSION
 from mergerepl.delta.tables import TableState, read_columns
+from mergerepl.delta.types import Field, ddl_of
+from mergerepl.model.article import BOUNDED_TYPES
 from mergerepl.model.tracking import TrackedTable, TrackingKeyType, TrackingOptions
+from mergerepl.rows.key_bounds import within
 from mergerepl.rows.sql import quote
 from mergerepl.store.location import Location
 from mergerepl.systables.tracking import CHANGE_BSN, CONTEXT, INSERT_BSN, ROW_COLUMNS
+from mergerepl.tracking.counters import Bounds, Counts, parquet_files
+from mergerepl.tracking.row_keys import LONGEST
 
 EXISTED = "__sysExisted"
 """Whether the key is in the snapshot."""
@@ -259,4 +270,161 @@ def staged(
         *STATE,
         F.lit(context).cast("string").alias(CHANGE_CONTEXT),
         problem.alias(PROBLEM),
+    )
+
+
+_NO_RULES = "Lift these, or track another table."
+
+_UNWRITABLE: Texts = {
+    Code.APPEND_ONLY: ("it takes no updates and deletes (delta.appendOnly)", "Unset the property first."),
+    Code.BACKTICK: (
+        "Delta's MERGE cannot write column '{column}': its name has a backtick",
+        "Rename the column.",
+    ),
+    **dict.fromkeys(
+        (Code.GENERATED, Code.IDENTITY),
+        ("Delta computes column '{column}' itself", "Make it an ordinary column."),
+    ),
+    Code.INNER_RULE: ("column '{column}' has NOT NULL parts or an invariant", _NO_RULES),
+    Code.INNER_LENGTH: ("column '{column}' has char or varchar inside", _NO_RULES),
+}
+
+
+def broken_rules(facts: TableState, key: Sequence[str], is_there: Column) -> dict[str, Column]:
+    """Return the broken rules of a table: text to condition, on columns by their own names, for rows that exist."""
+    names = [field["name"] for field in facts.fields]
+    # A value of another partition column that Delta stores as NULL is NULL from then on.
+    rules = value_rules(facts, names) | partition_rules(facts, key)
+    return {f"rows break the {name}": is_there & ~rule for name, rule in rules.items()}
+
+
+def unwritable(facts: TableState) -> Problem | None:
+    """Return why transactions cannot write a table and the remedy, None if they can."""
+    return TableContract(facts).explain(_UNWRITABLE)
+
+
+def default_of(field: Field) -> Column:
+    """Return the value of a row in a column that is not given."""
+    default = field["metadata"].get(DEFAULT_EXPRESSION)
+    value = F.lit(None) if default is None else F.expr(default)
+    return value.cast(ddl_of(field["type"]))
+
+
+def fitted(value: Column, given: str, field: Field) -> tuple[Column, Column | None]:
+    """Return a value as a column's type, and where it does not fit; None where any does."""
+    wanted = ddl_of(field["type"])
+    if given == wanted:
+        return value, None
+    fitting = value.try_cast(wanted) if given != "void" else value.cast(wanted)
+    return fitting, value.isNotNull() & fitting.isNull()
+
+
+def too_long_key(packed: Column) -> Mapping[str, Column]:
+    """Return the rule that a packed key keeps."""
+    return {f"row keys take more than {LONGEST} bytes when packed": F.octet_length(packed) > LONGEST}
+
+
+_EXAMPLES = 3
+
+
+def count_rows(folder: Location) -> int:
+    """Return the number of staged rows, from the files' footers."""
+    return sum(footer.num_rows for footer in _footers(folder))
+
+
+def count_where(folder: Location, name: str) -> int:
+    """Return the number of rows with a true value in a boolean column."""
+    import pyarrow.compute as pc
+
+    return int(pc.sum(staged_columns(folder, [name])[name]).as_py() or 0)
+
+
+def counts_of(folder: Location) -> Counts:
+    """Return the numbers of inserted, updated and deleted rows."""
+    import pyarrow as pa
+
+    kinds = [EXISTED, PRESENT, REBORN]
+    grouped = pa.TableGroupBy(staged_columns(folder, kinds), kinds).aggregate([([], "count_all")]).to_pylist()
+    inserts = updates = deletes = reborn = 0
+    for each in grouped:
+        rows = each["count_all"]
+        inserts += rows * (not each[EXISTED] and each[PRESENT])
+        updates += rows * (each[EXISTED] and each[PRESENT])
+        deletes += rows * (each[EXISTED] and not each[PRESENT])
+        reborn += rows * (each[EXISTED] and each[PRESENT] and each[REBORN])
+    return Counts(inserts, updates, deletes, reborn)
+
+
+def problems_of(folder: Location, keys: Sequence[str]) -> tuple[str, list[str]] | None:
+    """Return the first rule that staged rows break, with the keys of some; None if they break none."""
+    import pyarrow.compute as pc
+
+    rows = staged_columns(folder, [PROBLEM, *keys])
+    broken = rows.filter(pc.is_valid(rows[PROBLEM])).slice(0, 1000).to_pylist()
+    if not broken:
+        return None
+    text = broken[0][PROBLEM]
+    return text, key_texts([[each[name] for name in keys] for each in broken if each[PROBLEM] == text])
+
+
+def key_texts(keys: Sequence[Sequence[object]]) -> list[str]:
+    """Return some keys as text; an ellipsis replaces those after the first three."""
+    shown = [[str(value) for value in key] for key in keys[:_EXAMPLES]]
+    found = [key[0] if len(key) == 1 else f"({', '.join(key)})" for key in shown]
+    return [*found, "…"] if len(keys) > _EXAMPLES else found
+
+
+def context_of(folders: Sequence[Location]) -> str | None:
+    """Return the context of all staged changes; None if it is missing or not unique."""
+    import pyarrow.compute as pc
+
+    found: set[str | None] = set()
+    for folder in folders:
+        found |= set(pc.unique(staged_columns(folder, [CHANGE_CONTEXT])[CHANGE_CONTEXT]).to_pylist())
+    return found.pop() if len(found) == 1 else None
+
+
+def bounds_of(folder: Location, table: TrackedTable) -> dict[str, tuple[str, str]]:
+    """Return the bounds of the staged key columns that have some, from the files' footers."""
+    ends = {
+        name: _ends(folder, name)
+        for name, type_ in zip(key_names(table), table.key_types, strict=True)
+        if type_ in BOUNDED_TYPES
+    }
+    return {name: found for name, found in ends.items() if found is not None}
+
+
+def _ends(folder: Location, name: str) -> tuple[str, str] | None:
+    lows, highs = [], []
+    for footer in _footers(folder):
+        for i, bounds in enumerate(statistics_of(footer, name)):
+            if not footer.row_group(i).num_rows:
+                continue
+            if bounds is None or not bounds.has_min_max:
+                return None
+            lows.append(bounds.min)
+            highs.append(bounds.max)
+    return (str(min(lows)), str(max(highs))) if lows else None
+
+
+def within_keys(table: TrackedTable, bounds: Bounds, *, of: str = "") -> Column | None:
+    """Return a condition that rows with keys inside the bounds meet, also for file skipping."""
+    ends = [
+        within(F.col(f"{of}{quote(column)}"), *bounds[name], type_)
+        for column, name, type_ in zip(table.key, key_names(table), table.key_types, strict=True)
+        if name in bounds
+    ]
+    return reduce(Column.__and__, ends) if ends else None
+
+
+def _footers(folder: Location) -> list[Any]:
+    return [read_footer(file) for file in parquet_files(folder)]
+
+
+def staged_columns(folder: Location, names: Sequence[str]) -> Any:
+    """Return columns of staged rows as an Arrow table."""
+    import pyarrow.dataset as ds
+
+    return ds.dataset([str(file) for file in parquet_files(folder)], format="parquet").to_table(
+        columns=list(names)
     )
