@@ -1,13 +1,12 @@
-"""A process that appends rows to a Delta table, one commit each.
+"""A process that appends rows to a Delta table, one commit each, and holds the lock.
 
-`python -m tests.faults.appender TABLE NAME COUNT PAUSE GATE [lock]` says `ready`, waits for the file GATE, and
+`python -m tests.faults.appender TABLE NAME COUNT PAUSE GATE` says `ready`, waits for the file GATE, and
 ends after COUNT commits, PAUSE seconds apart, or when GATE is gone. Its last line is the number of commits
 that returned without an error.
 """
 
 import sys
 import time
-from contextlib import nullcontext
 from pathlib import Path
 
 import pyarrow as pa
@@ -16,7 +15,7 @@ from deltalake import write_deltalake
 import mergerepl
 
 
-def append_all(table: str, name: str, count: int, pause_s: float, gate: Path, *, locked: bool) -> int:
+def append_all(table: str, name: str, count: int, pause_s: float, gate: Path) -> int:
     """Append `NAME-0`, `NAME-1`, …; return how many commits were reported as done."""
     sys.stdout.write("ready\n")
     sys.stdout.flush()
@@ -24,7 +23,7 @@ def append_all(table: str, name: str, count: int, pause_s: float, gate: Path, *,
         time.sleep(0.001)
     done = 0
     while done < count and gate.exists():
-        with mergerepl.lock(table, wait_s=300.0) if locked else nullcontext():
+        with mergerepl.lock(table, wait_s=300.0):
             write_deltalake(table, pa.table({"token": [f"{name}-{done}"]}), mode="append")
         done += 1
         time.sleep(pause_s)
@@ -32,6 +31,6 @@ def append_all(table: str, name: str, count: int, pause_s: float, gate: Path, *,
 
 
 if __name__ == "__main__":
-    table, name, count, pause, gate, *rest = sys.argv[1:]
-    done = append_all(table, name, int(count), float(pause), Path(gate), locked=rest == ["lock"])
+    table, name, count, pause, gate = sys.argv[1:]
+    done = append_all(table, name, int(count), float(pause), Path(gate))
     sys.stdout.write(f"{done}\n")

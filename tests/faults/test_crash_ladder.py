@@ -208,15 +208,11 @@ def test_inv_27_28_29_a_session_that_dies_at_every_step_in_turn_ends_as_if_it_ha
     assert not list((replica_dir / "north" / "_mergerepl" / "staging").glob("*"))
 
 
-SOME_LATE = (
-    *LATE,
-    # The second time is the late round's.
-    "subscriber.after_merge:2",
-)
-ALL_LATE = (
+LATE_POINTS = (
     *LATE,
     "conflicts.after_rows",
     "conflicts.after_info",
+    # The second time is the late round's.
     "subscriber.after_merge:2",
     "run.before_contents:2",
     "run.after_contents:2",
@@ -224,17 +220,9 @@ ALL_LATE = (
 )
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(600)
-@pytest.mark.parametrize(
-    "points",
-    [
-        pytest.param(SOME_LATE, id="some", marks=pytest.mark.slow),
-        pytest.param(ALL_LATE, id="all", marks=pytest.mark.slow),
-    ],
-)
-def test_inv_31_stopped_while_late_commits_are_taken_in(
-    spark: SparkSession, replica_dir: Path, points: tuple[str, ...]
-) -> None:
+def test_inv_31_stopped_while_late_commits_are_taken_in(spark: SparkSession, replica_dir: Path) -> None:
     snapshot = {key: row("a", "b") for key in ("k00", "k01", "k10")}
     setting = Setting((Subscriber("north", "server", 75.0),), "column")
     engine = EngineNetwork(spark, replica_dir, setting, snapshot)
@@ -246,7 +234,7 @@ def test_inv_31_stopped_while_late_commits_are_taken_in(
     engine.write("north", {"k10": row("late", "late"), "k00": row("a", "late"), "k01": row("late", "n1")})
     staging = engine.path("north") / "_mergerepl" / "staging"
     (staging / "cut short.json.tmp").write_text("{")
-    for point in points:
+    for point in LATE_POINTS:
         stop_at(point, engine)
     for _ in range(2):
         engine.sync("north")

@@ -14,8 +14,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from tests.calls import merge_capture
-from tests.faults.ladder import CAPTURED_BEFORE, LADDER, LATE
-from tests.faults.tokens import BOTH, Users, users_of
+from tests.faults.ladder import CAPTURED_BEFORE, LADDER
 from tests.properties.engine_network import EngineNetwork, Setting
 from tests.properties.reference import Subscriber
 from tests.properties.side_by_side import OPERATIONS, START, Slot, Together, new_model
@@ -61,12 +60,6 @@ def watched(spark: SparkSession, new_folder: Callable[[], Path]) -> Watched:
     watched.edit()
     watched.together.sync("north")
     return watched
-
-
-@pytest.fixture(scope="module")
-def users(spark: SparkSession, new_folder: Callable[[], Path]) -> Users:
-    """The same, with users whose writes are followed one by one."""
-    return users_of(spark, new_folder(), "column")
 
 
 def kill_sync(folder: Path, point: str, kind: str) -> None:
@@ -133,31 +126,3 @@ def test_inv_26_28_a_killed_sync_is_finished_by_the_next(
     assert engine.sync("north").status == "nothing_to_do"
     for name in engine.names:
         assert not list((engine.path(name) / "_mergerepl" / "staging").glob("*"))
-
-
-@pytest.mark.slow
-@pytest.mark.timeout(600)
-@pytest.mark.parametrize(
-    ("point", "kind"),
-    [
-        *((point, "killgroup") for point in (*LADDER, *CAPTURED_BEFORE[:2])),
-        *((point, kind) for point in LATE for kind in KINDS),
-    ],
-)
-def test_inv_06_07_09_26_users_write_between_a_kill_and_the_next_run(
-    users: Users, point: str, kind: str
-) -> None:
-    engine = users.engine
-    users.edit(*BOTH)
-    if point in CAPTURED_BEFORE[:2]:
-        for name in engine.names:
-            merge_capture(engine.path(name))
-    if point in LATE:
-        # The session ends before its MERGE, and a user is there first.
-        kill_sync(engine.folder, "subscriber.before_merge", "killgroup")
-        users.edit("north")
-    kill_sync(engine.folder, point, kind)
-    users.edit(*BOTH)
-    for _ in range(2):
-        engine.sync("north")
-    users.check()

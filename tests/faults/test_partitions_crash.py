@@ -22,8 +22,6 @@ WORLDS = 24
 OF_CAPTURE = LADDER[: LADDER.index("capture.before_replinfo")]
 AFTER_CAPTURE = LADDER[LADDER.index("capture.before_replinfo") :]
 ALL = (*OF_CAPTURE, *MAPPED, *AFTER_CAPTURE)
-SOME = ("run.after_MSmerge_current_partition_mappings",)
-"""What every run of the tests tries; steps that all sessions have are those of test_crash_ladder.py."""
 KILLED_AT = (
     "run.after_MSmerge_past_partition_mappings",
     "stage.after_manifest",
@@ -47,26 +45,21 @@ def climb(played: Played, points: tuple[str, ...]) -> None:
 
 @pytest.mark.slow
 @pytest.mark.timeout(1800)
-@pytest.mark.parametrize(
-    ("points", "captured_before"),
-    [pytest.param(SOME, (), id="some"), pytest.param(ALL, (*CAPTURED_BEFORE, *MAPPED), id="all")],
-)
 def test_inv_27_28_32_35_a_session_that_dies_at_every_step_leaves_each_its_partition(
-    spark: SparkSession, replica_dir: Path, points: tuple[str, ...], captured_before: tuple[str, ...]
+    spark: SparkSession, replica_dir: Path
 ) -> None:
     played = Played(replica_dir, "or", 27, WORLDS)
     with interpreted(spark):
-        climb(played, points)
-    if captured_before:
-        played.write()
-        for name in ("hub", "north"):
-            merge_capture(replica_dir / name)
-        for point in captured_before:
-            stop_at(point, played.engine)
-        # One side comes to its end, the other one has done nothing.
-        stop_at("publisher.before_merge", played.engine, action="raise")
-        played.sync("north")
-        played.finish()
+        climb(played, ALL)
+    played.write()
+    for name in ("hub", "north"):
+        merge_capture(replica_dir / name)
+    for point in (*CAPTURED_BEFORE, *MAPPED):
+        stop_at(point, played.engine)
+    # One side comes to its end, the other one has done nothing.
+    stop_at("publisher.before_merge", played.engine, action="raise")
+    played.sync("north")
+    played.finish()
     assert played.engine.sync("north").status == "nothing_to_do"
     played.no_leaks()
     for name in ("hub", "north"):
@@ -77,14 +70,14 @@ def test_inv_27_28_32_35_a_session_that_dies_at_every_step_leaves_each_its_parti
 @pytest.mark.timeout(1800)
 @pytest.mark.parametrize("variant", ["or", "terms"])
 def test_inv_28_32_33_35_others_go_on_while_a_session_that_died_waits(
-    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, variant: str
+    spark: SparkSession, tmp_path: Path, variant: str
 ) -> None:
     played = Played(tmp_path, variant, 33, WORLDS)
     with interpreted(spark):
         for number, (death, late) in enumerate(itertools.product(DEATHS, (False, True))):
             played.write()
             name, *others = sorted(REPLICAS)[number % 3 :] + sorted(REPLICAS)[: number % 3]
-            played.die(name, death, monkeypatch, late=late)
+            played.die(name, death, late=late)
             for other in others:
                 played.write()
                 played.sync(other, late=late and other == others[0])

@@ -10,7 +10,6 @@ import os
 import signal
 import subprocess
 import sys
-import threading
 import time
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack
@@ -21,8 +20,6 @@ from typing import Any, Self
 import pytest
 from pyspark.sql import SparkSession
 
-import mergerepl
-from mergerepl.errors import LeaseError
 from tests.calls import validated
 from tests.faults.soak_writer import KEYS
 from tests.faults.tokens import DELETE_LOST, Ledger, Logged, Write
@@ -31,8 +28,6 @@ from tests.properties.reference import Subscriber
 
 ROOT = Path(__file__).parents[2]
 SECONDS = float(os.environ.get("MERGEREPL_SOAK_SECONDS", "40"))
-SHORT_SECONDS = 5.0
-"""How long they write in every run of the tests."""
 WRITERS = {"ann": "hub", "bob": "hub", "cleo": "north", "dora": "south"}
 SUBSCRIBERS = ("north", "south")
 PATIENCE_S = 600.0
@@ -116,49 +111,6 @@ class Agent:
         return sum("error" in line for line in self._rounds())
 
 
-class AgentHere:
-    """The same in a thread of this process, whose engine is warm: it takes no half a minute to start."""
-
-    def __init__(self, network: Path, subscriber: str) -> None:
-        self._roots = network.with_name("hub"), network.with_name(subscriber)
-        self._moved = self._turned_away = 0
-        self._failed: list[BaseException] = []
-        self._ends = threading.Event()
-        self._thread = threading.Thread(target=self._run)
-
-    def __enter__(self) -> Self:
-        self._thread.start()
-        return self
-
-    def _run(self) -> None:
-        hub, subscriber = self._roots
-        while not self._ends.is_set():
-            try:
-                done = mergerepl.Project.load(hub).sync(Path(subscriber).name).sessions[0]
-                self._moved += done.status != "nothing_to_do"
-            except LeaseError:
-                self._turned_away += 1
-            except BaseException as error:
-                self._failed.append(error)
-                return
-            self._ends.wait(1.0)
-
-    def end(self) -> None:
-        self.__exit__()
-        assert self._failed == []
-
-    def __exit__(self, *_: object) -> None:
-        self._ends.set()
-        self._thread.join(PATIENCE_S)
-
-    def moved(self) -> int:
-        assert self._failed == []
-        return self._moved
-
-    def turned_away(self) -> int:
-        return self._turned_away
-
-
 def wait_until(is_so: Callable[[], bool], what: str) -> None:
     """Wait for something that other processes do."""
     deadline = time.monotonic() + PATIENCE_S
@@ -167,19 +119,19 @@ def wait_until(is_so: Callable[[], bool], what: str) -> None:
         time.sleep(0.2)
 
 
-def write_all(folder: Path, seconds: float) -> list[Write]:
-    """Let all users write for the given time; return what they committed."""
+def write_all(folder: Path) -> list[Write]:
+    """Let all users write for a while; return what they committed."""
     running = {}
     for name, replica in WRITERS.items():
         table, journal = folder / replica / "t", folder / f"{name}.jsonl"
         running[name] = subprocess.Popen(
-            [sys.executable, "-m", "tests.faults.soak_writer", str(table), name, str(seconds), str(journal)],
+            [sys.executable, "-m", "tests.faults.soak_writer", str(table), name, str(SECONDS), str(journal)],
             cwd=ROOT,
             env={**os.environ, "PYTHONPATH": str(ROOT)},
         )
     try:
         for name, process in running.items():
-            assert process.wait(seconds + PATIENCE_S) == 0, name
+            assert process.wait(SECONDS + PATIENCE_S) == 0, name
     finally:
         for process in running.values():
             process.kill()
@@ -190,16 +142,8 @@ def write_all(folder: Path, seconds: float) -> list[Write]:
 
 @pytest.mark.slow
 @pytest.mark.timeout(3 * PATIENCE_S + SECONDS)
-@pytest.mark.parametrize(
-    ("agent", "seconds"),
-    [pytest.param(AgentHere, SHORT_SECONDS, id="short"), pytest.param(Agent, SECONDS, id="long")],
-)
 def test_inv_01_02_06_07_users_and_agents_at_once(
-    spark: SparkSession,
-    replica_dir: Path,
-    record_property: Callable[[str, object], None],
-    agent: type[Agent] | type[AgentHere],
-    seconds: float,
+    spark: SparkSession, replica_dir: Path, record_property: Callable[[str, object], None]
 ) -> None:
     setting = Setting((Subscriber("north", "server", 75.0), Subscriber("south", "client")), "row")
     engine = EngineNetwork(spark, replica_dir, setting, {})
@@ -207,11 +151,11 @@ def test_inv_01_02_06_07_users_and_agents_at_once(
     engine.write("hub", {write.key: {"a": write.token, "b": None, "c": None} for write in starts})
     network = replica_dir / "network.yml"
     with ExitStack() as stack:
-        agents = [stack.enter_context(agent(network, name)) for name in SUBSCRIBERS]
+        agents = [stack.enter_context(Agent(network, name)) for name in SUBSCRIBERS]
         # Each carries the first rows over: then its engine is warm, and the users' time is spent beside sessions.
         wait_until(lambda: all(each.moved() for each in agents), "the agents' first sessions")
         before = [each.moved() for each in agents]
-        writes = starts + write_all(replica_dir, seconds)
+        writes = starts + write_all(replica_dir)
         sessions = [each.moved() - first for each, first in zip(agents, before, strict=True)]
         for each in agents:
             each.end()
@@ -238,5 +182,4 @@ def test_inv_01_02_06_07_users_and_agents_at_once(
     record_property("soak", json.dumps(counts))
     log.info("%s", counts)
     assert (ledger.lost(), ledger.invented(), ledger.twice()) == ([], [], [])
-    # On a busy machine no session may end within the few seconds of the short one.
-    assert sum(sessions) > 0 or seconds == SHORT_SECONDS, counts
+    assert sum(sessions) > 0, counts

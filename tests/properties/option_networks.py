@@ -14,13 +14,11 @@ from pathlib import Path
 from typing import Any, Literal
 
 import pyarrow as pa
-import pytest
 from deltalake import DeltaTable, write_deltalake
 
 import mergerepl
-from mergerepl import failpoints
-from mergerepl.failpoints import FailpointError
 from mergerepl.model.resolvers import CUSTOM, RESOLVERS, TypeFamily
+from tests.faults.deaths import dies
 from tests.networks import publish, writing_late
 from tests.properties.option_pairs import Choice
 
@@ -255,11 +253,8 @@ class Network:
         with writing_late(lambda: self.write(late)) if late else nullcontext():
             if dies_at is None:
                 return once()
-            failpoints._passed.clear()
-            with pytest.MonkeyPatch.context() as context:
-                context.setenv("MERGEREPL_FAILPOINT", f"{dies_at}=stop")
-                with pytest.raises(FailpointError):
-                    once()
+            with dies(dies_at, action="stop"):
+                once()
         return once()
 
     def conflicts(self) -> dict[str, Counter[tuple[Any, ...]]]:

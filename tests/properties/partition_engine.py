@@ -22,10 +22,10 @@ import yaml
 from deltalake import DeltaTable, write_deltalake
 
 import mergerepl
-from mergerepl import failpoints
 from mergerepl.changes import PUBLISHER, SUBSCRIBER
 from mergerepl.failpoints import FailpointError
 from mergerepl.merge.session import carry_out
+from tests.faults.deaths import dies
 from tests.networks import writing_late
 from tests.properties.partition_histories import KEYS, SOME, VARIANTS, draw_row
 from tests.properties.partition_model import Filters, Merged, Network, Row
@@ -365,25 +365,23 @@ class Played:
         self.engine.sync(name, self.sync_models(name, late=late))
         self.compare(f"after {name}", "hub", name)
 
-    def die(self, name: str, death: str, monkeypatch: pytest.MonkeyPatch, *, late: bool = False) -> None:
+    def die(self, name: str, death: str, *, late: bool = False) -> None:
         """Let a session of one subscriber die when a part of it is done, while users write late."""
         writes = self.sync_models(name, late=late, crash=death)
-        failpoints._passed.clear()
-        with monkeypatch.context() as context:
-            if death == "staged":
-                context.setenv("MERGEREPL_FAILPOINT", "stage.after_manifest=stop")
-                with pytest.raises(FailpointError):
-                    self.engine.sync(name)
-                self.engine.write(writes)
-            else:
-                # Articles are merged side by side: a failpoint in one of them would let the others come to their end.
-                whole = carry_out._carry_out_side
+        if death == "staged":
+            with dies("stage.after_manifest", action="stop"):
+                self.engine.sync(name)
+            self.engine.write(writes)
+        else:
+            # Articles are merged side by side: a failpoint in one of them would let the others come to their end.
+            whole = carry_out._carry_out_side
 
-                def one_side(spark: Any, changeset: Any, side: str, *others: Any) -> Any:
-                    if side == DEATHS[death]:
-                        raise FailpointError(f"the {side} is not begun with")
-                    return whole(spark, changeset, side, *others)
+            def one_side(spark: Any, changeset: Any, side: str, *others: Any) -> Any:
+                if side == DEATHS[death]:
+                    raise FailpointError(f"the {side} is not begun with")
+                return whole(spark, changeset, side, *others)
 
+            with pytest.MonkeyPatch.context() as context:
                 context.setattr(carry_out, "_carry_out_side", one_side)
                 with pytest.raises(FailpointError):
                     self.engine.sync(name, writes)
