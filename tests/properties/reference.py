@@ -9,10 +9,11 @@ from __future__ import annotations
 
 import copy
 import itertools
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from typing import Literal
 
+from tests.properties.resolver_rules import CLASHES_IF_EQUAL, MAKES, NEEDS_BASE, ONE_WAY, RESOLVERS
 from tests.properties.state import (
     CRASH_POINTS,
     PUBLICATION,
@@ -49,8 +50,8 @@ class UnknownGenerationError(Exception):
 class Network:
     """A publisher and its subscribers, all starting from one snapshot.
 
-    `stamp` says which columns of a resolved row get the resolution's version: those where the losing side's
-    own change is overridden (default), or all in which the two rows differ.
+    `resolver` is one of `RESOLVERS`. `refuses`: rows that the publisher's table does not take; an article with it
+    compensates for errors, so that the subscriber gets the publisher's row back.
     """
 
     def __init__(
@@ -62,9 +63,11 @@ class Network:
         snapshot: Mapping[str, Row] | None = None,
         tracking: Literal["row", "column"] = "row",
         resolution: Literal["row", "columns"] = "row",
-        stamp: Literal["overridden", "differing"] = "overridden",
+        resolver: str = "priority",
+        refuses: Callable[[Row], bool] = lambda row: False,
     ) -> None:
-        self.columns, self.tracking, self.resolution, self.stamp = columns, tracking, resolution, stamp
+        self.columns, self.tracking, self.resolution = columns, tracking, resolution
+        self.resolver, self.refuses = resolver, refuses
         self.hub = Replica(publisher, 1, "publisher", PUBLISHER_PRIORITY)
         self.subscribers = {
             s.name: Replica(s.name, nick, s.kind, s.priority if s.kind == "server" else 0.0)
@@ -76,7 +79,14 @@ class Network:
                 copy.deepcopy(dict(snapshot or {})),
                 copy.deepcopy(dict(snapshot or {})),
             )
+            for key, row in replica.rows.items():
+                replica.past[key] = [
+                    Version(row, replica.known_lineage(key), {}, PUBLISHER_PRIORITY, frozenset())
+                ]
         self.conflicts: list[Conflict] = []
+        # Ghosts: events that are in a logged row; events that came to the value that others have, too.
+        self.logged: set[int] = set()
+        self.twins: dict[int, set[int]] = {}
         self.events: list[Event] = []
         self.trace: list[
             tuple[str, str, frozenset[int], frozenset[int]]
@@ -92,8 +102,11 @@ class Network:
             return False
         if op == "delete":
             del rows[key]
-        else:
-            rows[key] = {**(rows.get(key) or dict.fromkeys(self.columns)), **(values or {})}
+            return True
+        row = {**(rows.get(key) or dict.fromkeys(self.columns)), **(values or {})}
+        if replica == self.hub.name and self.refuses(row):
+            return False
+        rows[key] = row
         return True
 
     def rows(self, replica: str) -> dict[str, Row]:
@@ -133,8 +146,10 @@ class Network:
             kind: Literal["insert", "update", "delete"] = (
                 "delete" if after is None else "insert" if before is None else "update"
             )
-            seen = past | {self._event(Event(name, key, kind, mask, past))}
-            replica.put_meta(key, gen, Version(after, lineage, colv, replica.priority, seen))
+            new = {self._event(Event(name, key, kind, mask, past))}
+            was = replica.version(key)
+            of = {c: was.events_of(c) | (new if c in mask else set()) for c in self.columns}
+            replica.put_meta(key, gen, Version(after, lineage, colv, replica.priority, past | new, of))
             replica.put_row(replica.captured, key, after)
         return len(changed)
 
@@ -224,34 +239,95 @@ class Network:
             # What the destination purged, the sender has; and no version is so old that it would not be sent.
             purged = max(hub.floor, sub.floor)
             hub_floor, sub_floor = (0, purged) if in_up else (purged, 0)
-        hub_knows = covers(theirs.lineage, mine.lineage, hub_floor)
+        is_undone = key in sub.undone
+        hub_knows = is_undone or covers(theirs.lineage, mine.lineage, hub_floor)
         sub_knows = covers(mine.lineage, theirs.lineage, sub_floor)
         at_sub, at_hub = sub.seen.get(key, frozenset()), hub.seen.get(key, frozenset())
-        if hub_knows != (at_sub <= at_hub) or sub_knows != (at_hub <= at_sub):
+        if not is_undone and (hub_knows, sub_knows) != (at_sub <= at_hub, at_hub <= at_sub):
             raise ModelError(f"{key}: lineage says {hub_knows, sub_knows}, history says {at_sub, at_hub}")
         if hub_knows and sub_knows:
             return None
         if hub_knows:
+            if direction == "upload":
+                return None
             down = hub.generations[self._gen(hub, key)].guid
-            return Step(key, down, None, theirs) if direction != "upload" else None
+            if self.resolver != "upload_only":
+                return Step(key, down, None, theirs)
+            # Rejected: the subscriber's row stays, and knows of the change.
+            kept = replace(
+                mine, lineage=merge_lineage(mine.lineage, theirs.lineage), seen=mine.seen | theirs.seen
+            )
+            kept = replace(kept, of=self._of_both(mine, theirs))
+            return Step(key, down, None, kept, self._logged(key, (sub, mine), (hub, theirs)))
         if sub.kind == "client" and direction != "download" and mine.priority == 0:
             merged = replace(mine, priority=PUBLISHER_PRIORITY)
         else:
             merged = mine
         if sub_knows:
-            return (
-                Step(key, sub.generations[self._gen(sub, key)].guid, merged, None)
-                if direction != "download"
-                else None
-            )
+            if direction == "download":
+                return None
+            if self.resolver == "download_only":
+                back = self._put_back(key, sub, hub, mine, theirs, hub)
+                return Step(key, new_guid, back, back, self._logged(key, (hub, theirs), (sub, mine)))
+            if mine.row is not None and self.refuses(mine.row):
+                return self._undo(key, sub, hub, mine, theirs, new_guid)
+            return Step(key, sub.generations[self._gen(sub, key)].guid, merged, None)
         resolver = sub if direction == "download" else hub
         result, conflict = self._resolve(key, sub, hub, mine, replace(merged), theirs, resolver)
+        if direction != "download" and result.row is not None and self.refuses(result.row):
+            # The publisher's row takes the place of a winner, or of merged columns, that its table refuses.
+            if mine.priority > theirs.priority:
+                return self._undo(key, sub, hub, mine, theirs, new_guid)
+            result = self._put_back(key, sub, hub, mine, theirs, hub)
+            conflict = self._logged(key, (hub, theirs), (sub, mine))
         return Step(
             key,
             new_guid,
             None if direction == "download" else result,
             None if direction == "upload" else result,
             conflict,
+        )
+
+    def _of_both(self, one: Version, other: Version) -> dict[str, frozenset[int]]:
+        return {c: one.events_of(c) | other.events_of(c) for c in self.columns}
+
+    def _put_back(
+        self, key: str, sub: Replica, hub: Replica, mine: Version, theirs: Version, resolver: Replica
+    ) -> Version:
+        """Return the publisher's row as a new version, which follows those of both sides."""
+        lineage = bump(merge_lineage(mine.lineage, theirs.lineage), resolver.nick, max(hub.clock, sub.clock))
+        stamp = (resolver.nick, lineage[resolver.nick])
+        rows = mine.row, theirs.row
+        undone = {c for c in self.columns if rows[0][c] != rows[1][c]} if None not in rows else set()
+        colv = dict(theirs.colv) if theirs.row is not None else {}
+        if self.tracking == "column" and theirs.row is not None:
+            colv |= dict.fromkeys(undone, stamp)
+        seen = mine.seen | theirs.seen
+        seen |= {self._event(Event(resolver.name, key, "resolve", frozenset(undone), seen))}
+        return Version(theirs.row, lineage, colv, theirs.priority, seen, theirs.of)
+
+    def _undo(self, key: str, sub: Replica, hub: Replica, mine: Version, theirs: Version, guid: str) -> Step:
+        """Give the subscriber the publisher's row back. To others nothing has happened."""
+        back = replace(self._put_back(key, sub, hub, mine, theirs, sub), colv=theirs.colv)
+        return Step(key, guid, None, back, self._logged(key, (hub, theirs), (sub, mine)), is_undone=True)
+
+    def _logged(
+        self, key: str, winner: tuple[Replica, Version], loser: tuple[Replica, Version], code: int = 0
+    ) -> Conflict:
+        """Return what is logged of a loser; 0 is the code of what was rejected or undone."""
+        (won, winning), (lost, losing) = winner, loser
+        for c in self.columns:
+            self.logged |= losing.events_of(c) - winning.events_of(c)
+        lineages = winning.lineage, losing.lineage
+        return Conflict(
+            key,
+            code,
+            won.name,
+            lost.name,
+            losing.row,
+            *lineages,
+            winner_seen=winning.seen,
+            loser_seen=losing.seen,
         )
 
     # -- conflicts -----------------------------------------------------------------------------------------
@@ -266,59 +342,103 @@ class Network:
         resolver: Replica,
     ) -> tuple[Version, Conflict | None]:
         """Merge or resolve two concurrent versions; equal priorities go to the publisher's."""
-        sub_wins = mine.priority > theirs.priority
+        default = theirs.priority >= mine.priority
         lineage, seen = merge_lineage(mine.lineage, theirs.lineage), mine.seen | theirs.seen
+        of = self._of_both(mine, theirs)
         priority = mine.priority if resolver is sub else max(merged.priority, theirs.priority)
-        changed_mine = self._changed(mine, theirs.lineage, hub.floor)
-        changed_theirs = self._changed(theirs, mine.lineage, sub.floor)
-        merged_row: Row | None = None
+        p, s = theirs.row, mine.row
+        if p is None and s is None:
+            return Version(None, lineage, {}, priority, seen, of), None
+        by_p = by_s = set(self.columns)
+        if self.tracking == "column":
+            by_p = self._changed(theirs, mine.lineage, sub.floor)
+            by_s = self._changed(mine, theirs.lineage, hub.floor)
+
+        def picked(publisher_wins: bool) -> Row:
+            takes = {c: c in by_s and not (c in by_p and publisher_wins) for c in self.columns}
+            return {c: (s if takes[c] else p)[c] for c in self.columns}  # type: ignore[index]
+
         colv: Colv = {}
-        differing, conflicting = set(self.columns), set(self.columns)
-        if mine.row is None and theirs.row is None:
-            return Version(None, lineage, {}, priority, seen), None
-        if mine.row is not None and theirs.row is not None:
-            differing = {c for c in self.columns if mine.row[c] != theirs.row[c]}
-            if self.tracking == "column":
-                conflicting = differing & changed_mine & changed_theirs
-                merged_row = {}
-                for c in self.columns:
-                    mine_taken = c in changed_mine and (c not in changed_theirs or sub_wins)
-                    merged_row[c] = (mine if mine_taken else theirs).row[c]  # type: ignore[index]
-                    pairs = [x.colv[c] for x in (mine, theirs) if c in x.colv]
-                    entry = max(pairs, key=lambda pair: (pair[1], pair[0]), default=None)
-                    if c in changed_mine or c in changed_theirs:
-                        entry = (theirs if c in changed_theirs else mine).colv.get(c)
-                    if entry is not None:
-                        colv[c] = entry
-            elif not differing:
-                merged_row, conflicting = mine.row, set()
-            if not conflicting:
-                return Version(merged_row, lineage, colv, priority, seen), None
-        winner, loser = (merged, theirs) if sub_wins else (theirs, merged)
-        names = (sub.name, hub.name) if sub_wins else (hub.name, sub.name)
-        code = 4 if loser.row is None else 3 if winner.row is None else 2 if self.tracking == "column" else 1
-        conflict = Conflict(
-            key,
-            code,
-            *names,
-            loser.row,
-            winner.lineage,
-            loser.lineage,
-            winner_seen=winner.seen,
-            loser_seen=loser.seen,
+        if self.tracking == "column":
+            for c in self.columns:
+                pairs = [x.colv[c] for x in (mine, theirs) if c in x.colv]
+                entry = max(pairs, key=lambda pair: (pair[1], pair[0]), default=None)
+                if c in by_p or c in by_s:
+                    entry = (theirs if c in by_p else mine).colv.get(c)
+                if entry is not None:
+                    colv[c] = entry
+        is_live = p is not None and s is not None
+        if is_live:
+            differing = {c for c in self.columns if p[c] != s[c]}  # type: ignore[index]
+            self._note_twins(mine, theirs, {*self.columns} - differing)
+            clashing = differing & by_p & by_s
+            if self.tracking == "column" and self.resolver in CLASHES_IF_EQUAL:
+                clashing |= {"v"} & by_p & by_s
+            is_whole = self.tracking == "row" or self.resolver in ONE_WAY
+            if not (differing if is_whole else clashing):
+                for c in differing:
+                    mine_taken = c in by_s and not (c in by_p and default)
+                    self._check_overwritten(key, c, *((theirs, mine) if mine_taken else (mine, theirs)))
+                return Version(picked(default), lineage, colv, priority, seen, of), None
+        makes = is_live and self.tracking == "column" and self.resolver in MAKES
+        both = "v" in by_p and "v" in by_s
+        wins, made = default, {}
+        if makes or self.resolver not in MAKES:
+            base = self._ancestor(key, sub, hub) if is_live and self.resolver in NEEDS_BASE else None
+            wins, made = RESOLVERS[self.resolver](p, s, base, both, default, (len(by_p), len(by_s)))
+        winner, loser = ((hub, theirs), (sub, merged)) if wins else ((sub, merged), (hub, theirs))
+        code = (
+            4
+            if loser[1].row is None
+            else 3
+            if winner[1].row is None
+            else 2
+            if self.tracking == "column"
+            else 1
         )
+        conflict = self._logged(key, winner, loser, code)
+        row = winner[1].row and dict(winner[1].row)
+        if is_live and self.resolution == "columns" and self.tracking == "column":
+            row = picked(wins)
+        if makes:
+            row["v"] = made.get("v", winner[1].row["v"] if both else picked(default)["v"])  # type: ignore[index]
+        else:  # a made value includes both sides
+            takes = {c: loser if row and row[c] != winner[1].row[c] else winner for c in self.columns}  # type: ignore[index]
+            of = {c: side[1].events_of(c) for c, side in takes.items()}
         lineage = bump(lineage, resolver.nick, max(hub.clock, sub.clock))
-        row = merged_row if merged_row is not None and self.resolution == "columns" else winner.row
-        stamped = differing
-        if loser.row is None:  # an update won over a delete: the row comes back as the winner had it
-            colv, stamped = dict(winner.colv), set()
-        elif merged_row is not None and self.stamp == "overridden":
-            by_loser = changed_theirs if sub_wins else changed_mine
-            stamped = conflicting if self.resolution == "columns" else differing & by_loser
-        if self.tracking == "column" and row is not None:
-            colv = {**colv, **dict.fromkeys(stamped, (resolver.nick, lineage[resolver.nick]))}
+        stamped: set[str] = set()
+        if is_live:
+            own = ((by_p, p), (by_s, s))
+            stamped = {c for c in self.columns if any(c in by and row[c] != there[c] for by, there in own)}  # type: ignore[index]
+        if self.tracking == "column":
+            # Where an update won over a delete, the row comes back as the winner had it.
+            colv = {
+                **(colv if is_live else winner[1].colv),
+                **dict.fromkeys(stamped, (resolver.nick, lineage[resolver.nick])),
+            }
         seen |= {self._event(Event(resolver.name, key, "resolve", frozenset(stamped), seen))}
-        return Version(row, lineage, {} if row is None else colv, winner.priority, seen), conflict
+        return Version(row, lineage, {} if row is None else colv, winner[1].priority, seen, of), conflict
+
+    def _ancestor(self, key: str, sub: Replica, hub: Replica) -> Row | None:
+        """Return the row of the latest common version: of each past the last one that the other side includes."""
+        lineages = sub.version(key).lineage, hub.version(key).lineage
+        one, other = sub.latest_known(key, lineages[1]), hub.latest_known(key, lineages[0])
+        if not covers(one.lineage, other.lineage) and not covers(other.lineage, one.lineage):
+            raise ModelError(f"{key}: two common versions, of which neither follows the other")
+        return (one if covers(one.lineage, other.lineage) else other).row
+
+    def _note_twins(self, mine: Version, theirs: Version, columns: set[str]) -> None:
+        for c in columns:
+            for one, other in ((theirs, mine), (mine, theirs)):
+                for event in one.events_of(c) - other.events_of(c):
+                    self.twins.setdefault(event, set()).update(other.events_of(c))
+
+    def _check_overwritten(self, key: str, column: str, left: Version, taken: Version) -> None:
+        """Fail where a value takes the place of one that it does not include, and nobody logs that."""
+        accounted = taken.events_of(column) | self.logged
+        unknown = left.events_of(column) - accounted
+        if any(self.twins.get(event, set()).isdisjoint(accounted) for event in unknown):
+            raise ModelError(f"{key}: {column} was overwritten by somebody who did not know it")
 
     def _changed(self, version: Version, other: Lineage, floor: int) -> set[str]:
         """Return the columns of a version that the other side's does not include.
@@ -415,6 +535,8 @@ class Network:
                 )
             self.trace.append((dest.name, step.key, dest.seen.get(step.key, frozenset()), version.seen))
             dest.put_meta(step.key, number, version)
+            if step.is_undone:
+                dest.undone.add(step.key)
         dest.clock = max(dest.clock, source.clock if gens or cs.direction == "both" else 0)
 
     # -- cleanup and restore -------------------------------------------------------------------------------

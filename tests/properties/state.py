@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Any, Literal
 
-Value = str | None
+Value = Any  # texts and NULL, but where a resolver has a column of another type
 Row = dict[str, Value]
 Lineage = dict[int, int]
 Colv = dict[str, tuple[int, int]]
@@ -74,6 +74,12 @@ class Version:
     colv: Colv
     priority: float
     seen: frozenset[int]
+    of: Mapping[str, frozenset[int]] = field(default_factory=dict)
+    """Ghost: the events that the value of each column includes."""
+
+    def events_of(self, column: str) -> frozenset[int]:
+        """Return the events that the value of a column includes."""
+        return self.of.get(column, frozenset())
 
 
 @dataclass(frozen=True)
@@ -124,6 +130,11 @@ class Replica:
     acked: dict[str, int] = field(default_factory=dict)  # hub: a subscriber's clock at its last upload
     purged: set[int] = field(default_factory=set)  # generations that lost metadata
     seen: dict[str, frozenset[int]] = field(default_factory=dict)
+    of: dict[str, Mapping[str, frozenset[int]]] = field(default_factory=dict)
+    past: dict[str, list[Version]] = field(default_factory=dict)  # every version that the row had here
+    undone: set[str] = field(
+        default_factory=set
+    )  # rows whose last version is the publisher's, put back: nobody is sent it
 
     def meta(self, key: str) -> Meta | None:
         """Return the key's contents or tombstone row."""
@@ -140,7 +151,12 @@ class Replica:
         """Return the captured state of a row; without metadata it is as it was published."""
         meta = self.meta(key) or Meta(0, self.known_lineage(key), {}, PUBLISHER_PRIORITY)
         row = None if key in self.tombstones else self.captured.get(key)
-        return Version(row, meta.lineage, meta.colv, meta.priority, self.seen.get(key, frozenset()))
+        seen, of = self.seen.get(key, frozenset()), self.of.get(key, {})
+        return Version(row, meta.lineage, meta.colv, meta.priority, seen, of)
+
+    def latest_known(self, key: str, lineage: Lineage) -> Version:
+        """Return the last version of a row here that a row with this lineage includes."""
+        return next(each for each in reversed(self.past[key]) if covers(lineage, each.lineage))
 
     def put_row(self, table: dict[str, Row], key: str, row: Row | None) -> None:
         """Set or remove one row of one table."""
@@ -155,8 +171,10 @@ class Replica:
             (self.tombstones, self.contents) if version.row is None else (self.contents, self.tombstones)
         )
         out.pop(key, None)
+        self.undone.discard(key)
         into[key] = Meta(gen, dict(version.lineage), dict(version.colv), version.priority)
-        self.seen[key] = version.seen
+        self.seen[key], self.of[key] = version.seen, version.of
+        self.past.setdefault(key, [NO_ROW]).append(version)
         self.clock = max([self.clock, *version.lineage.values()])
 
     def add_generation(self, guid: str, status: int, nicknames: Iterable[int]) -> int:
@@ -179,6 +197,7 @@ class Step:
     to_hub: Version | None
     to_sub: Version | None
     conflict: Conflict | None = None
+    is_undone: bool = False
 
 
 @dataclass
@@ -207,3 +226,7 @@ class Result:
     downloaded: int
     conflicts: int
     crashed: bool = False
+
+
+NO_ROW = Version(None, {}, {}, PUBLISHER_PRIORITY, frozenset())
+"""What there is of a key before its first insert."""

@@ -9,6 +9,7 @@ import pytest
 
 from mergerepl.model.resolvers import CUSTOM, RESOLVERS
 from tests.properties import conflicts_model as model
+from tests.properties import resolver_rules as rules
 
 IS_LONG = os.environ.get("MERGEREPL_TEST_PROFILE") == "long"
 # No factor of what the histories are made of: each kind of edit, order and direction is met.
@@ -28,9 +29,9 @@ LEVELS = [
 
 
 def test_the_model_has_every_resolver() -> None:
-    assert set(OURS) <= set(model.RESOLVERS)
-    assert {name for name, each in OURS.items() if each.makes_value} <= model.MAKES
-    assert {name for name, each in OURS.items() if each.clashes_if_equal} <= model.CLASHES_IF_EQUAL
+    assert set(OURS) <= set(rules.RESOLVERS)
+    assert {name for name, each in OURS.items() if each.makes_value} <= rules.MAKES
+    assert {name for name, each in OURS.items() if each.clashes_if_equal} <= rules.CLASHES_IF_EQUAL
 
 
 @pytest.mark.parametrize(("resolver", "tracking", "resolution"), LEVELS)

@@ -129,7 +129,7 @@ def differing(
         for key, history in histories.items():
             network = model.play(*history, resolver=name, tracking=tracking, **options)
             model.quiesce(network)
-            wanted = {replica: each.now.row for replica, each in network.replicas.items()}
+            wanted = {replica: model.row_of(network, replica) for replica in found}
             got = {replica: rows.get(key) for replica, rows in found.items()}
             if got != wanted:
                 yield article, history, got, wanted
