@@ -20,6 +20,8 @@ from tests.calls import conflicts_of
 from tests.faults.ladder import LADDER
 from tests.networks import edit_by_delta_rs, publish
 
+pytestmark = pytest.mark.slow
+
 NORTH, SOUTH = 0, 1
 NAMES = {"id": pa.int32(), "name": pa.string(), "qty": pa.int32()}
 ROWS = pa.table(
@@ -118,8 +120,6 @@ LONG = LADDER[LADDER.index("stage.before_pointer") :]
 """From where a session has captured all changes on."""
 
 
-@pytest.mark.slow
-@pytest.mark.timeout(900)
 @pytest.mark.parametrize("points", [(), LONG], ids=["none", "all"])
 def test_what_a_table_refuses_waits_and_everything_else_goes_on(
     spark: SparkSession, replica_dir: Path, monkeypatch: pytest.MonkeyPatch, points: tuple[str, ...]
@@ -227,8 +227,6 @@ def test_what_a_table_refuses_waits_and_everything_else_goes_on(
     assert stock.open_conflicts() == []
 
 
-@pytest.mark.timeout(900)
-@pytest.mark.slow
 @pytest.mark.parametrize("points", [("stage.after_manifest",), LONG], ids=["some", "all"])
 def test_what_the_publisher_refuses_is_undone_at_its_subscriber_if_the_article_compensates(
     spark: SparkSession, replica_dir: Path, monkeypatch: pytest.MonkeyPatch, points: tuple[str, ...]

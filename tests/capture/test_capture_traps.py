@@ -179,7 +179,6 @@ MORE_TRAPS: tuple[Trap, ...] = (
 )
 
 
-@pytest.mark.timeout(900)
 @pytest.mark.parametrize(
     "traps",
     [pytest.param(TRAPS, id="some"), pytest.param(MORE_TRAPS, id="the others", marks=pytest.mark.slow)],

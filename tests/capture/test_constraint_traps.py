@@ -35,7 +35,6 @@ def as_char(table: Path, name: str, declared: str) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(900)
 def test_a_check_is_computed_from_published_columns_and_must_be_true(
     spark: SparkSession, replica_dir: Path
 ) -> None:
@@ -70,7 +69,6 @@ def test_a_check_is_computed_from_published_columns_and_must_be_true(
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(900)
 def test_what_a_table_was_made_not_to_take_later_is_found_before_anything_is_applied(
     spark: SparkSession, replica_dir: Path
 ) -> None:
@@ -135,7 +133,6 @@ def test_what_a_table_was_made_not_to_take_later_is_found_before_anything_is_app
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(900)
 @pytest.mark.parametrize("tracking", ["column", "row"])
 def test_generated_columns_neither_conflict_nor_hide_a_broken_rule(
     spark: SparkSession, replica_dir: Path, tracking: str
@@ -192,7 +189,6 @@ def test_generated_columns_neither_conflict_nor_hide_a_broken_rule(
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(900)
 def test_a_row_of_a_key_and_generated_columns_alone_has_no_column_to_conflict(
     spark: SparkSession, replica_dir: Path
 ) -> None:
@@ -209,7 +205,6 @@ def test_a_row_of_a_key_and_generated_columns_alone_has_no_column_to_conflict(
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(900)
 def test_delta_computes_generated_columns_of_merged_rows(spark: SparkSession, replica_dir: Path) -> None:
     """Each side changed one factor and saw the product 0; the merged row has another one, which neither sent."""
     path = replica_dir / "hq" / "orders"

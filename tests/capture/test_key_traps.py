@@ -25,7 +25,6 @@ def without_feed(site: Site, table: str, statement: str) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(900)
 def test_inv_24_a_second_row_of_a_key_made_without_the_feed_is_refused_by_name(
     spark: SparkSession, replica_dir: Path
 ) -> None:
@@ -43,7 +42,6 @@ def test_inv_24_a_second_row_of_a_key_made_without_the_feed_is_refused_by_name(
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(900)
 def test_inv_24_a_key_that_had_two_rows_for_a_while_is_captured_as_it_ends(
     spark: SparkSession, replica_dir: Path
 ) -> None:
@@ -91,7 +89,6 @@ def test_inv_24_a_key_that_had_two_rows_for_a_while_is_captured_as_it_ends(
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(900)
 def test_inv_24_a_key_that_a_known_row_took_and_lost_again_is_no_change(
     spark: SparkSession, replica_dir: Path
 ) -> None:
@@ -127,7 +124,6 @@ def test_inv_24_a_key_that_a_known_row_took_and_lost_again_is_no_change(
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(900)
 def test_inv_24_removing_the_row_that_was_there_ends_the_refusal_of_a_duplicate(
     spark: SparkSession, replica_dir: Path
 ) -> None:
@@ -147,7 +143,6 @@ def test_inv_24_removing_the_row_that_was_there_ends_the_refusal_of_a_duplicate(
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(900)
 def test_columns_may_have_the_names_that_are_used_inside(spark: SparkSession, replica_dir: Path) -> None:
     names = ["before", "version", "k0", "c1", "action", "rows", "s", "t", "is_before", "seq", "row", "rule"]
     # Two columns for Delta; Unicode's case folding makes one word of them.
@@ -193,7 +188,6 @@ def test_columns_may_have_the_names_that_are_used_inside(spark: SparkSession, re
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(900)
 def test_guids_in_another_case_are_one_row(spark: SparkSession, replica_dir: Path) -> None:
     query = f"select concat('{GUID}', id) as {{}}, 'x' as a, id as n from range(8)"
     settings = {"tracking": "column"}
@@ -293,7 +287,6 @@ def test_keys_that_python_cannot_hold(spark: SparkSession, replica_dir: Path) ->
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(900)
 def test_a_row_is_found_by_the_text_of_a_padded_key(spark: SparkSession, replica_dir: Path) -> None:
     table = f"delta.`{replica_dir / 'hq' / 'codes'}`"
     spark.sql(f'create table {table} (code char(5), `size"in` int) using delta')
@@ -308,7 +301,6 @@ def test_a_row_is_found_by_the_text_of_a_padded_key(spark: SparkSession, replica
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(900)
 def test_padded_keys_that_another_engine_wrote_without_padding_are_found(
     spark: SparkSession, replica_dir: Path
 ) -> None:

@@ -32,7 +32,7 @@ from triggers.errors import CaptureError
 from triggers.tracked_rows import contents_rows, tombstone_rows
 from triggers.window import CaptureWindow
 
-pytestmark = pytest.mark.spark
+pytestmark = [pytest.mark.spark, pytest.mark.slow]
 
 
 def bits(rows: DataFrame) -> list[bytes]:
@@ -129,7 +129,6 @@ def generation(article: PublishedArticle) -> Generation:
     )
 
 
-@pytest.mark.slow
 def test_odd_values_are_captured_bit_for_bit(spark: SparkSession, replica_dir: Path) -> None:
     for first in range(0, 300, 5):
         check(spark, [drawn_job(spark, replica_dir, seed) for seed in range(first, first + 5)])
@@ -160,7 +159,6 @@ def jobs_of(pair: Pair, replica: str) -> list[CaptureJob]:
     ]
 
 
-@pytest.mark.slow
 def test_what_is_known_of_a_row_goes_on_and_odd_keys_are_left_to_spark(
     spark: SparkSession, replica_dir: Path
 ) -> None:

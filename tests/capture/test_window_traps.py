@@ -30,7 +30,6 @@ def refused(site: Site, error: type[mergerepl.MergeReplError], words: str) -> No
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(900)
 def test_inv_24_a_schema_change_that_is_undone_is_no_obstacle(spark: SparkSession, replica_dir: Path) -> None:
     site = Site(spark, replica_dir, ["restored", "altered"])
     restored, altered = site.table("hq", "restored"), site.table("hq", "altered")
@@ -59,7 +58,6 @@ def test_inv_24_a_schema_change_that_is_undone_is_no_obstacle(spark: SparkSessio
     assert site.sync().status == "nothing_to_do"
 
 
-@pytest.mark.timeout(900)
 def test_inv_24_commits_that_no_checkpoint_lies_before_are_captured(
     spark: SparkSession, replica_dir: Path
 ) -> None:
@@ -79,7 +77,6 @@ def test_inv_24_commits_that_no_checkpoint_lies_before_are_captured(
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(900)
 def test_inv_24_an_older_copy_that_was_written_to_since_is_refused(
     spark: SparkSession, replica_dir: Path
 ) -> None:
@@ -108,7 +105,6 @@ def test_inv_24_an_older_copy_that_was_written_to_since_is_refused(
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(900)
 def test_inv_24_a_table_that_is_partitioned_again_has_only_its_changed_rows_changed(
     spark: SparkSession, replica_dir: Path
 ) -> None:
@@ -129,7 +125,6 @@ def test_inv_24_a_table_that_is_partitioned_again_has_only_its_changed_rows_chan
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(900)
 def test_inv_24_in_a_session_that_passes_over_missing_files_nothing_is_read(
     spark: SparkSession, replica_dir: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -166,7 +161,6 @@ def test_inv_24_in_a_session_that_passes_over_missing_files_nothing_is_read(
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(900)
 def test_inv_24_versions_are_compared_however_long_ago_the_table_was_written(
     spark: SparkSession, replica_dir: Path
 ) -> None:

@@ -149,7 +149,6 @@ def as_users(spark: SparkSession, **set_to: str) -> Iterator[SparkSession]:
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(900)
 def test_every_value_and_partition_is_read_and_rewritten_by_both(
     spark: SparkSession, replica_dir: Path
 ) -> None:
@@ -260,7 +259,6 @@ def contents(spark: SparkSession, path: Path) -> list[tuple[object, ...]]:
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(900)
 def test_a_removal_that_removed_nothing_is_refused_and_mended(spark: SparkSession, replica_dir: Path) -> None:
     hq, path = replica_dir / "hq", replica_dir / "hq" / "s"
     damaged(spark, path)

@@ -221,7 +221,6 @@ LATE_POINTS = (
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(600)
 def test_inv_31_stopped_while_late_commits_are_taken_in(spark: SparkSession, replica_dir: Path) -> None:
     snapshot = {key: row("a", "b") for key in ("k00", "k01", "k10")}
     setting = Setting((Subscriber("north", "server", 75.0),), "column")

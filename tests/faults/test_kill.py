@@ -103,7 +103,6 @@ def jvm_of(python: int) -> int:
     raise AssertionError(f"process {python} has no JVM")
 
 
-@pytest.mark.timeout(600)
 @pytest.mark.parametrize(
     ("point", "kind", "is_captured"),
     [

@@ -28,9 +28,9 @@ from tests.networks import Pair, Site, subscriptions_but_endings
 from tests.properties.engine_network import EngineNetwork, Setting
 from tests.properties.reference import Subscriber
 
+pytestmark = pytest.mark.slow
 
-@pytest.mark.slow
-@pytest.mark.timeout(900)
+
 @pytest.mark.parametrize("tracking", ["row", "column"])
 @pytest.mark.parametrize("side", ["publisher", "subscriber"])
 def test_inv_25_commits_that_slip_in_before_the_merge_survive_or_are_logged(
@@ -91,8 +91,6 @@ def test_inv_25_commits_that_slip_in_before_the_merge_survive_or_are_logged(
     assert engine.sync("north").status == "nothing_to_do"
 
 
-@pytest.mark.slow
-@pytest.mark.timeout(900)
 def test_inv_25_second_rows_of_a_key_that_slip_in_are_reported_and_no_row_is_lost_with_one_of_them(
     spark: SparkSession, replica_dir: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -120,8 +118,6 @@ def test_inv_25_second_rows_of_a_key_that_slip_in_are_reported_and_no_row_is_los
     assert site.sync().status == "nothing_to_do"
 
 
-@pytest.mark.slow
-@pytest.mark.timeout(900)
 def test_inv_25_a_table_overwritten_at_any_moment_of_a_session_loses_nothing(
     spark: SparkSession, replica_dir: Path
 ) -> None:
@@ -166,8 +162,6 @@ HALVES = {
 """Columns after the key, rows and a CHECK: of what only one side has, too, and of products that are no integer."""
 
 
-@pytest.mark.slow
-@pytest.mark.timeout(900)
 def test_inv_31_44_late_halves_that_their_table_does_not_take_together(
     spark: SparkSession, replica_dir: Path
 ) -> None:
@@ -209,7 +203,6 @@ def test_inv_31_44_late_halves_that_their_table_does_not_take_together(
     assert pair.sync().status == "nothing_to_do"
 
 
-@pytest.mark.slow
 def test_inv_31_a_merge_that_loses_every_commit_ends_with_its_session_staged(
     spark: SparkSession, replica_dir: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -241,8 +234,6 @@ def test_inv_31_a_merge_that_loses_every_commit_ends_with_its_session_staged(
     assert engine.rows("hub") == engine.rows("north") == {"k0": ["north", "b", None]}
 
 
-@pytest.mark.slow
-@pytest.mark.timeout(900)
 def test_inv_31_a_merge_that_loses_its_commit_to_a_user_is_done_again(
     spark: SparkSession, replica_dir: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -286,8 +277,6 @@ def test_inv_31_a_merge_that_loses_its_commit_to_a_user_is_done_again(
     assert engine.sync("north").status == "nothing_to_do"
 
 
-@pytest.mark.slow
-@pytest.mark.timeout(900)
 def test_inv_09_a_late_write_to_a_row_that_won_there_follows_the_session(
     spark: SparkSession, replica_dir: Path
 ) -> None:
@@ -328,8 +317,6 @@ def losers(engine: EngineNetwork) -> list[str]:
     return sorted(str(values and values[0]) for *_, values in engine.conflicts())
 
 
-@pytest.mark.slow
-@pytest.mark.timeout(900)
 def test_inv_31_a_session_that_users_outrun_stays_staged_and_the_next_run_finishes_it(
     spark: SparkSession, replica_dir: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -351,8 +338,6 @@ def test_inv_31_a_session_that_users_outrun_stays_staged_and_the_next_run_finish
     assert engine.sync("north").status == "nothing_to_do"
 
 
-@pytest.mark.slow
-@pytest.mark.timeout(900)
 @pytest.mark.parametrize("side", ["subscriber", "publisher"])
 def test_inv_09_of_two_late_writes_of_one_replica_the_later_one_wins(
     spark: SparkSession, replica_dir: Path, monkeypatch: pytest.MonkeyPatch, side: str

@@ -18,6 +18,8 @@ from tests.faults.sessions import stop_at, stopped_at
 from tests.interpreted import interpreted
 from tests.properties.partition_engine import DEATHS, REPLICAS, Played
 
+pytestmark = pytest.mark.slow
+
 WORLDS = 24
 OF_CAPTURE = LADDER[: LADDER.index("capture.before_replinfo")]
 AFTER_CAPTURE = LADDER[LADDER.index("capture.before_replinfo") :]
@@ -43,7 +45,6 @@ def climb(played: Played, points: tuple[str, ...]) -> None:
     assert remaining == []
 
 
-@pytest.mark.slow
 @pytest.mark.timeout(1800)
 def test_inv_27_28_32_35_a_session_that_dies_at_every_step_leaves_each_its_partition(
     spark: SparkSession, replica_dir: Path
@@ -66,7 +67,6 @@ def test_inv_27_28_32_35_a_session_that_dies_at_every_step_leaves_each_its_parti
         assert not list((replica_dir / name / "_mergerepl" / "staging").glob("*"))
 
 
-@pytest.mark.slow
 @pytest.mark.timeout(1800)
 @pytest.mark.parametrize("variant", ["or", "terms"])
 def test_inv_28_32_33_35_others_go_on_while_a_session_that_died_waits(
@@ -85,7 +85,6 @@ def test_inv_28_32_33_35_others_go_on_while_a_session_that_died_waits(
         played.finish()
 
 
-@pytest.mark.slow
 @pytest.mark.timeout(1800)
 @pytest.mark.parametrize("kind", ["kill", "killgroup"])
 def test_inv_26_28_35_a_killed_sync_of_filtered_articles_is_finished_by_the_next(

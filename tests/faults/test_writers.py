@@ -14,6 +14,8 @@ from tests.faults.ladder import LADDER
 from tests.faults.sessions import paused, stop_at
 from tests.faults.tokens import BOTH, users_of
 
+pytestmark = pytest.mark.slow
+
 STEPS = {
     "capture.before_replinfo": ("north",),
     "stage.before_manifest": ("hub",),
@@ -34,7 +36,6 @@ MORE_STEPS = {
 }
 
 
-@pytest.mark.slow
 @pytest.mark.timeout(1200)
 @pytest.mark.parametrize(
     ("tracking", "overwritten", "steps"),
@@ -66,7 +67,6 @@ def test_inv_06_07_08_09_25_users_write_at_every_step_of_a_session(
     assert engine.sync("north").status == "nothing_to_do"
 
 
-@pytest.mark.slow
 @pytest.mark.timeout(3000)
 @pytest.mark.parametrize("tracking", ["row", "column"])
 def test_inv_06_07_09_26_users_write_between_every_crash_and_the_next_run(

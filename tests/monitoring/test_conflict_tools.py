@@ -26,7 +26,7 @@ from mergerepl.systables import conflict_resolutions
 from tests.calls import conflicts_of, merge_capture
 from tests.networks import Pair, versions
 
-pytestmark = pytest.mark.spark
+pytestmark = [pytest.mark.spark, pytest.mark.slow]
 
 NAMES = {1: "<script>alert(1)</script>", 2: "=1+1", 3: "c", 4: "d", 5: "e", 6: "f"}
 ROWS = " union all ".join(f"select {key} id, '{name}' name, {key} n" for key, name in NAMES.items())
@@ -82,7 +82,6 @@ class Page(HTMLParser):
             self.scripts[-1] += data
 
 
-@pytest.mark.slow
 def test_conflicts_are_reported_and_decided_again(
     spark: SparkSession, replica_dir: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -256,7 +255,6 @@ def test_conflicts_are_reported_and_decided_again(
     )
 
 
-@pytest.mark.slow
 def test_nothing_is_decided_again_if_one_table_would_refuse_a_row_by_any_rule(
     spark: SparkSession, replica_dir: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

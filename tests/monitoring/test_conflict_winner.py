@@ -13,7 +13,7 @@ from tests.properties.engine_network import EngineNetwork, Setting
 from tests.properties.reference import Subscriber
 from tests.publish.publishing import orders
 
-pytestmark = pytest.mark.spark
+pytestmark = [pytest.mark.spark, pytest.mark.slow]
 
 
 @pytest.fixture
@@ -36,7 +36,6 @@ def winners(hub):
     return {each.key["id"]: (each.losing_row, each.winning_row) for each in shown}
 
 
-@pytest.mark.slow
 def test_the_winner_of_a_download_alone_is_its_own_version_and_stays_it(spark, hub):
     expected = {
         "1": ({"id": 1, "note": "north"}, {"id": 1, "note": "hq"}),
@@ -57,7 +56,6 @@ def test_the_winner_of_a_download_alone_is_its_own_version_and_stays_it(spark, h
     assert winners(hub) == expected
 
 
-@pytest.mark.slow
 def test_a_client_hands_on_the_priority_of_what_it_holds_of_others(
     spark: SparkSession, replica_dir: Path
 ) -> None:

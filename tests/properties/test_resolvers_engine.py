@@ -19,7 +19,7 @@ from tests.calls import conflicts_of
 from tests.networks import publish
 from tests.properties import conflicts_model as model
 
-pytestmark = pytest.mark.spark
+pytestmark = [pytest.mark.spark, pytest.mark.slow]
 
 STRIDE = 7
 LARGE = 15
@@ -135,7 +135,6 @@ def differing(
                 yield article, history, got, wanted
 
 
-@pytest.mark.slow
 @pytest.mark.timeout(3600)
 @pytest.mark.parametrize("schedule", range(len(model.SCHEDULES)))
 @pytest.mark.parametrize("articles", [ONE_WAY, [*ARTICLES]], ids=["one way", "all"])
@@ -160,7 +159,6 @@ def is_refused(row: Row) -> bool:
     return row["v"] is not None and row["v"] >= LARGE
 
 
-@pytest.mark.slow
 @pytest.mark.timeout(3600)
 @pytest.mark.parametrize("schedule", [0, 1])
 def test_what_the_publisher_refuses_is_undone_as_the_reference_says(

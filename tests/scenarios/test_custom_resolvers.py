@@ -41,7 +41,6 @@ def hanging(conflicts: DataFrame, _: mergerepl.ResolverContext) -> DataFrame:
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(900)
 def test_a_function_of_the_agent_decides(
     spark: SparkSession, replica_dir: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

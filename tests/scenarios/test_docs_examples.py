@@ -37,7 +37,6 @@ def rows(site: str) -> list[dict[str, Any]]:
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(900)
 def test_the_tutorial_and_the_python_page_do_what_they_say(
     spark: SparkSession, replica_dir: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -15,7 +15,7 @@ from mergerepl.model.conflicts import ConflictFilter
 from tests.calls import conflicts_of, validated
 from tests.networks import Pair
 
-pytestmark = pytest.mark.spark
+pytestmark = [pytest.mark.spark, pytest.mark.slow]
 
 
 def of(resolver: dict[str, str], tracking: str = "column") -> dict[str, Any]:
@@ -108,7 +108,6 @@ def same(values: dict[int, int]) -> dict[str, dict[int, int]]:
     return {"hq": values, "north": values}
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("is_full", [False, pytest.param(True, marks=pytest.mark.slow)])
 def test_each_article_is_decided_by_its_resolver_and_once(
     spark: SparkSession, replica_dir: Path, is_full: bool
@@ -202,7 +201,6 @@ def _written_after_all(pair: Network) -> None:
     assert pair.values("down") == same({1: 4, 3: 3, 4: 2, 5: -1, 6: -1})
 
 
-@pytest.mark.slow
 def test_a_counter_is_exact_after_sessions_of_one_direction(spark: SparkSession, replica_dir: Path) -> None:
     pair = Pair(spark, replica_dir, {"counter": ARTICLES["counter"]})
     project = mergerepl.Project.load(pair.folder / "pair.yml")

@@ -3,6 +3,7 @@
 import shutil
 import subprocess
 import sys
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -26,6 +27,7 @@ from mergerepl.replica.replica import Replica
 from mergerepl.replica.subscription import find_subscription, subscriptions_of_root
 from mergerepl.systables import catalog, genhistory, replinfo
 from mergerepl.systables.genhistory import Generation, GenStatus
+from mergerepl.systables.table import TypedTable
 from tests.networks import (
     LAST_GENERATION,
     PUBID,
@@ -75,9 +77,70 @@ def enter(replica: Replica, rows: list[Generation]) -> None:
     replica.control.append(genhistory.TABLE, rows)
 
 
-def test_nothing_is_quiet_before_a_full_check(pair):
-    assert not quiet(pair)
+def commit_to(*tables: TypedTable[Any]) -> Callable[[Replica], None]:
+    def write(replica: Replica) -> None:
+        for table in tables:
+            replica.control.replace(table, replica.control.rows(table))
+
+    return write
+
+
+def restore_log(replica: Replica) -> None:
+    log = Path(replica.root) / "orders" / "_delta_log" / "00000000000000000000.json"
+    shutil.copy2(log, copy := log.with_suffix(".copy"))
+    copy.replace(log)
+
+
+def stage(replica: Replica) -> None:
+    (Path(replica.staging) / "session").mkdir(parents=True)
+
+
+def point_to_staged(replica: Replica) -> None:
+    Path(replica.staging).mkdir()
+    (Path(replica.staging) / "session.json").write_text("{}")
+
+
+def rename_in_note(replica: Replica) -> None:
+    for note in (Path(replica.folder) / "quiet").glob("*-both.json"):
+        note.write_text(note.read_text().replace('"sales"', '"stock"'))
+
+
+CATALOG = (catalog.PUBLICATIONS, catalog.ARTICLES, catalog.SUBSCRIPTIONS, genhistory.TABLE, replinfo.TABLE)
+BOTH_SIDES: dict[str, Callable[[Replica], None]] = {
+    "a user's commit": add_row,
+    **{f"a commit to {table.name}": commit_to(table) for table in CATALOG},
+    "a log restored to the same version": restore_log,
+    "a removed table": lambda replica: shutil.rmtree(replica.root / "orders"),
+}
+ENDS = {
+    **{f"{name}, at {side}": (side, end) for name, end in BOTH_SIDES.items() for side in (0, 1)},
+    "a staged session": (0, stage),
+    "a pointer to a staged session": (1, point_to_staged),
+    "a note of another publication": (0, rename_in_note),
+    "no notes": (0, lambda replica: shutil.rmtree(Path(replica.folder) / "quiet")),
+}
+
+
+@pytest.mark.parametrize(("side", "end"), ENDS.values(), ids=ENDS)
+def test_what_ends_the_quiet(pair, side, end):
+    assert not quiet(pair), "before a full check"
     assert remembered(pair)
+    end(pair[side])
+    assert not quiet(pair)
+
+
+def create_again(replica: Replica) -> None:
+    shutil.rmtree(replica.root / "orders")
+    write_deltalake(str(replica.root / "orders"), pa.table({"id": [1, 2]}))
+
+
+@pytest.mark.parametrize(
+    ("side", "change"), [*((n, each) for n in (0, 1) for each in (add_row, create_again)), (0, stage)]
+)
+def test_what_came_after_the_full_check_is_not_noted_as_seen(pair, side, change):
+    pair[side].save_info(pair[side].info())
+    change(pair[side])
+    assert not remembered(pair)
 
 
 def test_the_result_names_publication_and_subscriber(pair):
@@ -86,67 +149,18 @@ def test_the_result_names_publication_and_subscriber(pair):
     assert result.status == "nothing_to_do"
 
 
-@pytest.mark.parametrize("side", [0, 1])
-def test_a_users_commit_ends_the_quiet(pair, side):
-    assert remembered(pair)
-    add_row(pair[side])
-    assert not quiet(pair)
-
-
-@pytest.mark.parametrize("side", [0, 1])
-@pytest.mark.parametrize(
-    "table", [catalog.PUBLICATIONS, catalog.ARTICLES, catalog.SUBSCRIPTIONS, genhistory.TABLE, replinfo.TABLE]
-)
-def test_a_commit_to_the_catalog_ends_the_quiet(pair, side, table):
-    assert remembered(pair)
-    pair[side].control.replace(table, pair[side].control.rows(table))
-    assert not quiet(pair)
-
-
-def test_a_staged_session_ends_the_quiet(pair):
-    assert remembered(pair)
-    (Path(pair[0].staging) / "session").mkdir(parents=True)
-    assert not quiet(pair)
-
-
-def test_a_pointer_to_a_staged_session_ends_the_quiet(pair):
-    assert remembered(pair)
-    Path(pair[1].staging).mkdir()
-    (Path(pair[1].staging) / "session.json").write_text("{}")
-    assert not quiet(pair)
-
-
-def test_a_restored_log_of_the_same_version_ends_the_quiet(pair):
-    assert remembered(pair)
-    log = Path(pair[1].root) / "orders" / "_delta_log" / "00000000000000000000.json"
-    copy = log.with_suffix(".copy")
-    shutil.copy2(log, copy)
-    copy.replace(log)
-    assert not quiet(pair)
-
-
-def test_a_removed_table_ends_the_quiet(pair):
-    assert remembered(pair)
-    shutil.rmtree(pair[1].root / "orders")
-    assert not quiet(pair)
-
-
 @pytest.mark.parametrize(
     "text", ["", "{", "[]", "{}", '{"format": 1, "tables": []}', '{"format": 2}', "null"]
 )
 def test_a_damaged_note_is_no_answer(pair, text):
     assert remembered(pair)
-    (note,) = (Path(pair[0].folder) / "quiet").glob("*-both.json")
-    note.write_text(text)
+    assert noted(pair)
+    (note,) = (folder := Path(pair[0].folder) / "quiet").glob("*-both.json")
+    for each in (note, folder / "subscriptions.json"):
+        each.write_text(text)
     assert not quiet(pair)
+    assert noted_subscriptions(pair[0].root) is None
     assert remembered(pair, "upload")
-
-
-def test_removing_the_notes_is_harmless(pair):
-    assert remembered(pair)
-    shutil.rmtree(Path(pair[0].folder) / "quiet")
-    assert not quiet(pair)
-    assert remembered(pair)
 
 
 def with_second_publication(pair: tuple[Replica, Replica]) -> tuple[Replica, Replica]:
@@ -190,33 +204,10 @@ def test_a_session_that_waited_notes_the_articles_there_are_by_then(pair, monkey
     ]
 
 
-def test_a_note_of_another_publication_is_no_answer(pair):
-    assert remembered(pair)
-    (note,) = (Path(pair[0].folder) / "quiet").glob("*-both.json")
-    note.write_text(note.read_text().replace('"sales"', '"stock"'))
-    assert not quiet(pair)
-
-
 def test_a_moved_subscriber_is_another_one(pair, tmp_path):
     assert remembered(pair)
     shutil.move(str(pair[1].root), str(tmp_path / "elsewhere"))
     assert waiting_if_quiet(pair[0].root, tmp_path / "elsewhere", "sales", "both") is None
-
-
-@pytest.mark.parametrize("side", [0, 1])
-def test_a_commit_after_the_full_check_is_not_noted_as_seen(pair, side):
-    add_row(pair[side])
-    assert not remembered(pair)
-
-
-@pytest.mark.parametrize("side", [0, 1])
-def test_a_table_created_again_after_the_full_check_is_not_noted_as_seen(pair, side):
-    here = pair[side]
-    here.save_info(here.info())
-    assert remembered(pair)
-    shutil.rmtree(here.root / "orders")
-    write_deltalake(str(here.root / "orders"), pa.table({"id": [1, 2]}))
-    assert not remembered(pair)
 
 
 @pytest.mark.parametrize("side", [0, 1])
@@ -255,19 +246,12 @@ def test_work_of_the_other_direction_does_not_end_the_quiet_of_one(pair):
     enter(pair[0], [generation(1, nickname=1, status=GenStatus.CLOSED, changes=3)])
     assert remembered(pair, "upload")
     assert not remembered(pair, "download")
-
-
-def test_an_old_note_of_both_directions_does_not_hide_that_of_one(pair):
+    # Nor does an old note of both directions hide that of one.
+    pair[0].control.delete(genhistory.TABLE, where="generation = 1")
     assert remembered(pair, "both")
     enter(pair[0], [generation(1, nickname=1, status=GenStatus.CLOSED, changes=3)])
     assert not quiet(pair, "upload")
     assert remembered(pair, "upload")
-
-
-def test_a_staged_session_is_not_noted(pair):
-    (Path(pair[0].staging) / "session").mkdir(parents=True)
-    remember_quiet(*pair, "sales", "both")
-    assert not (Path(pair[0].folder) / "quiet").exists()
 
 
 def test_the_answer_loads_no_library(pair):
@@ -307,13 +291,6 @@ def test_a_note_in_a_copy_of_a_publisher_is_not_about_the_copy(pair, tmp_path):
     copy = tmp_path / "copy"
     shutil.copytree(pair[0].root, copy)
     assert noted_subscriptions(copy) is None
-
-
-@pytest.mark.parametrize("text", ["", "{", "[]", "{}", '{"format": 1, "tables": []}', "null"])
-def test_a_damaged_note_of_subscriptions_is_no_answer(pair, text):
-    assert noted(pair)
-    (Path(pair[0].folder) / "quiet" / "subscriptions.json").write_text(text)
-    assert noted_subscriptions(pair[0].root) is None
 
 
 def test_a_subscription_is_found_from_either_end(pair):
