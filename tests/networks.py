@@ -205,6 +205,17 @@ def edit_by_delta_rs(table: Path, statement: str) -> None:
         opened.delete(found["where"])
 
 
+def write_changes(table: Path, rows: pa.Table, key: str = "id", *, only: str = "true") -> None:
+    """Let a user commit rows as they become, by delta-rs: those whose column `gone` is true are deleted.
+
+    `only` says which rows that are there count as changed.
+    """
+    columns = {name: f"s.{name}" for name in rows.column_names if name != "gone"}
+    merge = DeltaTable(str(table)).merge(rows, f"t.{key} = s.{key}", source_alias="s", target_alias="t")
+    merge = merge.when_matched_delete("s.gone").when_matched_update(columns, f"not s.gone and {only}")
+    merge.when_not_matched_insert(columns, "not s.gone").execute()
+
+
 class Pair:
     """A publisher `hq` and a subscriber `north` with one article each of any table, initialised and in step.
 

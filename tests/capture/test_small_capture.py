@@ -8,8 +8,7 @@ from uuid import uuid4
 
 import pytest
 from deltalake import DeltaTable
-from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql import functions as F
+from pyspark.sql import SparkSession
 
 from mergerepl.delta import appended
 from mergerepl.delta.feed.window import FeedPosition, feed_window
@@ -22,24 +21,17 @@ from mergerepl.merge.capture.windows import article_window
 from mergerepl.model.article import PublishedArticle
 from mergerepl.replica.replica import Replica
 from mergerepl.replica.runs import run_rows
-from mergerepl.rows.encodings import encoded
 from mergerepl.systables import contents, tombstone
 from mergerepl.systables.genhistory import Generation, GenStatus
 from mergerepl.systables.replinfo import ReplicaInfo
 from tests.drawn_tables import Drawn, merged, write
 from tests.networks import Pair
+from tests.staging.few_rows import bits
 from triggers.errors import CaptureError
 from triggers.tracked_rows import contents_rows, tombstone_rows
 from triggers.window import CaptureWindow
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow]
-
-
-def bits(rows: DataFrame) -> list[bytes]:
-    """Return each row as the bytes that its values are."""
-    whole = rows.select(F.struct("*").alias("whole"))
-    coded = encoded(F.col("whole"), whole.schema["whole"].dataType)
-    return sorted(bytes(row.coded) for row in whole.select(coded.alias("coded")).collect())
 
 
 def check(spark: SparkSession, jobs: Sequence[CaptureJob], *, alone: set[int] = frozenset()) -> None:

@@ -15,11 +15,11 @@ import pyarrow as pa
 from deltalake import DeltaTable
 
 import mergerepl
+from tests.networks import write_changes
 
 KEYS = [f"k{number:02d}" for number in range(60)]
 """Few enough that the users of all replicas meet in the same rows."""
 LOCK_WAIT_S = 600.0
-COLUMNS = ("id", "a", "b", "c")
 
 
 def write(table: str, name: str, number: int, drawn: random.Random) -> list[dict[str, str | int | None]]:
@@ -41,15 +41,8 @@ def write(table: str, name: str, number: int, drawn: random.Random) -> list[dict
             "gone": pa.array([item["kind"] == "delete" for item in done]),
         }
     )
-    columns = {column: f"s.{column}" for column in COLUMNS}
-    (
-        delta.merge(source, "t.id = s.id", source_alias="s", target_alias="t")
-        .when_matched_delete("s.gone")
-        .when_matched_update(columns, predicate="not s.gone")
-        .when_not_matched_insert(columns, predicate="not s.gone")
-        .execute()
-    )
-    commit = {"replica": Path(table).parent.name, "version": delta.version()}
+    write_changes(Path(table), source)
+    commit = {"replica": Path(table).parent.name, "version": DeltaTable(table).version()}
     return [{**item, **commit} for item in done]
 
 

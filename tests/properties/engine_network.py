@@ -20,7 +20,7 @@ from pyspark.sql import SparkSession
 
 import mergerepl
 from mergerepl.rows.lineage_value import covers, replica_nickname
-from tests.networks import Published, publish
+from tests.networks import Published, publish, write_changes
 from tests.properties.reference import Conflict, Network, Subscriber
 
 COLUMNS = ("a", "b", "c")
@@ -107,14 +107,7 @@ class EngineNetwork:
                 .execute()
             )
         else:
-            (
-                LogTable(path)
-                .merge(source, "t.id = s.id", source_alias="s", target_alias="t")
-                .when_matched_delete("s.gone")
-                .when_matched_update(columns)
-                .when_not_matched_insert(columns, "not s.gone")
-                .execute()
-            )
+            write_changes(Path(path), source)
 
     def sync(self, subscriber: str, direction: str = "both") -> Any:
         """Run one session."""

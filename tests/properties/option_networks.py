@@ -19,7 +19,7 @@ from deltalake import DeltaTable, write_deltalake
 import mergerepl
 from mergerepl.model.resolvers import CUSTOM, RESOLVERS, TypeFamily
 from tests.faults.deaths import dies
-from tests.networks import publish, writing_late
+from tests.networks import publish, write_changes, writing_late
 from tests.properties.option_pairs import Choice
 
 Row = dict[str, Any]
@@ -222,19 +222,15 @@ class Network:
     def write(self, writes: Writes) -> None:
         articles = {each.name: each for each in self.articles}
         for (replica, name), rows in writes.items():
-            table = DeltaTable(str(self.folder / replica / name))
             schema = articles[name].schema
-            there = [each.name for each in table.schema().fields]
+            there = [each.name for each in DeltaTable(str(self.folder / replica / name)).schema().fields]
             schema = pa.schema([each for each in schema if each.name in there])
             blank = articles[name].row(0, "N", 0, 0)
             source = pa.Table.from_pylist(
                 [{**blank, **(row or {}), "k": k, "gone": row is None} for k, row in rows.items()],
                 schema=schema.append(pa.field("gone", pa.bool_())),
             )
-            columns = {each: f"s.{each}" for each in schema.names}
-            merge = table.merge(source, "t.k = s.k", source_alias="s", target_alias="t")
-            merge = merge.when_matched_delete("s.gone").when_matched_update(columns)
-            merge.when_not_matched_insert(columns, "not s.gone").execute()
+            write_changes(self.folder / replica / name, source, "k")
 
     def move_parents(self) -> None:
         """Let the parents with number 4 move from north to south."""

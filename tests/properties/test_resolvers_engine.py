@@ -16,7 +16,7 @@ from pyspark.sql import SparkSession
 import mergerepl
 from mergerepl.model.resolvers import CUSTOM, RESOLVERS, TypeFamily
 from tests.calls import conflicts_of
-from tests.networks import publish
+from tests.networks import publish, write_changes
 from tests.properties import conflicts_model as model
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow]
@@ -81,19 +81,9 @@ class Tables:
                 if not source:
                     continue
                 schema = SCHEMA.append(pa.field("gone", pa.bool_()))
-                merge = DeltaTable(str(self.folder / replica / article)).merge(
-                    pa.Table.from_pylist(source, schema=schema),
-                    "t.id = s.id",
-                    source_alias="s",
-                    target_alias="t",
-                )
-                differs = "not s.gone and ((t.a is distinct from s.a) or (t.v is distinct from s.v))"
-                (
-                    merge.when_matched_delete("s.gone")
-                    .when_matched_update({"a": "s.a", "v": "s.v"}, differs)
-                    .when_not_matched_insert({"id": "s.id", "a": "s.a", "v": "s.v"}, "not s.gone")
-                    .execute()
-                )
+                differs = "((t.a is distinct from s.a) or (t.v is distinct from s.v))"
+                rows = pa.Table.from_pylist(source, schema=schema)
+                write_changes(self.folder / replica / article, rows, only=differs)
 
     def session(self, name: str, direction: str = "both") -> str:
         root = self.folder / name
