@@ -557,8 +557,11 @@ def subscription_row(server: Path, replid: str, nickname: int, *, subid: str = "
     )
 
 
-def make_replica(root: Path, nickname: int, other: SubscriptionRow) -> Replica:
-    """Write the system tables of a replica that captured its one table up to its head."""
+def make_replica(folder: Path, name: str) -> Replica:
+    """Write the system tables of `hq` or `north`, which captured its one table up to its head and knows the other one."""
+    root, nickname = folder / name, NICKNAMES[name]
+    other_name, its_nickname = ("north", 2) if name == "hq" else ("hq", 1)
+    other = subscription_row(folder / other_name, f"replica-{its_nickname}", its_nickname)
     replica = Replica(root)
     write_deltalake(str(root / "orders"), pa.table({"id": [1, 2]}))
     for table in registry.CONTROL_PLANE:
@@ -581,6 +584,23 @@ def make_replica(root: Path, nickname: int, other: SubscriptionRow) -> Replica:
     return replica
 
 
+def make_pair(folder: Path) -> tuple[Replica, Replica]:
+    """Write the system tables of a publisher `hq` and its subscriber `north`, in step."""
+    return make_replica(folder, "hq"), make_replica(folder, "north")
+
+
+def generation(number: int, **more: Any) -> Generation:
+    """Return a closed generation of the publisher with one change."""
+    known = {
+        "guidsrc": f"guid-{number}",
+        "pubid": PUBID,
+        "generation": number,
+        "art_nick": 1,
+        "nicknames": (1,),
+    }
+    return Generation(**{**known, "genstatus": GenStatus.CLOSED, "changecount": 1, **more})
+
+
 def add_history(publisher: Replica, subscriber: Replica, count: int, *, pubid: str) -> None:
     """Let both have sent and received so many generations more, as after as many sessions with their joined files."""
     guids = [genhistory.new_guid() for _ in range(count)]
@@ -589,19 +609,8 @@ def add_history(publisher: Replica, subscriber: Replica, count: int, *, pubid: s
         info = replica.info()
         first = info.last_generation + 1
         numbers[replica.root] = first + count - 1
-        rows = [
-            Generation(
-                guidsrc=guid,
-                pubid=pubid,
-                generation=first + i,
-                art_nick=1,
-                nicknames=(info.nickname,),
-                genstatus=GenStatus.CLOSED,
-                changecount=1,
-                seq=info.last_seq,
-            )
-            for i, guid in enumerate(guids)
-        ]
+        about = {"pubid": pubid, "nicknames": (info.nickname,), "seq": info.last_seq}
+        rows = [generation(number, guidsrc=guid, **about) for number, guid in enumerate(guids, first)]
         chunk = max(count // 20, 1)
         for start in range(0, count, chunk):
             replica.control.append(genhistory.TABLE, rows[start : start + chunk])

@@ -2,7 +2,6 @@
 
 from collections.abc import Sequence
 from dataclasses import replace
-from datetime import UTC, datetime
 from pathlib import Path
 from uuid import uuid4
 
@@ -18,14 +17,13 @@ from mergerepl.delta.transactions import Transaction
 from mergerepl.merge.capture.capture import CapturedArticle, CaptureJob, open_generations, read_changes
 from mergerepl.merge.capture.small_capture import capture_small, choose_engine
 from mergerepl.merge.capture.windows import article_window
-from mergerepl.model.article import PublishedArticle
 from mergerepl.replica.replica import Replica
 from mergerepl.replica.runs import run_rows
 from mergerepl.systables import contents, tombstone
-from mergerepl.systables.genhistory import Generation, GenStatus
+from mergerepl.systables.genhistory import GenStatus
 from mergerepl.systables.replinfo import ReplicaInfo
 from tests.drawn_tables import Drawn, merged, write
-from tests.networks import Pair
+from tests.networks import Pair, generation
 from tests.staging.few_rows import bits
 from triggers.errors import CaptureError
 from triggers.tracked_rows import contents_rows, tombstone_rows
@@ -104,20 +102,11 @@ def drawn_job(spark: SparkSession, folder: Path, seed: int) -> CaptureJob:
         state=facts.table,
     )
     return CaptureJob(
-        Replica(folder), window, ReplicaInfo(repid="r", replnickname=7, root=""), 75.0, generation(article)
-    )
-
-
-def generation(article: PublishedArticle) -> Generation:
-    return Generation(
-        guidsrc=f"g{article.nickname}",
-        pubid="p",
-        generation=article.nickname + 3,
-        art_nick=article.nickname,
-        nicknames=(7,),
-        coldate=datetime.now(UTC),
-        genstatus=GenStatus.OPEN,
-        changecount=0,
+        Replica(folder),
+        window,
+        ReplicaInfo(repid="r", replnickname=7, root=""),
+        75.0,
+        generation(seed + 4, art_nick=article.nickname, genstatus=GenStatus.OPEN, changecount=0),
     )
 
 

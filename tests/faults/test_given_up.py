@@ -44,7 +44,7 @@ def write_before_merge(
     side_name = "publisher" if name == "hub" else "subscriber"
 
     def merge_after_a_commit(*args: Any, **keywords: Any) -> Any:
-        if args[2].name == side_name:
+        if args[1].name == side_name:
             monkeypatch.setattr(carry_out, "merge_article", merge_article)
             engine.write(name, changed)
         return merge_article(*args, **keywords)

@@ -305,10 +305,10 @@ def write_before_each_merge(
     """Let a user of a side's replica write the next of these to k0 before each MERGE there, until none is left."""
     merged = carry_out.merge_article
 
-    def merging(spark: SparkSession, choice: EngineChoice, at: Side, *args: Any, **settings: Any) -> Any:
+    def merging(choice: EngineChoice, at: Side, *args: Any) -> Any:
         if at.name == side and late:
             engine.write(replica, {"k0": row(late.pop(0), "b")})
-        return merged(spark, choice, at, *args, **settings)
+        return merged(choice, at, *args)
 
     monkeypatch.setattr(carry_out, "merge_article", merging)
 

@@ -36,7 +36,7 @@ from mergerepl.systables.replinfo import ReplicaInfo
 from tests.calls import merge_capture, merge_history
 from tests.faults.deaths import dies
 from tests.faults.ladder import LADDER
-from tests.networks import FILE, Network, commit
+from tests.networks import FILE, Network, commit, generation
 
 CARRIED_OUT = LADDER[LADDER.index("publisher.before_merge") :]
 
@@ -46,7 +46,7 @@ def once(table: Path, app_id: str, version: int) -> None:
         commit(table, {"txn": {"appId": app_id, "version": version, "lastUpdated": 0}})
 
 
-def merge(_: object, __: object, side: Side, work: ArticleWork, **___: object) -> Commit:
+def merge(_: object, side: Side, work: ArticleWork) -> Commit:
     table, transaction = side.replica.table(side.articles[1]), data_transaction(side, 1)
     failpoint(f"{side.name}.before_merge")
     if find_own_commit(table, transaction.mark, from_version_exclusive=work.from_version) is None:
@@ -59,11 +59,11 @@ def merge(_: object, __: object, side: Side, work: ArticleWork, **___: object) -
     return done
 
 
-def append_run(_: object, __: object, side: Side) -> None:
+def append_run(_: object, side: Side) -> None:
     once(side.replica.contents, RUN_APP_ID, side.work.seq)
 
 
-def log_conflicts(_: object, changeset: Changeset, replica: Replica, *__: object) -> None:
+def log_conflicts(changeset: Changeset, replica: Replica, *_: object) -> None:
     failpoint("conflicts.before_rows")
     failpoint("conflicts.after_rows")
     failpoint("conflicts.before_info")
@@ -120,15 +120,8 @@ class Staged:
         return Mark(generation=generation.generation, guid=generation.guidsrc)
 
     def _generation(self, info: ReplicaInfo, guid: str, status: GenStatus) -> Generation:
-        return Generation(
-            guidsrc=guid,
-            pubid="sales",
-            generation=info.last_generation + 1,
-            art_nick=1,
-            nicknames=(info.nickname,),
-            genstatus=status,
-            changecount=1,
-        )
+        stated = {"pubid": "sales", "nicknames": (info.nickname,), "genstatus": status}
+        return generation(info.last_generation + 1, guidsrc=guid, **stated)
 
     def _work(self, replica: Replica, other: Replica, received: Mark) -> SideWork:
         info, table = replica.info(), replica.root / "orders"

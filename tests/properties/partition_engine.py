@@ -376,10 +376,10 @@ class Played:
             # Articles are merged side by side: a failpoint in one of them would let the others come to their end.
             whole = carry_out._carry_out_side
 
-            def one_side(spark: Any, changeset: Any, side: str, *others: Any) -> Any:
+            def one_side(changeset: Any, side: str, *others: Any) -> Any:
                 if side == DEATHS[death]:
                     raise FailpointError(f"the {side} is not begun with")
-                return whole(spark, changeset, side, *others)
+                return whole(changeset, side, *others)
 
             with pytest.MonkeyPatch.context() as context:
                 context.setattr(carry_out, "_carry_out_side", one_side)

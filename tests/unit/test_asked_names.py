@@ -17,14 +17,14 @@ from mergerepl.sessions import merge_targets
 from mergerepl.systables import catalog, conflict_resolutions, conflicts_info, sessions
 from mergerepl.systables.sessions import SessionRow
 from tests.calls import conflicts_of, merge_history
-from tests.networks import make_replica, subscription_row
+from tests.networks import make_replica
 
 
 @pytest.fixture
 def hq(tmp_path: Path) -> Replica:
     """A publisher with one subscriber."""
-    make_replica(tmp_path / "north", 2, subscription_row(tmp_path / "hq", "replica-1", 1))
-    return make_replica(tmp_path / "hq", 1, subscription_row(tmp_path / "north", "replica-2", 2))
+    make_replica(tmp_path, "north")
+    return make_replica(tmp_path, "hq")
 
 
 @pytest.mark.parametrize("asked", ["hq", "north"])

@@ -3,9 +3,8 @@
 import shutil
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from datetime import UTC, datetime
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import pyarrow as pa
 import pytest
@@ -19,20 +18,7 @@ from mergerepl.systables import genhistory, replinfo
 from mergerepl.systables.genhistory import Generation
 from mergerepl.systables.replinfo import ReplicaInfo
 from mergerepl.systables.table import Plane, TypedTable
-
-
-def generation(number: int, **more: Any) -> Generation:
-    known = {
-        "guidsrc": f"guid-{number}",
-        "pubid": "pub-1",
-        "generation": number,
-        "art_nick": 1,
-        "nicknames": (7,),
-        "coldate": datetime(2026, 1, 1, tzinfo=UTC),
-        "genstatus": 1,
-        "changecount": 0,
-    }
-    return Generation(**known | more)
+from tests.networks import generation
 
 
 def numbers(plane: ControlPlane) -> list[int]:

@@ -4,7 +4,6 @@ import sys
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -15,34 +14,12 @@ from mergerepl.replica import replica as store
 from mergerepl.replica.replica import Replica
 from mergerepl.systables import genhistory, replinfo
 from mergerepl.systables.genhistory import Generation, GenStatus, new_guid
-from tests.networks import PUBID, add_history, make_replica, subscription_row
-
-
-def make_pair(folder: Path) -> tuple[Replica, Replica]:
-    """Write a publisher and its subscriber, in step."""
-    hq, north = folder / "hq", folder / "north"
-    return (
-        make_replica(hq, 1, subscription_row(north, "replica-2", 2)),
-        make_replica(north, 2, subscription_row(hq, "replica-1", 1)),
-    )
+from tests.networks import PUBID, add_history, generation, make_pair
 
 
 @pytest.fixture
 def hq(tmp_path: Path) -> Replica:
     return make_pair(tmp_path)[0]
-
-
-def generation(number: int, guid: str | None = None, **more: Any) -> Generation:
-    known: dict[str, Any] = {
-        "guidsrc": guid or f"guid-{number}",
-        "pubid": PUBID,
-        "generation": number,
-        "art_nick": 1,
-        "nicknames": (1,),
-        "genstatus": GenStatus.CLOSED,
-        "changecount": 1,
-    }
-    return Generation(**known | more)
 
 
 def commit(replica: Replica, *rows: Generation, counts: bool = True) -> None:
@@ -64,12 +41,12 @@ def test_the_last_run_of_a_generation_counts(hq: Replica) -> None:
 
 def test_a_run_that_a_crash_left_does_not_count_and_goes_before_its_number_is_passed(hq: Replica) -> None:
     commit(hq, generation(1))
-    commit(hq, generation(2, "left"), counts=False)
+    commit(hq, generation(2, guidsrc="left"), counts=False)
     assert hq.genhistory() == [generation(1, seq=1)]
     assert hq.held(["guid-1", "left"]) == {"guid-1"}
     assert hq.last_generation(PUBID) == generation(1, seq=1)
     hq.drop_uncounted_generations()
-    commit(hq, generation(2, "made"))
+    commit(hq, generation(2, guidsrc="made"))
     assert [row.guidsrc for row in hq.genhistory()] == ["guid-1", "made"]
     assert hq.held(["left", "made"]) == {"made"}
 

@@ -10,7 +10,7 @@ from mergerepl import Project, Replica
 from mergerepl.cli.place import Place as CommandPlace
 from mergerepl.errors import ConfigurationError
 from mergerepl.places import NamedRoot, Place, choose_root, find_places, roots_of_file, types_at
-from tests.networks import make_replica, subscription_row
+from tests.networks import make_pair
 
 SALES = """
 publication: sales
@@ -128,8 +128,7 @@ def test_a_folder_of_several_products_has_one_name() -> None:
 
 
 def test_a_folder_knows_the_other_ends_of_its_subscriptions(folder: Path) -> None:
-    make_replica(folder / "north", 2, subscription_row(folder / "hq", "replica-1", 1))
-    make_replica(folder / "hq", 1, subscription_row(folder / "north", "replica-2", 2))
+    make_pair(folder)
     for asked in ("hq", "north"):
         project = Project.load(folder / asked)
         assert {each.name for each in project.replicas()} == {"hq", "north"}

@@ -15,7 +15,7 @@ from mergerepl.monitoring.parties import members
 from mergerepl.replica.replica import Replica
 from mergerepl.systables import replinfo
 from tests.calls import merge_status
-from tests.networks import make_replica, subscription_row
+from tests.networks import make_replica
 from triggers import errors
 
 FEED = "delta.enableChangeDataFeed"
@@ -24,7 +24,7 @@ FEED = "delta.enableChangeDataFeed"
 @pytest.fixture
 def hq(tmp_path: Path) -> Replica:
     """A publisher whose table was captured up to its head."""
-    replica = make_replica(tmp_path / "hq", 1, subscription_row(tmp_path / "north", "replica-2", 2))
+    replica = make_replica(tmp_path, "hq")
     DeltaTable(str(replica.root / "orders")).alter.set_table_properties({FEED: "true"})
     note_captured(replica)
     return replica
@@ -54,7 +54,7 @@ def test_pending_names_the_end_that_is_out_of_reach(hq: Replica) -> None:
         return [each.problem for each in mergerepl.Replica(at.root).pending() if not each.article]
 
     assert f"'{north}' is out of reach" in str(ends(hq))
-    other = make_replica(north, 2, subscription_row(hq.root, "replica-1", 1))
+    other = make_replica(hq.root.parent, "north")
     assert ends(hq) == []
     shutil.rmtree(hq.root)
     assert f"'{hq.root}' is out of reach" in str(ends(other))
@@ -78,7 +78,7 @@ def test_the_members_out_of_reach_are_named(hq: Replica) -> None:
     north = hq.root.parent / "north"
     pubid = hq.publications[0].pubid
     assert ([each.root for each in members(hq, pubid)[0]], members(hq, pubid)[1]) == ([hq.root], [str(north)])
-    other = make_replica(north, 2, subscription_row(hq.root, "replica-1", 1))
+    other = make_replica(hq.root.parent, "north")
     for asked in (hq, other):
         found, missing = members(asked, pubid)
         assert ([each.root for each in found], missing) == ([hq.root, north], [])

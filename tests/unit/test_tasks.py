@@ -22,7 +22,7 @@ from mergerepl.model.tasks import (
 )
 from mergerepl.model.transactional import Publication
 from mergerepl.transactional.refusals import TransactionalUsageError
-from tests.networks import make_replica, subscription_row
+from tests.networks import make_replica
 
 
 @dataclass(frozen=True)
@@ -71,7 +71,7 @@ def test_a_notebook_shows_escaped_rows_and_no_more_than_a_hundred() -> None:
 
 
 def test_objects_and_results_show_themselves(tmp_path: Path) -> None:
-    make_replica(tmp_path / "hq", 1, subscription_row(tmp_path / "north", "replica-2", 2))
+    make_replica(tmp_path, "hq")
     project = Project.load(tmp_path / "hq")
     assert f"<td>{tmp_path}/north</td>" in project._repr_html_()
     assert "<td>merge</td>" in project.at()._repr_html_()
@@ -107,7 +107,7 @@ def test_the_gravest_warning_gives_the_exit_code(levels: list[str], code: int) -
 
 
 def test_a_task_that_a_type_does_not_have_is_refused(tmp_path: Path) -> None:
-    make_replica(tmp_path / "hq", 1, subscription_row(tmp_path / "north", "replica-2", 2))
+    make_replica(tmp_path, "hq")
     (tmp_path / "base" / "_tracking").mkdir(parents=True)
     with pytest.raises(ConfigurationError, match=r"base is tracking: no changes that wait for a sync"):
         Project.load(tmp_path / "base").pending()
@@ -118,7 +118,7 @@ def test_a_task_that_a_type_does_not_have_is_refused(tmp_path: Path) -> None:
 
 
 def test_one_of_several_products_that_cannot_be_read_is_unknown(tmp_path: Path) -> None:
-    make_replica(tmp_path / "hq", 1, subscription_row(tmp_path / "north", "replica-2", 2))
+    make_replica(tmp_path, "hq")
     (tmp_path / "hq" / "_tracking").mkdir()
     merge, tracked = Project.load(tmp_path / "hq").status()
     assert (merge.type, merge.details.nickname) == ("merge", 1)

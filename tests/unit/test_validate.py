@@ -15,16 +15,13 @@ from mergerepl.model.publication import Article, Publication, Subscription
 from mergerepl.monitoring.quiet import nothing_to_do
 from mergerepl.systables import catalog
 from tests.calls import validated
-from tests.networks import article_row, make_replica, publication_row, subscription_row
+from tests.networks import article_row, make_pair, publication_row
 
 
 @pytest.mark.parametrize(("side", "name"), [(0, "publisher"), (1, "subscriber")])
 def test_an_article_that_one_side_lacks_is_different(tmp_path: Path, side: int, name: str):
     hq, north = tmp_path / "hq", tmp_path / "north"
-    pair = (
-        make_replica(hq, 1, subscription_row(north, "replica-2", 2)),
-        make_replica(north, 2, subscription_row(hq, "replica-1", 1)),
-    )
+    pair = make_pair(tmp_path)
     assert [article.ok for article in validated(hq, level="rowcount")[str(north)]] == [True]
     pair[side].control.replace(catalog.ARTICLES, [])
     (orders,) = validated(hq, level="rowcount")[str(north)]
@@ -36,22 +33,16 @@ def test_an_article_that_one_side_lacks_is_different(tmp_path: Path, side: int, 
 @pytest.fixture
 def two_publications(tmp_path: Path) -> Path:
     """A publisher whose publications `sales` and `staff` share a subscriber; a row of `staff` is not there yet."""
-    hq, north = tmp_path / "hq", tmp_path / "north"
-    ends = ((hq, 1, north, 2), (north, 2, hq, 1))
-    for root, nickname, other, its_nickname in ends:
-        about = subscription_row(other, f"replica-{its_nickname}", its_nickname)
-        replica = make_replica(root, nickname, about)
-        names, control = (
-            [publication_row("sales", "pub-1"), publication_row("staff", "pub-2")],
-            replica.control,
-        )
+    for rows, replica in enumerate(make_pair(tmp_path), 1):
+        names = [publication_row("sales", "pub-1"), publication_row("staff", "pub-2")]
+        control = replica.control
         control.replace(catalog.PUBLICATIONS, names)
         people = article_row("orders", 2, pubid="pub-2", source_table="people")
         control.replace(catalog.ARTICLES, [article_row("orders", 1), people])
-        known = control.rows(catalog.SUBSCRIPTIONS)
-        control.replace(catalog.SUBSCRIPTIONS, [*known, replace(about, pubid="pub-2", subid="sub-2")])
-        write_deltalake(str(root / "people"), pa.table({"id": [1] * nickname}))
-    return hq
+        itself, about = control.rows(catalog.SUBSCRIPTIONS)
+        control.replace(catalog.SUBSCRIPTIONS, [itself, about, replace(about, pubid="pub-2", subid="sub-2")])
+        write_deltalake(str(replica.root / "people"), pa.table({"id": [1] * rows}))
+    return tmp_path / "hq"
 
 
 @pytest.mark.parametrize("side", ["hq", "north"])
@@ -59,15 +50,12 @@ def test_an_article_that_cannot_be_compared_has_the_error_beside_those_that_can(
     tmp_path: Path, side: str
 ) -> None:
     hq, north = tmp_path / "hq", tmp_path / "north"
-    for root, nickname, other, its_nickname in ((hq, 1, north, 2), (north, 2, hq, 1)):
-        replica = make_replica(
-            root, nickname, subscription_row(other, f"replica-{its_nickname}", its_nickname)
-        )
+    for replica in make_pair(tmp_path):
         (orders,) = replica.control.rows(catalog.ARTICLES)
         people = replace(orders, name="people", nickname=2, artid="people", source_table="people")
         replica.control.replace(catalog.ARTICLES, [people, orders])
-        if root.name != side:
-            write_deltalake(str(root / "people"), pa.table({"id": [1]}))
+        if replica.root.name != side:
+            write_deltalake(str(replica.root / "people"), pa.table({"id": [1]}))
     orders, people = validated(hq, level="rowcount")[str(north)]
     assert (people.article, people.ok, orders.article, orders.ok) == ("people", False, "orders", True)
     assert str(tmp_path / side / "people") in str(people.error)
@@ -102,8 +90,7 @@ def test_a_session_is_validated_by_its_publication(two_publications: Path, monke
 @pytest.mark.parametrize("side", [0, 1])
 def test_columns_that_every_sync_refuses_are_not_equal(tmp_path: Path, side: int) -> None:
     hq, north = tmp_path / "hq", tmp_path / "north"
-    make_replica(hq, 1, subscription_row(north, "replica-2", 2))
-    make_replica(north, 2, subscription_row(hq, "replica-1", 1))
+    make_pair(tmp_path)
     table = DeltaTable(str((hq, north)[side] / "orders"))
     table.alter.add_columns([Field("note", PrimitiveType("string"))])
     (orders,) = validated(hq, level="rowcount")[str(north)]
