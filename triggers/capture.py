@@ -8,7 +8,7 @@ table is opened or written, no session is involved.
 import logging
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from pyspark.sql import Column, DataFrame
@@ -204,6 +204,8 @@ def captured_net(window: CaptureWindow, table: TableReader) -> NetRows:
     with released_on_error(net.kept):
         settled, duplicates = _settled(window, table, net)
     with released_on_error(settled.kept):
+        if settled.nulls:
+            settled = _without_null_keys(window, settled)
         _check_keys(window, settled, duplicates)
         _check_generated(window, settled)
     return settled
@@ -274,8 +276,6 @@ def _kept(window: CaptureWindow, changed: DataFrame, *, gap: str | None) -> NetR
         found = in_one_task(kept, window.changed_rows).agg(*_counted(article, image)).collect()[0].asDict()
     number = {name: int(value or 0) for name, value in found.items() if not name.startswith(_BOUND)}
     rows = kept.where(counts(image)) if number["idle"] else kept
-    if number["nulls"] and window.is_late:
-        rows = rows.where(~has_null_key(shape))
     del number["idle"]
     return NetRows(kept, rows, gap, bounds_found(article, found, prefix=_BOUND), **number)
 
@@ -370,13 +370,13 @@ def _rows_in_table(window: CaptureWindow, table: TableReader, net: NetRows) -> t
     return duplicates, any(not row["most"] for row in found)
 
 
-def _check_keys(window: CaptureWindow, net: NetRows, duplicates: Sequence[str]) -> None:
-    """Refuse keys that are NULL or that several rows have; a late window's rows stay, so those keys are only logged.
+def _without_null_keys(window: CaptureWindow, net: NetRows) -> NetRows:
+    """Return a late window's changes without the rows that have NULL in their key, and log those.
 
-    Raises: NullKeyError, DuplicateKeyError.
+    Raises: NullKeyError if the window is not late.
     """
     article = window.article
-    if net.nulls and not window.is_late:
+    if not window.is_late:
         raise NullKeyError(
             f"Article '{article.name}': {net.nulls} new rows of '{window.table}' have NULL in their key "
             f"({', '.join(article.identity)}). A row without a key cannot be replicated. Nothing was captured. Give them "
@@ -384,8 +384,16 @@ def _check_keys(window: CaptureWindow, net: NetRows, duplicates: Sequence[str]) 
             article=article.name,
             table=str(window.table),
         )
-    if net.nulls:
-        log.warning("%s: rows with NULL in their key are not replicated", window.table)
+    log.warning("%s: rows with NULL in their key are not replicated", window.table)
+    return replace(net, rows=net.rows.where(~has_null_key(shape_of(article))))
+
+
+def _check_keys(window: CaptureWindow, net: NetRows, duplicates: Sequence[str]) -> None:
+    """Refuse keys that several rows have; a late window's rows stay, so those keys are only logged.
+
+    Raises: DuplicateKeyError.
+    """
+    article = window.article
     named = list(duplicates)
     if net.duplicates:
         parts = (F.coalesce(f"{AFTER}.{f}", f"{BEFORE}.{f}").alias(f) for f in article.identity_fields)

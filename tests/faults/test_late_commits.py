@@ -181,7 +181,8 @@ def test_inv_31_44_late_halves_that_their_table_does_not_take_together(
     for name in ("limits", "products"):
         pair.sql(f"update north.{name} set x = 50000 where id in (1, 2)")
     pair.edit("update north.sums set a = 8 where id = 1")
-    with paused(pair.sync, "publisher.before_merge", replica_dir / "gate"):
+    # Before any MERGE: articles are merged beside each other.
+    with paused(pair.sync, "stage.after_manifest", replica_dir / "gate"):
         pair.sql("update hq.ranges set lo = 8")
         for name in ("limits", "products"):
             pair.sql(f"update hq.{name} set y = 50000 where id = 1")
