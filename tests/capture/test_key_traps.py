@@ -1,4 +1,7 @@
-"""What users do to the keys of a published table: two rows of one key for a while, GUIDs in another case, odd names."""
+"""What users do to the keys of a published table: GUIDs in another case, odd names, keys that Python cannot hold.
+
+Keys that several rows have are in the case tables of `tests/triggers/test_capture.py`.
+"""
 
 from pathlib import Path
 
@@ -9,137 +12,11 @@ from pyspark.sql import SparkSession
 
 import mergerepl
 from tests.calls import conflicts_of, merge_capture, merge_history, merge_status, validated
-from tests.networks import Pair, Site, versions
-from tests.staging.memory import frames_in_memory
+from tests.networks import Pair
 from triggers.errors import DuplicateKeyError
 
 GUID = "ABCDEF00-0000-4000-8000-00000000000"
 LOW = GUID.lower()
-
-
-def without_feed(site: Site, table: str, statement: str) -> None:
-    """Change a table while its feed is off."""
-    site.spark.sql(f"alter table {table} set tblproperties ('delta.enableChangeDataFeed' = 'false')")
-    site.spark.sql(statement)
-    site.spark.sql(f"alter table {table} set tblproperties ('delta.enableChangeDataFeed' = 'true')")
-
-
-@pytest.mark.slow
-def test_inv_24_a_second_row_of_a_key_made_without_the_feed_is_refused_by_name(
-    spark: SparkSession, replica_dir: Path
-) -> None:
-    site = Site(spark, replica_dir, ["orders"])
-    table = site.table("hq", "orders")
-    without_feed(site, table, f"insert into {table} values (1, 'twice', 0.0), (9, 'new', 9.0)")
-    before = versions(replica_dir)
-    with pytest.raises(DuplicateKeyError, match=r"id=1\."):
-        site.sync()
-    assert versions(replica_dir) == before
-    spark.sql(f"delete from {table} where id = 1 and a = 'a1'")
-    site.sync()
-    assert (1, "twice", 0.0) in site.rows("north", "orders")
-    assert site.rows("hq", "orders") == site.rows("north", "orders")
-
-
-@pytest.mark.slow
-def test_inv_24_a_key_that_had_two_rows_for_a_while_is_captured_as_it_ends(
-    spark: SparkSession, replica_dir: Path
-) -> None:
-    site = Site(spark, replica_dir, ["orders"])
-    table = site.table("hq", "orders")
-    spark.sql(f"insert into {table} select id, concat('a', id), cast(id as double) from range(6, 20)")
-    # A row (NULL, 0.0) and one ('', NULL) hash alike to a hash that passes over NULLs.
-    spark.sql(f"insert into {table} values (20, null, 0.0)")
-    site.sync()
-    steps = [
-        "insert into {0} select id, 'new', 0.0d from range(10)",
-        "insert into {0} values (10, 'a10', 10.0), (11, 'a11', 11.0), (12, 'twin', 12.0), (13, 'new', 0.0)",
-        "insert into {0} values (20, '', null), (50, 'x', 0.0), (51, 'x', 0.0)",
-        # The rows that were there go, the new ones stay, as the message of DuplicateKeyError says.
-        "delete from {0} where id in (0, 1, 2) and a <> 'new' or id = 20 and a is null",
-        "update {0} set a = 'newer' where id in (1, 51)",
-        "delete from {0} where id = 2",
-        # The new ones go again.
-        "delete from {0} where id = 3 and a = 'new'",
-        # Both are changed, then one goes.
-        "update {0} set b = b + 1 where id in (4, 5, 6)",
-        "delete from {0} where id = 4 and a = 'new'",
-        "delete from {0} where id = 5 and a <> 'new'",
-        # Both go.
-        "delete from {0} where id in (6, 7, 8, 10, 11, 50)",
-        "insert into {0} values (7, 'a7', 7.0), (8, 'again', 8.0), (11, 'a11', 11.0)",
-        # One takes another key.
-        "update {0} set id = 60 where id = 9 and a = 'new'",
-        "update {0} set id = 61 where id = 12 and a <> 'twin'",
-        "update {0} set a = 'a13', b = 13.0 where id = 13",
-        "delete from {0} where id = 13",
-        "insert into {0} values (13, 'a13', 13.0)",
-    ]
-    for step in steps:
-        spark.sql(step.format(table))
-    [captured] = merge_capture(replica_dir / "hq").articles
-    changed = {"inserts": {51, 60, 61}, "updates": {0, 1, 4, 5, 8, 12, 20}, "deletes": {2, 6, 10}}
-    counts = {kind: getattr(captured, kind) for kind in changed}
-    assert counts == {kind: len(keys) for kind, keys in changed.items()}
-    site.sync()
-    rows = site.rows("north", "orders")
-    assert rows == site.rows("hq", "orders")
-    assert {(0, "new", 0.0), (1, "newer", 0.0), (20, "", None), (12, "twin", 12.0)} < rows
-    assert site.sync().status == "nothing_to_do"
-
-
-@pytest.mark.slow
-def test_inv_24_a_key_that_a_known_row_took_and_lost_again_is_no_change(
-    spark: SparkSession, replica_dir: Path
-) -> None:
-    """The feed shows it all the same: an update that gave it and a delete."""
-    site = Site(spark, replica_dir, ["orders"])
-    table = site.table("hq", "orders")
-    spark.sql(f"update {table} set a = 'known' where id in (1, 2)")
-    site.sync()
-    spark.sql(f"update {table} set id = 70 where id = 1")
-    spark.sql(f"delete from {table} where id = 70")
-    spark.sql(f"update {table} set a = 'again' where id = 2")
-    [captured] = merge_capture(replica_dir / "hq").articles
-    assert (captured.inserts, captured.updates, captured.deletes) == (0, 1, 1)
-    site.sync()
-    rows = site.rows("north", "orders")
-    assert rows == site.rows("hq", "orders")
-    assert {row for row in rows if row[0] in (1, 2, 70)} == {(2, "again", 2.0)}
-    # A key that had two rows for a while is read from the table's versions; a row of the other key is new at north.
-    for statement in (
-        f"insert into {table} values (5, 'twin', 5.0)",
-        f"delete from {table} where id = 5 and a <> 'twin'",
-        f"update {table} set id = 70 where id = 3",
-        f"delete from {table} where id = 70",
-        f"insert into {site.table('north', 'orders')} values (70, 'of north', 7.0)",
-    ):
-        spark.sql(statement)
-    [captured] = merge_capture(replica_dir / "hq").articles
-    assert (captured.inserts, captured.updates, captured.deletes) == (0, 1, 1)
-    assert site.sync().upload.conflicts == 0
-    rows = site.rows("north", "orders")
-    assert rows == site.rows("hq", "orders")
-    assert {(5, "twin", 5.0), (70, "of north", 7.0)} < rows
-
-
-@pytest.mark.slow
-def test_inv_24_removing_the_row_that_was_there_ends_the_refusal_of_a_duplicate(
-    spark: SparkSession, replica_dir: Path
-) -> None:
-    site = Site(spark, replica_dir, ["orders"])
-    table = site.table("hq", "orders")
-    # Two commits, so that the feed has more rows than the key can have: the versions decide.
-    spark.sql(f"insert into {table} values (1, 'other', 0.0)")
-    spark.sql(f"insert into {table} values (1, 'third', 0.0)")
-    before = frames_in_memory(spark)
-    with pytest.raises(DuplicateKeyError, match=r"id=1\..*Remove the duplicates"):
-        site.sync()
-    assert frames_in_memory(spark) <= before
-    spark.sql(f"delete from {table} where id = 1 and a <> 'third'")
-    site.sync()
-    assert (1, "third", 0.0) in site.rows("north", "orders")
-    assert site.rows("hq", "orders") == site.rows("north", "orders")
 
 
 @pytest.mark.slow

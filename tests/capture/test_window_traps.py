@@ -1,4 +1,7 @@
-"""What happens to a published table between two captures beyond its rows: other columns, an older copy of its folder."""
+"""What happens between two captures to the log of a published table, and to the session that reads it.
+
+Other columns, another partitioning and older copies are in the case tables of `tests/unit/test_feed_window.py`.
+"""
 
 import os
 import shutil
@@ -14,7 +17,7 @@ from pyspark.sql import SparkSession
 
 import mergerepl
 from mergerepl.delta.log import head_version, log_path
-from mergerepl.errors import CaptureError, EngineError, SchemaMismatchError
+from mergerepl.errors import EngineError
 from mergerepl.spark import session as engine
 from mergerepl.spark.confs import PASSES_OVER_FILES
 from tests.calls import conflicts_of, merge_capture, validated
@@ -27,35 +30,6 @@ def refused(site: Site, error: type[mergerepl.MergeReplError], words: str) -> No
     with pytest.raises(error, match=words):
         site.sync()
     assert versions_but_history(site.folder) == before
-
-
-@pytest.mark.slow
-def test_inv_24_a_schema_change_that_is_undone_is_no_obstacle(spark: SparkSession, replica_dir: Path) -> None:
-    site = Site(spark, replica_dir, ["restored", "altered"])
-    restored, altered = site.table("hq", "restored"), site.table("hq", "altered")
-    spark.sql(f"update {restored} set a = 'before' where id = 1")
-    version = head_version(site.path("hq", "restored"))
-    spark.sql(f"alter table {restored} add columns (more int)")
-    spark.sql(f"update {restored} set a = 'taken back' where id = 2")
-    refused(site, SchemaMismatchError, r"restored.*'more' was added.*RESTORE TABLE")
-    spark.sql(f"restore table {restored} to version as of {version}")
-    spark.sql(
-        f"alter table {altered} set tblproperties ('delta.columnMapping.mode' = 'name', "
-        "'delta.minReaderVersion' = '2', 'delta.minWriterVersion' = '5')"
-    )
-    spark.sql(f"alter table {altered} add columns (more int)")
-    spark.sql(f"update {altered} set a = 'kept' where id = 3")
-    refused(site, SchemaMismatchError, r"altered.*'more' was added.*ALTER TABLE")
-    spark.sql(f"alter table {altered} drop column more")
-    site.sync()
-    assert (1, "before", 1.0) in site.rows("north", "restored")
-    assert (3, "kept", 3.0) in site.rows("north", "altered")
-    for name in ("restored", "altered"):
-        assert site.rows("north", name) == site.rows("hq", name)
-    spark.sql(f"update {altered} set a = 'after' where id = 4")
-    site.sync()
-    assert (4, "after", 4.0) in site.rows("north", "altered")
-    assert site.sync().status == "nothing_to_do"
 
 
 def test_inv_24_commits_that_no_checkpoint_lies_before_are_captured(
@@ -74,54 +48,6 @@ def test_inv_24_commits_that_no_checkpoint_lies_before_are_captured(
     site.sync()
     assert site.rows("north", "orders") == site.rows("hq", "orders")
     assert (70, "late", 1.0) in site.rows("north", "orders")
-
-
-@pytest.mark.slow
-def test_inv_24_an_older_copy_that_was_written_to_since_is_refused(
-    spark: SparkSession, replica_dir: Path
-) -> None:
-    site = Site(spark, replica_dir, ["orders", "others"])
-    path, table = site.path("hq", "orders"), site.table("hq", "orders")
-    copy, newest = replica_dir / "copy", replica_dir / "newest"
-    shutil.copytree(path, copy)
-    # One commit captured at the publisher, one applied from the subscriber, one that changes no rows.
-    spark.sql(f"update {table} set a = 'captured' where id = 1")
-    spark.sql(f"update {site.table('north', 'orders')} set a = 'applied' where id = 2")
-    site.sync()
-    spark.sql(f"optimize {table}")
-    site.sync()
-    captured = head_version(path)
-    shutil.move(path, newest)
-    shutil.copytree(copy, path)
-    while head_version(path) <= captured:
-        spark.sql(f"update {table} set a = concat(a, '!') where id = 3")
-    refused(site, CaptureError, "orders.*another commit as version.*older copy")
-    shutil.rmtree(path)
-    shutil.move(newest, path)
-    spark.catalog.clearCache()
-    spark.sql(f"update {table} set a = 'newest' where id = 4")
-    site.sync()
-    assert {(1, "captured", 1.0), (2, "applied", 2.0), (4, "newest", 4.0)} < site.rows("north", "orders")
-
-
-@pytest.mark.slow
-def test_inv_24_a_table_that_is_partitioned_again_has_only_its_changed_rows_changed(
-    spark: SparkSession, replica_dir: Path
-) -> None:
-    """The feed has NULL for the new partition columns of rows written before: every row would seem changed."""
-    site = Site(spark, replica_dir, ["orders"])
-    path, table = str(site.path("hq", "orders")), site.table("hq", "orders")
-    rows = spark.read.format("delta").load(path).where("id <> 3")
-    rows = rows.selectExpr("id", "if(id = 2, 'moved', a) as a", "b")
-    replaced = rows.write.format("delta").mode("overwrite").option("overwriteSchema", "true")
-    replaced.partitionBy("a").save(path)
-    spark.sql(f"update {table} set a = 'later' where id = 4")
-    spark.sql(f"update {site.table('north', 'orders')} set b = 50 where id = 1")
-    done = site.sync()
-    assert (done.upload.updates, done.upload.conflicts, done.download.conflicts) == (1, 0, 0)
-    assert (done.download.inserts, done.download.updates, done.download.deletes) == (0, 2, 1)
-    assert {(2, "moved", 2.0), (4, "later", 4.0)} < site.rows("north", "orders")
-    assert site.rows("north", "orders") == site.rows("hq", "orders")
 
 
 @pytest.mark.slow

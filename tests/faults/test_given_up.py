@@ -143,25 +143,6 @@ def test_inv_06_what_a_lost_subscriber_had_uploaded_reaches_the_others(
     assert engine.rows("south") == engine.rows("hub") == {key: ["north", "b", None] for key in ("k0", "k1")}
 
 
-@pytest.mark.slow
-def test_inv_21_a_publisher_put_back_to_before_a_session_that_its_subscriber_did_is_refused(
-    engine: EngineNetwork,
-) -> None:
-    engine.write("north", {"k5": row("first", "b")})
-    engine.sync("north")
-    shutil.copytree(engine.path("hub"), engine.folder / "copy")
-    edit(engine)
-    die(engine, "watermarks.before_subscriber")
-    shutil.rmtree(engine.path("hub"))
-    shutil.move(engine.folder / "copy", engine.path("hub"))
-    before = engine.rows("north")
-    for write in ({}, {"k0": row("hub again", "b")}):
-        engine.write("hub", write)
-        with pytest.raises(EnumerationError, match=r"that its publisher '.*hub' does not know of"):
-            engine.sync("north")
-    assert engine.rows("north") == before
-
-
 def test_inv_21_only_the_subscriber_has_carried_out_a_session(
     engine: EngineNetwork, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -339,22 +320,6 @@ def test_what_users_break_meanwhile_is_refused_by_the_next_session_not_by_this_o
     engine.write("hub", {"k5": row("hub", "b")})
     with pytest.raises(SchemaMismatchError, match="column 'extra' was added"):
         engine.sync("north")
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("copied", ["north", "hub"])
-def test_inv_21_a_copy_does_not_finish_the_session_of_the_original(
-    engine: EngineNetwork, copied: str
-) -> None:
-    stop(engine, "stage.after_manifest")
-    shutil.copytree(engine.path(copied), engine.path("copy"))
-    before = {name: engine.rows(name) for name in ("hub", "north", "copy")}
-    for dry_run in (True, False):
-        with pytest.raises(PublicationError, match=r"copy' is a copy of the replica .*Nothing was changed"):
-            mergerepl.Project.load(engine.path("copy")).sync(dry_run=dry_run)
-    assert {name: engine.rows(name) for name in before} == before
-    assert engine.sync("north").recovered == 1
-    check(engine)
 
 
 @pytest.mark.slow

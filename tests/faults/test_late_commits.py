@@ -9,9 +9,8 @@ import threading
 from pathlib import Path
 from typing import Any
 
-import pyarrow as pa
 import pytest
-from deltalake import DeltaTable, write_deltalake
+from deltalake import DeltaTable
 from pyspark.sql import SparkSession
 
 import mergerepl
@@ -116,41 +115,6 @@ def test_inv_25_second_rows_of_a_key_that_slip_in_are_reported_and_no_row_is_los
     assert {(2, "a2", 2.0), (3, "late", 0.5), (5, "late", 0.5), (50, "a5", 5.0), (8, "two", 8.5)} < hq
     assert not {4, 6} & {row[0] for row in hq}
     assert site.sync().status == "nothing_to_do"
-
-
-def test_inv_25_a_table_overwritten_at_any_moment_of_a_session_loses_nothing(
-    spark: SparkSession, replica_dir: Path
-) -> None:
-    """By deltalake, which replaces every file: after the capture, after the MERGE and after the bookkeeping."""
-    points = ("stage.before_manifest", "publisher.after_merge", "watermarks.before_publisher")
-    snapshot = {f"k{n}": row("a", "b") for n in range(10)}
-    engine = EngineNetwork(
-        spark, replica_dir, Setting((Subscriber("north", "server", 75.0),), "row"), snapshot
-    )
-    expected = {}
-    for number, point in enumerate(points):
-        mine, theirs, late, new = f"k{number}", f"k{number + 3}", f"k{number + 6}", f"new{number}"
-        engine.write("hub", {mine: row(f"hub{number}", "b")})
-        engine.write("north", {theirs: row(f"north{number}", "b")})
-        gate = replica_dir / f"gate{number}"
-        with paused(lambda: engine.sync("north"), point, gate):
-            table = DeltaTable(str(engine.path("hub") / "t")).to_pyarrow_table().to_pylist()
-            changed = [{**each, "a": f"late{number}"} if each["id"] == late else each for each in table]
-            changed.append({"id": new, "a": "new", "b": "b", "c": None})
-            rows = pa.Table.from_pylist(
-                changed, schema=pa.schema([(name, pa.string()) for name in ("id", "a", "b", "c")])
-            )
-            write_deltalake(str(engine.path("hub") / "t"), rows, mode="overwrite")
-        expected |= {mine: f"hub{number}", theirs: f"north{number}", late: f"late{number}", new: "new"}
-    engine.sync("north")
-    rows_there = engine.rows("hub")
-    assert rows_there == engine.rows("north")
-    assert {key: values[0] for key, values in rows_there.items()} == {
-        **dict.fromkeys(snapshot, "a"),
-        **expected,
-    }
-    assert engine.conflicts() == []
-    assert engine.sync("north").status == "nothing_to_do"
 
 
 HALVES = {

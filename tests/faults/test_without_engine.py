@@ -19,7 +19,7 @@ import mergerepl
 from mergerepl.changes import PUBLISHER, SUBSCRIBER
 from mergerepl.delta.log import Commit, commit_text, commits, find_own_commit, head_version
 from mergerepl.delta.transactions import transaction_version
-from mergerepl.errors import CaptureError, EnumerationError
+from mergerepl.errors import CaptureError, EnumerationError, PublicationError
 from mergerepl.failpoints import failpoint
 from mergerepl.merge.apply import conflict_log
 from mergerepl.merge.apply.side import RUN_APP_ID, Side, data_transaction
@@ -244,6 +244,21 @@ def test_a_publisher_that_was_moved_finishes_its_sessions(staged: Staged) -> Non
     assert mergerepl.Project.load(moved).sync("north").sessions[0].recovered == 1
     assert not hq.exists()
     shutil.move(moved, hq)
+    staged.check()
+
+
+@pytest.mark.parametrize("copied", ["north", "hq"])
+def test_inv_21_a_copy_does_not_finish_the_session_of_the_original(staged: Staged, copied: str) -> None:
+    staged.stage()
+    staged.stopped_at("publisher.before_merge")
+    copy, asked = staged.network.folder / "copy", ["north"] if copied == "hq" else []
+    shutil.copytree(staged.network.root(copied), copy)
+    before = {name: staged.replica(name).info() for name in ("hq", "north", "copy")}
+    for dry_run in (True, False):
+        with pytest.raises(PublicationError, match=r"copy' is a copy of the replica .*Nothing was changed"):
+            mergerepl.Project.load(copy).sync(*asked, dry_run=dry_run)
+    assert {name: staged.replica(name).info() for name in before} == before
+    assert staged.recover() == 1
     staged.check()
 
 

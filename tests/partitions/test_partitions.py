@@ -19,6 +19,7 @@ from mergerepl.errors import EngineError
 from mergerepl.merge.partitions.scratch import require_scratch_outside
 from mergerepl.replica.replica import Replica
 from mergerepl.spark.session import scratch_folders
+from tests.faults.deaths import armed
 
 CUSTOMERS = pa.schema([("id", pa.int64()), ("region", pa.string()), ("name", pa.string())])
 
@@ -180,79 +181,11 @@ def test_a_parameterized_filter_end_to_end(spark: SparkSession, tmp_path: Path) 
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("engine", ["auto", pytest.param("spark", marks=pytest.mark.slow)])
-def test_what_the_publisher_refuses_of_a_filtered_article_is_undone_if_the_article_compensates(
-    spark: SparkSession, tmp_path: Path, engine: str
-) -> None:
-    hq, north, south = tmp_path / "hq", tmp_path / "north", tmp_path / "south"
-    orders = pa.schema([("id", pa.int64()), ("customer", pa.int64()), ("qty", pa.int64())])
-    table(hq / "customers", [(1, "North", "Ada"), (2, "South", "Bo"), (3, "North", "Cy")], CUSTOMERS)
-    table(hq / "orders", [(10, 1, 1), (11, 1, 2), (20, 2, 1), (30, 3, 1)], orders)
-    articles = [
-        {"name": "customers", "key": ["id"], "filter": "region = HOST_NAME()"},
-        {"name": "orders", "key": ["id"], "tracking": "column"},
-    ]
-    stated = {
-        "publication": "sales",
-        "publisher": "./hq",
-        "engine": engine,
-        "joins": [
-            {
-                "article": "orders",
-                "parent": "customers",
-                "on": "orders.customer = customers.id",
-                "unique": True,
-            }
-        ],
-        "subscriptions": [
-            {"subscriber": f"./{name.lower()}", "host_name": name} for name in ("North", "South")
-        ],
-    }
-    file = tmp_path / "sales.yml"
-    file.write_text(yaml.safe_dump({**stated, "articles": articles}))
-    run("apply", "-f", str(file))
-    DeltaTable(str(hq / "customers")).alter.add_constraint({"named": "name <> 'bad'"})
-    DeltaTable(str(hq / "orders")).alter.add_constraint({"positive": "qty >= 0"})
-
-    # A customer may not move with such a name, and keeps its orders; of an order only what is refused is lost.
-    update(north / "customers", 1, {"region": "South", "name": "bad"})
-    insert(north / "customers", 4, "North", "bad")
-    insert(north / "orders", 12, 1, -1)
-    update(north / "orders", 10, {"qty": -5})
-    update(north / "orders", 11, {"qty": 7})
-    delete(north / "orders", 30)
-    update(hq / "orders", 10, {"customer": 3})
-    refused = CliRunner().invoke(main, ["sync", "-f", str(file)])
-    assert refused.exit_code == 1
-    assert "CHECK constraint 'named'" in refused.output
-    assert "compensate_for_errors" in refused.output
-
-    settings = {"compensate_for_errors": "upload"}
-    file.write_text(yaml.safe_dump({**stated, "articles": [{**each, **settings} for each in articles]}))
-    run("apply", "-f", str(file))
-    run("sync", "-f", str(file))
-    logged = run("conflicts", "list", "-f", str(hq))["conflicts"]
-    found = {(each["article"], each["key"]["id"], each["conflict_type"], each["resolver"]) for each in logged}
-    assert found == {
-        ("customers", "1", 9, "compensate_for_errors"),
-        ("customers", "4", 5, "compensate_for_errors"),
-        ("orders", "12", 5, "compensate_for_errors"),
-        ("orders", "10", 9, "compensate_for_errors"),
-    }
-    norths = {(1, "North", "Ada"), (3, "North", "Cy")}, {(10, 3, 1), (11, 1, 7)}
-    souths = {(2, "South", "Bo")}, {(20, 2, 1)}
-    for replica, held in ((north, norths), (south, souths), (hq, tuple(map(set.union, norths, souths)))):
-        assert (rows(replica / "customers"), rows(replica / "orders")) == held
-    assert all(each["ok"] for each in run("validate", "-f", str(file))["articles"])
-    assert {each["status"] for each in run("sync", "-f", str(file))["sessions"]} == {"nothing_to_do"}
-
-
-@pytest.mark.slow
 @pytest.mark.parametrize(
     "point", ["apply.before_partition", "partition.after_group", "apply.after_partition"]
 )
 def test_an_apply_that_dies_as_it_adds_a_partition_is_made_up_for(
-    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, point: str
+    spark: SparkSession, tmp_path: Path, point: str
 ) -> None:
     table(tmp_path / "hq" / "customers", [(1, "North", "Ada"), (2, "South", "Bo")], CUSTOMERS)
     file = tmp_path / "sales.yml"
@@ -265,11 +198,9 @@ def test_an_apply_that_dies_as_it_adds_a_partition_is_made_up_for(
         "subscriptions": subscriptions,
     }
     file.write_text(yaml.safe_dump(stated))
-    monkeypatch.setattr(failpoints, "_passed", {})
-    monkeypatch.setenv("MERGEREPL_FAILPOINT", f"{point}=raise")
-    assert CliRunner().invoke(main, ["apply", "-f", str(file)]).exit_code != 0
-    assert failpoints._passed == {point: 1}
-    monkeypatch.delenv("MERGEREPL_FAILPOINT")
+    with armed(point):
+        assert CliRunner().invoke(main, ["apply", "-f", str(file)]).exit_code != 0
+        assert failpoints._passed == {point: 1}
     insert(tmp_path / "hq" / "customers", 3, "North", "Cy")
     run("apply", "-f", str(file))
     run("sync", "-f", str(file))

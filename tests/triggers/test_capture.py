@@ -140,6 +140,11 @@ REFUSED: dict[str, tuple[Case, type[MergeReplError], str]] = {
         DuplicateKeyError,
         "id=d",
     ),
+    "no key, beside a key in doubt": (
+        Case("+NULL=1; +a=2; -a=1", ABC, [("a", "2"), ("b", "1"), ("c", "1"), (None, "1")], {}, (0, 0, 0)),
+        NullKeyError,
+        "1 new rows",
+    ),
     "no key": (Case("+NULL=1", ABC, [*ABC.items(), (None, "1")], {}, (0, 0, 0)), NullKeyError, "1 new rows"),
 }
 
