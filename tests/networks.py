@@ -503,6 +503,39 @@ def commit(table: Path, *actions: Mapping[str, Any]) -> None:
     (log / f"{version:020d}.json").write_text("\n".join(json.dumps(action) for action in actions))
 
 
+def restated(body: dict[str, Any], *changes: Callable[[dict[str, Any]], None]) -> dict[str, Any]:
+    """Return the body of a metaData action after some changes, which find its columns as `fields`."""
+    body = {
+        **body,
+        "fields": json.loads(body["schemaString"])["fields"],
+        "configuration": {**body["configuration"]},
+    }
+    for change in changes:
+        change(body)
+    return {**body, "schemaString": json.dumps({"type": "struct", "fields": body.pop("fields")})}
+
+
+def restate(
+    table: Path,
+    *changes: Callable[[dict[str, Any]], None],
+    protocol: tuple[int, int] | None = None,
+    more: Sequence[Mapping[str, Any]] = (),
+) -> None:
+    """Commit a table's columns and properties with some changes, as another engine may, and `more` actions."""
+    versions = dict(zip(("minReaderVersion", "minWriterVersion"), protocol or (), strict=False))
+    stated = [{"protocol": versions}] if protocol else []
+    facts = open_table(table)
+    body: dict[str, Any] = {
+        "id": facts.metadata.table_id,
+        "format": {"provider": "parquet", "options": {}},
+        "schemaString": facts.metadata.schema_json,
+        "partitionColumns": list(facts.metadata.partition_columns),
+        "configuration": facts.properties,
+    }
+    about = {"commitInfo": {"operation": "ALTER TABLE"}}
+    commit(table, about, *stated, {"metaData": restated(body, *changes)}, *more)
+
+
 def _no_engine() -> SparkSession:
     raise AssertionError("a table that is new needs no engine")
 

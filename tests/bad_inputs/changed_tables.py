@@ -1,6 +1,5 @@
 """Tables that another engine changes under a subscription, and the commands that meet them."""
 
-import json
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -10,7 +9,7 @@ import pytest
 
 from mergerepl.replica.replica import Replica
 from mergerepl.systables import catalog
-from tests.networks import Network, commit, write_table
+from tests.networks import Network, restate, write_table
 
 SYNC = ("sync", "north", "-f", "hq")
 
@@ -28,38 +27,33 @@ def altered(change: Callable[[Schema], None]) -> Callable[[Path], None]:
     """Return what commits the table's schema with a change, as another engine could."""
 
     def alter(table: Path) -> None:
-        text = (table / "_delta_log" / f"{0:020d}.json").read_text()
-        action = next(json.loads(line) for line in text.splitlines() if "metaData" in line)
-        schema = json.loads(action["metaData"]["schemaString"])
-        change(schema)
-        action["metaData"]["schemaString"] = json.dumps(schema)
-        commit(table, {"commitInfo": {"operation": "ALTER TABLE"}}, action)
+        restate(table, change)
 
     return alter
 
 
-def add(schema: Schema) -> None:
-    schema["fields"].append({"name": "extra", "type": "string", "nullable": True, "metadata": {}})
+def add(body: Schema) -> None:
+    body["fields"].append({"name": "extra", "type": "string", "nullable": True, "metadata": {}})
 
 
-def drop(schema: Schema) -> None:
-    schema["fields"].pop()
+def drop(body: Schema) -> None:
+    body["fields"].pop()
 
 
-def rename(schema: Schema) -> None:
-    schema["fields"][1]["name"] = "area"
+def rename(body: Schema) -> None:
+    body["fields"][1]["name"] = "area"
 
 
-def recase(schema: Schema) -> None:
-    schema["fields"][1]["name"] = "Region"
+def recase(body: Schema) -> None:
+    body["fields"][1]["name"] = "Region"
 
 
-def retype(schema: Schema) -> None:
-    schema["fields"][2]["type"] = "string"
+def retype(body: Schema) -> None:
+    body["fields"][2]["type"] = "string"
 
 
-def no_null(schema: Schema) -> None:
-    schema["fields"][1]["nullable"] = False
+def no_null(body: Schema) -> None:
+    body["fields"][1]["nullable"] = False
 
 
 SCHEMA = ("Schema changes do not travel", "with ALTER TABLE; all else with RESTORE TABLE")

@@ -1,7 +1,6 @@
 """Columns that are not the published ones: in a table that a subscriber brings along, or since they were published."""
 # ruff: noqa: E501 - one case is one line
 
-import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -24,7 +23,7 @@ from tests.bad_inputs.changed_tables import (
     retype,
 )
 from tests.bad_inputs.conftest import Refused, run
-from tests.networks import FILE, PROPERTIES, Network, commit
+from tests.networks import FILE, PROPERTIES, Network, restate
 from tests.publish.publishing import column
 
 pytestmark = pytest.mark.usefixtures("no_engine")
@@ -68,51 +67,35 @@ def test_a_subscribers_own_table_that_is_not_like_the_publishers(
 def mapped(*changes: Callable[[Schema], None]) -> Callable[[Path], None]:
     """Return what changes columns as ALTER TABLE does with column mapping: files keep the physical names."""
 
-    def alter(table: Path) -> None:
-        lines = (table / "_delta_log" / f"{0:020d}.json").read_text().splitlines()
-        action = next(json.loads(line) for line in lines if "metaData" in line)
-        body = action["metaData"]
-        schema = json.loads(body["schemaString"])
-        for number, field in enumerate(schema["fields"], 1):
+    def map_names(body: Schema) -> None:
+        for number, field in enumerate(body["fields"], 1):
             names = {"delta.columnMapping.id": number, "delta.columnMapping.physicalName": field["name"]}
             field["metadata"] = names
         body["configuration"] |= {"delta.columnMapping.mode": "name", "delta.columnMapping.maxColumnId": "3"}
-        protocol = {"protocol": {"minReaderVersion": 2, "minWriterVersion": 5}}
-        for step in (lambda _: None, *changes):
-            step(schema)
-            body["schemaString"] = json.dumps(schema)
-            commit(table, {"commitInfo": {"operation": "ALTER TABLE"}}, protocol, action)
+
+    def alter(table: Path) -> None:
+        for change in (map_names, *changes):
+            restate(table, change, protocol=(2, 5))
 
     return alter
 
 
-def add_amount(schema: Schema) -> None:
+def add_amount(body: Schema) -> None:
     metadata = {"delta.columnMapping.id": 4, "delta.columnMapping.physicalName": "col-4"}
-    schema["fields"].append(column("amount", "double", **metadata))
+    body["fields"].append(column("amount", "double", **metadata))
 
 
-def exchange_names(schema: Schema) -> None:
+def exchange_names(body: Schema) -> None:
     """Leave two columns of one type as three renames leave them."""
-    _, region, amount = schema["fields"]
+    _, region, amount = body["fields"]
     region["name"], amount["name"] = amount["name"], region["name"]
     region["type"], amount["type"] = amount["type"], region["type"]
 
 
 def overwritten_without(table: Path) -> None:
     """Replace the rows without a column, then add the column."""
-    action = next(
-        json.loads(line)
-        for line in (table / "_delta_log" / f"{0:020d}.json").read_text().splitlines()
-        if "metaData" in line
-    )
-    whole = action["metaData"]["schemaString"]
-    schema = json.loads(whole)
-    drop(schema)
-    action["metaData"]["schemaString"] = json.dumps(schema)
-    gone = {"remove": {"path": "gone.parquet", "dataChange": True}}
-    commit(table, {"commitInfo": {"operation": "WRITE"}}, action, gone)
-    action["metaData"]["schemaString"] = whole
-    commit(table, {"commitInfo": {"operation": "ADD COLUMNS"}}, action)
+    restate(table, drop, more=[{"remove": {"path": "gone.parquet", "dataChange": True}}])
+    restate(table, lambda body: body["fields"].append(column("amount", "double")))
 
 
 CHANGES: list[Any] = [
@@ -176,5 +159,5 @@ def test_65_a_column_that_takes_null_again(
     """The other side may not: a NULL from here could not be stored there."""
     altered(no_null)(network.root("north") / "orders")
     network.edit("north", replinfo.TABLE, captured={1: 1}, captured_commits={})
-    altered(lambda schema: None)(network.root("north") / "orders")
+    altered(lambda body: body["fields"][1].update(nullable=True))(network.root("north") / "orders")
     refused(*words, code=1, says=("/north", "'region' is not NOT NULL any more", *SCHEMA))

@@ -1,6 +1,5 @@
 """CHECK constraints of a destination: what is checked before the MERGE, and what Delta means by one."""
 
-import json
 from pathlib import Path
 
 import pyarrow as pa
@@ -14,24 +13,7 @@ from mergerepl.delta.table import open_table
 from mergerepl.errors import ApplyError, CaptureError, EngineError, SchemaMismatchError
 from mergerepl.publish.rows import note_captured
 from tests.calls import conflicts_of
-from tests.networks import Pair, commit
-
-
-def as_char(table: Path, name: str, declared: str) -> None:
-    """Declare a column of texts again, as REPLACE TABLE may."""
-    before = open_table(table)
-    fields = [
-        {**each, "metadata": {**each["metadata"], CHAR_VARCHAR: declared}} if each["name"] == name else each
-        for each in before.fields
-    ]
-    body = {
-        "id": before.metadata.table_id,
-        "format": {"provider": "parquet", "options": {}},
-        "schemaString": json.dumps({"type": "struct", "fields": fields}),
-        "partitionColumns": list(before.metadata.partition_columns),
-        "configuration": before.properties,
-    }
-    commit(table, {"commitInfo": {"operation": "REPLACE TABLE"}}, {"metaData": body})
+from tests.networks import Pair, restate
 
 
 @pytest.mark.slow
@@ -114,7 +96,7 @@ def test_what_a_table_was_made_not_to_take_later_is_found_before_anything_is_app
     pair.sync()
     assert (4, "w", None) in pair.rows("hq", "orders")
     # As by a job while a session works, whose MERGE is captured then.
-    as_char(path, "region", "char(9)")
+    restate(path, lambda body: body["fields"][1].update(metadata={CHAR_VARCHAR: "char(9)"}))
     facts = open_table(path)
     note_captured(path.parent, {1: (path, facts.version, facts.metadata.table_id)})
     pair.sql("update north.orders set region = 'x' where id = 3")

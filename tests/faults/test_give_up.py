@@ -3,6 +3,7 @@
 import shutil
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pyarrow.parquet as pq
 import pytest
@@ -10,12 +11,11 @@ from deltalake import DeltaTable
 from pyspark.sql import SparkSession
 
 import mergerepl
-from mergerepl.delta.table import open_table
 from mergerepl.errors import ConfigurationError, EnumerationError, StoreError, UnfinishedSessionError
 from tests.faults.deaths import dies
 from tests.faults.ladder import GIVEN_UP
 from tests.faults.sessions import NORTH, die, edit, row
-from tests.networks import commit
+from tests.networks import restate
 from tests.properties.engine_network import EngineNetwork, Setting
 from tests.properties.reference import Subscriber
 
@@ -34,28 +34,21 @@ def engine(spark: SparkSession, replica_dir: Path) -> EngineNetwork:
     return network(spark, replica_dir, NORTH, SOUTH)
 
 
-def restate(table: Path, check: str | None) -> None:
+def set_check(table: Path, check: str | None) -> None:
     """Give a table a CHECK constraint, as another engine may at any time, or take it away."""
-    facts = open_table(table)
-    properties = {name: text for name, text in facts.properties.items() if name != CHECK}
-    metadata = {
-        "id": facts.metadata.table_id,
-        "format": {"provider": "parquet", "options": {}},
-        "schemaString": facts.metadata.schema_json,
-        "partitionColumns": list(facts.metadata.partition_columns),
-        "configuration": {**properties, **({CHECK: check} if check else {})},
-    }
-    protocol = {"minReaderVersion": 1, "minWriterVersion": 4}
-    commit(
-        table, {"commitInfo": {"operation": "ADD CONSTRAINT"}}, {"protocol": protocol}, {"metaData": metadata}
-    )
+
+    def change(body: dict[str, Any]) -> None:
+        body["configuration"].pop(CHECK, None)
+        body["configuration"] |= {CHECK: check} if check else {}
+
+    restate(table, change, protocol=(1, 4))
 
 
 def stick(engine: EngineNetwork, replica: str) -> str:
     """Stage a session that one side's table takes no more. Returns its id; the other side has done its part after a try."""
     edit(engine)
     die(engine, "stage.after_manifest")
-    restate(engine.path(replica) / "t", "a <> 'north'" if replica == "hub" else "a <> 'hub'")
+    set_check(engine.path(replica) / "t", "a <> 'north'" if replica == "hub" else "a <> 'hub'")
     (staged,) = (engine.path("hub") / "_mergerepl" / "staging").iterdir()
     with pytest.raises(UnfinishedSessionError, match=rf"--give-up {staged.name}") as refused:
         engine.sync("north")
@@ -121,7 +114,7 @@ def test_inv_06_a_session_that_one_side_does_not_take_is_given_up_and_the_next_o
     # The next session brings all but what that side still refuses.
     assert engine.sync("north").waiting > 0
     assert not list((engine.path("hub") / "_mergerepl" / "staging").iterdir())
-    restate(engine.path(replica) / "t", None)
+    set_check(engine.path(replica) / "t", None)
     check_all_there(engine)
 
 
@@ -138,7 +131,7 @@ def test_a_session_that_the_publisher_does_not_take_keeps_nobody_else_from_it(
     assert (result.status, result.upload.updates) == ("succeeded", 1)
     if away:
         shutil.move(engine.folder / "away", engine.path("north"))
-    restate(engine.path("hub") / "t", None)
+    set_check(engine.path("hub") / "t", None)
     check_all_there(engine)
     check_kept(engine, session)
     assert engine.rows("north")["k5"][0] == "south"
@@ -156,7 +149,7 @@ def test_a_session_that_its_subscriber_does_not_take_keeps_nobody_else_from_the_
         "south": "succeeded",
     }
     assert engine.rows("south")["k2"] == engine.rows("hub")["k2"] == ["north", "b", None]
-    restate(engine.path("north") / "t", None)
+    set_check(engine.path("north") / "t", None)
     check_all_there(engine)
 
 
@@ -219,6 +212,6 @@ def test_a_give_up_that_dies_is_done_by_the_next(engine: EngineNetwork, point: s
         give_up(engine, session)
     if point == "give_up.before_move":
         give_up(engine, session)
-    restate(engine.path("hub") / "t", None)
+    set_check(engine.path("hub") / "t", None)
     check_all_there(engine)
     check_kept(engine, session)

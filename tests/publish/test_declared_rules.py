@@ -19,7 +19,7 @@ from mergerepl.delta.table import open_table
 from mergerepl.delta.types import has_not_null_parts, invariants
 from mergerepl.replica.staged_rows import read_staged
 from mergerepl.rows.nested import as_declared, holds_inside, is_declared_inside
-from tests.networks import commit
+from tests.networks import restate
 from tests.publish.publishing import article
 
 pytestmark = pytest.mark.spark
@@ -121,15 +121,7 @@ def test_invariants_are_rules_also_inside_of_structs(spark: SparkSession, tmp_pa
     assert invariants(fields) == {"v": "v > 0", "s.b": "s.b < 9"}
     rows = pa.table({"id": [1], "v": pa.array([1], pa.int32()), "s": pa.array([{"b": 1}])})
     write_deltalake(tmp_path, rows)
-    facts = open_table(tmp_path)
-    metadata = {
-        "id": facts.metadata.table_id,
-        "format": {"provider": "parquet", "options": {}},
-        "schemaString": json.dumps({"type": "struct", "fields": fields}),
-        "partitionColumns": [],
-        "configuration": facts.properties,
-    }
-    commit(tmp_path, {"commitInfo": {"operation": "SET"}}, {"metaData": metadata})
+    restate(tmp_path, lambda body: body.update(fields=fields))
     rules = declared_rules(open_table(tmp_path), ["id", "v", "s"])
     assert list(rules) == ["invariant of column 'v' (v > 0)", "invariant of column 's.b' (s.b < 9)"]
     schema = "id bigint, v int, s struct<b:int>"

@@ -18,7 +18,7 @@ from mergerepl.errors import CaptureError, SchemaMismatchError, StoreError
 from mergerepl.merge.capture.windows import article_window
 from mergerepl.replica.replica import Replica
 from mergerepl.spark.errors import gone_reason
-from tests.networks import Network, commit
+from tests.networks import Network, commit, restated
 from triggers.schema_checks import schema_problem
 from triggers.window import CaptureWindow
 
@@ -36,34 +36,28 @@ def window(orders: Path) -> CaptureWindow:
     return article_window(replica, replica.articles[0], replica.info())
 
 
+def set_field(number: int, **stated: Any) -> Change:
+    return lambda body: body["fields"][number].update(stated)
+
+
+no_null = set_field(1, nullable=False)
+computed = set_field(2, metadata={"delta.generationExpression": "id * 2"})
+counted = set_field(2, metadata={"delta.identity.start": 1, "delta.identity.step": 1})
+
+
+def declared(type_: str) -> Change:
+    return set_field(1, metadata={"__CHAR_VARCHAR_TYPE_STRING": type_})
+
+
 def metadata(table: Path, change: Change = lambda body: None) -> dict[str, Any]:
-    """Return the table's metaData action, with a change."""
+    """Return the metaData action that the table began with, with a change."""
     lines = map(json.loads, log_path(table, 0).read_text().splitlines())
     body = next(line["metaData"] for line in lines if "metaData" in line)
-    change(body)
-    return {"metaData": body}
+    return {"metaData": restated(body, change)}
 
 
 def alter(table: Path, change: Change = lambda body: None) -> None:
     commit(table, {"commitInfo": {"operation": "ALTER TABLE"}}, metadata(table, change))
-
-
-def no_null(body: dict[str, Any]) -> None:
-    schema = json.loads(body["schemaString"])
-    schema["fields"][1]["nullable"] = False
-    body["schemaString"] = json.dumps(schema)
-
-
-def computed(body: dict[str, Any]) -> None:
-    schema = json.loads(body["schemaString"])
-    schema["fields"][2]["metadata"] = {"delta.generationExpression": "id * 2"}
-    body["schemaString"] = json.dumps(schema)
-
-
-def counted(body: dict[str, Any]) -> None:
-    schema = json.loads(body["schemaString"])
-    schema["fields"][2]["metadata"] = {"delta.identity.start": 1, "delta.identity.step": 1}
-    body["schemaString"] = json.dumps(schema)
 
 
 def by_region(body: dict[str, Any]) -> None:
@@ -147,27 +141,8 @@ def test_what_we_wrote_between_two_changes_is_left_out(orders: Path) -> None:
 
 
 def nested(*, may_be_null: bool) -> Change:
-    def change(body: dict[str, Any]) -> None:
-        schema = json.loads(body["schemaString"])
-        part = {
-            "name": "x",
-            "type": "string",
-            "nullable": may_be_null,
-            "metadata": {"comment": str(may_be_null)},
-        }
-        schema["fields"][1]["type"] = {"type": "struct", "fields": [part]}
-        body["schemaString"] = json.dumps(schema)
-
-    return change
-
-
-def declared(type_: str) -> Change:
-    def change(body: dict[str, Any]) -> None:
-        schema = json.loads(body["schemaString"])
-        schema["fields"][1]["metadata"] = {"__CHAR_VARCHAR_TYPE_STRING": type_}
-        body["schemaString"] = json.dumps(schema)
-
-    return change
+    about = {"type": "string", "nullable": may_be_null, "metadata": {"comment": str(may_be_null)}}
+    return set_field(1, type={"type": "struct", "fields": [{"name": "x", **about}]})
 
 
 def stated(table: Path, change: Change = lambda body: None) -> TableMetadata:

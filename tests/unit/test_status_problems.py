@@ -1,6 +1,5 @@
 """What `status` says is wrong with the tables of a replica, found without an engine."""
 
-import json
 import shutil
 from dataclasses import replace
 from pathlib import Path
@@ -15,7 +14,7 @@ from mergerepl.monitoring.parties import members
 from mergerepl.replica.replica import Replica
 from mergerepl.systables import replinfo
 from tests.calls import merge_status
-from tests.networks import make_replica
+from tests.networks import make_replica, restate
 from triggers import errors
 
 FEED = "delta.enableChangeDataFeed"
@@ -124,18 +123,7 @@ def test_a_table_that_a_session_would_not_write_to_is_a_problem(
     hq: Replica, properties: dict[str, str], message: str, what: str
 ) -> None:
     # Not by `deltalake`, which knows neither property as one to be set.
-    log = Path(hq.root) / "orders" / "_delta_log"
-    metadata = DeltaTable(str(hq.root / "orders")).metadata()
-    action = {
-        "metaData": {
-            "id": str(metadata.id),
-            "format": {"provider": "parquet", "options": {}},
-            "schemaString": DeltaTable(str(hq.root / "orders")).schema().to_json(),
-            "partitionColumns": [],
-            "configuration": {**metadata.configuration, **properties},
-        }
-    }
-    (log / f"{head_version(hq.root / 'orders') + 1:020}.json").write_text(json.dumps(action))
+    restate(hq.root / "orders", lambda body: body["configuration"].update(properties))
     (problem,) = problems(hq)
     assert message in problem
     assert f"no session brings it {what}." in problem
