@@ -10,13 +10,13 @@ from deltalake import DeltaTable, write_deltalake
 from pyspark.sql import SparkSession
 
 import mergerepl
-from mergerepl import failpoints
 from mergerepl.conflicts.purge import purge_when_due
 from mergerepl.delta.log import head_version
 from mergerepl.failpoints import FailpointError
 from mergerepl.model.conflicts import ConflictFilter, ConflictStatus
 from mergerepl.replica.replica import Replica
 from tests.calls import conflicts_of
+from tests.faults.deaths import armed
 from tests.faults.ladder import LADDER
 from tests.networks import edit_by_delta_rs, publish
 
@@ -81,11 +81,9 @@ class Stock:
             (each.status, each.upload.conflicts + each.download.conflicts, each.waiting) for each in sessions
         ]
 
-    def stops_at(self, point: str, monkeypatch: pytest.MonkeyPatch) -> bool:
+    def stops_at(self, point: str) -> bool:
         """Run sessions until one stops at a failpoint; return whether one came there."""
-        failpoints._passed.clear()
-        with monkeypatch.context() as context:
-            context.setenv("MERGEREPL_FAILPOINT", f"{point}=stop")
+        with armed(point, "stop"):
             try:
                 self.sync()
             except FailpointError:
@@ -122,7 +120,7 @@ LONG = LADDER[LADDER.index("stage.before_pointer") :]
 
 @pytest.mark.parametrize("points", [(), LONG], ids=["none", "all"])
 def test_what_a_table_refuses_waits_and_everything_else_goes_on(
-    spark: SparkSession, replica_dir: Path, monkeypatch: pytest.MonkeyPatch, points: tuple[str, ...]
+    spark: SparkSession, replica_dir: Path, points: tuple[str, ...]
 ) -> None:
     stock = Stock(spark, replica_dir, {"orders": "row", "log": "row", "past": "column"})
     stock.sql(
@@ -142,7 +140,7 @@ def test_what_a_table_refuses_waits_and_everything_else_goes_on(
     )
     # A session that dies at each of these is finished by the next one: nothing is lost, and logged once.
     for point in points:
-        assert stock.stops_at(point, monkeypatch), point
+        assert stock.stops_at(point), point
     # South took what north refuses.
     assert stock.sync()[1] == ("succeeded", 1, 1)
     assert [waiting for *_, waiting in stock.sync()] == [6, 1]
@@ -229,7 +227,7 @@ def test_what_a_table_refuses_waits_and_everything_else_goes_on(
 
 @pytest.mark.parametrize("points", [("stage.after_manifest",), LONG], ids=["some", "all"])
 def test_what_the_publisher_refuses_is_undone_at_its_subscriber_if_the_article_compensates(
-    spark: SparkSession, replica_dir: Path, monkeypatch: pytest.MonkeyPatch, points: tuple[str, ...]
+    spark: SparkSession, replica_dir: Path, points: tuple[str, ...]
 ) -> None:
     stock = Stock(
         spark,
@@ -265,7 +263,7 @@ def test_what_the_publisher_refuses_is_undone_at_its_subscriber_if_the_article_c
         "update hq.past set name = 'odd' where id = 5",
     )
     for point in points:
-        assert stock.stops_at(point, monkeypatch), point
+        assert stock.stops_at(point), point
     stock.sync()
     stock.sync()
     # What waited is undone, too. Three rows wait: what north refuses, and two versions of a row that none of the two takes.

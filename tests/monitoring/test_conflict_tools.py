@@ -14,16 +14,15 @@ from deltalake import DeltaTable, Field
 from deltalake.schema import PrimitiveType
 from pyspark.sql import SparkSession
 
-from mergerepl import failpoints
 from mergerepl.cli.main import main
 from mergerepl.conflicts.purge import purge_when_due
 from mergerepl.delta.log import head_version
-from mergerepl.failpoints import FailpointError
 from mergerepl.model.conflicts import ConflictFilter
 from mergerepl.model.results import ConflictRecord
 from mergerepl.replica.replica import Replica
 from mergerepl.systables import conflict_resolutions
 from tests.calls import conflicts_of, merge_capture
+from tests.faults.deaths import dies
 from tests.networks import Pair, versions
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow]
@@ -82,9 +81,7 @@ class Page(HTMLParser):
             self.scripts[-1] += data
 
 
-def test_conflicts_are_reported_and_decided_again(
-    spark: SparkSession, replica_dir: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_conflicts_are_reported_and_decided_again(spark: SparkSession, replica_dir: Path) -> None:
     pair = Pair(spark, replica_dir, ARTICLES)
     pair.edit(*EDITS)
     pair.sync()
@@ -175,12 +172,9 @@ def test_conflicts_are_reported_and_decided_again(
     # A run that dies is repeated: it writes nothing twice.
     edit = ConflictFilter(ids=(ids["orders", 2],)), {"n": "100", "name": None}
     for point, written in (("before_merge", NAMES[2]), ("before_note", None)):
-        monkeypatch.setenv("MERGEREPL_FAILPOINT", f"resolve.{point}=raise")
-        failpoints._passed.clear()
-        with pytest.raises(FailpointError):
+        with dies(f"resolve.{point}"):
             conflicts_of(hq, edit[0]).resolve(edit[1])
         assert pair.rows("hq", "orders")[1][1] == written
-    monkeypatch.delenv("MERGEREPL_FAILPOINT")
     edited = ("conflicts", "resolve", ids["orders", 2], "-f", str(hq), "--set", "n=100", "--set-null", "name")
     assert "1 conflict settled, 0 rows written." in run(*edited)
     run("conflicts", "resolve", ids["orders", 3], "-f", str(hq), "--winner")

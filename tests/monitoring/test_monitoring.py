@@ -19,7 +19,6 @@ import mergerepl
 from mergerepl.delta.log import head_version
 from mergerepl.delta.small_tables import read_rows
 from mergerepl.errors import CaptureError, ConfigurationError
-from mergerepl.failpoints import FailpointError
 from mergerepl.merge.session.capture_replica import capture_replica
 from mergerepl.model.progress import NoProgress
 from mergerepl.model.publication import Article, SubscriberType, Tracking
@@ -28,6 +27,7 @@ from mergerepl.replica.replica import Replica
 from mergerepl.systables import catalog, genhistory, sessions
 from mergerepl.systables.genhistory import GenStatus
 from tests.calls import conflicts_of, merge_history, merge_status, validated
+from tests.faults.deaths import dies
 from tests.networks import Hub
 from tests.publish.publishing import orders
 
@@ -454,20 +454,17 @@ def test_capture_takes_the_priority_of_the_subscription(fresh):
         assert [row["priority"] for row in contents.collect()] == [priority]
 
 
-def interrupted_session(story: Story, point: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def interrupted_session(story: Story, point: str) -> None:
     story.run("update TABLE set note = 'north' where id = 1", "north")
     story.run("update TABLE set note = 'hq' where id = 2", "hq")
-    monkeypatch.setenv("MERGEREPL_FAILPOINT", f"{point}=raise")
-    monkeypatch.setattr("mergerepl.failpoints._passed", {})
-    with pytest.raises(FailpointError):
+    with dies(point):
         story.sync("north")
-    monkeypatch.delenv("MERGEREPL_FAILPOINT")
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["hq", "north"])
-def test_capture_first_finishes_a_session_that_died(fresh, monkeypatch, name):
-    interrupted_session(fresh, "stage.after_manifest", monkeypatch)
+def test_capture_first_finishes_a_session_that_died(fresh, name):
+    interrupted_session(fresh, "stage.after_manifest")
     (session,) = merge_status(fresh.path("hq")).open_sessions
     assert merge_status(fresh.path("north")).open_sessions == (session,)
     fresh.run("insert into TABLE values (50, 'after', null)", name)
@@ -483,8 +480,8 @@ def test_capture_first_finishes_a_session_that_died(fresh, monkeypatch, name):
 
 
 @pytest.mark.slow
-def test_capture_waits_for_a_publisher_that_is_out_of_reach(fresh, monkeypatch):
-    interrupted_session(fresh, "stage.after_manifest", monkeypatch)
+def test_capture_waits_for_a_publisher_that_is_out_of_reach(fresh):
+    interrupted_session(fresh, "stage.after_manifest")
     fresh.path("hq").rename(fresh.hub.folder / "away")
     before = Replica(fresh.path("north")).info()
     with pytest.raises(CaptureError, match="out of reach"):
@@ -495,13 +492,10 @@ def test_capture_waits_for_a_publisher_that_is_out_of_reach(fresh, monkeypatch):
     assert Replica(fresh.path("north")).info() == before
 
 
-def test_a_generation_number_left_by_a_capture_that_died_is_not_given_twice(fresh, monkeypatch):
+def test_a_generation_number_left_by_a_capture_that_died_is_not_given_twice(fresh):
     fresh.run("update TABLE set item = 'q'", "north", "lines")
-    monkeypatch.setenv("MERGEREPL_FAILPOINT", "capture.before_contents=raise")
-    monkeypatch.setattr("mergerepl.failpoints._passed", {})
-    with pytest.raises(FailpointError):
+    with dies("capture.before_contents"):
         fresh.capture("north")
-    monkeypatch.delenv("MERGEREPL_FAILPOINT")
     fresh.run("update TABLE set note = 'q'", "north")
     assert captured_counts(fresh.capture("north")) == {"orders": (0, 3, 0), "lines": (0, 2, 0)}
     generations = Replica(fresh.path("north")).control.rows(genhistory.TABLE)

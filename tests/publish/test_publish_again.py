@@ -17,7 +17,6 @@ from deltalake import write_deltalake
 from pyspark.sql import SparkSession
 
 import mergerepl
-from mergerepl import failpoints
 from mergerepl.delta.marks import CommitMark
 from mergerepl.delta.table import open_table
 from mergerepl.delta.types import field
@@ -28,6 +27,7 @@ from mergerepl.publish.system_tables import create_conflict_table
 from mergerepl.replica.replica import Replica
 from mergerepl.systables import catalog, genhistory
 from tests.calls import conflicts_of, merge_capture
+from tests.faults.deaths import dies
 from tests.networks import Hub
 from tests.publish.publishing import orders
 
@@ -77,13 +77,10 @@ def values(hub: Hub, name: str, table: str = "orders") -> dict[int, Any]:
     return dict(zip(rows[0].to_pylist(), rows[1].to_pylist(), strict=True))
 
 
-def stop_at(hub: Hub, point: str, monkeypatch: pytest.MonkeyPatch, *, subscriber: str | None = None) -> None:
+def stop_at(hub: Hub, point: str, *, subscriber: str | None = None) -> None:
     """Cut an `apply`, or the session of a subscriber, short."""
-    failpoints._passed.clear()
-    monkeypatch.setenv("MERGEREPL_FAILPOINT", f"{point}=raise")
-    with pytest.raises(failpoints.FailpointError):
+    with dies(point):
         apply(hub) if subscriber is None else sync(hub, subscriber)
-    monkeypatch.delenv("MERGEREPL_FAILPOINT")
 
 
 # ---- rows written between publishing and the first subscriber
@@ -147,16 +144,14 @@ def publish_again(hub: Hub, stops: Callable[[], None] = lambda: None) -> None:
 
 
 @pytest.mark.slow
-def test_a_subscriber_initialised_again_forgets_articles_that_are_gone(
-    spark: SparkSession, hub: Hub, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_subscriber_initialised_again_forgets_articles_that_are_gone(spark: SparkSession, hub: Hub) -> None:
     set_note(hub, "north", 1, "before")
     sync(hub, "north")
 
     def stops() -> None:
         """Forgetting takes several commits: cut it short between them."""
         for number in (2, 3, 4):
-            stop_at(hub, f"initialise.forgetting:{number}", monkeypatch)
+            stop_at(hub, f"initialise.forgetting:{number}")
 
     publish_again(hub, stops)
     assert hub.rows("north", catalog.ARTICLES) == hub.rows("hq", catalog.ARTICLES)
@@ -233,15 +228,15 @@ def test_an_added_article_may_have_types_that_need_a_table_feature(spark: SparkS
 
 @pytest.mark.slow
 def test_a_generation_keeps_its_number_when_an_article_is_initialised_again(
-    spark: SparkSession, hub: Hub, monkeypatch: pytest.MonkeyPatch
+    spark: SparkSession, hub: Hub
 ) -> None:
     hub.subscribe("south")
     apply(hub)
     hub.articles(orders(), LINES)
-    stop_at(hub, "initialise.begin:2", monkeypatch)
+    stop_at(hub, "initialise.begin:2")
     LogTable(str(hub.publisher / "lines")).update(updates={"item": "'y'"})
     sync(hub, "north")
-    stop_at(hub, "initialise.after_genhistory", monkeypatch)
+    stop_at(hub, "initialise.after_genhistory")
     (before,) = (row for row in hub.rows("south", genhistory.TABLE) if row.art_nick == 2)
     set_note(hub, "south", 1, "from south")
     with pytest.raises(PublicationError, match="'lines' is not there"):
@@ -261,12 +256,12 @@ def test_a_generation_keeps_its_number_when_an_article_is_initialised_again(
 
 @pytest.mark.slow
 def test_an_unfinished_initialisation_drops_nothing_of_another_publication(
-    spark: SparkSession, replica_dir: Path, monkeypatch: pytest.MonkeyPatch
+    spark: SparkSession, replica_dir: Path
 ) -> None:
     hub = two_tables(replica_dir)
     hub.articles(LINES)
     hub.subscribe("north")
-    stop_at(hub, "initialise.after_captured", monkeypatch)
+    stop_at(hub, "initialise.after_captured")
     unfinished = hub.publication
     hub.publication = replace(unfinished, name="other", articles=(orders(),))
     hub.change(logging=ConflictLogging.BOTH)
@@ -295,13 +290,13 @@ def test_an_unfinished_initialisation_drops_nothing_of_another_publication(
 
 @pytest.mark.slow
 def test_a_subscription_that_never_got_a_replica_goes_on_with_the_one_of_another_publication(
-    spark: SparkSession, replica_dir: Path, monkeypatch: pytest.MonkeyPatch
+    spark: SparkSession, replica_dir: Path
 ) -> None:
     hub = two_tables(replica_dir)
     hub.articles(LINES)
     hub.subscribe("south")
     hub.subscribe("north")
-    stop_at(hub, "subscribe.after_row:2", monkeypatch)
+    stop_at(hub, "subscribe.after_row:2")
     unfinished = hub.publication
     hub.publication = replace(unfinished, name="other", articles=(orders(),))
     apply(hub)
@@ -345,14 +340,12 @@ def test_a_subscription_does_not_end_when_the_capture_for_another_is_refused(
     LogTable(str(hub.publisher / "orders")).delete("id is null")
 
 
-def test_inv_06_what_a_leaving_subscriber_waits_for_is_captured_for_it(
-    spark: SparkSession, hub: Hub, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_inv_06_what_a_leaving_subscriber_waits_for_is_captured_for_it(spark: SparkSession, hub: Hub) -> None:
     """Until its subscription has ended; the file may name it again."""
     set_note(hub, "hq", 1, "for north")
     hub.unsubscribe("north")
     hub.subscribe("south")
-    stop_at(hub, "apply.after_capture", monkeypatch)
+    stop_at(hub, "apply.after_capture")
     hub.subscribe("north")
     apply(hub)
     sync(hub, "north")
@@ -361,16 +354,16 @@ def test_inv_06_what_a_leaving_subscriber_waits_for_is_captured_for_it(
 
 @pytest.mark.slow
 def test_an_interrupted_session_is_finished_before_its_subscription_ends(
-    spark: SparkSession, hub: Hub, monkeypatch: pytest.MonkeyPatch
+    spark: SparkSession, hub: Hub
 ) -> None:
     set_note(hub, "north", 1, "from north")
     set_note(hub, "hq", 2, "from hq")
-    stop_at(hub, "stage.after_manifest", monkeypatch, subscriber="north")
+    stop_at(hub, "stage.after_manifest", subscriber="north")
     hub.unsubscribe("north")
     hub.articles(LINES)
-    stop_at(hub, "apply.before_finish", monkeypatch)
+    stop_at(hub, "apply.before_finish")
     steps = apply(hub, dry_run=True).steps
-    stop_at(hub, "apply.after_finish", monkeypatch)
+    stop_at(hub, "apply.after_finish")
     apply(hub)
     assert [step.action for step in steps] == ["finish", "unsubscribe", "unpublish", "publish", "record"]
     assert "never uploaded" not in steps[1].detail
@@ -383,10 +376,10 @@ def test_an_interrupted_session_is_finished_before_its_subscription_ends(
 
 @pytest.mark.slow
 def test_a_session_with_a_lost_subscriber_does_not_keep_its_subscription(
-    spark: SparkSession, hub: Hub, monkeypatch: pytest.MonkeyPatch
+    spark: SparkSession, hub: Hub
 ) -> None:
     set_note(hub, "north", 1, "from north")
-    stop_at(hub, "stage.after_manifest", monkeypatch, subscriber="north")
+    stop_at(hub, "stage.after_manifest", subscriber="north")
     shutil.rmtree(hub.root("north"))
     hub.unsubscribe("north")
     assert [step.action for step in apply(hub).steps] == ["finish", "unsubscribe", "record"]
@@ -399,12 +392,10 @@ def test_a_session_with_a_lost_subscriber_does_not_keep_its_subscription(
 
 
 @pytest.mark.slow
-def test_a_session_of_a_subscription_that_ended_blocks_nobody(
-    spark: SparkSession, hub: Hub, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_session_of_a_subscription_that_ended_blocks_nobody(spark: SparkSession, hub: Hub) -> None:
     """Neither `apply` ("run sync first") nor `sync` ("has ended") may be a dead end."""
     set_note(hub, "north", 1, "from north")
-    stop_at(hub, "stage.after_manifest", monkeypatch, subscriber="north")
+    stop_at(hub, "stage.after_manifest", subscriber="north")
     for name in ("hq", "north"):
         rows = hub.rows(name, catalog.SUBSCRIPTIONS)
         ended = [replace(row, status=2) if name == "north" or row.replnickname == 2 else row for row in rows]
@@ -419,11 +410,9 @@ def test_a_session_of_a_subscription_that_ended_blocks_nobody(
 
 
 @pytest.mark.slow
-def test_what_is_left_of_a_session_that_never_came_to_be_blocks_nobody(
-    spark: SparkSession, hub: Hub, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_is_left_of_a_session_that_never_came_to_be_blocks_nobody(spark: SparkSession, hub: Hub) -> None:
     set_note(hub, "north", 1, "from north")
-    stop_at(hub, "stage.before_manifest", monkeypatch, subscriber="north")
+    stop_at(hub, "stage.before_manifest", subscriber="north")
     (left,) = (hub.root("north") / "_mergerepl" / "staging").iterdir()
     assert left.suffix == ".json"
     hub.unsubscribe("north")
@@ -438,11 +427,9 @@ def test_what_is_left_of_a_session_that_never_came_to_be_blocks_nobody(
 
 
 @pytest.mark.slow
-def test_an_additional_article_waits_for_an_interrupted_session(
-    spark: SparkSession, hub: Hub, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_additional_article_waits_for_an_interrupted_session(spark: SparkSession, hub: Hub) -> None:
     set_note(hub, "north", 1, "from north")
-    stop_at(hub, "stage.after_manifest", monkeypatch, subscriber="north")
+    stop_at(hub, "stage.after_manifest", subscriber="north")
     hub.articles(orders(), LINES)
     with pytest.raises(PublicationError, match=r"Run `mergerepl sync north -f .*hq` first"):
         apply(hub)

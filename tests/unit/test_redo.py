@@ -10,9 +10,7 @@ import pytest
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
-from mergerepl import failpoints
 from mergerepl.errors import StoreError
-from mergerepl.failpoints import FailpointError
 from mergerepl.logreader import plan as log_reader
 from mergerepl.logreader.plan import Reading
 from mergerepl.store import changeset
@@ -20,6 +18,7 @@ from mergerepl.store.changeset import Mark
 from mergerepl.store.redo import RedoLog
 from mergerepl.tracking import counters
 from mergerepl.transactional import position
+from tests.faults.deaths import dies
 
 LOGS: dict[str, Callable[[Path], RedoLog]] = {
     "log reader": log_reader.redo_log,
@@ -63,13 +62,11 @@ def test_a_plan_of_any_values_comes_back(
     assert (redo.is_pending, redo.pending()) == (False, None)
 
 
-def test_a_plan_is_staged_whole_or_not_at_all(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_plan_is_staged_whole_or_not_at_all(tmp_path: Path) -> None:
     redo = position.redo_log(tmp_path, "guid")
     first, second = (position.BatchPlan(number, b"", b"\xff", {}) for number in (1, 2))
     for point, left in (("before", None), ("after", first), ("before", first), ("after", second)):
-        monkeypatch.setattr(failpoints, "_passed", {})
-        monkeypatch.setenv("MERGEREPL_FAILPOINT", f"distribute.{point}_plan=raise")
-        with pytest.raises(FailpointError):
+        with dies(f"distribute.{point}_plan"):
             redo.stage(second if (left in (first, second) and point != "after") or left == second else first)
         assert redo.pending() == left
     # A process that died while it wrote leaves the earlier plan.
