@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
@@ -25,31 +25,21 @@ class Case:
     note: str = ""
 
     def to_json(self) -> str:
-        """Return the case as a regression file holds it: one moment and one operation a line."""
-        schedule = [
-            {"sync": moment.subscriber, "direction": moment.direction}
-            if isinstance(moment, Session)
-            else {"write": moment.replica, "slot": moment.number}
-            for moment in self.schedule
-        ]
-        # In the schedule's order: a person reads it.
-        operations = [
-            [moment.replica, moment.number, self.history.operations[moment]]
-            for moment in self.schedule
-            if isinstance(moment, Slot) and moment in self.history.operations
-        ]
+        """Return the case as a regression file holds it, its operations in the schedule's order: a person reads it."""
+        moments = [moment for moment in self.schedule if moment in self.history.operations]
         content = {
-            "note": json.dumps(self.note),
-            "setting": json.dumps(asdict(self.setting)),
-            "schedule": _one_a_line(schedule),
-            "row": json.dumps(self.history.row),
-            "operations": _one_a_line(operations),
+            "note": self.note,
+            "setting": asdict(self.setting),
+            "schedule": [
+                {"sync": moment.subscriber, "direction": moment.direction}
+                if isinstance(moment, Session)
+                else {"write": moment.replica, "slot": moment.number}
+                for moment in self.schedule
+            ],
+            "row": self.history.row,
+            "operations": [[m.replica, m.number, self.history.operations[m]] for m in moments],
         }
-        return "{\n" + ",\n".join(f'  "{name}": {text}' for name, text in content.items()) + "\n}\n"
-
-
-def _one_a_line(items: Sequence[object]) -> str:
-    return "[\n" + ",\n".join(f"    {json.dumps(item)}" for item in items) + "\n  ]"
+        return json.dumps(content, indent=1) + "\n"
 
 
 def read_case(file: Path) -> Case:

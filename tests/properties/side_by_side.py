@@ -8,10 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any, Protocol
 
-from mergerepl.model.results import PhaseCounts, SessionResult
-from tests.properties.engine_network import COLUMNS, Setting, Tracked, differing_keys
+from mergerepl.model.results import PhaseCounts
+from tests.properties.engine_network import COLUMNS, EngineNetwork, Setting, differing_keys
 from tests.properties.reference import Direction, Network, Row
 
 OPERATIONS = ("none", "set a", "set b", "set a+b", "delete or insert")
@@ -48,28 +47,7 @@ class History:
     operations: Mapping[Slot, str]
 
 
-class Engine(Protocol):
-    """What is compared with the model: the engine, or in a test of the tests a stand-in."""
-
-    names: tuple[str, ...]
-
-    def write(self, replica: str, changed: Mapping[str, Mapping[str, str | None] | None]) -> None:
-        """Commit a user's changes: key -> the row as it becomes (None: deleted)."""
-
-    def sync(self, subscriber: str, direction: Direction = "both") -> SessionResult:
-        """Run one session."""
-
-    def rows(self, replica: str) -> Mapping[str, Any]:
-        """Return key -> values of one replica's table."""
-
-    def conflicts(self) -> list[Any]:
-        """Return every logged conflict."""
-
-    def tracked(self, replica: str) -> Mapping[str, Tracked]:
-        """Return key -> what is known of a row's (or its tombstone's) past."""
-
-
-NewEngine = Callable[[Setting, Mapping[str, Row]], Engine]
+NewEngine = Callable[[Setting, Mapping[str, Row]], EngineNetwork]
 """Makes an engine of its own, in a folder of its own, with the snapshot's rows."""
 
 
@@ -87,7 +65,7 @@ def new_model(setting: Setting, snapshot: Mapping[str, Row]) -> Network:
 class Together:
     """Model and engine, given the same operations slot by slot."""
 
-    def __init__(self, model: Network, engine: Engine) -> None:
+    def __init__(self, model: Network, engine: EngineNetwork) -> None:
         self.model, self.engine = model, engine
         self.miscounted: list[str] = []
         """Sessions that reported other counts than the differences they made (I10)."""
@@ -114,7 +92,7 @@ class Together:
 
     def differing(self) -> dict[str, list[str]]:
         """Return key -> what differs between engine and model."""
-        return differing_keys(self.engine, self.model)  # type: ignore[arg-type]
+        return differing_keys(self.engine, self.model)
 
 
 def _reported(counts: PhaseCounts) -> Moved:
