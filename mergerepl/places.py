@@ -7,8 +7,8 @@ pydantic, so completion and `--help` can ask.
 from __future__ import annotations
 
 import contextlib
-import difflib
 import os
+import shlex
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,6 +17,7 @@ from typing import Any
 from mergerepl import roots
 from mergerepl.errors import ConfigurationError
 from mergerepl.model.tasks import CDC, MERGE, TRACKING, TRANSACTIONAL
+from mergerepl.model.words import did_you_mean
 from mergerepl.settings import Settings
 
 FILE_NAME = "mergerepl.yml"
@@ -172,12 +173,11 @@ def choose_root(known: Sequence[NamedRoot], name: str) -> str:
         return found[0]
     names = sorted({each.name for each in known})
     if found:
-        raise ConfigurationError(
-            f"Several folders are called {name!r}: {', '.join(found)}. Give one of them a `name:` in the project file."
-        )
-    near = difflib.get_close_matches(name, names, n=1)
-    meant = f" Did you mean {near[0]!r}?" if near else ""
+        way = "Give one of them a `name:` in the project file"
+        if any(each.name == name and each.role != SUBSCRIBER for each in known):
+            way = f"Name one with `-f`, as in `-f {shlex.quote(found[0])}`"
+        raise ConfigurationError(f"Several folders are called {name!r}: {', '.join(found)}. {way}.")
     raise ConfigurationError(
-        f"There is no replica {name!r} here.{meant} Known: {', '.join(names) or 'none'}. A project file states its "
-        "replicas; a publisher's folder knows its subscriptions, which `mergerepl apply` makes."
+        f"There is no replica {name!r} here.{did_you_mean(name, names)} Known: {', '.join(names) or 'none'}. A "
+        "project file states its replicas; a publisher's folder knows its subscriptions, which `mergerepl apply` makes."
     )

@@ -6,7 +6,7 @@ import contextlib
 import logging
 import os
 import time
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
@@ -29,6 +29,7 @@ from mergerepl.model.tasks import (
     CleanupResult,
     Pending,
     ReinitResult,
+    RepairResult,
     Run,
     Status,
     ValidationResult,
@@ -172,8 +173,13 @@ class Project(Caller):
         known = self.replicas() if names else ()
         return {roots.resolved(choose_root(known, name)) for name in names} or None
 
-    def apply(self, *, dry_run: bool = False, progress: Progress | None = None) -> ApplyResult:
+    def apply(
+        self, *, dry_run: bool = False, planned: ApplyResult | None = None, progress: Progress | None = None
+    ) -> ApplyResult:
         """Make the replicas match the documents; `dry_run` only reports the steps.
+
+        All documents are checked before the first one is applied. Nothing is asked: steps with `removes_rows` remove what
+        cannot be brought back. With `planned`, the result of a dry run, only such steps of it are carried out.
 
         Raises: ConfigurationError, PublicationError, CaptureError, TransactionalError (nothing was changed); LeaseError
             (run again).
@@ -183,15 +189,15 @@ class Project(Caller):
                 f"{self!r} is a folder, and `apply` needs a project file. Name one with `-f FILE`."
             )
         shown = progress or NoProgress()
-        if len(self.documents) == 1:
-            return products.apply(_TYPES[type(self.documents[0])], self.documents[0], dry_run, shown)
-        # All documents are checked before the first one is applied.
+        may_remove = None if planned is None else planned.steps
         typed = [(_TYPES[type(each)], each) for each in self.documents]
+        if len(typed) == 1:
+            return products.apply(*typed[0], dry_run, shown, may_remove)
         results = [products.apply(kind, each, True, shown) for kind, each in typed]
         if not dry_run:
             results = [
-                products.apply(kind, each, False, shown) if planned.steps else planned
-                for (kind, each), planned in zip(typed, results, strict=True)
+                products.apply(kind, each, False, shown, may_remove) if plan.steps else plan
+                for (kind, each), plan in zip(typed, results, strict=True)
             ]
         return ApplyResult(
             ", ".join(each.publication for each in results),
@@ -218,7 +224,8 @@ class Project(Caller):
             replicas: Names. A publisher stands for all its subscriptions.
             direction: `both`, `upload` (from the subscriber to the publisher) or `download`. Merge only.
             validate: `rowcount` or `checksum`: compare the replicas after the session. Merge only.
-            dry_run: Report the changes and the winners of conflicts without writing. Merge only.
+            dry_run: Report the changes and the winners of conflicts without writing; of transactional subscriptions the
+                commands that wait, and the commits to read first.
             engine: With `spark` Spark writes all tables; with `auto` delta-rs writes where up to 100,000 rows changed
                 and the table uses no feature that only Spark writes. The resulting tables are the same; the default is
                 the file's `engine`, else `auto`. Merge only.
@@ -287,7 +294,7 @@ class Project(Caller):
         """
         return products.capture(self._roots(replicas), progress or NoProgress())
 
-    def status(self, *replicas: str, types: Collection[str] = TYPES) -> Listing[Status]:
+    def status(self, *replicas: str, type: str | None = None) -> Listing[Status]:
         """Return the state of each product at each replica, with its problems. Starts no Java.
 
         Without names the publishers and databases. Faults of a table are warnings, not errors; of several products one
@@ -295,12 +302,12 @@ class Project(Caller):
 
         Args:
             replicas: Names.
-            types: merge, transactional, cdc, tracking: only these.
+            type: merge, transactional, cdc or tracking: only this one.
 
         Raises: ConfigurationError if no product uses a folder; PublicationError, StoreError, TrackingError if the only
             product there cannot be read.
         """
-        return products.status(self._roots(replicas), types)
+        return products.status(self._roots(replicas), _types(type))
 
     def pending(self, *replicas: str) -> Listing[Pending]:
         """Return the changes that wait for the next sync, by subscription, article and direction. Starts no Java.
@@ -322,17 +329,24 @@ class Project(Caller):
 
         Raises: as `status`; ConfigurationError if the limit is out of range.
         """
+        return products.history(**self._runs(replicas, type), failed=failed, limit=limit)
+
+    def count_history(self, *replicas: str, failed: bool = False, type: str | None = None) -> int:
+        """Return the number of runs that `history` lists without a limit.
+
+        Raises: as `history`.
+        """
+        return products.count_history(**self._runs(replicas, type), failed=failed)
+
+    def _runs(self, names: Sequence[str], type: str | None) -> dict[str, Any]:
+        """Return whose runs are meant: of the publishers, some subscribers (None: all), some types."""
         own = self.own_roots()
-        if type is not None:
-            require_choice("type", type, TYPES)
-        chosen = self._chosen(replicas) or set(own)
-        return products.history(
-            [Location.of(root) for root in own],
-            subscribers=None if chosen & set(own) else chosen,
-            failed=failed,
-            types=TYPES if type is None else (type,),
-            limit=limit,
-        )
+        chosen = self._chosen(names) or set(own)
+        return {
+            "roots": [Location.of(root) for root in own],
+            "subscribers": None if chosen & set(own) else chosen,
+            "types": _types(type),
+        }
 
     def validate(
         self, *replicas: str, level: Level = "checksum", table: str | Sequence[str] = ()
@@ -371,6 +385,50 @@ class Project(Caller):
         if bool(replicas) == all:
             raise ConfigurationError("Name the replicas to fill again, or choose all of them.")
         return products.reinit(self.items, self._chosen(replicas))
+
+    def repair(
+        self,
+        *replicas: str,
+        publication: str | None = None,
+        table: str | None = None,
+        key: Mapping[str, str] | None = None,
+        where: str | None = None,
+        procedures: Sequence[str] = (),
+        dry_run: bool = False,
+    ) -> RepairResult:
+        """Make rows of transactional subscribers equal to the publisher's, as of their last batches.
+
+        Missing rows are inserted, extra ones deleted, different ones updated; whole tables without `key` and `where`.
+
+        Args:
+            replicas: Names; without any all subscribers. A publisher stands for all its subscriptions.
+            publication: Only this one.
+            table: Only this article.
+            key: Column to value as text: only this row of `table`.
+            where: Only rows of `table` that meet this condition at either side.
+            procedures: Modules that register procedures.
+            dry_run: Only count.
+
+        Raises: ConfigurationError if a name is unknown, or no transactional subscription is meant; TransactionalError if
+            a table has to begin again; LeaseError, CommitConflictError (run again).
+        """
+        return products.repair(
+            self.items,
+            self._chosen(replicas),
+            publication=publication,
+            table=table,
+            key=key,
+            where=where,
+            procedures=procedures,
+            dry_run=dry_run,
+        )
+
+    def upgrade(self) -> bool:
+        """Bring the tracking data of the folders to this version of mergerepl. False if transactions are open.
+
+        Raises: ConfigurationError if no folder here is tracked; TrackingError, LeaseError.
+        """
+        return products.upgrade(list(map(Location.of, self.own_roots())))
 
     def cleanup(
         self, *, only: Sequence[str] = (), older_than: timedelta | None = None, dry_run: bool = False
@@ -448,6 +506,13 @@ def examined(folders: Sequence[str], *, start_engine: bool = False, fix: bool = 
 
     found = checks(folders, start_engine=start_engine, mend=fix)
     return Listing([*found, *products.captured_checks(map(Location.of, folders))])
+
+
+def _types(type: str | None) -> Collection[str]:
+    if type is None:
+        return TYPES
+    require_choice("type", type, TYPES)
+    return (type,)
 
 
 def _title(document: Document) -> str:

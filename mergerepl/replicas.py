@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
     from mergerepl.conflicts.selection import Conflicts
+    from mergerepl.model.cdc import Vacuumed
 
 
 @methods_of_caller
@@ -105,6 +106,13 @@ class Replica(Caller):
         """
         return products.resume(self.root, table, compare=compare, restart=restart)
 
+    def vacuum(self, *tables: str) -> Listing[Vacuumed]:
+        """Remove old files of captured tables that no reader of changes needs, by Delta's VACUUM; without names of all.
+
+        Raises: ConfigurationError if nothing is captured here; CdcError if a table is gone; LeaseError (run again).
+        """
+        return products.vacuum(self.root, tables)
+
     def row(self, table: str, *, key: Mapping[str, str], publication: str | None = None) -> RowInfo:
         """Return lineage and colv1 of one row at every replica of the publication, as sp_showrowreplicainfo does.
 
@@ -126,7 +134,7 @@ class Replica(Caller):
     def tune(
         self,
         *tables: str,
-        file_bytes: int = 128 * 1024**2,
+        file_size: int = 128 * 1024**2,
         dry_run: bool = False,
         progress: Progress | None = None,
     ) -> TuneResult:
@@ -134,7 +142,7 @@ class Replica(Caller):
 
         Args:
             tables: Names of articles.
-            file_bytes: The approximate size of the new files; files up to twice as large are kept.
+            file_size: The approximate size of the new files, in bytes; files up to twice as large are kept.
             dry_run: Write nothing; no JVM starts.
             progress: Receives each table.
 
@@ -144,12 +152,12 @@ class Replica(Caller):
         """
         from mergerepl.monitoring.tune import tune_replica
 
-        if file_bytes < 1:
+        if file_size < 1:
             raise ConfigurationError("The size of files is out of range: give one above 0.")
         return tune_replica(
             self.root,
             articles=tables,
-            file_bytes=file_bytes,
+            file_bytes=file_size,
             dry_run=dry_run,
             progress=progress or NoProgress(),
         )

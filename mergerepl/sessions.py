@@ -21,9 +21,13 @@ from mergerepl.model.transactional import Publication as TransactionalPublicatio
 from mergerepl.places import types_at
 from mergerepl.store.lease import WAIT_S
 from mergerepl.store.location import Location
+from mergerepl.store.rehearsal import rehearsed
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
+
+    from mergerepl.systables.transactional import SubscriptionRow
+    from mergerepl.transactional.catalog import DistributionStore
 
 Direction = Literal["both", "upload", "download"]
 Level = Literal["rowcount", "checksum"]
@@ -175,7 +179,6 @@ def synchronize(
             "A transactional publication goes one way",
             {
                 "--direction": direction != "both",
-                "--dry-run": dry_run,
                 "--validate": validate is not None,
                 "--engine": engine is not None,
             },
@@ -208,7 +211,7 @@ def synchronize(
     options = {"streams": streams, "skip_errors": list(skip_errors) or None}
     for each in one_way:
         is_only = len(one_way) == 1 and not targets
-        sessions += _distributed(each, options, shown, is_only=is_only)
+        sessions += _distributed(each, options, shown, is_only=is_only, dry_run=dry_run)
     if not sessions:
         raise ConfigurationError(NO_SUBSCRIPTION)
     return SyncResult(sessions[0].publication, tuple(sessions))
@@ -312,15 +315,16 @@ def _session(
 
 
 def _distributed(
-    item: Distribution, options: Mapping[str, Any], progress: Progress, *, is_only: bool
+    item: Distribution, options: Mapping[str, Any], progress: Progress, *, is_only: bool, dry_run: bool
 ) -> Iterator[SessionResult]:
     """Read the log of a publisher, then run its distribution agents; each is reported as a session that downloads.
 
-    If `is_only`, an error that concerns all of them is raised; else it is a session that failed, and others go on.
+    A dry run does so until the first write, which refuses what the run would refuse, and counts what waits. If `is_only`,
+    an error that concerns all of them is raised; else it is a session that failed, and others go on.
     """
     started = time.monotonic()
     try:
-        yield from _deliveries(item, options, progress, is_only=is_only)
+        yield from _deliveries(item, options, progress, is_only=is_only, dry_run=dry_run)
     except MergeReplError as error:
         if is_only:
             raise
@@ -329,25 +333,33 @@ def _distributed(
 
 
 def _deliveries(
-    item: Distribution, options: Mapping[str, Any], progress: Progress, *, is_only: bool
+    item: Distribution, options: Mapping[str, Any], progress: Progress, *, is_only: bool, dry_run: bool
 ) -> Iterator[SessionResult]:
     from mergerepl.transactional import agents
     from mergerepl.transactional.catalog import distributor_at, subscriptions_of
     from mergerepl.transactional.distributor import Distributor
 
     root = item.publisher
-    _saying_who_works(lambda wait_s: Distributor(root, lock_wait_s=wait_s).capture(), progress)
+    _saying_who_works(
+        lambda wait_s: rehearsed(dry_run, Distributor(root, lock_wait_s=wait_s).capture), progress
+    )
     distributor = distributor_at(root)
     found = subscriptions_of(distributor, subscriber=item.subscriber, publication=item.publication)
     for name, row in found:
         started = time.monotonic()
         try:
             agent = partial(agents.run_agent, distributor, name, row, agents.spark_of(None), **options)
-            done = _saying_who_works(lambda wait_s, run=agent: run(lock_wait_s=wait_s), progress)  # type: ignore[misc]
+            done = _saying_who_works(
+                lambda wait_s, run=agent: rehearsed(dry_run, partial(run, lock_wait_s=wait_s)),  # type: ignore[misc]
+                progress,
+            )
         except MergeReplError as error:
             if is_only and len(found) == 1:
                 raise
             yield _failed(name, row.subscriber, started, error)
+            continue
+        if dry_run:
+            yield _planned(distributor, name, row, started)
             continue
         yield SessionResult(
             name,
@@ -361,6 +373,27 @@ def _deliveries(
 
             cleaning.clean_up_once_a_day(root)
     agents.require_read(distributor, item.publication)
+
+
+def _planned(
+    distributor: DistributionStore, publication: str, row: SubscriptionRow, started: float
+) -> SessionResult:
+    """Return the commands that a distribution would deliver, and the commits that it would read first."""
+    from mergerepl.transactional import monitoring
+
+    waiting = {(each.publication, each.subscriber): each for each in monitoring.pending(distributor.root)}
+    unread = waiting[publication, row.subscriber].uncaptured_commits
+    articles = monitoring.waiting_commands(distributor, row)
+    counts = sum((each.download for each in articles), PhaseCounts())
+    return SessionResult(
+        publication,
+        row.subscriber,
+        "planned" if counts.total or unread else "nothing_to_do",
+        download=counts,
+        articles=tuple(articles),
+        duration_s=round(time.monotonic() - started, 3),
+        uncaptured_commits=unread,
+    )
 
 
 def _saying_who_works(work: Callable[[float], T], progress: Progress) -> T:

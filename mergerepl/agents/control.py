@@ -13,7 +13,7 @@ from dataclasses import replace
 from mergerepl import roots
 from mergerepl.agents.agent_socket import LOG, last_line, open_log
 from mergerepl.cdc.jobs import LOG_READER, new_job
-from mergerepl.cdc.tables import CdcTables, is_shared
+from mergerepl.cdc.tables import CdcTables, is_shared, tables_at
 from mergerepl.errors import ConfigurationError, LeaseError, StoreError
 from mergerepl.logreader.positions import has_log_reader, read_state
 from mergerepl.model.cdc import AgentStatus, Job
@@ -68,6 +68,11 @@ def replication_jobs(root: Location) -> list[Job]:
         for job_type, has_work in stated
         if has_work(root)
     ]
+
+
+def all_jobs(root: str) -> list[Job]:
+    """Return the jobs of a folder: the stored ones, and those of its publications."""
+    return [*jobs_of(tables_at(root)), *replication_jobs(Location.of(root))]
 
 
 def agent_status(root: str | os.PathLike[str]) -> AgentStatus:

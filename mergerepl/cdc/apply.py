@@ -23,7 +23,7 @@ from mergerepl.logreader.scan import checked_state
 from mergerepl.model.cdc import Job
 from mergerepl.model.folders import Capture, TableCapture
 from mergerepl.model.progress import NoProgress, Progress
-from mergerepl.model.results import ApplyResult
+from mergerepl.model.results import ApplyResult, PlanStep
 from mergerepl.publish.steps import Step, carry_out, check_steps
 from mergerepl.spark.errors import plain_errors
 from mergerepl.store.lease import APPLY_LOCK, lease
@@ -44,11 +44,16 @@ class Stored:
 
 
 def apply_capture(
-    capture: Capture, *, dry_run: bool = False, progress: Progress | None = None
+    capture: Capture,
+    *,
+    dry_run: bool = False,
+    progress: Progress | None = None,
+    planned: Collection[PlanStep] | None = None,
 ) -> ApplyResult:
     """Make a folder's capture instances and jobs match a document; repeating it does nothing.
 
-    Settings that the document does not state stay as they are. Steps with `removes_rows` end an instance with its rows.
+    Settings that the document does not state stay as they are. Steps with `removes_rows` end an instance with its rows;
+    they must be `planned`, if a plan was made before.
 
     Raises: CdcUsageError, CdcError, LogReaderError (nothing was changed); ScanInProgressError, LeaseError (run again).
     """
@@ -58,13 +63,18 @@ def apply_capture(
         if not dry_run:
             # Another run would begin the instances that this one plans to begin.
             stack.enter_context(lease(database.root, purpose="apply", wait_s=60.0, file=APPLY_LOCK))
-        steps = _applied(capture, database, dry_run=dry_run, progress=progress)
+        steps = _applied(capture, database, dry_run=dry_run, progress=progress, planned=planned)
     took = round(time.monotonic() - started, 3)
     return ApplyResult(database.root.name, tuple(step.plan for step in steps), dry_run, took)
 
 
 def _applied(
-    capture: Capture, database: CdcTables, *, dry_run: bool, progress: Progress | None
+    capture: Capture,
+    database: CdcTables,
+    *,
+    dry_run: bool,
+    progress: Progress | None,
+    planned: Collection[PlanStep] | None,
 ) -> list[Step[CdcTables]]:
     state = read_state(database.log) if has_log_reader(database.log) else None
     if state is not None:
@@ -76,7 +86,7 @@ def _applied(
     steps = difference(capture, _read_stored(database, state))
     check_steps(steps, database)
     if not dry_run:
-        carry_out(steps, database, progress or NoProgress(), errors=lambda _: nullcontext())
+        carry_out(steps, database, progress or NoProgress(), errors=lambda _: nullcontext(), planned=planned)
     return steps
 
 

@@ -20,7 +20,7 @@ from mergerepl.logreader.log_reader import refuse_copy
 from mergerepl.logreader.lsn import Lsn
 from mergerepl.logreader.positions import read_state
 from mergerepl.logreader.scan import checked_state
-from mergerepl.model.cdc import CleanupResult, ScanError
+from mergerepl.model.cdc import RemovedChanges, ScanError
 from mergerepl.spark.errors import plain_errors
 from mergerepl.store.location import Location
 from mergerepl.systables import cdc, logreader
@@ -42,7 +42,7 @@ _MOST_AHEAD = timedelta(days=1)
 
 def cleanup(
     found: CdcTables, *, retention: int | None = None, threshold: int | None = None, dry_run: bool = False
-) -> CleanupResult:
+) -> RemovedChanges:
     """Remove change rows that are older than the retention from all instances, as `Database.cleanup` says."""
     found.require_enabled()
     job = next((row for row in found.control.rows(CDC_JOBS) if row.job_type == CLEANUP), None)
@@ -52,12 +52,12 @@ def cleanup(
     if dry_run:
         refuse_copy(found.root, read_state(found.log))
         marks = _marks(found, minutes)
-        return CleanupResult(None) if marks is None else _counted(found, *marks)
+        return RemovedChanges(None) if marks is None else _counted(found, *marks)
     with plain_errors("change tables were cleaned up"), found.held("cdc cleanup") as reader:
         checked_state(reader)
         marks = _marks(found, minutes)
         done = (
-            CleanupResult(None)
+            RemovedChanges(None)
             if marks is None
             else _cleaned(found, _raise_low(found, marks[1]), most, marks[0])
         )
@@ -98,7 +98,7 @@ def _marks(found: CdcTables, minutes: int) -> tuple[Lsn, dict[int, Lsn]] | None:
     return mark, ends
 
 
-def _counted(found: CdcTables, mark: Lsn, marks: dict[int, Lsn]) -> CleanupResult:
+def _counted(found: CdcTables, mark: Lsn, marks: dict[int, Lsn]) -> RemovedChanges:
     """Return the result of a cleanup that removes nothing."""
     raised = [
         replace(each, start_lsn=max(Lsn(each.start_lsn), marks[each.object_id])) for each in found.instances()
@@ -112,12 +112,12 @@ def _counted(found: CdcTables, mark: Lsn, marks: dict[int, Lsn]) -> CleanupResul
     }
     newest = found.newest_entry()
     unused = _unused(raised, mark if newest is None else newest.start_lsn)
-    return CleanupResult(mark, rows, count_rows(found.control.path(LSN_TIME_MAPPING.name), where=unused))
+    return RemovedChanges(mark, rows, count_rows(found.control.path(LSN_TIME_MAPPING.name), where=unused))
 
 
 def cleanup_instance(
     found: CdcTables, instance: str, low_water_mark: bytes | str | None, threshold: int
-) -> CleanupResult:
+) -> RemovedChanges:
     """Raise the low end of one instance's interval, and remove the rows below it, as `Instance.cleanup` says."""
     check_parameters(threshold=threshold)
     found.instance(instance)
@@ -176,7 +176,7 @@ def _unused(instances: list[ChangeTable], newest: bytes) -> str:
     return f"start_lsn < X'{low.hex()}'"
 
 
-def _cleaned(database: CdcTables, instances: list[ChangeTable], threshold: int, mark: Lsn) -> CleanupResult:
+def _cleaned(database: CdcTables, instances: list[ChangeTable], threshold: int, mark: Lsn) -> RemovedChanges:
     """Remove the change rows below the low ends, then the rows of lsn_time_mapping that all instances have passed."""
     rows: dict[str, int] = {}
     failed: dict[str, str] = {}
@@ -200,7 +200,7 @@ def _cleaned(database: CdcTables, instances: list[ChangeTable], threshold: int, 
         if entries:
             database.control.delete(LSN_TIME_MAPPING, where=unused)
     _note(database, failed)
-    return CleanupResult(mark, rows, entries, failed)
+    return RemovedChanges(mark, rows, entries, failed)
 
 
 def _note(database: CdcTables, failed: dict[str, str]) -> None:

@@ -32,10 +32,10 @@ from mergerepl.model.cdc import (
     AppliedChanges,
     CapturedColumn,
     CaptureInstance,
-    CleanupResult,
     DatabaseStatus,
     DdlEntry,
     InstanceDescription,
+    RemovedChanges,
     ScanError,
     ScanResult,
     ScanSession,
@@ -129,6 +129,8 @@ class Database:
         Raises: CdcUsageError if the table has no such instance; ScanInProgressError.
         """
         if dry_run:
+            if table is None and name is None and self._tables.is_interrupted:
+                return ()
             chosen = instances.chosen_instances(self._tables, table, name)
             return tuple(each.capture_instance for each in chosen)
         return tuple(instances.disable(self._tables, table, name))
@@ -149,7 +151,10 @@ class Database:
         return instances.instances_of(self._tables, table=table)
 
     def instance(self, name: str) -> Instance:
-        """Return an instance by its name; case is ignored. Nothing is read: its methods raise 22985 if it is unknown."""
+        """Return an instance by its name, or the only one of a table by its folder; case of names is ignored.
+
+        Nothing is read: its methods raise 22985 if it is unknown, or the table has two.
+        """
         return Instance(self._tables, name)
 
     def capture(self, *, maxtrans: int = 1000, maxscans: int = 10) -> ScanResult:
@@ -219,7 +224,7 @@ class Database:
 
     def cleanup(
         self, *, retention: int | None = None, threshold: int | None = None, dry_run: bool = False
-    ) -> CleanupResult:
+    ) -> RemovedChanges:
         """Remove change rows that are older than the retention, counted back from the newest LSN, from all instances.
 
         Args:
@@ -244,7 +249,7 @@ class Database:
         """Resume a paused source: its unread commits get new LSNs. Returns False if it was not paused and not restarted.
 
         Args:
-            instance: A capture instance of the source.
+            instance: A capture instance of the source, or its folder.
             compare: Bridge gaps by comparing versions from now on.
             restart: Begin all instances of the source again at its head; consumers get 313 and take a snapshot.
 
@@ -410,7 +415,7 @@ class Instance:
             self._tables, self.name, target, consumer=consumer, key=columns, initial=initial, restart=restart
         )
 
-    def cleanup(self, to: bytes | str | None = None, *, threshold: int = THRESHOLD) -> CleanupResult:
+    def cleanup(self, to: bytes | str | None = None, *, threshold: int = THRESHOLD) -> RemovedChanges:
         """Raise the low end of the instance's interval, and remove the change rows below it.
 
         Args:

@@ -338,16 +338,17 @@ def _colons(name: str, *lengths: int) -> Column:
     return F.concat_ws(":", *parts)
 
 
-def first_rows(frame: DataFrame, limit: int) -> tuple[list[dict[str, Any]], bool]:
-    """Return at most `limit` rows of changes, and whether there are more: LSNs and masks in hexadecimal, values as text."""
+def first_rows(frame: DataFrame, limit: int) -> tuple[list[dict[str, Any]], int]:
+    """Return at most `limit` rows of changes, and the number of all: LSNs and masks in hexadecimal, values as text."""
     names = [name for name in frame.columns if not name.startswith(RESERVED_PREFIX)]
     with plain_errors("changes were read"):
         found = with_readable(frame.limit(limit + 1), names).collect()
+        total = len(found) if len(found) <= limit else frame.count()
     rows = [
         {name: _shown(name, value) for name, value in zip(frame.columns, row, strict=True)}
         for row in found[:limit]
     ]
-    return rows, len(found) > limit
+    return rows, total
 
 
 def _shown(name: str, value: Any) -> Any:

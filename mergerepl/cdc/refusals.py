@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from typing import Any, Self
 
 from mergerepl.errors import MergeReplError, Transient
+from mergerepl.model.words import did_you_mean
 from mergerepl.store.location import Location
 
 NOTHING = "Nothing was changed."
@@ -103,7 +104,15 @@ class CdcUsageError(CdcError):
     def no_such_instance(cls, name: str, known: Sequence[str]) -> Self:
         """22985: the instance does not exist."""
         listed = f"There are: {', '.join(known)}." if known else "There is none."
-        return cls(22985, f"There is no capture instance '{name}'. {listed}", capture_instance=name)
+        text = f"There is no capture instance '{name}'.{did_you_mean(name, known)} {listed}"
+        return cls(22985, text, capture_instance=name)
+
+    @classmethod
+    def two_instances(cls, table: str, names: Sequence[str]) -> Self:
+        """22985: a table has two instances, and one is meant."""
+        return cls(
+            22985, f"Table '{table}' has two instances: name {' or '.join(names)}.", capture_instance=table
+        )
 
     @classmethod
     def bad_parameter(cls, number: int, name: str, value: object, allowed: str) -> Self:

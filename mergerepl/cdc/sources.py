@@ -54,7 +54,7 @@ def resume(found: CdcTables, instance: str, *, compare: bool, restart: bool) -> 
     """Resume a paused source, as `Database.resume` says."""
     if compare and restart:
         raise CdcUsageError.bad_parameter(22990, "compare and restart", True, "choose one of them")
-    chosen = found.instance(instance)
+    chosen, *_ = found.instances_named(instance) or [found.instance(instance)]
     with plain_errors("a source was resumed"), found.held("cdc resume") as reader:
         state = tidied(reader, found)
         row = state.sources[chosen.source_object_id]

@@ -23,6 +23,7 @@ from mergerepl.model.cdc import CapturedColumn
 from mergerepl.replica.control import ControlDatabase, ControlPlane
 from mergerepl.roots import uses
 from mergerepl.store.location import Location
+from mergerepl.store.storage import is_there
 from mergerepl.systables.cdc import (
     APP_ID,
     CAPTURED_COLUMNS,
@@ -96,6 +97,11 @@ class CdcTables(ControlDatabase):
         """Whether the database is enabled."""
         return self.is_there
 
+    @property
+    def is_interrupted(self) -> bool:
+        """True if a `disable` died before it had removed all: the next one does the rest."""
+        return not self.is_enabled and is_there(self.root / FOLDER)
+
     def require_enabled(self) -> None:
         """Check that the database is enabled.
 
@@ -122,15 +128,26 @@ class CdcTables(ControlDatabase):
         return sorted(self.control.rows(CHANGE_TABLES), key=lambda row: row.object_id)
 
     def instance(self, name: str) -> ChangeTable:
-        """Return a capture instance by its name; case is ignored.
+        """Return a capture instance by its name, or the only one of a table by its folder; case of names is ignored.
 
-        Raises: CdcUsageError 22985 if it does not exist.
+        Raises: CdcUsageError 22985 if it does not exist, or a table has two.
+        """
+        found = self.instances_named(name)
+        if len(found) > 1:
+            raise CdcUsageError.two_instances(name, [row.capture_instance for row in found])
+        if not found:
+            raise CdcUsageError.no_such_instance(name, [row.capture_instance for row in self.instances()])
+        return found[0]
+
+    def instances_named(self, name: str) -> list[ChangeTable]:
+        """Return the instance of this name, else those of the table of this folder; empty without one.
+
+        Raises: CdcUsageError 22901 if the database is not enabled.
         """
         known = self.instances()
-        found = next((row for row in known if row.capture_instance.lower() == name.strip().lower()), None)
-        if found is None:
-            raise CdcUsageError.no_such_instance(name, [row.capture_instance for row in known])
-        return found
+        found = [row for row in known if row.capture_instance.lower() == name.strip().lower()]
+        source = None if found else read_state(self.log).source_at(name.rstrip("/"))
+        return found or [row for row in known if source and row.source_object_id == source.source_object_id]
 
     def captured(self, object_id: int) -> list[CapturedColumn]:
         """Return the captured columns of an instance, by ordinal."""

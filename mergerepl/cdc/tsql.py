@@ -20,9 +20,9 @@ from mergerepl.logreader.lsn import ZERO, Lsn
 from mergerepl.model.cdc import (
     CapturedColumn,
     CaptureInstance,
-    CleanupResult,
     DdlEntry,
     Job,
+    RemovedChanges,
     ScanError,
     ScanResult,
     ScanSession,
@@ -98,7 +98,7 @@ def sp_cdc_scan(database: Folder, maxtrans: int = 1000, maxscans: int = 10) -> S
 
 def sp_cdc_cleanup_change_table(
     database: Folder, capture_instance: str, low_water_mark: bytes | str | None = None, threshold: int = 5000
-) -> CleanupResult:
+) -> RemovedChanges:
     """Raise the low end of an instance."""
     return Database(database).instance(capture_instance).cleanup(low_water_mark, threshold=threshold)
 

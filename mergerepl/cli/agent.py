@@ -11,6 +11,7 @@ from mergerepl.cli.options import option
 from mergerepl.store.location import Location
 
 if TYPE_CHECKING:
+    from mergerepl.agents.agent import Agent
     from mergerepl.model.cdc import JobEvent
 
 agent = group(
@@ -31,7 +32,7 @@ agent = group(
 
 @agent.add(
     effect=RUNS,
-    call="agents.jobs.run",
+    call="Agent.run",
     options=(option("--interval", default="60s", show_default=True), "--no-sync", "--detach"),
     several_places=True,
 )
@@ -45,62 +46,41 @@ def run_(run: Invocation, interval: timedelta, no_sync: bool, detach: bool) -> N
       mergerepl agent run --interval 5m
       mergerepl agent run -f ./shop -f ./warehouse --detach
     """
-    roots, interval_s = run.place.project.own_roots(), int(interval.total_seconds())
-    if detach:
-        from mergerepl.agents.control import start_agent
-
-        started = start_agent(roots, ["--interval", f"{interval_s}s", *(["--no-sync"] if no_sync else [])])
-        run.output.reported(
-            {"started": started}, [f"{each.root}: process {each.pid} runs." for each in started]
-        )
-        return
-
-    from mergerepl.agents import jobs
-    from mergerepl.agents.loop import in_worker, signals
     from mergerepl.agents.server import CommandServer, warm_up
     from mergerepl.model.words import moment_text
+
+    agent = _agent(run)
+    terms: dict[str, Any] = {"interval": interval.total_seconds(), "sync": not no_sync}
+    if detach:
+        started = agent.start(**terms)
+        lines = [f"{each.root}: process {each.pid} runs." for each in started]
+        run.output.reported({"started": started}, lines)
+        return
 
     def report(event: JobEvent) -> None:
         failed = " failed" if event.is_failed else ""
         text = f"{moment_text(event.time)} {event.database} {event.job}{failed}: {event.text}"
         run.output.noted(event, text)
 
-    with (
-        signals() as stop,
-        CommandServer([Location.of(root) for root in roots], run_command, warm_up) as server,
-    ):
-        terms: dict[str, Any] = {
-            "report": report,
-            "is_asked_to_stop": lambda: stop.asked,
-            "pause": server.serve,
-            "intervals": None if no_sync else jobs.Intervals(sync_s=interval_s),
-        }
-        in_worker(lambda: jobs.run(roots, **terms), name="agent")
+    with CommandServer(list(map(Location.of, agent.roots)), run_command, warm_up) as server:
+        agent.run(**terms, report=report, pause=server.serve)
 
 
-@agent.add(effect=READS, call="agents.control.agent_status", several_places=True)
+@agent.add(effect=READS, call="Agent.status", several_places=True)
 def status(run: Invocation) -> None:
     """Show who runs the jobs, and what was asked of each.
 
     Example:
       mergerepl agent status
     """
-    from mergerepl.agents.control import agent_status, jobs_of, replication_jobs
-    from mergerepl.cdc.tables import tables_at
     from mergerepl.cli.report.tasks import jobs_of_root
 
-    found = [agent_status(root) for root in run.place.project.own_roots()]
-    jobs = {
-        each.root: [*jobs_of(tables_at(each.root)), *replication_jobs(Location.of(each.root))]
-        for each in found
-    }
-    value = [{"agent": each, "jobs": jobs[each.root]} for each in found]
-    run.output.reported(
-        {"roots": value}, [part for each in found for part in jobs_of_root(each, jobs[each.root])]
-    )
+    found = _agent(run).status()
+    parts = [part for each in found for part in jobs_of_root(each, each.jobs)]
+    run.output.reported({"agents": found}, parts)
 
 
-@agent.add(effect=RUNS, call="agents.control.stop_agent", options=("--wait",), several_places=True)
+@agent.add(effect=RUNS, call="Agent.stop", options=("--wait",), several_places=True)
 def stop(run: Invocation, wait_s: float) -> None:
     """End the agent, after the cycle that runs.
 
@@ -109,11 +89,15 @@ def stop(run: Invocation, wait_s: float) -> None:
     Example:
       mergerepl agent stop
     """
-    from mergerepl.agents.control import stop_agent
-
-    found = [stop_agent(root, wait_s=wait_s) for root in run.place.project.own_roots()]
+    found = _agent(run).stop(wait_s=wait_s)
     texts = [
         f"{each.root}: no agent runs." if each.pid is None else f"{each.root}: process {each.pid} has ended."
         for each in found
     ]
     run.output.reported({"stopped": found}, texts)
+
+
+def _agent(run: Invocation) -> Agent:
+    from mergerepl.agents.agent import Agent
+
+    return Agent(*run.place.paths)

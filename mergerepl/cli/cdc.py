@@ -55,6 +55,7 @@ cdc = group(
       mergerepl capture -f ./shop
       mergerepl cdc changes orders -f ./shop
     """,
+    is_at=True,
 )
 
 
@@ -213,14 +214,12 @@ def changes(
     source = captured(run.place, instance)
     first, last = source.ends(from_, to)
     frame = (source.net_changes if net else source.changes)(first, last, row_filter.replace("-", " "))
-    rows, has_more = first_rows(frame, limit)
-    value = {"from_lsn": str(first), "to_lsn": str(last), "rows": rows, "has_more": has_more}
-    run.output.reported(value, _change_parts(rows, frame.columns, has_more=has_more))
+    rows, total = first_rows(frame, limit)
+    value = {"from_lsn": str(first), "to_lsn": str(last), "rows": rows, "total": total}
+    run.output.reported(value, _change_parts(rows, frame.columns, total))
 
 
-def _change_parts(
-    rows: Sequence[Mapping[str, object]], names: Sequence[str], *, has_more: bool
-) -> list[Part]:
+def _change_parts(rows: Sequence[Mapping[str, object]], names: Sequence[str], total: int) -> list[Part]:
     """Return changes: LSN, operation, mask where there is one, the captured columns."""
     if not rows:
         return ["No changes."]
@@ -229,7 +228,7 @@ def _change_parts(
     table = Table([name.removeprefix("__$") for name in shown])
     for row in rows:
         table.add(*(value_text(row[name]) for name in shown))
-    return [table, "There are more: see them with --limit."] if has_more else [table]
+    return [table, tasks.of_total(len(rows), total, "change")]
 
 
 @cdc.add(
@@ -397,6 +396,7 @@ jobs = group(
     Example:
       mergerepl cdc jobs list
     """,
+    is_at=True,
 )
 jobs.hidden = True
 cdc.add_command(jobs)

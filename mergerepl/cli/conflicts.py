@@ -15,7 +15,6 @@ from mergerepl.cli.report import merge
 from mergerepl.cli.report.table import Columns, Part, listing
 from mergerepl.errors import ConfigurationError
 from mergerepl.model.conflicts import ConflictFilter
-from mergerepl.model.resolvers import RESOLVERS
 from mergerepl.model.results import ConflictRecord
 from mergerepl.model.words import conflict_name, counted, key_text, typed
 
@@ -31,9 +30,9 @@ conflicts = group(
     Example:
       mergerepl conflicts list
     """,
+    is_at=True,
 )
 _CHOICE = (
-    "--at",
     "--publication",
     "--table",
     "--conflict-type",
@@ -55,10 +54,9 @@ def choosing(
             run: Invocation,
             ids: tuple[str, ...] = (),
             *,
-            at: str | None,
             publication: str | None,
             table: str | None,
-            types: tuple[int, ...],
+            conflict_type: tuple[int, ...],
             from_: datetime | None,
             to: datetime | None,
             column: str | None,
@@ -71,11 +69,11 @@ def choosing(
                     raise click.UsageError(
                         "Conflicts have times: write --from and --to as 2026-11-01 or 2h (ago)."
                     )
-            found = run.place.project.at(at).conflicts.where(
+            found = run.replica.conflicts.where(
                 table,
                 publication=publication,
                 ids=ids,
-                types=types,
+                conflict_type=conflict_type,
                 status=status,
                 from_=from_,
                 to=to,
@@ -234,7 +232,7 @@ def resolve(
     with run.progress as progress:
         result = chosen.resolve(
             "winner" if winner else "loser" if loser else edits,
-            whole_rows=whole_row,
+            whole_row=whole_row,
             force=force,
             dry_run=dry_run,
             message=message,
@@ -258,8 +256,8 @@ def resolve(
     return 1 if result.changed_since else 0
 
 
-@conflicts.add(effect=WRITES, call="Replica.conflicts.retry", options=("--at", "--publication", "--table"))
-def retry(run: Invocation, at: str | None, publication: str | None, table: str | None, dry_run: bool) -> None:
+@conflicts.add(effect=WRITES, call="Replica.conflicts.retry", options=("--publication", "--table"))
+def retry(run: Invocation, publication: str | None, table: str | None, dry_run: bool) -> None:
     """Send again what a table refused.
 
     The next syncs do so by themselves when the row or the table's rules change. Meant are the changes that wait at this
@@ -268,7 +266,7 @@ def retry(run: Invocation, at: str | None, publication: str | None, table: str |
     Example:
       mergerepl conflicts retry --table orders
     """
-    chosen = run.place.project.at(at).conflicts.where(table, publication=publication)
+    chosen = run.replica.conflicts.where(table, publication=publication)
     result = run.rehearse(dry_run, chosen.retry, {}, "Refused changes would be sent again.")
     lines = [
         f"{counted(count, 'refused change')} at {typed(root)}: sent again with the next sync."
@@ -305,20 +303,22 @@ def _standard_output(run: Invocation) -> TextIO:
 @choosing(
     READS, "Replica.conflicts.export", name="export", options=(option("--output", required=True), "--format")
 )
-def export(run: Invocation, chosen: Conflicts, output: str, form: Literal["csv", "json"]) -> None:
-    """Write conflicts with their rows as CSV or JSON.
+def export(
+    run: Invocation, chosen: Conflicts, output: str, format: Literal["csv", "json", "parquet"]
+) -> None:
+    """Write conflicts with their rows as CSV, JSON or Parquet.
 
-    A file for each article in the folder that --output names, or all to standard output (-o -; CSV of one --table only);
-    JSON has one row a line.
+    A file for each article in the folder that --output names, or all to standard output (-o -; no Parquet, and CSV of
+    one --table only). JSON has one row a line.
 
     Example:
       mergerepl conflicts export -o lost --format csv
       mergerepl conflicts export -o - --format json
     """
     if output == "-":
-        chosen.export(_standard_output(run), format=form)
+        chosen.export(_standard_output(run), format=format)
         return
-    files = {each.file: each.conflicts for each in chosen.export(output, format=form)}
+    files = {each.file: each.conflicts for each in chosen.export(output, format=format)}
     lines = [f"{file}: {counted(count, 'conflict')}" for file, count in files.items()]
     run.output.reported({"files": files}, lines or ["No conflicts to export."])
 
@@ -344,7 +344,7 @@ def report(run: Invocation, chosen: Conflicts, output: str, limit: int) -> None:
     run.output.reported({"file": output, "conflicts": count}, [f"{output}: {counted(count, 'conflict')}."])
 
 
-@conflicts.add(effect=READS, call="resolvers", hidden=True)
+@conflicts.add(effect=READS, call="resolvers", hidden=True, is_at=False)
 def resolvers(run: Invocation) -> None:
     """List the resolvers that a file may name.
 
@@ -353,9 +353,11 @@ def resolvers(run: Invocation) -> None:
     Example:
       mergerepl conflicts resolvers
     """
-    from mergerepl.merge.resolvers.functions import known_functions
+    import mergerepl
 
-    functions = known_functions()
-    own = listing(sorted(functions.items()), {"function": lambda each: each[0], "is": lambda each: each[1]})
-    value = {"resolvers": [asdict(each) for each in RESOLVERS.values()], "functions": functions}
-    run.output.reported(value, [listing(RESOLVERS.values(), _RESOLVERS), own])
+    found = mergerepl.resolvers()
+    built_in = listing((each for each in found if each.function is None), _RESOLVERS)
+    own = listing(
+        (each for each in found if each.function is not None), {"function": "name", "is": "function"}
+    )
+    run.output.reported({"resolvers": found}, [built_in, own])

@@ -19,8 +19,9 @@ from mergerepl.errors import ConfigurationError, EngineLostError, MergeReplError
 from mergerepl.store.rehearsal import REHEARSED, rehearsed
 
 if TYPE_CHECKING:
-    from mergerepl.cli.place import Place
+    from mergerepl.cli.place import CommandPlace
     from mergerepl.model.progress import Progress
+    from mergerepl.replicas import Replica
 
 WIDTH = 90
 
@@ -48,6 +49,8 @@ class Invocation:
     error: Exception | None = None
     """The error that ended it."""
     files: list[str] = field(default_factory=list)
+    at: str | None = None
+    """The replica that `--at` names; None: the publisher, or the folder that is the place."""
     as_json: bool = False
     is_quiet: bool = False
     is_verbose: bool = False
@@ -72,18 +75,23 @@ class Invocation:
         return (not quiet and self.given_progress) or open_progress(sys.stderr, quiet=quiet)
 
     @cached_property
-    def place(self) -> Place:
+    def place(self) -> CommandPlace:
         """Return the project or the folder that the command works in.
 
         Raises: ConfigurationError if there is none.
         """
-        from mergerepl.cli.place import Place
+        from mergerepl.cli.place import CommandPlace
 
-        place = Place(tuple(self.files))
+        place = CommandPlace(tuple(self.files), self.at)
         (first, *_) = place.found
         if not (first.is_given or self.is_quiet) and os.path.dirname(first.path) not in (os.getcwd(), ""):
             click.echo(f"Using {first.path}", err=True)
         return place
+
+    @property
+    def replica(self) -> Replica:
+        """The replica to work at: that of `--at`, else the publisher."""
+        return self.place.project.at(self.at)
 
     @property
     def has_place(self) -> bool:
@@ -200,7 +208,9 @@ class Command(_Shared):
 
 
 class Group(_Shared, click.Group):
-    """A group of commands; `COMMANDS` of `cli/main.py` says which are hidden."""
+    """A group of commands; `COMMANDS` of `cli/main.py` says which are hidden. `is_at`: each works `--at` a replica."""
+
+    is_at = False
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         """Return a command; every group has `help`."""
@@ -227,6 +237,8 @@ class Group(_Shared, click.Group):
 
     def add(self, *, name: str | None = None, **declared: Any) -> Callable[[Callable[..., Any]], Command]:
         """Make a command of a function and add it to this group; `declared` as `command` has it."""
+        if self.is_at and declared.pop("is_at", True):
+            declared["options"] = ("--at", *declared.get("options", ()))
 
         def make(function: Callable[..., Any]) -> Command:
             made = command(name=name, **declared)(function)
@@ -270,9 +282,11 @@ def first_sentence(command: click.Command) -> str:
     return (command.help or "").strip().splitlines()[0]
 
 
-def group(name: str, help: str) -> Group:
-    """Return a group of commands."""
-    return Group(name, help=keep_example(help))
+def group(name: str, help: str, *, is_at: bool = False) -> Group:
+    """Return a group of commands; `is_at`: each works `--at` a replica."""
+    made = Group(name, help=keep_example(help))
+    made.is_at = is_at
+    return made
 
 
 def command(
@@ -306,6 +320,7 @@ def command(
             if len(invocation.files) > 1 and not several_places:
                 raise click.UsageError(f"`{ctx.command_path}` takes one -f.")
             _require_names(ctx, takes, given)
+            invocation.at = given.pop("at", None)
             return function(invocation, **given)
 
         parameters: list[click.Parameter] = [_positional(takes)] if takes else []

@@ -13,7 +13,7 @@ from mergerepl.cli.report import merge, tasks
 from mergerepl.cli.report.output import Output
 from mergerepl.cli.report.table import Columns, listing
 from mergerepl.errors import MergeReplError
-from mergerepl.model.tasks import TYPES, UNKNOWN, Status, StatusWarning, check_code
+from mergerepl.model.tasks import UNKNOWN, Status, StatusWarning, check_code
 from mergerepl.places import types_at
 
 if TYPE_CHECKING:
@@ -38,7 +38,7 @@ def status(run: Invocation, replicas: tuple[str, ...], type: str | None, check: 
     roots = run.place.roots(replicas)
     found: Sequence[Status]
     try:
-        found = run.place.project.status(*replicas, types=(type,) if type else TYPES)
+        found = run.place.project.status(*replicas, type=type)
     except MergeReplError as error:
         types = [each for root in roots for each in types_at(root)]
         if not check or not types or (type and type not in types):
@@ -76,8 +76,12 @@ def history(run: Invocation, replicas: tuple[str, ...], failed: bool, type: str 
       mergerepl history --limit 5
       mergerepl history north --failed
     """
-    found = run.place.project.history(*replicas, failed=failed, type=type, limit=limit)
-    run.output.reported({"runs": found}, tasks.history(found, failed=failed))
+    project = run.place.project
+    found = project.history(*replicas, failed=failed, type=type, limit=limit)
+    total = len(found)
+    if total == limit:
+        total = project.count_history(*replicas, failed=failed, type=type)
+    run.output.reported({"runs": found, "total": total}, tasks.history(found, failed=failed, total=total))
 
 
 @command(
@@ -86,7 +90,7 @@ def history(run: Invocation, replicas: tuple[str, ...], failed: bool, type: str 
     takes="TABLE",
     options=(option("--key", required=True), "--at", "--publication"),
 )
-def row(run: Invocation, table: str, key: tuple[str, ...], at: str | None, publication: str | None) -> None:
+def row(run: Invocation, table: str, key: tuple[str, ...], publication: str | None) -> None:
     """Show one row at every replica, with its versions.
 
     Its lineage, colv and values, as sp_showrowreplicainfo does.
@@ -95,7 +99,7 @@ def row(run: Invocation, table: str, key: tuple[str, ...], at: str | None, publi
       mergerepl row orders --key order_id=7
       mergerepl row lines --key order_id=7 --key line=1
     """
-    found = run.place.project.at(at).row(table, key=row_key(key), publication=publication)
+    found = run.replica.row(table, key=row_key(key), publication=publication)
     run.output.reported(*merge.row(found))
 
 
@@ -109,6 +113,7 @@ partitions = group(
     Example:
       mergerepl partitions list
     """,
+    is_at=True,
 )
 _PARTITIONS: Columns = {
     ">id": "partition_id",
@@ -178,7 +183,7 @@ def drop_partition(run: Invocation, id: str, dry_run: bool, yes: bool) -> None:
 
 def _partitions(run: Invocation) -> Partitions:
     run.place.of_type("merge", "partitions")
-    return run.place.project.at().partitions
+    return run.replica.partitions
 
 
 def _report(output: Output, value: object, found: Sequence[PartitionInfo]) -> None:

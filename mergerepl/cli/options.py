@@ -199,7 +199,7 @@ TABLE: Final[dict[str, dict[str, Any]]] = {
     "--force": _flag("Overwrite rows that were changed since."),
     "-o/--output": _stated("Where the result goes; - is standard output.", "PATH"),
     "--format": _choice(
-        "The form of the result.", "csv", "json", default="csv", show_default=True, dest="form"
+        "The form of the result.", "csv", "json", "parquet", default="csv", show_default=True
     ),
     "--interval": _stated(f"Repeat after this time: {DURATION}.", "TIME", duration),
     "--streams": _whole("Articles that are worked on at a time."),
@@ -246,7 +246,6 @@ TABLE: Final[dict[str, dict[str, Any]]] = {
         file_size,
         default="128MB",
         show_default=True,
-        dest="file_bytes",
     ),
     "--host-name": _stated("What HOST_NAME() gives in the partition.", "VALUE"),
     "--suser-sname": _stated("What SUSER_SNAME() gives in the partition.", "VALUE"),
@@ -256,7 +255,6 @@ TABLE: Final[dict[str, dict[str, Any]]] = {
         "metavar": "N",
         "type": click.IntRange(min(CONFLICT_NAMES), max(CONFLICT_NAMES)),
         "multiple": True,
-        "dest": "types",
     },
     "--column": _stated("Only with this column in conflict.", "NAME"),
     "--resolver": _stated("Only those that this resolver decided.", "NAME"),
@@ -320,9 +318,7 @@ TABLE: Final[dict[str, dict[str, Any]]] = {
         show_default=True,
     ),
     "--keep-columns": _flag("Leave the three columns in the table."),
-    "--start": _choice(
-        "Where a new consumer begins.", "beginning", "now", default="beginning", show_default=True
-    ),
+    "--start": _choice("Where a new consumer begins, by default at the beginning.", "beginning", "now"),
     "--enumeration": _choice(
         "documented: the printed queries, which lose changes in some orders.",
         "exact",

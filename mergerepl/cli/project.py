@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from datetime import timedelta
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 
@@ -13,14 +13,12 @@ from mergerepl.cli.main import FAILED, TRANSIENT, run_command
 from mergerepl.cli.report import merge
 from mergerepl.cli.standard_output import say_error
 from mergerepl.model.progress import NoProgress
+from mergerepl.model.results import ApplyResult, SyncResult
 from mergerepl.model.tasks import MERGE
 from mergerepl.model.words import counted
 from mergerepl.places import FILE_NAME, types_at
 from mergerepl.project import agent_roots
 from mergerepl.settings import agent_file
-
-if TYPE_CHECKING:
-    from mergerepl.model.results import SyncResult
 
 
 @command(
@@ -79,13 +77,15 @@ def apply(run: Invocation, dry_run: bool, yes: bool) -> None:
     has_rows_to_remove = any(
         each.type not in (MERGE, "") and each.type in types_at(each.root) for each in project.replicas()
     )
-    if has_rows_to_remove and not (dry_run or yes):
-        steps = [each for each in project.apply(dry_run=True).steps if each.removes_rows]
-        if steps:
+    # Without a question no step may remove rows.
+    planned = None if dry_run or yes else ApplyResult("", ())
+    if has_rows_to_remove and planned is not None:
+        planned = project.apply(dry_run=True)
+        if steps := [each for each in planned.steps if each.removes_rows]:
             listed = ", ".join(f"{each.action} {each.object}" for each in steps)
             run.confirm(f"Remove rows at {', '.join(project.own_roots())} ({listed})?", yes=yes)
     with run.progress as progress:
-        result = project.apply(dry_run=dry_run, progress=progress)
+        result = project.apply(dry_run=dry_run, planned=planned, progress=progress)
     run.output.reported(*merge.applied(result))
 
 
@@ -202,7 +202,8 @@ def capture(run: Invocation, replicas: tuple[str, ...], dry_run: bool) -> int:
     """Record new changes without sending them.
 
     A sync does it first. Worth running by itself before the change feed's files are vacuumed. One reading serves all types:
-    merge metadata, commands and change tables. Without a REPLICA: the publisher. Exit code 1: a captured table is paused.
+    merge metadata, commands and change tables. Without a REPLICA: the publisher. Exit code 1: a table is paused, or one of
+    several products cannot read its changes; the others are captured.
 
     Example:
       mergerepl capture
@@ -218,7 +219,7 @@ def capture(run: Invocation, replicas: tuple[str, ...], dry_run: bool) -> int:
     from mergerepl.cli.report import tasks
 
     run.output.reported({"captured": found}, tasks.captured(found))
-    return FAILED if any(each.paused for each in found) else 0
+    return 0 if all(each.ok for each in found) else FAILED
 
 
 @command(effect=DESTROYS, call="Project.abort", takes="SESSION", hidden=True)
@@ -242,8 +243,6 @@ def abort(run: Invocation, session: str, dry_run: bool, yes: bool) -> int:
         {"session": session},
         f"Session {session} would end.",
     )
-    from mergerepl.model.results import SyncResult
-
     done = SyncResult(result.publication, (result,))
     run.output.reported(*merge.synced(done))
     return exit_code(done)

@@ -15,9 +15,9 @@ from mergerepl.cli.options import key_columns, option, row_key
 from mergerepl.cli.report.table import Columns, listing
 from mergerepl.errors import ConfigurationError
 from mergerepl.model.tracking import Purged, TrackingOptions
-from mergerepl.model.words import counted
+from mergerepl.model.words import counted, nearest_name
 from mergerepl.store.location import Location
-from mergerepl.store.rehearsal import rehearsed
+from mergerepl.store.rehearsal import REHEARSED, rehearsed
 
 if TYPE_CHECKING:
     from mergerepl import ChangeTracking
@@ -42,6 +42,7 @@ tracking = group(
       mergerepl tracking enable orders --key order_id -f ./branch
       mergerepl tracking enumerate hq -f ./branch
     """,
+    is_at=True,
 )
 
 
@@ -104,7 +105,7 @@ def disable(run: Invocation, table: str, keep_columns: bool, dry_run: bool, yes:
 
 @tracking.add(
     name="enumerate",
-    effect=READS,
+    effect=WRITES,
     call="ChangeTracking.consumer.enumerate",
     takes="CONSUMER",
     options=("--table", "--start", "--enumeration", "--exclude-context", "--output"),
@@ -113,12 +114,15 @@ def enumerate_changes(
     run: Invocation,
     consumer: str,
     table: str | None,
-    start: Literal["beginning", "now"],
+    start: Literal["beginning", "now"] | None,
     enumeration: Literal["exact", "documented"],
     exclude_context: str | None,
     output: str | None,
+    dry_run: bool,
 ) -> None:
     """Count, or write, what changed since a consumer's last window.
+
+    The first window of a CONSUMER registers it. A new one with nearly the name of another is refused without --start.
 
     --table a,b: of these tables; an acknowledged window of some tables passes over the changes of the others for good.
 
@@ -131,9 +135,24 @@ def enumerate_changes(
     folder = None if output is None else Path(output)
     if folder is not None and folder.exists() and any(folder.iterdir()):
         raise ConfigurationError(f"'{folder}' is not empty: name a new folder for the window.")
-    reader = _database(run).consumer(consumer, start=start)
     tables = None if table is None else tuple(each.strip() for each in table.split(","))
-    window = reader.enumerate(tables, exclude_context, enumeration=enumeration)
+    database = _database(run)
+    known = [each.name for each in database.consumers()]
+    is_new = consumer not in known
+    if is_new and start is None and (near := nearest_name(consumer, known)):
+        raise ConfigurationError(
+            f"There is no consumer '{consumer}'. Did you mean '{near}'? To register a new one, say where it begins: "
+            "--start beginning, or --start now."
+        )
+    window = run.rehearse(
+        dry_run,
+        lambda: database.consumer(consumer, start=start or "beginning").enumerate(
+            tables, exclude_context, enumeration=enumeration
+        ),
+        {"consumer": consumer},
+        f"Consumer {consumer} would be registered." if is_new else "Foreign commits would be adopted first.",
+    )
+    folder = None if dry_run else folder
     counts = window.counts() if folder is None else window.write_to(Location.of(folder.absolute()))
     stated = {**window.state.to_json(), "tables": counts}
     if folder is not None:
@@ -141,6 +160,8 @@ def enumerate_changes(
         (folder / "window.json").write_text(json.dumps(stated, indent=2), encoding="utf-8")
     rows = [{"table": name, **each} for name, each in counts.items() if name not in window.initial]
     copies = [f"{name}: the consumer has no copy yet; take all its rows." for name in window.initial]
+    if is_new:
+        copies.append(f"Consumer {consumer} is new: it is registered, and purges wait for it.")
     run.output.reported(stated, [listing(rows, _WINDOW), *copies, f"Window {window.id}."])
 
 
@@ -261,11 +282,16 @@ def recover(run: Invocation, dry_run: bool) -> None:
       mergerepl tracking recover
     """
     database = _database(run)
-    rehearsed(dry_run, database.recover)
+    done = rehearsed(dry_run, database.recover)
     found = database.status()
+    lines = [f"Last BSN {found.last_bsn}, last CSN {found.last_csn}, open: {len(found.open_transactions)}."]
+    if dry_run:
+        left = (
+            "Something is left, and would be finished" if done is REHEARSED else "Nothing is left to finish"
+        )
+        lines.insert(0, f"{left}. Nothing was changed (--dry-run).")
     run.output.reported(
-        {"last_bsn": found.last_bsn, "last_csn": found.last_csn, "open": found.open_transactions},
-        [f"Last BSN {found.last_bsn}, last CSN {found.last_csn}, open: {len(found.open_transactions)}."],
+        {"last_bsn": found.last_bsn, "last_csn": found.last_csn, "open": found.open_transactions}, lines
     )
 
 
@@ -339,7 +365,7 @@ def key(run: Invocation, table: str, key: tuple[str, ...], unpack: str | None) -
     run.output.reported({"table": table, "values": found}, [", ".join(map(str, found))])
 
 
-@tracking.add(effect=READS, call="ChangeTracking.sql", takes="TABLE", hidden=True)
+@tracking.add(effect=READS, call="ChangeTracking.sql", takes="TABLE", hidden=True, is_at=False)
 def sql(run: Invocation, table: str) -> None:
     """Print the queries of an enumeration.
 

@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict
-from typing import Any, Literal
+from dataclasses import asdict, replace
+from typing import TYPE_CHECKING, Any, Literal
 
 import click
 
 from mergerepl.cli.grammar import READS, WRITES, Invocation, group
 from mergerepl.cli.report.table import listing_or
+from mergerepl.cli.report.tasks import of_total
+from mergerepl.model.transactional import Publication
+
+if TYPE_CHECKING:
+    from mergerepl.transactional import Distributor
 
 transactional = group(
     "transactional",
@@ -22,6 +27,17 @@ transactional = group(
 )
 
 
+def _distributor(run: Invocation, what: str) -> Distributor:
+    """Return the publisher of the place: `--at` names a subscriber of it."""
+    from mergerepl.transactional import Distributor
+
+    return Distributor(replace(run.place, at=None).of_type("transactional", what))
+
+
+def _subscriber(run: Invocation) -> str | None:
+    return None if run.at is None else run.place.root()
+
+
 @transactional.add(effect=READS, call="Distributor.browse", options=("--table", "--from", "--to", "--limit"))
 def browse(run: Invocation, table: str | None, from_: Any, to: Any, limit: int) -> None:
     """Show commands as the original does.
@@ -31,17 +47,16 @@ def browse(run: Invocation, table: str | None, from_: Any, to: Any, limit: int) 
     Example:
       mergerepl transactional browse --table orders --limit 5
     """
-    from mergerepl.transactional import Distributor
-
     if isinstance(from_, int) or isinstance(to, int):
         raise click.UsageError(
             "Transactions have LSNs and times: write --from and --to as 0x… or 2026-11-01."
         )
-    distributor = Distributor(run.place.of_type("transactional", "commands"))
-    found = distributor.browse(table=table, from_=from_, to=to, limit=limit + 1)
-    rows = [asdict(each) for each in found[:limit]]
-    more = [f"There are more: these are the first {limit} (--limit)."] if len(found) > limit else []
-    run.output.reported({"commands": rows}, [*listing_or("No commands.", rows), *more])
+    distributor, terms = _distributor(run, "commands"), {"table": table, "from_": from_, "to": to}
+    found = distributor.browse(**terms, limit=limit)
+    total = len(found) if len(found) < limit else distributor.count_commands(**terms)
+    parts = listing_or("No commands.", [asdict(each) for each in found])
+    parts += [of_total(len(found), total, "command")] if found else []
+    run.output.reported({"commands": found, "total": total}, parts)
 
 
 @transactional.add(
@@ -50,7 +65,6 @@ def browse(run: Invocation, table: str | None, from_: Any, to: Any, limit: int) 
 def script(
     run: Invocation,
     table: str | None,
-    at: str | None,
     operation: Literal["insert", "update", "delete"] | None,
     batch: bool,
     custom: bool,
@@ -64,20 +78,14 @@ def script(
       mergerepl transactional script --table orders --operation update
       mergerepl transactional script --batch
     """
-    from mergerepl.transactional import Distributor
-
-    text = Distributor(run.place.of_type("transactional", "procedures")).script(
-        table=table,
-        operation=operation,
-        batch=batch,
-        custom=custom,
-        subscriber=None if at is None else run.place.root(at),
+    text = _distributor(run, "procedures").script(
+        table=table, operation=operation, batch=batch, custom=custom, subscriber=_subscriber(run)
     )
     run.output.reported({"script": text}, text.split("\n"))
 
 
 @transactional.add(effect=WRITES, call="Distributor.skip", takes="XACT", options=("--at",))
-def skip(run: Invocation, xact: str, at: str | None, dry_run: bool) -> None:
+def skip(run: Invocation, xact: str, dry_run: bool) -> None:
     """Leave out the next transaction of one subscription.
 
     XACT is its number (0x…), as the message of the stop and `history --failed` name it. It is recorded there, and the
@@ -86,12 +94,11 @@ def skip(run: Invocation, xact: str, at: str | None, dry_run: bool) -> None:
     Example:
       mergerepl transactional skip 0x00000000690b1c2a0001 --at north
     """
-    from mergerepl.transactional import Distributor
-
-    done = Distributor(run.place.of_type("transactional", "transactions to skip")).skip(
+    stated = {each.name for each in run.place.project.documents if isinstance(each, Publication)}
+    done = _distributor(run, "transactions to skip").skip(
         xact,
-        subscriber=None if at is None else run.place.root(at),
-        publication=run.place.publication,
+        subscriber=_subscriber(run),
+        publication=stated.pop() if len(stated) == 1 else None,
         dry_run=dry_run,
     )
     counted = ", ".join(f"{name} {n:,}" for name, n in done.commands.items())
@@ -104,7 +111,7 @@ def skip(run: Invocation, xact: str, at: str | None, dry_run: bool) -> None:
 @transactional.add(
     effect=READS, call="Subscriber.read", takes="TABLE", options=("--at", "--limit"), hidden=True
 )
-def read(run: Invocation, table: str, at: str | None, limit: int) -> None:
+def read(run: Invocation, table: str, limit: int) -> None:
     """Show an article at a subscriber as of its last complete batch.
 
     Example:
@@ -112,5 +119,5 @@ def read(run: Invocation, table: str, at: str | None, limit: int) -> None:
     """
     from mergerepl.transactional import Subscriber
 
-    rows = Subscriber(run.place.root(at)).first_rows(table, limit=limit)
+    rows = Subscriber(run.place.root()).first_rows(table, limit=limit)
     run.output.reported({"rows": rows}, listing_or("No rows.", rows))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from datetime import timedelta
+from functools import partial
 from typing import TYPE_CHECKING, Any, Literal
 
 import click
@@ -58,7 +59,7 @@ def validate(
 
 
 @command(effect=WRITES, call="Replica.tune", takes="[TABLE]...", options=("--at", "--file-size"))
-def tune(run: Invocation, tables: tuple[str, ...], at: str | None, file_bytes: int, dry_run: bool) -> None:
+def tune(run: Invocation, tables: tuple[str, ...], file_size: int, dry_run: bool) -> None:
     """Rewrite tables with too large files.
 
     No row changes. A changed row is written again with all rows of its file, and a file without bounds of the key is read
@@ -71,9 +72,7 @@ def tune(run: Invocation, tables: tuple[str, ...], at: str | None, file_bytes: i
       mergerepl tune orders --at north --file-size 64MB
     """
     with run.progress as progress:
-        result = run.place.project.at(at).tune(
-            *tables, file_bytes=file_bytes, dry_run=dry_run, progress=progress
-        )
+        result = run.replica.tune(*tables, file_size=file_size, dry_run=dry_run, progress=progress)
     lines = []
     for each in result.articles:
         if each.status != "tuned":
@@ -143,31 +142,26 @@ def repair(
       mergerepl repair north --table orders --key order_id=7 --yes
       mergerepl repair --table orders --where "region='N'"
     """
-    from mergerepl.transactional import Distributor
-
-    distributor = Distributor(run.place.of_type("transactional", "repair of rows"))
     terms: dict[str, Any] = {
-        "subscriber": run.place.subscriber(replicas),
-        "publication": publication or run.place.publication,
+        "publication": publication,
         "table": table,
         "key": row_key(key) or None,
         "where": where,
         "procedures": procedures,
     }
-    done = None
-    if not dry_run and not yes:
-        done = distributor.repair(dry_run=True, **terms)
-        rows = sum(each.inserts + each.updates + each.deletes for each in done)
-        if rows:
-            at = ", ".join(dict.fromkeys(each.subscriber for each in done))
+    make_equal = partial(run.place.project.repair, *replicas, **terms)
+    if not (dry_run or yes):
+        planned = make_equal(dry_run=True).articles
+        if rows := sum(each.inserts + each.updates + each.deletes for each in planned):
+            at = ", ".join(dict.fromkeys(each.subscriber for each in planned))
             run.confirm(f"Overwrite or remove {counted(rows, 'row')} at {at}?", yes=yes)
-    done = distributor.repair(dry_run=dry_run, **terms)
+    done = make_equal(dry_run=dry_run)
     lines = [
         f"  {each.article} at {short(each.subscriber)} {key_text(one.key)}: {one.kind.replace('_', ' ')}"
-        for each in done
+        for each in done.articles
         for one in each.examples
     ]
-    run.output.reported({"articles": done}, [listing(done, _REPAIRED), *lines])
+    run.output.reported(done, [listing(done.articles, _REPAIRED), *lines])
 
 
 @command(effect=DESTROYS, call="Project.reinit", takes="[REPLICA]...", options=("--all",))
@@ -194,7 +188,9 @@ def reinit(run: Invocation, replicas: tuple[str, ...], is_all: bool, dry_run: bo
     run.output.reported(done, [f"{each} begins again." for each in done.subscribers])
 
 
-@command(effect=DESTROYS, call="Replica.resume", takes="TABLE|INSTANCE", options=("--compare", "--restart"))
+@command(
+    effect=DESTROYS, call="Replica.resume", takes="TABLE|INSTANCE", options=("--at", "--compare", "--restart")
+)
 def resume(run: Invocation, table: str, compare: bool, restart: bool, dry_run: bool, yes: bool) -> None:
     """Continue with a paused table.
 
@@ -205,7 +201,7 @@ def resume(run: Invocation, table: str, compare: bool, restart: bool, dry_run: b
       mergerepl resume orders
       mergerepl resume orders --compare
     """
-    replica = run.place.project.at()
+    replica = run.replica
     if restart and not dry_run:
         run.confirm(f"Leave out the unread changes of {table} in {replica.root}?", yes=yes)
     was = rehearsed(dry_run, lambda: replica.resume(table, compare=compare, restart=restart))
@@ -231,54 +227,69 @@ _REMOVED: Columns = {
 }
 
 
-@command(effect=WRITES, call="Project.cleanup", options=("--only", "--older-than"))
+@command(effect=DESTROYS, call="Project.cleanup", options=("--only", "--older-than"))
 def cleanup(
-    run: Invocation, only: tuple[str, ...] | None, older_than: timedelta | None, dry_run: bool
+    run: Invocation, only: tuple[str, ...] | None, older_than: timedelta | None, dry_run: bool, yes: bool
 ) -> int:
     """Remove metadata, conflicts and changes past their retention.
 
     --only conflicts (merge), commands (transactional) or changes (cdc). A subscription that lacks removed commands becomes
-    inactive and must be filled again (`reinit`). Exit code 1 if something could not be cleaned.
+    inactive and must be filled again (`reinit`). It asks only with --older-than, which removes what the retention keeps,
+    such as open conflicts. Exit code 1 if something could not be cleaned; the rest is.
 
     Example:
       mergerepl cleanup --dry-run
       mergerepl cleanup --only conflicts --older-than 30d
     """
-    done = run.place.project.cleanup(only=only or (), older_than=older_than, dry_run=dry_run)
+    remove = partial(run.place.project.cleanup, only=only or (), older_than=older_than)
+    if older_than is not None and not (dry_run or yes):
+        listed = ", ".join(
+            f"{each.rows:,} {each.kind} at {each.replica}"
+            for each in remove(dry_run=True).removed
+            if each.rows
+        )
+        if listed:
+            run.confirm(f"Remove {listed}?", yes=yes)
+    done = remove(dry_run=dry_run)
     rows = sum(each.rows for each in done.removed)
-    end = "would be removed. Nothing was changed (--dry-run)." if dry_run else "removed."
-    failed = [f"{each.what} could not be cleaned up: {each.error}" for each in done.removed if each.error]
-    run.output.reported(done, [listing(done.removed, _REMOVED), f"{counted(rows, 'row')} {end}", *failed])
+    lines = [
+        f"{counted(rows, 'row')} "
+        + ("would be removed. Nothing was changed (--dry-run)." if dry_run else "removed.")
+    ]
+    if done.inactive:
+        lines.append(
+            f"{counted(done.inactive, 'subscription')} without removed commands: fill again (`mergerepl reinit`)."
+        )
+    lines += [
+        f"{each.what or each.replica} could not be cleaned up: {each.error}"
+        for each in done.removed
+        if each.error
+    ]
+    run.output.reported(done, [listing(done.removed, _REMOVED), *lines])
     return 0 if done.ok else FAILED
 
 
-@command(effect=WRITES, call="Replica.vacuum", takes="TABLE...")
+@command(effect=WRITES, call="Replica.vacuum", takes="[TABLE]...", options=("--at",))
 def vacuum(run: Invocation, tables: tuple[str, ...], dry_run: bool) -> None:
     """Remove old files that no reader of changes needs.
 
-    It is Delta's VACUUM, for captured tables.
+    It is Delta's VACUUM, for captured tables; without a TABLE all of them.
 
     Example:
+      mergerepl vacuum
       mergerepl vacuum orders
     """
-    from mergerepl.cdc import Database
-
-    database = Database(run.place.of_type("cdc", "files to remove"))
-    found = []
+    replica = run.replica
+    named = ", ".join(tables) or "all captured tables"
+    found = run.rehearse(
+        dry_run, lambda: replica.vacuum(*tables), {"tables": []}, f"Old files of {named} would be removed."
+    )
     lines = []
-    for table in tables:
-        done = rehearsed(dry_run, lambda table=table: database.vacuum(table))  # type: ignore[misc]
-        if done is REHEARSED:
-            lines.append(f"{table}: old files would be removed.")
-            continue
-        found.append(done)
-        kept = f"Files of the last {done.retention_hours:,} hours are kept."
-        why = (
-            f" Version {done.read_through + 1:,} has still to be read."
-            if done.read_through is not None
-            else ""
-        )
-        lines.append(f"{table}: old files are removed. {kept}{why}")
+    for each in found:
+        kept = f"Files of the last {each.retention_hours:,} hours are kept."
+        unread = each.read_through is not None
+        why = f" Version {each.read_through + 1:,} has still to be read." if unread else ""
+        lines.append(f"{each.source}: old files are removed. {kept}{why}")
     run.output.reported({"tables": found}, lines)
 
 
@@ -289,17 +300,13 @@ def upgrade(run: Invocation, dry_run: bool, yes: bool) -> None:
     Example:
       mergerepl upgrade -f ./branch
     """
-    import mergerepl
-
-    root = run.place.of_type("tracking", "data of an older version")
+    project = run.place.project
     run.confirm(
-        f"Rewrite the tracking data of {root}? Older versions cannot read them then.", yes=yes or dry_run
+        f"Rewrite the tracking data of {', '.join(project.own_roots())}? Older versions cannot read them then.",
+        yes=yes or dry_run,
     )
     is_done = run.rehearse(
-        dry_run,
-        lambda: mergerepl.ChangeTracking(root).upgrade(),
-        {"upgraded": False},
-        "The tracking data would be upgraded.",
+        dry_run, project.upgrade, {"upgraded": False}, "The tracking data would be upgraded."
     )
     text = "The tracking data are of this version."
     run.output.reported(

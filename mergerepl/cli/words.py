@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Sequence
-from difflib import get_close_matches
 from typing import Final
 
 import click
 
 from mergerepl.cli.grammar import Command, Group, Invocation
 from mergerepl.model.later import instead_of
+from mergerepl.model.words import did_you_mean
 from mergerepl.roots import masked
 
 COMMANDS: Final[dict[str, str]] = {
@@ -159,9 +159,7 @@ def unknown_command(group: Group, ctx: click.Context, words: Sequence[str]) -> c
     place = {"cdc": "cdc", "tracking": "tracking", "transactional": "transactional commands"}
     if (instead := instead_of(place.get(path[0], "commands") if path else "commands", name)) is not None:
         return click.UsageError(f"'{name}' is a command of a later version. {instead}", ctx=ctx)
-    known = group.list_commands(ctx)
-    nearest = get_close_matches(name, known, n=1, cutoff=0.6)
-    hint = f" Did you mean '{nearest[0]}'?" if nearest else ""
+    hint = did_you_mean(name, group.list_commands(ctx))
     return click.UsageError(f"No such command '{masked(name)}'.{hint}", ctx=ctx)
 
 

@@ -2,11 +2,11 @@
 
 import re
 from collections.abc import Iterable
-from difflib import get_close_matches
 from typing import Any
 
 from mergerepl import roots
 from mergerepl.config.strict_yaml import KeyPath
+from mergerepl.model.words import nearest_name
 from mergerepl.settings import variable
 
 _VARIABLE = re.compile(r"\$\$\{|\$\{([^}]*)(\}?)")
@@ -24,9 +24,9 @@ _KINDS = {
 def known(given: str, known: Iterable[str], introduction: str) -> str:
     """Return the nearest known name as a question, and all known names."""
     names = tuple(known)
-    nearest = get_close_matches(given.lower(), names, n=1, cutoff=0.6)
+    nearest = nearest_name(given, names)
     all_of_them = f"{introduction} {', '.join(f'`{name}`' for name in names)}"
-    return f"did you mean `{nearest[0]}`? ({all_of_them})" if nearest else all_of_them
+    return f"did you mean `{nearest}`? ({all_of_them})" if nearest else all_of_them
 
 
 def dotted(path: KeyPath) -> str:

@@ -2,10 +2,13 @@
 
 import csv
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from datetime import datetime
 from pathlib import Path
 from typing import TextIO
+
+import pyarrow as pa
+from pyarrow import parquet
 
 from mergerepl.conflicts.listing import read_conflicts
 from mergerepl.errors import ConfigurationError
@@ -23,8 +26,9 @@ def export_conflicts(
 ) -> list[ExportedFile]:
     """Write the chosen conflicts into a folder, one file for each article.
 
-    CSV has a column for each fact, `winner_<column>` and `loser_<column>`; values that a spreadsheet would compute are
-    quoted. JSON has an object on each line. Values are texts, NULL is an empty cell or null. Starts no engine.
+    CSV and Parquet have a column for each fact, `winner_<column>` and `loser_<column>`; JSON has an object on each line.
+    Parquet has typed values. In the others they are texts, NULL is an empty cell or null; in CSV those that a
+    spreadsheet would compute are quoted. Starts no engine.
 
     Raises: ConfigurationError if the folder is not a replica, a name is unknown or the folder cannot be written;
     StoreError.
@@ -34,9 +38,12 @@ def export_conflicts(
     try:
         folder.mkdir(parents=True, exist_ok=True)
         for article, records in by_article.items():
-            file = folder / f"{article}.{'csv' if form == 'csv' else 'jsonl'}"
-            with file.open("w", encoding="utf-8", newline="") as stream:
-                _write(stream, records, form)
+            file = folder / f"{article}.{'jsonl' if form == 'json' else form}"
+            if form == "parquet":
+                parquet.write_table(_table(records), file)
+            else:
+                with file.open("w", encoding="utf-8", newline="") as stream:
+                    _write(stream, records, form)
             written.append(ExportedFile(str(file), len(records)))
     except OSError as error:
         raise ConfigurationError(
@@ -49,8 +56,10 @@ def export_conflicts(
 def write_conflicts(root: Location, stream: TextIO, chosen: ConflictFilter, *, form: str = "csv") -> int:
     """Write the chosen conflicts of all articles to a stream; return their number.
 
-    Raises: as `export_conflicts`; ConfigurationError for CSV of several articles, whose columns differ.
+    Raises: as `export_conflicts`; ConfigurationError for CSV of several articles, whose columns differ, and for Parquet.
     """
+    if form == "parquet":
+        raise ConfigurationError("Parquet is written to files: name a folder.")
     by_article = _by_article(root, chosen)
     if form == "csv" and len(by_article) > 1:
         raise ConfigurationError(
@@ -92,20 +101,41 @@ _FACTS = (
 
 
 def _csv(records: list[ConflictRecord]) -> Iterator[list[str]]:
+    names, rows = _values(records)
+    yield names
+    yield from ([_cell(value) for value in row] for row in rows)
+
+
+def _table(records: list[ConflictRecord]) -> pa.Table:
+    names, rows = _values(records)
+    return pa.table(
+        {name: _column(values) for name, values in zip(names, zip(*rows, strict=True), strict=True)}
+    )
+
+
+def _column(values: Sequence[object]) -> pa.Array:
+    """Return the values of a column in their type; as text if they have several, because the column has changed."""
+    try:
+        found = pa.array(values)
+    except (pa.ArrowInvalid, pa.ArrowTypeError):
+        return pa.array(map(text_of, values), pa.string())
+    return found.cast(pa.string()) if pa.types.is_null(found.type) else found
+
+
+def _values(records: list[ConflictRecord]) -> tuple[list[str], list[list[object]]]:
+    """Return the names of the columns of an article's file, and a row for each conflict."""
     columns = list(dict.fromkeys(name for each in records for row in _rows(each) for name in row or ()))
-    yield [
-        *_FACTS,
-        "conflict_columns",
-        "made_columns",
-        *(f"{side}_{name}" for side in ("winner", "loser") for name in columns),
-    ]
-    for each in records:
-        facts = [getattr(each, name) for name in _FACTS] + [
+    names = [*_FACTS, "conflict_columns", "made_columns"]
+    names += [f"{side}_{name}" for side in ("winner", "loser") for name in columns]
+    return names, [
+        [
+            *(getattr(each, name) for name in _FACTS),
             " ".join(each.conflict_columns),
             " ".join(each.made_columns),
+            *(None if row is None else row.get(name) for row in _rows(each) for name in columns),
         ]
-        values = [None if row is None else row.get(name) for row in _rows(each) for name in columns]
-        yield [_cell(value) for value in (*facts, *values)]
+        for each in records
+    ]
 
 
 def _rows(record: ConflictRecord) -> tuple[dict[str, object] | None, dict[str, object] | None]:

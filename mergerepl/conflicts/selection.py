@@ -66,7 +66,7 @@ class Conflicts(Caller):
         *,
         publication: str | None = None,
         ids: Sequence[str] = (),
-        types: Sequence[int] = (),
+        conflict_type: int | Sequence[int] = (),
         status: ConflictStatus | str | None = None,
         from_: datetime | None = None,
         to: datetime | None = None,
@@ -79,7 +79,7 @@ class Conflicts(Caller):
             table: Name of the article.
             publication: Its name.
             ids: Ids, or beginnings of them.
-            types: Conflict types by number.
+            conflict_type: Types of conflicts, by number.
             status: open or settled.
             from_: The first time; UTC without a zone.
             to: The last time, with it.
@@ -94,7 +94,7 @@ class Conflicts(Caller):
             "article": table,
             "publication": publication,
             "ids": tuple(ids) or None,
-            "types": tuple(types) or None,
+            "types": ((conflict_type,) if isinstance(conflict_type, int) else tuple(conflict_type)) or None,
             "status": None if status is None else ConflictStatus(status),
             "since": from_,
             # The filter excludes its end.
@@ -174,7 +174,7 @@ class Conflicts(Caller):
         self,
         choice: Literal["winner", "loser"] | Mapping[str, str | None],
         *,
-        whole_rows: bool = False,
+        whole_row: bool = False,
         force: bool = False,
         dry_run: bool = False,
         message: str = "",
@@ -185,7 +185,7 @@ class Conflicts(Caller):
         Args:
             choice: `winner` (nothing is written, the conflicts are settled), `loser`, or the values to set in each row:
                 column to value as text, None for NULL.
-            whole_rows: Write the whole losing row, not just the columns in conflict.
+            whole_row: Write the whole losing row, not just the columns in conflict.
             force: Also write rows that were changed since the conflict.
             dry_run: Only report what would be written.
             message: The reason, for the record.
@@ -206,7 +206,7 @@ class Conflicts(Caller):
         wish = Wish(
             Choice(choice) if isinstance(choice, str) else Choice.EDITED,
             values,
-            whole_rows=whole_rows,
+            whole_rows=whole_row,
             force=force,
             message=message,
         )
@@ -239,16 +239,16 @@ class Conflicts(Caller):
         return purge_conflicts(self.root, self.chosen, older_than=older_than, dry_run=dry_run)
 
     def export(
-        self, output: str | os.PathLike[str] | TextIO, *, format: Literal["csv", "json"] = "csv"
+        self, output: str | os.PathLike[str] | TextIO, *, format: Literal["csv", "json", "parquet"] = "csv"
     ) -> Listing[ExportedFile]:
         """Write the conflicts with their rows into a folder, one file for each article; or all of them to an open file.
 
-        Raises: as `list`; ConfigurationError if the folder cannot be written, or an open file is to hold the CSV of
-            several articles.
+        Raises: as `list`; ConfigurationError if the folder cannot be written, or an open file is to hold Parquet, or
+            the CSV of several articles.
         """
         from mergerepl.conflicts.export import export_conflicts, write_conflicts
 
-        require_choice("format", format, ("csv", "json"))
+        require_choice("format", format, ("csv", "json", "parquet"))
         self._require_ids()
         if isinstance(output, str | os.PathLike):
             return Listing(export_conflicts(self.root, Path(output), self.chosen, form=format))

@@ -12,7 +12,6 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from decimal import Decimal
-from difflib import get_close_matches
 
 from mergerepl.filters.clause import (
     ARITHMETIC,
@@ -33,6 +32,7 @@ from mergerepl.filters.clause import (
     functions_of,
     walk,
 )
+from mergerepl.model.words import nearest_name
 
 WHOLE = frozenset({"tinyint", "smallint", "int", "bigint"})
 FLOATING = frozenset({"float", "double"})
@@ -129,8 +129,8 @@ class _Typing:
         names = {name.lower(): name for name in known}
         name = names.get(column.name.lower())
         if name is None:
-            nearest = get_close_matches(column.name.lower(), names, n=1, cutoff=0.6)
-            hint = f"did you mean {names[nearest[0]]}" if nearest else f"there are {', '.join(known)}"
+            nearest = nearest_name(column.name, known)
+            hint = f"did you mean {nearest}" if nearest else f"there are {', '.join(known)}"
             raise ClauseError(f"names the column '{column.name}'; {hint}")
         exact, type_ = Column(name, column.article), known[name]
         if type_.startswith("char("):

@@ -1,7 +1,6 @@
 """The filters of a publication as the file or a program states them: the refusals possible before a table is opened."""
 
 from collections.abc import Iterator, Mapping
-from difflib import get_close_matches
 
 from mergerepl.filters.clause import Clause, ClauseError, SessionFunction, functions_of
 from mergerepl.filters.parse import parse_filter, parse_on
@@ -9,6 +8,7 @@ from mergerepl.model import refused_pairs
 from mergerepl.model.article_graph import CircleError, parents_first
 from mergerepl.model.publication import ConflictLogging, Publication, Subscription, SyncType
 from mergerepl.model.resolvers import CUSTOM, RESOLVERS
+from mergerepl.model.words import nearest_name
 
 Path = tuple[str | int, ...]
 """The keys that lead to a value of the file, such as ("articles", 0, "filter")."""
@@ -52,8 +52,8 @@ def _of_joins(publication: Publication) -> Iterator[tuple[Path, str]]:
     for index, join in enumerate(publication.joins):
         for key, name in (("article", join.article), ("parent", join.parent)):
             if name not in names:
-                nearest = get_close_matches(name, names, n=1, cutoff=0.6)
-                hint = f"; did you mean {nearest[0]}" if nearest else f"; there are {', '.join(names)}"
+                nearest = nearest_name(name, names)
+                hint = f"; did you mean {nearest}" if nearest else f"; there are {', '.join(names)}"
                 yield ("joins", index, key), f"names the article '{name}', which is not in the file{hint}"
         if join.article == join.parent:
             yield ("joins", index, "parent"), "is the article itself: a join filter is about two articles"

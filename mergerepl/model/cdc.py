@@ -160,7 +160,7 @@ class ScanError:
 
 
 @dataclass(frozen=True)
-class CleanupResult(HtmlResult):
+class RemovedChanges(HtmlResult):
     """The outcome of one cleanup.
 
     `low_water_mark` is the LSN below which change rows were removed, None if nothing was due. `rows` are the removed
@@ -248,6 +248,7 @@ class AgentStatus:
     pid: int | None = None
     host: str | None = None
     since: str | None = None
+    jobs: tuple[Job, ...] = ()
 
 
 @dataclass(frozen=True)

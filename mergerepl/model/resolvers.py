@@ -30,7 +30,8 @@ class Resolver:
     `makes_value`: it computes the value of its columns, and the default decides the rest of the row. `decides_deletes`:
     it decides an update against a delete, too. `needs_base`: it reads the row before either change. `clashes_if_equal`:
     two changes of its column to one value are two changes. `by_row`: it also works with row tracking. `rejects`: the
-    side (`publisher` or `subscriber`) whose changes are never taken; whole rows are decided then.
+    side (`publisher` or `subscriber`) whose changes are never taken; whole rows are decided then. `function`: the
+    `module:function` that an agent of its own has under this name; a file names it for the resolver `custom`.
     """
 
     name: str
@@ -42,6 +43,7 @@ class Resolver:
     clashes_if_equal: bool = False
     by_row: bool = True
     rejects: str | None = None
+    function: str | None = None
 
 
 def _making(

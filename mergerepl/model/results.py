@@ -141,6 +141,7 @@ class SessionResult(HtmlResult):
     A successful session whose validation failed to run keeps its status and counts, and has an `error`. So has one in
     which some articles were `refused` while the others went on. `waiting` changes stay at their source because the
     other side's table refuses them. `fallbacks`: table -> why Spark read or wrote it, though its rows were few.
+    `uncaptured_commits`: those that a run would read first, in a dry run of a transactional subscription.
     """
 
     publication: str
@@ -159,6 +160,7 @@ class SessionResult(HtmlResult):
     waiting: int = 0
     given_up: GivenUp | None = None
     fallbacks: tuple[str, ...] = ()
+    uncaptured_commits: int = 0
 
     @property
     def is_failed(self) -> bool:

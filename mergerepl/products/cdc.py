@@ -3,28 +3,33 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import replace
 from datetime import timedelta
+from typing import Any
 
 from mergerepl.cdc import Database
 from mergerepl.cdc.tables import is_shared, tables_at
+from mergerepl.delta.tables import count_rows
 from mergerepl.logreader.positions import read_state
-from mergerepl.model.cdc import ScanError, ScanSession
+from mergerepl.model.cdc import ScanError, ScanSession, Vacuumed
 from mergerepl.model.folders import Capture
+from mergerepl.model.listing import Listing
 from mergerepl.model.progress import Progress
 from mergerepl.model.results import ApplyResult
-from mergerepl.model.tasks import CDC, Captured, Removed, Run, Status
+from mergerepl.model.tasks import CDC, Captured, CleanupResult, Removed, Run, Status
 from mergerepl.model.words import counted
 from mergerepl.places import DATABASE
 from mergerepl.store.lease import WAIT_S
 from mergerepl.store.location import Location
+from mergerepl.systables.logreader import ERRORS, SCAN_SESSIONS
 
 
-def apply(document: Capture, dry_run: bool, progress: Progress) -> ApplyResult:
+def apply(document: Capture, **terms: Any) -> ApplyResult:
     """Make the capture instances and jobs of a folder match a document."""
     from mergerepl.cdc.apply import apply_capture
 
-    return apply_capture(document, dry_run=dry_run, progress=progress)
+    return apply_capture(document, **terms)
 
 
 def status(root: Location) -> Status:
@@ -44,6 +49,13 @@ def history(root: Location, *, failed: bool, limit: int, subscriber: str | None)
     if failed:
         return [_error(root, each) for each in Database(root).history(failed=True, limit=limit)]
     return [_scan(root, each) for each in Database(root).history(limit=limit)]
+
+
+def count_history(root: Location, *, failed: bool, subscriber: str | None) -> int:
+    """Return the number of scan sessions, or of errors and notices."""
+    if subscriber is not None:
+        return 0
+    return count_rows(tables_at(root).log.path((ERRORS if failed else SCAN_SESSIONS).name))
 
 
 def _error(root: Location, each: ScanError) -> Run:
@@ -80,31 +92,31 @@ def capture(root: Location, *, progress: Progress) -> Captured | None:
     return Captured(CDC, str(root), done.rows, done.paused, done)
 
 
-def cleanup(root: Location, *, older_than: timedelta | None, dry_run: bool) -> list[Removed]:
+def cleanup(root: Location, *, older_than: timedelta | None, dry_run: bool) -> CleanupResult:
     """Remove change rows past the retention of the cleanup job, or older than an age."""
     # Rounded up: no row that is younger than asked goes.
     minutes = None if older_than is None else math.ceil(older_than.total_seconds() / 60)
     done = _database(root).cleanup(retention=minutes, dry_run=dry_run)
-    names = dict.fromkeys([*done.rows, *done.failed])
-    return [
-        Removed(CDC, str(root), "changes", name, done.rows.get(name, 0), done.failed.get(name))
-        for name in names
-    ]
+    return CleanupResult(
+        Listing(
+            Removed(CDC, str(root), "changes", name, done.rows.get(name, 0), done.failed.get(name))
+            for name in dict.fromkeys([*done.rows, *done.failed])
+        ),
+        dry_run,
+    )
 
 
 def is_known(root: Location, name: str) -> bool:
     """Whether a name is that of an instance, or of the folder of a captured table."""
-    return any(name in names for names in _names(root))
-
-
-def _names(root: Location) -> list[tuple[str, str]]:
-    """Return the instances with the paths of their tables."""
-    found = tables_at(root)
-    sources = read_state(found.log).sources
-    return [(each.capture_instance, sources[each.source_object_id].source_path) for each in found.instances()]
+    return bool(tables_at(root).instances_named(name))
 
 
 def resume(root: Location, name: str, *, compare: bool, restart: bool) -> bool:
     """Resume the source of an instance, or a table; False if it was not paused."""
-    chosen = next((instance for instance, table in _names(root) if name in (instance, table)), name)
-    return _database(root).resume(chosen, compare=compare, restart=restart)
+    return _database(root).resume(name, compare=compare, restart=restart)
+
+
+def vacuum(root: Location, tables: Sequence[str]) -> list[Vacuumed]:
+    """Remove old files of captured tables, without names of all."""
+    database = _database(root)
+    return [database.vacuum(each) for each in tables or (row.source for row in database.status().sources)]

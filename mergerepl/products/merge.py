@@ -6,10 +6,11 @@ from datetime import timedelta
 
 from mergerepl.merge.session.table_problems import table_problems
 from mergerepl.model.conflicts import ConflictFilter
+from mergerepl.model.listing import Listing
 from mergerepl.model.progress import Progress
 from mergerepl.model.publication import Publication
 from mergerepl.model.results import ApplyResult, SessionRecord
-from mergerepl.model.tasks import MERGE, Captured, Pending, Removed, Run, Status
+from mergerepl.model.tasks import MERGE, Captured, CleanupResult, Pending, Removed, Run, Status
 from mergerepl.store.location import Location
 
 
@@ -62,6 +63,13 @@ def history(root: Location, *, failed: bool, limit: int, subscriber: str | None)
     return [_run(root, each) for each in found]
 
 
+def count_history(root: Location, *, failed: bool, subscriber: str | None) -> int:
+    """Return the number of sessions."""
+    from mergerepl.monitoring.history import count_sessions
+
+    return count_sessions(root, subscriber=subscriber, failed=failed)
+
+
 def _run(root: Location, each: SessionRecord) -> Run:
     return Run(
         MERGE,
@@ -88,9 +96,10 @@ def capture(root: Location, *, progress: Progress) -> Captured:
     return Captured(MERGE, str(root), changes, details=done)
 
 
-def cleanup(root: Location, *, older_than: timedelta | None, dry_run: bool) -> list[Removed]:
+def cleanup(root: Location, *, older_than: timedelta | None, dry_run: bool) -> CleanupResult:
     """Remove conflicts past the retention of their publication."""
     from mergerepl.conflicts.purge import purge_conflicts
 
     done = purge_conflicts(root, ConflictFilter(), older_than=older_than, dry_run=dry_run)
-    return [Removed(MERGE, str(root), "conflicts", "MSmerge_conflicts_info", done.conflicts)]
+    removed = Removed(MERGE, str(root), "conflicts", "MSmerge_conflicts_info", done.conflicts)
+    return CleanupResult(Listing([removed]), dry_run)

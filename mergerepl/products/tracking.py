@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from mergerepl.model.folders import FolderTracking
-from mergerepl.model.progress import Progress
 from mergerepl.model.results import ApplyResult
 from mergerepl.model.tasks import CRITICAL, TRACKING, Run, Status, StatusWarning
 from mergerepl.model.tracking import CommittedTransaction
@@ -11,11 +12,11 @@ from mergerepl.places import DATABASE
 from mergerepl.store.location import Location
 
 
-def apply(document: FolderTracking, dry_run: bool, progress: Progress) -> ApplyResult:
+def apply(document: FolderTracking, **terms: Any) -> ApplyResult:
     """Make the tracked tables of a folder match a document."""
     from mergerepl.tracking.tracked_tables import apply_tracking
 
-    return apply_tracking(document, dry_run=dry_run, progress=progress)
+    return apply_tracking(document, **terms)
 
 
 def status(root: Location) -> Status:
@@ -36,6 +37,13 @@ def history(root: Location, *, failed: bool, limit: int, subscriber: str | None)
     return [_run(root, each) for each in ChangeTracking(root).transactions(limit)]
 
 
+def count_history(root: Location, *, failed: bool, subscriber: str | None) -> int:
+    """Return the number of published transactions."""
+    from mergerepl.tracking.change_tracking import ChangeTracking
+
+    return 0 if failed or subscriber is not None else ChangeTracking(root).count_transactions()
+
+
 def _run(root: Location, each: CommittedTransaction) -> Run:
     rows = ", ".join(f"{name} {count:,}" for name, count in sorted(each.changes.items()))
     text = rows + (f", context {each.tracking_context}" if each.tracking_context else "")
@@ -44,3 +52,10 @@ def _run(root: Location, each: CommittedTransaction) -> Run:
     return Run(
         TRACKING, "transaction", str(each.csn), *ends, each.commit_time, 0.0, "committed", changes, text, each
     )
+
+
+def upgrade(root: Location) -> bool:
+    """Bring the tracking data to this version; False if transactions are open."""
+    from mergerepl.tracking.change_tracking import ChangeTracking
+
+    return ChangeTracking(root).upgrade()

@@ -5,45 +5,63 @@ from __future__ import annotations
 from collections.abc import Collection
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
+from typing import Any
 
-from mergerepl.errors import ConfigurationError
+from mergerepl.errors import ConfigurationError, EngineError, MergeReplError
+from mergerepl.model.listing import Listing
 from mergerepl.model.progress import Progress
 from mergerepl.model.results import ApplyResult, ArticleValidation
-from mergerepl.model.tasks import TRANSACTIONAL, Captured, Pending, Removed, Run, Status
-from mergerepl.model.transactional import AgentError, Batch, Publication
+from mergerepl.model.tasks import (
+    TRANSACTIONAL,
+    UNKNOWN,
+    Captured,
+    CleanupResult,
+    Pending,
+    Repair,
+    Run,
+    Status,
+    StatusWarning,
+)
+from mergerepl.model.transactional import AgentError, Batch, DistributorStatus, Publication
 from mergerepl.places import PUBLISHER, SUBSCRIBER
-from mergerepl.roots import TRANSACTIONAL_FOLDER
 from mergerepl.sessions import Distribution, distributions
 from mergerepl.store.lease import WAIT_S
 from mergerepl.store.location import Location
 from mergerepl.transactional import Distributor
+from mergerepl.transactional.catalog import required, subscriptions_of
+from mergerepl.transactional.monitoring import count_runs
 
 
-def _ends(root: Location) -> list[Distribution]:
-    """Return the publisher that a folder is, or those whose publications it receives."""
-    return distributions([root])
-
-
-def apply(document: Publication, dry_run: bool, progress: Progress) -> ApplyResult:
+def apply(document: Publication, **terms: Any) -> ApplyResult:
     """Publish the tables and initialise the subscribers of a publication."""
     from mergerepl.transactional.publish import apply_publication
 
-    return apply_publication(document, dry_run=dry_run, progress=progress)
+    return apply_publication(document, **terms)
 
 
 def status(root: Location) -> Status:
     """Return publications and subscriptions, and what is wrong with them; at a subscriber its own."""
-    (publisher, *_) = {each.publisher for each in _ends(root)} or {root}
-    distributor = Distributor(publisher)
-    found, warnings = distributor.status(), distributor.warnings(datetime.now(UTC))
-    if publisher == root:
-        return Status(TRANSACTIONAL, str(root), PUBLISHER, warnings, found)
-    subscriptions = tuple(each for each in found.subscriptions if each.subscriber == str(root))
-    names = {each.publication for each in subscriptions}
-    articles = tuple(each for each in found.articles if each.publication in names)
-    own = replace(found, articles=articles, subscriptions=subscriptions)
-    mine = tuple(each for each in warnings if each.source == str(root))
-    return Status(TRANSACTIONAL, str(root), SUBSCRIBER, mine, own)
+    publishers = _publishers(root) or [root]
+    if root in publishers:
+        distributor = Distributor(root)
+        warnings = distributor.warnings(datetime.now(UTC))
+        return Status(TRANSACTIONAL, str(root), PUBLISHER, warnings, distributor.status())
+    found, warned = DistributorStatus(", ".join(map(str, publishers)), (), ()), list[StatusWarning]()
+    for each in publishers:
+        distributor = Distributor(each)
+        try:
+            of_one, warnings = distributor.status(), distributor.warnings(datetime.now(UTC))
+        except MergeReplError as error:
+            if len(publishers) == 1:
+                raise
+            warned.append(StatusWarning(str(each), UNKNOWN, error.message))
+            continue
+        own = tuple(row for row in of_one.subscriptions if row.subscriber == str(root))
+        names = {row.publication for row in own}
+        articles = tuple(row for row in of_one.articles if row.publication in names)
+        found = replace(found, articles=found.articles + articles, subscriptions=found.subscriptions + own)
+        warned += [warning for warning in warnings if warning.source == str(root)]
+    return Status(TRANSACTIONAL, str(root), SUBSCRIBER, tuple(warned), found)
 
 
 def pending(root: Location) -> list[Pending]:
@@ -54,29 +72,34 @@ def pending(root: Location) -> list[Pending]:
 
 
 def _publishers(root: Location) -> list[Location]:
-    return sorted({each.publisher for each in _ends(root)})
+    """Return the publisher that a folder is, or those whose publications it receives."""
+    return sorted({each.publisher for each in distributions([root])})
 
 
 def history(root: Location, *, failed: bool, limit: int, subscriber: str | None) -> list[Run]:
     """Return the last batches, or why agents stopped and which commands were skipped."""
-    publishers = _publishers(root)
-    if root not in publishers:
-        # A subscriber shows its own runs.
-        if subscriber not in (None, str(root)):
-            return []
-        subscriber = str(root)
     found: list[Run] = []
-    for publisher in publishers:
+    for publisher, of in _histories(root, subscriber):
         distributor = Distributor(publisher)
         if failed:
-            found += [
-                _error(publisher, each) for each in distributor.errors(limit=limit, subscriber=subscriber)
-            ]
+            found += [_error(publisher, each) for each in distributor.errors(limit=limit, subscriber=of)]
         else:
-            found += [
-                _batch(publisher, each) for each in distributor.history(limit=limit, subscriber=subscriber)
-            ]
+            found += [_batch(publisher, each) for each in distributor.history(limit=limit, subscriber=of)]
     return found
+
+
+def count_history(root: Location, *, failed: bool, subscriber: str | None) -> int:
+    """Return the number of batches, or of stops and skips."""
+    ends = _histories(root, subscriber)
+    return sum(count_runs(publisher, failed=failed, subscriber=of) for publisher, of in ends)
+
+
+def _histories(root: Location, subscriber: str | None) -> list[tuple[Location, str | None]]:
+    """Return the publishers, with the subscriber whose runs are meant, None for all. A subscriber shows its own runs."""
+    publishers = _publishers(root)
+    if root in publishers:
+        return [(each, subscriber) for each in publishers]
+    return [(each, str(root)) for each in publishers] if subscriber in (None, str(root)) else []
 
 
 def _batch(root: Location, each: Batch) -> Run:
@@ -105,25 +128,49 @@ def capture(root: Location, *, progress: Progress) -> Captured | None:
     return Captured(TRANSACTIONAL, str(root), done.commands, done.paused, done)
 
 
-def validate(item: Distribution, *, tables: Collection[str]) -> list[ArticleValidation]:
-    """Compare subscribers with the publisher at their positions."""
-    found = Distributor(item.publisher).validate(
-        subscriber=item.subscriber, publication=item.publication, table=tuple(tables)
+def validate(item: Distribution, *, tables: Collection[str], is_only: bool) -> list[ArticleValidation]:
+    """Compare subscribers with the publisher at their positions.
+
+    One that cannot be compared is a row with the error, unless it is the only one of all: then the error is raised.
+    """
+    try:
+        known = subscriptions_of(
+            required(item.publisher), subscriber=item.subscriber, publication=item.publication
+        )
+    except MergeReplError as error:
+        if is_only:
+            raise
+        return [not_compared(item.publication or "", item.subscriber or str(item.publisher), error)]
+    found: list[ArticleValidation] = []
+    for name, row in known:
+        try:
+            found += Distributor(item.publisher).validate(
+                subscriber=row.subscriber, publication=name, table=tuple(tables)
+            )
+        except MergeReplError as error:
+            if (is_only and len(known) == 1) or isinstance(error, EngineError):
+                raise
+            found.append(not_compared(name, row.subscriber, error))
+    return found
+
+
+def not_compared(publication: str, subscriber: str, error: MergeReplError) -> ArticleValidation:
+    """Return the row of a subscription none of whose articles could be compared."""
+    return ArticleValidation(
+        *("(all)", "checksum", 0, 0, 0), publication=publication, subscriber=subscriber, error=error.details()
     )
-    return list(found)
 
 
-def cleanup(root: Location, *, older_than: timedelta | None, dry_run: bool) -> list[Removed]:
+def cleanup(root: Location, *, older_than: timedelta | None, dry_run: bool) -> CleanupResult:
     """Remove commands that all subscriptions have, and those above the longest retention."""
     if root not in _publishers(root):
-        return []
+        return CleanupResult(Listing(), dry_run)
     if older_than is not None:
         raise ConfigurationError(
             f"'{root}' is transactional: its cleanup takes the retention of the publications. Leave out `--older-than`, or "
             "choose other kinds with `--only`."
         )
-    done = Distributor(root, lock_wait_s=WAIT_S.get()).cleanup(dry_run=dry_run)
-    return [Removed(TRANSACTIONAL, str(root), "commands", TRANSACTIONAL_FOLDER, done["commands"])]
+    return Distributor(root, lock_wait_s=WAIT_S.get()).cleanup(dry_run=dry_run)
 
 
 def reinit(item: Distribution) -> tuple[str, ...]:
@@ -136,3 +183,10 @@ def reinit(item: Distribution) -> tuple[str, ...]:
 def resume(root: Location, name: str) -> bool:
     """Resume the paused table of an article; False if it was not paused."""
     return Distributor(root, lock_wait_s=WAIT_S.get()).resume(name)
+
+
+def repair(item: Distribution, **terms: Any) -> Listing[Repair]:
+    """Make rows of subscribers equal to the publisher's at their positions."""
+    return Distributor(item.publisher, lock_wait_s=WAIT_S.get()).repair(
+        subscriber=item.subscriber, publication=item.publication, **terms
+    )

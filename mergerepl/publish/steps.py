@@ -3,12 +3,12 @@
 No record marks an interrupted step. The next `apply` reads the stored state and plans the steps that it still lacks.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
-from mergerepl.errors import EngineLostError, StoreError
+from mergerepl.errors import ConfigurationError, EngineLostError, StoreError
 from mergerepl.failpoints import failpoint
 from mergerepl.model.progress import Progress
 from mergerepl.model.results import PlanStep
@@ -76,11 +76,21 @@ def carry_out(
     progress: Progress,
     *,
     errors: Callable[[str], AbstractContextManager[None]] = engine_errors,
+    planned: Collection[PlanStep] | None = None,
 ) -> None:
     """Carry the steps out, in order; `errors` turns a library's error in a named step into one of ours.
 
-    Raises: EngineLostError, StoreError naming the step; the errors of the step itself.
+    `planned` are the steps of an earlier dry run, None without one: a step that removes rows must be one of them.
+
+    Raises: ConfigurationError if it is not (nothing was changed); EngineLostError, StoreError naming the step; the errors
+        of the step itself.
     """
+    going = [step.plan for step in steps if planned is not None and step.removes_rows]
+    if other := next((each for each in going if each not in (planned or ())), None):
+        raise ConfigurationError(
+            f"The plan has changed since it was shown: '{other.action} {other.object}' removes rows and was not in it. "
+            "Nothing was changed. Run `mergerepl apply` again."
+        )
     for step in steps:
         name = f"{step.action} {step.object}"
         progress.step(name)

@@ -1,3 +1,5 @@
+from mergerepl.model.folders import FolderTracking as FolderTracking
+from mergerepl.model.folders import TableTracking as TableTracking
 from mergerepl.model.tracking import Anchors as Anchors
 from mergerepl.model.tracking import CommittedTransaction as CommittedTransaction
 from mergerepl.model.tracking import ConsumerState as ConsumerState

@@ -11,12 +11,14 @@ from typing import TYPE_CHECKING, Any, Literal
 from pyspark.sql import Column, DataFrame, SparkSession
 
 from mergerepl import roots
+from mergerepl.delta.tables import count_rows
 from mergerepl.model.durations import parse_duration
 from mergerepl.model.later import answers_later
 from mergerepl.model.listing import Listing
 from mergerepl.model.renamed import missing
 from mergerepl.model.tracking import (
     CommittedTransaction,
+    ConsumerState,
     EnumerationQueries,
     Foreign,
     Purged,
@@ -32,7 +34,7 @@ from mergerepl.rows.sql import literal, quote
 from mergerepl.spark.callers import methods_keep_callers_session
 from mergerepl.spark.errors import plain_errors
 from mergerepl.store.location import Location
-from mergerepl.systables.tracking import COMMIT_SEQUENCE
+from mergerepl.systables.tracking import COMMIT_SEQUENCE, COMMITS
 from mergerepl.tracking import consumers, counters, database, predicates, tracked_tables
 from mergerepl.tracking.commit import adopt_or_refuse, catch_up
 from mergerepl.tracking.consumers import Consumer, Start, of_token, register
@@ -287,6 +289,11 @@ class ChangeTracking:
             return of_token(self.session, token)
         return register(self.session, name or "", start=start, again=again)
 
+    def consumers(self) -> Listing[ConsumerState]:
+        """Return the registered consumers with their positions."""
+        self._require()
+        return Listing(consumers.consumer_states(self.session.database))
+
     def forget(self, name: str) -> None:
         """Forget a named consumer: purges no longer wait for it.
 
@@ -374,6 +381,11 @@ class ChangeTracking:
         self._require()
         newest = f"order by csn desc limit {limit}"
         return Listing(read_commits(self.session.database, where=None, order_limit=newest))
+
+    def count_transactions(self) -> int:
+        """Return the number of committed transactions that are listed."""
+        self._require()
+        return count_rows(self.session.database.control.path(COMMITS.name))
 
     def abort(self, bsn: int) -> None:
         """End an open transaction, also one of another process, which finds out at its next call.

@@ -4,7 +4,7 @@ Steps can be repeated; the rows of the catalog come last.
 """
 
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
@@ -32,7 +32,7 @@ from mergerepl.delta.types import ddl_of
 from mergerepl.errors import MergeReplError
 from mergerepl.model.folders import FolderTracking, TableTracking
 from mergerepl.model.progress import NoProgress, Progress
-from mergerepl.model.results import ApplyResult
+from mergerepl.model.results import ApplyResult, PlanStep
 from mergerepl.model.tracking import Foreign, TrackedTable, TrackingKeyType, TrackingOptions
 from mergerepl.publish.steps import Step, check_steps
 from mergerepl.publish.steps import carry_out as carry_out_steps
@@ -329,11 +329,16 @@ class Stored:
 
 
 def apply_tracking(
-    folder: FolderTracking, *, dry_run: bool = False, progress: Progress | None = None
+    folder: FolderTracking,
+    *,
+    dry_run: bool = False,
+    progress: Progress | None = None,
+    planned: Collection[PlanStep] | None = None,
 ) -> ApplyResult:
     """Make the tracked tables of a folder match a document; repeating it does nothing.
 
-    Steps with `removes_rows` end the tracking of a table: its stamps and its tombstones go.
+    Steps with `removes_rows` end the tracking of a table: its stamps and its tombstones go. They must be `planned`, if a
+    plan was made before.
 
     Raises: TrackingError, ForeignCommitError (nothing was changed); LeaseError (run again).
     """
@@ -343,7 +348,9 @@ def apply_tracking(
         steps = difference(folder, _read_stored(session.database))
         check_steps(steps, session)
         if not dry_run:
-            carry_out_steps(steps, session, progress or NoProgress(), errors=lambda _: nullcontext())
+            carry_out_steps(
+                steps, session, progress or NoProgress(), errors=lambda _: nullcontext(), planned=planned
+            )
     took = round(time.monotonic() - started, 3)
     return ApplyResult(session.database.root.name, tuple(step.plan for step in steps), dry_run, took)
 

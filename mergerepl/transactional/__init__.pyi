@@ -1,3 +1,4 @@
+from mergerepl.logreader.positions import LogReaderError as LogReaderError
 from mergerepl.model.transactional import Article as Article
 from mergerepl.model.transactional import Command as Command
 from mergerepl.model.transactional import DistributionResult as DistributionResult

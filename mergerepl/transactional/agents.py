@@ -21,6 +21,7 @@ from mergerepl.model.transactional import DistributionResult, LogReaderResult
 from mergerepl.spark.plain import plain_errors
 from mergerepl.store.lease import lease, record_jvm
 from mergerepl.store.location import Location
+from mergerepl.store.rehearsal import is_rehearsal
 from mergerepl.store.storage import is_folder
 from mergerepl.systables.transactional import (
     CONSUMER,
@@ -201,6 +202,8 @@ def stops_recorded(
         raise
     # Includes errors of custom procedures and unexpected ones: all are raised again unchanged.
     except Exception as error:
+        if is_rehearsal():
+            raise
         try:
             _record(distributor, subscription, error)
         except MergeReplError as unrecorded:

@@ -9,7 +9,7 @@ from functools import cached_property
 from typing import Any
 
 from mergerepl import roots
-from mergerepl.delta.tables import transaction_version
+from mergerepl.delta.tables import is_delta_table, transaction_version
 from mergerepl.logreader.lsn import Lsn
 from mergerepl.logreader.positions import control_of
 from mergerepl.replica.control import ControlDatabase, ControlPlane
@@ -116,6 +116,18 @@ class DistributionStore(ControlDatabase):
     def shapes(self) -> list[ArticleRow]:
         """Return the articles in all shapes that they have had."""
         return self.control.rows(ARTICLES) if self.is_there else []
+
+    def shapes_with_commands(self, table: str | None) -> list[ArticleRow]:
+        """Return the shapes of an article, or of all, that have a table of commands.
+
+        Raises: TransactionalUsageError if there is no such article.
+        """
+        wanted = {row.article_id for row in self.articles_named(table)}
+        return [
+            each
+            for each in self.shapes()
+            if each.article_id in wanted and is_delta_table(self.commands_table(each))
+        ]
 
     def shape_at(self, article_id: int, seqno: bytes) -> ArticleRow:
         """Return an article as it was at an LSN."""

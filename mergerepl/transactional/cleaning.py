@@ -12,11 +12,14 @@ from mergerepl.errors import LeaseError
 from mergerepl.failpoints import failpoint
 from mergerepl.logreader.log_reader import LogReader, refuse_copy
 from mergerepl.logreader.positions import read_state
+from mergerepl.model.listing import Listing
+from mergerepl.model.tasks import TRANSACTIONAL, CleanupResult, Removed
 from mergerepl.store.location import Location
 from mergerepl.systables.transactional import (
     ACTIVE,
     AT_DISTRIBUTOR,
     ERRORS,
+    FOLDER,
     HISTORY,
     INACTIVE,
     POSITIONS,
@@ -35,12 +38,12 @@ log = logging.getLogger(__name__)
 A_DAY = timedelta(days=1)
 
 
-def cleanup(root: Root, *, dry_run: bool = False) -> Mapping[str, int]:
+def cleanup(root: Root, *, dry_run: bool = False) -> CleanupResult:
     """Remove commands that all active subscriptions have, and those above the longest retention.
 
     A subscription that lacks such commands becomes inactive first (21074); one that is being initialised keeps the
-    commands after its snapshot. Returns the numbers of removed commands and transactions, and of subscriptions that became
-    inactive; `dry_run` only counts. Times are those of the newest transaction, not of this machine. Starts no JVM.
+    commands after its snapshot. `dry_run` only counts. Times are those of the newest transaction, not of this machine.
+    Starts no JVM.
     """
     distributor = required(root)
     with nullcontext() if dry_run else held(LogReader(distributor.root), "transactional cleanup"):
@@ -49,7 +52,7 @@ def cleanup(root: Root, *, dry_run: bool = False) -> Mapping[str, int]:
         # The log reader is held, so the table does not grow.
         gate = sorted(distributor.control.rows(TRANSACTIONS), key=lambda row: row.xact_seqno)
         if not gate:
-            return {"commands": 0, "transactions": 0, "inactive": 0}
+            return CleanupResult(Listing(), dry_run)
         newest = gate[-1]
         inactive = 0
         bounds: dict[int, bytes] = {}
@@ -80,7 +83,12 @@ def cleanup(root: Root, *, dry_run: bool = False) -> Mapping[str, int]:
         )
         keep = min(bounds.values(), default=newest.xact_seqno)
         gone = [row.xact_seqno for row in gate[:-1] if row.xact_seqno <= keep]
-        done = {"commands": commands, "transactions": len(gone), "inactive": inactive}
+        removed = (("commands", FOLDER, commands), ("transactions", TRANSACTIONS.name, len(gone)))
+        done = CleanupResult(
+            Listing(Removed(TRANSACTIONAL, str(distributor.root), *each) for each in removed),
+            dry_run,
+            inactive,
+        )
         if dry_run:
             return done
         if gone:

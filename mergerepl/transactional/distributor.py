@@ -12,6 +12,7 @@ from mergerepl.calls import Caller, methods_of_caller
 from mergerepl.errors import MergeReplError
 from mergerepl.logreader.log_reader import LogReader
 from mergerepl.logreader.lsn import Lsn
+from mergerepl.model.listing import Listing
 from mergerepl.model.transactional import (
     AgentError,
     Batch,
@@ -42,9 +43,8 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
     from mergerepl.model.results import ArticleValidation
-    from mergerepl.model.tasks import Pending, StatusWarning
+    from mergerepl.model.tasks import CleanupResult, Pending, Repair, StatusWarning
     from mergerepl.systables.transactional import SubscriptionRow
-    from mergerepl.transactional.repairing import Repair
 
 LOCK_WAIT_S = 60.0
 """Seconds that work on whole tables waits at least for another process."""
@@ -99,7 +99,7 @@ class Distributor(Caller):
         streams: int | None = None,
         skip_errors: Sequence[int] | None = None,
         procedures: Sequence[str] = (),
-    ) -> tuple[DistributionResult, ...]:
+    ) -> Listing[DistributionResult]:
         """Run the distribution agents: each subscription gets the captured commands.
 
         `streams` is the number of articles applied at a time, instead of the subscription's own number. `procedures` are
@@ -128,7 +128,7 @@ class Distributor(Caller):
                 failed.append(error)
         if failed:
             raise failed[0]
-        return tuple(found)
+        return Listing(found)
 
     def browse(
         self,
@@ -137,7 +137,7 @@ class Distributor(Caller):
         from_: str | datetime | None = None,
         to: str | datetime | None = None,
         limit: int = 20,
-    ) -> tuple[Command, ...]:
+    ) -> Listing[Command]:
         """Return waiting and delivered commands as text, as `sp_browsereplcmds` does, the first `limit`.
 
         `from_` and `to` are the first and the last transaction: an LSN (`0x…`), or the time of a commit.
@@ -145,20 +145,31 @@ class Distributor(Caller):
         from pyspark.sql import functions as F
 
         from mergerepl.delta import appended
-        from mergerepl.delta.tables import is_delta_table
         from mergerepl.transactional.commands import command_texts
 
-        store = required(self.path)
-        low, high = store.bounds(from_, to)
-        wanted = {row.article_id for row in store.articles_named(table)}
         found: list[Command] = []
-        for shape in store.shapes():
-            commands = store.commands_table(shape)
-            if shape.article_id in wanted and is_delta_table(commands):
-                rows = appended.read(self._session(), commands)
-                rows = rows.where((F.col("xact_seqno") >= F.lit(low)) & (F.col("xact_seqno") <= F.lit(high)))
-                found += command_texts(rows, shape, limit=limit)
-        return tuple(sorted(found, key=lambda each: (each.xact_seqno, each.command_id))[:limit])
+        store, (low, high) = required(self.path), required(self.path).bounds(from_, to)
+        for shape in store.shapes_with_commands(table):
+            rows = appended.read(self._session(), store.commands_table(shape))
+            rows = rows.where((F.col("xact_seqno") >= F.lit(low)) & (F.col("xact_seqno") <= F.lit(high)))
+            found += command_texts(rows, shape, limit=limit)
+        return Listing(sorted(found, key=lambda each: (each.xact_seqno, each.command_id))[:limit])
+
+    def count_commands(
+        self,
+        *,
+        table: str | None = None,
+        from_: str | datetime | None = None,
+        to: str | datetime | None = None,
+    ) -> int:
+        """Return the number of commands that `browse` lists without a limit. Starts no JVM."""
+        from mergerepl.delta.tables import count_rows
+
+        store, (low, high) = required(self.path), required(self.path).bounds(from_, to)
+        where = f"xact_seqno >= X'{low.hex()}' and xact_seqno <= X'{high.hex()}'"
+        return sum(
+            count_rows(store.commands_table(each), where=where) for each in store.shapes_with_commands(table)
+        )
 
     def script(
         self,
@@ -229,27 +240,27 @@ class Distributor(Caller):
         """Return the state of the publications and subscriptions. Starts no JVM."""
         return monitoring.status(self.path)
 
-    def warnings(self, now: datetime) -> tuple[StatusWarning, ...]:
+    def warnings(self, now: datetime) -> Listing[StatusWarning]:
         """Return the present and imminent problems of the published tables and the subscribers. Starts no JVM."""
-        return tuple(checks.warnings_of(self.path, now))
+        return Listing(checks.warnings_of(self.path, now))
 
-    def pending(self) -> tuple[Pending, ...]:
+    def pending(self) -> Listing[Pending]:
         """Return the undelivered commands of each subscription, and the unread commits. Starts no JVM."""
-        return monitoring.pending(self.path)
+        return Listing(monitoring.pending(self.path))
 
-    def history(self, *, limit: int = 20, subscriber: str | None = None) -> tuple[Batch, ...]:
+    def history(self, *, limit: int = 20, subscriber: str | None = None) -> Listing[Batch]:
         """Return the last batches of all agents and why agents stopped, newest first. Starts no JVM.
 
         `subscriber` is a folder: only the batches of its agents.
         """
-        return monitoring.history(self.path, limit=limit, subscriber=subscriber)
+        return Listing(monitoring.history(self.path, limit=limit, subscriber=subscriber))
 
-    def errors(self, *, limit: int = 20, subscriber: str | None = None) -> tuple[AgentError, ...]:
+    def errors(self, *, limit: int = 20, subscriber: str | None = None) -> Listing[AgentError]:
         """Return why agents stopped, and the commands that were skipped, newest first. Starts no JVM.
 
         `subscriber` is a folder: only what stopped its agents.
         """
-        return monitoring.errors(self.path, limit=limit, subscriber=subscriber)
+        return Listing(monitoring.errors(self.path, limit=limit, subscriber=subscriber))
 
     def validate(
         self,
@@ -257,7 +268,7 @@ class Distributor(Caller):
         subscriber: Root | None = None,
         publication: str | None = None,
         table: str | Sequence[str] = (),
-    ) -> tuple[ArticleValidation, ...]:
+    ) -> Listing[ArticleValidation]:
         """Compare subscribers with the publisher at their positions; writers need not stop. `table`: names of articles.
 
         `error` has the reason for an article that could not be compared, `not_compared` the names of columns. Tables
@@ -274,7 +285,7 @@ class Distributor(Caller):
             session = self._session()
             with plain_errors("a subscription was validated"), lease(at.root, purpose="validate"):
                 found += validate_one(store, name, row, session, tables)
-        return tuple(found)
+        return Listing(found)
 
     def repair(
         self,
@@ -286,7 +297,7 @@ class Distributor(Caller):
         where: str | None = None,
         procedures: Sequence[str] = (),
         dry_run: bool = False,
-    ) -> tuple[Repair, ...]:
+    ) -> Listing[Repair]:
         """Make rows of subscribers equal to the publisher's at their positions.
 
         Missing rows are inserted, extra ones deleted. `key` (column -> value as text) or `where` (on the publisher's or
@@ -312,7 +323,7 @@ class Distributor(Caller):
                 now = store.subscription(row.subscription_guid)
                 if now is not None:
                     done += repair_one(store, name, now, chosen, self._session(), is_dry=dry_run)
-        return tuple(done)
+        return Listing(done)
 
     def reinit(self, *, subscriber: Root | None = None, publication: str | None = None) -> tuple[str, ...]:
         """Begin subscriptions again from a new snapshot. Returns the subscribers.
@@ -341,10 +352,10 @@ class Distributor(Caller):
         store = required(self.path)
         return resume_source(LogReader(store.root, self.spark, self.lock_wait_s), store, table)
 
-    def cleanup(self, *, dry_run: bool = False) -> Mapping[str, int]:
+    def cleanup(self, *, dry_run: bool = False) -> CleanupResult:
         """Remove commands that all active subscriptions have, and those above the longest retention. Starts no JVM.
 
-        Returns the numbers of commands and transactions, and of subscriptions that become inactive; `dry_run` only counts.
+        It also counts the subscriptions that become `inactive`; `dry_run` only counts.
         """
         from mergerepl.transactional.cleaning import cleanup
 

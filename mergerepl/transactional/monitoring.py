@@ -1,10 +1,11 @@
 """The state of publications, subscriptions and agents. Without Spark."""
 
-from mergerepl.delta.sql_text import text_literals
-from mergerepl.delta.tables import is_delta_table
+from mergerepl.delta.sql_text import text_literal, text_literals
+from mergerepl.delta.tables import count_rows, is_delta_table
 from mergerepl.errors import StoreError
 from mergerepl.logreader.lsn import Lsn
 from mergerepl.logreader.positions import read_state
+from mergerepl.model.results import ArticleCounts, PhaseCounts
 from mergerepl.model.tasks import TRANSACTIONAL, Pending
 from mergerepl.model.transactional import AgentError, ArticleState, Batch, DeliveryState, DistributorStatus
 from mergerepl.systables.transactional import (
@@ -17,6 +18,7 @@ from mergerepl.systables.transactional import (
     STOPS,
     SubscriptionRow,
 )
+from mergerepl.transactional.call_syntax import Operation
 from mergerepl.transactional.catalog import DistributionStore, Root, required, subscriptions_of
 from mergerepl.transactional.position import delivered_through, since_last_batch, stored_position
 
@@ -60,6 +62,23 @@ def _pending(distributor: DistributionStore) -> dict[str, tuple[bytes, Pending]]
     return found
 
 
+def waiting_commands(distributor: DistributionStore, subscription: SubscriptionRow) -> list[ArticleCounts]:
+    """Return the captured commands that a subscription lacks, by article. Starts no JVM."""
+    position, gate = delivered_through(subscription), distributor.gate_cycle
+    found: dict[str, PhaseCounts] = {}
+    for shape in distributor.shapes():
+        table = distributor.commands_table(shape)
+        if shape.publication_id != subscription.publication_id or not is_delta_table(table):
+            continue
+        later = f"xact_seqno > X'{position.hex()}' and scan_cycle <= {gate}"
+        counts = (
+            count_rows(table, where=f"{later} and operation = {text_literal(each.value)}")
+            for each in (Operation.INSERT, Operation.UPDATE, Operation.DELETE)
+        )
+        found[shape.article] = found.get(shape.article, PhaseCounts()) + PhaseCounts(*counts)
+    return [ArticleCounts(name, PhaseCounts(), each) for name, each in found.items() if each.total]
+
+
 def has_foreign_commits(distributor: DistributionStore, row: SubscriptionRow) -> bool:
     """True if other writers changed rows of a subscriber's tables since its last batch, or a table's log cannot be read."""
     at = stored_position(row)
@@ -84,12 +103,7 @@ def _rate(distributor: DistributionStore, row: SubscriptionRow) -> float | None:
 def history(root: Root, *, limit: int = 20, subscriber: str | None = None) -> tuple[Batch, ...]:
     """Return the last batches of all agents, or of one folder's, and why they stopped, newest first. Starts no JVM."""
     distributor = required(root)
-    agents = {row.agent_id: row.subscriber for row in distributor.subscriptions()}
-    agents[LOG_READER_AGENT] = LOG_READER
-    wanted = [number for number, folder in agents.items() if folder == subscriber]
-    if subscriber is not None and not wanted:
-        return ()
-    where = f"agent_id in ({', '.join(map(str, wanted))})" if wanted else None
+    agents, where = _agents(distributor, subscriber)
     rows = distributor.control.rows(
         HISTORY, where=where, order_limit=f"order by time desc limit {int(limit)}"
     )
@@ -116,12 +130,7 @@ def history(root: Root, *, limit: int = 20, subscriber: str | None = None) -> tu
 def errors(root: Root, *, limit: int = 20, subscriber: str | None = None) -> tuple[AgentError, ...]:
     """Return why agents, or those of one folder, stopped, and skipped commands, newest first. Starts no JVM."""
     distributor = required(root)
-    agents = {row.subscription_guid: row.subscriber for row in distributor.subscriptions()}
-    agents[""] = LOG_READER
-    wanted = [guid for guid, folder in agents.items() if folder == subscriber]
-    if subscriber is not None and not wanted:
-        return ()
-    where = f"subscription_guid in ({text_literals(wanted)})" if wanted else None
+    agents, where = _guids(distributor, subscriber)
     rows = distributor.control.rows(
         ERRORS, where=where, order_limit=f"order by time desc, xact_seqno desc limit {int(limit)}"
     )
@@ -137,6 +146,35 @@ def errors(root: Root, *, limit: int = 20, subscriber: str | None = None) -> tup
         )
         for row in rows
     )
+
+
+def count_runs(root: Root, *, failed: bool, subscriber: str | None) -> int:
+    """Return the number of rows that `history`, or with `failed` `errors`, lists without a limit. Starts no JVM."""
+    distributor = required(root)
+    _, where = (_guids if failed else _agents)(distributor, subscriber)
+    return count_rows(distributor.control.path((ERRORS if failed else HISTORY).name), where=where)
+
+
+def _agents(distributor: DistributionStore, subscriber: str | None) -> tuple[dict[int, str], str | None]:
+    """Return the folder of each agent by its number, and the condition of the rows of one folder."""
+    agents = {row.agent_id: row.subscriber for row in distributor.subscriptions()} | {
+        LOG_READER_AGENT: LOG_READER
+    }
+    wanted = [str(number) for number, folder in agents.items() if folder == subscriber]
+    return agents, _among("agent_id", ", ".join(wanted), subscriber)
+
+
+def _guids(distributor: DistributionStore, subscriber: str | None) -> tuple[dict[str, str], str | None]:
+    """Return the folder of each subscription by its GUID, and the condition of the rows of one folder."""
+    agents = {row.subscription_guid: row.subscriber for row in distributor.subscriptions()} | {"": LOG_READER}
+    wanted = [guid for guid, folder in agents.items() if folder == subscriber]
+    return agents, _among("subscription_guid", text_literals(wanted), subscriber)
+
+
+def _among(column: str, wanted: str, subscriber: str | None) -> str | None:
+    if subscriber is None:
+        return None
+    return f"{column} in ({wanted})" if wanted else "false"
 
 
 def status(root: Root) -> DistributorStatus:

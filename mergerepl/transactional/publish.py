@@ -2,7 +2,7 @@
 
 import time
 import uuid
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from contextlib import ExitStack, nullcontext
 from dataclasses import dataclass, field, replace
 from datetime import timedelta
@@ -21,7 +21,7 @@ from mergerepl.logreader.log_reader import LogReader, make_log_reader, refuse_co
 from mergerepl.logreader.positions import has_log_reader, read_state
 from mergerepl.logreader.scan import Begin, begin, leave
 from mergerepl.model.progress import NoProgress, Progress
-from mergerepl.model.results import ApplyResult
+from mergerepl.model.results import ApplyResult, PlanStep
 from mergerepl.model.transactional import Publication, Subscription
 from mergerepl.publish.steps import Step, carry_out, check_steps
 from mergerepl.spark.errors import plain_errors
@@ -91,8 +91,11 @@ def apply_publication(
     dry_run: bool = False,
     spark: SparkSession | None = None,
     progress: Progress | None = None,
+    planned: Collection[PlanStep] | None = None,
 ) -> ApplyResult:
     """Make publisher and subscribers match a transactional publication; repeating it does nothing.
+
+    Steps with `removes_rows` must be `planned`, if a plan was made before.
 
     Raises: TransactionalError 14088 for a table that cannot be published, TransactionalUsageError for a change under
         active subscriptions or an existing table; LogReaderBusyError, LeaseError (run again).
@@ -114,7 +117,7 @@ def apply_publication(
                 check_destinations(each, stored.subscriptions.get(each.subscriber), articles)
         check_steps(steps, run)
         if not dry_run:
-            carry_out(steps, run, shown, errors=lambda _: nullcontext())
+            carry_out(steps, run, shown, errors=lambda _: nullcontext(), planned=planned)
     return ApplyResult(
         publication.name, tuple(step.plan for step in steps), dry_run, round(time.monotonic() - started, 3)
     )

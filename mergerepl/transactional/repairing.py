@@ -30,7 +30,7 @@ from mergerepl.filters.clause import Clause, ClauseError, functions_of
 from mergerepl.filters.columns import holds
 from mergerepl.filters.parse import parse_filter
 from mergerepl.filters.prepare import prepared
-from mergerepl.model.results import KeyDifference
+from mergerepl.model.tasks import Repair
 from mergerepl.publish.snapshot import KEY_PREFIX
 from mergerepl.rows.images import all_true
 from mergerepl.rows.nested import as_declared
@@ -75,23 +75,6 @@ _BROKEN_RULE = re.compile(
     r"(.+?)(?: violated by row|$)"
 )
 """How Delta names the rule that refuses a row."""
-
-
-@dataclass(frozen=True)
-class Repair:
-    """The rows that a repair wrote (or would write) to one table. `examples` are some of the keys.
-
-    `differing` is the number of keys that still differ after it; None for a dry run.
-    """
-
-    publication: str
-    subscriber: str
-    article: str
-    inserts: int
-    updates: int
-    deletes: int
-    examples: tuple[KeyDifference, ...]
-    differing: int | None = None
 
 
 @dataclass(frozen=True)

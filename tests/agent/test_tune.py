@@ -72,10 +72,10 @@ def test_tables_of_every_kind_keep_their_rows_and_sync_on(pair: Pair) -> None:
     pair.sql("UPDATE hq.plain SET n = 1 WHERE id = 5")
     before = {name: rows(hq / name) for name in kinds}
     planned = {
-        each.article: each for each in mergerepl.Replica(hq).tune(file_bytes=256 * KIB, dry_run=True).articles
+        each.article: each for each in mergerepl.Replica(hq).tune(file_size=256 * KIB, dry_run=True).articles
     }
     assert {each.status for each in planned.values()} == {"planned"}
-    result = {each.article: each for each in mergerepl.Replica(hq).tune(file_bytes=256 * KIB).articles}
+    result = {each.article: each for each in mergerepl.Replica(hq).tune(file_size=256 * KIB).articles}
     for name, tuned in result.items():
         assert (tuned.status, tuned.reasons) == ("tuned", planned[name].reasons)
         assert tuned.properties == (
@@ -98,9 +98,9 @@ def test_tables_of_every_kind_keep_their_rows_and_sync_on(pair: Pair) -> None:
     # One user's commit, before.
     found = {each.article: each.uncaptured_commits for each in merge_status(hq).articles}
     assert found == {**dict.fromkeys(kinds, 0), "plain": 1}
-    assert {each.status for each in mergerepl.Replica(hq).tune(file_bytes=256 * KIB).articles} == {"fine"}
+    assert {each.status for each in mergerepl.Replica(hq).tune(file_size=256 * KIB).articles} == {"fine"}
     # Delta leaves alone what it clustered before.
-    (again,) = mergerepl.Replica(hq).tune("clustered", file_bytes=64 * KIB).articles
+    (again,) = mergerepl.Replica(hq).tune("clustered", file_size=64 * KIB).articles
     assert (again.status, again.version, again.files_after) == ("unchanged", None, again.files_before)
     for name in kinds:
         pair.sql(f"UPDATE hq.{name} SET n = 2 WHERE id = 1000")
@@ -112,7 +112,7 @@ def test_tables_of_every_kind_keep_their_rows_and_sync_on(pair: Pair) -> None:
         assert found_rows[0].equals(found_rows[1]), name
         changed = [row["id"] for row in found_rows[0].to_pylist() if row["n"]]
         assert changed == ([5] if name == "plain" else []) + [1000, 2000]
-    (again,) = mergerepl.Replica(north).tune("plain", file_bytes=256 * KIB).articles
+    (again,) = mergerepl.Replica(north).tune("plain", file_size=256 * KIB).articles
     assert again.status == "tuned"
     assert pair.sync().status == "nothing_to_do"
 
@@ -128,10 +128,10 @@ def test_a_table_that_is_clustered_no_more_is_refused(spark: SparkSession, tmp_p
     pair.sql("ALTER TABLE hq.loose CLUSTER BY NONE")
     version = DeltaTable(str(hq / "loose")).version()
     with pytest.raises(StoreError, match=r"no clustering columns.*CLUSTER BY \(`id`\)"):
-        mergerepl.Replica(hq).tune(file_bytes=256 * KIB)
+        mergerepl.Replica(hq).tune(file_size=256 * KIB)
     assert DeltaTable(str(hq / "loose")).version() == version
     pair.sql("ALTER TABLE hq.loose CLUSTER BY (id)")
-    assert [each.status for each in mergerepl.Replica(hq).tune(file_bytes=256 * KIB).articles] == ["tuned"]
+    assert [each.status for each in mergerepl.Replica(hq).tune(file_size=256 * KIB).articles] == ["tuned"]
 
 
 KEYS = {

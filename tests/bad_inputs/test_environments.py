@@ -164,7 +164,7 @@ def test_doctor_reports_a_locale_with_other_capitals(
     spark: SparkSession, in_locale: Callable[[str], None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(engine, "jvm_pid", lambda: None)
-    for tag, status in (("de-DE", doctor.Status.OK), ("tr-TR", doctor.Status.WARN)):
+    for tag, status in (("de-DE", doctor.CheckStatus.OK), ("tr-TR", doctor.CheckStatus.WARN)):
         in_locale(tag)
         [check] = [check for check in doctor.checks(start_engine=True) if check.name == "engine"]
-        assert (check.status, bool(check.remedy)) == (status, status is doctor.Status.WARN), check
+        assert (check.status, bool(check.remedy)) == (status, status is doctor.CheckStatus.WARN), check

@@ -173,8 +173,11 @@ def test_a_database_is_enabled_or_it_is_not(replica_dir: Path) -> None:
         assert not cdc.Database(replica_dir).is_enabled()
         with pytest.raises(cdc.CdcUsageError, match="not enabled"):
             cdc.Database(replica_dir).capture()
+        assert cdc.Database(replica_dir).disable(dry_run=True) == ()
         cdc.Database(replica_dir).disable()
         assert not (replica_dir / "_cdc").exists()
+        with pytest.raises(cdc.CdcUsageError, match="not enabled"):
+            cdc.Database(replica_dir).disable(dry_run=True)
     cdc.Database(replica_dir).enable("orders")
     # No LSN is given out twice.
     assert cdc.Database(replica_dir).status().epoch > epoch

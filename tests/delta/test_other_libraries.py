@@ -272,17 +272,19 @@ def test_a_removal_that_removed_nothing_is_refused_and_mended(spark: SparkSessio
     assert f"version {version + 1} of table '{path}' (UPDATE, by delta-rs" in str(refused.value)
 
     (found,) = [each for each in doctor.checks([str(hq)]) if each.name == f"files {path}"]
-    assert found.status is doctor.Status.WARN
+    assert found.status is doctor.CheckStatus.WARN
     spark.sql(f"restore table delta.`{path}` to version as of {version}")
     assert contents(spark, path) == before
     (found,) = [each for each in doctor.checks([str(hq)]) if each.name == f"files {path}"]
     assert "2 of 2 hold times as INT96" in found.detail
     assert "1 of 2 have names that are not ASCII" in found.detail
     (found,) = [each for each in doctor.checks([str(hq)], mend=True) if each.name == f"files {path}"]
-    assert (found.status, found.detail.endswith("Written again: 2")) == (doctor.Status.OK, True)
+    assert (found.status, found.detail.endswith("Written again: 2")) == (doctor.CheckStatus.OK, True)
     assert not read_commit(path, head_version(path)).data_change
     assert all(
-        each.status is doctor.Status.OK for each in doctor.checks([str(hq)]) if each.name.startswith("files")
+        each.status is doctor.CheckStatus.OK
+        for each in doctor.checks([str(hq)])
+        if each.name.startswith("files")
     )
     assert contents(spark, path) == before
     DeltaTable(str(path)).update({"v": "1"}, predicate="id = 1")

@@ -12,6 +12,7 @@ import pytest
 from click.testing import CliRunner
 from deltalake import DeltaTable, Field
 from deltalake.schema import PrimitiveType
+from pyarrow import parquet
 from pyspark.sql import SparkSession
 
 from mergerepl.cli.main import main
@@ -131,6 +132,22 @@ def test_conflicts_are_reported_and_decided_again(spark: SparkSession, replica_d
     )
     assert json.loads(streamed) == item
     run("conflicts", "export", "-f", str(hq), "-o", "-", exit_code=2)
+    run(
+        "conflicts",
+        "export",
+        "-f",
+        str(hq),
+        "-o",
+        "-",
+        "--format",
+        "parquet",
+        "--table",
+        "orders",
+        exit_code=2,
+    )
+    run("conflicts", "export", "-f", str(hq), "-o", str(pair.folder / "typed"), "--format", "parquet")
+    typed = parquet.read_table(pair.folder / "typed" / "orders.parquet").to_pylist()
+    assert {row["conflict_id"]: row["loser_n"] for row in typed}[ids["orders", 2]] == 22
     run("conflicts", "report", "-f", str(hq), "-o", str(pair.folder / "report.html"))
     text = (pair.folder / "report.html").read_text(encoding="utf-8")
     assert run("conflicts", "report", "-f", str(hq), "-o", "-") == text

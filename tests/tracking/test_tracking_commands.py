@@ -62,6 +62,9 @@ def test_a_round_from_the_command_line(spark: SparkSession, replica_dir: Path, t
     assert "window of consumer 'hq'" in run(
         "tracking", "acknowledge", "hk", "-f", root, "--window", file, code=2
     )
+    assert "no consumer 'hqq'. Did you mean 'hq'?" in run("tracking", "enumerate", "hqq", "-f", root, code=2)
+    rehearsal = run("tracking", "enumerate", "hqq", "-f", root, "--start", "now", "--dry-run")
+    assert "would be registered" in rehearsal
     assert "'hk' is not registered" in run("tracking", "forget", "hk", "-f", root, "--yes", code=1)
     assert "no window" in run(
         "tracking", "acknowledge", "hq", "-f", root, "--window", root / "no.json", code=2

@@ -430,7 +430,7 @@ def test_tune_says_what_was_written_and_why(api, hq):
     shown = run("tune", "orders", "-f", "hq", "--file-size", "64mb")
     assert api.calls[0][:2] == ("tune", ("orders",))
     terms = api.calls[0][2]
-    assert (terms["file_bytes"], terms["dry_run"]) == (64 * 1024**2, False)
+    assert (terms["file_size"], terms["dry_run"]) == (64 * 1024**2, False)
     assert re.search(r"orders +tuned +1 +300\.0 +3 +1\.0", shown.stdout)
     assert why not in shown.stdout, "it is so no more"
     assert "orders: delta.x = 3.\n" in shown.stdout
@@ -451,7 +451,7 @@ def test_a_file_stands_for_its_publisher(api, hq):
 def test_history_passes_limit_and_subscriber(api, hq):
     api.answers["history"] = ()
     shown = run("history", "north", "-f", "sales.yml", "--limit", 3, "--json")
-    assert json.loads(shown.stdout) == {"runs": []}
+    assert json.loads(shown.stdout) == {"runs": [], "total": 0}
     assert api.calls == [("history", ("north",), {"failed": False, "type": None, "limit": 3})]
 
 

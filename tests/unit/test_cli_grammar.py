@@ -1,20 +1,28 @@
 """The commands keep one grammar: a walk over them, the first help, and answers to words that are gone. No Spark."""
 
+import inspect
 import re
+import shlex
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
-from importlib import import_module
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import click
 import pytest
 from click.testing import CliRunner, Result
 
+import mergerepl
+from mergerepl import Agent, Project, Replica, cdc, tracking, transactional
 from mergerepl.cli import options
 from mergerepl.cli.grammar import DESTROYS, RUNS, WIDTH, WRITES, Command, kind_of
 from mergerepl.cli.main import COMMANDS, main
+from mergerepl.cli.report import tasks
+from mergerepl.conflicts.selection import Conflicts
+from mergerepl.replicas import Partitions
+from tests.networks import Network
 
 ROOT = Path(__file__).parents[2]
 BEFORE = [
@@ -26,14 +34,23 @@ BEFORE = [
 KINDS = {"REPLICA", "TABLE", "INSTANCE", "TABLE|INSTANCE", "CONSUMER", "ROOT", "DIR", "SHELL", "JOB"}
 IDS = {"ID", "SESSION", "XACT", "BSN", "LSN"}
 GENERAL = {"--file", "--json", "--quiet", "--verbose", "--version", "--help"}
-OBJECTS = {
-    "Project": "mergerepl.project",
-    "Replica": "mergerepl.replicas",
-    "ChangeTracking": "mergerepl.tracking",
-    "Distributor": "mergerepl.transactional",
-    "Subscriber": "mergerepl.transactional",
-    "cdc": "mergerepl.cdc",
+OBJECTS: dict[str, Any] = {
+    "Project": Project,
+    "Replica": Replica,
+    "Replica.conflicts": Conflicts,
+    "Replica.partitions": Partitions,
+    "Agent": Agent,
+    "ChangeTracking": tracking.ChangeTracking,
+    "ChangeTracking.consumer": tracking.Consumer,
+    "Distributor": transactional.Distributor,
+    "Subscriber": transactional.Subscriber,
+    "cdc": cdc,
+    "cdc.Database": cdc.Database,
+    "cdc.Database.jobs": cdc.Jobs,
+    "cdc.Instance": cdc.Instance,
+    "": mergerepl,
 }
+"""The objects of the Python interface, as a command's `call` begins."""
 
 
 def walk(group: click.Group = main, path: str = "") -> Iterator[tuple[str, Command]]:
@@ -92,34 +109,67 @@ def test_what_writes_can_be_rehearsed_and_what_destroys_asks(words: str) -> None
     assert (command.effect is RUNS) is (words in ("agent run", "agent stop", "demo"))
 
 
-@each_command
-def test_a_command_names_the_call_that_it_makes(words: str) -> None:
-    owner, *names = ALL[words].call.split(".")
-    if owner not in OBJECTS or len(names) > 2:
-        return
-    found = import_module(OBJECTS[owner])
-    found = found if owner == "cdc" else getattr(found, owner)
-    if ALL[words].call in NOT_BUILT:
-        return
-    for name in names:
-        found = getattr(found, name)
+def call_of(words: str) -> Callable[..., Any] | None:
+    owner, _, method = ALL[words].call.rpartition(".")
+    return getattr(OBJECTS[owner], method) if method else None
 
 
-NOT_BUILT = {
-    "Project.repair",
-    "Project.doctor",
-    "Project.upgrade",
-    "Replica.vacuum",
-    *(
-        f"Replica.conflicts.{name}"
-        for name in ("list", "get", "resolve", "retry", "drop", "export", "report")
-    ),
-    *(f"Replica.partitions.{name}" for name in ("list", "add", "drop")),
-    *(f"cdc.Database.jobs.{name}" for name in ("list", "add", "change", "drop", "start", "stop")),
-    "ChangeTracking.consumer.enumerate",
-    "ChangeTracking.consumer.acknowledge",
+SHELL = {"--at", "--dry-run", "--yes", "--output", "--limit", "--force", "--all", "--check"}
+"""Options of the command line: where it works, what it asks, and what it shows."""
+OTHERWISE = {
+    "agent run": {"--detach": "start"},
+    "cdc changes": {"--net": "net_changes"},
+    "cdc load": {"--into": "target"},
+    "conflicts resolve": dict.fromkeys(("--winner", "--loser", "--set", "--set-null"), "choice"),
+    "conflicts list": {"--count-by": "count_by"},
+    "init": {"--print-schema": ""},
+    "sync": {"--interval": "rounds", "--no-agent": ""},
+    "tracking enumerate": {"--table": "tables", "--start": "consumer"},
+    "tracking enable": {"--foreign": "the constructor"},
+    "tracking key": {"--key": "columns", "--unpack": "unpack_key"},
 }
-"""Calls that are made by parts of an object, or below it."""
+"""Options that Python has as another method or a positional argument."""
+
+
+@each_command
+def test_a_command_makes_one_call_whose_keywords_are_its_options(words: str) -> None:
+    call = call_of(words)
+    if call is None or inspect.isclass(call):
+        return
+    keywords = set(inspect.signature(call).parameters)
+    if "parameters" in keywords:
+        keywords |= {"maxtrans", *tasks._PARAMETERS}
+    if ALL[words].call.startswith("Replica.conflicts."):
+        keywords |= set(inspect.signature(Conflicts.where).parameters)
+    for stated, each in options_of(ALL[words]).items():
+        name = str(each.name)
+        is_there = {name, name.removeprefix("no_")} & keywords
+        assert is_there or stated in SHELL or stated in OTHERWISE.get(words, {}), (stated, sorted(keywords))
+
+
+RUN = (
+    *("apply", "capture", "status", "pending", "history", "cleanup", "tune", "partitions list"),
+    *("conflicts list", "conflicts retry", "conflicts drop", "conflicts export", "conflicts report"),
+    *("conflicts resolvers", "tracking sql"),
+)
+"""Commands whose examples run on the tables of `Network`, without an engine."""
+
+
+def test_examples_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    Network(tmp_path)
+    (tmp_path / "mergerepl.yml").write_text((tmp_path / "sales.yml").read_text())
+    monkeypatch.chdir(tmp_path)
+    lines = [line for words in RUN for line in examples_of(ALL[words])]
+    lines += ["mergerepl sync", "mergerepl sync north --dry-run", "mergerepl row orders --key id=7"]
+    lines += ["mergerepl validate north --level rowcount", "mergerepl conflicts show --table orders"]
+    for line in lines:
+        done = run(*shlex.split(line)[1:])
+        assert done.exit_code == 0, (line, done.output)
+
+
+def examples_of(command: click.Command) -> list[str]:
+    assert command.help is not None
+    return command.help.split("Example:\n")[1].strip().splitlines()
 
 
 def test_the_first_help_is_one_page() -> None:

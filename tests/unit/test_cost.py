@@ -267,7 +267,7 @@ def test_a_dry_run_says_what_would_be_written_and_a_fine_table_is_left_alone(tmp
     (planned,) = result.articles
     assert (planned.status, planned.largest_bytes_before, planned.version) == ("planned", 300 * MIB, None)
     assert "files of up to 300 MiB" in planned.reasons[0]
-    (named,) = mergerepl.Replica(hq).tune("orders", file_bytes=200 * MIB).articles
+    (named,) = mergerepl.Replica(hq).tune("orders", file_size=200 * MIB).articles
     assert named.status == "fine"
     assert open_table(table).version == 1
 

@@ -177,6 +177,8 @@ MAY_IMPORT: dict[str, set[str]] = {
         "mergerepl.agents.agent_socket",
     },
     "mergerepl.agents.agent_socket": {"mergerepl.roots", "mergerepl.settings"},
+    # The public object: the folders of a project.
+    "mergerepl.agents.agent": {"mergerepl.agents", "mergerepl.model", "mergerepl.project"},
     # Commands that are handed over run as from the command line.
     "mergerepl.agents.client": {
         "mergerepl.agents",
@@ -281,6 +283,7 @@ MAY_IMPORT: dict[str, set[str]] = {
         "mergerepl.spark.session",
         "mergerepl.errors",
         "mergerepl.agents",
+        "mergerepl.agents.agent",
         "mergerepl.agents.client",
         "mergerepl.agents.server",
         "mergerepl.model",

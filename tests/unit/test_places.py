@@ -7,7 +7,6 @@ from pathlib import Path
 import pytest
 
 from mergerepl import Project, Replica
-from mergerepl.cli.place import Place as CommandPlace
 from mergerepl.errors import ConfigurationError
 from mergerepl.places import NamedRoot, Place, choose_root, find_places, roots_of_file, types_at
 from tests.networks import make_pair
@@ -34,16 +33,6 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def sales(folder: Path, name: str = "mergerepl.yml") -> Path:
     (folder / name).write_text(SALES)
     return folder / name
-
-
-def test_a_publication_of_commands_is_found_beside_another_type(folder: Path) -> None:
-    for name in ("hq", "north"):
-        (folder / name).mkdir()
-    feed = (
-        "---\ntype: transactional\npublication: feed\npublisher: ./hq\narticles: [{name: items, key: [id]}]\n"
-    )
-    sales(folder).write_text(SALES + feed)
-    assert CommandPlace(()).publication == "feed", "a repair of another one was not asked for"
 
 
 def test_the_nearest_file_is_found_here_or_above(folder: Path) -> None:

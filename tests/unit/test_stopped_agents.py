@@ -192,6 +192,43 @@ def test_a_copy_of_a_publisher_does_not_write_to_its_subscribers(
     assert other_publisher(copy, position) is None
 
 
+def test_a_subscriber_of_several_publishers_shows_all(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    north = tmp_path / "north"
+    north.mkdir()
+    for number, name in enumerate(("hq", "shop", "gone"), 1):
+        root = tmp_path / name
+        if name != "gone":
+            root.mkdir()
+            store = DistributionStore(Location.of(root))
+            store.create()
+            publication = PublicationRow(
+                publication_id=1, publication=f"feed_{name}", publisher_root=str(root)
+            )
+            store.control.replace(PUBLICATIONS, [publication])
+            store.add_subscription(
+                SubscriptionRow(
+                    publication_id=1, agent_id=1, subscriber=str(north), status=ACTIVE, subscription_guid=name
+                )
+            )
+        SubscriberStore(Location.of(north)).save(
+            PositionRow(
+                publisher=str(root), publication=f"feed_{name}", subscription_guid=name, time=NOW,
+                transaction_timestamp=bytes(10), batch=number,
+            )
+        )  # fmt: skip
+    for module in (checks, monitoring):
+        monkeypatch.setattr(module, "read_state", lambda _: type("Nothing", (), {"sources": {}}))
+    (found,) = Project.load(north).status()
+    assert [each.publication for each in found.details.subscriptions] == ["feed_hq", "feed_shop"]
+    assert [(each.level, each.source) for each in found.warnings if each.level == "unknown"] == [
+        ("unknown", str(tmp_path / "gone"))
+    ]
+    validated = Project.load(north).validate()
+    assert [(each.article, each.ok) for each in validated.articles] == [("(all)", False)] * 3
+
+
 def test_subscribers_are_filled_again_and_no_publisher_stands_for_its_own(
     distributor: DistributionStore, tmp_path: Path
 ) -> None:

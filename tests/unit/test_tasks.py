@@ -5,9 +5,11 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
+from click.testing import CliRunner
 
 from mergerepl import Listing, Project
-from mergerepl.errors import ConfigurationError
+from mergerepl.cli.main import main
+from mergerepl.errors import ConfigurationError, LeaseError
 from mergerepl.logreader.lsn import Lsn
 from mergerepl.model.listing import MOST_ROWS
 from mergerepl.model.results import ArticleValidation, ConflictRecord, SessionResult, SyncResult
@@ -15,14 +17,18 @@ from mergerepl.model.tasks import (
     CRITICAL,
     UNKNOWN,
     WARNING,
+    Captured,
+    CleanupResult,
+    Removed,
     Status,
     StatusWarning,
     ValidationResult,
     check_code,
 )
 from mergerepl.model.transactional import Publication
+from mergerepl.products import merge
 from mergerepl.transactional.refusals import TransactionalUsageError
-from tests.networks import make_replica
+from tests.networks import make_pair, make_replica
 
 
 @dataclass(frozen=True)
@@ -127,6 +133,36 @@ def test_one_of_several_products_that_cannot_be_read_is_unknown(tmp_path: Path) 
         None,
         [UNKNOWN],
     )
+
+
+def test_a_product_that_fails_does_not_keep_another_from_its_work(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    make_pair(tmp_path)
+    both = Project.load(tmp_path / "hq", tmp_path / "north")
+
+    def fails_at_hq(root: Path, **terms: object) -> object:
+        if root.name == "hq":
+            raise LeaseError("hq is held")
+        removed = Removed("merge", str(root), "conflicts", "log", 3)
+        return {"capture": Captured("merge", str(root), 3), "cleanup": CleanupResult(Listing([removed]))}[
+            task
+        ]
+
+    fails_at_hq.__module__ = merge.__name__
+    for task, of in (
+        ("capture", lambda project: [(each.changes, each.error) for each in project.capture()]),
+        ("cleanup", lambda project: [(each.rows, each.error) for each in project.cleanup().removed]),
+    ):
+        monkeypatch.setattr(merge, task, fails_at_hq)
+        assert of(both) == [(0, "hq is held"), (3, None)]
+        with pytest.raises(LeaseError):
+            of(Project.load(tmp_path / "hq"))
+    cleanup = ("cleanup", "-f", str(tmp_path / "north"))
+    asked = CliRunner().invoke(main, [*cleanup, "--older-than", "0s"])
+    assert (asked.exit_code, f"Remove 3 conflicts at {tmp_path}/north?" in asked.stderr) == (2, True)
+    for words in (cleanup, (*cleanup, "--older-than", "0s", "--yes")):
+        assert CliRunner().invoke(main, words).exit_code == 0
 
 
 def test_a_publisher_that_fails_does_not_keep_another_from_its_sync(tmp_path: Path) -> None:

@@ -170,6 +170,8 @@ def _session_line(session: SessionResult, *, in_full: bool) -> str:
         conflicts = _counts(session).conflicts
         parts.append(f"uploaded {changes(session.upload)}, downloaded {changes(session.download)}")
         parts += [counted(conflicts, "conflict")] if conflicts else []
+    if session.uncaptured_commits:
+        parts.append(f"{counted(session.uncaptured_commits, 'commit')} to read first")
     if session.recovered:
         parts.append(f"finished {counted(session.recovered, 'interrupted session')} first")
     parts[-1] += problem

@@ -217,8 +217,8 @@ def pending(found: Sequence[Pending]) -> list[Part]:
     return parts if any(not each.is_empty for each in found) else ["Nothing is pending."]
 
 
-def history(found: Sequence[Run], *, failed: bool) -> list[Part]:
-    """Report runs, newest first, then what each says."""
+def history(found: Sequence[Run], *, failed: bool, total: int) -> list[Part]:
+    """Report runs, newest first, what each says, and how many there are in all."""
     if not found:
         return ["Nothing has failed." if failed else "Nothing has run yet."]
     said = (
@@ -226,7 +226,14 @@ def history(found: Sequence[Run], *, failed: bool) -> list[Part]:
         for each in found
         if each.text
     )
-    return [_listed(found, _RUNS), *said]
+    return [_listed(found, _RUNS), *said, of_total(len(found), total, "run")]
+
+
+def of_total(shown: int, total: int, noun: str) -> str:
+    """Return the last line of a list with a limit."""
+    if shown >= total:
+        return f"{counted(total, noun)}."
+    return f"{shown:,} of {counted(total, noun)}. See more with --limit."
 
 
 def captured(found: Sequence[Captured]) -> list[Part]:
@@ -234,7 +241,8 @@ def captured(found: Sequence[Captured]) -> list[Part]:
     parts: list[Part] = [_listed(found, _CAPTURED)]
     parts += [part for each in found for part in _tables(each.details)]
     paused = [f"Paused: {table}: {why}" for each in found for table, why in each.paused.items()]
-    return [*parts, *dict.fromkeys(paused)]
+    failed = [f"{each.replica} ({each.type}) is not captured: {each.error}" for each in found if each.error]
+    return [*parts, *dict.fromkeys(paused), *failed]
 
 
 def _parameters_of(job: Job) -> str:

@@ -21,7 +21,8 @@ import yaml
 from conflict.errors import ResolverError, UnknownFunctionError
 from mergerepl.errors import ConfigurationError
 from mergerepl.model.article import PublishedArticle
-from mergerepl.model.resolvers import CUSTOM, FUNCTION, RESOLVERS, resolver_info
+from mergerepl.model.listing import Listing
+from mergerepl.model.resolvers import CUSTOM, FUNCTION, RESOLVERS, Resolver, resolver_info
 from mergerepl.roots import resolved
 from mergerepl.settings import agent_file
 from mergerepl.store.location import Location
@@ -71,6 +72,15 @@ def known_functions() -> dict[str, str]:
     found |= _stated().resolvers
     found |= {name: f"{each.__module__}:{each.__qualname__}" for name, each in _registered.items()}
     return found
+
+
+def resolvers() -> Listing[Resolver]:
+    """Return the resolvers that a file may name, then the functions that this agent has for `custom`.
+
+    Raises: ConfigurationError if the agent's file cannot be used.
+    """
+    own = (Resolver(name, function=place) for name, place in sorted(known_functions().items()))
+    return Listing([*RESOLVERS.values(), *own])
 
 
 def require_function(article: PublishedArticle) -> None:

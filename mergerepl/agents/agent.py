@@ -1,0 +1,90 @@
+"""`Agent`: the process that runs the captures, syncs and cleanups of files and folders."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Iterable
+from dataclasses import replace
+from typing import Any
+
+from mergerepl.agents import control
+from mergerepl.model.cdc import AgentStatus, JobEvent
+from mergerepl.model.listing import Listing
+from mergerepl.project import Project
+
+
+class Agent:
+    """The agent of files and folders: one process for the jobs of all their publishers and databases.
+
+    Args:
+        paths: As `Project.load` takes them.
+
+    Raises: as `Project.load`; ConfigurationError if a folder does not exist.
+    """
+
+    def __init__(self, *paths: str | os.PathLike[str]) -> None:
+        self.roots = Project.load(*paths).own_roots()
+
+    def __repr__(self) -> str:
+        return f"Agent({', '.join(map(repr, self.roots))})"
+
+    def run(
+        self,
+        *,
+        interval: float = 60.0,
+        sync: bool = True,
+        report: Callable[[JobEvent], None] | None = None,
+        pause: Callable[[float], None] | None = None,
+    ) -> None:
+        """Run the jobs in this process until Ctrl-C, SIGTERM or `stop`; a job that runs is finished first.
+
+        Args:
+            interval: Seconds from the end of a merge publisher's syncs to the next ones.
+            sync: Run merge sessions and distributions, not only captures, log readers and cleanups.
+            report: Receives what the jobs did.
+            pause: Waits some seconds between two checks for due work, and may do work; by default `time.sleep`.
+
+        Raises: LeaseError if a folder has an agent already.
+        """
+        from mergerepl.agents import jobs
+        from mergerepl.agents.loop import in_worker, signals
+
+        with signals() as stop:
+            terms: dict[str, Any] = {
+                "report": report or (lambda event: None),
+                "is_asked_to_stop": lambda: stop.asked,
+                "pause": pause or time.sleep,
+                "intervals": jobs.Intervals(sync_s=interval) if sync else None,
+            }
+            in_worker(lambda: jobs.run(self.roots, **terms), name="agent")
+
+    def start(self, *, interval: float = 60.0, sync: bool = True) -> Listing[AgentStatus]:
+        """Run the jobs in a process of its own, in the background; it logs to `.mergerepl.agent.log` in the first folder.
+
+        Raises: LeaseError if a folder has an agent already; StoreError if the process ended or did not get that far.
+        """
+        words = ["--interval", f"{interval:g}s", *([] if sync else ["--no-sync"])]
+        return Listing(control.start_agent(self.roots, words))
+
+    def status(self) -> Listing[AgentStatus]:
+        """Return who runs the jobs of each folder, and the jobs."""
+        return Listing(
+            replace(each, jobs=tuple(control.all_jobs(each.root)))
+            for each in map(control.agent_status, self.roots)
+        )
+
+    def stop(self, *, wait_s: float = 600.0) -> Listing[AgentStatus]:
+        """End the agents of the folders, each for all its folders, after the work that runs. Returns those that ran.
+
+        Raises: ConfigurationError if one runs on another machine; LeaseError if one did not end in time.
+        """
+        found = Listing(map(control.agent_status, self.roots))
+        for root in _one_of_each(found):
+            control.stop_agent(root, wait_s=wait_s)
+        return found
+
+
+def _one_of_each(found: Iterable[AgentStatus]) -> list[str]:
+    """Return a folder of each process."""
+    return list({(each.host, each.pid): each.root for each in found if each.pid is not None}.values())
