@@ -6,10 +6,8 @@ the ancestor. Both sides are needed: after a session of one direction, the other
 include.
 """
 
-from pyspark.sql import Column, DataFrame
-from pyspark.sql import functions as F
-
 from mergerepl.changes import BASE, DELETED, LINEAGE, ROW, ROWGUID
+from mergerepl.frames import Column, DataFrame, F
 from mergerepl.rows import lineage_columns as lineage
 
 ANCESTOR = "ancestor"

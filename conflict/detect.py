@@ -6,9 +6,6 @@ candidate). Pure. Rules: design section 5, merge_replication.md 2.4, 3.2.
 
 from collections.abc import Callable
 
-from pyspark.sql import Column, DataFrame
-from pyspark.sql import functions as F
-
 from mergerepl.changes import (
     ARTICLE,
     CLASHING_COLUMNS,
@@ -28,11 +25,11 @@ from mergerepl.changes import (
     WHOLE_ROWS,
     Verdict,
 )
+from mergerepl.frames import Column, DataFrame, F, cached
 from mergerepl.rows import lineage_columns as lineage
 from mergerepl.rows.images import no_names, same_value
 from mergerepl.rows.lineage_value import PUBLICATION
 from mergerepl.rows.nested import INTERPRETED, Fields, Struct, Structs
-from mergerepl.spark.expression_cost import cached
 
 SIDES = "sides"
 """By field of a candidate: its column (NULL for the key), the sides that changed it, and whether the values differ."""

@@ -5,8 +5,6 @@ Merge session step: after resolve, for rows that a rule of their destination's t
 
 from collections.abc import Collection
 
-from pyspark.sql import Column, DataFrame
-from pyspark.sql import functions as F
 from pyspark.sql.types import StructType
 
 from mergerepl import changes
@@ -27,6 +25,7 @@ from mergerepl.changes import (
     Action,
     Verdict,
 )
+from mergerepl.frames import Column, DataFrame, F
 from mergerepl.rows.images import image_type, no_names, same_image
 from mergerepl.systables.conflicts_info import COMPENSATION, ConflictType
 

@@ -3,8 +3,6 @@
 The decision is a mask over encoded fields; `resolved_rows` picks the typed values by it. Pure. Rules: decisions/0005.
 """
 
-from pyspark.sql import Column, DataFrame
-from pyspark.sql import functions as F
 from pyspark.sql.types import StructField, StructType
 
 from conflict.detect import DIFFERENT, NAME, PUBLISHER_CHANGED, SUBSCRIBER_CHANGED, is_conflict, sides
@@ -29,6 +27,7 @@ from mergerepl.changes import (
     Verdict,
     made_column,
 )
+from mergerepl.frames import Column, DataFrame, F
 from mergerepl.model.article import PublishedArticle
 from mergerepl.rows.images import image_type
 from mergerepl.rows.nested import Fields, Struct

@@ -9,9 +9,6 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from pyspark.sql import Column, DataFrame
-from pyspark.sql import functions as F
-
 from mergerepl import changes
 from mergerepl.changes import (
     COLV1,
@@ -26,6 +23,7 @@ from mergerepl.changes import (
     WRITTEN_VERDICTS,
     Verdict,
 )
+from mergerepl.frames import Column, DataFrame, F
 from mergerepl.rows import lineage_columns as lineage
 from mergerepl.rows.images import all_true, image_type, no_names, same_value
 from mergerepl.systables.conflicts_info import ConflictType

@@ -7,9 +7,6 @@ both sides and adds a version of the resolving agent, so that it covers both at 
 from collections.abc import Collection, Mapping, Sequence
 from typing import Final
 
-from pyspark.sql import Column, DataFrame
-from pyspark.sql import functions as F
-
 from conflict.detect import is_conflict
 from conflict.merge_columns import PUBLISHER_ROW, SUBSCRIBER_ROW, is_changed_for, merged_colv, of_subscriber
 from conflict.resolvers import custom
@@ -41,11 +38,12 @@ from mergerepl.changes import (
     Action,
     Verdict,
 )
+from mergerepl.frames import Column, DataFrame, F, cached
 from mergerepl.model.session_terms import ArticleTerms, SessionTerms
 from mergerepl.rows import lineage_columns as lineage
 from mergerepl.rows.images import image_type
 from mergerepl.rows.nested import INTERPRETED, Fields
-from mergerepl.spark.expression_cost import cached, parameter_column, where_computed
+from mergerepl.spark.expression_cost import parameter_column, where_computed
 from mergerepl.systables.conflicts_info import ConflictType
 from mergerepl.systables.tombstone import TombstoneType
 

@@ -5,11 +5,9 @@ Merge session step: after make_generation, before get_metadata. Reads contents a
 
 from collections.abc import Collection, Sequence
 
-from pyspark.sql import Column, DataFrame
-from pyspark.sql import functions as F
-
 from mergerepl.changes import CHANGE_COLUMNS, GENERATION, ROWGUID
-from mergerepl.spark.expression_cost import cached, query_parameter
+from mergerepl.frames import Column, DataFrame, F, cached
+from mergerepl.spark.expression_cost import query_parameter
 from mergerepl.spark.in_memory import in_one_task, is_for_one_task
 from mergerepl.systables.contents import SEQ
 from mergerepl.systables.partitions import ENTERED, REASON

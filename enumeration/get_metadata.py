@@ -9,8 +9,6 @@ its metadata of each sent row is compared as well.
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
 
-from pyspark.sql import Column, DataFrame
-from pyspark.sql import functions as F
 from pyspark.sql.types import StructType
 
 from mergerepl import changes
@@ -34,11 +32,12 @@ from mergerepl.changes import (
     Action,
     Verdict,
 )
+from mergerepl.frames import Column, DataFrame, F, cached
 from mergerepl.model.publication import PUBLISHER_PRIORITY
 from mergerepl.model.session_terms import ArticleTerms, SessionTerms
 from mergerepl.rows import lineage_columns as lineage
 from mergerepl.rows.images import no_names
-from mergerepl.spark.expression_cost import cached, query_parameter
+from mergerepl.spark.expression_cost import query_parameter
 
 _KNOWN_AT = {PUBLISHER: "known_at_publisher", SUBSCRIBER: "known_at_subscriber"}
 _KNOWS = {PUBLISHER: "publisher_knows", SUBSCRIBER: "subscriber_knows"}

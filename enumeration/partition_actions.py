@@ -7,8 +7,6 @@ partition, gets the whole row when it enters, and loses it (LEAVE) when it leave
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from pyspark.sql import Column, DataFrame
-from pyspark.sql import functions as F
 from pyspark.sql.types import ArrayType, BooleanType, DataType, IntegerType, LongType, StringType, StructType
 
 from enumeration.enum_changes import EVENT_GENERATION, HAD, HAS, WHY
@@ -26,9 +24,10 @@ from mergerepl.changes import (
     Action,
     Verdict,
 )
+from mergerepl.frames import Column, DataFrame, F, cached
 from mergerepl.rows import lineage_columns as lineage
 from mergerepl.rows.images import image_type, no_names, same_image
-from mergerepl.spark.expression_cost import cached, query_parameter
+from mergerepl.spark.expression_cost import query_parameter
 from mergerepl.spark.in_memory import in_one_task
 from mergerepl.systables.partitions import EVERYBODY, Reason
 from mergerepl.systables.tombstone import TombstoneType

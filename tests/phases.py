@@ -9,8 +9,7 @@ from dataclasses import dataclass, replace
 from functools import reduce
 from typing import Any, NamedTuple
 
-from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql import functions as F
+from pyspark.sql import SparkSession
 from pyspark.sql.types import StringType, StructField, StructType
 
 from conflict.ancestor import ancestors, versions
@@ -30,6 +29,7 @@ from mergerepl.changes import (
     VERDICT,
     Verdict,
 )
+from mergerepl.frames import DataFrame, F
 from mergerepl.merge.stage.decision import Changed, decided, encoded
 from mergerepl.merge.stage.decision import resolved as resolved_of
 from mergerepl.model.article import PublishedArticle

@@ -11,8 +11,6 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from pyspark.sql import Column, DataFrame
-from pyspark.sql import functions as F
 from pyspark.sql.types import StructType
 
 from mergerepl.changes import ROWGUID
@@ -32,6 +30,7 @@ from mergerepl.delta.feed.net_changes import (
     net_changes,
 )
 from mergerepl.errors import CaptureError, begin_again
+from mergerepl.frames import Column, DataFrame, F, cached
 from mergerepl.model.article import PublishedArticle
 from mergerepl.rows.images import (
     differs_from_expression,
@@ -43,7 +42,6 @@ from mergerepl.rows.images import (
 from mergerepl.rows.key_bounds import KeyBounds, bound_measures, bounds_found, within_bounds
 from mergerepl.rows.sql import quote
 from mergerepl.spark.errors import gone_reason
-from mergerepl.spark.expression_cost import cached
 from mergerepl.spark.in_memory import (
     are_few,
     broadcast_if_few,

@@ -12,11 +12,9 @@ mapping.
 from enum import StrEnum
 from functools import reduce
 
-from pyspark.sql import Column, DataFrame
-from pyspark.sql import functions as F
-
 from mergerepl.changes import GENERATION, ROWGUID, TABLENICK
-from mergerepl.spark.expression_cost import cached, query_parameter
+from mergerepl.frames import Column, DataFrame, F, cached
+from mergerepl.spark.expression_cost import query_parameter
 from mergerepl.spark.in_memory import in_one_task
 from mergerepl.systables.contents import SEQ
 from mergerepl.systables.partitions import (

@@ -8,8 +8,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
 
-from pyspark.sql import Column, DataFrame
-from pyspark.sql import functions as F
 from pyspark.sql.types import StructType
 
 from mergerepl.changes import (
@@ -26,11 +24,12 @@ from mergerepl.changes import (
     TOMBSTONE_TYPE,
 )
 from mergerepl.delta.feed.net_changes import AFTER, BEFORE, EXISTED, EXISTS
+from mergerepl.frames import Column, DataFrame, F, cached
 from mergerepl.model.article import PublishedArticle
 from mergerepl.rows import lineage_columns as lineage
 from mergerepl.rows.images import differing_columns, image_type
 from mergerepl.rows.sql import struct_type
-from mergerepl.spark.expression_cost import cached, query_parameter
+from mergerepl.spark.expression_cost import query_parameter
 from mergerepl.systables import contents, tombstone
 from mergerepl.systables.contents import LINEAGE_TYPE, SEQ, base_column, row_column
 from mergerepl.systables.tombstone import TombstoneType
@@ -225,7 +224,7 @@ def contents_rows(rows: DataFrame, article: PublishedArticle, *, seq: int, marke
         SEQ: query_parameter(seq, "bigint").alias(SEQ),
     }
     values = (_of_contents(article) | run).values()
-    return rows.where(f"not {DELETED}").select(*values, *_base(rows, article))
+    return rows.where(~F.col(DELETED)).select(*values, *_base(rows, article))
 
 
 def _base(rows: DataFrame, article: PublishedArticle) -> list[Column]:

@@ -4,8 +4,6 @@ from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property, reduce
 
-from pyspark.sql import Column, DataFrame
-from pyspark.sql import functions as F
 from pyspark.sql.types import DataType
 
 from conflict.detect import NAME, PUBLISHER_CHANGED, SIDES, SUBSCRIBER_CHANGED, is_conflict
@@ -26,6 +24,7 @@ from mergerepl.changes import (
     made_column,
     values_column,
 )
+from mergerepl.frames import Column, DataFrame, F
 from mergerepl.model.article import PublishedArticle
 from mergerepl.model.resolvers import CUSTOM, resolver_info
 from mergerepl.model.session_terms import ArticleTerms

@@ -11,10 +11,9 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
-from pyspark.sql import Column, DataFrame
-from pyspark.sql import functions as F
 from pyspark.sql.types import DataType
 
+from mergerepl.frames import Column, DataFrame, F
 from mergerepl.model.resolvers import Resolver, ResolverInfo
 
 Decide = Callable[[DataFrame], DataFrame]

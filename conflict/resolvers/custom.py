@@ -6,8 +6,6 @@ Pure: the agent loads the function, runs it once, and hands its answer on as a c
 from collections.abc import Iterable
 from typing import Final
 
-from pyspark.sql import Column, DataFrame
-from pyspark.sql import functions as F
 from pyspark.sql import types as T
 
 from conflict.detect import NAME, PUBLISHER_CHANGED, SIDES, SUBSCRIBER_CHANGED, is_conflict
@@ -28,6 +26,7 @@ from mergerepl.changes import (
     made_column,
     values_column,
 )
+from mergerepl.frames import Column, DataFrame, F
 from mergerepl.model.article import PublishedArticle
 from mergerepl.model.resolvers import CUSTOM, RESOLVERS
 from mergerepl.rows.images import same_value

@@ -9,13 +9,11 @@ Equal priorities: the change that reached the publisher first wins, and that is 
 
 from typing import Final
 
-from pyspark.sql import Column
-from pyspark.sql import functions as F
-
 from conflict.detect import NAME, PUBLISHER_CHANGED, SIDES, SUBSCRIBER_CHANGED
 from conflict.resolvers.base import Rule, Values
 from mergerepl.changes import DELETED, PUBLISHER, SUBSCRIBER
 from mergerepl.changes import PRIORITY as OF_CHANGE
+from mergerepl.frames import Column, F
 from mergerepl.model.resolvers import PRIORITY, RESOLVERS, OfDeletes
 
 

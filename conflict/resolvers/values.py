@@ -12,8 +12,6 @@ the winner's.
 
 from typing import Final
 
-from pyspark.sql import Column
-from pyspark.sql import functions as F
 from pyspark.sql.types import (
     ByteType,
     DataType,
@@ -27,6 +25,7 @@ from pyspark.sql.types import (
 
 from conflict.resolvers.base import NO_ANCESTOR, Made, Rule, Values, of_ancestor
 from conflict.resolvers.priority import by_default, publisher_wins
+from mergerepl.frames import Column, F
 from mergerepl.model.resolvers import RESOLVERS
 from mergerepl.rows.images import same_value
 

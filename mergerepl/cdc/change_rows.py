@@ -7,19 +7,18 @@ is bit (k - 1) mod 8 of byte floor((k - 1) / 8), counted from the right.
 from collections.abc import Iterable, Mapping, Sequence
 from functools import reduce
 
-from pyspark.sql import Column, DataFrame, SparkSession
-from pyspark.sql import functions as F
+from pyspark.sql import SparkSession
 from pyspark.sql.types import DataType, StructType
 
 from mergerepl.changes import ROW
 from mergerepl.delta.feed.commit_changes import ROW_HASH, VERSION
 from mergerepl.delta.feed.net_changes import AFTER, BEFORE, DOUBTFUL, EXISTED, EXISTS, spans_of_events
+from mergerepl.frames import Column, DataFrame, F, cached
 from mergerepl.logreader.consumer import ReadRows
 from mergerepl.logreader.lsn import Lsn
 from mergerepl.rows.images import all_true, image_type, same_value
 from mergerepl.rows.nested import in_shape, is_nested
 from mergerepl.rows.sql import quote
-from mergerepl.spark.expression_cost import cached
 from mergerepl.spark.in_memory import frame_of
 from mergerepl.systables.cdc import (
     DELETE,

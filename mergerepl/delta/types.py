@@ -56,7 +56,7 @@ def json_of(ddl: str) -> Json:
     head, _, rest = ddl.strip().partition("<")
     if not rest:
         return _JSON_NAMES.get(head, head)
-    parts = _split(rest[:-1])
+    parts = split_parts(rest[:-1])
     if head == "array":
         return {"type": "array", "elementType": json_of(parts[0]), "containsNull": True}
     if head == "map":
@@ -66,7 +66,7 @@ def json_of(ddl: str) -> Json:
     return {"type": "struct", "fields": [field(name.strip(), json_of(type_)) for name, _, type_ in named]}
 
 
-def _split(text: str) -> list[str]:
+def split_parts(text: str) -> list[str]:
     """Split at the commas outside of brackets."""
     parts, depth, begin = [], 0, 0
     for i, character in enumerate(text):

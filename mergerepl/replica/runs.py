@@ -14,8 +14,7 @@ from deltalake.exceptions import DeltaError
 from py4j.protocol import Py4JError
 from pyarrow import ArrowException
 from pyspark.errors import PySparkException
-from pyspark.sql import Column, DataFrame, SparkSession
-from pyspark.sql import functions as F
+from pyspark.sql import SparkSession
 
 from mergerepl.changes import (
     BASE,
@@ -36,6 +35,7 @@ from mergerepl.delta.engine_choice import EngineChoice, NeedsSparkError, arrow_r
 from mergerepl.delta.sql_text import text_literals
 from mergerepl.delta.tables import compact, typed_rows
 from mergerepl.errors import MergeReplError
+from mergerepl.frames import Column, DataFrame, F
 from mergerepl.model.article import PublishedArticle
 from mergerepl.replica.replica import Replica
 from mergerepl.spark.expression_cost import query_parameter

@@ -5,8 +5,7 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql import functions as F
+from pyspark.sql import SparkSession
 from pyspark.sql.types import StructType
 
 from mergerepl.changes import (
@@ -36,6 +35,7 @@ from mergerepl.delta.small_writer import ACTION, MOST_BYTES, SmallRows, type_pro
 from mergerepl.delta.tables import reason_of
 from mergerepl.delta.types import Field, ddl_of
 from mergerepl.errors import StoreError
+from mergerepl.frames import DataFrame, F
 from mergerepl.store.location import Location
 from mergerepl.store.storage import facts_of, files_in, make_folder
 from mergerepl.systables.tombstone import TombstoneType

@@ -6,9 +6,9 @@ comparisons: they are neither stored nor decoded. All expressions are pure Colum
 
 from collections.abc import Collection
 
-from pyspark.sql import Column
-from pyspark.sql import functions as F
 from pyspark.sql import types as T
+
+from mergerepl.frames import Column, F, bits_of, is_in_process
 
 FIELDS_TYPE = "array<binary>"
 
@@ -31,7 +31,7 @@ def encoded(value: Column, data_type: T.DataType) -> Column:
     """
     if isinstance(data_type, T.BinaryType):
         return value
-    return _text(value, data_type).cast("binary")
+    return bits_of(value) if is_in_process() else _text(value, data_type).cast("binary")
 
 
 def _text(value: Column, data_type: T.DataType) -> Column:

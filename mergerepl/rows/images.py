@@ -6,12 +6,10 @@ version, so its computation uses no formatting that depends on a conf.
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
 
-from pyspark.sql import Column, DataFrame
-from pyspark.sql import functions as F
 from pyspark.sql import types as T
 
+from mergerepl.frames import Column, DataFrame, F, bits_of, cached, is_in_process
 from mergerepl.rows.sql import quote
-from mergerepl.spark.expression_cost import cached
 
 
 def row_image(columns: Sequence[str]) -> Column:
@@ -24,6 +22,8 @@ def comparable(value: Column, data_type: T.DataType) -> Column:
 
     Spark's own equality lacks maps and variants, takes 0.0 for -0.0, and follows a string's collation.
     """
+    if is_in_process():
+        return bits_of(value) if _is_odd(data_type) else value
     if isinstance(data_type, T.FloatType | T.DoubleType):
         return value.cast("string")
     if isinstance(data_type, T.StringType):
@@ -68,7 +68,7 @@ def _is_odd(data_type: T.DataType) -> bool:
 
 def same_value(one: Column, other: Column, data_type: T.DataType) -> Column:
     """Return whether two values have the same bits (NULL equals NULL)."""
-    if isinstance(data_type, T.FloatType | T.DoubleType):
+    if isinstance(data_type, T.FloatType | T.DoubleType) and not is_in_process():
         # Writing each out as text takes longer than all other work on a row.
         return one.eqNullSafe(other) & _is_negative_zero(one).eqNullSafe(_is_negative_zero(other))
     if not _is_odd(data_type):
@@ -109,6 +109,8 @@ def image_hash(image: str, data_type: T.StructType) -> Column:
 
     Only for use within a session; not a format to store.
     """
+    if is_in_process():
+        return F.xxhash64(*(F.col(f"{image}.{field.name}") for field in data_type))
     parts = []
     for field in data_type:
         value = F.col(f"{image}.{field.name}")
@@ -124,7 +126,7 @@ def image_hash(image: str, data_type: T.StructType) -> Column:
 
 def no_names() -> Column:
     """Return an empty array of column names."""
-    return F.expr("cast(array() as array<string>)")
+    return F.array().cast("array<string>")
 
 
 def differing_columns(

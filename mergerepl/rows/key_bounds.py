@@ -3,10 +3,9 @@
 import re
 from collections.abc import Callable, Mapping, Sequence
 from functools import reduce
+from operator import and_, or_
 
-from pyspark.sql import Column, DataFrame
-from pyspark.sql import functions as F
-
+from mergerepl.frames import Column, DataFrame, F
 from mergerepl.model.article import BOUNDED_TYPES, PublishedArticle
 from mergerepl.rows.images import identity_value
 from mergerepl.rows.sql import quote
@@ -98,9 +97,7 @@ def same_key(article: PublishedArticle, bounds: KeyBounds, ranges: Sequence[KeyB
     """
     condition = within_bounds(article, bounds, of="t.")
     if ranges:
-        condition = condition & reduce(
-            Column.__or__, (within_bounds(article, each, of="t.") for each in ranges)
-        )
+        condition = condition & reduce(or_, (within_bounds(article, each, of="t.") for each in ranges))
     is_guid = article.rowguid_column is not None
     for name, field in zip(article.identity, article.identity_fields, strict=True):
         target, source = (
@@ -129,7 +126,7 @@ def within(key: Column, lowest: str, highest: str, type_: str) -> Column:
         return (key >= F.lit(lowest).cast(type_)) & (key <= F.lit(highest).cast(type_))
     lower, upper = below_unpadded(lowest), above_odd(highest)
     ends = ([key >= F.lit(lower)] if lower else []) + ([key <= F.lit(upper)] if upper else [])
-    return reduce(Column.__and__, ends, F.lit(True))
+    return reduce(and_, ends, F.lit(True))
 
 
 def below_unpadded(lowest: str) -> str:

@@ -1,10 +1,9 @@
 """Lineage and colv1 as Spark column expressions, by the rules of `lineage_value`; a property test ties the two."""
 
 from functools import partial, reduce
+from operator import and_
 
-from pyspark.sql import Column
-from pyspark.sql import functions as F
-
+from mergerepl.frames import Column, F
 from mergerepl.rows.lineage_value import PUBLICATION, PUBLISHED
 from mergerepl.systables.contents import COLV1_TYPE, LINEAGE_TYPE
 
@@ -14,17 +13,17 @@ _WRITTEN_OUT = 4
 
 def empty_lineage() -> Column:
     """Return the lineage of a row that never existed, from which an insert starts."""
-    return F.expr(f"cast(map() as {LINEAGE_TYPE})")
+    return F.create_map().cast(LINEAGE_TYPE)
 
 
 def published_lineage() -> Column:
     """Return the lineage of a row that exists without a recorded change."""
-    return F.expr(f"cast(map({PUBLICATION}, {PUBLISHED[PUBLICATION]}) as {LINEAGE_TYPE})")
+    return F.create_map(F.lit(PUBLICATION), F.lit(PUBLISHED[PUBLICATION])).cast(LINEAGE_TYPE)
 
 
 def empty_colv() -> Column:
     """Return the colv1 of a row without a column change since the snapshot."""
-    return F.expr(f"cast(map() as {COLV1_TYPE})")
+    return F.create_map().cast(COLV1_TYPE)
 
 
 def no_colv() -> Column:
@@ -74,7 +73,7 @@ def covers(known: Column, other: Column, *, floor: int | Column, is_written_out:
         F.coalesce(is_known(F.get(nicknames, i), F.get(versions, i)), F.lit(True))
         for i in range(_WRITTEN_OUT)
     ]
-    return F.when(F.size(other) > _WRITTEN_OUT, by_entry).otherwise(reduce(Column.__and__, known_or_none))
+    return F.when(F.size(other) > _WRITTEN_OUT, by_entry).otherwise(reduce(and_, known_or_none))
 
 
 def share_a_writer(one: Column, other: Column) -> Column:

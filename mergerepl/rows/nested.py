@@ -11,13 +11,14 @@ field by field, which Spark compiles. For few rows, writing and compiling takes 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import reduce
-from operator import and_
+from operator import and_, or_
 from typing import Any
 
-from pyspark.sql import Column, SparkSession
-from pyspark.sql import functions as F
+from pyspark.sql import SparkSession
 from pyspark.sql import types as T
 from pyspark.sql.types import StructType
+
+from mergerepl.frames import Column, F
 
 
 def is_nested(data_type: T.DataType) -> bool:
@@ -192,7 +193,7 @@ class Fields:
             both = F.arrays_zip(structs.alias("struct"), beside.alias("beside"))
             return F.exists(both, lambda each: test(each["struct"], each["beside"]))
         found = [test(_struct(structs, i), F.get(beside, F.lit(i))) for i in range(len(self.written))]
-        return reduce(Column.__or__, found)
+        return reduce(or_, found)
 
     def present(self, structs: Structs, value: Callable[[Struct], Column]) -> Column:
         """Return `each_struct` without NULLs. The values must be distinct."""

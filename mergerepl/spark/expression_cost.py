@@ -1,14 +1,7 @@
-"""The cost of column expressions: filters by expensive ones, kept Columns, constants as parameters of a query."""
-
-from collections.abc import Callable
-from functools import lru_cache, wraps
-from typing import Any, ParamSpec, TypeVar
-
-from pyspark import SparkContext
-from pyspark.sql import Column, DataFrame
-from pyspark.sql import functions as F
+"""The cost of column expressions: filters by expensive ones, constants as parameters of a query."""
 
 from mergerepl.changes import ROWGUID
+from mergerepl.frames import Column, DataFrame, F, is_in_process
 
 _NUMBER = "number_of_row"
 
@@ -19,30 +12,10 @@ def where_computed(frame: DataFrame, condition: Column) -> DataFrame:
     Spark puts a filter before the expressions that it tests and computes these for both, except next to a
     nondeterministic column.
     """
+    if is_in_process():
+        return frame.where(condition)
     numbered = frame.withColumn(_NUMBER, F.monotonically_increasing_id())
     return numbered.where(condition & (F.col(_NUMBER) >= 0)).select(*frame.columns)
-
-
-_REMEMBERED = 256
-
-P = ParamSpec("P")
-T = TypeVar("T")
-
-
-def cached(make: Callable[P, T]) -> Callable[P, T]:
-    """Cache a function of hashable arguments for the lifetime of the JVM."""
-    made = lru_cache(maxsize=_REMEMBERED)(make)
-    jvm: list[Any] = [None]
-
-    @wraps(make)
-    def remembered(*args: P.args, **kwargs: P.kwargs) -> T:
-        gateway = SparkContext._gateway
-        if gateway is not jvm[0]:
-            made.cache_clear()
-            jvm[0] = gateway
-        return made(*args, **kwargs)  # type: ignore[arg-type]
-
-    return remembered
 
 
 def query_parameter(value: int | float, data_type: str) -> Column:
@@ -52,12 +25,14 @@ def query_parameter(value: int | float, data_type: str) -> Column:
     every session: 18 classes each time, to be made and compiled again while an agent runs. An array is passed to the
     code; and as the index depends on the row, the optimizer cannot see that its element is a constant.
     """
+    if is_in_process():
+        return F.lit(value).cast(data_type)
     return _first_of(f"cast({value!r} as {data_type})")
 
 
 def parameter_column(name: str) -> Column:
     """Return a column that may be a constant of the session, as `query_parameter` does, of rows that have a rowguid."""
-    return _first_of(name)
+    return F.col(name) if is_in_process() else _first_of(name)
 
 
 def _first_of(value: str) -> Column:

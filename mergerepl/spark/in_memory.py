@@ -11,10 +11,10 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from py4j.protocol import Py4JError
-from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql import functions as F
+from pyspark.sql import SparkSession
 from pyspark.sql.types import StructField, StructType
 
+from mergerepl.frames import DataFrame, F, in_process_frames, is_in_process
 from mergerepl.spark.confs import ADAPTIVE
 from mergerepl.spark.session import copy_of, in_session
 
@@ -37,7 +37,7 @@ def keep_in_memory(frame: DataFrame, *, now: bool = False) -> DataFrame:
 
     Its plan ends here: Spark plans the following steps separately.
     """
-    return frame.localCheckpoint(eager=now)
+    return frame if is_in_process() else frame.localCheckpoint(eager=now)
 
 
 def keep_for_joins(frame: DataFrame) -> DataFrame:
@@ -46,6 +46,8 @@ def keep_for_joins(frame: DataFrame) -> DataFrame:
     Joined by the same columns with rows kept like this, they are neither shuffled nor sorted. For a query planned
     adaptively, Spark does not know this.
     """
+    if is_in_process():
+        return frame
     spark = frame.sparkSession
     try:
         copy = copy_of(spark, {ADAPTIVE: "false"})
@@ -54,23 +56,33 @@ def keep_for_joins(frame: DataFrame) -> DataFrame:
     return in_session(keep_in_memory(in_session(frame, copy), now=True), spark)
 
 
-def frame_of(spark: SparkSession, rows: "pa.Table", schema: StructType | None = None) -> DataFrame:
-    """Return Arrow rows as a frame of a session, which does not become the active one.
+def frame_of(spark: SparkSession | None, rows: "pa.Table", schema: StructType | None = None) -> DataFrame:
+    """Return Arrow rows as a frame: in process, or of a session, which does not become the active one.
 
     Spark silently drops the rows after an empty chunk.
     """
+    if is_in_process():
+        here: DataFrame = in_process_frames().frame_of(rows, schema)
+        return here
+    assert spark is not None
     whole = rows.combine_chunks()
     # `SparkSession.createDataFrame` makes its session the active one of all threads, then calls this.
     create = super(SparkSession, spark).createDataFrame
     return create(whole) if schema is None else create(whole, schema)
 
 
-def frame_of_tuples(spark: SparkSession, rows: Iterable[tuple[object, ...]], schema: StructType) -> DataFrame:
-    """Return tuples of Python's values as a frame of a session, which does not become the active one."""
+def frame_of_tuples(
+    spark: SparkSession | None, rows: Iterable[tuple[object, ...]], schema: StructType
+) -> DataFrame:
+    """Return tuples of Python's values as a frame, as `frame_of`."""
+    if is_in_process():
+        here: DataFrame = in_process_frames().frame_of_tuples(rows, schema)
+        return here
+    assert spark is not None
     return spark._create_dataframe(rows, schema, None, True)
 
 
-def frame_of_images(spark: SparkSession, rows: "pa.Table", image: StructType) -> DataFrame:
+def frame_of_images(spark: SparkSession | None, rows: "pa.Table", image: StructType) -> DataFrame:
     """Return rows of Arrow as a frame; `image` is the type of `row`, `before` and `after`."""
     from pyspark.sql.pandas.types import from_arrow_schema
 
@@ -88,11 +100,16 @@ def collected(frame: DataFrame) -> "pa.Table":
     """
     from pyspark.sql.pandas.types import to_arrow_schema
 
+    if is_in_process():
+        here: pa.Table = in_process_frames().collected(frame)
+        return here
     return frame.toArrow().cast(to_arrow_schema(frame.schema))
 
 
 def release(frame: DataFrame) -> None:
     """Free the memory of a frame that `keep_in_memory` returned; it cannot be read afterwards."""
+    if is_in_process():
+        return
     plan: Any = frame._jdf.queryExecution().logical()
     plan.rdd().unpersist(False)
 
@@ -154,7 +171,7 @@ def in_one_task(frame: DataFrame, rows: int | None, *, join: str = "merge") -> D
     Frames of one task each are joined and grouped in place: without a job for a broadcast or a shuffle. `join` is the
     join hint for Spark: `shuffle_hash` if this frame has much fewer rows than the other one.
     """
-    if not is_for_one_task(rows):
+    if is_in_process() or not is_for_one_task(rows):
         return frame
     # Spark assumes an endless size for kept rows, and would shuffle such a task. No task reaches this limit.
     return frame.coalesce(1).limit(_MOST_ROWS).hint(join)
@@ -175,6 +192,8 @@ def broadcast_if_few(keys: DataFrame, rows: int) -> DataFrame:
 
 def broadcast_if_small(kept: DataFrame) -> DataFrame:
     """Return computed kept rows, sent to every task if they take little memory, which Spark does not check."""
+    if is_in_process():
+        return kept
     plan: Any = kept._jdf.queryExecution().logical()
     context: Any = kept.sparkSession.sparkContext._jsc
     stored = [each for each in context.sc().getRDDStorageInfo() if each.id() == plan.rdd().id()]

@@ -2,10 +2,10 @@
 
 import pytest
 from pyspark.sql import DataFrame, Row, SparkSession
-from pyspark.sql import functions as F
-from pyspark.sql import types as T
 
 from conflict.resolvers.custom import complete, problems_of, schema_problem
+from mergerepl.frames import F
+from mergerepl.frames.values import struct_of
 
 pytestmark = pytest.mark.spark
 
@@ -78,13 +78,11 @@ def test_each_conflict_has_one_answer_that_can_be_used(found: dict[str, str], ru
 def test_the_columns_of_an_answer_are_as_they_must_be(
     columns: str, problem: str | None, asked: DataFrame
 ) -> None:
-    schema = T.DataType.fromDDL(columns)
-    assert isinstance(schema, T.StructType)
-    said = schema_problem(schema, asked.schema)
+    said = schema_problem(struct_of(columns), asked.schema)
     assert said is None if problem is None else problem in str(said)
 
 
 def test_columns_that_are_left_out_are_empty(asked: DataFrame) -> None:
     answers = complete(asked.select("rowguid", F.lit("default").alias("outcome")), asked)
     assert answers.schema["row"].dataType.simpleString() == ROW_TYPE
-    assert answers.where("row is not null or message is not null").isEmpty()
+    assert answers.where(F.col("row").isNotNull() | F.col("message").isNotNull()).isEmpty()

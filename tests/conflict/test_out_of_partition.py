@@ -9,7 +9,7 @@ from mergerepl.changes import RESOLVED_COLUMNS
 pytestmark = pytest.mark.spark
 
 ROWS = "row struct<c0:string,c1:string,c2:int>"
-LOSER = f"struct<deleted:boolean,lineage:map<int,bigint>,priority:double,{ROWS}>"
+LOSER = f"struct<deleted:boolean,lineage:map<int,bigint>,priority:double,{ROWS.replace(' ', ':')}>"
 WINNER = "struct<lineage:map<int,bigint>,priority:double>"
 STATE = (
     "deleted boolean, tombstone_type int, partchangegen bigint, born_generation bigint, lineage map<int,bigint>, "

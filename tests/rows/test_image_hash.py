@@ -2,8 +2,8 @@
 
 import pytest
 from pyspark.sql import SparkSession
-from pyspark.sql import functions as F
 
+from mergerepl.frames import F
 from mergerepl.rows.images import image_hash, image_type
 
 pytestmark = pytest.mark.spark

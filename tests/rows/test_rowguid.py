@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from pyspark.sql import SparkSession
-from pyspark.sql import functions as F
 
+from mergerepl.frames import F
 from mergerepl.rows.images import derived_rowguid
 from mergerepl.rows.rowguid import KeyValue, key_text, key_value, rowguid_of
 

@@ -27,6 +27,7 @@ BASE = {
     "mergerepl.failpoints",
     "mergerepl.delta.feed",
     "mergerepl.filters",
+    "mergerepl.frames",
     "mergerepl.model",
     "mergerepl.roots",
     "mergerepl.rows",
@@ -38,6 +39,7 @@ BASE = {
 # What a phase may use beside: it computes columns and text, keeps frames in memory and says what Spark's errors mean.
 # A phase runs read-only jobs on frames that it is given; it never writes, opens a table or knows a session.
 PURE_ROWS = {
+    "mergerepl.frames",
     "mergerepl.delta.marks",
     "mergerepl.delta.types",
     "mergerepl.spark.errors",
@@ -87,8 +89,17 @@ MAY_IMPORT: dict[str, set[str]] = {
     "mergerepl.roots": {"mergerepl.errors"},
     "mergerepl.settings": {"mergerepl.errors"},
     # Of the model, the public names that are gone.
-    "mergerepl.spark": {"mergerepl.changes", "mergerepl.errors", "mergerepl.roots", "mergerepl.settings"},
+    "mergerepl.spark": {
+        "mergerepl.changes",
+        "mergerepl.errors",
+        "mergerepl.frames",
+        "mergerepl.roots",
+        "mergerepl.settings",
+    },
+    # Columns and frames: it knows types and texts of values, and no rule.
+    "mergerepl.frames": {"mergerepl.delta.types", "mergerepl.rows.rowguid"},
     "mergerepl.rows": {
+        "mergerepl.frames",
         "mergerepl.delta",
         "mergerepl.spark",
         "mergerepl.errors",
@@ -101,6 +112,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "mergerepl.delta.feed": {
         "mergerepl.changes",
         "mergerepl.delta",
+        "mergerepl.frames",
         "mergerepl.spark",
         "mergerepl.errors",
         "mergerepl.rows",
@@ -318,6 +330,7 @@ MUST_NOT_IMPORT: dict[str, set[str]] = {
             "mergerepl.tracking",
             "mergerepl.delta",
             "mergerepl.delta.feed",
+            "mergerepl.frames",
             "mergerepl.logreader",
             "mergerepl.rows",
             "mergerepl.store",

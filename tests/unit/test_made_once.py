@@ -3,7 +3,7 @@
 import pytest
 from pyspark import SparkContext
 
-from mergerepl.spark.expression_cost import cached
+from mergerepl.frames import cached
 
 
 def test_what_was_made_is_given_again_until_the_jvm_is_another(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -6,8 +6,7 @@ update_postimage) the row after it, whatever a writer calls them. So RESTORE and
 
 from dataclasses import dataclass
 
-from pyspark.sql import Column, DataFrame, SparkSession
-from pyspark.sql import functions as F
+from pyspark.sql import SparkSession
 from pyspark.sql.types import StructType
 
 from mergerepl.changes import ROW
@@ -15,9 +14,9 @@ from mergerepl.delta.feed.net_changes import AFTER, BEFORE, CHANGE_TYPE, COMMIT_
 from mergerepl.delta.feed.window import Segment
 from mergerepl.delta.reads import feed_as_stored, feed_through_delta
 from mergerepl.delta.update_keys import has_key, update_keys
+from mergerepl.frames import Column, DataFrame, F, cached
 from mergerepl.rows.encodings import encoded
 from mergerepl.rows.images import image_type, key_hash, row_image, same_image
-from mergerepl.spark.expression_cost import cached
 from mergerepl.spark.in_memory import in_one_task, keep_in_memory
 from mergerepl.store.location import Location
 

@@ -6,13 +6,12 @@ All changes of a row in a window, also within one commit, become one image befor
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from pyspark.sql import Column, DataFrame
-from pyspark.sql import functions as F
 from pyspark.sql.types import StructType
 
 from mergerepl.changes import ROW
+from mergerepl.frames import Column, DataFrame, F, cached
 from mergerepl.rows.images import all_true, identity_value, image_hash, image_type, row_image, same_image
-from mergerepl.spark.expression_cost import cached, where_computed
+from mergerepl.spark.expression_cost import where_computed
 
 BEFORE = "before"
 AFTER = "after"

@@ -12,7 +12,7 @@ from functools import partial, reduce
 from typing import TYPE_CHECKING
 from uuid import uuid4
 
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import SparkSession
 
 from mergerepl.changes import ROWGUID
 from mergerepl.delta.feed.commit_changes import read_segment
@@ -20,6 +20,7 @@ from mergerepl.delta.feed.net_changes import CHANGE_TYPE, COMMIT_VERSION
 from mergerepl.delta.marks import CommitMark
 from mergerepl.delta.tables import Transaction, read_columns, read_version, transaction_version
 from mergerepl.failpoints import failpoint
+from mergerepl.frames import DataFrame
 from mergerepl.merge.apply.side import RUN_APP_ID, append_run, next_seq, run_tables
 from mergerepl.merge.partitions.runs import Events, append_events
 from mergerepl.model.article import PublishedArticle

@@ -7,12 +7,10 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import reduce
 
-from pyspark.sql import DataFrame
-from pyspark.sql import functions as F
-
 from mergerepl.changes import ROW, ROWGUID
 from mergerepl.delta.engine_choice import EngineChoice
 from mergerepl.errors import CaptureError
+from mergerepl.frames import DataFrame, F
 from mergerepl.merge.capture.capture import CapturedArticle, open_generation
 from mergerepl.merge.partitions.few_rows import followed_rows
 from mergerepl.merge.partitions.filtered import FilteredPublication, filtered_publication

@@ -11,8 +11,7 @@ from dataclasses import dataclass, replace
 from functools import reduce
 from typing import TYPE_CHECKING, Any
 
-from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql import functions as F
+from pyspark.sql import SparkSession
 from pyspark.sql import types as T
 
 from mergerepl.changes import CHANGE_COLUMNS, DELETED, ROW, ROWGUID, TABLENICK
@@ -32,6 +31,7 @@ from mergerepl.delta.feed.net_changes import (
 from mergerepl.delta.small_writer import article_problem
 from mergerepl.delta.tables import TableState
 from mergerepl.delta.update_keys import update_keys
+from mergerepl.frames import DataFrame, F
 from mergerepl.merge.capture.capture import CapturedArticle, CaptureJob
 from mergerepl.model.article import PublishedArticle
 from mergerepl.replica.runs import current_rows, few_known_rows

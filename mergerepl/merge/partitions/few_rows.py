@@ -9,14 +9,14 @@ from dataclasses import dataclass
 from functools import reduce
 from typing import TYPE_CHECKING, Any
 
-from pyspark.sql import Column, DataFrame, SparkSession
-from pyspark.sql import functions as F
+from pyspark.sql import SparkSession
 
 from mergerepl.changes import ROW, ROWGUID
 from mergerepl.delta.commit_files import as_images, differing, image_of, rows_with_values
 from mergerepl.delta.engine_choice import EngineChoice, NeedsSparkError
 from mergerepl.delta.small_writer import article_problem
 from mergerepl.delta.tables import TableState, open_table
+from mergerepl.frames import Column, DataFrame, F
 from mergerepl.merge.partitions.filtered import FilteredPublication
 from mergerepl.merge.partitions.join_bounds import equal_columns
 from mergerepl.merge.partitions.membership import AFTER, BEFORE, IS, WAS

@@ -2,13 +2,12 @@
 
 from collections.abc import Mapping, Sequence
 from functools import reduce
-
-from pyspark.sql import Column, DataFrame
-from pyspark.sql import functions as F
+from operator import or_
 
 from mergerepl.changes import ROW
 from mergerepl.filters.clause import Column as ClauseColumn
 from mergerepl.filters.publication_filters import JoinFilter, terms_of_on
+from mergerepl.frames import Column, DataFrame, F
 from mergerepl.model.article import BOUNDED_TYPES, PublishedArticle
 from mergerepl.rows.key_bounds import found_between, measures_of, within
 from mergerepl.rows.sql import quote
@@ -57,7 +56,7 @@ def looked_for(
         values = measured.get(f"{_VALUES}_{label}") or ()
         ranges = [(each, each) for each in sorted(values)] or [bounds]
         of_values = [within(F.col(quote(column)), *each, type_) for each in ranges]
-        conditions[join] = conditions[join] & reduce(Column.__or__, of_values)
+        conditions[join] = conditions[join] & reduce(or_, of_values)
     return int(measured[_ROWS]), conditions
 
 

@@ -11,8 +11,7 @@ from dataclasses import dataclass, field
 from functools import reduce
 
 import pyarrow as pa
-from pyspark.sql import Column, DataFrame, SparkSession
-from pyspark.sql import functions as F
+from pyspark.sql import SparkSession
 
 from enumeration.partition_actions import is_seen
 from mergerepl.changes import ROW, ROWGUID
@@ -21,6 +20,7 @@ from mergerepl.filters.clause import Column as ClauseColumn
 from mergerepl.filters.clause import SessionFunction
 from mergerepl.filters.columns import column_of, holds
 from mergerepl.filters.publication_filters import JoinFilter, Part, parts_of
+from mergerepl.frames import Column, DataFrame, F
 from mergerepl.merge.partitions.filtered import FilteredPublication, function_column
 from mergerepl.merge.partitions.join_bounds import looked_for
 from mergerepl.model.article import PublishedArticle

@@ -5,13 +5,13 @@ from dataclasses import dataclass
 from functools import reduce
 from typing import TYPE_CHECKING, Any
 
-from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql import functions as F
+from pyspark.sql import SparkSession
 
 from mergerepl.changes import GENERATION, ROWGUID, TABLENICK
 from mergerepl.delta import appended
 from mergerepl.delta.tables import Transaction, typed_rows
 from mergerepl.failpoints import failpoint
+from mergerepl.frames import DataFrame, F
 from mergerepl.replica.replica import Replica
 from mergerepl.spark.expression_cost import query_parameter
 from mergerepl.spark.in_memory import collected, frame_of, in_one_task, is_for_one_task

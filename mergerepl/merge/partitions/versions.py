@@ -2,9 +2,6 @@
 
 from collections.abc import Mapping
 
-from pyspark.sql import Column, DataFrame
-from pyspark.sql import functions as F
-
 from mergerepl.changes import (
     BORN_GENERATION,
     CHANGE_COLUMNS,
@@ -18,6 +15,7 @@ from mergerepl.changes import (
     ROWGUID,
     TOMBSTONE_TYPE,
 )
+from mergerepl.frames import Column, DataFrame, F
 from mergerepl.merge.partitions.membership import with_rowguid
 from mergerepl.model.article import PublishedArticle
 from mergerepl.model.publication import PUBLISHER_PRIORITY

@@ -4,8 +4,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from pyspark.sql import Column, DataFrame, SparkSession
-from pyspark.sql import functions as F
+from pyspark.sql import SparkSession
 
 from conflict.ancestor import versions
 from enumeration.enum_changes import enum_changes
@@ -14,13 +13,14 @@ from mergerepl import changes
 from mergerepl.changes import BASE, GENERATION
 from mergerepl.delta.tables import write_files
 from mergerepl.errors import StoreError
+from mergerepl.frames import Column, DataFrame, F, cached
 from mergerepl.merge.capture.capture import CapturedArticle
 from mergerepl.model.article import PublishedArticle
 from mergerepl.replica.replica import Replica
 from mergerepl.replica.runs import SEQ, ArticleRuns, current_rows
 from mergerepl.replica.staged_rows import RowKind, staged_kinds, with_conflict_hash
 from mergerepl.rows.key_bounds import bound_measures, bounds_found
-from mergerepl.spark.expression_cost import cached, query_parameter
+from mergerepl.spark.expression_cost import query_parameter
 from mergerepl.spark.in_memory import Kept, in_one_task
 from mergerepl.store.changeset import ArticleWork
 from mergerepl.store.location import Location

@@ -13,8 +13,7 @@ from operator import and_
 
 from py4j.protocol import Py4JJavaError
 from pyspark.errors import AnalysisException, PySparkException
-from pyspark.sql import Column, DataFrame, SparkSession
-from pyspark.sql import functions as F
+from pyspark.sql import SparkSession
 
 from conflict.failed_changes import REFUSED_AT, REFUSED_COLUMNS
 from mergerepl import changes
@@ -26,6 +25,7 @@ from mergerepl.delta.small_writer import reason_for_spark
 from mergerepl.delta.tables import TableState, analyse_merge, open_table, read_version
 from mergerepl.delta.types import padded_types
 from mergerepl.errors import ApplyError
+from mergerepl.frames import Column, DataFrame, F
 from mergerepl.merge.stage.article import StagedArticle
 from mergerepl.model.article import PublishedArticle
 from mergerepl.replica.replica import Replica

@@ -9,8 +9,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial, reduce
 
-from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql import functions as F
+from pyspark.sql import SparkSession
 from pyspark.sql.types import StructType
 
 from conflict.ancestor import ANCESTOR, ancestors
@@ -38,6 +37,7 @@ from mergerepl.changes import (
     values_column,
 )
 from mergerepl.delta.tables import read_version
+from mergerepl.frames import DataFrame, F
 from mergerepl.merge.partitions.versions import versions_of
 from mergerepl.merge.stage.article import Enumerated, side_versions
 from mergerepl.model.article import PublishedArticle

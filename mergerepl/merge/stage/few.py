@@ -7,8 +7,6 @@ from collections.abc import Mapping, Sequence
 from functools import reduce
 from typing import TYPE_CHECKING, Any
 
-from pyspark.sql import DataFrame
-
 from conflict.detect import detect
 from conflict.resolve import resolve
 from conflict.resolvers.registry import resolver_of
@@ -24,6 +22,7 @@ from mergerepl.changes import (
     TABLENICK,
     VERDICT,
 )
+from mergerepl.frames import DataFrame
 from mergerepl.merge.stage.article import Enumerated, StagedArticle, staged_article
 from mergerepl.merge.stage.decision import Changed, encoded, read_fields, rows_of
 from mergerepl.model.article import BOUNDED_TYPES, PublishedArticle

@@ -8,7 +8,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import SparkSession
 from pyspark.sql.types import StructType
 
 from enumeration.partition_actions import without_strangers
@@ -32,6 +32,7 @@ from mergerepl.delta.engine_choice import EngineChoice, NeedsSparkError, require
 from mergerepl.delta.small_writer import article_problem
 from mergerepl.delta.tables import TableState, is_of_odd_text, open_table
 from mergerepl.errors import StoreError
+from mergerepl.frames import DataFrame
 from mergerepl.merge.partitions.membership import AFTER, BEFORE, WRITTEN
 from mergerepl.merge.partitions.runs import few_mappings
 from mergerepl.merge.stage.article import Enumerated

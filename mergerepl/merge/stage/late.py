@@ -16,13 +16,13 @@ from uuid import uuid4
 
 from py4j.protocol import Py4JJavaError
 from pyspark.errors import PySparkException
-from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql import functions as F
+from pyspark.sql import SparkSession
 
 from enumeration.get_metadata import no_conflict
 from mergerepl import changes
 from mergerepl.changes import DELETED, GENERATION, PUBLISHER, ROW, ROWGUID, SUBSCRIBER, Action, Verdict
 from mergerepl.delta.tables import open_table, write_files
+from mergerepl.frames import DataFrame, F
 from mergerepl.merge.apply.side import Side, recorded_rows
 from mergerepl.merge.capture.capture import CapturedArticle, CaptureJob, new_generation, read_changes
 from mergerepl.merge.capture.partitions import event_counts, touched_rows

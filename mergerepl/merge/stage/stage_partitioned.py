@@ -9,8 +9,7 @@ from dataclasses import dataclass, field, replace
 from functools import reduce
 from typing import TYPE_CHECKING
 
-from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql import functions as F
+from pyspark.sql import SparkSession
 
 from conflict.failed_changes import undone
 from conflict.out_of_partition import NOTE, Uploaded, bound_to_partition, rejected
@@ -34,6 +33,7 @@ from mergerepl.changes import (
 )
 from mergerepl.delta.engine_choice import EngineChoice
 from mergerepl.delta.tables import open_table, read_version, write_files
+from mergerepl.frames import DataFrame, F
 from mergerepl.merge.capture.partitions import event_counts, touched_rows
 from mergerepl.merge.partitions.few_rows import collected_memberships, followed_rows
 from mergerepl.merge.partitions.filtered import FilteredPublication, generations_for

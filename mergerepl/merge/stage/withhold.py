@@ -7,13 +7,11 @@ from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, replace
 from functools import reduce
 
-from pyspark.sql import DataFrame
-from pyspark.sql import functions as F
-
 from conflict.failed_changes import REFUSED_AT, withheld
 from mergerepl.changes import OF_TWO, OTHER_SIDE, PUBLISHER, RESOLVED_COLUMNS, ROWGUID, SUBSCRIBER, VERDICT
 from mergerepl.delta.engine_choice import EngineChoice
 from mergerepl.delta.tables import row_constraints
+from mergerepl.frames import DataFrame, F
 from mergerepl.merge.stage.article import StagedArticle, stage_article
 from mergerepl.merge.stage.constraints import destinations, refused_rows, require_takers, takes_any_row
 from mergerepl.merge.stage.decision import Changed

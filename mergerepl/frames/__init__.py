@@ -1,0 +1,130 @@
+"""PySpark's columns and frames for the rules, with two executors: Spark, and this process (`in_process`).
+
+The calling context chooses. On Spark, `F` hands each name to `pyspark.sql.functions`: nothing is translated.
+"""
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+from functools import lru_cache, wraps
+from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
+
+if TYPE_CHECKING:
+    from pyspark.sql import Column, DataFrame
+    from pyspark.sql import functions as F
+
+__all__ = (
+    "Column",
+    "DataFrame",
+    "F",
+    "NotInProcessError",
+    "bits_of",
+    "cached",
+    "in_process",
+    "in_process_frames",
+    "is_in_process",
+)
+
+_IS_IN_PROCESS: ContextVar[bool] = ContextVar("is_in_process", default=False)
+
+
+class NotInProcessError(NotImplementedError):
+    """Only Spark computes this; the message names what is missing here."""
+
+
+@contextmanager
+def in_process() -> Iterator[None]:
+    """Let `F` make columns for frames in this process, in this context."""
+    token = _IS_IN_PROCESS.set(True)
+    try:
+        yield
+    finally:
+        _IS_IN_PROCESS.reset(token)
+
+
+def is_in_process() -> bool:
+    """Whether the calling context computes in this process."""
+    return _IS_IN_PROCESS.get()
+
+
+def in_process_frames() -> Any:
+    """Return the module of frames in this process, which a session on Spark never loads."""
+    from mergerepl.frames import dataframe
+
+    return dataframe
+
+
+def bits_of(value: "Column") -> "Column":
+    """Return, in process, bytes that are equal exactly if two values have the same bits; NULL is NULL."""
+    from mergerepl.frames import columns
+
+    made: Any = columns.bits
+    return made(value)  # type: ignore[no-any-return]
+
+
+if not TYPE_CHECKING:
+
+    class _Functions:
+        """Hands each name to the functions of the calling context's executor."""
+
+        def __getattr__(self, name: str) -> Any:
+            if not _IS_IN_PROCESS.get():
+                from pyspark.sql import functions
+
+                return getattr(functions, name)
+            from mergerepl.frames import columns
+
+            made = getattr(columns, name, None)
+            if made is None or getattr(made, "__module__", None) != columns.__name__ or name.startswith("_"):
+                raise NotInProcessError(f"the function {name}")
+            return made
+
+    class _Either(type):
+        """A name of both executors: whatever is an instance of one of the two classes is one of it."""
+
+        def __instancecheck__(cls, value: object) -> bool:
+            from pyspark import sql
+
+            from mergerepl.frames import columns, dataframe
+
+            mine = columns if cls.__name__ == "Column" else dataframe
+            return isinstance(value, (getattr(mine, cls.__name__), getattr(sql, cls.__name__)))
+
+    class Column(metaclass=_Either):
+        """PySpark's Column, or a tree in this process."""
+
+    class DataFrame(metaclass=_Either):
+        """PySpark's DataFrame, or rows in this process."""
+
+        @staticmethod
+        def unionByName(one: Any, other: Any, allowMissingColumns: bool = False) -> Any:
+            """As PySpark's, as a function of two frames."""
+            return one.unionByName(other, allowMissingColumns=allowMissingColumns)
+
+    F = _Functions()
+
+
+_REMEMBERED = 256
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+
+def cached(make: Callable[P, T]) -> Callable[P, T]:
+    """Cache a function of hashable arguments for each executor, for the lifetime of the JVM on Spark."""
+    made, made_here = lru_cache(maxsize=_REMEMBERED)(make), lru_cache(maxsize=_REMEMBERED)(make)
+    jvm: list[Any] = [None]
+
+    @wraps(make)
+    def remembered(*args: P.args, **kwargs: P.kwargs) -> T:
+        if _IS_IN_PROCESS.get():
+            return made_here(*args, **kwargs)  # type: ignore[arg-type]
+        from pyspark import SparkContext
+
+        gateway = SparkContext._gateway
+        if gateway is not jvm[0]:
+            made.cache_clear()
+            jvm[0] = gateway
+        return made(*args, **kwargs)  # type: ignore[arg-type]
+
+    return remembered

@@ -1,0 +1,1 @@
+from tests.executors import spark as spark
