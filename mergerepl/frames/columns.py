@@ -49,11 +49,12 @@ _NOTHING = object()
 
 
 class Typed(NamedTuple):
-    """A compiled column: its type, and its value in a row; a literal's value stands beside."""
+    """A compiled column: its type, and its value in a row; also the value of a literal, the place of a frame's column."""
 
     type: T.DataType
     of: Of
     literal: Any = _NOTHING
+    place: int | None = None
 
     def cast(self, want: T.DataType) -> Of:
         """Return the values in a wider type."""
@@ -92,7 +93,7 @@ class Scope:
             known = ", ".join(field.name for field in self.fields)
             raise ValueError(f"column {name} is {'ambiguous' if found else 'missing'}; there are {known}")
         (place,) = found
-        column = Typed(self.fields[place].type, operator.itemgetter(place))
+        column = Typed(self.fields[place].type, operator.itemgetter(place), place=place)
         for part in parts[1:]:
             column = _field_of(column, part)
         return column
@@ -328,7 +329,10 @@ def _compared(sign: str, one: Column, value: Any, test: Callable[[Any, Any], Any
         a, b = _turned(a, key), _turned(b, key)
         if sign == "<=>":
             return Typed(_BOOLEAN, lambda row: a(row) == b(row))
-        return _nulls(_BOOLEAN, test, a, b)
+        if other.typed(scope).literal in (_NOTHING, None):
+            return _nulls(_BOOLEAN, test, a, b)
+        fixed = b(())
+        return Typed(_BOOLEAN, lambda row: None if (value := a(row)) is None else test(value, fixed))
 
     return Column(compiled, term=(sign, one, other))
 
@@ -395,13 +399,11 @@ def _of_decimals(a: Typed, b: Typed, sign: Callable[[Any, Any], Any]) -> Typed:
 def _field_of(column: Typed, part: Any) -> Typed:
     data_type, of = column.type, column.of
     if isinstance(data_type, T.StructType):
-        place = place_of(data_type.names, part)
-
-        def field(row: Any) -> Any:
-            value = of(row)
-            return None if value is None else value[place]
-
-        return Typed(data_type[place].dataType, field)
+        place, of_row = place_of(data_type.names, part), column.place
+        kind = data_type[place].dataType
+        if of_row is not None:
+            return Typed(kind, lambda row: None if (value := row[of_row]) is None else value[place])
+        return Typed(kind, lambda row: None if (value := of(row)) is None else value[place])
     if isinstance(data_type, T.ArrayType) and isinstance(data_type.elementType, T.StructType):
         inner = data_type.elementType
         place = place_of(inner.names, part)
