@@ -1,6 +1,6 @@
 """The two executors of the rules, for case tables that run on both."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import pyarrow as pa
@@ -8,33 +8,36 @@ import pytest
 from pyspark.sql import SparkSession
 from pyspark.sql.types import StructType
 
-from mergerepl.frames import DataFrame, in_process, in_process_frames
+from mergerepl.frames import DataFrame, in_process
+from mergerepl.frames.dataframe import frame_of, frame_of_tuples
+from tests.interpreted import interpreted
 
 
 class InProcess:
     """Makes frames in this process, as a session makes them in the JVM."""
 
-    def createDataFrame(self, rows: Sequence[Any], schema: StructType | str) -> DataFrame:
+    def __init__(self, session: Callable[[], SparkSession]) -> None:
+        self.session = session
+
+    def createDataFrame(self, rows: Sequence[Any], schema: StructType | str) -> DataFrame:  # noqa: N802
         """As SparkSession's."""
-        frames = in_process_frames()
-        make = frames.frame_of if isinstance(rows, pa.Table) else frames.frame_of_tuples
-        made: DataFrame = make(rows, schema)
-        return made
+        made: Any = frame_of(rows, schema) if isinstance(rows, pa.Table) else frame_of_tuples(rows, schema)
+        return made  # type: ignore[no-any-return]
 
     def sql(self, text: str) -> DataFrame:
-        """Skip the test."""
-        pytest.skip("rows as SQL")
+        """Return the rows of a query, which Spark computes: both executors begin with the same bits."""
+        found = self.session().sql(text)
+        made: Any = frame_of(found.toArrow(), found.schema)
+        return made  # type: ignore[no-any-return]
 
 
 @pytest.fixture(scope="module", params=["on_spark", "in_process"])
 def spark(request: pytest.FixtureRequest) -> Iterator[SparkSession | InProcess]:
     """Spark's session, or what makes frames in this process; the rules then run there."""
     if request.param == "on_spark":
-        from tests.interpreted import interpreted
-
         session = request.getfixturevalue("worker_spark")
         with interpreted(session):
             yield session
         return
     with in_process():
-        yield InProcess()
+        yield InProcess(lambda: request.getfixturevalue("worker_spark"))
