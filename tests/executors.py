@@ -1,16 +1,25 @@
 """The two executors of the rules, for case tables that run on both."""
 
+import re
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import pyarrow as pa
 import pytest
 from pyspark.sql import SparkSession
-from pyspark.sql.types import StructType
+from pyspark.sql.types import StructField, StructType
 
+from mergerepl.delta.types import split_parts
 from mergerepl.frames import DataFrame, in_process
 from mergerepl.frames.dataframe import frame_of, frame_of_tuples
+from mergerepl.frames.values import type_of
 from tests.interpreted import interpreted
+
+
+def struct_of(ddl: str) -> StructType:
+    """Return the columns of `name type, name type`."""
+    named = (re.split(r"[\s:]+", each.strip(), maxsplit=1) for each in split_parts(ddl))
+    return StructType([StructField(name, type_of(type_)) for name, type_ in named])
 
 
 class InProcess:
@@ -19,9 +28,10 @@ class InProcess:
     def __init__(self, session: Callable[[], SparkSession]) -> None:
         self.session = session
 
-    def createDataFrame(self, rows: Sequence[Any], schema: StructType | str) -> DataFrame:  # noqa: N802
+    def createDataFrame(self, rows: Sequence[Any], schema: StructType | str) -> DataFrame:
         """As SparkSession's."""
-        made: Any = frame_of(rows, schema) if isinstance(rows, pa.Table) else frame_of_tuples(rows, schema)
+        types = struct_of(schema) if isinstance(schema, str) else schema
+        made: Any = frame_of(rows, types) if isinstance(rows, pa.Table) else frame_of_tuples(rows, types)
         return made  # type: ignore[no-any-return]
 
     def sql(self, text: str) -> DataFrame:

@@ -56,9 +56,9 @@ def in_process_frames() -> Any:
 
 def bits_of(value: "Column") -> "Column":
     """Return, in process, bytes that are equal exactly if two values have the same bits; NULL is NULL."""
-    from mergerepl.frames import columns
+    from mergerepl.frames import functions
 
-    made: Any = columns.bits
+    made: Any = functions.bits
     return made(value)  # type: ignore[no-any-return]
 
 
@@ -69,26 +69,22 @@ if not TYPE_CHECKING:
 
         def __getattr__(self, name: str) -> Any:
             if not _IS_IN_PROCESS.get():
-                from pyspark.sql import functions
+                from pyspark.sql import functions as pysparks
 
-                return getattr(functions, name)
-            from mergerepl.frames import columns
+                return getattr(pysparks, name)
+            from mergerepl.frames.functions import function
 
-            made = getattr(columns, name, None)
-            if made is None or getattr(made, "__module__", None) != columns.__name__ or name.startswith("_"):
-                raise NotInProcessError(f"the function {name}")
-            return made
+            return function(name)
 
     class _Either(type):
-        """A name of both executors: whatever is an instance of one of the two classes is one of it."""
+        """A class of both executors: an instance of either one's is an instance of it."""
 
         def __instancecheck__(cls, value: object) -> bool:
             from pyspark import sql
 
-            from mergerepl.frames import columns, dataframe
+            from mergerepl.frames import dataframe
 
-            mine = columns if cls.__name__ == "Column" else dataframe
-            return isinstance(value, (getattr(mine, cls.__name__), getattr(sql, cls.__name__)))
+            return isinstance(value, (getattr(dataframe, cls.__name__), getattr(sql, cls.__name__)))
 
     class Column(metaclass=_Either):
         """PySpark's Column, or a tree in this process."""

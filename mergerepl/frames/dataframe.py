@@ -1,23 +1,14 @@
 """Frames in this process: rows as tuples of physical values (`values`), computed at once."""
 
 import operator
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from pyspark.sql import types as T
 
 from mergerepl.frames import NotInProcessError
-from mergerepl.frames.columns import Column, ColumnOrName, Field, Of, Scope, Typed, col
-from mergerepl.frames.values import (
-    equal_key,
-    from_arrow,
-    order_key,
-    physical_value,
-    python_value,
-    struct_of,
-    to_arrow,
-    wider,
-)
+from mergerepl.frames.trees import Column, Field, Of, Scope, Typed, col, place_of, turned
+from mergerepl.frames.values import equal_key, from_arrow, order_key, to_arrow, type_of, wider
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -31,249 +22,169 @@ def frame_of(rows: "pa.Table", schema: T.StructType | None = None) -> "DataFrame
         from pyspark.sql.pandas.types import from_arrow_schema
 
         schema = from_arrow_schema(rows.schema, prefer_timestamp_ntz=True)
-    known = struct_of(schema)
-    columns = [from_arrow(rows.column(i), each.dataType) for i, each in enumerate(known)]
-    values = list(zip(*columns, strict=True)) if columns else [()] * rows.num_rows
-    return DataFrame([Field(each.name, each.dataType) for each in known], values)
+    fields = [Field(each.name, type_of(each.dataType)) for each in schema]
+    columns = [from_arrow(rows.column(i), field.type) for i, field in enumerate(fields)]
+    return DataFrame(fields, list(zip(*columns, strict=True)))
 
 
-def frame_of_tuples(rows: Iterable[Sequence[Any]], schema: T.StructType | str) -> "DataFrame":
+def frame_of_tuples(rows: Iterable[Sequence[Any]], schema: T.StructType) -> "DataFrame":
     """Return tuples of Python's values as a frame."""
-    known = struct_of(schema)
-    physical = physical_value(known)
-    return DataFrame([Field(each.name, each.dataType) for each in known], [physical(row) for row in rows])
+    from pyspark.sql.conversion import LocalDataToArrowConversion
+
+    values = list(rows)
+    if not values:
+        return DataFrame([Field(each.name, type_of(each.dataType)) for each in schema], [])
+    return frame_of(LocalDataToArrowConversion.convert(values, schema, False), schema)
 
 
 def collected(frame: "DataFrame") -> "pa.Table":
     """Return the rows in Arrow, with the types of Spark's."""
     import pyarrow as pa
 
-    arrays = [to_arrow([row[i] for row in frame.rows], field.type) for i, field in enumerate(frame.fields)]
-    fields = [pa.field(field.name, array.type) for field, array in zip(frame.fields, arrays, strict=True)]
-    return pa.Table.from_arrays(arrays, schema=pa.schema(fields))
+    columns = list(zip(*frame.rows, strict=True)) or [()] * len(frame.fields)
+    arrays = [to_arrow(values, field.type) for values, field in zip(columns, frame.fields, strict=True)]
+    return pa.Table.from_arrays(arrays, names=frame.columns)
 
 
 class DataFrame:
     """PySpark's DataFrame without a JVM."""
 
     def __init__(self, fields: Sequence[Field], rows: list[Row]) -> None:
-        self.fields = tuple(fields)
-        self.rows = rows
+        self.fields, self.rows = fields, rows
 
     @property
     def columns(self) -> list[str]:
-        """As PySpark's."""
         return [field.name for field in self.fields]
 
     @property
     def schema(self) -> T.StructType:
-        """As PySpark's; every column may be NULL."""
         return T.StructType([T.StructField(field.name, field.type) for field in self.fields])
 
     def __getitem__(self, item: str) -> Column:
         return col(item)
 
     def select(self, *cols: Any) -> "DataFrame":
-        """As PySpark's."""
         scope = Scope(self.fields)
-        fields: list[Field] = []
-        values: list[Of] = []
-        exploded = None
-        for each in _flat(cols):
-            if isinstance(each, str) and each.endswith("*"):
-                for field, value in self._star(each, scope):
-                    fields.append(field)
-                    values.append(value)
-                continue
-            column = col(each) if isinstance(each, str) else each
-            typed = column.typed(scope)
+        columns = [column for each in _flat(cols) for column in self._named(each, scope)]
+        typed = [each.typed(scope) for each in columns]
+        fields = [Field(c.result_name or "value", each.type) for c, each in zip(columns, typed, strict=True)]
+        rows = _rows([each.of for each in typed], self.rows)
+        for i, column in enumerate(columns):
             if column.is_explode:
-                exploded = len(fields)
-            fields.append(Field(column.result_name or "value", typed.type))
-            values.append(typed.of)
-        rows = _rows(values, self.rows)
-        if exploded is not None:
-            i = exploded
-            rows = [(*row[:i], item, *row[i + 1 :]) for row in rows for item in row[i] or ()]
+                rows = [(*row[:i], item, *row[i + 1 :]) for row in rows for item in row[i] or ()]
         return DataFrame(fields, rows)
 
-    def _star(self, text: str, scope: Scope) -> list[tuple[Field, Of]]:
-        owner = text[:-2]
-        chosen: list[tuple[Field, Of]] = [
-            (field, operator.itemgetter(i))
-            for i, field in enumerate(self.fields)
-            if text == "*" or field.alias == owner
-        ]
-        if chosen or text == "*":
+    def _named(self, name: Any, scope: Scope) -> list[Column]:
+        if not isinstance(name, str) or not name.endswith("*"):
+            return [col(name)]
+        owner = name[:-2]
+        chosen = [_place(i, f) for i, f in enumerate(self.fields) if name == "*" or f.alias == owner]
+        if chosen or name == "*":
             return chosen
-        data_type = scope.field(owner).type
-        assert isinstance(data_type, T.StructType)
-        parts = [(each.name, scope.field(f"{owner}.`{each.name}`")) for each in data_type]
-        return [(Field(name, part.type), part.of) for name, part in parts]
+        kind = scope.column(owner).type
+        assert isinstance(kind, T.StructType)
+        return [col(owner)[part].alias(part) for part in kind.names]
 
     def withColumn(self, colName: str, col: Column) -> "DataFrame":
-        """As PySpark's."""
         return self.withColumns({colName: col})
 
     def withColumns(self, *colsMap: Mapping[str, Column]) -> "DataFrame":
-        """As PySpark's."""
-        (added,) = colsMap
-        by_name = {name.lower(): column.alias(name) for name, column in added.items()}
-        kept = [
-            by_name.pop(field.name.lower()).alias(field.name)
-            if field.name.lower() in by_name
-            else _place(i, field)
-            for i, field in enumerate(self.fields)
-        ]
-        return self.select(*kept, *by_name.values())
+        added = {name.lower(): column.alias(name) for name, column in colsMap[0].items()}
+        kept = [added.pop(f.name.lower(), _place(i, f)).alias(f.name) for i, f in enumerate(self.fields)]
+        return self.select(*kept, *added.values())
 
     def withColumnRenamed(self, existing: str, new: str) -> "DataFrame":
-        """As PySpark's."""
-        return DataFrame(
-            [field._replace(name=new) if field.name == existing else field for field in self.fields],
-            self.rows,
-        )
+        return DataFrame([f._replace(name=new) if f.name == existing else f for f in self.fields], self.rows)
 
-    def where(self, condition: ColumnOrName) -> "DataFrame":
-        """As PySpark's; a text names a column."""
-        test = (col(condition) if isinstance(condition, str) else condition).typed(Scope(self.fields)).of
+    def where(self, condition: Any) -> "DataFrame":
+        test = col(condition).typed(Scope(self.fields)).of
         return DataFrame(self.fields, [row for row in self.rows if test(row)])
 
-    filter = where
-
     def alias(self, alias: str) -> "DataFrame":
-        """As PySpark's."""
         return DataFrame([field._replace(alias=alias) for field in self.fields], self.rows)
 
     def drop(self, *cols: str) -> "DataFrame":
-        """As PySpark's."""
         gone = {each.lower() for each in cols}
         return self.select(*(_place(i, f) for i, f in enumerate(self.fields) if f.name.lower() not in gone))
 
-    def join(self, other: "DataFrame", on: Any = None, how: str = "inner") -> "DataFrame":
-        """As PySpark's: on names, or on a condition."""
-        if not isinstance(other, DataFrame):
-            raise TypeError("a frame of Spark cannot be joined in this process")
-        names = [on] if isinstance(on, str) else on if isinstance(on, list | tuple) else None
-        kind = how.replace("_", "").replace("outer", "")
+    def join(self, other: "DataFrame", on: Any = None, how: str | None = None) -> "DataFrame":
+        """As PySpark's: on names or a condition; inner, left, full_outer, left_semi or left_anti."""
+        _require_frame(other)
+        how = how or "inner"
+        names = [on] if isinstance(on, str) else on if isinstance(on, list) else None
+        fields = [*self.fields, *other.fields]
         if names is None:
             keys, rest = _terms(on, self.fields, other.fields)
-            both = [*self.fields, *other.fields]
         else:
-            keys = [_key_pair(Scope(self.fields).field(n), Scope(other.fields).field(n)) for n in names]
+            scopes = Scope(self.fields), Scope(other.fields)
+            keys = [(*_pair(*(each.column(name) for each in scopes)), False) for name in names]
             rest = []
-            both = []
-        residual = [each.typed(Scope(both)).of for each in rest]
-        found, unmatched = self._matches(other, keys, residual)
-        if kind in ("leftsemi", "semi", "leftanti", "anti"):
-            wanted = kind.endswith("semi")
-            return DataFrame(self.fields, [row for row, matches in found if bool(matches) is wanted])
-        if kind not in ("inner", "left", "full"):
+        tests = [each.typed(Scope(fields)).of for each in rest]
+        found, others = _matches(self.rows, other.rows, keys, tests)
+        if how in ("left_semi", "left_anti"):
+            return DataFrame(
+                self.fields, [row for row, there in found if bool(there) is (how == "left_semi")]
+            )
+        if how not in ("inner", "left", "full_outer"):
             raise NotInProcessError(f"a {how} join")
-        nothing = (None,) * len(other.fields)
-        rows = [
-            (*row, *match)
-            for row, matches in found
-            for match in (matches or ([] if kind == "inner" else [nothing]))
+        missing = [] if how == "inner" else [(None,) * len(other.fields)]
+        rows = [(*row, *match) for row, there in found for match in there or missing]
+        if how == "full_outer":
+            rows += [((None,) * len(self.fields) + row) for row in others]
+        joined = DataFrame(fields, rows)
+        return joined if names is None else joined._on_names(names, self.columns, other.columns)
+
+    def _on_names(self, names: Sequence[str], left: Sequence[str], right: Sequence[str]) -> "DataFrame":
+        """Return joined rows with the columns of these names once, before the others."""
+        pairs = [(place_of(left, name), len(left) + place_of(right, name)) for name in names]
+        fields = [
+            self.fields[i]._replace(type=wider(self.fields[i].type, self.fields[j].type)) for i, j in pairs
         ]
-        if kind == "full":
-            rows += [(*(None,) * len(self.fields), *row) for row in unmatched]
-        joined = DataFrame([*self.fields, *other.fields], rows)
-        return (
-            joined
-            if names is None
-            else joined._with_keys_first(names, len(self.fields), is_full=kind == "full")
-        )
-
-    def _matches(
-        self, other: "DataFrame", keys: Sequence[tuple[Of, Of, bool]], residual: Sequence[Of]
-    ) -> tuple[list[tuple[Row, list[Row]]], list[Row]]:
-        """Return each row with the other frame's rows that match it, and that frame's rows that match none."""
-        by_key: dict[Any, list[int]] = {}
-        for place, row in enumerate(other.rows):
-            key = tuple([right(row) for _, right, _ in keys])
-            if not any(value is None and not safe for value, (_, _, safe) in zip(key, keys, strict=True)):
-                by_key.setdefault(key, []).append(place)
-        used: set[int] = set()
-        found = []
-        for row in self.rows:
-            key = tuple([left(row) for left, _, _ in keys])
-            places = by_key.get(key, [])
-            if residual:
-                places = [i for i in places if all(test((*row, *other.rows[i])) for test in residual)]
-            used.update(places)
-            found.append((row, [other.rows[i] for i in places]))
-        return found, [row for place, row in enumerate(other.rows) if place not in used]
-
-    def _with_keys_first(self, names: Sequence[str], width: int, *, is_full: bool) -> "DataFrame":
-        """Return rows joined on names: each of these once, before the other columns."""
-        left, right = Scope(self.fields[:width]), Scope(self.fields[width:])
-        fields, values, gone = [], [], set()
-        for name in names:
-            (i,), (j,) = left.places[name.lower()], right.places[name.lower()]
-            gone |= {i, width + j}
-            field = self.fields[i]
-            if is_full:
-                field = field._replace(type=wider(field.type, self.fields[width + j].type))
-            fields.append(field)
-            values.append(_either(i, width + j) if is_full else operator.itemgetter(i))
-        for i, field in enumerate(self.fields):
-            if i not in gone:
-                fields.append(field)
-                values.append(operator.itemgetter(i))
-        return DataFrame(fields, _rows(values, self.rows))
+        kept = [i for i in range(len(self.fields)) if not any(i in pair for pair in pairs)]
+        values = [_either(*pair) for pair in pairs] + [operator.itemgetter(i) for i in kept]
+        return DataFrame([*fields, *(self.fields[i] for i in kept)], _rows(values, self.rows))
 
     def groupBy(self, *cols: Any) -> "Grouped":
-        """As PySpark's."""
         return Grouped(self, self.select(*cols))
 
     def agg(self, *exprs: Column) -> "DataFrame":
-        """As PySpark's."""
-        return self.groupBy().agg(*exprs)
+        return Grouped(self, DataFrame((), [()] * len(self.rows))).agg(*exprs)
 
     def unionByName(self, other: "DataFrame", allowMissingColumns: bool = False) -> "DataFrame":
-        """As PySpark's."""
-        if not isinstance(other, DataFrame):
-            raise TypeError("a frame of Spark cannot be joined to one in this process")
+        _require_frame(other)
         mine, theirs = ({f.name.lower(): f for f in each.fields} for each in (self, other))
-        if not allowMissingColumns and mine.keys() != theirs.keys():
+        if mine.keys() != theirs.keys() and not allowMissingColumns:
             raise ValueError(f"columns {self.columns} beside {other.columns}")
         fields = [
-            Field(field.name, wider(field.type, theirs[name].type) if name in theirs else field.type)
-            for name, field in mine.items()
+            Field(mine.get(name, field).name, wider(mine.get(name, field).type, field.type))
+            for name, field in (mine | theirs).items()
         ]
-        fields += [Field(field.name, field.type) for name, field in theirs.items() if name not in mine]
         return DataFrame(fields, [*self._with_types(fields), *other._with_types(fields)])
 
     def _with_types(self, fields: Sequence[Field]) -> list[Row]:
-        scope = Scope(self.fields)
-        values: list[Of] = [
-            Typed(self.fields[places[0]].type, operator.itemgetter(places[0])).cast(field.type)
-            if (places := scope.places.get(field.name.lower()))
-            else lambda _: None
-            for field in fields
-        ]
-        return _rows(values, self.rows)
+        there = {
+            field.name.lower(): Typed(field.type, operator.itemgetter(i))
+            for i, field in enumerate(self.fields)
+        }
+        missing = Typed(T.NullType(), lambda _: None)
+        return _rows([there.get(each.name.lower(), missing).cast(each.type) for each in fields], self.rows)
 
     def dropDuplicates(self, subset: Sequence[str] | None = None) -> "DataFrame":
-        """As PySpark's."""
-        keys = [_keyed(Scope(self.fields).field(name)) for name in subset or self.columns]
+        keys = [_keyed(Scope(self.fields).column(name)) for name in subset or self.columns]
         first: dict[Any, Row] = {}
         for row in self.rows:
             first.setdefault(tuple([key(row) for key in keys]), row)
         return DataFrame(self.fields, list(first.values()))
 
-    distinct = dropDuplicates
+    def distinct(self) -> "DataFrame":
+        return self.dropDuplicates()
 
-    def orderBy(self, *cols: ColumnOrName) -> "DataFrame":
-        """As PySpark's, ascending."""
-        scope = Scope(self.fields)
-        typed = [(col(each) if isinstance(each, str) else each).typed(scope) for each in cols]
+    def orderBy(self, *cols: Any) -> "DataFrame":
+        typed = [col(each).typed(Scope(self.fields)) for each in cols]
         keys = [(each.of, order_key(each.type)) for each in typed]
         return DataFrame(self.fields, sorted(self.rows, key=lambda row: [key(of(row)) for of, key in keys]))
 
     def limit(self, num: int) -> "DataFrame":
-        """As PySpark's."""
         return DataFrame(self.fields, self.rows[:num])
 
     def coalesce(self, numPartitions: int) -> "DataFrame":
@@ -281,47 +192,43 @@ class DataFrame:
         return self
 
     def hint(self, name: str, *parameters: Any) -> "DataFrame":
-        """Return this frame."""
         return self
 
     def repartition(self, numPartitions: Any, *cols: Any) -> "DataFrame":
-        """Return this frame."""
         return self
 
     def count(self) -> int:
-        """As PySpark's."""
         return len(self.rows)
 
     def isEmpty(self) -> bool:
-        """As PySpark's."""
         return not self.rows
 
     def collect(self) -> list[T.Row]:
-        """As PySpark's; times are in UTC."""
-        values: Callable[[Any], T.Row] = python_value(self.schema)
-        return [values(row) for row in self.rows]
+        from pyspark.sql.conversion import ArrowTableToRowsConversion
+
+        return list(ArrowTableToRowsConversion.convert(collected(self), self.schema))
 
 
 class Grouped:
-    """PySpark's GroupedData."""
+    """PySpark's GroupedData; `keys` has a row for each row of the frame."""
 
     def __init__(self, frame: DataFrame, keys: DataFrame) -> None:
         self.frame, self.keys = frame, keys
 
     def agg(self, *exprs: Column) -> DataFrame:
-        """As PySpark's."""
-        keys = [equal_key(field.type) for field in self.keys.fields]
-        groups: dict[Any, tuple[Row, list[Row]]] = {}
-        if not keys:
-            groups[()] = ((), self.frame.rows)
-        for named, row in zip(self.keys.rows, self.frame.rows if keys else [], strict=bool(keys)):
-            key = tuple([v if k is None else k(v) for k, v in zip(keys, named, strict=True)])
-            groups.setdefault(key, (named, []))[1].append(row)
-        scope = Scope((), Scope(self.frame.fields))
-        typed = [each.typed(scope) for each in exprs]
+        key_of = [_keyed(Typed(f.type, operator.itemgetter(i))) for i, f in enumerate(self.keys.fields)]
+        groups: dict[Any, tuple[Row, list[Row]]] = {} if key_of else {(): ((), [])}
+        for named, row in zip(self.keys.rows, self.frame.rows, strict=True):
+            groups.setdefault(tuple([key(named) for key in key_of]), (named, []))[1].append(row)
+        typed = [each.typed(Scope((), Scope(self.frame.fields))) for each in exprs]
         fields = [Field(c.result_name or "value", each.type) for c, each in zip(exprs, typed, strict=True)]
         rows = [(*named, *(each.of(group) for each in typed)) for named, group in groups.values()]
         return DataFrame([*self.keys.fields, *fields], rows)
+
+
+def _require_frame(other: object) -> None:
+    if not isinstance(other, DataFrame):
+        raise TypeError("a frame of Spark cannot be joined to one in this process")
 
 
 def _flat(cols: Sequence[Any]) -> list[Any]:
@@ -341,44 +248,58 @@ def _rows(values: Sequence[Of], rows: Sequence[Row]) -> list[Row]:
 
 
 def _keyed(typed: Typed) -> Of:
-    key, of = equal_key(typed.type), typed.of
-    return of if key is None else lambda row: key(of(row))
+    return turned(typed.of, equal_key(typed.type))
 
 
-def _key_pair(one: Typed, other: Typed, *, is_null_safe: bool = False) -> tuple[Of, Of, bool]:
+def _pair(one: Typed, other: Typed) -> tuple[Of, Of]:
     both = wider(one.type, other.type)
-    left, right = (_keyed(Typed(both, each.cast(both))) for each in (one, other))
-    if equal_key(both) is not None:
-        # The key of NULL is no NULL.
-        left, right = (
-            (lambda row, of=each.of, key=key: None if of(row) is None else key(row))
-            for each, key in ((one, left), (other, right))
-        )
-    return left, right, is_null_safe
+    return _keyed(Typed(both, one.cast(both))), _keyed(Typed(both, other.cast(both)))
 
 
 def _terms(
     condition: Column, left: Sequence[Field], right: Sequence[Field]
 ) -> tuple[list[tuple[Of, Of, bool]], list[Column]]:
-    """Return the keys of a condition, each a function of a row of either frame, and the rest of it."""
+    """Return the keys of a condition (of a row of either frame; whether NULL equals NULL), and the rest of it."""
     keys, rest, todo = [], [], [condition]
     while todo:
         column = todo.pop()
-        if column.term is not None and column.term[0] == "&":
-            todo += column.term[1:]
-            continue
-        pair = None
-        if column.term is not None and column.term[0] in ("==", "<=>"):
-            sign, one, other = column.term
-            for a, b in ((one, other), (other, one)):
-                try:
-                    sides = a.typed(Scope(left)), b.typed(Scope(right))
-                except ValueError:
-                    continue
-                pair = _key_pair(*sides, is_null_safe=sign == "<=>")
-                break
-        if pair is None:
-            rest.append(column)
+        sign, *sides = column.term or ("",)
+        if sign == "&":
+            todo += sides
+        elif sign in ("==", "<=>") and (found := _sides(sides, left, right)):
+            keys.append((*_pair(*found), sign == "<=>"))
         else:
-            keys.append(pair)
+            rest.append(column)
     return keys, rest
+
+
+def _sides(
+    sides: Sequence[Column], left: Sequence[Field], right: Sequence[Field]
+) -> tuple[Typed, Typed] | None:
+    """Return both sides of an equality that compares a value of one frame with one of the other."""
+    for one, other in (sides, sides[::-1]):
+        try:
+            return one.typed(Scope(left)), other.typed(Scope(right))
+        except ValueError:
+            continue
+    return None
+
+
+def _matches(
+    left: Sequence[Row], right: Sequence[Row], keys: Sequence[tuple[Of, Of, bool]], tests: Sequence[Of]
+) -> tuple[list[tuple[Row, list[Row]]], list[Row]]:
+    """Return each left row with the right rows that match it, and the right rows that match none."""
+    by_key: dict[Any, list[int]] = {}
+    strict = [place for place, (_, _, is_null_safe) in enumerate(keys) if not is_null_safe]
+    for place, row in enumerate(right):
+        key = tuple([of_right(row) for _, of_right, _ in keys])
+        if not any(key[i] is None for i in strict):
+            by_key.setdefault(key, []).append(place)
+    found, used = [], set()
+    for row in left:
+        places = by_key.get(tuple([of_left(row) for of_left, _, _ in keys]), [])
+        if tests:
+            places = [i for i in places if all(test(row + right[i]) for test in tests)]
+        used.update(places)
+        found.append((row, [right[i] for i in places]))
+    return found, [row for i, row in enumerate(right) if i not in used]

@@ -5,18 +5,18 @@ Python's stand-ins for them (surrogateescape), structs and arrays are tuples, ma
 """
 
 import marshal
-import re
 import struct
+from array import array
 from collections.abc import Callable, Iterable, Sequence
-from datetime import UTC, date, datetime, timedelta
+from datetime import date, datetime, timedelta
 from decimal import ROUND_HALF_UP, Context, Decimal
 from functools import reduce
-from itertools import pairwise
+from itertools import accumulate, pairwise
 from typing import TYPE_CHECKING, Any
 
 from pyspark.sql import types as T
 
-from mergerepl.delta.types import json_of, split_parts
+from mergerepl.delta.types import json_of
 from mergerepl.frames import NotInProcessError
 from mergerepl.rows.rowguid import key_text
 
@@ -25,68 +25,62 @@ if TYPE_CHECKING:
 
 Turn = Callable[[Any], Any]
 
-RANKS: dict[type[T.DataType], int] = {T.ByteType: 0, T.ShortType: 1, T.IntegerType: 2, T.LongType: 3}
-_BITS: dict[type[T.DataType], int] = {T.ByteType: 8, T.ShortType: 16, T.IntegerType: 32, T.LongType: 64}
-_DIGITS: dict[type[T.DataType], int] = {T.ByteType: 3, T.ShortType: 5, T.IntegerType: 10, T.LongType: 20}
+INTEGERS: dict[type[T.DataType], tuple[int, int]] = {
+    T.ByteType: (8, 3),
+    T.ShortType: (16, 5),
+    T.IntegerType: (32, 10),
+    T.LongType: (64, 20),
+}
+"""The bits of each type of whole numbers, and its digits beside decimals."""
+
+EXACT = Context(prec=100, rounding=ROUND_HALF_UP)
 _FLOATS = T.FloatType | T.DoubleType
+_TIMES = T.TimestampType | T.TimestampNTZType
 _EPOCH = datetime(1970, 1, 1)
-EXACT = Context(prec=80, rounding=ROUND_HALF_UP)
-MOST_DIGITS = 38
+_MOST_DIGITS = 38
 
 
-def type_of(ddl: str | T.DataType) -> T.DataType:
-    """Return a type whose parts may all be NULL, from Spark's DDL or from a type."""
-    if isinstance(ddl, str):
-        return T._parse_datatype_json_value(json_of(ddl))
-    return _plain(ddl)
-
-
-def struct_of(ddl: str | T.StructType) -> T.StructType:
-    """Return the columns of a frame, from `name type, ...` or from a type."""
-    if isinstance(ddl, str):
-        named = (re.split(r"[\s:]+", each.strip(), maxsplit=1) for each in split_parts(ddl))
-        return T.StructType([T.StructField(name, type_of(type_)) for name, type_ in named])
-    plain = _plain(ddl)
-    assert isinstance(plain, T.StructType)
-    return plain
-
-
-def _plain(data_type: T.DataType) -> T.DataType:
+def type_of(data_type: str | T.DataType) -> T.DataType:
+    """Return a type, also one in Spark's DDL, whose parts may all be NULL."""
     match data_type:
+        case str():
+            return T._parse_datatype_json_value(json_of(data_type))
         case T.StructType():
-            return T.StructType([T.StructField(each.name, _plain(each.dataType)) for each in data_type])
+            return T.StructType([T.StructField(each.name, type_of(each.dataType)) for each in data_type])
         case T.ArrayType():
-            return T.ArrayType(_plain(data_type.elementType))
+            return T.ArrayType(type_of(data_type.elementType))
         case T.MapType():
-            return T.MapType(_plain(data_type.keyType), _plain(data_type.valueType))
-        case T.StringType() if data_type != T.StringType():
-            raise NotInProcessError(f"values of type {data_type.simpleString()}")
-        case T.VariantType():
-            raise NotInProcessError("values of type variant")
-    return data_type
-
-
-def is_integral(data_type: T.DataType) -> bool:
-    """Whether a type has whole numbers."""
-    return type(data_type) in RANKS
+            return T.MapType(type_of(data_type.keyType), type_of(data_type.valueType))
+        case (
+            T.NullType()
+            | T.BooleanType()
+            | T.IntegralType()
+            | T.DecimalType()
+            | T.FloatType()
+            | T.DoubleType()
+        ):
+            return data_type
+        case T.BinaryType() | T.DateType() | T.TimestampType() | T.TimestampNTZType():
+            return data_type
+        case T.StringType() if data_type == T.StringType():
+            return data_type
+    raise NotInProcessError(f"values of type {data_type.simpleString()}")
 
 
 def decimal_of(data_type: T.DataType, literal: object = None) -> T.DecimalType:
-    """Return the decimal type that whole numbers of a type have beside decimals."""
+    """Return the decimal type that whole numbers of a type, or one literal, have beside decimals."""
     if isinstance(data_type, T.DecimalType):
         return data_type
-    if isinstance(literal, int):
-        return T.DecimalType(len(str(abs(literal))), 0)
-    if not is_integral(data_type):
-        raise NotInProcessError(f"decimals beside {data_type.simpleString()}")
-    return T.DecimalType(_DIGITS[type(data_type)], 0)
+    return T.DecimalType(
+        len(str(abs(literal))) if isinstance(literal, int) else INTEGERS[type(data_type)][1], 0
+    )
 
 
 def bounded(precision: int, scale: int) -> T.DecimalType:
     """Return the decimal type of a result; above 38 digits it loses digits of the fraction, at least 6 stay."""
-    if precision > MOST_DIGITS:
-        scale = max(MOST_DIGITS - (precision - scale), min(scale, 6))
-    return T.DecimalType(min(precision, MOST_DIGITS), scale)
+    if precision > _MOST_DIGITS:
+        scale = max(_MOST_DIGITS - (precision - scale), min(scale, 6))
+    return T.DecimalType(min(precision, _MOST_DIGITS), scale)
 
 
 def wider(one: T.DataType, other: T.DataType) -> T.DataType:
@@ -103,15 +97,15 @@ def wider(one: T.DataType, other: T.DataType) -> T.DataType:
             return T.ArrayType(wider(one.elementType, other.elementType))
         case T.MapType(), T.MapType():
             return T.MapType(wider(one.keyType, other.keyType), wider(one.valueType, other.valueType))
-    if is_integral(one) and is_integral(other):
-        return max(one, other, key=lambda each: RANKS[type(each)])
-    if not all(is_integral(each) or isinstance(each, _FLOATS | T.DecimalType) for each in (one, other)):
+    if not isinstance(one, T.NumericType) or not isinstance(other, T.NumericType):
         raise NotInProcessError(f"{one.simpleString()} beside {other.simpleString()}")
+    if type(one) in INTEGERS and type(other) in INTEGERS:
+        return max(one, other, key=lambda each: INTEGERS[type(each)])
     if isinstance(one, _FLOATS) or isinstance(other, _FLOATS):
         return T.DoubleType()
     a, b = decimal_of(one), decimal_of(other)
-    scale = max(a.scale, b.scale)
-    return T.DecimalType(min(MOST_DIGITS, max(a.precision - a.scale, b.precision - b.scale) + scale), scale)
+    scale, digits = max(a.scale, b.scale), max(a.precision - a.scale, b.precision - b.scale)
+    return T.DecimalType(min(_MOST_DIGITS, digits + scale), scale)
 
 
 def widest(types: Iterable[T.DataType]) -> T.DataType:
@@ -121,19 +115,16 @@ def widest(types: Iterable[T.DataType]) -> T.DataType:
 
 
 def at_scale(value: Decimal, data_type: T.DecimalType) -> Decimal:
-    """Return a decimal as its type writes it, rounded half up.
-
-    Raises: OverflowError.
-    """
-    exact = value.quantize(Decimal(1).scaleb(-data_type.scale), context=EXACT)
-    if exact and exact.adjusted() >= data_type.precision - data_type.scale:
+    """Return a decimal as its type writes it, rounded half up. Raises: OverflowError."""
+    exactly = value.quantize(Decimal(1).scaleb(-data_type.scale), context=EXACT)
+    if exactly and exactly.adjusted() >= data_type.precision - data_type.scale:
         raise OverflowError(f"{value} is outside of {data_type.simpleString()}")
-    return exact if exact else abs(exact)
+    return exactly if exactly else abs(exactly)
 
 
 def checked(data_type: T.DataType) -> Turn:
-    """Return the function that refuses whole numbers outside of a type; it raises OverflowError."""
-    limit = 1 << _BITS[type(data_type)] - 1
+    """Return the function that refuses whole numbers outside of a type by OverflowError."""
+    limit = 1 << INTEGERS[type(data_type)][0] - 1
 
     def check(value: int) -> int:
         if not -limit <= value < limit:
@@ -151,27 +142,52 @@ def single(value: float) -> float:
         return float("inf") if value > 0 else float("-inf")
 
 
-def text_bytes(text: str) -> bytes:
-    """Return the bytes of a text."""
-    return text.encode("utf-8", "surrogateescape")
+def content(value: str | bytes) -> bytes:
+    """Return the bytes of a text, or bytes."""
+    return value.encode("utf-8", "surrogateescape") if isinstance(value, str) else value
 
 
-def text_of(content: bytes) -> str:
+def text_of(value: bytes) -> str:
     """Return bytes as a text, with stand-ins for those that are no UTF-8."""
-    return content.decode("utf-8", "surrogateescape")
+    return value.decode("utf-8", "surrogateescape")
 
 
 def whole(text: str) -> str:
     """Return a text made of parts: bytes that were no UTF-8 alone may be one character together."""
-    return text if text.isascii() else text_of(text_bytes(text))
+    return text if text.isascii() else text_of(content(text))
+
+
+def map_of(pairs: Iterable[tuple[Any, Any]]) -> dict[Any, Any]:
+    """Return a map in the order of its entries. Raises: ValueError for a NULL key or a key that is there twice."""
+    made: dict[Any, Any] = {}
+    for key, value in pairs:
+        if key is None or key in made:
+            raise ValueError("a map has a NULL key" if key is None else f"a map has the key {key!r} twice")
+        made[key] = value
+    return made
+
+
+def or_null(turn: Turn | None) -> Turn:
+    """Return the function that gives NULL for NULL, and without a function the value itself."""
+    if turn is None:
+        return lambda value: value
+    return lambda value: None if value is None else turn(value)
+
+
+def _parts(turns: Sequence[Turn]) -> Turn:
+    return lambda value: tuple([turn(each) for turn, each in zip(turns, value, strict=True)])
+
+
+def _items(turn: Turn) -> Turn:
+    return lambda value: tuple([turn(each) for each in value])
 
 
 def caster(have: T.DataType, want: T.DataType, *, is_try: bool = False) -> Turn | None:
     """Return the function that casts a value that is not NULL; None if it stays as it is.
 
-    Raises (the function): ArithmeticError or ValueError; with `is_try` it returns NULL instead.
+    Raises (the function): ArithmeticError, ValueError; with `is_try` it returns NULL instead.
     """
-    turn = _caster(have, want)
+    turn = None if have is want or have == want else _caster(have, want)
     if turn is None or not is_try:
         return turn
 
@@ -184,118 +200,85 @@ def caster(have: T.DataType, want: T.DataType, *, is_try: bool = False) -> Turn 
     return attempt
 
 
-def _caster(have: T.DataType, want: T.DataType) -> Turn | None:
-    if have is want or have == want:
-        return None
+def _caster(have: T.DataType, want: T.DataType) -> Turn:
+    def part(one: T.DataType, other: T.DataType) -> Turn:
+        return or_null(caster(one, other))
+
+    is_number = isinstance(have, T.NumericType | T.BooleanType)
     match have, want:
         case T.NullType(), _:
             return lambda _: None
         case (T.StructType(), T.StructType()) if len(have) == len(want):
-            return _parts([_part(a.dataType, b.dataType) for a, b in zip(have, want, strict=True)])
+            return _parts([part(a.dataType, b.dataType) for a, b in zip(have, want, strict=True)])
         case T.ArrayType(), T.ArrayType():
-            return _items(_part(have.elementType, want.elementType))
+            return _items(part(have.elementType, want.elementType))
         case T.MapType(), T.MapType():
-            key, item = _part(have.keyType, want.keyType), _part(have.valueType, want.valueType)
-            return lambda value: map_of((key(k), item(v)) for k, v in value.items())
+            pair = _parts([part(have.keyType, want.keyType), part(have.valueType, want.valueType)])
+            return lambda value: map_of(pair(each) for each in value.items())
         case _, T.StringType():
             return _text(have)
         case T.StringType(), T.BinaryType():
-            return text_bytes
-        case T.BooleanType(), _ if is_integral(want):
-            return int
-    number = _number(have)
-    if isinstance(want, T.BooleanType) and number is int:
-        return bool
-    if number is not None and is_integral(want):
-        check = checked(want)
-        return lambda value: check(int(number(value)))
-    if number is not None and isinstance(want, T.DecimalType):
-        return lambda value: at_scale(
-            Decimal(repr(value)) if have == T.DoubleType() else Decimal(number(value)), want
-        )
-    if number is not None and isinstance(want, _FLOATS):
-        return float if isinstance(want, T.DoubleType) else lambda value: single(float(value))
+            return content
+        case (T.StringType(), T.DecimalType()):
+            return lambda text: at_scale(Decimal(text.strip()), want)
+        case (_, T.BooleanType()) if is_number:
+            return bool
+        case (_, T.IntegralType()) if is_number:
+            check = checked(want)
+            return lambda value: check(int(value))
+        case (_, T.DecimalType()) if is_number:
+            return lambda value: at_scale(
+                Decimal(repr(value)) if isinstance(value, float) else Decimal(value), want
+            )
+        case (_, T.DoubleType()) if is_number:
+            return float
+        case (_, T.FloatType()) if is_number:
+            return lambda value: single(float(value))
     raise NotInProcessError(f"a cast of {have.simpleString()} to {want.simpleString()}")
 
 
-def _number(have: T.DataType) -> Turn | None:
-    if isinstance(have, T.StringType):
-        return lambda text: Decimal(text.strip())
-    return int if is_integral(have) else (lambda v: v) if isinstance(have, _FLOATS | T.DecimalType) else None
-
-
-def _part(have: T.DataType, want: T.DataType) -> Turn:
-    turn = _caster(have, want)
-    return (lambda value: value) if turn is None else or_null(turn)
-
-
 def _text(have: T.DataType) -> Turn:
+    ddl = have.simpleString()
     match have:
         case T.BinaryType():
             return text_of
         case T.BooleanType():
             return lambda value: "true" if value else "false"
-        case T.DecimalType() | T.DateType() | T.TimestampNTZType():
-            read, ddl = python_value(have), have.simpleString()
-            if isinstance(have, T.DateType):
-                return lambda value: str(read(value))
-            return lambda value: key_text(read(value), ddl)
-    if is_integral(have):
-        return str
-    raise NotInProcessError(f"a cast of {have.simpleString()} to text")
+        case T.IntegralType():
+            return str
+        case T.DecimalType():
+            return lambda value: key_text(value, ddl)
+        case T.DateType():
+            return lambda days: str(date.fromordinal(_EPOCH.toordinal() + days))
+        case T.TimestampNTZType():
+            return lambda value: key_text(_EPOCH + timedelta(microseconds=value), ddl)
+    raise NotInProcessError(f"a cast of {ddl} to text")
 
 
-def map_of(pairs: Iterable[tuple[Any, Any]]) -> dict[Any, Any]:
-    """Return a map in the order of its entries. Raises: ValueError for a NULL key or a key that is there twice."""
-    made: dict[Any, Any] = {}
-    for key, value in pairs:
-        if key is None or key in made:
-            raise ValueError(
-                f"a map has the key {key!r} twice" if key is not None else "a map has a NULL key"
-            )
-        made[key] = value
-    return made
+def equal_key(data_type: T.DataType) -> Turn | None:
+    """Return the function to a value that is equal and hashes alike for equal values; None if they are so themselves."""
+    return order_key(data_type) if _has_float(data_type) else None
 
 
-def has_float(data_type: T.DataType) -> bool:
-    """Whether values of a type have floating numbers in them."""
+def _has_float(data_type: T.DataType) -> bool:
     match data_type:
         case T.StructType():
-            return any(has_float(each.dataType) for each in data_type)
+            # A list: maps are refused at any place.
+            return True in [_has_float(each.dataType) for each in data_type]
         case T.ArrayType():
-            return has_float(data_type.elementType)
+            return _has_float(data_type.elementType)
         case T.MapType():
             raise NotInProcessError("comparisons of maps")
     return isinstance(data_type, _FLOATS)
 
 
-def equal_key(data_type: T.DataType) -> Turn | None:
-    """Return the function to a value that is equal and hashes alike for equal values; None if they are so themselves."""
-    return order_key(data_type) if has_float(data_type) else None
-
-
-def or_null(turn: Turn) -> Turn:
-    """Return the function that gives NULL for NULL."""
-    return lambda value: None if value is None else turn(value)
-
-
-def _parts(turns: Sequence[Turn]) -> Turn:
-    return lambda value: tuple([turn(each) for turn, each in zip(turns, value, strict=True)])
-
-
-def _items(turn: Turn) -> Turn:
-    return lambda value: tuple([turn(each) for each in value])
-
-
 def order_key(data_type: T.DataType) -> Turn:
     """Return the function to a value that Python orders as Spark: NULL is lowest, NaN highest, texts go by their bytes."""
     turn = _ordered(data_type)
-    if turn is None:
-        return lambda value: (0,) if value is None else (1, value)
     return lambda value: (0,) if value is None else (1, turn(value))
 
 
-def _ordered(data_type: T.DataType) -> Turn | None:
+def _ordered(data_type: T.DataType) -> Turn:
     match data_type:
         case T.StructType():
             return _parts([order_key(each.dataType) for each in data_type])
@@ -306,25 +289,20 @@ def _ordered(data_type: T.DataType) -> Turn | None:
         case T.FloatType() | T.DoubleType():
             return lambda value: (0, value) if value == value else (1, 0.0)
         case T.StringType():
-            return text_bytes
-    return None
+            return content
+    return lambda value: value
 
 
 def exact(data_type: T.DataType) -> Turn:
     """Return the function to bytes that are equal exactly if two values have the same bits (all NaN count as one)."""
-    match data_type:
-        case T.BinaryType():
-            return lambda value: value
-        case T.StringType():
-            return text_bytes
+    if isinstance(data_type, T.StringType | T.BinaryType):
+        return content
     canonical = _canonical(data_type)
     return lambda value: marshal.dumps(canonical(value), 2)
 
 
 def _canonical(data_type: T.DataType) -> Turn:
     match data_type:
-        case T.VariantType() | T.DayTimeIntervalType() | T.YearMonthIntervalType() | T.CalendarIntervalType():
-            raise NotInProcessError(f"values of type {data_type.simpleString()}")
         case T.StructType():
             return or_null(_parts([_canonical(each.dataType) for each in data_type]))
         case T.ArrayType():
@@ -338,58 +316,8 @@ def _canonical(data_type: T.DataType) -> Turn:
             return or_null(repr)
         case T.DecimalType():
             return or_null(str)
-    return lambda value: value
-
-
-def physical_value(data_type: T.DataType) -> Turn:
-    """Return the function from one of Python's values of a type, or NULL."""
-    match data_type:
-        case T.StructType():
-            parts, names = _parts([physical_value(each.dataType) for each in data_type]), data_type.names
-            return or_null(lambda value: parts(_in_order(value, names)))
-        case T.ArrayType():
-            return or_null(_items(physical_value(data_type.elementType)))
-        case T.MapType():
-            pair = _parts([physical_value(data_type.keyType), physical_value(data_type.valueType)])
-            return or_null(lambda value: map_of(pair(each) for each in value.items()))
-        case T.DateType():
-            return or_null(lambda value: (value - _EPOCH.date()).days)
-        case T.TimestampType() | T.TimestampNTZType():
-            return or_null(_microseconds)
-        case T.DecimalType():
-            return or_null(lambda value: at_scale(Decimal(value), data_type))
-        case T.FloatType() | T.DoubleType():
-            return or_null(float if isinstance(data_type, T.DoubleType) else single)
-        case T.BinaryType():
-            return or_null(bytes)
-    return lambda value: value
-
-
-def _in_order(value: Any, names: Sequence[str]) -> Sequence[Any]:
-    return [value.get(name) for name in names] if isinstance(value, dict) else value
-
-
-def _microseconds(value: datetime) -> int:
-    naive = value.astimezone(UTC).replace(tzinfo=None) if value.tzinfo else value
-    return (naive - _EPOCH) // timedelta(microseconds=1)
-
-
-def python_value(data_type: T.DataType) -> Turn:
-    """Return the function to Python's value of a type, as `collect` gives it; times are in UTC."""
-    match data_type:
-        case T.StructType():
-            row, parts = T.Row(*data_type.names), _parts([python_value(each.dataType) for each in data_type])
-            return or_null(lambda value: row(*parts(value)))
-        case T.ArrayType():
-            items = _items(python_value(data_type.elementType))
-            return or_null(lambda value: list(items(value)))
-        case T.MapType():
-            pair = _parts([python_value(data_type.keyType), python_value(data_type.valueType)])
-            return or_null(lambda value: dict(pair(each) for each in value.items()))
-        case T.DateType():
-            return or_null(lambda value: date.fromordinal(value + _EPOCH.toordinal()))
-        case T.TimestampType() | T.TimestampNTZType():
-            return or_null(lambda value: _EPOCH + timedelta(microseconds=value))
+        case T.StringType():
+            return or_null(content)
     return lambda value: value
 
 
@@ -400,77 +328,104 @@ def from_arrow(column: Any, data_type: T.DataType) -> list[Any]:
     if isinstance(column, pa.ChunkedArray):
         return [value for chunk in column.chunks for value in from_arrow(chunk, data_type)]
     if isinstance(column, pa.DictionaryArray):
-        return from_arrow(column.dictionary_decode(), data_type)
-    if isinstance(data_type, T.DateType):
-        column = column.cast(pa.date32()).cast(pa.int32())
-    elif isinstance(data_type, T.TimestampType | T.TimestampNTZType):
-        column = column.cast(pa.timestamp("us", column.type.tz)).cast(pa.int64())
-    valid = column.is_valid().to_pylist() if column.null_count else None
+        column = column.dictionary_decode()
     match data_type:
         case T.StructType():
-            parts = [
-                from_arrow(part, each.dataType)
-                for part, each in zip(column.flatten(), data_type, strict=True)
-            ]
-            values: list[Any] = list(zip(*parts, strict=True)) if parts else [()] * len(column)
-        case T.ArrayType() | T.MapType():
-            offsets = column.offsets.to_pylist()
-            first, last = offsets[0], offsets[-1]
-            kinds = (
-                [(column.values, data_type.elementType)]
-                if isinstance(data_type, T.ArrayType)
-                else [(column.keys, data_type.keyType), (column.items, data_type.valueType)]
+            parts = zip(column.flatten(), data_type, strict=True)
+            values: list[Any] = list(
+                zip(*(from_arrow(part, each.dataType) for part, each in parts), strict=True)
             )
-            parts = [from_arrow(part.slice(first, last - first), kind) for part, kind in kinds]
-            spans = [(a - first, b - first) for a, b in pairwise(offsets)]
-            if isinstance(data_type, T.ArrayType):
-                values = [tuple(parts[0][a:b]) for a, b in spans]
-            else:
-                values = [map_of(zip(parts[0][a:b], parts[1][a:b], strict=True)) for a, b in spans]
+        case T.ArrayType():
+            items = from_arrow(column.values, data_type.elementType)
+            values = [tuple(items[a:b]) for a, b in pairwise(column.offsets.to_pylist())]
+        case T.MapType():
+            pairs = list(
+                zip(
+                    from_arrow(column.keys, data_type.keyType),
+                    from_arrow(column.items, data_type.valueType),
+                    strict=True,
+                )
+            )
+            values = [map_of(pairs[a:b]) for a, b in pairwise(column.offsets.to_pylist())]
         case T.StringType():
-            values = column.cast(pa.binary()).to_pylist()
-            return [None if each is None else text_of(each) for each in values]
+            return [None if each is None else text_of(each) for each in column.cast(pa.binary()).to_pylist()]
+        case T.DateType():
+            column = column.cast(pa.date32()).cast(pa.int32())
+            values = column.to_pylist()
+        case T.TimestampType() | T.TimestampNTZType():
+            column = column.cast(pa.timestamp("us", column.type.tz)).cast(pa.int64())
+            values = column.to_pylist()
         case _:
             values = column.to_pylist()
-    if valid is None:
+    if not column.null_count:
         return values
-    return [each if there else None for each, there in zip(values, valid, strict=True)]
+    return [
+        each if there else None for each, there in zip(values, column.is_valid().to_pylist(), strict=True)
+    ]
+
+
+_CODES: dict[type[T.DataType], str] = {
+    T.ByteType: "b",
+    T.ShortType: "h",
+    T.IntegerType: "i",
+    T.DateType: "i",
+    T.LongType: "q",
+    T.TimestampType: "q",
+    T.TimestampNTZType: "q",
+    T.FloatType: "f",
+    T.DoubleType: "d",
+}
 
 
 def to_arrow(values: Sequence[Any], data_type: T.DataType) -> "pa.Array[Any]":
-    """Return values as a column of Arrow, with the type that Spark's column gets."""
+    """Return values as a column of Arrow, with the type that Spark's column gets.
+
+    From buffers: Arrow imports pandas to make an array from a list.
+    """
     import pyarrow as pa
     from pyspark.sql.pandas.types import to_arrow_type
 
+    def offsets(sizes: Iterable[int]) -> "pa.Buffer":
+        return pa.py_buffer(array("i", accumulate(sizes, initial=0)))
+
+    there = [value for value in values if value is not None]
+    buffers = [None if len(there) == len(values) else _bitmap([value is not None for value in values])]
+    children = []
+    match data_type:
+        case T.StructType():
+            for i, each in enumerate(data_type):
+                children.append(to_arrow([None if v is None else v[i] for v in values], each.dataType))
+        case T.ArrayType():
+            buffers.append(offsets(len(value or ()) for value in values))
+            children.append(to_arrow([item for value in there for item in value], data_type.elementType))
+        case T.MapType():
+            entry = T.StructType().add("key", data_type.keyType, False).add("value", data_type.valueType)
+            buffers.append(offsets(len(value or ()) for value in values))
+            children.append(to_arrow([pair for value in there for pair in value.items()], entry))
+        case T.StringType() | T.BinaryType():
+            parts = [content(value or b"") for value in values]
+            buffers += [offsets(map(len, parts)), pa.py_buffer(b"".join(parts))]
+        case T.BooleanType():
+            buffers.append(_bitmap([bool(value) for value in values]))
+        case T.DecimalType():
+            numbers = [int((value or Decimal(0)).scaleb(data_type.scale, EXACT)) for value in values]
+            buffers.append(
+                pa.py_buffer(b"".join([each.to_bytes(16, "little", signed=True) for each in numbers]))
+            )
+        case T.NullType():
+            return pa.nulls(len(values))
+        case _:
+            buffers.append(
+                pa.py_buffer(
+                    array(_CODES[type(data_type)], [0 if value is None else value for value in values])
+                )
+            )
     kind = to_arrow_type(data_type, timezone="UTC")
-    if isinstance(data_type, T.StructType):
-        parts = [
-            to_arrow([None if each is None else each[i] for each in values], part.dataType)
-            for i, part in enumerate(data_type)
-        ]
-        fields = [kind.field(i) for i in range(kind.num_fields)]
-        return pa.StructArray.from_arrays(
-            parts, fields=fields, mask=pa.array([each is None for each in values], pa.bool_())
-        )
-    if isinstance(data_type, T.ArrayType | T.MapType):
-        offsets: list[int | None] = []
-        place = 0
-        for each in values:
-            offsets.append(None if each is None else place)
-            place += 0 if each is None else len(each)
-        ends = pa.array([*offsets, place], pa.int32())
-        there = [each for each in values if each is not None]
-        if isinstance(data_type, T.ArrayType):
-            items = to_arrow([item for each in there for item in each], data_type.elementType)
-            return pa.ListArray.from_arrays(ends, items, type=kind)
-        keys = to_arrow([key for each in there for key in each], data_type.keyType)
-        items = to_arrow([item for each in there for item in each.values()], data_type.valueType)
-        return pa.MapArray.from_arrays(ends, keys, items, type=kind)
-    if isinstance(data_type, T.StringType):
-        encoded = pa.array([None if each is None else text_bytes(each) for each in values], pa.binary())
-        return encoded.view(kind)
-    if isinstance(data_type, T.DateType):
-        return pa.array(values, pa.int32()).view(kind)
-    if isinstance(data_type, T.TimestampType | T.TimestampNTZType):
-        return pa.array(values, pa.int64()).view(kind)
-    return pa.array(values, kind)
+    return pa.Array.from_buffers(kind, len(values), buffers, children=children)
+
+
+def _bitmap(flags: Sequence[bool]) -> "pa.Buffer":
+    import pyarrow as pa
+
+    bits = int("".join(["1" if flag else "0" for flag in reversed(flags)]) or "0", 2)
+    return pa.py_buffer(bits.to_bytes((len(flags) + 7) // 8, "little"))

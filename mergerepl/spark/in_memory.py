@@ -187,7 +187,7 @@ def broadcast_if_few(keys: DataFrame, rows: int) -> DataFrame:
 
     Spark itself does not know the number of kept rows.
     """
-    return F.broadcast(keys) if are_few(rows) else keys
+    return F.broadcast(keys) if are_few(rows) and not is_in_process() else keys
 
 
 def broadcast_if_small(kept: DataFrame) -> DataFrame:

@@ -5,7 +5,7 @@ from pyspark.sql import DataFrame, Row, SparkSession
 
 from conflict.resolvers.custom import complete, problems_of, schema_problem
 from mergerepl.frames import F
-from mergerepl.frames.values import struct_of
+from tests.executors import struct_of
 
 pytestmark = pytest.mark.spark
 

@@ -11,9 +11,10 @@ pytestmark = pytest.mark.spark
 
 @pytest.mark.parametrize("type_", ["float", "double"])
 def test_floating_point_numbers(spark: SparkSession, type_: str) -> None:
-    texts = ["0.0", "-0.0", "NaN", "Infinity", "-Infinity", "1.5", "-1.5", None, "NaN", "-0.0"]
-    rows = spark.createDataFrame([(n, text) for n, text in enumerate(texts)], "n int, text string")
-    images = rows.select("n", F.struct(F.col("text").cast(type_).alias("c0")).alias("row"))
+    nan, infinite = float("nan"), float("inf")
+    values = [0.0, -0.0, nan, infinite, -infinite, 1.5, -1.5, None, nan, -0.0]
+    rows = spark.createDataFrame(list(enumerate(values)), f"n int, value {type_}")
+    images = rows.select("n", F.struct(F.col("value").alias("c0")).alias("row"))
     found = images.select("n", image_hash("row", image_type(images, "row")).alias("hash")).collect()
     of = {row.n: row.hash for row in found}
     assert len({of[n] for n in range(8)}) == 8
