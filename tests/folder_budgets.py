@@ -21,6 +21,7 @@ MINUTES = {
     "delta": 1.0,
     "spark": 1.0,
     "enumeration": 0.5,
+    "frames": 0.5,
     "faults": 5.0,
     "golden": 1.5,
     "monitoring": 1.7,

@@ -4,6 +4,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from mergerepl.delta.feed.net_changes import RowShape, compared_versions, net_changes
+from tests.executors import spark as spark
 
 pytestmark = pytest.mark.spark
 

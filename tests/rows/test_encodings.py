@@ -7,10 +7,10 @@ from functools import reduce
 from typing import Any
 
 import pytest
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import SparkSession
 from pyspark.sql import types as T
 
-from mergerepl.frames import F, NotInProcessError
+from mergerepl.frames import DataFrame, F, NotInProcessError, is_in_process
 from mergerepl.rows.encodings import encoded, encoded_fields
 from mergerepl.rows.images import same_value
 
@@ -89,6 +89,11 @@ VALUES: dict[str, list[str]] = {
 }
 
 
+def is_of_spark(type_: str) -> bool:
+    """Whether sessions with such a column run on Spark."""
+    return "collate" in type_ or type_ == "variant"
+
+
 def pairs(spark: SparkSession, type_: str, literals: list[str]) -> DataFrame:
     """Return for all pairs of values of a type, NULL among them, whether they and their encodings are the same."""
     values = ", ".join(f"cast({each} as {type_})" for each in [*literals, "null"])
@@ -109,7 +114,10 @@ def pairs(spark: SparkSession, type_: str, literals: list[str]) -> DataFrame:
 
 @pytest.fixture(scope="module")
 def compared(spark: SparkSession) -> dict[str, list[tuple[int, int, bool, bool]]]:
-    rows = reduce(DataFrame.unionByName, (pairs(spark, *item) for item in VALUES.items())).collect()
+    frames = [
+        pairs(spark, *item) for item in VALUES.items() if not (is_in_process() and is_of_spark(item[0]))
+    ]
+    rows = reduce(DataFrame.unionByName, frames).collect()
     return {type_: [tuple(row)[1:] for row in rows if row["type"] == type_] for type_ in VALUES}  # type: ignore[misc]
 
 
@@ -117,6 +125,8 @@ def compared(spark: SparkSession) -> dict[str, list[tuple[int, int, bool, bool]]
 def test_values_are_the_same_if_their_encodings_are(
     compared: dict[str, list[tuple[int, int, bool, bool]]], type_: str
 ) -> None:
+    if is_in_process() and is_of_spark(type_):
+        pytest.skip("only Spark reads this type")
     found = compared[type_]
     assert len(found) == (len(VALUES[type_]) + 1) ** 2
     assert [each for each in found if each[2] != each[3]] == []
