@@ -3,7 +3,7 @@
 import pytest
 from pyspark import SparkContext
 
-from mergerepl.frames import cached
+from mergerepl.frames import cached, in_process, is_in_process
 
 
 def test_what_was_made_is_given_again_until_the_jvm_is_another(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -20,3 +20,16 @@ def test_what_was_made_is_given_again_until_the_jvm_is_another(monkeypatch: pyte
     monkeypatch.setattr(SparkContext, "_gateway", "another JVM")
     assert expression("a") == expression("a") == "column a"
     assert made == ["a", "b", "a"]
+
+
+def test_each_executor_has_what_it_made() -> None:
+    @cached
+    def expression() -> list[bool]:
+        return [is_in_process()]
+
+    on_spark = expression()
+    with in_process():
+        here = expression()
+        assert here is expression()
+    assert (here, on_spark) == ([True], [False])
+    assert expression() is on_spark
