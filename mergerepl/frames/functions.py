@@ -134,11 +134,6 @@ def _map_filter(found: Typed, _: T.DataType, of: Of) -> Typed:
     )
 
 
-def _transform_values(found: Typed, item: T.DataType, of: Of) -> Typed:
-    kind = T.MapType(found.type.keyType, item)  # type: ignore[attr-defined]
-    return Typed(kind, _rowwise(found.of, lambda row, value: {k: of(row, k, v) for k, v in value.items()}))
-
-
 def _zipped(one: Any, other: Any, f: Callable[..., Column], *, of_maps: bool = False) -> Column:
     used, variables = (col(one), col(other)), _variables(3 if of_maps else 2)
     body = f(*variables)
@@ -235,14 +230,13 @@ def _concat(both: T.DataType, *values: Of) -> Typed:
     return nulls(both, lambda *parts: tuple([item for part in parts for item in part]), *values)
 
 
-def _joined(sep: str, items: Iterable[str | None], null: str | None = None) -> str:
-    return whole(sep.join([text for each in items if (text := null if each is None else each) is not None]))
-
-
 def _concat_ws(sep: str, *columns: Any) -> Column:
-    return together(
-        lambda _, *values: Typed(STRING, lambda row: _joined(sep, [value(row) for value in values])), *columns
-    )
+    def compiled(_: T.DataType, *values: Of) -> Typed:
+        return Typed(
+            STRING, lambda row: whole(sep.join([x for value in values if (x := value(row)) is not None]))
+        )
+
+    return together(compiled, *columns)
 
 
 def _at(one: Typed, key: Typed) -> Typed:
@@ -339,10 +333,6 @@ def _ordered(
         return nulls(_item(one) if is_item else one.type, lambda items: turn(items, key), one.of)
 
     return compiled
-
-
-def _array_sort(items: Any, key: Callable[[Any], Any]) -> Any:
-    return tuple(sorted(items, key=lambda each: (each is None, key(each))))
 
 
 def _sort_array(column: Any, asc: bool) -> Column:
@@ -468,13 +458,11 @@ FUNCTIONS: dict[str, Make] = {
     ),
     "array_except": _sets(partial(_in_both, is_there=False)),
     "array_intersect": _sets(partial(_in_both, is_there=True)),
-    "array_join": lambda column, sep, null: _strict(STRING, lambda items: _joined(sep, items, null))(column),
     "array_max": partial(made, _ordered(lambda items, key: max(items, key=key, default=None), is_item=True)),
     "array_position": _with_item(lambda _, keys, key: keys.index(key) + 1 if key in keys else 0, LONG),
     "array_remove": _with_item(
         lambda items, keys, key: tuple([x for x, k in zip(items, keys, strict=True) if k != key])
     ),
-    "array_sort": _only("array_sort with a comparator", partial(made, _ordered(_array_sort)), None),
     "array_union": _sets(lambda one, other, _: (*one, *other)),
     "arrays_overlap": partial(together, _overlap),
     "arrays_zip": _arrays_zip,
@@ -538,7 +526,6 @@ FUNCTIONS: dict[str, Make] = {
     "substring": _strict(None, _substring),
     "sum": _of_values(_sum, LONG),
     "transform": partial(_with_items, 2, _transform),
-    "transform_values": partial(_with_items, 2, _transform_values),
     "try_element_at": partial(made, _at),
     "unix_date": _strict(INT, lambda days: days),
     "unix_micros": _strict(LONG, lambda microseconds: microseconds),

@@ -25,6 +25,8 @@ ON_SPARK = {
     "_asserted",
     "comparable",
     "_text",
+    "as_declared",
+    "in_shape",
     # A plan's hints.
     "_many_rows",
 }
