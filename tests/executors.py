@@ -2,7 +2,8 @@
 
 import re
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any
+from contextvars import Context
+from typing import Any, TypeVar
 
 import pyarrow as pa
 import pytest
@@ -11,9 +12,12 @@ from pyspark.sql.types import StructField, StructType
 
 from mergerepl.delta.types import split_parts
 from mergerepl.frames import DataFrame, in_process
-from mergerepl.frames.dataframe import frame_of, frame_of_tuples
+from mergerepl.frames.dataframe import collected, frame_of, frame_of_tuples
 from mergerepl.frames.values import type_of
+from mergerepl.spark.in_memory import frame_of as frame_of_arrow
 from tests.interpreted import interpreted
+
+T = TypeVar("T")
 
 
 def struct_of(ddl: str) -> StructType:
@@ -39,6 +43,17 @@ class InProcess:
         found = self.session().sql(text)
         made: Any = frame_of(found.toArrow(), found.schema)
         return made  # type: ignore[no-any-return]
+
+
+def computed_by_spark(
+    spark: SparkSession | InProcess, parts: Sequence[DataFrame], step: Callable[[Sequence[DataFrame]], T]
+) -> T:
+    """Return what a step on Spark makes of frames of either executor: what rules never do, such as texts of any value."""
+    if not isinstance(spark, InProcess):
+        return step(parts)
+    rows = [(collected(part), part.schema) for part in parts]  # type: ignore[arg-type]
+    session = spark.session()
+    return Context().run(lambda: step([frame_of_arrow(session, *each) for each in rows]))
 
 
 @pytest.fixture(scope="module", params=["on_spark", "in_process"])

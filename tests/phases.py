@@ -4,12 +4,12 @@ A case speaks of one row of an article with a key and the value columns a and b,
 `north`; `south` is another replica. All cases of a table go through a step in one Spark job.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import reduce
 from typing import Any, NamedTuple
 
-from pyspark.sql import SparkSession
+from pyspark.sql import Row, SparkSession
 from pyspark.sql.types import StringType, StructField, StructType
 
 from conflict.ancestor import ancestors, versions
@@ -39,6 +39,7 @@ from mergerepl.rows.nested import INTERPRETED, Fields
 from mergerepl.rows.sql import literal
 from mergerepl.spark.in_memory import Kept, keep_in_memory
 from mergerepl.systables.contents import COLV1_TYPE, LINEAGE_TYPE
+from tests.executors import computed_by_spark
 from triggers.tracked_rows import KNOWN_COLUMNS, Origin, tracked_rows
 
 NICKNAMES = {"published": 0, "hq": 1, "north": 2, "south": 3}
@@ -299,15 +300,6 @@ def ruled(spark: SparkSession, contests: Mapping[str, Contest]) -> dict[str, Rul
     terms = _terms(ROW_TRACKED, {})
     kept = Kept()
     decision = decided(changed, terms, kept)
-    outcome = reduce(
-        DataFrame.unionByName,
-        (
-            rows.select(
-                "*", F.when(~F.col("deleted"), F.col("row.c1").cast("string")).alias("v"), "row.c2"
-            ).drop("row", "winner", "loser")
-            for rows in (resolved_of(each, decision, terms) for each in changed)
-        ),
-    )
     found = {
         row[ROWGUID]: Ruling(
             row["v"],
@@ -318,10 +310,18 @@ def ruled(spark: SparkSession, contests: Mapping[str, Contest]) -> dict[str, Rul
             _colv_words(row["colv1"]),
             (row["publisher_action"], row["subscriber_action"]),
         )
-        for row in outcome.collect()
+        for row in computed_by_spark(
+            spark, [resolved_of(each, decision, terms) for each in changed], _with_texts
+        )
     }
     kept.release()
     return found
+
+
+def _with_texts(parts: Sequence[DataFrame]) -> list[Row]:
+    text = F.when(~F.col("deleted"), F.col("row.c1").cast("string")).alias("v")
+    texts = [rows.select("*", text, "row.c2").drop("row", "winner", "loser") for rows in parts]
+    return reduce(DataFrame.unionByName, texts).collect()
 
 
 Versions = Mapping[str, tuple[list[tuple[str, str | None]], str | None]]
