@@ -297,6 +297,8 @@ def exact(data_type: T.DataType) -> Turn:
     """Return the function to bytes that are equal exactly if two values have the same bits (all NaN count as one)."""
     if isinstance(data_type, T.StringType | T.BinaryType):
         return content
+    if isinstance(data_type, T.IntegralType):
+        return lambda value: b"%d" % value
     canonical = _canonical(data_type)
     return lambda value: marshal.dumps(canonical(value), 2)
 

@@ -175,6 +175,10 @@ def test_fields_are_chosen_and_stay_in_their_order(spark: SparkSession) -> None:
 
 
 def test_a_type_without_an_encoding_is_refused(spark: SparkSession) -> None:
-    interval = spark.createDataFrame([(timedelta(1),)], T.StructType().add("x", T.DayTimeIntervalType()))
     with pytest.raises((TypeError, NotInProcessError), match="interval"):
-        interval.select(encoded(F.col("x"), T.DayTimeIntervalType()))
+        encode_an_interval(spark)
+
+
+def encode_an_interval(spark: SparkSession) -> None:
+    rows = spark.createDataFrame([(timedelta(1),)], T.StructType().add("x", T.DayTimeIntervalType()))
+    rows.select(encoded(F.col("x"), T.DayTimeIntervalType()))
