@@ -146,7 +146,7 @@ class UnfinishedSessionError(ApplyError):
         self.reason = reason
         super().__init__(
             f"Session {session} of '{publisher}' with '{subscriber}' is staged and was not carried out to its end: "
-            f"{reason.rstrip('.')}. Mend the cause and run again: it is finished first. "
+            f"{reason.rstrip('.')}. Fix the cause and run again: it is finished first. "
             f"{give_up_advice(publisher, session)}",
             session=session,
             publisher=publisher,

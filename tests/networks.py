@@ -36,6 +36,7 @@ from mergerepl.model.publication import Article, ConflictLogging, Publication, S
 from mergerepl.model.results import ApplyResult
 from mergerepl.publish import rows
 from mergerepl.publish.apply import apply_publication
+from mergerepl.publish.carry_out import Agent
 from mergerepl.publish.system_tables import create_conflict_table, create_replica
 from mergerepl.replica.replica import Replica
 from mergerepl.replica.runs import LARGE_BYTES_OF_HISTORY, ROWS_READ_TOGETHER
@@ -287,6 +288,13 @@ class Pair:
         return self.rows("hq", article)
 
 
+def capturing(capture: Callable[[Path, str], None]) -> Agent:
+    """Return an agent whose captures are this function."""
+    agent = Agent()
+    agent.capture = capture
+    return agent
+
+
 class Hub:
     """Folders `hq`, `north`, … below one folder, and the publication that the last `apply` was given."""
 
@@ -336,7 +344,7 @@ class Hub:
         self, *, dry_run: bool = False, capture: Callable[[Path, str], None] | None = None
     ) -> ApplyResult:
         noted = capture or (lambda *arguments: self.captures.append(arguments))
-        return apply_publication(self.publication, dry_run=dry_run, capture=noted)
+        return apply_publication(self.publication, capturing(noted), dry_run=dry_run)
 
     def copied(self, folder: Path) -> "Hub":
         """Return the same replicas below another folder, as if they had been published there."""

@@ -3,7 +3,7 @@
 import time
 from collections import Counter
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from contextlib import ExitStack, nullcontext
+from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from datetime import timedelta
 from functools import partial
@@ -86,7 +86,7 @@ def _applied(
     steps = difference(capture, _read_stored(database, state))
     check_steps(steps, database)
     if not dry_run:
-        carry_out(steps, database, progress or NoProgress(), errors=lambda _: nullcontext(), planned=planned)
+        carry_out(steps, database, progress or NoProgress(), planned=planned)
     return steps
 
 

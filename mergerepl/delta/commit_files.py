@@ -330,7 +330,9 @@ def matching_rows(
     for group in range(source.num_row_groups):
         if not all(is_guid or may_have(source.metadata, group, name, wanted[name]) for name in names):
             continue
-        rows = _row_group(source, group, schema, names)
+        # Arrow cannot select from some kinds of texts in files.
+        wanted_columns = pa.schema([schema.field(name) for name in names])
+        rows = source.read_row_group(group, columns=names).cast(wanted_columns)
         values = {name: pc.utf8_lower(rows[name]) if is_guid else rows[name] for name in names}
         places = pc.indices_nonzero(reduce(pc.and_, (pc.is_in(values[name], wanted[name]) for name in names)))
         count += len(places)
@@ -338,7 +340,8 @@ def matching_rows(
             raise TooLargeForArrowError("too many rows have the values of its key that are looked up")
         if len(places):
             more = _taken(source, group, schema, others, places) if others else rows.select([])
-            both = {**_columns(rows.take(places)), **_columns(more)}
+            parts = [rows.take(places), more]
+            both = {name: part[name] for part in parts for name in part.column_names}
             found.append(pa.table([both[name] for name in schema.names], schema=schema))
     return pa.concat_tables(found)
 
@@ -361,17 +364,6 @@ def _taken(
             break
         first = end
     return pa.concat_tables(found)
-
-
-def _row_group(source: "pq.ParquetFile", group: int, schema: "pa.Schema", names: Sequence[str]) -> "pa.Table":
-    import pyarrow as pa
-
-    # Arrow cannot select from some kinds of texts in files.
-    return source.read_row_group(group, columns=names).cast(pa.schema([schema.field(n) for n in names]))
-
-
-def _columns(rows: "pa.Table") -> dict[str, "pa.ChunkedArray[Any]"]:
-    return dict(zip(rows.column_names, rows.columns, strict=True))
 
 
 def image_of(table: TableState, columns: Sequence[str]) -> StructType:

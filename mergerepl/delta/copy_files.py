@@ -5,7 +5,7 @@ values that it would write differently (times of another calendar, INT96), colum
 """
 
 import logging
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 from uuid import uuid4
 
 from mergerepl.delta.footers import commit_statistics, footer_problem, null_count, read_footer
@@ -64,7 +64,11 @@ def _footers(source: TableState, target: TableState) -> "dict[Location, FileMeta
     files = plain_files(source)
     if files is None or len(files) > MOST_FILES or target.metadata.partition_columns:
         return None
-    if feature_problem(source) is not None or any(_is_checked(field) for field in source.fields):
+    # Delta on Spark checks, pads or computes some columns' values on writing.
+    is_checked = (
+        set(each["metadata"]) - _PLAIN_COLUMN or has_not_null_parts(each["type"]) for each in source.fields
+    )
+    if feature_problem(source) is not None or any(is_checked):
         return None
     if [field["name"] for field in source.fields] != [field["name"] for field in target.fields]:
         return None
@@ -83,15 +87,6 @@ def _footers(source: TableState, target: TableState) -> "dict[Location, FileMeta
         is_sparks = str(footer.created_by).startswith(_SPARKS_WRITER)
         if footer_problem(footer, source.names) is not None or (has_floats and not is_sparks):
             return None
-        if not all(_has_no_null(footer, name) for name in required):
+        if footer.num_rows and any(null_count(footer, name) != 0 for name in required):
             return None
     return footers
-
-
-def _is_checked(field: dict[str, Any]) -> bool:
-    """Whether Delta on Spark checks, pads or computes a column's values on writing."""
-    return bool(set(field["metadata"]) - _PLAIN_COLUMN) or has_not_null_parts(field["type"])
-
-
-def _has_no_null(footer: "FileMetaData", name: str) -> bool:
-    return footer.num_rows == 0 or null_count(footer, name) == 0

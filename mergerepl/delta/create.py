@@ -48,7 +48,12 @@ def create_table(path: Location, table: NewTable, mark: CommitMark) -> str:
     Raises: StoreError if a table already exists, or the folder cannot be written.
     """
     table_id = str(uuid.uuid4())
-    actions = [_commit_info(table, mark), _protocol(table), _metadata(table, table_id), *_clustering(table)]
+    clustering = []
+    if table.clustering:
+        columns = {"clusteringColumns": list(map(list, table.clustering)), "domainName": "delta.clustering"}
+        domain = {"domain": "delta.clustering", "configuration": json.dumps(columns), "removed": False}
+        clustering.append({"domainMetadata": domain})
+    actions = [_commit_info(table, mark), _protocol(table), _metadata(table, table_id), *clustering]
     text = "\n".join(json.dumps(action, separators=(",", ":"), ensure_ascii=False) for action in actions)
     target = log_path(path, 0)
     try:
@@ -123,13 +128,6 @@ def features_of(table: NewTable) -> Iterable[str]:
         yield "allowColumnDefaults"
     if table.clustering:
         yield from ("clustering", "domainMetadata")
-
-
-def _clustering(table: NewTable) -> Iterable[dict[str, Any]]:
-    if table.clustering:
-        columns = [list(path) for path in table.clustering]
-        text = json.dumps({"clusteringColumns": columns, "domainName": "delta.clustering"})
-        yield {"domainMetadata": {"domain": "delta.clustering", "configuration": text, "removed": False}}
 
 
 def _metadata(table: NewTable, table_id: str) -> dict[str, Any]:

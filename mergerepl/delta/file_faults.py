@@ -107,7 +107,9 @@ def mend_files(spark: SparkSession, faults: FaultyFiles, mark: CommitMark) -> in
         transaction = logs.forTable(session._jsparkSession, str(faults.table)).startTransaction(
             nothing, nothing
         )
-        files = _files(session, transaction.snapshot(), faults.names)
+        rows = DataFrame(transaction.snapshot().allFiles().toDF(), session)
+        rows = rows.where(F.col("path").isin(*faults.names)).select(F.to_json(F.struct("*")).alias("text"))
+        files = [json.loads(text) for text in rows.toArrow()["text"].to_pylist()]
         actions = [
             action
             for file in files
@@ -122,12 +124,6 @@ def mend_files(spark: SparkSession, faults: FaultyFiles, mark: CommitMark) -> in
                 jvm.PythonUtils.toSeq([from_json(json.dumps(each)) for each in actions]), operation
             )
     return len(files)
-
-
-def _files(session: SparkSession, snapshot: Any, names: Collection[str]) -> list[dict[str, Any]]:
-    files = DataFrame(snapshot.allFiles().toDF(), session).where(F.col("path").isin(*names))
-    texts = files.select(F.to_json(F.struct("*")).alias("text")).toArrow()["text"].to_pylist()
-    return [json.loads(text) for text in texts]
 
 
 def _removed(file: dict[str, Any]) -> dict[str, Any]:

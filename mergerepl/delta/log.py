@@ -106,17 +106,17 @@ class Commit:
     @property
     def merged_rows(self) -> tuple[int, int, int]:
         """Rows that a MERGE inserted, updated and deleted, by its writer's count."""
-        counts = (
-            self.metrics.get(f"numTargetRows{kind.title()}", self.metrics.get(f"num_target_rows_{kind}", "0"))
-            for kind in ("inserted", "updated", "deleted")
-        )
-        inserted, updated, deleted = map(int, counts)
+        inserted, updated, deleted = map(self._target_rows, ("inserted", "updated", "deleted"))
         return inserted, updated, deleted
 
     @property
     def copied_rows(self) -> int:
         """Rows that a MERGE rewrote unchanged because their files held changed rows; 0 if the commit does not state it."""
-        text = self.metrics.get("numTargetRowsCopied", self.metrics.get("num_target_rows_copied", ""))
+        return self._target_rows("copied")
+
+    def _target_rows(self, kind: str) -> int:
+        names = f"numTargetRows{kind.title()}", f"num_target_rows_{kind}"
+        text = next((self.metrics[name] for name in names if name in self.metrics), "")
         return int(text) if text.isdecimal() else 0
 
     @property
@@ -261,17 +261,12 @@ def commit_text(table: Location, version: int) -> str | None:
         content = storage(table).read(log_path(table, version))
     except OSError:
         return None
-    if content is None:
-        return None
-    return f"{version}:{sha256(content).hexdigest()[:32]}"
+    return None if content is None else f"{version}:{sha256(content).hexdigest()[:32]}"
 
 
 def is_another_commit(table: Location, version: int, known: str | None) -> bool:
     """Whether a table's version is another commit than the known `commit_text`; False if either is gone."""
-    if known is None:
-        return False
-    found = commit_text(table, version)
-    return found is not None and known != found
+    return known is not None and commit_text(table, version) not in (None, known)
 
 
 def commits(
@@ -317,35 +312,24 @@ def read_commit(table: Location, version: int) -> Commit:
 
     Raises: TruncatedLogError if its log file is gone; StoreError if it cannot be read, or is empty or not JSON.
     """
-    path = log_path(table, version)
+    file, facts = log_path(table, version).name, {"table": str(table), "version": version}
+    what = f"Version {version} of '{table}'"
     try:
         actions = log_actions(table, version)
     except FileNotFoundError as error:
-        raise TruncatedLogError(
-            f"Version {version} of '{table}' is gone from its log ({path.name}): the log was truncated.",
-            table=str(table),
-            version=version,
-        ) from error
+        gone = f"{what} is gone from its log ({file}): the log was truncated."
+        raise TruncatedLogError(gone, **facts) from error
     except OSError as error:
-        raise StoreError(
-            f"Version {version} of '{table}' cannot be read: {path.name}: {error.strerror}. Check its permissions and the "
-            "disk, then run again.",
-            table=str(table),
-            version=version,
-        ) from error
+        advice = "Check its permissions and the disk, then run again."
+        raise StoreError(f"{what} cannot be read: {file}: {error.strerror}. {advice}", **facts) from error
     except ValueError as error:
-        raise StoreError(
-            f"Version {version} of '{table}' cannot be read: {path.name} is damaged ({error}). "
-            "Restore the file, or the table, from a copy.",
-            table=str(table),
-            version=version,
-        ) from error
+        advice = "Restore the file, or the table, from a copy."
+        raise StoreError(f"{what} cannot be read: {file} is damaged ({error}). {advice}", **facts) from error
     if not actions:
         raise StoreError(
-            f"Version {version} of '{table}' is empty: {path.name} was not written to the end "
-            "(power loss?). Remove the file if no reader has seen that version, or restore it from a copy.",
-            table=str(table),
-            version=version,
+            f"{what} is empty: {file} was not written to the end (power loss?). Remove the file if no reader has seen that "
+            "version, or restore it from a copy.",
+            **facts,
         )
     return _commit_of(table, version, actions)
 
@@ -355,10 +339,9 @@ def _commit_of(table: Location, version: int, actions: list[dict[str, Any]]) -> 
     metadata = None
     data_change = False
     txns: dict[str, int] = {}
-    foreign_added: list[str] = []
-    foreign_removed: list[str] = []
-    coded_added: list[str] = []
-    coded_removed: list[str] = []
+    # By whether the file was removed.
+    foreign: dict[bool, list[str]] = {False: [], True: []}
+    coded: dict[bool, list[str]] = {False: [], True: []}
     has_vectors = drops_vectors = False
     file_bytes = 0
     for action in actions:
@@ -382,10 +365,8 @@ def _commit_of(table: Location, version: int, actions: list[dict[str, Any]]) -> 
             has_vectors = has_vectors or bool(file and file.get("deletionVector"))
             file_bytes += int((file or {}).get("size") or 0)
             if file and is_coded(name := str(file.get("path", ""))):
-                (coded_removed if "remove" in action else coded_added).append(name)
-            for name in _files_of(action):
-                if is_foreign(table, name):
-                    (foreign_removed if "remove" in action else foreign_added).append(name)
+                coded["remove" in action].append(name)
+            foreign["remove" in action] += (name for name in _files_of(action) if is_foreign(table, name))
     return Commit(
         version,
         str(info.get("operation", "")),
@@ -394,14 +375,14 @@ def _commit_of(table: Location, version: int, actions: list[dict[str, Any]]) -> 
         metadata,
         txns,
         {str(name): str(value) for name, value in (info.get("operationMetrics") or {}).items()},
-        tuple(foreign_added),
-        tuple(foreign_removed),
+        tuple(foreign[False]),
+        tuple(foreign[True]),
         has_vectors,
         drops_vectors,
         _engine(info),
         _restored(info),
-        tuple(coded_added),
-        tuple(coded_removed),
+        tuple(coded[False]),
+        tuple(coded[True]),
         int(info.get("timestamp") or 0),
         None if info.get("inCommitTimestamp") is None else int(info["inCommitTimestamp"]),
         file_bytes,
@@ -411,12 +392,8 @@ def _commit_of(table: Location, version: int, actions: list[dict[str, Any]]) -> 
 
 def _replaces_rows(info: Mapping[str, Any]) -> bool:
     operation, parameters = str(info.get("operation", "")), info.get("operationParameters") or {}
-    modes = (str(parameters.get(name, "")).lower() for name in ("mode", "outputMode"))
-    return (
-        "REPLACE TABLE" in operation
-        or operation == "CLONE"
-        or any(m in ("overwrite", "complete") for m in modes)
-    )
+    modes = {str(parameters.get(name, "")).lower() for name in ("mode", "outputMode")}
+    return "REPLACE TABLE" in operation or operation == "CLONE" or bool(modes & {"overwrite", "complete"})
 
 
 def _restored(info: Mapping[str, Any]) -> int | None:
@@ -465,9 +442,5 @@ def find_own_commit(table: Location, mark: CommitMark, *, from_version_exclusive
     that a step is already done.
     """
     head = head_version(table)
-    for commit in commits(
-        table, from_version_exclusive=from_version_exclusive, through_version_inclusive=head
-    ):
-        if commit.mark == mark:
-            return commit
-    return None
+    read = commits(table, from_version_exclusive=from_version_exclusive, through_version_inclusive=head)
+    return next((commit for commit in read if commit.mark == mark), None)

@@ -59,21 +59,16 @@ class CommitMark:
             return None
         try:
             mark = json.loads(text)["mergerepl"]
+            unit = mark.get("unit")
             return CommitMark(
                 str(mark["session"]),
                 str(mark["step"]),
                 str(mark.get("replid", "")),
                 str(mark.get("peer", "")),
-                _unit(mark.get("unit")),
+                unit and CommitUnit(str(unit["id"]), tuple(map(str, unit["tables"]))),
             )
         except (ValueError, KeyError, TypeError, AttributeError):
             return None
-
-
-def _unit(stated: Any) -> CommitUnit | None:
-    if stated is None:
-        return None
-    return CommitUnit(str(stated["id"]), tuple(str(table) for table in stated["tables"]))
 
 
 def is_own_of_merge(mark: CommitMark | None, replid: str) -> bool:

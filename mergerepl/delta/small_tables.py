@@ -19,7 +19,7 @@ from mergerepl.store.rehearsal import before_write
 
 if TYPE_CHECKING:
     import pyarrow as pa
-    from deltalake import DeltaTable, QueryBuilder
+    from deltalake import DeltaTable
 
 log = logging.getLogger(__name__)
 
@@ -67,16 +67,14 @@ def version_and_rows(
         version = table.version()
         refuse_empty_commit(path, version)
         stored = {field.name for field in table.schema().fields}
-        gone = [name for name in required if name not in stored]
-        if gone:
-            raise _lacking(path, gone[0], "has no")
+        if gone := [name for name in required if name not in stored]:
+            raise edited_table(path, f"has no column '{gone[0]}'", column=gone[0])
         select = ", ".join(quoted(name) for name in names if name in stored)
         condition = f" where {where}" if where else ""
         query = f"select {select} from t{condition} {order_limit}"
-        result = _query_builder().register("t", table).execute(query).read_all()
-    empty = [name for name in required if result.column(name).null_count]
-    if empty:
-        raise _lacking(path, empty[0], "has no value in")
+        result = _query(table, query)
+    if empty := [name for name in required if result.column(name).null_count]:
+        raise edited_table(path, f"has no value in column '{empty[0]}'", column=empty[0])
     return version, result
 
 
@@ -95,8 +93,8 @@ def _writing(path: Location) -> Iterator["DeltaTable"]:
         yield table
 
 
-def _query_builder() -> "QueryBuilder":
-    """Return delta-rs' query builder, set to read times as Spark does.
+def _query(table: "DeltaTable", query: str) -> "pa.Table":
+    """Return the result of a query of `t`.
 
     By default Spark writes times as INT96, which DataFusion takes for nanoseconds in 64 bits: before 1677-09-21 and
     after 2262-04-11 it would read other times.
@@ -105,7 +103,7 @@ def _query_builder() -> "QueryBuilder":
 
     builder = QueryBuilder()
     builder.execute("SET datafusion.execution.parquet.coerce_int96 = us").read_all()
-    return builder
+    return builder.register("t", table).execute(query).read_all()
 
 
 def python_rows(stored: "pa.Table", names: Sequence[str]) -> list[Row]:
@@ -131,13 +129,10 @@ def count_rows(path: Location, *, where: str | None = None) -> int:
 
     Raises: StoreError if the table is missing or unreadable.
     """
-    from deltalake import QueryBuilder
-
     with _as_store_error(path), _at_head(path) as table:
         if where is None:
             return int(table.count())  # By the files' statistics.
-        query = f"select count(*) as n from t where {where}"
-        found = QueryBuilder().register("t", table).execute(query).read_all()
+        found = _query(table, f"select count(*) as n from t where {where}")
         return int(python_values(found.column("n"))[0])
 
 
@@ -146,12 +141,9 @@ def counts_by(path: Location, column: str, *, where: str) -> dict[Any, int]:
 
     Raises: StoreError if the table is missing or unreadable.
     """
-    from deltalake import QueryBuilder
-
     with _as_store_error(path), _at_head(path) as table:
         name = quoted(column)
-        query = f"select {name} as value, count(*) as n from t where {where} group by {name}"
-        found = QueryBuilder().register("t", table).execute(query).read_all()
+        found = _query(table, f"select {name} as value, count(*) as n from t where {where} group by {name}")
         return dict(zip(python_values(found.column("value")), python_values(found.column("n")), strict=True))
 
 
@@ -249,10 +241,6 @@ def remove_unused_files(tables: Iterable[Location]) -> None:
         except (StoreError, DeltaError, OSError) as error:
             # A failure is harmless; the next cleanup tries again.
             log.warning("unused files of %s were not removed: %s", table, error)
-
-
-def _lacking(path: Location, column: str, how: str) -> StoreError:
-    return edited_table(path, f"{how} column '{column}'", column=column)
 
 
 def edited_table(path: Location, what: str, **facts: Any) -> StoreError:

@@ -9,7 +9,7 @@ everything that delta-rs refuses.
 import re
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from mergerepl.changes import DATA_ACTIONS, Action
 from mergerepl.delta.engine_choice import (
@@ -23,8 +23,8 @@ from mergerepl.delta.metadata import CONSTRAINT_PREFIX
 from mergerepl.delta.reads import may_hold, plain_files
 from mergerepl.delta.table import TableState, open_table
 from mergerepl.delta.transactions import Transaction, commit_properties, is_done
-from mergerepl.delta.types import Json, ddl_of, has_not_null_parts, leaf_types
-from mergerepl.delta.writes import commit_transaction
+from mergerepl.delta.types import Json, ddl_of, has_not_null_parts, inner_types, leaf_types
+from mergerepl.delta.writes import add_files
 from mergerepl.model.article import PublishedArticle
 from mergerepl.rows.key_bounds import KeyBounds
 from mergerepl.store.location import Location
@@ -107,7 +107,12 @@ def article_problem(table: TableState, article: PublishedArticle) -> str | None:
         # A file need not hold its partition columns, and delta-rs does not write them.
         return "partitions"
     for field in table.fields:
-        if (problem := _column_problem(field)) is not None:
+        problem = type_problem(field["type"])
+        if not _NAME.fullmatch(field["name"]):
+            problem = "its name"
+        elif others := set(field["metadata"]) - COLUMN_PROPERTIES:
+            problem = f"its properties {', '.join(sorted(others))}"
+        if problem is not None:
             return f"column '{field['name']}': {problem}"
     for name, type_ in zip(article.columns, article.types, strict=True):
         found = table.field(name)
@@ -129,29 +134,17 @@ def feature_problem(table: TableState) -> str | None:
     return None
 
 
-def _column_problem(field: Mapping[str, Any]) -> str | None:
-    if not _NAME.fullmatch(field["name"]):
-        return "its name"
-    if others := set(field["metadata"]) - COLUMN_PROPERTIES:
-        return f"its properties {', '.join(sorted(others))}"
-    return type_problem(field["type"])
-
-
 def type_problem(type_: Json) -> str | None:
     """Return, as a clause, why Arrow may not hold values of a type as Spark does; None if it may."""
-    if "map" in _kinds(type_) or has_not_null_parts(type_):
+    if _has_map(type_) or has_not_null_parts(type_):
         return "its type"
     if others := {each for each in leaf_types(type_) if each not in _PLAIN and not _DECIMAL.fullmatch(each)}:
         return f"its type {', '.join(sorted(others))}"
     return None
 
 
-def _kinds(type_: Json) -> set[str]:
-    if isinstance(type_, str):
-        return set()
-    parts = [type_[part] for part in ("elementType", "keyType", "valueType") if part in type_]
-    parts += [field["type"] for field in type_.get("fields", ())]
-    return {type_["type"]}.union(*(_kinds(each) for each in parts))
+def _has_map(type_: Json) -> bool:
+    return (not isinstance(type_, str) and type_["type"] == "map") or any(map(_has_map, inner_types(type_)))
 
 
 def _file_problem(table: TableState, article: PublishedArticle, bounds: KeyBounds) -> NeedsSparkError | None:
@@ -165,10 +158,8 @@ def _file_problem(table: TableState, article: PublishedArticle, bounds: KeyBound
         return NeedsSparkError("its rows are not those of its files")
     touched = [table.path / each["path"] for each in files if may_hold(each, ranges)]
     try:
-        if (
-            len(touched) > MOST_FILES
-            or sum(facts_of(file).st_size for file in touched) > MOST_BYTES_REWRITTEN
-        ):
+        size = sum(facts_of(file).st_size for file in touched)
+        if len(touched) > MOST_FILES or size > MOST_BYTES_REWRITTEN:
             return TooLargeForArrowError(
                 f"more than {MOST_FILES} files or {MOST_BYTES_REWRITTEN >> 20} MiB to rewrite"
             )
@@ -258,7 +249,7 @@ def _merge(
         is_written = log.version() != state.version
     if not is_written:
         # Without changes delta-rs commits nothing; Spark's MERGE leaves its transaction.
-        commit_transaction(state.path, transaction)
+        add_files(open_table(state.path), {}, transaction)
 
 
 def _same_key(state: TableState, article: PublishedArticle, bounds: KeyBounds) -> Iterator[str]:
@@ -284,17 +275,17 @@ def _differs(one: str, other: str, type_: str) -> str:
 def _writer_properties(state: TableState) -> "WriterProperties":
     from deltalake import ColumnProperties, WriterProperties
 
-    bounded = [field["name"] for field in state.fields if _has_statistics(field["type"])]
+    bounded = [
+        each["name"]
+        for each in state.fields
+        if isinstance(kind := each["type"], str) and kind in _WITH_STATISTICS
+    ]
     return WriterProperties(
         compression="SNAPPY",
         statistics_truncate_length=64,
         default_column_properties=ColumnProperties(statistics_enabled="NONE"),
         column_properties={name: ColumnProperties(statistics_enabled="CHUNK") for name in bounded},
     )
-
-
-def _has_statistics(type_: Json) -> bool:
-    return isinstance(type_, str) and type_ in _WITH_STATISTICS
 
 
 def _type(state: TableState, name: str) -> Json:

@@ -334,7 +334,9 @@ def open_table(path: Location, version: int | None = None) -> TableState:
         with opened.at(at) as log:
             stated, protocol, schema = log.metadata(), log.protocol(), log.schema().to_json()
     except DeltaError as error:
-        _refuse_damaged_commit(path, at)
+        # An error about one of the commits that delta-rs read names the damaged file.
+        for each in range(at, max(_checkpoints(path, at), default=-1), -1):
+            read_commit(path, each)
         raise _unreadable(path, at, reason_of(error)) from error
     return TableState(
         path,
@@ -368,15 +370,6 @@ def file_names(table: Location, version: int) -> list[str]:
     return names
 
 
-def _refuse_damaged_commit(path: Location, version: int) -> None:
-    """Read the commits that delta-rs read, for an error that names the damaged file.
-
-    Raises: StoreError.
-    """
-    for each in range(version, max(_checkpoints(path, version), default=-1), -1):
-        read_commit(path, each)
-
-
 def _unreadable(path: Location, version: int, reason: str) -> StoreError:
     if "'udt'" in reason:
         return StoreError(
@@ -401,12 +394,8 @@ def _unreadable(path: Location, version: int, reason: str) -> StoreError:
 
 
 def _checkpoints(path: Location, version: int) -> dict[int, Location]:
-    found: dict[int, Location] = {}
-    for each in files_in(path / LOG_FOLDER):
-        match = CHECKPOINT.match(each.name)
-        if match and int(match[1]) <= version:
-            found[int(match[1])] = each
-    return found
+    files = ((CHECKPOINT.match(each.name), each) for each in files_in(path / LOG_FOLDER))
+    return {int(match[1]): each for match, each in files if match and int(match[1]) <= version}
 
 
 def refuse_empty_commit(path: Location, version: int) -> None:

@@ -43,12 +43,11 @@ def ddl_of(data_type: Json) -> str:
         return f"map<{ddl_of(data_type['keyType'])},{ddl_of(data_type['valueType'])}>"
     if data_type["type"] == USER_DEFINED:
         return USER_DEFINED
-    fields = (f"{_ddl_name(field['name'])}:{ddl_of(field['type'])}" for field in data_type["fields"])
+    fields = (
+        f"{quote(name) if not _PLAIN_NAME.match(name := field['name']) else name}:{ddl_of(field['type'])}"
+        for field in data_type["fields"]
+    )
     return f"struct<{','.join(fields)}>"
-
-
-def _ddl_name(name: str) -> str:
-    return name if _PLAIN_NAME.match(name) else quote(name)
 
 
 def json_of(ddl: str) -> Json:
@@ -140,27 +139,28 @@ def padded_types(column: Field) -> list[str]:
     return _PADDED.findall(str(column["metadata"].get(CHAR_VARCHAR, "")))
 
 
+def inner_types(data_type: Json) -> list[Json]:
+    """Return the types of a type's fields, elements, keys and values; a user-defined one is not taken apart."""
+    if isinstance(data_type, str) or data_type["type"] == USER_DEFINED:
+        return []
+    parts = [data_type[part] for part in ("elementType", "keyType", "valueType") if part in data_type]
+    return [*(each["type"] for each in data_type.get("fields", ())), *parts]
+
+
 def nested_names(data_type: Json) -> Iterator[str]:
     """Yield the names of all fields inside of a type."""
     if isinstance(data_type, dict):
-        for field in data_type.get("fields", ()):
-            yield field["name"]
-            yield from nested_names(field["type"])
-        for part in ("elementType", "keyType", "valueType"):
-            yield from nested_names(data_type.get(part))
+        yield from (each["name"] for each in data_type.get("fields", ()))
+    for inner in inner_types(data_type):
+        yield from nested_names(inner)
 
 
 def leaf_types(data_type: Json) -> set[str]:
-    """Return the names of all primitive types in a type; a user-defined one is not taken apart."""
-    if isinstance(data_type, str):
-        return {data_type}
-    if data_type["type"] == "array":
-        return leaf_types(data_type["elementType"])
-    if data_type["type"] == "map":
-        return leaf_types(data_type["keyType"]) | leaf_types(data_type["valueType"])
-    if data_type["type"] == USER_DEFINED:
-        return {USER_DEFINED}
-    return set().union(*(leaf_types(f["type"]) for f in data_type["fields"]))
+    """Return the names of all primitive types in a type, and of user-defined ones."""
+    inner = inner_types(data_type)
+    if not inner:
+        return {data_type if isinstance(data_type, str) else data_type["type"]}
+    return set().union(*map(leaf_types, inner))
 
 
 def invariants(fields: Iterable[Field], prefix: str = "") -> dict[str, str]:
@@ -182,12 +182,10 @@ def invariant_text(metadata: Json) -> str:
 
 def has_not_null_parts(data_type: Json) -> bool:
     """Whether a part of a type, at any depth, is NOT NULL."""
-    if isinstance(data_type, str) or data_type["type"] == USER_DEFINED:
-        return False
-    if not data_type.get("containsNull", True) or not data_type.get("valueContainsNull", True):
-        return True
-    parts = [data_type[part] for part in ("elementType", "keyType", "valueType") if part in data_type]
-    fields = data_type.get("fields", ())
-    return any(not field["nullable"] for field in fields) or any(
-        has_not_null_parts(each) for each in (*parts, *(field["type"] for field in fields))
+    stated = {} if isinstance(data_type, str) else data_type
+    return (
+        not stated.get("containsNull", True)
+        or not stated.get("valueContainsNull", True)
+        or any(not each["nullable"] for each in stated.get("fields", ()))
+        or any(map(has_not_null_parts, inner_types(data_type)))
     )

@@ -55,16 +55,6 @@ def add_files(
     read_back(state.path, transaction, from_version_exclusive=state.version)
 
 
-def commit_transaction(table: Location, transaction: Transaction) -> None:
-    """Commit a transaction that changes no row; without effect if the table already holds it.
-
-    Raises: CommitConflictError if the commit is not in the log afterwards (another process overwrote it).
-    """
-    state = open_table(table)
-    if not is_done(state, transaction):
-        add_files(state, {}, transaction)
-
-
 def overwrite(
     rows: "DataFrame",
     table: Location,

@@ -17,28 +17,26 @@ from mergerepl.store.location import Location
 def apply(publication: Publication, dry_run: bool, progress: Progress) -> ApplyResult:
     """Publish the tables and fill the subscribers of a publication."""
     from mergerepl.publish.apply import apply_publication
+    from mergerepl.publish.carry_out import Agent
     from mergerepl.tracking.sweep import sweep_root
 
-    def capture_publisher(root: Location, pubid: str) -> None:
-        from mergerepl.merge.session.capture_replica import capture_held
-        from mergerepl.replica.replica import Replica
+    class SessionAgent(Agent):
+        def capture(self, root: Location, pubid: str) -> None:
+            from mergerepl.merge.session.capture_replica import capture_held
+            from mergerepl.replica.replica import Replica
 
-        capture_held(Replica(root), pubid, progress=progress)
+            capture_held(Replica(root), pubid, progress=progress)
 
-    def finish(publisher: Location, subscriber: Location | None, session: str) -> None:
-        from mergerepl.merge.session.recovery import finish_session
-        from mergerepl.replica.replica import Replica
+        def finish(self, publisher: Location, subscriber: Location | None, session: str) -> None:
+            from mergerepl.merge.session.recovery import finish_session
+            from mergerepl.replica.replica import Replica
 
-        finish_session(Replica(publisher), Replica(subscriber) if subscriber else None, session)
+            finish_session(Replica(publisher), Replica(subscriber) if subscriber else None, session)
 
-    return apply_publication(
-        publication,
-        dry_run=dry_run,
-        progress=progress,
-        capture=capture_publisher,
-        finish=finish,
-        sweep=sweep_root,
-    )
+        def sweep(self, root: Location) -> None:
+            sweep_root(root)
+
+    return apply_publication(publication, SessionAgent(), dry_run=dry_run, progress=progress)
 
 
 def status(root: Location) -> Status:

@@ -7,7 +7,7 @@ read again before the first one.
 
 import os
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
@@ -19,13 +19,14 @@ from mergerepl.errors import LeaseError, PublicationError
 from mergerepl.model.progress import NoProgress, Progress
 from mergerepl.model.publication import Publication, SyncType
 from mergerepl.model.results import ApplyResult
+from mergerepl.publish.carry_out import Agent, ApplyRun, MergeStep
 from mergerepl.publish.check_subscriber import check_in_step, check_targets
 from mergerepl.publish.difference import difference
-from mergerepl.publish.run import Agent, ApplyRun, MergeStep
 from mergerepl.publish.stated import Stated, check_publisher, prepare
-from mergerepl.publish.steps import CHECKING, PURPOSE, carry_out, check_steps, engine_errors
+from mergerepl.publish.steps import AGAIN, PURPOSE, carry_out, check_steps
 from mergerepl.publish.stored import ReplicaState, Stored, read_replicas, read_stored
 from mergerepl.roots import resolved
+from mergerepl.spark.plain import plain_errors
 from mergerepl.store.lease import lease
 from mergerepl.store.location import Location
 from mergerepl.store.storage import MISSING, folder_problem, has_system_tables, made_folder, replica_above
@@ -34,49 +35,28 @@ from mergerepl.systables.table import FOLDER
 
 def apply_publication(
     publication: Publication,
+    agent: Agent | None = None,
     *,
     dry_run: bool = False,
     progress: Progress | None = None,
-    capture: Callable[[Location, str], None] | None = None,
-    finish: Callable[[Location, Location | None, str], None] | None = None,
-    sweep: Callable[[Location], None] = lambda root: None,
 ) -> ApplyResult:
     """Make the replicas match the publication and return the steps done (with `dry_run`, the steps to do).
-
-    Args:
-        publication: As the file states it.
-        dry_run: Check everything and change nothing.
-        progress: Receives each step as it begins.
-        capture: Captures the changes of the publisher at a root, whose lease is held, in the publication of a pubid
-            (the agent's part). Without it, a publication that is already in use can get no new subscribers.
-        finish: Finishes an interrupted session (the agent's part): root of the publisher, root of the subscriber (None:
-            out of reach), name of the session. Both are leased. Without it, a subscription with such a session cannot
-            end.
-        sweep: Finishes the decided work in a tracked folder that is leased (Compact change tracking's part).
 
     Raises: ConfigurationError, PublicationError, CaptureError, EnumerationError: refused, nothing was changed.
     LeaseError: one of the replicas is in use. EngineLostError; StoreError: a table cannot be read or written; run
     again, finished steps stay done.
     """
     started = time.monotonic()
-    publication = _resolved(publication)
-    progress = progress or NoProgress()
-    agent = Agent(capture or _refuse_capture, finish or _refuse_finish, sweep)
-    with engine_errors(CHECKING):
-        plan = make_plan(publication, agent, progress)
+    # Roots free of symbolic links identify replicas.
+    subscriptions = (replace(each, subscriber=_real(each.subscriber)) for each in publication.subscriptions)
+    publication = replace(
+        publication, publisher=_real(publication.publisher), subscriptions=tuple(subscriptions)
+    )
+    plan = make_plan(publication, agent or Agent(), progress or NoProgress())
     if plan.steps and not dry_run:
         plan = _carry_out(publication, plan)
     steps = tuple(step.plan for step in plan.steps)
     return ApplyResult(publication.name, steps, dry_run=dry_run, duration_s=time.monotonic() - started)
-
-
-def _resolved(publication: Publication) -> Publication:
-    """Return the publication with roots free of symbolic links: these roots identify replicas."""
-    subscriptions = tuple(
-        replace(subscription, subscriber=_real(subscription.subscriber))
-        for subscription in publication.subscriptions
-    )
-    return replace(publication, publisher=_real(publication.publisher), subscriptions=subscriptions)
 
 
 def _real(root: str) -> str:
@@ -98,6 +78,11 @@ def make_plan(publication: Publication, agent: Agent, progress: Progress) -> Pla
 
     Raises: ConfigurationError, PublicationError, CaptureError, StoreError: one message, nothing was changed.
     """
+    with plain_errors("the publication was checked", again=AGAIN):
+        return _plan(publication, agent, progress)
+
+
+def _plan(publication: Publication, agent: Agent, progress: Progress) -> Plan:
     check_stated(publication)
     check_places(publication)
     replicas = read_replicas(publication)
@@ -136,8 +121,7 @@ def _carry_out(publication: Publication, plan: Plan) -> Plan:
             plan.run.agent.sweep(root)
         if read_replicas(publication) != plan.replicas:
             held = plan.roots
-            with engine_errors(CHECKING):
-                plan = make_plan(publication, plan.run.agent, plan.run.progress)
+            plan = make_plan(publication, plan.run.agent, plan.run.progress)
             if other := next((root for root in plan.roots if root not in held), None):
                 raise LeaseError(
                     f"Another `apply` changed the subscriptions meanwhile: '{other}' is one of them now. Nothing was "
@@ -162,22 +146,6 @@ def _leased(root: Location) -> Iterator[None]:
             ) from error
         folder.enter_context(lease(root, purpose=PURPOSE))
         yield
-
-
-def _refuse_capture(root: Location, pubid: str) -> None:
-    raise PublicationError(
-        f"Publisher '{root}' has changes to capture first. Run `mergerepl sync`, then `mergerepl apply` "
-        "again.",
-        replica=str(root),
-    )
-
-
-def _refuse_finish(publisher: Location, subscriber: Location | None, session: str) -> None:
-    raise PublicationError(
-        f"Session {session} of publisher '{publisher}' was interrupted. Run `mergerepl sync` first, then "
-        "`mergerepl apply` again.",
-        replica=str(subscriber or publisher),
-    )
 
 
 def check_places(publication: Publication) -> None:

@@ -6,16 +6,20 @@ the publisher after its subscribers.
 
 import uuid
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
+from datetime import timedelta
+from functools import cached_property
+from typing import TYPE_CHECKING
 
-from mergerepl.delta.marks import SETUP
+from mergerepl.delta.marks import SETUP, CommitMark
 from mergerepl.delta.properties import missing_properties, set_properties
 from mergerepl.delta.tables import TableState, open_table
 from mergerepl.delta.types import ddl_of
 from mergerepl.errors import PublicationError, SchemaMismatchError
 from mergerepl.failpoints import failpoint
 from mergerepl.filters.publication_filters import PublicationFilters
-from mergerepl.model.publication import Subscription, SyncType
+from mergerepl.model.progress import Progress
+from mergerepl.model.publication import Article, Publication, Subscription, SyncType
 from mergerepl.publish.check_article import check_article, published_fields
 from mergerepl.publish.check_subscriber import columns_changed, publish_again_otherwise
 from mergerepl.publish.filters import Values
@@ -34,8 +38,8 @@ from mergerepl.publish.rows import (
     subscription_columns,
     update_rows,
 )
-from mergerepl.publish.run import ApplyRun
 from mergerepl.publish.stated import NewArticle, Stated
+from mergerepl.publish.steps import Step
 from mergerepl.publish.stored import ReplicaState, Stored, SubscriberState, read_replica
 from mergerepl.publish.system_tables import (
     add_image_columns,
@@ -46,6 +50,7 @@ from mergerepl.publish.system_tables import (
     is_unfinished,
 )
 from mergerepl.replica.replica import Replica
+from mergerepl.store.lease import record_jvm
 from mergerepl.store.location import Location
 from mergerepl.systables import catalog
 from mergerepl.systables.catalog import ArticleRow, SubscriptionRow, SubscriptionState
@@ -53,6 +58,79 @@ from mergerepl.systables.conflicts_info import conflict_table_name
 from mergerepl.systables.replinfo import ReplicaInfo
 from mergerepl.systables.table import RowT, TypedTable
 from triggers.errors import FeedGapError
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+
+class Agent:
+    """The agent's functions for `apply`, at leased replicas."""
+
+    def capture(self, root: Location, pubid: str) -> None:
+        """Capture the changes of the publisher at a root in a publication."""
+        raise NotImplementedError
+
+    def finish(self, publisher: Location, subscriber: Location | None, session: str) -> None:
+        """Finish a staged session; a subscriber out of reach is None."""
+        raise NotImplementedError
+
+    def sweep(self, root: Location) -> None:
+        """Finish the decided work in a tracked folder."""
+
+
+@dataclass
+class ApplyRun:
+    """The publication being applied, its identity and its session.
+
+    `uncaptured` are the tables of a publication without subscribers so far, by nickname, as they were checked.
+    """
+
+    publication: Publication
+    pubid: str
+    publisher: Location
+    agent: Agent
+    progress: Progress
+    held: tuple[Location, ...] = ()
+    uncaptured: dict[int, TableState] | None = None
+    id: str = field(default_factory=lambda: f"apply {uuid.uuid4()}")
+
+    @cached_property
+    def spark(self) -> "SparkSession":
+        """The session, started when the first step needs it."""
+        from mergerepl.spark.session import session
+
+        spark = session()
+        self._record_jvm()
+        return spark
+
+    def hold(self, roots: Sequence[Location]) -> None:
+        """Note these replicas as leased from now on."""
+        self.held = tuple(roots)
+        if "spark" in self.__dict__:
+            self._record_jvm()
+
+    def _record_jvm(self) -> None:
+        """Note the JVM that writes for us, so that the next process after a kill waits for its end."""
+        from mergerepl.spark.session import jvm_pid
+
+        for root in self.held:
+            record_jvm(root, jvm_pid())
+
+    @property
+    def retention(self) -> timedelta:
+        """The retention of metadata and files."""
+        return self.publication.retention
+
+    def mark(self, step: str) -> CommitMark:
+        """Return the mark of a commit of this run."""
+        return CommitMark(self.id, f"{SETUP}:{step}")
+
+    def article(self, row: ArticleRow) -> Article:
+        """Return a published article as the file states it."""
+        return next(article for article in self.publication.articles if article.name == row.name)
+
+
+MergeStep = Step[ApplyRun]
 
 # ---- places
 
@@ -149,10 +227,14 @@ def partition(values: Values, run: ApplyRun) -> None:
 
 def check_new_rows(new: NewArticle, run: ApplyRun) -> None:
     """Check the rows of a table before it is published."""
+    _check_rows(new.article, new.table, run)
+
+
+def _check_rows(article: Article, table: TableState, run: ApplyRun) -> None:
     from mergerepl.publish.check_rows import check_rows
 
-    run.progress.step("check", article=new.article.name)
-    check_rows(run.spark, new.article, new.table)
+    run.progress.step("check", article=article.name)
+    check_rows(run.spark, article, table)
 
 
 def publish(new: NewArticle, run: ApplyRun) -> None:
@@ -200,9 +282,7 @@ def _check_again(new: NewArticle, captured: int, run: ApplyRun) -> None:
             table=str(path),
         )
     if any(commit.data_change for commit in since):
-        from mergerepl.publish.check_rows import check_rows
-
-        check_rows(run.spark, article, table)
+        _check_rows(article, table, run)
 
 
 def unpublish(artid: str, run: ApplyRun) -> None:
@@ -226,7 +306,7 @@ def check_captured(stored: Stored, run: ApplyRun) -> None:
         for article in stored.articles:
             run.uncaptured[article.nickname] = table = open_table(run.publisher / article.source_table)
             _check_columns(article, table)
-            _check_keys(article, table, run)
+            _check_rows(run.article(article), table, run)
         return
     copying = [each for each in stored.subscribers if each.subscription.sync_type is SyncType.AUTOMATIC]
     for article in stored.articles:
@@ -262,7 +342,7 @@ def _skip_to_head(articles: Sequence[ArticleRow], checked: Mapping[int, TableSta
         _check_columns(article, table)
         before = checked[article.nickname].version
         if any(commit.data_change and commit.kind != SETUP for commit in table.commits_after(before)):
-            _check_keys(article, table, run)
+            _check_rows(run.article(article), table, run)
         tables[article.nickname] = table.path, table.version, table.metadata.table_id
     note_captured(run.publisher, tables)
 
@@ -279,14 +359,9 @@ def _check_columns(article: ArticleRow, table: TableState) -> None:
         raise columns_changed(article, table)
 
 
-def _check_keys(row: ArticleRow, table: TableState, run: ApplyRun) -> None:
-    from mergerepl.publish.check_rows import check_rows
-
-    run.progress.step("check", article=row.name)
-    check_rows(run.spark, run.article(row), table)
-
-
 # ---- subscriptions
+
+_ENDED = {"status": int(SubscriptionState.DELETED)}
 
 
 def finish(subscriber: Location | None, session: str, run: ApplyRun) -> None:
@@ -309,19 +384,17 @@ def unsubscribe(
     row: SubscriptionRow, subscriber: Location | None, unfinished: Sequence[ArticleRow], run: ApplyRun
 ) -> None:
     """End a subscription. The subscriber keeps its tables, unless they are `unfinished`."""
-    ended = {"status": int(SubscriptionState.DELETED)}
     if subscriber is not None:
         drop_unfinished([subscriber / each.source_table for each in unfinished], row.subid)
-        update_rows(subscriber, catalog.SUBSCRIPTIONS, ended, pubid=run.pubid)
+        record_end(subscriber, run)
         failpoint("unsubscribe.between_sides")
     # The publisher last: no later `apply` finishes or cleans up a subscription that is ended there.
-    update_rows(run.publisher, catalog.SUBSCRIPTIONS, ended, subid=row.subid)
+    update_rows(run.publisher, catalog.SUBSCRIPTIONS, _ENDED, subid=row.subid)
 
 
 def record_end(subscriber: Location, run: ApplyRun) -> None:
     """Record at a subscriber that its subscription has ended."""
-    ended = {"status": int(SubscriptionState.DELETED)}
-    update_rows(subscriber, catalog.SUBSCRIPTIONS, ended, pubid=run.pubid)
+    update_rows(subscriber, catalog.SUBSCRIPTIONS, _ENDED, pubid=run.pubid)
 
 
 def check_rows_there(subscriber: Location, articles: Sequence[ArticleRow], run: ApplyRun) -> None:

@@ -20,6 +20,7 @@ from mergerepl.systables.conflicts_info import CONFLICT_COLUMNS
 from mergerepl.systables.tracking import SYSTEM_PREFIX
 
 _RESERVED_PREFIX = "__mr_"
+_MOST_NAMED = 12
 _LEAVE_OUT = "Rename the column, or leave it out with `columns:`."
 
 _OF_NAMES: Texts = {
@@ -107,20 +108,20 @@ def published_fields(article: Article, table: TableState) -> list[Field]:
 def _all_found(article: Article, table: TableState, names: Sequence[str], where: str) -> list[str]:
     for name in names:
         if table.field(name) is None:
-            near = next((f["name"] for f in table.fields if f["name"].lower() == name.lower()), None)
-            hint = f"Did you mean '{near}'?" if near else f"The table has {_names(table)}."
+            known = [field["name"] for field in table.fields]
+            near = next((each for each in known if each.lower() == name.lower()), None)
+            more = f" and {len(known) - _MOST_NAMED} more" if len(known) > _MOST_NAMED else ""
+            hint = (
+                f"Did you mean '{near}'?"
+                if near
+                else f"The table has {', '.join(known[:_MOST_NAMED])}{more}."
+            )
             raise refusal(
                 article, f"{where} names column '{name}', which table '{table.path}' does not have", hint
             )
     if len(set(names)) != len(names):
         raise refusal(article, f"{where} names a column twice", "Name each once.")
     return list(names)
-
-
-def _names(table: TableState, most: int = 12) -> str:
-    names = [field["name"] for field in table.fields]
-    more = f" and {len(names) - most} more" if len(names) > most else ""
-    return ", ".join(names[:most]) + more
 
 
 def _check_reserved_names(article: Article, published: Sequence[str]) -> None:
@@ -206,7 +207,11 @@ def check_resolver(article: Article, types: Mapping[str, str], generated: Collec
                 resolver.reads is TypeFamily.ARRAY and "map<" in data_type
             ):
                 problem = f"is {data_type}, and it must be {resolver.reads.value}"
-            elif resolver.makes_value and head == "decimal" and _digits(data_type) > _MOST_DIGITS:
+            elif (
+                resolver.makes_value
+                and head == "decimal"
+                and int(data_type[8:].partition(",")[0]) > _MOST_DIGITS
+            ):
                 problem = f"is {data_type}, and it can have {_MOST_DIGITS} digits at most to be computed with"
         if problem is not None:
             why = f"its resolver '{resolver.name}' names column '{name}', which {problem}"
@@ -220,7 +225,3 @@ def _problem(name: str, article: Article, types: Mapping[str, str], generated: C
     if name in article.identity:
         return "identifies a row"
     return "Delta computes (GENERATED ALWAYS AS)" if name in generated else None
-
-
-def _digits(decimal: str) -> int:
-    return int(decimal.partition("(")[2].partition(",")[0])

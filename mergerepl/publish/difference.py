@@ -7,6 +7,7 @@ from mergerepl.delta.properties import describe, missing_properties
 from mergerepl.filters.publication_filters import NO_FILTERS
 from mergerepl.model.publication import Article, SyncType
 from mergerepl.publish import carry_out
+from mergerepl.publish.carry_out import MergeStep
 from mergerepl.publish.filters import Values, described, stored_filters
 from mergerepl.publish.partitions import values_of_group
 from mergerepl.publish.rows import (
@@ -17,7 +18,6 @@ from mergerepl.publish.rows import (
     publication_settings,
     subscription_settings,
 )
-from mergerepl.publish.run import MergeStep
 from mergerepl.publish.stated import Stated, is_removed
 from mergerepl.publish.steps import Step
 from mergerepl.publish.stored import ReplicaState, Stored, SubscriberState

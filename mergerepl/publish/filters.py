@@ -45,7 +45,10 @@ def filters_of(publication: Publication, tables: Mapping[str, TableState]) -> Pu
     """
     if not publication.joins and all(article.filter is None for article in publication.articles):
         return NO_FILTERS
-    types = {name: _types(table) for name, table in tables.items()}
+    types = {
+        name: {f["name"]: f["metadata"].get(CHAR_VARCHAR) or ddl_of(f["type"]) for f in table.fields}
+        for name, table in tables.items()
+    }
     own = {}
     for article in publication.articles:
         if article.filter is not None:
@@ -65,25 +68,15 @@ def filters_of(publication: Publication, tables: Mapping[str, TableState]) -> Pu
         joins.append(JoinFilter(join.article, join.parent, on, join.unique))
     filters = PublicationFilters(own, tuple(joins))
     for article in publication.articles:
-        _check_published(article, filters, tables[article.name])
+        published = {field["name"] for field in published_fields(article, tables[article.name])}
+        for name in filters.columns_used(article.name):
+            if name not in published:
+                raise PublicationError(
+                    f"Article '{article.name}': a filter needs the column '{name}', which is not published: add it to "
+                    "`columns`.",
+                    article=article.name,
+                )
     return filters
-
-
-def _types(table: TableState) -> dict[str, str]:
-    return {
-        field["name"]: field["metadata"].get(CHAR_VARCHAR) or ddl_of(field["type"]) for field in table.fields
-    }
-
-
-def _check_published(article: Article, filters: PublicationFilters, table: TableState) -> None:
-    published = {field["name"] for field in published_fields(article, table)}
-    for name in filters.columns_used(article.name):
-        if name not in published:
-            raise PublicationError(
-                f"Article '{article.name}': a filter needs the column '{name}', which is not published: add it to "
-                "`columns`.",
-                article=article.name,
-            )
 
 
 def check_values(filters: PublicationFilters, values: Values, *, of: str) -> None:

@@ -36,11 +36,11 @@ from mergerepl.merge.partitions.filtered import filtered_publication
 from mergerepl.merge.partitions.membership import base_rows, group_rows, partition_rows, with_rowguid
 from mergerepl.merge.partitions.scratch import require_scratch_outside
 from mergerepl.model.publication import Subscription, SyncType
+from mergerepl.publish.carry_out import ApplyRun
 from mergerepl.publish.check_rows import check_generated
 from mergerepl.publish.check_subscriber import columns_changed
 from mergerepl.publish.metadata import forget_metadata, give_metadata, last_generation
 from mergerepl.publish.rows import definition, note_captured, publication_row, rows_at_subscriber, update_rows
-from mergerepl.publish.run import ApplyRun
 from mergerepl.publish.snapshot import KEY_PREFIX, copy_rows, differing_rows, is_computable, replica_table
 from mergerepl.publish.stored import ReplicaState, read_replica
 from mergerepl.publish.system_tables import (

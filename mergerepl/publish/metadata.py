@@ -16,8 +16,8 @@ from mergerepl.delta.marks import CommitMark
 from mergerepl.delta.tables import Transaction, head_version
 from mergerepl.failpoints import failpoint
 from mergerepl.merge.apply.side import RUN_APP_ID, next_seq
+from mergerepl.publish.carry_out import ApplyRun
 from mergerepl.publish.rows import change_info
-from mergerepl.publish.run import ApplyRun
 from mergerepl.publish.stored import ReplicaState
 from mergerepl.replica.replica import Replica
 from mergerepl.replica.runs import current_rows, delete_runs_after

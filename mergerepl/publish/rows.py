@@ -4,7 +4,6 @@ import json
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, replace
-from datetime import timedelta
 from typing import Any
 
 from mergerepl.delta.tables import TableState, commit_text
@@ -88,7 +87,8 @@ def publication_row(
 
 def publication_settings(publication: Publication) -> Columns:
     """Return the columns of sysmergepublications that a changed file may change."""
-    unit, length = _in_units(publication.retention)
+    hours = -(-int(publication.retention.total_seconds()) // 3600)
+    unit, length = (_DAYS, hours // 24) if hours % 24 == 0 else (_HOURS, hours)
     logging = publication.conflict_logging
     return {
         "retention": length,
@@ -109,11 +109,6 @@ def filter_columns(filters: PublicationFilters) -> Columns:
         "dynamic_filters_function_list": ",".join(f"{each}()" for each in filters.functions) or None,
         "filters": filters.to_json() if is_filtered else None,
     }
-
-
-def _in_units(retention: timedelta) -> tuple[int, int]:
-    hours = -(-int(retention.total_seconds()) // 3600)
-    return (_DAYS, hours // 24) if hours % 24 == 0 else (_HOURS, hours)
 
 
 def article_row(

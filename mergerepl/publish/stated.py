@@ -32,13 +32,7 @@ from mergerepl.replica.replica import no_subscriptions
 from mergerepl.roots import resolved
 from mergerepl.store.location import Location
 from mergerepl.systables import catalog
-from mergerepl.systables.catalog import (
-    ArticleRow,
-    SubscriberKind,
-    SubscriptionRow,
-    SubscriptionState,
-    relations,
-)
+from mergerepl.systables.catalog import ArticleRow, SubscriberKind, SubscriptionState, relations
 from mergerepl.systables.conflicts_info import conflict_table_name
 from mergerepl.systables.contents import row_column
 from mergerepl.systables.table import FOLDER
@@ -238,20 +232,15 @@ def _check_values(
         check_values(filters, each, of=f"Subscriber '{subscription.subscriber}'")
     check_no_overlap(publication, filters, values)
     for subscriber, each in zip(stored.subscribers, values, strict=True):
-        if subscriber.is_active and subscriber.row is not None:
-            _check_values_unchanged(subscriber.subscription.subscriber, subscriber.row, each)
-
-
-def _check_values_unchanged(subscriber: str, row: SubscriptionRow, values: Values) -> None:
-    for function, now in values.items():
-        before = getattr(row, function.lower())
-        if now != before:
-            raise PublicationError(
-                f"Subscriber '{subscriber}': its {function.lower()} was '{before}' and is '{now}'; "
-                "it decides which rows the subscriber has. Put it back; or take the subscription out of the file, run "
-                "`mergerepl apply`, and subscribe it again.",
-                subscriber=subscriber,
-            )
+        for function, now in each.items() if subscriber.is_active else ():
+            name, place = function.lower(), subscriber.subscription.subscriber
+            if now != (before := getattr(subscriber.row, name)):
+                raise PublicationError(
+                    f"Subscriber '{place}': its {name} was '{before}' and is '{now}'; it decides which rows the subscriber "
+                    "has. Put it back; or take the subscription out of the file, run `mergerepl apply`, and subscribe it "
+                    "again.",
+                    subscriber=place,
+                )
 
 
 # ---- subscribers

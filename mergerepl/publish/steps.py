@@ -3,20 +3,18 @@
 No record marks an interrupted step. The next `apply` reads the stored state and plans the steps that it still lacks.
 """
 
-from collections.abc import Callable, Collection, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
-from mergerepl.errors import ConfigurationError, EngineLostError, StoreError
+from mergerepl.errors import ConfigurationError
 from mergerepl.failpoints import failpoint
 from mergerepl.model.progress import Progress
 from mergerepl.model.results import PlanStep
+from mergerepl.spark.plain import plain_errors
 
 PURPOSE = "mergerepl apply"
-CHECKING = "Checking the publication"
-
-_LIBRARIES = frozenset({"pyspark", "py4j", "delta", "deltalake", "_internal"})
+AGAIN = "What was done before stays done: fix the cause and run `mergerepl apply` again."
 
 RunT = TypeVar("RunT")
 
@@ -48,42 +46,15 @@ def check_steps(steps: Sequence[Step[RunT]], run: RunT) -> None:
             step.check(run)
 
 
-@contextmanager
-def engine_errors(doing: str) -> Iterator[None]:
-    """Turn errors of Spark, delta-rs or the file system into an error of ours."""
-    try:
-        yield
-    except Exception as error:
-        library = type(error).__module__.partition(".")[0]
-        if library not in _LIBRARIES and not isinstance(error, OSError):
-            raise
-        from mergerepl.spark.errors import cause_of, engine_answers
-
-        if not engine_answers():
-            raise EngineLostError(
-                f"{doing} was cut short: the Spark engine ended, for lack of memory, perhaps ($MERGEREPL_MEMORY gives the "
-                "embedded one more). What was done before stays done; run `mergerepl apply` again."
-            ) from error
-        raise StoreError(
-            f"{doing} failed: {cause_of(error)}. What was done before stays done; see to the cause and run `mergerepl "
-            "apply` again."
-        ) from error
-
-
 def carry_out(
-    steps: Sequence[Step[RunT]],
-    run: RunT,
-    progress: Progress,
-    *,
-    errors: Callable[[str], AbstractContextManager[None]] = engine_errors,
-    planned: Collection[PlanStep] | None = None,
+    steps: Sequence[Step[RunT]], run: RunT, progress: Progress, *, planned: Collection[PlanStep] | None = None
 ) -> None:
-    """Carry the steps out, in order; `errors` turns a library's error in a named step into one of ours.
+    """Carry the steps out, in order.
 
     `planned` are the steps of an earlier dry run, None without one: a step that removes rows must be one of them.
 
-    Raises: ConfigurationError if it is not (nothing was changed); EngineLostError, StoreError naming the step; the errors
-        of the step itself.
+    Raises: ConfigurationError if it is not (nothing was changed); EngineLostError, CommitConflictError, StoreError naming
+        the step; the errors of the step itself.
     """
     going = [step.plan for step in steps if planned is not None and step.removes_rows]
     if other := next((each for each in going if each not in (planned or ())), None):
@@ -95,6 +66,6 @@ def carry_out(
         name = f"{step.action} {step.object}"
         progress.step(name)
         failpoint(f"apply.before_{step.action}")
-        with errors(f"Step '{name}'"):
+        with plain_errors(f"step '{name}' was carried out", again=AGAIN):
             step.run(run)
         failpoint(f"apply.after_{step.action}")

@@ -24,7 +24,7 @@ COMMIT_CONFLICTS = (
 )
 """Delta's errors if another writer's commit came first: they share a base class in Java, but not in Python."""
 
-AGAIN = "Mend the cause and run again: a session that was staged is finished first; else nothing was changed."
+AGAIN = "Fix the cause and run again: a session that was staged is finished first; else nothing was changed."
 _DEEP = (
     "java.lang.StackOverflowError, which a table of very many columns may lead to. Start Spark with "
     "spark.driver.extraJavaOptions=-Xss16m, or let mergerepl start its own; or publish fewer columns (`columns:`)."
@@ -47,7 +47,10 @@ def plain_errors(doing: str, *, again: str = AGAIN) -> Iterator[None]:
     except (PySparkException, Py4JError, ConnectionError) as error:
         # After the JVM is gone, pyspark and py4j raise many types and texts, depending on the call.
         if not engine_answers():
-            raise EngineLostError(f"The Spark engine ended while {doing}. {again}") from error
+            raise EngineLostError(
+                f"The Spark engine ended while {doing}, for lack of memory, perhaps ($MERGEREPL_MEMORY gives the "
+                f"embedded one more). {again}"
+            ) from error
         if isinstance(error, COMMIT_CONFLICTS):
             raise CommitConflictError(
                 f"Another writer won a commit while {doing}: {cause_of(error)}. {again}"

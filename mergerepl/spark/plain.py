@@ -5,7 +5,7 @@ from contextlib import contextmanager
 
 
 @contextmanager
-def plain_errors(doing: str) -> Iterator[None]:
+def plain_errors(doing: str, **terms: str) -> Iterator[None]:
     """Turn engine failures into one message, as `spark.errors.plain_errors` does; Spark is loaded only after a failure.
 
     Raises: EngineLostError, CommitConflictError (run again); StoreError for any other failure.
@@ -15,5 +15,5 @@ def plain_errors(doing: str) -> Iterator[None]:
     except Exception:
         from mergerepl.spark import errors
 
-        with errors.plain_errors(doing):
+        with errors.plain_errors(doing, **terms):
             raise

@@ -5,7 +5,6 @@ Steps can be repeated; the rows of the catalog come last.
 
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from functools import partial
@@ -348,9 +347,7 @@ def apply_tracking(
         steps = difference(folder, _read_stored(session.database))
         check_steps(steps, session)
         if not dry_run:
-            carry_out_steps(
-                steps, session, progress or NoProgress(), errors=lambda _: nullcontext(), planned=planned
-            )
+            carry_out_steps(steps, session, progress or NoProgress(), planned=planned)
     took = round(time.monotonic() - started, 3)
     return ApplyResult(session.database.root.name, tuple(step.plan for step in steps), dry_run, took)
 

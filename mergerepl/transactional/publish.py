@@ -3,7 +3,7 @@
 import time
 import uuid
 from collections.abc import Collection, Mapping, Sequence
-from contextlib import ExitStack, nullcontext
+from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from functools import partial
@@ -117,7 +117,7 @@ def apply_publication(
                 check_destinations(each, stored.subscriptions.get(each.subscriber), articles)
         check_steps(steps, run)
         if not dry_run:
-            carry_out(steps, run, shown, errors=lambda _: nullcontext(), planned=planned)
+            carry_out(steps, run, shown, planned=planned)
     return ApplyResult(
         publication.name, tuple(step.plan for step in steps), dry_run, round(time.monotonic() - started, 3)
     )

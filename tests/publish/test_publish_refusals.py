@@ -16,11 +16,11 @@ from mergerepl.model.progress import NoProgress
 from mergerepl.model.publication import Article, Publication, Subscription, SyncType, Tracking
 from mergerepl.publish import rows
 from mergerepl.publish.apply import check_places
+from mergerepl.publish.carry_out import Agent, ApplyRun
 from mergerepl.publish.check_article import check_article, read_article_table
 from mergerepl.publish.check_rows import check_rows, check_texts
 from mergerepl.publish.check_subscriber import check_target
 from mergerepl.publish.initialise import check_same_rows
-from mergerepl.publish.run import Agent, ApplyRun
 from mergerepl.rows.sql import literal
 from mergerepl.spark import session as engine
 from mergerepl.store.location import Location
@@ -270,7 +270,7 @@ def test_a_missing_data_file_is_an_error_of_ours(spark: SparkSession, replica_di
     path = hub.table("orders", {"id": [1]})
     next(path.glob("*.parquet")).unlink()
     hub.articles(orders())
-    refused(hub, "Checking the publication failed: .*run `mergerepl apply`", StoreError)
+    refused(hub, "while the publication was checked: .*run `mergerepl apply`", StoreError)
 
 
 @pytest.mark.spark
@@ -389,7 +389,7 @@ def test_generated_values_of_another_time_zone_are_refused(spark: SparkSession, 
     hub.articles(orders())
     says = r"in 1 row of table '.*orders', generated column 'day' is not .*\(CAST\(ts AS DATE\)\).*time zone is UTC"
     refused(hub, says)
-    run = ApplyRun(hub.publication, "p", hub.publisher, Agent(print, print), NoProgress())
+    run = ApplyRun(hub.publication, "p", hub.publisher, Agent(), NoProgress())
     table = open_table(path)
     published = ("id", "ts", "day", "x")
     article = article_row("orders", 1, published_columns=published, key_columns=("id",))

@@ -19,7 +19,7 @@ from mergerepl.systables import catalog, genhistory, replinfo
 from mergerepl.systables.catalog import SubscriptionState
 from mergerepl.systables.genhistory import Generation, GenStatus
 from mergerepl.systables.table import SystemTable
-from tests.networks import FILE, ROWS, Network, write_table
+from tests.networks import FILE, ROWS, Network, capturing, write_table
 from tests.project_files import load
 from triggers.errors import DuplicateKeyError, FeedGapError
 
@@ -171,7 +171,7 @@ def test_changes_that_are_gone_are_no_dead_end(left: Network, error: type[Captur
         raise error("Not so.", article="orders")
 
     with pytest.raises(MergeReplError, match=says) as refused:
-        apply_publication(load(left.folder / FILE), capture=capture)
+        apply_publication(load(left.folder / FILE), capturing(capture))
     assert refused.value.details()["article"] == "orders"
 
 

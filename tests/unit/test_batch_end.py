@@ -19,8 +19,9 @@ from mergerepl.delta.batch_end import (
 )
 from mergerepl.delta.log import Commit, log_path
 from mergerepl.delta.marks import CommitMark
+from mergerepl.delta.table import open_table
 from mergerepl.delta.transactions import Transaction
-from mergerepl.delta.writes import commit_transaction
+from mergerepl.delta.writes import add_files
 from mergerepl.errors import StoreError
 
 OURS, THEIRS = CommitMark("me", "consume:a:7"), CommitMark("other", "consume:b:7")
@@ -88,7 +89,7 @@ def _mark(number: int) -> Transaction:
 def test_the_log_of_a_table_shows_what_happened_since_a_batch(tmp_path: Path) -> None:
     table = tmp_path / "t"
     write_deltalake(str(table), _rows(1, 2), commit_properties=CommitProperties())
-    commit_transaction(table, _mark(1))
+    add_files(open_table(table), {}, _mark(1))
     left = left_at(table, 1)
     assert LeftAt.of_text(left.text) == left
 
@@ -98,7 +99,7 @@ def test_the_log_of_a_table_shows_what_happened_since_a_batch(tmp_path: Path) ->
 
     assert since() == (SAME, None)
     DeltaTable(str(table)).optimize.compact()
-    commit_transaction(table, _mark(2))
+    add_files(open_table(table), {}, _mark(2))
     found = changes_since(table, left, is_own)
     assert (found.kind, [each.version for each in found.own], found.through.version) == (NO_DATA, [2], 2)
     left = found.through

@@ -50,7 +50,7 @@ def gone(monkeypatch: pytest.MonkeyPatch) -> Iterator[JavaGateway]:
 @pytest.mark.usefixtures("gone")
 def test_whatever_is_raised_once_the_engine_is_gone_says_that_it_ended(raised: Exception) -> None:
     with (
-        pytest.raises(EngineLostError, match=r"The Spark engine ended while testing\."),
+        pytest.raises(EngineLostError, match=r"The Spark engine ended while testing, for lack of memory"),
         plain_errors("testing"),
     ):
         raise raised

@@ -16,7 +16,7 @@ from mergerepl.delta.marks import CommitMark
 from mergerepl.delta.small_tables import count_rows, delete_rows, read_rows, write_rows
 from mergerepl.delta.table import open_table, tables_kept_open
 from mergerepl.delta.transactions import Transaction, transaction_version
-from mergerepl.delta.writes import commit_transaction, compact
+from mergerepl.delta.writes import add_files, compact
 from tests.openings import Openings, counted_openings
 
 ROWS = pa.table({"id": pa.array([1, 2], pa.int64())})
@@ -49,7 +49,7 @@ def files(table: Path, version: int | None = None) -> int:
 def test_a_log_is_read_once_and_then_what_is_new_of_it(table: Path, openings: Openings) -> None:
     assert [files(table), count_rows(table), files(table)] == [3, 6, 3]
     write_rows(table, ROWS, mode="append", properties={})
-    commit_transaction(table, Transaction("app", 7, CommitMark("session", "step")))
+    add_files(open_table(table), {}, Transaction("app", 7, CommitMark("session", "step")))
     delete_rows(table, where="id = 1")
     assert transaction_version(table, "app") == 7
     assert [row["id"] for row in read_rows(table, ["id"])] == [2] * 4
@@ -66,7 +66,7 @@ def test_a_state_stays_what_it_was_when_the_table_moves_forward(table: Path) -> 
     write_deltalake(str(table), ROWS, mode="overwrite")
     assert files(table) == 1
     assert [len(state.files()), state.transaction_version("app")] == [3, -1]
-    commit_transaction(table, Transaction("app", 7, CommitMark("session", "step")))
+    add_files(open_table(table), {}, Transaction("app", 7, CommitMark("session", "step")))
     assert [other.transaction_version("app"), open_table(table).transaction_version("app")] == [-1, 7]
     assert [files(table, 1), files(table)] == [2, 1]
 

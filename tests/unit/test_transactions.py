@@ -12,8 +12,9 @@ from deltalake.exceptions import CommitFailedError
 from mergerepl.delta import transactions
 from mergerepl.delta.log import head_version
 from mergerepl.delta.marks import CommitMark
+from mergerepl.delta.table import open_table
 from mergerepl.delta.transactions import Transaction, commit_once, lost_commits, transaction_version
-from mergerepl.delta.writes import commit_transaction
+from mergerepl.delta.writes import add_files
 from mergerepl.errors import CommitConflictError
 
 ROWS = pa.table({"id": pa.array([1], pa.int64())})
@@ -40,7 +41,7 @@ def test_a_commit_that_another_writer_won_is_written_again(table: Path, conflict
         for _ in losses:
             write_deltalake(str(table), ROWS, mode="append")
             raise conflict("another writer was first")
-        commit_transaction(table, TRANSACTION)
+        add_files(open_table(table), {}, TRANSACTION)
 
     assert commit(table, write) == 3
     assert transaction_version(table, "app") == 1
@@ -64,7 +65,7 @@ def test_a_writer_that_always_loses_gives_up(table: Path) -> None:
 def test_a_commit_whose_answer_was_lost_is_not_written_twice(table: Path) -> None:
     def write() -> None:
         if transaction_version(table, "app") < 1:
-            commit_transaction(table, TRANSACTION)
+            add_files(open_table(table), {}, TRANSACTION)
             raise CommitFailedError("the answer was lost")
 
     assert commit(table, write) == 1
@@ -72,7 +73,7 @@ def test_a_commit_whose_answer_was_lost_is_not_written_twice(table: Path) -> Non
 
 
 def test_a_commit_of_an_earlier_run_is_found_by_its_mark(table: Path) -> None:
-    commit_transaction(table, TRANSACTION)
+    add_files(open_table(table), {}, TRANSACTION)
     assert commit(table, lambda: pytest.fail("written again")) == 1
 
 
