@@ -31,9 +31,9 @@ from mergerepl.logreader.recover import recover
 from mergerepl.logreader.scan import Begin, begin, checked_state, leave
 from mergerepl.logreader.sources import metadata_of
 from mergerepl.model.cdc import CapturedColumn, CaptureInstance
-from mergerepl.model.durations import parse_duration
 from mergerepl.model.folders import TableCapture
 from mergerepl.model.listing import Listing
+from mergerepl.model.words import parse_duration
 from mergerepl.spark.errors import plain_errors
 from mergerepl.store.lease import lease
 from mergerepl.store.location import Location

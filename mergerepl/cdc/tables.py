@@ -25,10 +25,10 @@ from mergerepl.roots import uses
 from mergerepl.store.location import Location
 from mergerepl.store.storage import is_there
 from mergerepl.systables.cdc import (
+    ALL,
     APP_ID,
     CAPTURED_COLUMNS,
     CHANGE_TABLES,
-    CREATED,
     FOLDER,
     INDEX_COLUMNS,
     LSN_TIME_MAPPING,
@@ -59,7 +59,7 @@ class CdcTables(ControlDatabase):
     """Seconds to wait for another holder of the log or of a folder."""
 
     folder = FOLDER
-    tables = CREATED
+    tables = ALL
 
     @cached_property
     def log(self) -> ControlPlane:

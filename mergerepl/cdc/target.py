@@ -22,9 +22,9 @@ from mergerepl.logreader.lsn import Lsn
 from mergerepl.logreader.positions import read_state
 from mergerepl.logreader.sources import metadata_of
 from mergerepl.rows.sql import quote
-from mergerepl.store.consumer_files import read_position, write_position
 from mergerepl.store.location import Location
 from mergerepl.store.rehearsal import before_write
+from mergerepl.store.storage import put_text, read_text
 from mergerepl.systables.cdc import CONSUMERS_FOLDER, ChangeTable
 
 _END_OF_CYCLE = (1 << 16) - 1
@@ -60,8 +60,9 @@ class Target:
         return f"consume:{self.consumer}:"
 
     @property
-    def _file(self) -> str:
-        return f"{self.database_id}-{self.consumer}"
+    def _file(self) -> Location:
+        """The position's file moves with the table; VACUUM skips folders whose names begin with `_`."""
+        return Location.of(self.path).join(CONSUMERS_FOLDER, f"{self.database_id}-{self.consumer}.json")
 
     def is_own(self, mark: CommitMark) -> bool:
         """True if this consumer wrote a commit."""
@@ -81,7 +82,7 @@ class Target:
 
         Raises: CdcError 22859 if the position's file is damaged; CdcUsageError 22990 if it is of another source.
         """
-        text = read_position(self.path, self._file) if is_delta_table(self.path) else None
+        text = read_text(self._file) if is_delta_table(self.path) else None
         if text is None:
             return None
         try:
@@ -90,7 +91,7 @@ class Target:
             from_lsn = None if lsn is None else Lsn.parse(lsn)
             found = Position(from_lsn, LeftAt.of_text(stated["left"]), stated["is_shared"])
         except (ValueError, KeyError, TypeError, AttributeError) as error:
-            why = f"'{CONSUMERS_FOLDER}/{self._file}.json', the consumer's position, is damaged"
+            why = f"'{CONSUMERS_FOLDER}/{self._file.name}', the consumer's position, is damaged"
             raise CdcError.target_replaced(self.path, self.consumer, why, self.command) from error
         if source != self.source:
             raise CdcUsageError(
@@ -113,7 +114,7 @@ class Target:
             "left": position.left.text,
             "is_shared": position.is_shared,
         }
-        write_position(self.path, self._file, json.dumps(stated))
+        put_text(self._file, json.dumps(stated))
 
     def since(self, left: LeftAt) -> Since:
         """Return the changes of the table since a batch left it.

@@ -11,9 +11,8 @@ from typing import Any, Final
 import click
 
 from mergerepl.model.conflicts import ConflictStatus
-from mergerepl.model.durations import parse_duration
 from mergerepl.model.listing import LONGEST_LIST
-from mergerepl.model.words import CONFLICT_NAMES
+from mergerepl.model.words import CONFLICT_NAMES, parse_duration
 
 DURATION = "30s, 5m, 2h, 7d, 2w or `14 days`"
 LONGEST = timedelta(days=36_500)

@@ -7,6 +7,7 @@ file, the line, the key, the reason and the remedy.
 import os
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
 from pydantic import ValidationError
 
@@ -18,12 +19,13 @@ from mergerepl.config.schema import (
     MODELS,
     ArticleKeys,
     CaptureKeys,
+    Keys,
     PublicationKeys,
     SubscriptionKeys,
     TrackingKeys,
     TransactionalKeys,
 )
-from mergerepl.config.stated import Problem, first_problem, repeated
+from mergerepl.config.stated import Problem, find_repeated, first_problem
 from mergerepl.config.wording import dotted, kind, known, place, shown
 from mergerepl.errors import ConfigurationError
 from mergerepl.model import refused_pairs
@@ -63,7 +65,11 @@ def load_documents(path: str | os.PathLike[str]) -> tuple[Document, ...]:
         stated = _document(document, check, folder=file.absolute().parent)
         if isinstance(stated, Publication | TransactionalPublication) and (problem := first_problem(stated)):
             raise check.refuse(*problem)
-        identity = _identity(stated)
+        identity = (
+            (type(stated).__name__, stated.name, stated.publisher)
+            if isinstance(stated, Publication | TransactionalPublication)
+            else (type(stated).__name__, stated.root)
+        )
         if identity in found:
             raise check.refuse(
                 ("publication" if "publication" in document.value else "root",),
@@ -71,12 +77,6 @@ def load_documents(path: str | os.PathLike[str]) -> tuple[Document, ...]:
             )
         found[identity] = stated
     return tuple(found.values())
-
-
-def _identity(stated: Document) -> tuple[str, ...]:
-    if isinstance(stated, Publication | TransactionalPublication):
-        return (type(stated).__name__, stated.name, stated.publisher)
-    return (type(stated).__name__, stated.root)
 
 
 def _document(document: strict_yaml.Document, check: "_Check", *, folder: Path) -> Document:
@@ -110,34 +110,32 @@ def _document(document: strict_yaml.Document, check: "_Check", *, folder: Path) 
     raise AssertionError(type_)
 
 
+def _values(stated: Keys, **others: object) -> dict[str, Any]:
+    """Return the values of keys by name, lists as tuples; `others` replace or add some."""
+    values = {name: getattr(stated, name) for name in type(stated).model_fields} | others
+    return {name: tuple(each) if isinstance(each, list) else each for name, each in values.items()}
+
+
 def _transactional(stated: TransactionalKeys, check: "_Check", folder: Path) -> TransactionalPublication:
     publisher = _existing(stated.publisher, check, ("publisher",), folder)
     if stated.min_retention > stated.retention:
         raise check.refuse(("min_retention",), "is longer than `retention`")
     articles = tuple(
         TransactionalArticle(
-            each.name,
-            each.table or each.name,
-            tuple(each.key),
-            _with_identity(each.columns, each.key) if each.columns else None,
-            each.filter,
-            each.ins_cmd,
-            each.upd_cmd,
-            each.del_cmd,
-            tuple(each.text_columns or ()),
-            each.singleton_key_updates,
+            **_values(
+                each,
+                table=each.table or each.name,
+                columns=_with_identity(each.columns, each.key) if each.columns else None,
+                text_columns=tuple(each.text_columns or ()),
+            )
         )
         for each in stated.articles
     )
     subscriptions = tuple(
         TransactionalSubscription(
-            _root(each.subscriber, check, ("subscriptions", index, "subscriber"), folder),
-            each.sync_type,
-            each.verify,
-            tuple(each.skip_errors),
-            each.streams,
-            dict(each.destination),
-            each.name,
+            **_values(
+                each, subscriber=_root(each.subscriber, check, ("subscriptions", index, "subscriber"), folder)
+            )
         )
         for index, each in enumerate(stated.subscriptions)
     )
@@ -148,19 +146,9 @@ def _transactional(stated: TransactionalKeys, check: "_Check", folder: Path) -> 
 
 def _capture(stated: CaptureKeys, check: "_Check", folder: Path) -> Capture:
     root = _existing(stated.root, check, ("root",), folder)
-    tables = tuple(
-        TableCapture(
-            each.table,
-            None if each.key is None else tuple(each.key),
-            None if each.columns is None else tuple(each.columns),
-            each.name,
-            each.net,
-            each.on_gap,
-        )
-        for each in stated.tables
-    )
+    tables = tuple(TableCapture(**_values(each)) for each in stated.tables)
     names = (each.instance for each in tables)
-    check.refuse_first(repeated(names, lambda index: ("tables", index, "name"), "an instance"))
+    check.refuse_first(find_repeated(names, lambda index: ("tables", index, "name"), "an instance"))
     for index, each in enumerate(stated.tables):
         if sum(other.table == each.table for other in stated.tables) > 2:
             raise check.refuse(
@@ -184,7 +172,7 @@ def _capture(stated: CaptureKeys, check: "_Check", folder: Path) -> Capture:
 def _tracking(stated: TrackingKeys, check: "_Check", folder: Path) -> FolderTracking:
     root = _existing(stated.root, check, ("root",), folder)
     names = (each.table for each in stated.tables)
-    check.refuse_first(repeated(names, lambda index: ("tables", index, "table"), "the table"))
+    check.refuse_first(find_repeated(names, lambda index: ("tables", index, "table"), "the table"))
     tables = []
     for index, each in enumerate(stated.tables):
         _require_identity(each.key, each.rowguid, check, ("tables", index))
@@ -264,34 +252,30 @@ def _publication(stated: PublicationKeys, check: _Check, *, folder: Path) -> Pub
         _subscription(subscription, check, ("subscriptions", index), folder)
         for index, subscription in enumerate(stated.subscriptions)
     )
-    return Publication(
+    values = _values(
+        stated,
         name=stated.publication,
         publisher=publisher,
         articles=articles,
         subscriptions=subscriptions,
-        retention=stated.retention,
-        conflict_retention=stated.conflict_retention,
         conflict_logging=ConflictLogging(stated.conflict_logging),
         joins=tuple(Join(**join.model_dump()) for join in stated.joins),
-        allow_partition_realignment=stated.allow_partition_realignment,
-        engine=stated.engine,
     )
+    del values["publication"], values["type"]
+    return Publication(**values)
 
 
 def _article(stated: ArticleKeys, check: _Check, path: strict_yaml.KeyPath) -> Article:
     _require_identity(stated.key, stated.rowguid, check, path)
+    resolver, resolution = shown(stated.resolver.name), (*path, "resolver", "resolution")
+    is_one_way = RESOLVERS[stated.resolver.name].rejects is not None
     if stated.resolver.resolution == "columns" and stated.tracking != "column":
-        raise check.refuse((*path, "resolver", "resolution"), refused_pairs.COLUMNS_BY_ROW.says())
-    if stated.resolver.resolution == "columns" and RESOLVERS[stated.resolver.name].rejects is not None:
-        raise check.refuse(
-            (*path, "resolver", "resolution"),
-            refused_pairs.COLUMNS_OF_ONE_WAY.says(resolver=shown(stated.resolver.name)),
-        )
-    if stated.compensate_for_errors and RESOLVERS[stated.resolver.name].rejects is not None:
-        raise check.refuse(
-            (*path, "compensate_for_errors"),
-            refused_pairs.COMPENSATED_ONE_WAY.says(resolver=shown(stated.resolver.name)),
-        )
+        raise check.refuse(resolution, refused_pairs.COLUMNS_BY_ROW.says())
+    if stated.resolver.resolution == "columns" and is_one_way:
+        raise check.refuse(resolution, refused_pairs.COLUMNS_OF_ONE_WAY.says(resolver=resolver))
+    if stated.compensate_for_errors and is_one_way:
+        problem = refused_pairs.COMPENSATED_ONE_WAY.says(resolver=resolver)
+        raise check.refuse((*path, "compensate_for_errors"), problem)
     try:
         resolver_info = resolver_settings(stated.resolver, stated.tracking)
     except ResolverKeyError as error:
@@ -344,15 +328,14 @@ def _subscription(
     if kind is SubscriberType.CLIENT and stated.priority:
         raise check.refuse((*path, "priority"), refused_pairs.CLIENT_PRIORITY.says(priority=stated.priority))
     default = DEFAULT_SERVER_PRIORITY if kind is SubscriberType.SERVER else 0.0
-    return Subscription(
+    values = _values(
+        stated,
         subscriber=_root(stated.subscriber, check, (*path, "subscriber"), folder),
         type=kind,
         priority=default if stated.priority is None else stated.priority,
         sync_type=SyncType(stated.sync_type),
-        host_name=stated.host_name,
-        suser_sname=stated.suser_sname,
-        name=stated.name,
     )
+    return Subscription(**values)
 
 
 def _root(text: str, check: _Check, path: strict_yaml.KeyPath, folder: Path) -> str:

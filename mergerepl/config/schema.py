@@ -3,7 +3,7 @@
 These models are the only declaration. Messages, the JSON Schema and the tables of the docs follow them.
 """
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from datetime import timedelta
 from typing import Annotated, Any, Final, Literal
 
@@ -11,14 +11,14 @@ from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Fie
 from pydantic.json_schema import models_json_schema
 
 from mergerepl import roots
-from mergerepl.config.stated import LONGEST_NAME, checked_name, checked_table
+from mergerepl.config.stated import LONGEST_NAME, check_name, check_table
 from mergerepl.config.wording import known, shown, with_variables, without_variables
-from mergerepl.model.durations import DURATION_PATTERN, parse_duration
 from mergerepl.model.later import instead_of
 from mergerepl.model.publication import DEFAULT_CONFLICT_RETENTION, DEFAULT_RETENTION
 from mergerepl.model.resolvers import ALIASES, PRIORITY, RESOLVERS
 from mergerepl.model.tracking import TrackingOptions
 from mergerepl.model.transactional import DEFAULT_MAX_RETENTION, DEFAULT_MIN_RETENTION, MOST_STREAMS
+from mergerepl.model.words import DURATION_PATTERN, parse_duration
 from mergerepl.transactional.call_syntax import CommandType, Operation
 
 LONGEST_DURATION = timedelta(days=36_500)
@@ -36,8 +36,12 @@ def _columns(names: list[str]) -> list[str]:
         raise ValueError("is an empty list; name at least one column, or leave the key out")
     if not all(name.strip() for name in names):
         raise ValueError("holds an empty column name")
-    if twice := first_twice(names):
-        raise ValueError(f"names the column {shown(twice)} twice")
+    seen: set[str] = set()
+    for name in names:
+        # Delta ignores case: `masse` is not `maße`.
+        if name.lower() in seen:
+            raise ValueError(f"names the column {shown(name)} twice")
+        seen.add(name.lower())
     return names
 
 
@@ -81,16 +85,6 @@ def _conflict_retention(stated: object) -> int:
     return _duration(unit=timedelta(days=1))(stated).days
 
 
-def first_twice(names: Iterable[str]) -> str | None:
-    """Return the first duplicate column name, case ignored as Delta does: `masse` is not `maße`."""
-    seen: set[str] = set()
-    for name in names:
-        if name.lower() in seen:
-            return name
-        seen.add(name.lower())
-    return None
-
-
 def _resolver(name: str) -> str:
     if instead := instead_of("merge", "name", name.lower()):
         raise ValueError(f"is {shown(name)}, a resolver of a later version. {instead.rstrip('.')}")
@@ -131,10 +125,10 @@ def _track(stated: list[str]) -> list[str]:
 
 
 PlainText = Annotated[str, AfterValidator(without_variables)]
-Name = Annotated[PlainText, AfterValidator(checked_name)]
+Name = Annotated[PlainText, AfterValidator(check_name)]
 Columns = Annotated[list[PlainText], AfterValidator(_columns)]
-Table = Annotated[PlainText, AfterValidator(checked_table)]
-ReplicaName = Annotated[PlainText, AfterValidator(checked_name), AfterValidator(_replica_name)]
+Table = Annotated[PlainText, AfterValidator(check_table)]
+ReplicaName = Annotated[PlainText, AfterValidator(check_name), AfterValidator(_replica_name)]
 Text = Annotated[PlainText, Field(min_length=1)]
 Folder = Annotated[str, BeforeValidator(_folder)]
 HostName = Annotated[str, Field(min_length=1, max_length=LONGEST_NAME), BeforeValidator(with_variables)]

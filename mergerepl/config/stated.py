@@ -36,10 +36,10 @@ def check_stated(publication: Publication | TransactionalPublication) -> None:
 
 def _problems(publication: Publication | TransactionalPublication) -> Iterator[Problem]:
     is_merge = isinstance(publication, Publication)
-    yield from _text(("publication",), publication.name, checked_name)
+    yield from _text(("publication",), publication.name, check_name)
     names = [article.name for article in publication.articles]
     for index, name in enumerate(names):
-        yield from _text(("articles", index, "name"), name, checked_name)
+        yield from _text(("articles", index, "name"), name, check_name)
         conflict_table = conflict_table_name(publication.name, name)
         if is_merge and len(conflict_table.encode()) > LONGEST_FOLDER_NAME:
             yield (
@@ -47,7 +47,7 @@ def _problems(publication: Publication | TransactionalPublication) -> Iterator[P
                 f"and the publication's name are too long together: {conflict_table[:40]}… names a folder "
                 f"(at most {LONGEST_FOLDER_NAME} bytes)",
             )
-    yield from repeated(names, lambda index: ("articles", index, "name"), "an article")
+    yield from find_repeated(names, lambda index: ("articles", index, "name"), "an article")
     if is_merge and not names:
         yield ("articles",), "is empty"
     yield from _of_roots(publication)
@@ -66,21 +66,21 @@ def _text(path: KeyPath, text: str, check: Callable[[str], str]) -> Iterator[Pro
         yield path, str(error)
 
 
-def repeated(values: Iterable[str], path: Callable[[int], KeyPath], what: str) -> Iterator[Problem]:
+def find_repeated(values: Iterable[str], path: Callable[[int], KeyPath], what: str) -> Iterator[Problem]:
     """Yield values that are one name for a file system that ignores case or composes Unicode."""
     first: dict[str, str] = {}
     for index, value in enumerate(values):
-        if (other := first.get(folded(value))) is not None:
+        if (other := first.get(fold_name(value))) is not None:
             yield path(index), f"is {shown(value)}, and {what} {shown(other)} is there already: name another"
-        first[folded(value)] = value
+        first[fold_name(value)] = value
 
 
-def folded(text: str) -> str:
+def fold_name(text: str) -> str:
     """Return a form that is equal for names that a file system or Spark may treat as one."""
     return unicodedata.normalize("NFC", unicodedata.normalize("NFC", text).casefold())
 
 
-def checked_name(text: str) -> str:
+def check_name(text: str) -> str:
     """Return a publication's or article's name; it also names folders and conflict tables.
 
     Raises: ValueError.
@@ -97,7 +97,7 @@ def checked_name(text: str) -> str:
     return text
 
 
-def checked_table(text: str) -> str:
+def check_table(text: str) -> str:
     """Return a table's folder, relative to the replica root, in one spelling.
 
     Raises: ValueError.
@@ -123,7 +123,7 @@ def _of_tables(publication: Publication | TransactionalPublication) -> Iterator[
     for index, table in enumerate(tables):
         path = ("articles", index, "table")
         try:
-            tables[index] = checked_table(table)
+            tables[index] = check_table(table)
             roots.require_openable("Its folder", os.path.join(publisher, table))
         except ValueError as error:
             yield path, str(error)
@@ -131,10 +131,10 @@ def _of_tables(publication: Publication | TransactionalPublication) -> Iterator[
             yield path, f"cannot be used: {error.message.rstrip('.')}"
         if not roots.resolved(os.path.join(publisher, table)).startswith(publisher.rstrip("/") + "/"):
             yield path, f"is {shown(table)}, a link that leads out of the publisher's folder"
-    yield from repeated(tables, lambda index: ("articles", index, "table"), "the table")
+    yield from find_repeated(tables, lambda index: ("articles", index, "table"), "the table")
     for index, table in enumerate(tables):
         for other in tables:
-            if folded(table).startswith(folded(other) + "/"):
+            if fold_name(table).startswith(fold_name(other) + "/"):
                 yield ("articles", index, "table"), f"is {shown(table)}, inside the table {shown(other)}"
 
 
@@ -162,7 +162,7 @@ def _of_roots(publication: Publication | TransactionalPublication) -> Iterator[P
         replicas.append((dotted(path) if index else "the publisher", root))
     if any(each.name for each in publication.subscriptions):
         names = (each.name or os.path.basename(each.subscriber) for each in publication.subscriptions)
-        yield from repeated(names, lambda index: ("subscriptions", index, "name"), "a subscriber")
+        yield from find_repeated(names, lambda index: ("subscriptions", index, "name"), "a subscriber")
 
 
 def _of_destinations(publication: TransactionalPublication) -> Iterator[Problem]:

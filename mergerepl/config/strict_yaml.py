@@ -72,9 +72,9 @@ def parse(text: str, *, name: str) -> list[Document]:
             values += len(lines)
             documents.append(Document(loader.construct_document(node), lines))
     except yaml.YAMLError as error:
-        raise ConfigurationError(
-            f"{name}{_place(error)}: not valid YAML: {_problem(error)}.", file=name
-        ) from error
+        mark = getattr(error, "problem_mark", None) or getattr(error, "context_mark", None)
+        place = f", line {mark.line + 1}, column {mark.column + 1}" if mark else ""
+        raise ConfigurationError(f"{name}{place}: not valid YAML: {_problem(error)}.", file=name) from error
     except RecursionError as error:
         raise ConfigurationError(f"{name}: nested too deeply to be a configuration.", file=name) from error
     except (ValueError, OverflowError) as error:
@@ -129,19 +129,10 @@ def _children(path: KeyPath, node: yaml.Node, name: str) -> list[tuple[KeyPath, 
     return [((*path, key.value), child) for key, child in node.value]
 
 
-def _place(error: yaml.YAMLError) -> str:
-    """Return ", line 3, column 7" if the parser gives it."""
-    mark = getattr(error, "problem_mark", None) or getattr(error, "context_mark", None)
-    return f", line {mark.line + 1}, column {mark.column + 1}" if mark else ""
-
-
 def _problem(error: yaml.YAMLError) -> str:
     """Return the parser's description, without the file's text, which may hold a secret."""
     if isinstance(error, yaml.reader.ReaderError):
-        return (
-            f"the character {chr(error.character)!r} is not allowed"
-            if isinstance(error.character, int)
-            else error.reason
-        )
+        found = error.character
+        return f"the character {chr(found)!r} is not allowed" if isinstance(found, int) else error.reason
     parts = (getattr(error, "context", None), getattr(error, "problem", None))
     return ", ".join(part for part in parts if part) or "it cannot be parsed"

@@ -367,6 +367,7 @@ def _commit_of(table: Location, version: int, actions: list[dict[str, Any]]) -> 
             if file and is_coded(name := str(file.get("path", ""))):
                 coded["remove" in action].append(name)
             foreign["remove" in action] += (name for name in _files_of(action) if is_foreign(table, name))
+    restored = str((info.get("operationParameters") or {}).get("version", ""))
     return Commit(
         version,
         str(info.get("operation", "")),
@@ -380,7 +381,7 @@ def _commit_of(table: Location, version: int, actions: list[dict[str, Any]]) -> 
         has_vectors,
         drops_vectors,
         _engine(info),
-        _restored(info),
+        int(restored) if info.get("operation") == "RESTORE" and restored.isdecimal() else None,
         tuple(coded[False]),
         tuple(coded[True]),
         int(info.get("timestamp") or 0),
@@ -394,11 +395,6 @@ def _replaces_rows(info: Mapping[str, Any]) -> bool:
     operation, parameters = str(info.get("operation", "")), info.get("operationParameters") or {}
     modes = {str(parameters.get(name, "")).lower() for name in ("mode", "outputMode")}
     return "REPLACE TABLE" in operation or operation == "CLONE" or bool(modes & {"overwrite", "complete"})
-
-
-def _restored(info: Mapping[str, Any]) -> int | None:
-    stated = str((info.get("operationParameters") or {}).get("version", ""))
-    return int(stated) if info.get("operation") == "RESTORE" and stated.isdecimal() else None
 
 
 def _engine(info: Mapping[str, Any]) -> str:

@@ -16,7 +16,7 @@ from mergerepl.changes import DATA_ACTIONS, ROW, Action
 from mergerepl.delta.engine_choice import EngineChoice, NeedsSparkError
 from mergerepl.delta.log import Commit
 from mergerepl.delta.reads import read_version
-from mergerepl.delta.small_writer import SmallRows, merge_small
+from mergerepl.delta.small_writer import SmallRows, merge_by_delta_rs
 from mergerepl.delta.table import TableState, open_table
 from mergerepl.delta.transactions import (
     Transaction,
@@ -91,7 +91,7 @@ def merge_rows(
         nonlocal small_rows, ranges
         if small_rows is not None:
             try:
-                merge_small(
+                merge_by_delta_rs(
                     small_rows, table, article, actions=actions, bounds=bounds, transaction=transaction
                 )
             except NeedsSparkError as error:
@@ -331,11 +331,13 @@ def key_ranges(
         )
     )
     buckets = sorted((row[1], row[2], row[3], row[4]) for row in found.collect() if row[1] is not None)
-    ranges = joined(buckets)
+    ranges = join_buckets(buckets)
     return [{field: each} for each in ranges] if len(ranges) > 1 else []
 
 
-def joined(buckets: Sequence[tuple[int, int, str, str]], most: int = MOST_RANGES) -> list[tuple[str, str]]:
+def join_buckets(
+    buckets: Sequence[tuple[int, int, str, str]], most: int = MOST_RANGES
+) -> list[tuple[str, str]]:
     """Join sorted buckets into ranges, split at the widest gaps.
 
     A bucket is its lowest and highest key, as numbers and as texts; a range is its lowest and highest key as texts.

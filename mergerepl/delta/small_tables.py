@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from mergerepl.delta.log import is_delta_table
 from mergerepl.delta.marks import CommitMark
 from mergerepl.delta.sql_text import quoted
-from mergerepl.delta.table import open_table, opened_table, reason_of, refuse_empty_commit
+from mergerepl.delta.table import open_or_reuse, open_table, reason_of, refuse_empty_commit
 from mergerepl.delta.transactions import commit_properties
 from mergerepl.delta.types import field, json_of
 from mergerepl.errors import StoreError
@@ -80,7 +80,7 @@ def version_and_rows(
 
 @contextmanager
 def _at_head(path: Location) -> Iterator["DeltaTable"]:
-    opened = opened_table(path)
+    opened = open_or_reuse(path)
     with opened.at(opened.version) as table:
         yield table
 
@@ -88,7 +88,7 @@ def _at_head(path: Location) -> Iterator["DeltaTable"]:
 @contextmanager
 def _writing(path: Location) -> Iterator["DeltaTable"]:
     with _as_store_error(path):
-        opened = opened_table(path)
+        opened = open_or_reuse(path)
     with opened.writing(opened.version) as table:
         yield table
 
@@ -264,11 +264,6 @@ def _python_value(value: Any) -> Any:
         return [_python_value(part) for part in value]
     pairs = [(_python_value(name), _python_value(part)) for name, part in value]
     return pairs if isinstance(pairs[0][0], dict | list) else dict(pairs)
-
-
-def arrow_value(value: Any) -> Any:
-    """Return a Python value in the form that Arrow takes: maps as lists of pairs."""
-    return list(value.items()) if isinstance(value, Mapping) else value
 
 
 def arrow_schema(types: Mapping[str, str]) -> "pa.Schema":

@@ -171,7 +171,7 @@ def _file_problem(table: TableState, article: PublishedArticle, bounds: KeyBound
     return None
 
 
-def merge_small(
+def merge_by_delta_rs(
     rows_of: Callable[[], SmallRows],
     table: Location,
     article: PublishedArticle,

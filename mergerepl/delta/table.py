@@ -73,17 +73,12 @@ class OpenedTable:
         if version is not None and log.version() != version:
             log = DeltaTable(str(path), version=version)
         self._path, self._log, self._lock = path, log, RLock()
-        self._seen = seen if log.version() == at else None
+        self.seen = seen if log.version() == at else None
 
     @property
     def version(self) -> int:
         """The version that it has moved to."""
         return self._log.version()
-
-    @property
-    def is_trusted(self) -> bool:
-        """False once the file of its last commit was replaced, or a write to it failed."""
-        return self._seen is not None
 
     @contextmanager
     def at(self, version: int) -> Iterator["DeltaTable"]:
@@ -99,22 +94,22 @@ class OpenedTable:
         """Give the table at a version for one commit; delta-rs moves it to that commit."""
         before_write()
         with self.at(version) as log:
-            seen, self._seen = self._seen, None
+            seen, self.seen = self.seen, None
             yield log
             is_moved = log is self._log and log.version() != version
             # `read_back` finds the commit's mark after this, which confirms the file as delta-rs' own.
-            self._seen = _seen(self._path, log.version()) if is_moved else seen
+            self.seen = _seen(self._path, log.version()) if is_moved else seen
 
     def move_to(self, version: int | None) -> bool:
         """Move forward to a version, or to the latest one; False if it has to be reopened."""
         from deltalake.exceptions import DeltaError
 
         with self._lock:
-            if self._seen is None:
+            if self.seen is None:
                 return False
-            here: int = self._seen[1]
-            if _seen(self._path, here) != self._seen:
-                self._seen = None
+            here: int = self.seen[1]
+            if _seen(self._path, here) != self.seen:
+                self.seen = None
                 return False
             there = version
             if there is None:
@@ -122,14 +117,14 @@ class OpenedTable:
                 while exists(log_path(self._path, there + 1)):
                     there += 1
             if there > here:
-                self._seen = _seen(self._path, there)
+                self.seen = _seen(self._path, there)
                 try:
                     self._log.update_incremental()
                 except DeltaError:
-                    self._seen = None
+                    self.seen = None
                 if self._log.version() != there:
-                    self._seen = None
-            return there >= here and self._seen is not None
+                    self.seen = None
+            return there >= here and self.seen is not None
 
 
 def _seen(path: Location, version: int) -> list[Any] | None:
@@ -139,7 +134,7 @@ def _seen(path: Location, version: int) -> list[Any] | None:
         return None
 
 
-def opened_table(path: Location, version: int | None = None) -> OpenedTable:
+def open_or_reuse(path: Location, version: int | None = None) -> OpenedTable:
     """Return a table opened at a version, by default at its latest one; reuse one kept open if the table is unchanged.
 
     Raises: delta-rs' errors.
@@ -155,7 +150,7 @@ def opened_table(path: Location, version: int | None = None) -> OpenedTable:
         if known is not None and known.move_to(version):
             return known
         opened = OpenedTable(path, version)
-        if known is None or not known.is_trusted or opened.version >= known.version:
+        if known is None or known.seen is None or opened.version >= known.version:
             _kept[path] = opened
         return opened
 
@@ -330,7 +325,7 @@ def open_table(path: Location, version: int | None = None) -> TableState:
     at = head_version(path) if version is None else version
     refuse_empty_commit(path, at)
     try:
-        opened = opened_table(path, at)
+        opened = open_or_reuse(path, at)
         with opened.at(at) as log:
             stated, protocol, schema = log.metadata(), log.protocol(), log.schema().to_json()
     except DeltaError as error:

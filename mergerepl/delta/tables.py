@@ -26,7 +26,6 @@ from mergerepl.delta.log import (
 from mergerepl.delta.small_tables import (
     Row,
     arrow_schema,
-    arrow_value,
     column_names,
     count_rows,
     counts_by,

@@ -58,23 +58,9 @@ class Operator(StrEnum):
     RTRIM = "RTRIM"
 
 
-COMPARISONS = frozenset(
-    {
-        Operator.EQUAL,
-        Operator.NULL_SAFE_EQUAL,
-        Operator.NOT_EQUAL,
-        Operator.LESS,
-        Operator.LESS_OR_EQUAL,
-        Operator.GREATER,
-        Operator.GREATER_OR_EQUAL,
-    }
-)
-ARITHMETIC = frozenset(
-    {Operator.ADD, Operator.SUBTRACT, Operator.MULTIPLY, Operator.DIVIDE, Operator.REMAINDER}
-)
-CALLS = frozenset(
-    {Operator.COALESCE, Operator.UPPER, Operator.LOWER, Operator.TRIM, Operator.LTRIM, Operator.RTRIM}
-)
+COMPARISONS = frozenset(map(Operator, ("=", "<=>", "<>", "<", "<=", ">", ">=")))
+ARITHMETIC = frozenset(map(Operator, "+-*/%"))
+CALLS = frozenset(map(Operator, ("COALESCE", "UPPER", "LOWER", "TRIM", "LTRIM", "RTRIM")))
 
 Value = str | bool | int | float | Decimal | date | datetime | None
 """The values that a clause computes with. A TIMESTAMP is a datetime with a time zone, a TIMESTAMP_NTZ one without."""
@@ -177,7 +163,11 @@ def text(clause: Clause) -> str:
 def _operation_text(operator: Operator, operands: tuple[Clause, ...]) -> str:
     if operator in CALLS:
         return f"{operator}({', '.join(text(operand) for operand in operands)})"
-    first, *others = (_operand_text(operand) for operand in operands)
+    # In brackets unless it is a single token.
+    is_infix = (isinstance(each, Operation) and each.operator not in CALLS for each in operands)
+    first, *others = (
+        f"({text(e)})" if infix else text(e) for e, infix in zip(operands, is_infix, strict=True)
+    )
     match operator:
         case Operator.NOT:
             return f"NOT {first}"
@@ -189,12 +179,6 @@ def _operation_text(operator: Operator, operands: tuple[Clause, ...]) -> str:
             return f"{first} IN ({', '.join(others)})"
         case _:
             return f" {operator} ".join([first, *others])
-
-
-def _operand_text(clause: Clause) -> str:
-    """Return an operand's text, in brackets unless it is a single token."""
-    is_infix = isinstance(clause, Operation) and clause.operator not in CALLS
-    return f"({text(clause)})" if is_infix else text(clause)
 
 
 def evaluate(

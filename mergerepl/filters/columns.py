@@ -39,7 +39,7 @@ def column_of(clause: Clause, *, column: ColumnOf, function: FunctionOf = no_fun
 
     `column` gives the Spark column of one of the row, `function` that of a function's value. A failure for a row
     (division by zero, overflow, a cast) gives NULL. A hash join uses this column of either side of an equality
-    (`equalities.Equality`): both have one type after `prepare.prepared`.
+    (`Equality`): both have one type after `prepare_clause`.
     """
 
     def of(part: Clause) -> SparkColumn:

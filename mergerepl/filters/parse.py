@@ -78,7 +78,9 @@ def parse_on(text: str, *, parent: str, article: str) -> Clause:
     terms = (
         clause.operands if isinstance(clause, Operation) and clause.operator is Operator.AND else (clause,)
     )
-    if not any(_is_equality_of(term, {parent, article}) for term in terms):
+    equalities = (each for each in terms if isinstance(each, Operation) and each.operator is Operator.EQUAL)
+    sides = [[{column.article for column in columns_of(side)} for side in e.operands] for e in equalities]
+    if [{parent}, {article}] not in sides and [{article}, {parent}] not in sides:
         raise ClauseError(f"needs an equality of a column of '{parent}' with one of '{article}'")
     return clause
 
@@ -88,30 +90,21 @@ def parse_stored(text: str) -> Clause:
     return _parsed(text, is_stored=True)
 
 
-def _is_equality_of(term: Clause, articles: set[str]) -> bool:
-    if not isinstance(term, Operation) or term.operator is not Operator.EQUAL:
-        return False
-    sides = [{column.article for column in columns_of(side)} for side in term.operands]
-    return all(len(side) == 1 for side in sides) and sides[0] | sides[1] == articles
-
-
 def _parsed(text: str, *, is_stored: bool) -> Clause:
     if not is_stored and len(text) > MOST_CHARACTERS:
         raise ClauseError(f"has {len(text):,} characters; the most is {MOST_CHARACTERS:,}")
     read = _reader()
     with _deep_stack():
         clause = read.clause(read.node(text, is_stored=is_stored))
-        if not is_stored:
-            _check_size(clause)
+        if is_stored:
+            return clause
+        if (nodes := sum(1 for _ in walk(clause))) > MOST_NODES:
+            raise ClauseError(
+                f"has {nodes:,} parts (columns, constants and operators); the most is {MOST_NODES}"
+            )
+        if (depth := _depth(clause)) > DEEPEST:
+            raise ClauseError(f"is nested {depth} deep; the most is {DEEPEST}")
     return clause
-
-
-def _check_size(clause: Clause) -> None:
-    nodes = sum(1 for _ in walk(clause))
-    if nodes > MOST_NODES:
-        raise ClauseError(f"has {nodes:,} parts (columns, constants and operators); the most is {MOST_NODES}")
-    if (depth := _depth(clause)) > DEEPEST:
-        raise ClauseError(f"is nested {depth} deep; the most is {DEEPEST}")
 
 
 def _depth(clause: Clause) -> int:
@@ -194,7 +187,9 @@ class _Reader:
             if any(token.comments for token in tokens):
                 raise ClauseError("holds a comment")
             if not is_stored:
-                _check_brackets(token.text for token in tokens if token.token_type.name == "L_PAREN")
+                brackets = sum(token.token_type.name == "L_PAREN" for token in tokens)
+                if brackets > MOST_NODES:
+                    raise ClauseError(f"has {brackets} brackets; the most is {MOST_NODES}")
             found = self.dialect.parser().parse_into(self.expressions.Condition, tokens, text)
         except (self.errors.TokenError, self.errors.ParseError) as error:
             raise ClauseError(_unreadable(text, error)) from None
@@ -390,11 +385,6 @@ def _chain(node: Node, kind: type[Any]) -> list[Node]:
         else:
             found.append(part)
     return found[::-1]
-
-
-def _check_brackets(brackets: Iterable[str]) -> None:
-    if (count := sum(1 for _ in brackets)) > MOST_NODES:
-        raise ClauseError(f"has {count} brackets; the most is {MOST_NODES}")
 
 
 def _unreadable(text: str, error: Exception) -> str:

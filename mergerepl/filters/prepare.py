@@ -51,7 +51,7 @@ _CASTS = {
 """For each kind, the kinds that a CAST converts it to, without those that depend on a time zone or on an engine."""
 
 
-def prepared(clause: Clause, types: Mapping[str | None, Mapping[str, str]]) -> Clause:
+def prepare_clause(clause: Clause, types: Mapping[str | None, Mapping[str, str]]) -> Clause:
     """Return a filter with the columns' exact names and explicit casts.
 
     `types` has the columns of each article that the clause names, or of None for an own filter: column name to Spark

@@ -5,9 +5,10 @@ for article in filters.order: filters.own.get(article), filters.joins_of(article
 """
 
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from graphlib import CycleError, TopologicalSorter
 
 from mergerepl.filters.clause import (
     Clause,
@@ -20,7 +21,6 @@ from mergerepl.filters.clause import (
     text,
 )
 from mergerepl.filters.parse import parse_stored
-from mergerepl.model.article_graph import parents_first
 
 
 @dataclass(frozen=True)
@@ -182,3 +182,25 @@ def _terms(clause: Clause, operator: Operator) -> tuple[Clause, ...]:
     if isinstance(clause, Operation) and clause.operator is operator:
         return clause.operands
     return (clause,)
+
+
+class CircleError(ValueError):
+    """Articles are each other's parents; `circle` begins and ends with the same one, each before its child."""
+
+    def __init__(self, circle: Sequence[str]) -> None:
+        super().__init__(" → ".join(circle))
+        self.circle = tuple(circle)
+
+
+def parents_first(articles: Iterable[str], edges: Iterable[tuple[str, str]]) -> tuple[str, ...]:
+    """Sort the articles so that every parent is before its children; `edges` are (parent, child).
+
+    Raises: CircleError.
+    """
+    graph = TopologicalSorter[str](dict.fromkeys(articles, ()))
+    for parent, child in edges:
+        graph.add(child, parent)
+    try:
+        return tuple(graph.static_order())
+    except CycleError as error:
+        raise CircleError(error.args[1]) from None

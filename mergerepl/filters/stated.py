@@ -4,8 +4,8 @@ from collections.abc import Iterator, Mapping
 
 from mergerepl.filters.clause import Clause, ClauseError, SessionFunction, functions_of
 from mergerepl.filters.parse import parse_filter, parse_on
+from mergerepl.filters.publication_filters import CircleError, parents_first
 from mergerepl.model import refused_pairs
-from mergerepl.model.article_graph import CircleError, parents_first
 from mergerepl.model.publication import ConflictLogging, Publication, Subscription, SyncType
 from mergerepl.model.resolvers import CUSTOM, RESOLVERS
 from mergerepl.model.words import nearest_name
@@ -24,10 +24,8 @@ def first_problem(publication: Publication) -> tuple[Path, str] | None:
 
 def value_of(subscription: Subscription, function: SessionFunction) -> str | None:
     """Return a function's value for a subscription."""
-    return {
-        SessionFunction.HOST_NAME: subscription.host_name,
-        SessionFunction.SUSER_SNAME: subscription.suser_sname,
-    }[function]
+    value: str | None = getattr(subscription, function.lower())
+    return value
 
 
 def _problems(publication: Publication) -> Iterator[tuple[Path, str]]:
@@ -79,13 +77,8 @@ def _of_options(publication: Publication) -> Iterator[tuple[Path, str]]:
             yield path, refused_pairs.OPTIONS_UNFILTERED.says(options=chosen)
         for join in publication.joins:
             if join.article == article.name and chosen >= NO_OVERLAP > options[join.parent]:
-                of_parent = options[join.parent]
-                yield (
-                    path,
-                    refused_pairs.OPTIONS_OF_PARENT.says(
-                        options=chosen, parent=join.parent, of_parent=of_parent
-                    ),
-                )
+                facts = {"options": chosen, "parent": join.parent, "of_parent": options[join.parent]}
+                yield path, refused_pairs.OPTIONS_OF_PARENT.says(**facts)
 
 
 def _unsupported(publication: Publication) -> Iterator[tuple[Path, str]]:
@@ -120,10 +113,8 @@ def _of_values(publication: Publication, filters: Mapping[str, Clause]) -> Itera
         path = ("subscriptions", index)
         for function in sorted(users):
             if value_of(subscription, function) is None:
-                yield (
-                    path,
-                    f"has no {function.lower()}, and the filter of '{users[function]}' uses {function}()",
-                )
+                user = users[function]
+                yield path, f"has no {function.lower()}, and the filter of '{user}' uses {function}()"
         partition = tuple(value_of(subscription, function) for function in sorted(users))
         other = first.setdefault(partition, subscription.subscriber)
         if is_single and other != subscription.subscriber:

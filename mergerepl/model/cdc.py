@@ -99,9 +99,7 @@ class CapturedColumn:
     column_type: Annotated[str, "type, as Spark DDL"]
     column_ordinal: Annotated[int, "position among the captured columns, from 1: its bit in the mask"]
     is_computed: Annotated[bool, "whether the source generates it"] = False
-    source_name: Annotated[str | None, "present name of the column in the source; NULL if it was dropped"] = (
-        None
-    )
+    source_name: Annotated[str | None, "present name in the source; NULL if it was dropped"] = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -200,9 +198,7 @@ class Job:
     """A row of `cdc_jobs`: the result set of `sp_cdc_help_jobs`, and the job's requested state."""
 
     database_id: Annotated[str, "identity of the database"]
-    job_type: Annotated[
-        str, "capture or cleanup; logreader in place of capture where publications share the log"
-    ]
+    job_type: Annotated[str, "capture or cleanup; logreader, not capture, where publications share the log"]
     job_id: Annotated[str, "identity of the job"]
     maxtrans: Annotated[int | None, "capture: transactions of a scan cycle at most"] = None
     maxscans: Annotated[int | None, "capture: cycles before it waits"] = None
@@ -213,9 +209,7 @@ class Job:
     requested: Annotated[str, "started or stopped"] = "started"
     schedule: Annotated[str | None, "cleanup: time of day"] = None
     last_run: Annotated[datetime | None, "cleanup: when it ran last"] = None
-    starts: Annotated[
-        Bigint, NOT_NULL, "number of times that it was started: a new start takes changed parameters"
-    ] = 0
+    starts: Annotated[Bigint, NOT_NULL, "how often it was started: a new start takes changed parameters"] = 0
 
 
 @dataclass(frozen=True)

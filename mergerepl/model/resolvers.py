@@ -7,6 +7,7 @@ import json
 import re
 from dataclasses import dataclass
 from enum import StrEnum
+from functools import partial
 from typing import Final
 
 
@@ -46,24 +47,7 @@ class Resolver:
     function: str | None = None
 
 
-def _making(
-    name: str,
-    reads: TypeFamily,
-    original: str | None = None,
-    *,
-    needs_base: bool = False,
-    clashes_if_equal: bool = False,
-) -> Resolver:
-    return Resolver(
-        name,
-        original,
-        reads,
-        makes_value=True,
-        needs_base=needs_base,
-        clashes_if_equal=clashes_if_equal,
-        by_row=False,
-    )
-
+_making = partial(Resolver, makes_value=True, by_row=False)
 
 PRIORITY: Final = "priority"
 """The default: the higher priority wins."""
@@ -79,17 +63,17 @@ RESOLVERS: Final = {
     each.name: each
     for each in (
         Resolver(PRIORITY, decides_deletes=True),
-        _making("additive", TypeFamily.NUMBER, _ORIGINAL.format("Additive"), clashes_if_equal=True),
-        _making("averaging", TypeFamily.NUMBER, _ORIGINAL.format("Averaging")),
+        _making("additive", _ORIGINAL.format("Additive"), TypeFamily.NUMBER, clashes_if_equal=True),
+        _making("averaging", _ORIGINAL.format("Averaging"), TypeFamily.NUMBER),
         Resolver("maximum", _ORIGINAL.format("Maximum"), TypeFamily.NUMBER),
         Resolver("minimum", _ORIGINAL.format("Minimum"), TypeFamily.NUMBER),
         Resolver("datetime_earlier_wins", _EARLIER, TypeFamily.TIME),
         Resolver("datetime_later_wins", _LATER, TypeFamily.TIME),
         Resolver("priority_column", _ORIGINAL.format("Priority Column"), TypeFamily.NUMBER),
-        _making("delta", TypeFamily.NUMBER, needs_base=True, clashes_if_equal=True),
-        _making("union", TypeFamily.ARRAY, needs_base=True),
-        _making("fields", TypeFamily.FIELDS, needs_base=True),
-        _making("merge_text", TypeFamily.TEXT, _ORIGINAL.format("Merge Text Columns")),
+        _making("delta", reads=TypeFamily.NUMBER, needs_base=True, clashes_if_equal=True),
+        _making("union", reads=TypeFamily.ARRAY, needs_base=True),
+        _making("fields", reads=TypeFamily.FIELDS, needs_base=True),
+        _making("merge_text", _ORIGINAL.format("Merge Text Columns"), TypeFamily.TEXT),
         Resolver("subscriber_wins", _ORIGINAL.format("Subscriber Always Wins"), decides_deletes=True),
         Resolver("publisher_wins", decides_deletes=True),
         Resolver("upload_only", _ORIGINAL.format("Upload Only"), decides_deletes=True, rejects="publisher"),
@@ -163,11 +147,10 @@ def resolver_info(stored: str | None) -> ResolverInfo:
         stated = json.loads(stored)
         columns, delimiter = stated["columns"], stated["delimiter"]
         function = stated.get("function")
-        is_valid = all(isinstance(name, str) for name in columns) and isinstance(delimiter, str | None)
-        is_valid = is_valid and (function is None or FUNCTION.fullmatch(function) is not None)
-        info = ResolverInfo(tuple(columns), delimiter, OfDeletes(stated["update_delete"]).value, function)
+        if not all(isinstance(name, str) for name in columns) or not isinstance(delimiter, str | None):
+            raise TypeError
+        if function is not None and FUNCTION.fullmatch(function) is None:
+            raise ValueError
+        return ResolverInfo(tuple(columns), delimiter, OfDeletes(stated["update_delete"]).value, function)
     except (KeyError, TypeError, ValueError) as error:
         raise ValueError(f"resolver_info is {stored!r}") from error
-    if not is_valid:
-        raise ValueError(f"resolver_info is {stored!r}")
-    return info

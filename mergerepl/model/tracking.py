@@ -90,9 +90,7 @@ class CommittedTransaction:
     bsn: Annotated[Bigint, "begin sequence number"]
     commit_time: Annotated[datetime, "when it committed"]
     nonce: Annotated[str, "distinguishes this transaction from another one under the same number"]
-    tracking_context: Annotated[
-        str | None, "context of all its changes; NULL if they had none, or several"
-    ] = None
+    tracking_context: Annotated[str | None, "context of its changes; NULL for none or several"] = None
     versions: Annotated[Mapping[str, Bigint], "table to its version after the transaction"] = field(
         default_factory=dict
     )

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import os
+import re
 import shlex
 from collections.abc import Iterable, Mapping
-from datetime import UTC, date, datetime
+from datetime import UTC, date, datetime, timedelta
 from decimal import Decimal
 
 from mergerepl.model.conflicts import Choice, ConflictStatus
@@ -165,3 +166,20 @@ def how_settled(conflict: ConflictRecord) -> str:
 def conflict_name(conflict_type: int) -> str:
     """Return the name of a type; an unknown number stays a number."""
     return CONFLICT_NAMES.get(conflict_type, f"type {conflict_type}")
+
+
+_DURATION = re.compile(r"(-?\d{1,100})\s*(s|m|h|d|w|seconds?|minutes?|hours?|days?|weeks?)", re.IGNORECASE)
+_SECONDS = {"s": 1, "m": 60, "h": 3600, "d": 86_400, "w": 7 * 86_400}
+
+DURATION_PATTERN = r"^\s*\d+\s*([smhdwSMHDW]|[Ss]econds?|[Mm]inutes?|[Hh]ours?|[Dd]ays?|[Ww]eeks?)\s*$"
+"""The grammar for JSON Schema."""
+
+
+def parse_duration(text: str) -> timedelta | None:
+    """Return the duration that a text states, None if it states none; one above `timedelta.max` counts as that."""
+    found = _DURATION.fullmatch(text.strip())
+    if found is None:
+        return None
+    seconds = int(found[1]) * _SECONDS[found[2][0].lower()]
+    longest = timedelta.max.days * 86_400
+    return timedelta.max if seconds >= longest else timedelta(seconds=max(seconds, -longest))

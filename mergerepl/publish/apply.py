@@ -10,7 +10,6 @@ import time
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
-from functools import partial
 
 from mergerepl.config.stated import check_stated
 from mergerepl.delta.metadata import CONSTRAINT_PREFIX
@@ -29,7 +28,7 @@ from mergerepl.roots import resolved
 from mergerepl.spark.plain import plain_errors
 from mergerepl.store.lease import lease
 from mergerepl.store.location import Location
-from mergerepl.store.storage import MISSING, folder_problem, has_system_tables, made_folder, replica_above
+from mergerepl.store.storage import MISSING, folder_problem, has_system_tables, provide_folder, replica_above
 from mergerepl.systables.table import FOLDER
 
 
@@ -106,11 +105,14 @@ def _unusable_constraints(stated: Stated, stored: Stored, run: ApplyRun) -> dict
     for row in [*stored.articles, *stated.new_rows]:
         if row.vertical_partition and any(each.missing([row]) for each in copying):
             table = open_table(run.publisher / row.source_table)
-            if any(name.startswith(CONSTRAINT_PREFIX) for name in table.properties):
-                from mergerepl.publish.snapshot import is_computable, uncomputable
+            if checks := {n: text for n, text in table.properties.items() if n.startswith(CONSTRAINT_PREFIX)}:
+                from mergerepl.publish.snapshot import is_computable
 
-                check = partial(is_computable, run.spark, table, row.published_columns)
-                found[row.name] = uncomputable(table, is_computable=check)
+                found[row.name] = [
+                    name.removeprefix(CONSTRAINT_PREFIX)
+                    for name, text in checks.items()
+                    if not is_computable(run.spark, table, row.published_columns, text)
+                ]
     return found
 
 
@@ -138,7 +140,7 @@ def _leased(root: Location) -> Iterator[None]:
     """Hold a replica whose folder may be new; created folders that stay empty are removed again."""
     with ExitStack() as folder:
         try:
-            folder.enter_context(made_folder(root))
+            folder.enter_context(provide_folder(root))
         except OSError as error:
             raise PublicationError(
                 f"Subscriber '{root}' cannot be created: {error.strerror}. Check the path and its permissions.",
@@ -159,38 +161,29 @@ def check_places(publication: Publication) -> None:
             f"The publisher '{publisher}' {problem}. Give the folder that holds the tables to publish.",
             replica=str(publisher),
         )
-    _check_outside(f"The publisher '{publisher}'", publisher)
     for subscription in publication.subscriptions:
         root = Location.of(subscription.subscriber)
         if (problem := folder_problem(root)) not in (None, MISSING):
             raise PublicationError(f"The subscriber '{root}' {problem}. Give a folder.", replica=str(root))
-        _check_outside(f"The subscriber '{root}'", root)
-    _check_one_replica(publication, publisher)
-
-
-def _check_outside(what: str, root: Location) -> None:
-    if has_system_tables(root):
+    roots = [("publisher", publisher)]
+    roots += [("subscriber", Location.of(each.subscriber)) for each in publication.subscriptions]
+    for who, root in roots:
         # Already a replica: a later replica around it shares no table with it (`_check_one_replica`).
-        return
-    around = replica_above(root)
-    if around is not None:
-        raise PublicationError(
-            f"{what} lies inside the replica '{around}'; replicas may not contain each other. Give a folder outside of "
-            f"it; or, if that replica is not used any more, remove '{around / FOLDER}'.",
-            replica=str(root),
-        )
+        if not has_system_tables(root) and (around := replica_above(root)) is not None:
+            raise PublicationError(
+                f"The {who} '{root}' lies inside the replica '{around}'; replicas may not contain each other. "
+                f"Give a folder outside of it; or, if that replica is not used any more, remove '{around / FOLDER}'.",
+                replica=str(root),
+            )
+    _check_one_replica(publication, roots)
 
 
-def _check_one_replica(publication: Publication, publisher: Location) -> None:
+def _check_one_replica(publication: Publication, roots: Sequence[tuple[str, Location]]) -> None:
     """Check that no two replicas share a table.
 
     Each of them would take the other's session commits for its own, and neither would send these changes.
     """
-    roots = [
-        ("the publisher", publisher),
-        *((f"subscriber '{s.subscriber}'", Location.of(s.subscriber)) for s in publication.subscriptions),
-    ]
-    taken = {Location.of(resolved(root)): who for who, root in roots}
+    taken = {Location.of(resolved(root)): f"the {who} '{root}'" for who, root in roots}
     for who, root in roots:
         own = Location.of(resolved(root))
         for article in publication.articles:
@@ -201,10 +194,10 @@ def _check_one_replica(publication: Publication, publisher: Location) -> None:
                 other = f"the replica '{around}' (if it is not used any more, remove '{around / FOLDER}')"
             if other is not None:
                 raise PublicationError(
-                    f"Article '{article.name}': its table '{table}' at {who} belongs to {other}. Of two replicas with "
-                    "one table neither learns of all changes. Give each replica tables of its own, without links to "
-                    "another's.",
+                    f"Article '{article.name}': its table '{table}' at the {who} '{root}' belongs to {other}. Of two "
+                    "replicas with one table neither learns of all changes. Give each replica tables of its own, "
+                    "without links to another's.",
                     article=article.name,
                     table=str(table),
                 )
-            taken[table] = f"article '{article.name}' at {who}"
+            taken[table] = f"article '{article.name}' at the {who} '{root}'"

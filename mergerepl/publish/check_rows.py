@@ -24,6 +24,7 @@ from mergerepl.store.location import Location
 MOST_NAMED = 5
 MOST_TEXTS_NAMED = 3
 
+_MORE = " and more"
 _RULE = "__mr_rule"
 _DIFFERS = "differs"
 _REASONS = {NULL: "NULL values", SHARED: "duplicate values", NO_GUID: "values that are no GUIDs"}
@@ -63,16 +64,14 @@ def check_rows(spark: SparkSession, article: Article, table: TableState) -> None
         check_generated(rows, generated, article=article.name, table=table.path)
     if not bad:
         return
-    named = [_named(article, each.values) for each in bad[:MOST_NAMED]]
+    named = named_rows(article.identity, [each.values for each in bad], most=MOST_NAMED)
     what = "rowguid column" if article.rowguid else "key"
-    more = " and more" if len(bad) > MOST_NAMED else ""
     reasons = sorted({_REASONS[each.reason] for each in bad})
     raise refusal(
         article,
-        f"its {what} ({', '.join(article.identity)}) has {' and '.join(reasons)} in table '{table.path}': "
-        f"{'; '.join(named)}{more}",
+        f"its {what} ({', '.join(article.identity)}) has {' and '.join(reasons)} in table '{table.path}': {named}",
         "Correct these rows, or choose another key.",
-        keys="; ".join(named),
+        keys=named.removesuffix(_MORE),
     )
 
 
@@ -99,14 +98,14 @@ def check_texts(spark: SparkSession, article: Article, table: TableState) -> Non
     alike = with_readable(broken.where(F.col(_RULE) == first[_RULE]), article.identity).take(
         MOST_TEXTS_NAMED + 1
     )
-    keys = [_named(article, [row[name] for name in article.identity]) for row in alike]
-    named = "; ".join(keys[:MOST_TEXTS_NAMED])
+    keys = [[row[name] for name in article.identity] for row in alike]
+    named = named_rows(article.identity, keys, most=MOST_TEXTS_NAMED)
     raise refusal(
         article,
         f"table '{table.path}' breaks the {first[_RULE]}, so that a copy would hold something else, or nothing, or not "
-        f"take the row: {named}{' and more' if len(keys) > MOST_TEXTS_NAMED else ''}",
+        f"take the row: {named}",
         "Give these rows another value (or NULL), or leave the column out with `columns:`.",
-        keys=named,
+        keys=named.removesuffix(_MORE),
     )
 
 
@@ -167,6 +166,10 @@ def _check_computable(spark: SparkSession, article: Article, table: TableState) 
             )
 
 
-def _named(article: Article, values: Sequence[object]) -> str:
-    pairs = zip(article.identity, values, strict=True)
-    return ", ".join(f"{name}={'NULL' if value is None else value}" for name, value in pairs)
+def named_rows(names: Sequence[str], rows: Sequence[Sequence[object]], *, most: int) -> str:
+    """Name rows by their keys, the first ones: `id=1, n=2; id=NULL, n=3 and more`."""
+    named = (
+        ", ".join(f"{n}={'NULL' if v is None else v}" for n, v in zip(names, row, strict=True))
+        for row in rows[:most]
+    )
+    return "; ".join(named) + (_MORE if len(rows) > most else "")

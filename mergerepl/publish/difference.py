@@ -8,7 +8,7 @@ from mergerepl.filters.publication_filters import NO_FILTERS
 from mergerepl.model.publication import Article, SyncType
 from mergerepl.publish import carry_out
 from mergerepl.publish.carry_out import MergeStep
-from mergerepl.publish.filters import Values, described, stored_filters
+from mergerepl.publish.filters import Values, describe_rows, stored_filters
 from mergerepl.publish.partitions import values_of_group
 from mergerepl.publish.rows import (
     PUBLISHER_NICKNAME,
@@ -185,7 +185,7 @@ def _publishes(stated: Stated) -> Iterator[MergeStep]:
     for new in stated.new:
         properties = missing_properties(new.table, stated.publication.retention)
         detail = describe(properties) or "Change Data Feed is on and files are kept long enough"
-        if which := described(stated.filters, new.article.name):
+        if which := describe_rows(stated.filters, new.article.name):
             detail += f"; {which}"
         yield Step(
             "publish",

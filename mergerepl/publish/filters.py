@@ -8,7 +8,7 @@ from mergerepl.delta.types import ddl_of
 from mergerepl.errors import PUBLISH_AGAIN, PublicationError
 from mergerepl.filters.clause import ClauseError, SessionFunction, evaluate, text
 from mergerepl.filters.parse import parse_filter, parse_on
-from mergerepl.filters.prepare import prepared, uncastable
+from mergerepl.filters.prepare import prepare_clause, uncastable
 from mergerepl.filters.publication_filters import (
     NO_FILTERS,
     Equality,
@@ -53,14 +53,14 @@ def filters_of(publication: Publication, tables: Mapping[str, TableState]) -> Pu
     for article in publication.articles:
         if article.filter is not None:
             try:
-                own[article.name] = prepared(parse_filter(article.filter), {None: types[article.name]})
+                own[article.name] = prepare_clause(parse_filter(article.filter), {None: types[article.name]})
             except ClauseError as error:
                 raise _refusal(article.name, "filter", str(error)) from None
     joins = []
     for join in publication.joins:
         try:
             on = parse_on(join.on, parent=join.parent, article=join.article)
-            on = prepared(on, {name: types[name] for name in (join.parent, join.article)})
+            on = prepare_clause(on, {name: types[name] for name in (join.parent, join.article)})
         except ClauseError as error:
             raise _refusal(
                 join.article, f"join with '{join.parent}' cannot be used: `on`", str(error)
@@ -185,7 +185,7 @@ def _said(filters: Sequence[str]) -> str:
     return f"with {' and '.join(filters)}" if filters else "without a filter"
 
 
-def described(filters: PublicationFilters, article: str) -> str:
+def describe_rows(filters: PublicationFilters, article: str) -> str:
     """Describe an article's row filters for the step that publishes it; '' for all rows."""
     written = _written(filters, article)
     if not written:

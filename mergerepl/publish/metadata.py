@@ -62,7 +62,12 @@ def give_metadata(
     numbers = _numbers(theirs, subscriber.genhistory(), info.last_generation)
     seq = next_seq(root, info.last_seq)
     through = publisher.info.last_seq
-    latest = _latest(run.spark, publisher.root, nicknames, through)
+    contents_runs, tombstones = (
+        _runs(run.spark, publisher.root, table, nicknames, through).select(TABLENICK, ROWGUID, SEQ)
+        for table in _TABLES
+    )
+    # A delete supersedes contents, and vice versa.
+    latest = current_rows(contents_runs.unionByName(tombstones), [SEQ], keys=[TABLENICK, ROWGUID])
     # One run at the subscriber: the current rows of contents and tombstone, under its own numbers.
     for table, names in ((contents.NAME, contents.TABLE.names), (tombstone.NAME, tombstone.TABLE.names)):
         rows = _runs(run.spark, publisher.root, table, nicknames, through)
@@ -111,15 +116,6 @@ def _only(rows: DataFrame, only: Mapping[int, DataFrame], *, is_tombstone: bool)
         theirs = rows.where(F.col(TABLENICK) == nickname)
         kept = kept.unionByName(theirs.join(guids, on=ROWGUID, how="left_semi"))
     return kept
-
-
-def _latest(spark: SparkSession, root: Location, tablenicks: Sequence[int], through_seq: int) -> DataFrame:
-    """Return the latest run of each row, over both tables: a delete supersedes contents, and vice versa."""
-    runs = [
-        _runs(spark, root, table, tablenicks, through_seq).select(TABLENICK, ROWGUID, SEQ)
-        for table in (contents.NAME, tombstone.NAME)
-    ]
-    return current_rows(runs[0].unionByName(runs[1]), [SEQ], keys=[TABLENICK, ROWGUID])
 
 
 def _renumbered(generation: Column, numbers: Mapping[int, int]) -> Column:

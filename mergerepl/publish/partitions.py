@@ -146,6 +146,16 @@ def values_of_group(
     return {function: getattr(group, function_column(function)) for function in functions}
 
 
+def _row_and_group(
+    publisher: Replica, pubid: str, values: Values
+) -> tuple[PublicationRow, PartitionGroup | None]:
+    """Return a publication's row, and its active partition of these values."""
+    row = next(row for row in publisher.reread().publications if row.pubid == pubid)
+    groups = partition_groups(publisher, row.publication_number or 0)
+    same = (each for each in groups if each.is_active and values_of_group(each, list(values)) == values)
+    return row, next(same, None)
+
+
 def add_partition(
     publisher: Replica, pubid: str, values: Values, *, is_explicit: bool = False
 ) -> PartitionGroup:
@@ -153,20 +163,13 @@ def add_partition(
 
     The caller holds the publisher. The next capture computes memberships for it.
     """
-    row = next(row for row in publisher.reread().publications if row.pubid == pubid)
-    number = row.publication_number or 0
+    row, found = _row_and_group(publisher, pubid, values)
+    if found is not None:
+        return found
     groups = publisher.control.rows(partitions.PARTITION_GROUPS)
-    functions = list(values)
-    for group in groups:
-        if (
-            group.publication_number == number
-            and group.is_active
-            and values_of_group(group, functions) == values
-        ):
-            return group
     added = PartitionGroup(
         partition_id=max((group.partition_id for group in groups), default=0) + 1,
-        publication_number=number,
+        publication_number=row.publication_number or 0,
         maxgen_whenadded=publisher.info().last_generation,
         is_explicit=int(is_explicit),
         HOST_NAME_FN=values.get(SessionFunction.HOST_NAME),
@@ -182,10 +185,9 @@ def partition_column(publisher: Replica, pubid: str, subscription: Subscription)
     filters = stored_filters(row)
     if filters == NO_FILTERS:
         return {"partition_id": None}
-    values = values_of(subscription, filters.functions)
-    for group in partition_groups(publisher, row.publication_number or 0):
-        if group.is_active and values_of_group(group, filters.functions) == values:
-            return {"partition_id": group.partition_id}
+    _, group = _row_and_group(publisher, pubid, values_of(subscription, filters.functions))
+    if group is not None:
+        return {"partition_id": group.partition_id}
     raise PublicationError(
         f"Publication '{row.name}' has no partition for the subscriber '{subscription.subscriber}'. Run `mergerepl apply` "
         "again.",

@@ -89,15 +89,6 @@ def replica_table(
     )
 
 
-def uncomputable(table: TableState, *, is_computable: Callable[[str], bool]) -> list[str]:
-    """Return the names of the CHECK constraints that a subscriber cannot have."""
-    return [
-        name.removeprefix(CONSTRAINT_PREFIX)
-        for name, value in table.properties.items()
-        if name.startswith(CONSTRAINT_PREFIX) and not is_computable(value)
-    ]
-
-
 def is_computable(spark: SparkSession, table: TableState, columns: Collection[str], expression: str) -> bool:
     """True if an expression of the table needs only these columns."""
     if len(columns) == len(table.fields):

@@ -11,6 +11,7 @@ from mergerepl.delta.types import ddl_of
 from mergerepl.errors import PublicationError, StoreError
 from mergerepl.merge.partitions.filtered import partition_groups
 from mergerepl.model.publication import Publication, Subscription
+from mergerepl.model.words import counted
 from mergerepl.publish.check_article import read_article_table
 from mergerepl.replica.control import ControlPlane
 from mergerepl.replica.replica import Replica, require_schema_version
@@ -242,7 +243,10 @@ def read_stored(publication: Publication, replicas: Sequence[ReplicaState]) -> S
         for each in replica.articles_of(stored.pubid):
             if each.name in stated:
                 path = replica.root / each.source_table
-                tables[path] = _table_at(path)
+                try:
+                    tables[path] = open_table(path) if is_delta_table(path) else None
+                except StoreError as error:
+                    tables[path] = error
     images = {}
     if new and publisher.info is not None:
         fields = open_table(publisher.root / FOLDER / contents.NAME).fields
@@ -291,13 +295,6 @@ def match(publication: Publication, replicas: Sequence[ReplicaState]) -> Stored:
     )
 
 
-def _table_at(path: Location) -> TableState | StoreError | None:
-    try:
-        return open_table(path) if is_delta_table(path) else None
-    except StoreError as error:
-        return error
-
-
 def _unsent(publisher: Location, subscriber: Location, pubid: str, staged: Collection[str]) -> str:
     """Describe the subscriber's changes that never reached the publisher; '' if all did.
 
@@ -324,14 +321,10 @@ def _unsent(publisher: Location, subscriber: Location, pubid: str, staged: Colle
         # It is about to leave; damage there must not keep it.
         return f"an unknown number of changes ({error.message})"
     changes, commits = sum(row.changecount for row in generations), sum(look.commits for look in looks)
-    parts = [_count(changes, "change")] if changes else []
-    parts += [f"{_count(commits, 'commit')} not captured yet"] if commits else []
+    parts = [counted(changes, "change")] if changes else []
+    parts += [f"{counted(commits, 'commit')} not captured yet"] if commits else []
     parts += [f"an unknown number of changes ({look.problem})" for look in looks if look.problem]
     return " and ".join(parts)
-
-
-def _count(number: int, noun: str) -> str:
-    return f"{number} {noun}{'' if number == 1 else 's'}"
 
 
 def read_replica(root: Location) -> ReplicaState:
@@ -340,9 +333,10 @@ def read_replica(root: Location) -> ReplicaState:
     Raises: PublicationError if system tables are missing or of another version of mergerepl; StoreError if one cannot
     be read.
     """
-    control = Replica(root).control
+    replica = Replica(root)
+    control = replica.control
     if not control.exists(replinfo.TABLE):
-        _refuse_orphans(root)
+        _refuse_orphans(root, control)
         return ReplicaState(root)
     missing = [table.name for table in registry.ALL if not is_delta_table(control.path(table.name))]
     if missing:
@@ -354,7 +348,7 @@ def read_replica(root: Location) -> ReplicaState:
             replica=str(root),
             table=missing[0],
         )
-    require_schema_version(root, _info(root, control).schema_version)
+    require_schema_version(root, replica.info().schema_version)
     publications, articles = control.rows(catalog.PUBLICATIONS), control.rows(catalog.ARTICLES)
     subscriptions = control.rows(catalog.SUBSCRIPTIONS)
     sessions: tuple[Changeset, ...] = ()
@@ -362,28 +356,16 @@ def read_replica(root: Location) -> ReplicaState:
         from mergerepl.store.changeset import staged_changesets
 
         # By name; one without a manifest does not count.
-        sessions = tuple(staged_changesets(Replica(root).staging))
+        sessions = tuple(staged_changesets(replica.staging))
     # Last, since no lease is held: a session writes it before the watermarks; it must not look restored.
-    return ReplicaState(root, _info(root, control), publications, articles, subscriptions, sessions)
+    return ReplicaState(root, replica.info(), publications, articles, subscriptions, sessions)
 
 
-def _info(root: Location, control: ControlPlane) -> ReplicaInfo:
-    rows = control.rows(replinfo.TABLE)
-    if len(rows) != 1:
-        raise PublicationError(
-            f"Replica '{root}' does not know who it is: {replinfo.NAME} has {len(rows)} rows instead of one. "
-            f"Restore the folder '{root / FOLDER}' from a copy.",
-            replica=str(root),
-        )
-    return rows[0]
-
-
-def _refuse_orphans(root: Location) -> None:
+def _refuse_orphans(root: Location, control: ControlPlane) -> None:
     """Refuse system tables that have rows but no MSmerge_replinfo, which identifies the replica.
 
     MSmerge_replinfo is made last: if a first `apply` was cut short, all the others are still empty.
     """
-    control = Replica(root).control
     tables: tuple[TypedTable[Any], ...] = (catalog.ARTICLES, catalog.SUBSCRIPTIONS, catalog.PUBLICATIONS)
     for table in tables:
         if control.exists(table) and control.rows(table):
@@ -406,7 +388,12 @@ def _former_place(replica: ReplicaState) -> Location | None:
     before = Location.of(replica.info.root)
     if same_place(before, replica.root):
         return None
-    if _repid_at(before) == replica.repid:
+    control = Replica(before).control
+    try:
+        there = control.rows(replinfo.TABLE) if control.exists(replinfo.TABLE) else []
+    except (StoreError, OSError):
+        there = []
+    if there and there[0].repid == replica.repid:
         raise PublicationError(
             f"'{replica.root}' is a copy of the replica at '{before}' (both are {replica.repid}); a replica "
             "may exist only once. Use the original, or make the copy an independent table folder by "
@@ -415,12 +402,3 @@ def _former_place(replica: ReplicaState) -> Location | None:
             original=str(before),
         )
     return before
-
-
-def _repid_at(root: Location) -> str | None:
-    control = Replica(root).control
-    try:
-        rows = control.rows(replinfo.TABLE) if control.exists(replinfo.TABLE) else []
-    except (StoreError, OSError):
-        return None
-    return rows[0].repid if rows else None

@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal
 from mergerepl.delta.properties import KEPT_A_DAY
 from mergerepl.delta.tables import (
     arrow_schema,
-    arrow_value,
     as_seen,
     delete_rows,
     is_as_seen,
@@ -145,7 +144,11 @@ class ControlPlane:
         import pyarrow as pa
 
         path = self.path(table.name)
-        values = [{name: arrow_value(value) for name, value in table.values(row).items()} for row in rows]
+        # Arrow takes maps as lists of pairs.
+        values = [
+            {n: list(v.items()) if isinstance(v, Mapping) else v for n, v in table.values(row).items()}
+            for row in rows
+        ]
         types = {column.name: column.type for column in table.columns}
         written = pa.Table.from_pylist(values, schema=arrow_schema(types))
         return write_rows(path, written, mode=mode, properties=self.properties, once=once), written

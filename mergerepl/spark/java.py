@@ -89,7 +89,13 @@ def java_version(executable: Path) -> str | None:
     try:
         release = (executable.resolve().parent.parent / "release").read_text(encoding="utf-8")
     except OSError:
-        release = _ask_version(executable)
+        ask = [str(executable), "-version"]
+        try:
+            release = subprocess.run(
+                ask, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=30, check=True
+            ).stderr
+        except (OSError, subprocess.SubprocessError):
+            return None
     found = re.search(r'(?:JAVA_VERSION=|version )"([^"]+)"', release)
     return found.group(1) if found else None
 
@@ -98,18 +104,3 @@ def major_version(version: str) -> int:
     """Return the feature release of a Java version: 17 for "17.0.15", 8 for the old form "1.8.0_292"."""
     numbers = [int(number) for number in re.findall(r"\d+", version)]
     return numbers[1] if numbers[0] == 1 and len(numbers) > 1 else numbers[0]
-
-
-def _ask_version(executable: Path) -> str:
-    """Return the output of `java -version`; empty if it does not run."""
-    try:
-        return subprocess.run(
-            [executable, "-version"],
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            text=True,
-            timeout=30,
-            check=True,
-        ).stderr
-    except (OSError, subprocess.SubprocessError):
-        return ""

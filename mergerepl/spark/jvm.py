@@ -30,19 +30,15 @@ STOP_TIMEOUT_SECONDS = 10
 # The packages that org.apache.spark.launcher.JavaModuleOptions opens, without the incubator module (see above).
 OPENED_PACKAGES = (
     *(
-        "java.base/java.lang",
-        "java.base/java.lang.invoke",
-        "java.base/java.lang.reflect",
-        "java.base/java.io",
+        f"java.base/java.{name}"
+        for name in ("io", "lang", "lang.invoke", "lang.reflect", "net", "nio", "util")
     ),
-    *("java.base/java.net", "java.base/java.nio", "java.base/java.util"),
     *(
         "java.base/java.util.concurrent",
         "java.base/java.util.concurrent.atomic",
         "java.base/jdk.internal.ref",
-        "java.base/sun.nio.ch",
     ),
-    *("java.base/sun.nio.cs", "java.base/sun.security.action", "java.base/sun.util.calendar"),
+    *(f"java.base/sun.{name}" for name in ("nio.ch", "nio.cs", "security.action", "util.calendar")),
     "java.security.jgss/sun.security.krb5",
 )
 

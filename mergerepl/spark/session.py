@@ -103,19 +103,11 @@ def usable(given: SparkSession) -> SparkSession:
 
     Raises: EngineError: It is a client of Spark Connect, lacks Delta, or ignores files that it cannot read.
     """
-    require_classic(given)
+    if getattr(given, "_jsparkSession", None) is None:
+        raise _connect_refused()
     require_delta(given)
     require_all_files(given)
     return given
-
-
-def require_classic(spark: SparkSession) -> None:
-    """Check that a session made elsewhere has its JVM here.
-
-    Raises: EngineError: It is a client of Spark Connect.
-    """
-    if getattr(spark, "_jsparkSession", None) is None:
-        raise _connect_refused()
 
 
 def _connect_refused() -> EngineError:

@@ -285,7 +285,7 @@ def is_writable(folder: Location) -> bool:
 
 
 @contextmanager
-def made_folder(root: Location) -> Iterator[None]:
+def provide_folder(root: Location) -> Iterator[None]:
     """Make a folder and those above it. At the end, folders that were made and stayed empty are removed again."""
     made = [folder for folder in (root, *root.parents) if not exists(folder)]
     make_folder(root)

@@ -73,24 +73,16 @@ class PublicationRow:
     publication_number: Annotated[int | None, "short alias of pubid"] = None
     replicate_ddl: Annotated[int | None, "1: schema changes travel"] = None
     retention_period_unit: Annotated[int | None, "0 day, 1 week, 2 month, 3 year, 4 hour"] = None
-    generation_leveling_threshold: Annotated[int | None, "changes above which a generation may be split"] = (
-        None
-    )
-    automatic_reinitialization_policy: Annotated[
-        int | None, "1: upload before an automatic reinitialisation"
-    ] = None
-    definition: Annotated[str | None, "the publication as last applied (JSON), to detect a changed file"] = (
-        None
-    )
+    generation_leveling_threshold: Annotated[int | None, "changes from which a generation is split"] = None
+    automatic_reinitialization_policy: Annotated[int | None, "1: upload before reinitialising"] = None
+    definition: Annotated[str | None, "the publication as last applied, as JSON: detects changes"] = None
     publisher_replid: Annotated[str, "identity of the publisher's replica: of this one, where it publishes"]
     dynamic_filters: Annotated[int, "1: a filter uses HOST_NAME() or SUSER_SNAME()"] = 0
     use_partition_groups: Annotated[int, "1: memberships are computed when rows change"] = 0
-    dynamic_filters_function_list: Annotated[
-        str | None, "the functions that the filters use, with commas between"
-    ] = None
-    allow_partition_realignment: Annotated[
-        int, "1: a row that leaves a subscriber's partition is removed there"
-    ] = 1
+    dynamic_filters_function_list: Annotated[str | None, "functions of the filters, separated by commas"] = (
+        None
+    )
+    allow_partition_realignment: Annotated[int, "1: a row that leaves a partition is removed there"] = 1
     filters: Annotated[
         str | None,
         "the row filters and joins (JSON) by which the publisher decides; NULL: none, or a subscriber",
@@ -110,13 +102,9 @@ class ArticleRow:
 
     name: Annotated[str, "article name"]
     type: Annotated[int | None, "10 table"] = None
-    artid: Annotated[
-        str, "identity of the article; its triggers are MSmerge_ins_, _upd_ and _del_ followed by it"
-    ]
+    artid: Annotated[str, "identity of the article; its triggers are MSmerge_ins_, _upd_ and _del_ with it"]
     description: Annotated[str | None, "free text"] = None
-    pre_creation_command: Annotated[
-        int | None, "what to do with a table already at the subscriber: 0 none, 1 drop"
-    ] = None
+    pre_creation_command: Annotated[int | None, "for a table that the subscriber has: 0 none, 1 drop"] = None
     pubid: Annotated[str, "publication"]
     nickname: Annotated[int, "article nickname, the same at every replica"]
     column_tracking: Annotated[int, "1: conflicts are detected by column"]
@@ -134,15 +122,13 @@ class ArticleRow:
     processing_order: Annotated[int | None, "0 unordered"] = None
     upload_options: Annotated[int | None, "0 all, 1 and 2 restricted"] = None
     delete_tracking: Annotated[int | None, "1: deletes travel"] = None
-    compensate_for_errors: Annotated[
-        int | None, "1: a subscriber's change that the publisher's table refuses is undone there"
-    ] = None
+    compensate_for_errors: Annotated[int | None, "1: a subscriber undoes changes that are refused"] = None
     source_table: Annotated[str, "table, relative to the replica root"]
     key_columns: Annotated[tuple[str, ...], "identifying columns"]
     key_types: Annotated[tuple[str, ...], "their types"] = ()
     rowguid_column: Annotated[str | None, "existing GUID column used as identity"] = None
     published_columns: Annotated[
-        tuple[str, ...], "published columns in their stored order: position i is field c<i> of a row image"
+        tuple[str, ...], "published columns: position i is field c<i> of a row image"
     ]
     published_types: Annotated[tuple[str, ...], "their types (DDL)"]
     resolution: Annotated[str, "row: the winner's whole row wins; columns: only conflicting columns are lost"]
@@ -190,9 +176,7 @@ class SubscriptionRow:
     subid: Annotated[str, "identity of the subscription"]
     replid: Annotated[str, "identity of the other side's replica"]
     replnickname: Annotated[int, "nickname of the other side's replica"]
-    replicastate: Annotated[
-        str | None, "changes with every completed session; both sides hold the same one"
-    ] = None
+    replicastate: Annotated[str | None, "changes with every session; both sides hold the same one"] = None
     status: Annotated[int, "0 inactive, 1 active, 2 deleted"]
     subscriber_type: Annotated[int, "1 server, 2 client"]
     subscription_type: Annotated[int | None, "0 push, 1 pull"] = None
@@ -214,9 +198,7 @@ class SubscriptionRow:
     host_name: Annotated[str | None, "value of HOST_NAME() for this subscription"] = None
     session_number: Annotated[Bigint, "number of the last session of this subscription"] = 0
     suser_sname: Annotated[str | None, "value of SUSER_SNAME() for this subscription"] = None
-    partition_id: Annotated[
-        int | None, "the subscriber's partition (MSmerge_partition_groups); NULL without row filters"
-    ] = None
+    partition_id: Annotated[int | None, "the subscriber's partition; NULL without row filters"] = None
 
     @property
     def is_own(self) -> bool:

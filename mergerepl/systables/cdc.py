@@ -8,7 +8,7 @@ from typing import Annotated, Any, Final, TypeAlias
 from mergerepl.model.cdc import CapturedColumn, DdlEntry, Job
 from mergerepl.model.columns import Bigint, Ddl
 from mergerepl.roots import CDC_FOLDER
-from mergerepl.systables.table import Plane, SystemTable, TypedTable, columns
+from mergerepl.systables.table import Plane, TypedTable, columns
 
 FOLDER: Final = CDC_FOLDER
 """The folder below a root that holds these tables and the change tables."""
@@ -70,9 +70,7 @@ class ChangeTable:
     source_object_id: Annotated[int, "number of the source"]
     capture_instance: Annotated[str, "name of the capture instance"]
     start_lsn: Annotated[bytes, "low end of the validity interval"]
-    end_lsn: Annotated[
-        bytes | None, "high end of the validity interval while the source is paused, else NULL"
-    ] = None
+    end_lsn: Annotated[bytes | None, "high end of the validity interval of a paused source, else NULL"] = None
     supports_net_changes: Annotated[bool, "whether net changes can be asked for"]
     has_drop_pending: Annotated[bool, "whether the source is gone"] = False
     role_name: Annotated[str | None, "gating role; stored and shown only"] = None
@@ -115,9 +113,7 @@ class LsnTime:
     start_lsn: Annotated[bytes, "LSN of a transaction"]
     tran_begin_time: Annotated[datetime, "when it began"]
     tran_end_time: Annotated[datetime, "when it committed; never falls"]
-    tran_id: Annotated[
-        bytes, "number of the source (4 bytes) and version (6); zeros where there is no commit"
-    ]
+    tran_id: Annotated[bytes, "number of the source (4 bytes) and version (6); zeros without a commit"]
     tran_begin_lsn: Annotated[bytes, "the same as start_lsn"]
     scan_cycle: Annotated[Bigint, "scan cycle: the first 8 bytes of the LSN"]
     kind: Annotated[
@@ -136,16 +132,7 @@ DDL_HISTORY: Final = TypedTable("ddl_history", Plane.HISTORY, DdlEntry)
 
 CDC_JOBS: Final = TypedTable("cdc_jobs", Plane.CONTROL, Job)
 
-ALL: Final[tuple[SystemTable, ...]] = (
-    CHANGE_TABLES,
-    CAPTURED_COLUMNS,
-    INDEX_COLUMNS,
-    LSN_TIME_MAPPING,
-    DDL_HISTORY,
-    CDC_JOBS,
-)
-
-CREATED: Final[tuple[TypedTable[Any], ...]] = (
+ALL: Final[tuple[TypedTable[Any], ...]] = (
     CAPTURED_COLUMNS,
     INDEX_COLUMNS,
     LSN_TIME_MAPPING,

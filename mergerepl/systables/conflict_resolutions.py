@@ -20,9 +20,7 @@ class ResolutionRow:
     root: Annotated[str | None, "replica whose table was written"] = None
     by: Annotated[str | None, "user and machine"] = None
     message: Annotated[str | None, "why, in the words of who resolved it"] = None
-    table_version: Annotated[
-        Bigint | None, "version of the article's table that the run committed; NULL if it wrote nothing"
-    ] = None
+    table_version: Annotated[Bigint | None, "version that the run committed; NULL if it wrote nothing"] = None
     resolved_at: Annotated[datetime, "when"]
 
 

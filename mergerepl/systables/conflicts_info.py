@@ -18,31 +18,23 @@ MODIFIED_DATE: Final = "ModifiedDate"
 
 
 class ConflictType(IntEnum):
-    """MSmerge_conflicts_info.conflict_type."""
+    """MSmerge_conflicts_info.conflict_type, as `REASONS` explains it.
+
+    A refused change waits at its source, or is undone there. An update that wins over a delete is logged without a row.
+    RESOLUTION is a change that lost to a rule, not to another change.
+    """
 
     UPDATE = 1
-    """One row was changed at both sides (row tracking)."""
     COLUMN_UPDATE = 2
-    """One column of one row was changed at both sides to different values (column tracking)."""
     UPDATE_DELETE_WINS = 3
-    """A row updated at one side was deleted at the other; the delete won, the updated row is logged."""
     UPDATE_WINS_DELETE = 4
-    """A row updated at one side was deleted at the other; the update won, the delete is logged without a row."""
     UPLOAD_INSERT_FAILED = 5
-    """The publisher's table refuses an inserted row, which waits at the subscriber or is undone there."""
     DOWNLOAD_INSERT_FAILED = 6
-    """The subscriber's table refuses an inserted row, which waits at the publisher."""
     UPLOAD_DELETE_FAILED = 7
-    """The publisher's table refuses a delete, which waits at the subscriber or is undone there."""
     DOWNLOAD_DELETE_FAILED = 8
-    """The subscriber's table refuses a delete, which waits at the publisher."""
     UPLOAD_UPDATE_FAILED = 9
-    """The publisher's table refuses an updated row, which waits at the subscriber or is undone there."""
     DOWNLOAD_UPDATE_FAILED = 10
-    """The subscriber's table refuses an updated row, which waits at the publisher."""
     RESOLUTION = 11
-    """A change lost to a rule, not to another change: its article takes changes of the other side only, or keeps its
-    writer in its partition."""
 
     @property
     def is_failed_change(self) -> bool:
@@ -123,11 +115,9 @@ class ConflictRow:
         "that was undone",
     ] = None
     made_columns: Annotated[
-        tuple[str, ...], "columns whose values the resolver computed from both sides; NULL: none"
+        tuple[str, ...], "columns that the resolver computed from both sides; NULL: none"
     ] = ()
-    note: Annotated[
-        str | None, "the resolver's remark on its decision, such as that a sum was out of range"
-    ] = None
+    note: Annotated[str | None, "the resolver's remark on its decision, such as a sum out of range"] = None
 
     @property
     def is_undecided(self) -> bool:

@@ -49,7 +49,7 @@ class Generation:
     generation: Annotated[Bigint, "local number; differs from replica to replica"]
     art_nick: Annotated[int, "the one article the generation belongs to"]
     nicknames: Annotated[
-        tuple[int, ...], "replicas that held it when this one made or received it, this one among them"
+        tuple[int, ...], "replicas that held it when this one made or received it, and this one"
     ]
     coldate: Annotated[datetime | None, "when it was made or received here"] = None
     genstatus: Annotated[int, "0 open, 1 closed, 2 closed and from elsewhere"]

@@ -42,13 +42,9 @@ class LogReaderRow:
     status: Annotated[str, "active, paused (its changes cannot be determined) or gone"] = "active"
     error_number: Annotated[int | None, "number of the error that paused it"] = None
     reason: Annotated[str | None, "why it was paused, and what to do"] = None
-    database_id: Annotated[
-        str, "identity of the database; this column and the next eight are of row 0 alone"
-    ] = ""
+    database_id: Annotated[str, "identity of the database; this column and the next eight are of row 0"] = ""
     root: Annotated[str, "folder of the database: another one is a copy"] = ""
-    epoch: Annotated[
-        int, "minutes from 2020-01-01 to when the database was enabled, above every earlier epoch"
-    ] = 0
+    epoch: Annotated[int, "minutes from 2020-01-01 to the enabling of the database, above earlier epochs"] = 0
     cycle: Annotated[Bigint, "last scan cycle that wrote: epoch * 2^32 + its number"] = 0
     last_lsn: Annotated[bytes | None, "highest LSN given out"] = None
     last_time: Annotated[datetime | None, "tran_end_time of that LSN"] = None
@@ -58,9 +54,7 @@ class LogReaderRow:
     )
     schema_version: Annotated[int, "version of these tables"] = SCHEMA_VERSION
     consumers: Annotated[tuple[str, ...], "who is served from this source: cdc, transactional"] = ()
-    file_retention: Annotated[
-        Bigint | None, "of row 0: seconds that removed files of sources are kept at least"
-    ] = None
+    file_retention: Annotated[Bigint | None, "of row 0: seconds that removed files are kept at least"] = None
 
 
 LOG_READER: Final = TypedTable("log_reader", Plane.CONTROL, LogReaderRow)

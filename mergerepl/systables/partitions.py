@@ -51,16 +51,12 @@ class PartitionGroup:
     publication_number: Annotated[int, "publication (sysmergepublications.publication_number)"]
     maxgen_whenadded: Annotated[Bigint, "the publisher's last generation when the partition was added"]
     using_partition_groups: Annotated[int, NOT_NULL, "1: its mappings are computed when rows change"] = 1
-    HOST_NAME_FN: Annotated[
-        str | None, "value of HOST_NAME(); NULL where the publication does not use it"
-    ] = None
-    SUSER_SNAME_FN: Annotated[
-        str | None, "value of SUSER_SNAME(); NULL where the publication does not use it"
-    ] = None
+    HOST_NAME_FN: Annotated[str | None, "value of HOST_NAME(); NULL if the publication does not use it"] = (
+        None
+    )
+    SUSER_SNAME_FN: Annotated[str | None, "value of SUSER_SNAME(); NULL if the filters do not use it"] = None
     status: Annotated[int, NOT_NULL, "1 active, 2 dropped"] = PartitionStatus.ACTIVE
-    is_explicit: Annotated[
-        int, NOT_NULL, "1: added by `mergerepl partitions add`, 0: by its first subscription"
-    ] = 0
+    is_explicit: Annotated[int, NOT_NULL, "1: added by `partitions add`, 0: by its first subscription"] = 0
 
     @property
     def is_active(self) -> bool:

@@ -23,9 +23,7 @@ class ReplicaInfo:
 
     repid: Annotated[str, "identity of this replica"]
     replnickname: Annotated[int, "short id, unique among the replicas that know each other"]
-    root: Annotated[
-        str, "where the replica was when it was last written: it distinguishes a copy from the original"
-    ]
+    root: Annotated[str, "where the replica was when it was last written: a copy is elsewhere"]
     schema_version: Annotated[int, NOT_NULL, "version of the set of system tables"] = SCHEMA_VERSION
     last_seq: Annotated[Bigint, NOT_NULL, "the last committed run of contents and tombstone"] = 0
     last_generation: Annotated[Bigint, NOT_NULL, "the last generation number given out"] = 0
@@ -36,7 +34,7 @@ class ReplicaInfo:
         field(default_factory=dict)
     )
     session_number: Annotated[
-        Bigint, "number of the last session staged here; the txnVersion of its writes follows it"
+        Bigint, "number of the last session staged here: the txnVersion of its writes"
     ] = 0
     captured_commits: Annotated[
         Mapping[int, str], "tablenick -> captured version and hash of its log file, to notice an older copy"

@@ -44,7 +44,7 @@ class KeyColumn:
 
     table: Annotated[str, Named("__sysTName"), "name of the tracked table"]
     options: Annotated[
-        int, Named("__sysTrackOpt"), "what is tracked: 1 inserts, 2 updates, 4 deletes, added up"
+        int, Named("__sysTrackOpt"), "what is tracked: 1 inserts, 2 updates, 4 deletes, summed"
     ]
     key_type: Annotated[int, Named("__sysTrackType"), "1 key columns, 2 a GUID column"]
     place: Annotated[int, Named("__sysTrackColOrd"), "position of mr_key_column in the key, from 1"]
@@ -56,14 +56,10 @@ class KeyColumn:
     ]
     table_id: Annotated[str, Named("mr_table_id"), "Delta's id of the table"]
     enabled_version: Annotated[
-        Bigint, Named("mr_enabled_version"), "version of the table from which on changes are tracked"
+        Bigint, Named("mr_enabled_version"), "version from which on changes are tracked"
     ]
-    foreign: Annotated[
-        str, Named("mr_foreign"), "adopt or refuse: how commits outside of transactions are handled"
-    ]
-    enabled_at: Annotated[
-        datetime, Named("mr_enabled_at"), "when tracking was enabled, or began to track more"
-    ]
+    foreign: Annotated[str, Named("mr_foreign"), "adopt or refuse: what commits of others are"]
+    enabled_at: Annotated[datetime, Named("mr_enabled_at"), "when tracking was enabled, or tracked more"]
     enabled_csn: Annotated[
         Bigint | None,
         Named("mr_enabled_csn"),

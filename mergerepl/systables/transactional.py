@@ -38,17 +38,13 @@ class PublicationRow:
     publisher_database_id: Annotated[int, "always 1: the publisher's root is the distributor"] = 1
     publication_id: Annotated[int, "number of the publication"]
     publication: Annotated[str, "its name"]
-    retention: Annotated[int, "hours after which a subscription that was not served expires; stored only"] = (
-        336
-    )
+    retention: Annotated[int, "hours after which a subscription not served expires; stored only"] = 336
     publisher_root: Annotated[str, "folder of the publisher"]
     min_distretention: Annotated[int, "hours that delivered commands are kept at least"] = 0
     max_distretention: Annotated[int, "hours that commands are kept at most"] = 72
     replicate_ddl: Annotated[bool, "whether added columns are carried over"] = True
     status: Annotated[int, "always 1, active"] = 1
-    removed_through: Annotated[
-        bytes, NOT_NULL, "last transaction of the publication that cleanup removed"
-    ] = bytes(10)
+    removed_through: Annotated[bytes, NOT_NULL, "last transaction that cleanup removed"] = bytes(10)
     schema_version: Annotated[int, "version of these tables"] = SCHEMA_VERSION
 
 
@@ -64,7 +60,7 @@ class ArticleRow:
     article: Annotated[str, "its name"]
     source_object: Annotated[str, "path of the table below the publisher"]
     destination_object: Annotated[
-        str, "path of the table below a subscriber, unless its subscription says another"
+        str, "path of the table below a subscriber, unless its subscription has another"
     ]
     ins_cmd: Annotated[str, "how inserts are sent: a command type"]
     upd_cmd: Annotated[str, "how updates are sent"]
@@ -99,18 +95,14 @@ class SubscriptionRow:
     status: Annotated[int, "0 inactive, 1 subscribed, 2 active"] = SUBSCRIBED
     update_mode: Annotated[int, "always 0, read-only"] = 0
     snapshot_seqno: Annotated[bytes | None, "LSN of the snapshot"] = None
-    last_xact_seqno: Annotated[
-        bytes | None, "last transaction that is known to have been applied; may lag"
-    ] = None
+    last_xact_seqno: Annotated[bytes | None, "last transaction known to have been applied; may lag"] = None
     skip_errors: Annotated[tuple[str, ...], "numbers of errors that are skipped"] = ()
     subscription_streams: Annotated[int, "articles of a batch that are worked on at a time"] = 1
     destination: Annotated[
         Mapping[str, str], "article to its table below the subscriber, where it is another path"
     ] = field(default_factory=dict)
     subscription_guid: Annotated[str, "identity of the subscription"]
-    is_equal: Annotated[
-        bool, "false if rows were not compared, commands skipped or others wrote, until a validation is equal"
-    ] = True
+    is_equal: Annotated[bool, "false if rows were not compared, commands skipped or others wrote"] = True
 
 
 SUBSCRIPTIONS: Final = TypedTable("MSsubscriptions", Plane.CONTROL, SubscriptionRow)
@@ -127,7 +119,7 @@ class TransactionRow:
     scan_cycle: Annotated[Bigint, "scan cycle: the first 8 bytes of the LSN"]
     commit_time: Annotated[datetime, "tran_end_time of the LSN"]
     kind: Annotated[
-        str, "transaction, schema (columns of an article changed), dummy (a cycle without commands)"
+        str, "transaction, schema (an article's columns changed), dummy (a cycle without commands)"
     ]
     commands: Annotated[Mapping[int, Bigint], "article to number of commands"] = field(default_factory=dict)
     commits: Annotated[Commits, "the commits of the transaction"] = ()
@@ -142,9 +134,7 @@ class ErrorRow:
     """A row of `MSrepl_errors`."""
 
     time: Annotated[datetime, "when the agent met it"]
-    error_code: Annotated[
-        int | None, "number in the original, such as 20598; NULL where the original has none"
-    ] = None
+    error_code: Annotated[int | None, "number in the original, such as 20598; NULL if it has none"] = None
     error_text: Annotated[str, "the message; of a command that was skipped: which row, by its key"]
     xact_seqno: Annotated[bytes | None, "the transaction; NULL if the agent did not stop at one"] = None
     command_id: Annotated[Bigint | None, "the command; NULL if the agent did not stop at one"] = None
@@ -170,9 +160,7 @@ class StopRow:
 
     agent_id: Annotated[int, "number of the distribution agent; 0 for the log reader"]
     time: Annotated[datetime, "when it stopped first"]
-    error_code: Annotated[
-        int | None, "number in the original, such as 20598; NULL where the original has none"
-    ] = None
+    error_code: Annotated[int | None, "number in the original, such as 20598; NULL if it has none"] = None
     error_text: Annotated[str, "why"]
     is_transient: Annotated[bool, NOT_NULL, "whether the next run may well work without a change"] = False
 
@@ -218,9 +206,7 @@ class PositionRow:
     left_at: Annotated[
         Mapping[str, str], "article to the commit that the last batch or equal validation left its table at"
     ] = field(default_factory=dict)
-    by_procedure: Annotated[
-        tuple[str, ...], "article_id:operation whose rows a procedure made without `call.default()`"
-    ] = ()
+    by_procedure: Annotated[tuple[str, ...], "article_id:operation of rows that a procedure made itself"] = ()
 
 
 POSITIONS: Final = TypedTable("MSreplication_subscriptions", Plane.CONTROL, PositionRow)

@@ -12,7 +12,6 @@ from pyspark.sql import Column, DataFrame, SparkSession
 
 from mergerepl import roots
 from mergerepl.delta.tables import count_rows
-from mergerepl.model.durations import parse_duration
 from mergerepl.model.later import answers_later
 from mergerepl.model.listing import Listing
 from mergerepl.model.renamed import missing
@@ -29,6 +28,7 @@ from mergerepl.model.tracking import (
     TrackingStatus,
     TransactionResult,
 )
+from mergerepl.model.words import parse_duration
 from mergerepl.rows.rowguid import KeyValue, key_value
 from mergerepl.rows.sql import literal, quote
 from mergerepl.spark.callers import methods_keep_callers_session

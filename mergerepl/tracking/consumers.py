@@ -11,8 +11,8 @@ from typing import Any, Literal
 from mergerepl.delta.sql_text import quoted, text_literal, timestamp_literal
 from mergerepl.delta.tables import count_rows, head_version, read_rows
 from mergerepl.failpoints import failpoint
-from mergerepl.model.durations import parse_duration
 from mergerepl.model.tracking import Anchors, CommittedTransaction, ConsumerState, Purged
+from mergerepl.model.words import parse_duration
 from mergerepl.spark.callers import methods_keep_callers_session
 from mergerepl.systables.tracking import (
     COMMIT_SEQUENCE,

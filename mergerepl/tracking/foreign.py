@@ -14,10 +14,9 @@ from pyspark.sql import functions as F
 
 from mergerepl.changes import ROW
 from mergerepl.delta.appended import union_all
-from mergerepl.delta.feed.column_identity import identities
 from mergerepl.delta.feed.commit_changes import read_segment
 from mergerepl.delta.feed.net_changes import COMMIT_VERSION, is_before, sides_of
-from mergerepl.delta.feed.window import FeedPosition, FeedWindow, feed_window
+from mergerepl.delta.feed.window import FeedPosition, FeedWindow, feed_window, identities
 from mergerepl.delta.metadata import FEED_COLUMNS
 from mergerepl.delta.tables import Commit, TableState, TruncatedLogError, commits, head_version, open_table
 from mergerepl.errors import MergeReplError, StoreError

@@ -29,7 +29,7 @@ from mergerepl.failpoints import failpoint
 from mergerepl.filters.clause import Clause, ClauseError, functions_of
 from mergerepl.filters.columns import holds
 from mergerepl.filters.parse import parse_filter
-from mergerepl.filters.prepare import prepared
+from mergerepl.filters.prepare import prepare_clause
 from mergerepl.model.tasks import Repair
 from mergerepl.publish.snapshot import KEY_PREFIX
 from mergerepl.rows.images import all_true
@@ -141,7 +141,7 @@ def _is_key(article: ArticleRow, key: Mapping[str, str]) -> list[Column]:
 def _condition(article: ArticleRow, text: str) -> Clause:
     types = dict(zip(article.columns, article.types, strict=True))
     try:
-        clause: Clause = prepared(parse_filter(text), {None: types})
+        clause: Clause = prepare_clause(parse_filter(text), {None: types})
     except ClauseError as error:
         raise TransactionalUsageError(
             f"The condition {error}. Nothing was changed. It is written as a `filter` of the article is."

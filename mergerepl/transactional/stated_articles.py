@@ -11,7 +11,7 @@ from mergerepl.delta.tables import TableState, head_version, is_delta_table, ope
 from mergerepl.delta.types import ddl_of
 from mergerepl.filters.clause import Clause, ClauseError, functions_of, text
 from mergerepl.filters.parse import parse_filter
-from mergerepl.filters.prepare import prepared
+from mergerepl.filters.prepare import prepare_clause
 from mergerepl.model.transactional import Article, Subscription
 from mergerepl.store.location import Location
 from mergerepl.systables.transactional import ArticleRow, SubscriptionRow
@@ -179,7 +179,7 @@ def _clause(stated: Article, types: dict[str, str]) -> str | None:
     if stated.filter is None:
         return None
     try:
-        clause: Clause = prepared(parse_filter(stated.filter), {None: types})
+        clause: Clause = prepare_clause(parse_filter(stated.filter), {None: types})
     except ClauseError as error:
         raise _unfit(stated, f"its filter {error}", "Correct `filter`.") from error
     if functions_of(clause):

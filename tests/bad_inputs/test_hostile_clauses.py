@@ -10,7 +10,7 @@ from mergerepl.errors import ConfigurationError
 from mergerepl.filters.clause import Column, SessionFunction
 from mergerepl.filters.columns import column_of, holds
 from mergerepl.filters.parse import parse_filter
-from mergerepl.filters.prepare import prepared
+from mergerepl.filters.prepare import prepare_clause
 from mergerepl.filters.publication_filters import parts_of
 from tests import project_files as config
 from tests.bad_inputs.hostile_clauses import HOSTILE
@@ -78,7 +78,7 @@ def test_the_name_of_a_host_is_data(spark: SparkSession) -> None:
     values = spark.range(1).select(
         F.posexplode(F.array(*map(F.lit, HOSTS))).alias("partition_id", "HOST_NAME_FN")
     )
-    clause = prepared(parse_filter("region = HOST_NAME()"), {None: {"region": "string"}})
+    clause = prepare_clause(parse_filter("region = HOST_NAME()"), {None: {"region": "string"}})
     (equality,) = parts_of(clause)[0].equalities
 
     def column(column: Column) -> object:

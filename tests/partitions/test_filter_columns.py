@@ -28,7 +28,7 @@ from mergerepl.filters.clause import (
 )
 from mergerepl.filters.columns import column_of
 from mergerepl.filters.parse import parse_filter, parse_stored
-from mergerepl.filters.prepare import prepared
+from mergerepl.filters.prepare import prepare_clause
 
 pytestmark = pytest.mark.spark
 
@@ -166,7 +166,7 @@ conditions = st.recursive(
 def compared(clause: Clause) -> Clause | None:
     """Return a drawn clause as it is prepared, or None where its types do not go together."""
     try:
-        return prepared(parse_filter(text(clause)), {None: TYPES})
+        return prepare_clause(parse_filter(text(clause)), {None: TYPES})
     except ClauseError:
         return None
 

@@ -9,7 +9,7 @@ from deltalake import write_deltalake
 from pyspark.sql import SparkSession
 
 from mergerepl.filters.parse import parse_on
-from mergerepl.filters.prepare import prepared
+from mergerepl.filters.prepare import prepare_clause
 from mergerepl.filters.publication_filters import JoinFilter
 from mergerepl.merge.partitions.join_bounds import looked_for
 from mergerepl.rows.images import row_image
@@ -51,7 +51,9 @@ def test_a_join_reads_the_files_that_may_have_what_it_looks_for(spark: SparkSess
     articles = {name: replace(article(table), name=name) for name in ("orders", "lines")}
     found = {}
     for name, (on, lines, most, _) in CASES.items():
-        clause = prepared(parse_on(on, parent="orders", article="lines"), {"orders": TYPES, "lines": TYPES})
+        clause = prepare_clause(
+            parse_on(on, parent="orders", article="lines"), {"orders": TYPES, "lines": TYPES}
+        )
         join = JoinFilter("lines", "orders", clause)
         rows = spark.createDataFrame(
             pa.Table.from_pylist(

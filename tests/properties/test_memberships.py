@@ -10,7 +10,7 @@ from pyspark.sql import Column, DataFrame, Row, SparkSession
 from mergerepl.changes import ROW, ROWGUID
 from mergerepl.filters.clause import SessionFunction
 from mergerepl.filters.parse import parse_filter, parse_on
-from mergerepl.filters.prepare import prepared
+from mergerepl.filters.prepare import prepare_clause
 from mergerepl.filters.publication_filters import JoinFilter, PublicationFilters
 from mergerepl.merge.partitions.filtered import FilteredPublication
 from mergerepl.merge.partitions.membership import (
@@ -72,9 +72,9 @@ class Memberships:
         self.schemas = {name: schema_of(filters, name) for name in filters.articles}
         types = {name: {f.name: DDL[f.type] for f in schema} for name, schema in self.schemas.items()}
         clauses = CLAUSES[variant]
-        own = {n: prepared(parse_filter(c), {None: types[n]}) for n, c in clauses["filters"].items()}
+        own = {n: prepare_clause(parse_filter(c), {None: types[n]}) for n, c in clauses["filters"].items()}
         joins = [
-            JoinFilter(a, p, prepared(parse_on(on, parent=p, article=a), {n: types[n] for n in (p, a)}))
+            JoinFilter(a, p, prepare_clause(parse_on(on, parent=p, article=a), {n: types[n] for n in (p, a)}))
             for a, p, on in clauses["joins"]
         ]
         of_publication = PublicationFilters(own, tuple(joins))

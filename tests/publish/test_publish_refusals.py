@@ -63,18 +63,8 @@ def char_inside(length: int) -> dict[str, object]:
 
 
 OWN_TABLES: dict[str, tuple[dict[str, object], dict[str, object], dict[str, str], str]] = {
-    "a generated column": (
-        PLAIN,
-        GENERATED,
-        {},
-        r"'n' is generated as \(id \+ 1\), and the publisher's is not",
-    ),
-    "a column not generated": (
-        GENERATED,
-        PLAIN,
-        {},
-        r"'n' is not generated, and the publisher's is generated",
-    ),
+    "a generated column": (PLAIN, GENERATED, {}, r"'n' is generated as \(id \+ 1\), and the publisher's is not"),
+    "a column not generated": (GENERATED, PLAIN, {}, r"'n' is not generated, and the publisher's is generated"),
     "another expression": (
         GENERATED,
         OTHERWISE,
@@ -102,13 +92,8 @@ OWN_TABLES: dict[str, tuple[dict[str, object], dict[str, object], dict[str, str]
         {},
         "north/orders' has a column of a user-defined type",
     ),
-    "append-only": (
-        PLAIN,
-        PLAIN,
-        {"delta.appendOnly": "true"},
-        "north/orders' is append-only .*Unset the property",
-    ),
-}
+    "append-only": (PLAIN, PLAIN, {"delta.appendOnly": "true"}, "north/orders' is append-only .*Unset the property"),
+}  # fmt: skip
 
 
 @pytest.mark.parametrize("case", OWN_TABLES)
@@ -179,29 +164,20 @@ PLACES: dict[str, tuple[Callable[[Hub], None], str]] = {
         lambda hub: hub.articles(Article("x", "a[b]", ("id",))),
         r"\[ in its path.*Rename",
     ),
-    "one table twice": (
-        one_table_twice,
-        "'again': its table .* belongs to article 'orders' at the publisher",
-    ),
+    "one table twice": (one_table_twice, "'again': its table .* belongs to article 'orders' at the publisher"),
     "a table inside another": (table_in_table, "'orders/inner', inside the table 'orders'"),
     "articles equal but for case": (
         lambda hub: hub.articles(orders(), Article("Orders", "o2", ("id",))),
         "'Orders', and an article 'orders' is there already",
     ),
-    "an article with a slash": (
-        lambda hub: hub.articles(Article("a/b", "orders", ("id",))),
-        "a name has letters",
-    ),
+    "an article with a slash": (lambda hub: hub.articles(Article("a/b", "orders", ("id",))), "a name has letters"),
     "no articles": (lambda hub: hub.articles(), "articles is empty"),
     "a system table": (
         lambda hub: hub.articles(Article("x", "_mergerepl/MSmerge_contents", ("rowguid",))),
         "not folders of users' tables",
     ),
-    "the root as a table": (
-        lambda hub: hub.articles(Article("x", ".", ("id",))),
-        "must lie inside the replica root",
-    ),
-}
+    "the root as a table": (lambda hub: hub.articles(Article("x", ".", ("id",))), "must lie inside the replica root"),
+}  # fmt: skip
 
 
 def check_without_tables(publication: Publication) -> None:

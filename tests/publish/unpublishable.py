@@ -69,11 +69,7 @@ TABLES: dict[str, tuple[Callable[[Hub], None], Article, str]] = {
     "an empty folder": (lambda hub: (hub.publisher / "orders").mkdir(), orders(), "is no Delta table"),
     "Parquet without a log": (parquet_without_log, orders(), "CONVERT TO DELTA"),
     "an empty log": (empty_log, orders(), "empty Delta log"),
-    "a truncated last commit": (
-        truncated_last_commit,
-        orders(),
-        r"00000000000000000001\.json was not written",
-    ),
+    "a truncated last commit": (truncated_last_commit, orders(), r"00000000000000000001\.json was not written"),
     "a missing commit": (missing_first_commit, orders(), r"00000000000000000000\.json"),
     "an unknown feature": (
         edited_protocol(
@@ -121,11 +117,7 @@ TABLES: dict[str, tuple[Callable[[Hub], None], Article, str]] = {
         orders(),
         r"Duplicate field name \(case-insensitive\): 'ID'",
     ),
-    "a column of the feed": (
-        with_fields(ID, column("_change_type", "string")),
-        orders(),
-        "'_change_type'.*Rename",
-    ),
+    "a column of the feed": (with_fields(ID, column("_change_type", "string")), orders(), "'_change_type'.*Rename"),
     "a column of the feed that is left out": (
         with_fields(ID, column("_Commit_Version", "long")),
         orders(columns=("id",)),
@@ -136,11 +128,7 @@ TABLES: dict[str, tuple[Callable[[Hub], None], Article, str]] = {
         orders(columns=("id",)),
         r"'_Row_Dropped_'.*that Delta's MERGE needs for itself.*Rename the column\.$",
     ),
-    "a column of the conflict table": (
-        with_fields(ID, column("modifieddate", "date")),
-        orders(),
-        "'modifieddate'",
-    ),
+    "a column of the conflict table": (with_fields(ID, column("modifieddate", "date")), orders(), "'modifieddate'"),
     "rowguid that is not the identity": (
         with_fields(ID, column("rowguid", "string")),
         orders(),
@@ -152,22 +140,14 @@ TABLES: dict[str, tuple[Callable[[Hub], None], Article, str]] = {
         orders(),
         "'s' has a part with the name 'unit price'.*column mapping",
     ),
-    "a name that needs column mapping": (
-        with_fields(ID, column("a b", "string")),
-        orders(),
-        "'a b'.*column mapping",
-    ),
+    "a name that needs column mapping": (with_fields(ID, column("a b", "string")), orders(), "'a b'.*column mapping"),
     "partition columns alone": (
         lambda hub: hub.table("orders", {"id": [1], "a": [2]}, partition_by=["id"]),
         orders(columns=("id",)),
         "all columns but those that the table is partitioned by",
     ),
     "no key": (with_fields(ID), orders(key=()), "has no key"),
-    "a missing key column": (
-        with_fields(ID),
-        orders(key=("nr",)),
-        "the key names column 'nr'.*The table has id",
-    ),
+    "a missing key column": (with_fields(ID), orders(key=("nr",)), "the key names column 'nr'.*The table has id"),
     "a key in the wrong case": (with_fields(ID), orders(key=("Id",)), "Did you mean 'id'"),
     "a key column twice": (with_fields(ID), orders(key=("id", "id")), "names a column twice"),
     "a float key": (with_fields(column("id", "float")), orders(), "key column 'id' is float"),
@@ -193,11 +173,7 @@ TABLES: dict[str, tuple[Callable[[Hub], None], Article, str]] = {
         orders(),
         "'s' is a collated string",
     ),
-    "a rowguid that is a number": (
-        with_fields(ID),
-        orders(key=(), rowguid="id"),
-        "rowguid column 'id' is int",
-    ),
+    "a rowguid that is a number": (with_fields(ID), orders(key=(), rowguid="id"), "rowguid column 'id' is int"),
     "a rowguid that is missing": (with_fields(ID), orders(key=(), rowguid="g"), "column 'g'"),
     "columns that are missing": (with_fields(ID), orders(columns=("id", "z")), "`columns` names column 'z'"),
     "columns that leave out NOT NULL": (
@@ -205,4 +181,4 @@ TABLES: dict[str, tuple[Callable[[Hub], None], Article, str]] = {
         orders(columns=("id",)),
         "'must' is left out by `columns:` but is NOT NULL without a default",
     ),
-}
+}  # fmt: skip

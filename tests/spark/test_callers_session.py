@@ -232,10 +232,7 @@ MERGE = [
     Case("Project.sync", lambda w: (conflict(w), Project.load(w.path("hq")).sync(engine="auto"))),
     Case("Project.rounds", lambda w: next(Project.load(w.path("hq")).rounds(interval=60.0))),
     Case("Project.capture", lambda w: (conflict(w), Project.load(w.path("hq")).capture("north"))),
-    *(
-        of_project(name)
-        for name in ("replicas", "at", "own_roots", "status", "pending", "history", "validate")
-    ),
+    *(of_project(name) for name in ("replicas", "at", "own_roots", "status", "pending", "history", "validate")),
     *(of_project(name) for name in ("cleanup", "doctor")),
     Case("Project.reinit", None, lambda w: Project.load(w.path("hq")).reinit(all=True)),
     Case("Project.abort", None, lambda w: Project.load(w.path("hq")).abort("none")),
@@ -258,17 +255,13 @@ MERGE = [
         lambda w: conflicts_of(w.path("hq"), article="orders").resolve("loser", force=True),
         lambda w: conflicts_of(w.path("hq"), article="orders").resolve({"qty": "many"}),
     ),
-    Case(
-        "lock",
-        lambda w: mergerepl.lock(w.path("hq")).__enter__(),
-        lambda w: mergerepl.lock(w.nowhere).__enter__(),
-    ),
+    Case("lock", lambda w: mergerepl.lock(w.path("hq")).__enter__(), lambda w: mergerepl.lock(w.nowhere).__enter__()),
     Case(
         "register_resolver",
         lambda w: mergerepl.register_resolver("of_this_test", lambda rows, _: rows),
         lambda w: mergerepl.register_resolver("of_this_test", 1),  # type: ignore[arg-type]
     ),
-]
+]  # fmt: skip
 
 # -- Change Data Capture --------------------------------------------------------------------------------------------
 

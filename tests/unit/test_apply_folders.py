@@ -94,11 +94,7 @@ CAPTURES: dict[str, tuple[Capture, capture.Stored, list[str]]] = {
         FIRST,
         ["change /hq: log_retention 7 days → 8 days"],
     ),
-    "parameters of a job": (
-        jobs(maxtrans=50, pollinginterval=5),
-        FIRST,
-        ["change capture job: maxtrans 1000 → 50"],
-    ),
+    "parameters of a job": (jobs(maxtrans=50, pollinginterval=5), FIRST, ["change capture job: maxtrans 1000 → 50"]),
     "a job of a shared log": (
         jobs(maxtrans=50),
         captured(instance("dbo_orders"), jobs=[new_job("", "logreader", {})], is_shared=True),
@@ -109,7 +105,7 @@ CAPTURES: dict[str, tuple[Capture, capture.Stored, list[str]]] = {
         captured(instance("dbo_orders"), jobs=[]),
         ["change capture job: add it"],
     ),
-}
+}  # fmt: skip
 
 
 def lines(steps: Any) -> list[str]:
@@ -275,11 +271,7 @@ READY = table(Location.of("/hq/notes"), **PROPERTIES)
 MAPPED = table(Location.of("/hq/notes"), **PROPERTIES, **{"delta.columnMapping.mode": "name"})
 
 TRACKINGS: dict[str, tuple[FolderTracking, tracking.Stored, list[str]]] = {
-    "a new folder": (
-        TRACKED,
-        tracking.Stored(),
-        ["track notes: three columns are added; rows are identified by id"],
-    ),
+    "a new folder": (TRACKED, tracking.Stored(), ["track notes: three columns are added; rows are identified by id"]),
     "applied twice": (TRACKED, tracking.Stored(tracked(), {"notes": READY}), []),
     "options": (
         replace(TRACKED, tables=(replace(NOTES, options=TrackingOptions.DELETE),), foreign=Foreign.REFUSE),
@@ -301,7 +293,7 @@ TRACKINGS: dict[str, tuple[FolderTracking, tracking.Stored, list[str]]] = {
         tracking.Stored(tracked(), {"notes": MAPPED}),
         ["untrack notes: end its tracking; its tombstones go, its three columns !"],
     ),
-}
+}  # fmt: skip
 
 
 @pytest.mark.parametrize("case", TRACKINGS)

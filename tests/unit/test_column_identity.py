@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from mergerepl.delta.feed.column_identity import replaced_columns, retyped_column
+from mergerepl.delta.feed.window import replaced_columns, retyped_column
 from mergerepl.delta.log import Commit
 from mergerepl.delta.metadata import TableMetadata
 
@@ -53,11 +53,7 @@ CASES: dict[str, tuple[Columns, list[Step], dict[str, int]]] = {
     "a column is renamed": ({**A, **B}, [Step({"x": "p1", **B})], {}),
     "it has its former name again": (A, [Step({"x": "p1"}), Step(A)], {}),
     "it is dropped and added again": ({**A, **B}, [Step(B), Step({**B, "a": "p3"})], {"a": 1}),
-    "another one gets its name": (
-        {**A, **B},
-        [Step({"x": "p1", **B}), Step({"x": "p1", "a": "p2"})],
-        {"a": 1},
-    ),
+    "another one gets its name": ({**A, **B}, [Step({"x": "p1", **B}), Step({"x": "p1", "a": "p2"})], {"a": 1}),
     "two exchange their names": (
         {**A, **B},
         [Step({"x": "p1", **B}), Step({"x": "p1", "a": "p2"}), Step({"b": "p1", "a": "p2"})],
@@ -83,7 +79,7 @@ CASES: dict[str, tuple[Columns, list[Step], dict[str, int]]] = {
         [Step({"b": "string"}, False, True), Step({"a": "string", "b": "string"}, False, True, True)],
         {},
     ),
-}
+}  # fmt: skip
 
 
 @pytest.mark.parametrize("case", CASES)

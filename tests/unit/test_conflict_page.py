@@ -48,9 +48,7 @@ def record(number: int, **more: Any) -> ConflictRecord:
 
 RECORDS = [
     *map(record, range(4)),
-    record(
-        4, article=HOSTILE[0], conflict_type=2, conflict_columns=(HOSTILE[1],), winning_row={HOSTILE[1]: "x"}
-    ),
+    record(4, article=HOSTILE[0], conflict_type=2, conflict_columns=(HOSTILE[1],), winning_row={HOSTILE[1]: "x"}),
     record(5, conflict_type=9, winning_row=None, conflict_columns=(), resolver=None),
     record(6, losing_row=None, conflict_type=4),
     record(
@@ -60,15 +58,8 @@ RECORDS = [
         resolution=ConflictResolution("loser", "ann@hq", NOON, HOSTILE[0]),
         made_columns=("note",),
     ),
-    record(
-        8,
-        conflict_type=10,
-        winning_row=None,
-        resolver=None,
-        status="settled",
-        created=NOON - timedelta(days=30),
-    ),
-]
+    record(8, conflict_type=10, winning_row=None, resolver=None, status="settled", created=NOON - timedelta(days=30)),
+]  # fmt: skip
 
 
 class Browser:

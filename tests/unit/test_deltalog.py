@@ -126,11 +126,7 @@ def test_a_protocol_names_deletion_vectors(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("operation", "metrics", "rows"),
     [
-        (
-            "MERGE",
-            {"numTargetRowsInserted": "1", "numTargetRowsUpdated": "2", "numTargetRowsDeleted": "3"},
-            6,
-        ),
+        ("MERGE", {"numTargetRowsInserted": "1", "numTargetRowsUpdated": "2", "numTargetRowsDeleted": "3"}, 6),
         ("MERGE", {"numTargetRowsUpdated": "2", "numTargetRowsCopied": "90", "numOutputRows": "92"}, 2),
         ("MERGE", {"num_target_rows_updated": 2, "num_target_rows_copied": 90, "num_output_rows": 92}, 2),
         ("UPDATE", {"numUpdatedRows": "2", "numCopiedRows": "90", "numRemovedFiles": "1"}, 2),
@@ -146,7 +142,7 @@ def test_a_protocol_names_deletion_vectors(tmp_path: Path) -> None:
         ("UPDATE", {"numUpdatedRows": "many"}, None),
         ("UPDATE", {}, None),
     ],
-)
+)  # fmt: skip
 def test_how_many_rows_a_writer_says_it_changed(
     tmp_path: Path, operation: str, metrics: dict[str, Any], rows: int | None
 ) -> None:

@@ -65,25 +65,16 @@ def changes(found: FeedWindow) -> list[Commit]:
 # Commits after version 0; the versions that each frame begins and ends with.
 SEGMENTS: dict[str, tuple[list[tuple[dict[str, Any], ...]], list[tuple[int, int]]]] = {
     "rows alone are one": ([rows(), rows(), rows()], [(1, 3)]),
-    "what changes no rows is not read": (
-        [rows(), ({"commitInfo": {}},), rows(), ({"commitInfo": {}},)],
-        [(1, 3)],
-    ),
+    "what changes no rows is not read": ([rows(), ({"commitInfo": {}},), rows(), ({"commitInfo": {}},)], [(1, 3)]),
     "a property cuts nothing": ([rows(), (columns("id", "a", x="y"),), rows()], [(1, 3)]),
     "an added column cuts": ([rows(), (columns("id", "a", "b"),), rows()], [(1, 1), (3, 3)]),
     "a dropped column cuts": ([rows(), (columns("id"),), rows()], [(1, 1), (3, 3)]),
-    "another type cuts": (
-        [rows(), (columns("id", "a", types={"a": "string"}),), rows(), rows()],
-        [(1, 1), (3, 4)],
-    ),
+    "another type cuts": ([rows(), (columns("id", "a", types={"a": "string"}),), rows(), rows()], [(1, 1), (3, 4)]),
     "columns and rows of one commit begin a frame": (
         [rows(), (*rows(), columns("id", "a", "b")), rows()],
         [(1, 1), (2, 3)],
     ),
-    "another partitioning cuts": (
-        [rows(), (columns("id", "a", partitions=("a",)),), rows()],
-        [(1, 1), (3, 3)],
-    ),
+    "another partitioning cuts": ([rows(), (columns("id", "a", partitions=("a",)),), rows()], [(1, 1), (3, 3)]),
     "columns that come back cut twice": (
         [rows(), (columns("id"),), rows(), (PLAIN,), rows()],
         [(1, 1), (3, 3), (5, 5)],
@@ -91,7 +82,7 @@ SEGMENTS: dict[str, tuple[list[tuple[dict[str, Any], ...]], list[tuple[int, int]
     "columns that changed before the first row cut nothing": ([(columns("id"),), rows(), rows()], [(2, 3)]),
     "columns that changed after the last row cut nothing": ([rows(), rows(), (columns("id"),)], [(1, 2)]),
     "nothing is no frame": ([({"commitInfo": {}},)], []),
-}
+}  # fmt: skip
 
 
 @pytest.mark.parametrize(("commits", "expected"), SEGMENTS.values(), ids=SEGMENTS)

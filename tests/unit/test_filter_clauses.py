@@ -6,9 +6,16 @@ import pytest
 
 from mergerepl.filters.clause import ClauseError, Column, SessionFunction, evaluate, text
 from mergerepl.filters.parse import parse_filter, parse_on, parse_stored
-from mergerepl.filters.prepare import prepared, uncastable
-from mergerepl.filters.publication_filters import JoinFilter, Part, PublicationFilters, parts_of, terms_of_on
-from mergerepl.model.article_graph import CircleError, parents_first
+from mergerepl.filters.prepare import prepare_clause, uncastable
+from mergerepl.filters.publication_filters import (
+    CircleError,
+    JoinFilter,
+    Part,
+    PublicationFilters,
+    parents_first,
+    parts_of,
+    terms_of_on,
+)
 
 TYPES = {
     "region": "string",
@@ -194,7 +201,7 @@ def test_an_on_is_refused_by_name(written, message):
 
 @pytest.mark.parametrize(("written", "canonical"), PREPARED.items())
 def test_names_become_exact_and_casts_explicit(written, canonical):
-    clause = prepared(parse_filter(written), {None: TYPES})
+    clause = prepare_clause(parse_filter(written), {None: TYPES})
     assert text(clause) == canonical
     assert parse_stored(canonical) == clause
 
@@ -202,19 +209,21 @@ def test_names_become_exact_and_casts_explicit(written, canonical):
 @pytest.mark.parametrize(("written", "message"), UNPREPARED.items())
 def test_types_that_do_not_go_together_are_refused(written, message):
     with pytest.raises(ClauseError) as error:
-        prepared(parse_filter(written), {None: TYPES})
+        prepare_clause(parse_filter(written), {None: TYPES})
     assert str(error.value).startswith(message)
 
 
 def test_an_on_has_the_types_of_two_articles():
     on = parse_on("p.id = c.parent", parent="p", article="c")
-    assert text(prepared(on, {"p": {"ID": "int"}, "c": {"Parent": "bigint"}})) == "`p`.`ID` = `c`.`Parent`"
+    assert (
+        text(prepare_clause(on, {"p": {"ID": "int"}, "c": {"Parent": "bigint"}})) == "`p`.`ID` = `c`.`Parent`"
+    )
     with pytest.raises(ClauseError, match="compares INT with STRING"):
-        prepared(on, {"p": {"id": "int"}, "c": {"parent": "string"}})
+        prepare_clause(on, {"p": {"id": "int"}, "c": {"parent": "string"}})
 
 
 def test_a_function_value_that_no_cast_takes_is_named():
-    clause = prepared(parse_filter("staff = HOST_NAME() OR day = SUSER_SNAME()"), {None: TYPES})
+    clause = prepare_clause(parse_filter("staff = HOST_NAME() OR day = SUSER_SNAME()"), {None: TYPES})
     host, name = SessionFunction.HOST_NAME, SessionFunction.SUSER_SNAME
     assert uncastable(clause, {host: " 12 ", name: "2020-01-01"}) is None
     assert uncastable(clause, {host: "12", name: None}) is None
@@ -289,7 +298,7 @@ def test_a_circle_of_articles_is_named():
 
 
 def test_a_value_that_cannot_be_computed_is_null():
-    clause = prepared(
+    clause = prepare_clause(
         parse_filter("total / 0 = 1 OR total + 1 > 0 OR CAST(region AS INT) = 1"), {None: TYPES}
     )
     row = {Column("total"): (1 << 63) - 1, Column("region"): "x"}

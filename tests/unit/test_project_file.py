@@ -12,11 +12,11 @@ from mergerepl.config import strict_yaml
 from mergerepl.config.project_file import load_documents
 from mergerepl.config.schema import json_schema
 from mergerepl.errors import ConfigurationError
-from mergerepl.model.durations import parse_duration
 from mergerepl.model.folders import Capture, FolderTracking, TableCapture, TableTracking
 from mergerepl.model.publication import Publication
 from mergerepl.model.tracking import Foreign, TrackingOptions
 from mergerepl.model.transactional import Publication as TransactionalPublication
+from mergerepl.model.words import parse_duration
 from tests.bad_inputs.bad_texts import BAD_TEXTS, MINIMAL, ORDERS
 from tests.json_schema import fits
 

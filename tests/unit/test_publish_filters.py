@@ -17,7 +17,7 @@ from mergerepl.publish.filters import (
     check_filters_unchanged,
     check_no_overlap,
     check_values,
-    described,
+    describe_rows,
     filters_of,
 )
 
@@ -66,7 +66,7 @@ def test_filters_are_prepared_for_the_tables(tables: dict[str, TableState]) -> N
     assert [text(join.on) for join in filters.joins] == ["`customers`.`id` = `orders`.`customer`"]
     assert PublicationFilters.from_json(filters.to_json()) == filters
     assert (
-        described(filters, "orders")
+        describe_rows(filters, "orders")
         == "rows by a join with 'customers' on `customers`.`id` = `orders`.`customer`"
     )
     assert filters_of(publication(ORDERS), {}) is NO_FILTERS
@@ -135,11 +135,7 @@ def test_a_value_that_the_clause_cannot_cast_is_refused(tables: dict[str, TableS
 
 
 OVERLAPPING = {
-    "OR": (
-        (with_filter("region = HOST_NAME() or kind = HOST_NAME()", options=2),),
-        (),
-        "its filter has an OR",
-    ),
+    "OR": ((with_filter("region = HOST_NAME() or kind = HOST_NAME()", options=2),), (), "its filter has an OR"),
     "no equality": (
         (with_filter("region > HOST_NAME()", options=3),),
         (),
@@ -168,7 +164,7 @@ OVERLAPPING = {
         (),
         "partitions (host_name 'N', suser_sname 'ann') and (host_name 'N', suser_sname 'bob') would have the same rows",
     ),
-}
+}  # fmt: skip
 PARTITIONS = [
     {HOST: "N", USER: "ann"},
     {HOST: "S", USER: "ann"},
@@ -223,6 +219,6 @@ def test_other_filters_of_a_published_article_are_refused(tables: dict[str, Tabl
 
 def test_a_static_filter_beside_a_join_is_said_to_widen_it(tables: dict[str, TableState]) -> None:
     stated = publication(CUSTOMERS, replace(ORDERS, filter="kind = 'x'"), joins=(OF_CUSTOMERS,))
-    assert "(what its static filter selects goes to every subscriber; " in described(
+    assert "(what its static filter selects goes to every subscriber; " in describe_rows(
         filters_of(stated, tables), "orders"
     )
