@@ -25,7 +25,7 @@ from mergerepl.model.folders import Capture, TableCapture
 from mergerepl.model.progress import NoProgress, Progress
 from mergerepl.model.results import ApplyResult, PlanStep
 from mergerepl.publish.steps import Step, carry_out, check_steps
-from mergerepl.spark.errors import plain_errors
+from mergerepl.spark.plain import plain_errors
 from mergerepl.store.lease import APPLY_LOCK, lease
 from mergerepl.systables.cdc import CDC_JOBS
 

@@ -42,8 +42,8 @@ from mergerepl.logreader.positions import read_state
 from mergerepl.model.cdc import AppliedChanges
 from mergerepl.rows.images import all_true
 from mergerepl.rows.sql import quote
-from mergerepl.spark.errors import plain_errors
 from mergerepl.spark.in_memory import keep_in_memory, release
+from mergerepl.spark.plain import plain_errors
 from mergerepl.store.lease import lease, replica_root
 from mergerepl.store.location import Location
 from mergerepl.store.storage import make_folder

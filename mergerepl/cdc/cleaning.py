@@ -21,7 +21,7 @@ from mergerepl.logreader.lsn import Lsn
 from mergerepl.logreader.positions import read_state
 from mergerepl.logreader.scan import checked_state
 from mergerepl.model.cdc import RemovedChanges, ScanError
-from mergerepl.spark.errors import plain_errors
+from mergerepl.spark.plain import plain_errors
 from mergerepl.store.location import Location
 from mergerepl.systables import cdc, logreader
 from mergerepl.systables.cdc import (

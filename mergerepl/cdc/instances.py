@@ -34,7 +34,7 @@ from mergerepl.model.cdc import CapturedColumn, CaptureInstance
 from mergerepl.model.folders import TableCapture
 from mergerepl.model.listing import Listing
 from mergerepl.model.words import parse_duration
-from mergerepl.spark.errors import plain_errors
+from mergerepl.spark.plain import plain_errors
 from mergerepl.store.lease import lease
 from mergerepl.store.location import Location
 from mergerepl.store.storage import is_there, remove_leftover, remove_table

@@ -38,8 +38,9 @@ from mergerepl.logreader.positions import read_state
 from mergerepl.rows.images import all_true, with_readable
 from mergerepl.rows.nested import in_shape
 from mergerepl.rows.sql import quote
-from mergerepl.spark.errors import gone_reason, plain_errors
+from mergerepl.spark.errors import gone_reason
 from mergerepl.spark.in_memory import keep_in_memory
+from mergerepl.spark.plain import plain_errors
 from mergerepl.store.location import Location
 from mergerepl.systables.cdc import (
     DELETE,

@@ -28,7 +28,7 @@ from mergerepl.replica.control import ControlPlane
 from mergerepl.replica.replica import Replica
 from mergerepl.replica.subscription import position_of
 from mergerepl.rows.sql import quote
-from mergerepl.spark.errors import plain_errors
+from mergerepl.spark.plain import plain_errors
 from mergerepl.spark.session import copy_if_possible
 from mergerepl.store.lease import lease
 from mergerepl.store.location import Location

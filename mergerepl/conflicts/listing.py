@@ -375,7 +375,7 @@ def conflict_frame(
 
     from mergerepl.delta import appended
     from mergerepl.rows.sql import quote
-    from mergerepl.spark.errors import plain_errors
+    from mergerepl.spark.plain import plain_errors
 
     replica = Replica(root).require()
     chosen = article_named(replica, article, publication)

@@ -39,8 +39,9 @@ from mergerepl.replica.staged_rows import read_staged
 from mergerepl.replica.subscription import captured_position
 from mergerepl.rows.images import image_type
 from mergerepl.rows.key_bounds import bounds_of
-from mergerepl.spark.errors import cause_of, engine_answers, plain_errors
+from mergerepl.spark.errors import cause_of, engine_answers
 from mergerepl.spark.in_memory import Kept
+from mergerepl.spark.plain import plain_errors
 from mergerepl.store.changeset import ArticleWork
 from mergerepl.store.lease import lease
 from mergerepl.store.location import Location

@@ -193,7 +193,7 @@ def _count_in_log(table: Location, version: int) -> int | None:
 def _count_by_spark(table: Location, version: int) -> int:
     from mergerepl.delta.tables import read_version
     from mergerepl.spark import session as engine
-    from mergerepl.spark.errors import plain_errors
+    from mergerepl.spark.plain import plain_errors
 
     with plain_errors(f"counting the rows of '{table}'"):
         return read_version(engine.session(), table, version).count()

@@ -298,7 +298,7 @@ def _mended(folder: Location, faults: FaultyFiles) -> int:
     # Imported here: only this function needs Spark.
     from mergerepl.delta.file_faults import mend_files
     from mergerepl.spark import session as engine
-    from mergerepl.spark.errors import plain_errors
+    from mergerepl.spark.plain import plain_errors
 
     with (
         lease.lease(folder, purpose="mergerepl doctor --fix"),

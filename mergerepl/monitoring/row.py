@@ -218,7 +218,7 @@ def _row(
         if problem is not None:
             return None, problem
         # Spark reads tables that delta-rs cannot (deletion vectors, column mapping, newer types).
-        from mergerepl.spark.errors import plain_errors
+        from mergerepl.spark.plain import plain_errors
 
         try:
             with plain_errors(f"reading a row of '{table}'"):

@@ -88,7 +88,7 @@ def _tuned(
     properties = before.properties if reasons else {}
     if reasons and not dry_run:
         from mergerepl.spark import session as engine
-        from mergerepl.spark.errors import plain_errors
+        from mergerepl.spark.plain import plain_errors
 
         progress.step(TUNE, article=article.name, rows=before.rows)
         with plain_errors(f"writing the files of '{table.path}' again"):

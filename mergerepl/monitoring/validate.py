@@ -80,7 +80,7 @@ def validate_subscription(
             return _compare_counts(here.name, at_publisher.table(here), at_subscriber.table(there))
         from mergerepl.monitoring.compare_tables import compare_tables
         from mergerepl.spark import session as engine
-        from mergerepl.spark.errors import plain_errors
+        from mergerepl.spark.plain import plain_errors
 
         tables = at_publisher.table(here), at_subscriber.table(there)
         with plain_errors(f"comparing '{tables[0]}' with '{tables[1]}'"):
@@ -107,8 +107,8 @@ class _Partition:
     def compare(self, here: PublishedArticle, there: PublishedArticle, level: str) -> ArticleValidation:
         """Compare one of them."""
         from mergerepl.monitoring.compare_tables import compare_tables
-        from mergerepl.spark.errors import plain_errors
         from mergerepl.spark.in_memory import Kept
+        from mergerepl.spark.plain import plain_errors
 
         tables = self.publisher.table(here), self.subscriber.table(there)
         kept = Kept()

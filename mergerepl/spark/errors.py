@@ -1,8 +1,6 @@
 """Conversion of errors of Spark, py4j, delta-rs and the file system into ours, at the edge of the work."""
 
 import re
-from collections.abc import Iterator
-from contextlib import contextmanager
 
 from delta import exceptions
 from deltalake.exceptions import DeltaError
@@ -10,7 +8,7 @@ from py4j.protocol import Py4JError, Py4JJavaError
 from pyspark import SparkContext
 from pyspark.errors import PySparkException
 
-from mergerepl.errors import CommitConflictError, EngineLostError, StoreError
+from mergerepl.errors import CommitConflictError, EngineLostError, MergeReplError, StoreError
 
 COMMIT_CONFLICTS = (
     exceptions.ConcurrentAppendException,
@@ -24,7 +22,6 @@ COMMIT_CONFLICTS = (
 )
 """Delta's errors if another writer's commit came first: they share a base class in Java, but not in Python."""
 
-AGAIN = "Fix the cause and run again: a session that was staged is finished first; else nothing was changed."
 _DEEP = (
     "java.lang.StackOverflowError, which a table of very many columns may lead to. Start Spark with "
     "spark.driver.extraJavaOptions=-Xss16m, or let mergerepl start its own; or publish fewer columns (`columns:`)."
@@ -36,38 +33,31 @@ _NOT_OPENED = re.compile(
 """Java's message about a file that exists but could not be opened."""
 
 
-@contextmanager
-def plain_errors(doing: str, *, again: str = AGAIN) -> Iterator[None]:
-    """Turn engine failures into one message that names the work (`doing`) and the next step (`again`).
-
-    Raises: EngineLostError, CommitConflictError (run again); StoreError for any other failure.
-    """
-    try:
-        yield
-    except (PySparkException, Py4JError, ConnectionError) as error:
+def plain_error(error: Exception, doing: str, again: str) -> MergeReplError | None:
+    """Return our error for one of the engine or the file system (`spark.plain.plain_errors`); None for any other."""
+    if isinstance(error, PySparkException | Py4JError | ConnectionError):
         # After the JVM is gone, pyspark and py4j raise many types and texts, depending on the call.
         if not engine_answers():
-            raise EngineLostError(
+            return EngineLostError(
                 f"The Spark engine ended while {doing}, for lack of memory, perhaps ($MERGEREPL_MEMORY gives the "
                 f"embedded one more). {again}"
-            ) from error
+            )
         if isinstance(error, COMMIT_CONFLICTS):
-            raise CommitConflictError(
+            return CommitConflictError(
                 f"Another writer won a commit while {doing}: {cause_of(error)}. {again}"
-            ) from error
+            )
         if "StackOverflowError" in str(_java_cause(error)):
-            raise StoreError(f"Spark failed while {doing}: {_DEEP} {again}") from error
+            return StoreError(f"Spark failed while {doing}: {_DEEP} {again}")
         if (found := unopened_file(error)) is not None:
             path, why = found
-            raise StoreError(
+            return StoreError(
                 f"'{path}' could not be opened while {doing}: {why}. Check its permissions, the disk and the limit of open "
                 "files, then run again: a session that was staged is finished first; else nothing was changed."
-            ) from error
-        raise StoreError(f"Spark failed while {doing}: {cause_of(error)}. {again}") from error
-    except (DeltaError, OSError) as error:
-        raise StoreError(
-            f"A file could not be read or written while {doing}: {cause_of(error)}. {again}"
-        ) from error
+            )
+        return StoreError(f"Spark failed while {doing}: {cause_of(error)}. {again}")
+    if isinstance(error, DeltaError | OSError):
+        return StoreError(f"A file could not be read or written while {doing}: {cause_of(error)}. {again}")
+    return None
 
 
 def unopened_file(error: Exception) -> tuple[str, str] | None:

@@ -32,7 +32,7 @@ from mergerepl.model.words import parse_duration
 from mergerepl.rows.rowguid import KeyValue, key_value
 from mergerepl.rows.sql import literal, quote
 from mergerepl.spark.callers import methods_keep_callers_session
-from mergerepl.spark.errors import plain_errors
+from mergerepl.spark.plain import plain_errors
 from mergerepl.store.location import Location
 from mergerepl.systables.tracking import COMMIT_SEQUENCE, COMMITS
 from mergerepl.tracking import consumers, counters, database, predicates, tracked_tables

@@ -12,7 +12,7 @@ from pyspark.sql.types import StructType
 from mergerepl.delta.tables import head_version, transaction_version
 from mergerepl.errors import MergeReplError
 from mergerepl.model.tracking import Foreign, TransactionResult
-from mergerepl.spark.errors import plain_errors
+from mergerepl.spark.plain import plain_errors
 from mergerepl.store.location import Location
 from mergerepl.tracking import counters, foreign, staged_rows
 from mergerepl.tracking.adoption import plan, stage

@@ -36,7 +36,7 @@ from mergerepl.model.tracking import Foreign, TrackedTable, TrackingKeyType, Tra
 from mergerepl.publish.steps import Step, check_steps
 from mergerepl.publish.steps import carry_out as carry_out_steps
 from mergerepl.rows.sql import quote
-from mergerepl.spark.errors import plain_errors
+from mergerepl.spark.plain import plain_errors
 from mergerepl.store.location import Location
 from mergerepl.systables.tracking import (
     CHANGE_BSN,

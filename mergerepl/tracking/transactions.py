@@ -23,8 +23,8 @@ from mergerepl.model.tracking import TrackingKeyType, TransactionResult
 from mergerepl.rows.images import all_true, same_value
 from mergerepl.rows.sql import quote
 from mergerepl.spark.callers import methods_keep_callers_session
-from mergerepl.spark.errors import plain_errors
 from mergerepl.spark.in_memory import frame_of_tuples
+from mergerepl.spark.plain import plain_errors
 from mergerepl.systables.tracking import ROW_COLUMNS, SYSTEM_PREFIX
 from mergerepl.tracking import counters, staged_rows
 from mergerepl.tracking.commit import Change, commit

@@ -24,7 +24,7 @@ from mergerepl.model.progress import NoProgress, Progress
 from mergerepl.model.results import ApplyResult, PlanStep
 from mergerepl.model.transactional import Publication, Subscription
 from mergerepl.publish.steps import Step, carry_out, check_steps
-from mergerepl.spark.errors import plain_errors
+from mergerepl.spark.plain import plain_errors
 from mergerepl.store.lease import lease
 from mergerepl.store.location import Location
 from mergerepl.store.storage import is_folder, make_folder, remove_table

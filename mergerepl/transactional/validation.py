@@ -34,7 +34,8 @@ from mergerepl.publish import snapshot
 from mergerepl.publish.snapshot import KEY_PREFIX, compared_rows
 from mergerepl.rows.images import readable
 from mergerepl.rows.sql import quote
-from mergerepl.spark.errors import gone_reason, plain_errors
+from mergerepl.spark.errors import gone_reason
+from mergerepl.spark.plain import plain_errors
 from mergerepl.store.location import Location
 from mergerepl.systables.tracking import SYSTEM_PREFIX
 from mergerepl.systables.transactional import (

@@ -13,7 +13,7 @@ from pyspark import SparkContext
 from pyspark.errors import PySparkException
 
 from mergerepl.errors import CommitConflictError, EngineLostError, StoreError
-from mergerepl.spark.errors import plain_errors
+from mergerepl.spark.plain import plain_errors
 
 
 @pytest.fixture

@@ -128,7 +128,7 @@ def _capture(
     for each in (replica, *publishers):
         each.require_unedited()
     if publishers or _has_staged(replica):
-        from mergerepl.spark.errors import plain_errors
+        from mergerepl.spark.plain import plain_errors
 
         with plain_errors(f"finishing the sessions of '{replica.root}' that were interrupted"):
             _recover(replica, publishers, source, progress)
@@ -143,7 +143,7 @@ def _capture(
     if not any(window.has_changes for window in windows):
         move_versions(replica, info, windows)
         return CaptureResult(str(replica.root), tuple(_article_capture(window) for window in windows))
-    from mergerepl.spark.errors import plain_errors
+    from mergerepl.spark.plain import plain_errors
 
     with plain_errors(f"capturing '{replica.root}'"):
         captured = _captured(replica, info, priorities, windows, source, progress)

@@ -35,7 +35,7 @@ from mergerepl.model.results import SessionResult
 from mergerepl.replica.replica import Replica, recording_jvm
 from mergerepl.replica.runs import compact_when_due
 from mergerepl.replica.subscription import refuse_copies
-from mergerepl.spark.errors import plain_errors
+from mergerepl.spark.plain import plain_errors
 from mergerepl.spark.session import interpreting
 from mergerepl.store.lease import leases
 from mergerepl.systables.catalog import SubscriptionRow

@@ -37,7 +37,7 @@ from mergerepl.replica.subscription import (
     refuse_copies,
 )
 from mergerepl.spark import session as spark_session
-from mergerepl.spark.errors import AGAIN, plain_errors
+from mergerepl.spark.plain import AGAIN, plain_errors
 from mergerepl.store.changeset import Changeset, drop, read_changeset, set_aside, staged_folders
 from mergerepl.store.lease import leases
 from mergerepl.store.location import Location

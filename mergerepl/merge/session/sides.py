@@ -34,7 +34,7 @@ from mergerepl.merge.partitions.filtered import FilteredPublication, filtered_pu
 from mergerepl.model.article import PublishedArticle
 from mergerepl.replica.replica import Replica, refuse_older_bookkeeping
 from mergerepl.replica.subscription import own_priority, require_same_articles, require_same_session
-from mergerepl.spark.errors import plain_errors
+from mergerepl.spark.plain import plain_errors
 from mergerepl.store.rehearsal import worker_threads
 from mergerepl.systables.catalog import SubscriptionRow
 from mergerepl.systables.genhistory import Generation

@@ -44,8 +44,8 @@ from mergerepl.model.progress import Progress
 from mergerepl.model.session_terms import ArticleTerms, SessionTerms, terms_of
 from mergerepl.replica.subscription import write_pointer
 from mergerepl.rows.lineage_value import agent_nickname
-from mergerepl.spark.errors import plain_errors
 from mergerepl.spark.in_memory import Kept
+from mergerepl.spark.plain import plain_errors
 from mergerepl.store.changeset import Changeset, drop_rows, new_folder
 from mergerepl.store.location import Location
 from mergerepl.store.rehearsal import worker_threads
