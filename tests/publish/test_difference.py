@@ -118,7 +118,7 @@ def test_a_new_publication() -> None:
     assert plan(stored, stated) == [
         "create sales: new publication, with the publisher's system tables",
         f"publish orders: {TURNED_ON}",
-        "publish lines: Change Data Feed is on and files are kept long enough",
+        LINES_ARE_READY,
         "subscribe /north: copy orders, lines from the publisher",
         "subscribe /south: orders, lines are there already",
         "record sales: make the publication active",
@@ -131,68 +131,40 @@ def test_what_was_applied_has_no_step() -> None:
     assert plan(Replicas(stated).stored(stated), stated) == []
 
 
+NOTED, ENDS = (
+    "record sales: note the changes as applied",
+    "unsubscribe /north: end the subscription; its tables stay",
+)
+LINES_ARE_READY = "publish lines: Change Data Feed is on and files are kept long enough"
 CHANGES: dict[str, tuple[Callable[[Publication], Publication], list[str]]] = {
     "retention, tables first": (
         lambda p: replace(p, retention=timedelta(days=40)),
-        [
-            "change /hq/orders: keep the log for 40 days, keep removed files for 40 days",
-            "change /north/orders: keep the log for 40 days, keep removed files for 40 days",
-            "change sales: retention 14 → 40",
-            "record sales: note the changes as applied",
-        ],
-    ),
+        ["change /hq/orders: keep the log for 40 days, keep removed files for 40 days",
+         "change /north/orders: keep the log for 40 days, keep removed files for 40 days",
+         "change sales: retention 14 → 40", NOTED]),
     "a shorter retention lowers no table": (
-        lambda p: replace(p, retention=timedelta(days=2)),
-        ["change sales: retention 14 → 2", "record sales: note the changes as applied"],
-    ),
+        lambda p: replace(p, retention=timedelta(days=2)), ["change sales: retention 14 → 2", NOTED]),
     "where conflicts are kept": (
         lambda p: replace(p, conflict_logging=ConflictLogging.BOTH),
-        ["change sales: decentralized_conflicts 0 → 1", "record sales: note the changes as applied"],
-    ),
+        ["change sales: decentralized_conflicts 0 → 1", NOTED]),
     "how an article is resolved": (
         lambda p: replace(p, articles=(replace(p.articles[0], resolution=Resolution.COLUMNS),)),
-        ["change orders: resolution row → columns", "record sales: note the changes as applied"],
-    ),
+        ["change orders: resolution row → columns", NOTED]),
     "what a subscription states": (
         lambda p: replace(p, subscriptions=(subscribed(priority=10.0, host_name="N"),)),
-        [
-            "change /north: priority 75.0 → 10.0, host_name None → N",
-            "record sales: note the changes as applied",
-        ],
-    ),
+        ["change /north: priority 75.0 → 10.0, host_name None → N", NOTED]),
     "a new article": (
         lambda p: replace(p, articles=(*p.articles, LINES)),
-        [
-            "publish lines: Change Data Feed is on and files are kept long enough",
-            "initialise /north: add lines",
-            "record sales: note the changes as applied",
-        ],
-    ),
+        [LINES_ARE_READY, "initialise /north: add lines", NOTED]),
     "a new subscriber": (
         lambda p: replace(p, subscriptions=(*p.subscriptions, subscribed("south"))),
-        [
-            "capture /hq: bring the publisher's metadata up to date",
-            "subscribe /south: copy orders from the publisher",
-            "record sales: note the changes as applied",
-        ],
-    ),
-    "an end": (
-        lambda p: replace(p, subscriptions=()),
-        [
-            "unsubscribe /north: end the subscription; its tables stay",
-            "record sales: note the changes as applied",
-        ],
-    ),
+        ["capture /hq: bring the publisher's metadata up to date",
+         "subscribe /south: copy orders from the publisher", NOTED]),
+    "an end": (lambda p: replace(p, subscriptions=()), [ENDS, NOTED]),
     "an article that leaves": (
         lambda p: replace(p, subscriptions=(), articles=(LINES,)),
-        [
-            "unsubscribe /north: end the subscription; its tables stay",
-            "unpublish orders: take it out of the publication; its table stays",
-            "publish lines: Change Data Feed is on and files are kept long enough",
-            "record sales: note the changes as applied",
-        ],
-    ),
-}
+        [ENDS, "unpublish orders: take it out of the publication; its table stays", LINES_ARE_READY, NOTED]),
+}  # fmt: skip
 
 
 @pytest.mark.parametrize("case", CHANGES)
@@ -337,10 +309,6 @@ def test_a_partition_is_added_before_the_capture_and_once() -> None:
 # ---- refusals
 
 
-def edited(name: str, kind: str, **values: Any) -> Callable[[Replicas], None]:
-    return lambda replicas: replicas.edit(name, kind, **values)
-
-
 def article(**settings: Any) -> Publication:
     return replace(RUNNING, articles=(orders(**{"tracking": Tracking.COLUMN, **settings}),))
 
@@ -378,60 +346,35 @@ def lose(replicas: Replicas) -> None:
     del replicas.states["north"]
 
 
+AND_LINES = replace(RUNNING, articles=(*RUNNING.articles, LINES))
 REFUSED: Mapping[str, tuple[Publication, Callable[[Replicas], None], str]] = {
     "the key": (article(key=("qty",)), nothing, r"`key` was \[id\] and is \[qty\]"),
     "the tracking": (article(tracking=Tracking.ROW), nothing, "`tracking` was 'column' and is 'row'"),
     "the columns": (article(columns=("id",)), nothing, r"`columns` was not given and is \[id\]"),
-    "the table": (
-        replace(RUNNING, articles=(replace(RUNNING.articles[0], table="lines"),)),
-        nothing,
-        "`table` was 'orders'",
-    ),
-    "a subscriber's type": (
-        replace(RUNNING, subscriptions=(subscribed(type=SubscriberType.CLIENT),)),
-        nothing,
-        "`type` was server and is client",
-    ),
-    "an article that goes": (
-        replace(RUNNING, articles=(LINES,)),
-        nothing,
-        "'orders' is published and no longer in the file",
-    ),
+    "the table": (replace(RUNNING, articles=(replace(RUNNING.articles[0], table="lines"),)), nothing,
+                  "`table` was 'orders'"),
+    "a subscriber's type": (replace(RUNNING, subscriptions=(subscribed(type=SubscriberType.CLIENT),)), nothing,
+                            "`type` was server and is client"),
+    "an article that goes": (replace(RUNNING, articles=(LINES,)), nothing,
+                             "'orders' is published and no longer in the file"),
     "a filter for subscribers without a partition": (
-        article(filter="id = 1"),
-        nothing,
-        "'orders' was published without a filter and is with the filter",
-    ),
-    "a table of another publication": (
-        replace(RUNNING, articles=(*RUNNING.articles, LINES)),
-        published_elsewhere("theirs", "lines"),
-        "'/hq/lines' is article 'theirs' of publication 'stock' already",
-    ),
+        article(filter="id = 1"), nothing, "'orders' was published without a filter and is with the filter"),
+    "a table of another publication": (AND_LINES, published_elsewhere("theirs", "lines"),
+                                       "'/hq/lines' is article 'theirs' of publication 'stock' already"),
     "a conflict table of another publication": (
-        replace(RUNNING, articles=(*RUNNING.articles, LINES)),
-        published_elsewhere("theirs", "more"),
-        r"name of that of article 'theirs' .*\(MSmerge_conflict_sales_lines\)",
-    ),
+        AND_LINES, published_elsewhere("theirs", "more"),
+        r"name of that of article 'theirs' .*\(MSmerge_conflict_sales_lines\)"),
     "a subscriber that is gone": (RUNNING, lose, "has lost its replica.*not mounted"),
     "a subscriber of another publisher": (RUNNING, another, "is already a subscriber of '/other'"),
     "a subscriber that the publisher forgot": (
-        RUNNING,
-        forget,
-        "'/north' is a subscriber of '/hq', which does not know of it",
-    ),
+        RUNNING, forget, "'/north' is a subscriber of '/hq', which does not know of it"),
     "a publisher as a subscriber": (
-        RUNNING,
-        edited("north", "publications", publisher_replid="id-north"),
-        "is a publisher",
-    ),
+        RUNNING, lambda replicas: replicas.edit("north", "publications", publisher_replid="id-north"), "is a publisher"),
     "another replica in a subscriber's place": (
-        RUNNING,
-        lambda replicas: replicas.states.update(
-            north=replace(replicas.states["north"], info=info("other", 7, "/north"))
-        ),
-        "is another replica than the one subscribed",
-    ),
-}
+        RUNNING, lambda replicas: replicas.states.update(
+            north=replace(replicas.states["north"], info=info("other", 7, "/north"))),
+        "is another replica than the one subscribed"),
+}  # fmt: skip
 
 
 @pytest.mark.parametrize("case", REFUSED)
