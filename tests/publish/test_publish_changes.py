@@ -241,16 +241,6 @@ def test_settings_change_at_every_replica(spark: SparkSession, hub: Hub) -> None
     assert hub.apply().steps == ()
 
 
-def test_a_feed_that_was_switched_off_is_switched_on_again(spark: SparkSession, hub: Hub) -> None:
-    path = hub.root("north") / "orders"
-    LogTable(str(path)).alter.set_table_properties({"delta.enableChangeDataFeed": "false"})
-    capture_replica(hub.root("north"), progress=NoProgress())
-    (step,) = hub.apply().steps
-    assert "turn Change Data Feed on" in step.detail
-    assert open_table(path).metadata.change_data_feed
-    assert hub.apply().steps == ()
-
-
 def test_two_publications_share_replicas_but_no_table(spark: SparkSession, hub: Hub) -> None:
     first = hub.publication
     hub.publication = replace(first, name="stock")

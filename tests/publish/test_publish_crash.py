@@ -28,48 +28,22 @@ pytestmark = pytest.mark.spark
 
 LINES = Article("lines", "lines", ("order_id",))
 
+# `apply.after_subscribe` has a number: after `initialise.after_active` there is nothing to subscribe.
 FIRST = [
-    "apply.before_create",
-    "create.after_system_tables",
-    "create.after_subscriptions",
-    "apply.after_create",
-    "apply.before_publish",
-    "publish.before_alter",
-    "publish.after_alter",
-    "publish.after_system_tables",
-    "publish.after_captured",
-    "publish.after_article",
-    "publish.after_alter:2",
-    "apply.after_publish:2",
-    "apply.before_subscribe",
-    "subscribe.after_row",
-    "initialise.begin",
-    "initialise.after_system_tables",
-    "initialise.after_create",
-    "initialise.after_article",
-    "initialise.after_create:2",
-    "initialise.after_captured",
-    "initialise.after_articles",
-    "initialise.before_active",
-    "initialise.after_active",
-    "apply.after_subscribe:1",  # the number: after `initialise.after_active` there is nothing to subscribe
-    "apply.before_record",
-]
+    "apply.before_create", "create.after_system_tables", "create.after_subscriptions", "apply.after_create",
+    "apply.before_publish", "publish.before_alter", "publish.after_alter", "publish.after_system_tables",
+    "publish.after_captured", "publish.after_article", "publish.after_alter:2", "apply.after_publish:2",
+    "apply.before_subscribe", "subscribe.after_row", "initialise.begin", "initialise.after_system_tables",
+    "initialise.after_create", "initialise.after_article", "initialise.after_create:2",
+    "initialise.after_captured", "initialise.after_articles", "initialise.before_active",
+    "initialise.after_active", "apply.after_subscribe:1", "apply.before_record",
+]  # fmt: skip
 RUNNING = [
-    "apply.before_capture",
-    "apply.after_capture",
-    "initialise.begin",
-    "initialise.after_system_tables",
-    "initialise.after_article",
-    "initialise.between_appends",
-    "initialise.after_metadata",
-    "initialise.before_genhistory",
-    "initialise.after_genhistory",
-    "initialise.after_captured",
-    "initialise.after_articles",
-    "initialise.before_active",
-    "initialise.after_active",
-]
+    "apply.before_capture", "apply.after_capture", "initialise.begin", "initialise.after_system_tables",
+    "initialise.after_article", "initialise.between_appends", "initialise.after_metadata",
+    "initialise.before_genhistory", "initialise.after_genhistory", "initialise.after_captured",
+    "initialise.after_articles", "initialise.before_active", "initialise.after_active",
+]  # fmt: skip
 
 OF_PARTITIONS = ["apply.before_partition", "partition.after_group", "apply.after_partition"]
 """Played by test_partitions."""
@@ -83,38 +57,17 @@ def cut_short(hub: Hub, *points: str, **options: Any) -> None:
 
 
 ADDED = [
-    "publish.after_article",
-    "apply.before_initialise",
-    "initialise.after_create",
-    "initialise.forgetting",
-    "initialise.forgetting:2",
-    "initialise.forgetting:3",
-    "initialise.after_captured",
-    "apply.after_initialise",
-    "initialise.after_adopt",
-    "initialise.after_active",
-]
+    "publish.after_article", "apply.before_initialise", "initialise.after_create", "initialise.forgetting",
+    "initialise.forgetting:2", "initialise.forgetting:3", "initialise.after_captured",
+    "apply.after_initialise", "initialise.after_adopt", "initialise.after_active",
+]  # fmt: skip
 CHANGES = [
-    "apply.before_move",
-    "move.between_tables",
-    "move.after_replica",
-    "move.after_replica:2",
-    "apply.after_move",
-    "apply.before_unsubscribe",
-    "unsubscribe.between_sides",
-    "apply.after_unsubscribe",
-    "apply.before_change",
-    "change.after_replica",
-    "change.after_replica:2",
-    "apply.after_change",
-    "change.after_replica:3",
-    "apply.after_change:2",
-    "change.between_sides",
-    "apply.after_change:3",
-    "apply.before_record",
-    "record.after_subscriber",
-    "apply.after_record",
-]
+    "apply.before_move", "move.between_tables", "move.after_replica", "move.after_replica:2",
+    "apply.after_move", "apply.before_unsubscribe", "unsubscribe.between_sides", "apply.after_unsubscribe",
+    "apply.before_change", "change.after_replica", "change.after_replica:2", "apply.after_change",
+    "change.after_replica:3", "apply.after_change:2", "change.between_sides", "apply.after_change:3",
+    "apply.before_record", "record.after_subscriber", "apply.after_record",
+]  # fmt: skip
 ENDS = ["apply.before_unpublish", "apply.after_unpublish"]
 FINISHED = ["apply.before_finish", "apply.after_finish"]
 """Passed in `test_publish_again.py`, as they need a session that was interrupted."""
