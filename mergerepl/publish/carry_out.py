@@ -40,7 +40,7 @@ from mergerepl.publish.rows import (
 )
 from mergerepl.publish.stated import NewArticle, Stated
 from mergerepl.publish.steps import Step
-from mergerepl.publish.stored import ReplicaState, Stored, SubscriberState, read_replica
+from mergerepl.publish.stored import ReplicaState, Stored, SubscriberState
 from mergerepl.publish.system_tables import (
     add_image_columns,
     check_unwritten,
@@ -410,7 +410,7 @@ def check_rows_there(subscriber: Location, articles: Sequence[ArticleRow], run: 
 
 def subscribe(subscriber: SubscriberState, nickname: int, run: ApplyRun) -> None:
     """Initialise a new subscriber, or one whose initialisation was interrupted."""
-    from mergerepl.publish.initialise import initialise
+    from mergerepl.publish.initialise import Initialisation
 
     subscription, row = subscriber.subscription, subscriber.row
     publisher = Replica(run.publisher)
@@ -432,12 +432,11 @@ def subscribe(subscriber: SubscriberState, nickname: int, run: ApplyRun) -> None
         columns |= {"replid": subscriber.replica.repid or row.replid, "replnickname": nickname}
         update_rows(run.publisher, catalog.SUBSCRIPTIONS, columns, subid=row.subid)
     failpoint("subscribe.after_row")
-    initialise(run, subscription, row.subid)
+    Initialisation(run, subscription, row.subid).carry_out()
 
 
 def initialise_new(subscription: Subscription, subid: str, names: Sequence[str], run: ApplyRun) -> None:
     """Initialise new articles at an active subscriber."""
-    from mergerepl.publish.initialise import initialise
+    from mergerepl.publish.initialise import Initialisation
 
-    articles = read_replica(run.publisher).articles_of(run.pubid)
-    initialise(run, subscription, subid, [row.artid for row in articles if row.name in names])
+    Initialisation(run, subscription, subid, names).carry_out()

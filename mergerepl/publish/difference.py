@@ -31,7 +31,10 @@ def difference(stated: Stated, stored: Stored) -> list[MergeStep]:
     """Return the steps in order: moved folders, ends, new articles, changes, new subscribers, and the file as applied."""
     steps = list(_moves(stored))
     if stored.row is None:
-        steps.append(_create(stated, stored))
+        detail = "new publication"
+        if stored.publisher.info is None:
+            detail += ", with the publisher's system tables"
+        steps.append(Step("create", stored.name, detail, partial(carry_out.create, stated, stored)))
     steps += _finishes(stored)
     steps += _partitions(stated, stored)
     # Before anything ends: a user's change to a table may make the capture fail.
@@ -89,13 +92,6 @@ def _moves(stored: Stored) -> Iterator[MergeStep]:
 
 
 # ---- the publication, its filters and partitions
-
-
-def _create(stated: Stated, stored: Stored) -> MergeStep:
-    detail = "new publication" + (
-        ", with the publisher's system tables" if stored.publisher.info is None else ""
-    )
-    return Step("create", stored.name, detail, partial(carry_out.create, stated, stored))
 
 
 def _partitions(stated: Stated, stored: Stored) -> Iterator[MergeStep]:

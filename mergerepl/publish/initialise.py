@@ -63,30 +63,30 @@ from mergerepl.systables.replinfo import ReplicaInfo
 MOST_NAMED = 5
 
 
-def initialise(
-    run: ApplyRun, subscription: Subscription, subid: str, artids: Sequence[str] | None = None
-) -> None:
-    """Initialise a new subscriber, or (given `artids`) new articles at an active one."""
-    _Initialisation(run, subscription, subid, artids).carry_out()
+class Initialisation:
+    """All articles for a new subscriber, or those of these names for an active one.
 
-
-class _Initialisation:
-    """The articles that a subscriber gets, with the publisher's rows, read again since earlier steps wrote them."""
+    The publisher's rows are read again, since earlier steps wrote them.
+    """
 
     def __init__(
-        self, run: ApplyRun, subscription: Subscription, subid: str, artids: Sequence[str] | None
+        self, run: ApplyRun, subscription: Subscription, subid: str, names: Sequence[str] | None = None
     ) -> None:
         self.run = run
         self.publisher = read_replica(run.publisher)
         self.row = next(row for row in relations(self.publisher.subscriptions) if row.subid == subid)
         self.root = Location.of(subscription.subscriber)
         self.is_adopted = subscription.sync_type is SyncType.NONE
-        self.is_new = artids is None
+        self.is_new = names is None
         published = self.publisher.articles_of(run.pubid)
-        self.articles = [each for each in published if artids is None or each.artid in artids]
+        self.articles = [each for each in published if names is None or each.name in names]
         self.mark = initialise_mark(subid, "create", self.row.replid)
 
     def carry_out(self) -> None:
+        """Make the tables with their rows and metadata, then the rows of the control plane.
+
+        Raises: PublicationError, EngineError.
+        """
         run, root, row = self.run, self.root, self.row
         failpoint("initialise.begin")
         self.prepare()

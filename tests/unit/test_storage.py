@@ -72,25 +72,19 @@ def test_a_file_is_replaced_whole_and_makes_its_folders(tmp_path):
     assert read_text(at) is None
 
 
-def test_one_of_two_writers_makes_a_file(tmp_path):
+@pytest.mark.parametrize("has_links", [True, False])
+def test_one_of_two_writers_makes_a_file(tmp_path, monkeypatch, has_links):
+    def no_links(*_):
+        raise OSError(errno.EPERM, "no links")
+
+    if not has_links:
+        monkeypatch.setattr(os, "link", no_links)
     at = Location.of(tmp_path) / "0.json"
     storage(at).put_if_absent(at, b"first")
     with pytest.raises(FileExistsError):
         storage(at).put_if_absent(at, b"second")
     assert storage(at).read(at) == b"first"
     assert storage(at).list_from(at.parent) == ["0.json"]
-
-
-def test_a_file_system_without_links_still_refuses_a_file_that_is_there(tmp_path, monkeypatch):
-    def no_links(*_):
-        raise OSError(errno.EPERM, "no links")
-
-    monkeypatch.setattr(os, "link", no_links)
-    at = Location.of(tmp_path) / "0.json"
-    storage(at).put_if_absent(at, b"first")
-    with pytest.raises(FileExistsError):
-        storage(at).put_if_absent(at, b"second")
-    assert storage(at).read(at) == b"first"
 
 
 def test_names_are_listed_in_order_behind_a_name(tmp_path):
