@@ -286,11 +286,13 @@ def _sets(chosen: Callable[[Any, Any, Any], Iterable[Any]]) -> Make:
 
     def compiled(both: T.DataType, *values: Of) -> Typed:
         key = _key_of(_item(both))
+        # As Spark, these functions alone turn -0.0 into 0.0.
+        is_float = isinstance(_item(both), T.FloatType | T.DoubleType)
 
         def of(one: Any, other: Any) -> Any:
             first: dict[Any, Any] = {}
             for each in chosen(one, other, key):
-                first.setdefault(key(each), each)
+                first.setdefault(key(each), each + 0.0 if is_float and each is not None else each)
             return tuple(first.values())
 
         return nulls(both, of, *values)

@@ -16,6 +16,7 @@ from mergerepl.frames.values import (
     bounded,
     caster,
     checked,
+    content,
     decimal_of,
     equal_key,
     order_key,
@@ -262,7 +263,10 @@ class Column:
         return made(found, self, *(lit(each) for each in values))
 
     def startswith(self, other: Any) -> "Column":
-        return made(lambda a, b: nulls(BOOLEAN, lambda x, y: x.startswith(y), a.of, b.of), self, lit(other))
+        def begins(text: str, beginning: str) -> bool:
+            return content(text).startswith(content(beginning))
+
+        return made(lambda a, b: nulls(BOOLEAN, begins, a.of, b.of), self, lit(other))
 
     def when(self, condition: "Column", value: Any) -> "Column":
         assert self.branches is not None

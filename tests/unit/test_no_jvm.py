@@ -47,3 +47,34 @@ def run_all(commands: list[tuple[str, ...]], folder: Path, *, holds: str) -> str
     done = subprocess.run([sys.executable, "-c", script], cwd=folder, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     return done.stdout
+
+
+IN_PROCESS = """
+import sys
+from pyspark import SparkContext
+from pyspark.sql.types import StringType, LongType, TimestampType
+from mergerepl.delta.feed.net_changes import RowShape, net_changes
+from mergerepl.frames import in_process
+from mergerepl.frames.dataframe import DataFrame
+from mergerepl.frames.trees import Field
+from mergerepl.spark.in_memory import collected, frame_of, in_one_task
+
+types = {"id": StringType(), "at": TimestampType(), "_change_type": StringType(), "_commit_version": LongType()}
+rows = [("k", 1, "update_preimage", 3), ("k", 2, "update_postimage", 3)]
+with in_process():
+    feed = frame_of(None, collected(DataFrame([Field(*each) for each in types.items()], rows)))
+    net = collected(in_one_task(net_changes(feed, RowShape(("id", "at"), ("id",))), 2))
+assert net.num_rows == 1, net
+assert SparkContext._gateway is None
+assert "pandas" not in sys.modules
+"""
+
+
+def test_rules_in_process_start_no_jvm_and_load_no_pandas() -> None:
+    done = subprocess.run([sys.executable, "-c", IN_PROCESS], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+
+
+def test_the_room_of_columns_loads_no_engine() -> None:
+    script = f"import sys, mergerepl.frames; assert not [each for each in {HEAVY!r} if each in sys.modules]"
+    subprocess.run([sys.executable, "-c", script], check=True)
