@@ -110,6 +110,22 @@ def visible(filters: Filters, parts, pid, state) -> dict[str, dict[object, Row]]
     }
 
 
+def put(table: dict, k, row: Row | None) -> None:
+    """Set or remove a row of a table."""
+    table.pop(k, None)
+    if row is not None:
+        table[k] = row
+
+
+def with_changes(state, changed, side: int = 1) -> dict[str, dict]:
+    """Return tables as they are after the changes (article -> key -> (before, after)), or before them (side 0)."""
+    found = {a: dict(rows) for a, rows in state.items()}
+    for a, rows in changed.items():
+        for k, pair in rows.items():
+            put(found[a], k, pair[side])
+    return found
+
+
 Pass = dict[str, dict[object, tuple[frozenset[int], frozenset[int]]]]
 
 
@@ -122,14 +138,7 @@ def membership_pass(
     changed: article -> key -> (before, after).
     refuse(article, key, members after): puts a changed row back as it was, before its children are looked at.
     """
-    old = {a: dict(rows) for a, rows in base.items()}
-    new = {a: dict(rows) for a, rows in base.items()}
-    for a, rows in changed.items():
-        for k, pair in rows.items():
-            for state, row in zip((old, new), pair, strict=True):
-                state[a].pop(k, None)
-                if row is not None:
-                    state[a][k] = row
+    old, new = (with_changes(base, changed, side) for side in (0, 1))
     result: Pass = {a: {} for a in filters.articles}
     refused: set[tuple[str, object]] = set()
 
@@ -164,9 +173,7 @@ def membership_pass(
             if refuse and k in changed.get(a, {}) and refuse(a, k, is_):
                 refused.add((a, k))
                 before = changed[a][k][0]
-                new[a].pop(k, None)
-                if before is not None:
-                    new[a][k] = before
+                put(new[a], k, before)
                 is_ = members(a, before, 1)
             result[a][k] = (was, is_)
     return result, refused
@@ -644,12 +651,7 @@ class Network:
             priority = (theirs or mine).priority
             final[key] = Meta(0, lineage, before, priority, seen, type=6 if before is None else None)
             changed[a][k] = (before, before)
-        after = {a: dict(rows) for a, rows in hub.captured.items()}
-        for a, rows in changed.items():
-            for k, (_, row) in rows.items():
-                after[a].pop(k, None)
-                if row is not None:
-                    after[a][k] = row
+        after = with_changes(hub.captured, changed)
         self._check_pass(found, hub.captured, after)
 
         # Which generation the publisher records each row under, and which ones it makes itself
@@ -805,18 +807,9 @@ class Network:
             self.void |= mine.seen - theirs.seen
             return "drop", theirs, None
         if mine.row == theirs.row:
-            return (
-                "merge",
-                Meta(
-                    0,
-                    lineage,
-                    mine.row,
-                    max(mine.priority, theirs.priority),
-                    seen,
-                    type=1 if mine.row is None else None,
-                ),
-                None,
-            )
+            priority = max(mine.priority, theirs.priority)
+            type_ = 1 if mine.row is None else None
+            return "merge", Meta(0, lineage, mine.row, priority, seen, type=type_), None
         winner, loser = (mine, theirs) if mine.priority > theirs.priority else (theirs, mine)
         version = Meta(0, stamped, winner.row, winner.priority, seen, type=1 if winner.row is None else None)
         return "conflict", version, (key, loser)
@@ -829,65 +822,56 @@ class Network:
             hub.gens[number] = Generation(guid, art, True)
         for art, (number, guid) in changeset.own_gens.items():
             hub.gens[number] = Generation(guid, art, True)
-        late = {}
-        for a in changeset.hub_merged:  # what users committed after the capture and before our MERGE
-            for k in {*hub.captured[a], *hub.tables[a]}:
-                if hub.captured[a].get(k) != hub.tables[a].get(k):
-                    late[(a, k)] = hub.tables[a].get(k)
-        pre = {key: hub.meta.get(key) for key in late}
-        captured = {key: hub.captured[key[0]].get(key[1]) for key in late}
-        state = {a: dict(rows) for a, rows in hub.captured.items()}
+        late = self._late(hub, changeset.hub_merged)
         for (a, k), row in changeset.hub_data.items():
-            for table in (hub.tables[a], state[a]):
-                table.pop(k, None)
-                if row is not None:
-                    table[k] = row
-        hub.captured = state
+            for table in (hub.tables[a], hub.captured[a]):
+                put(table, k, row)
         gens = {a: changeset.own_gens[a][0] for a in changeset.own_gens}
-        tables, hub.tables = hub.tables, {a: dict(rows) for a, rows in state.items()}
+        tables, hub.tables = hub.tables, hub.captured
         self._append_run(changeset.hub_rows, changeset.hub_pass, set(changeset.hub_rows), gens)
         hub.tables = tables
         if late:
-            self._late_hub(late, pre, captured, changeset)
+            self._late_hub(late, changeset)
 
-    def _late_hub(self, late: dict, pre: dict, captured: dict, changeset: Changeset) -> None:
+    def _late(self, replica: Replica, articles: set[str]) -> dict:
+        """What users committed after the capture and before a MERGE: key -> (row before, row after, known before)."""
+        changed = self._changed(replica)
+        return {(a, k): (*pair, replica.meta.get((a, k))) for a in articles for k, pair in changed[a].items()}
+
+    def _late_version(
+        self, key, mine: Meta, applied: Meta | None, sides, resolver: int, sub: Subscriber
+    ) -> Meta:
+        """Return what a late change comes to beside what was applied to its row; sides: which of the two is the hub's."""
+        if applied is None or covers(mine.lineage, applied.lineage):
+            return mine
+        _, version, loser = self._decide(key, *sides(mine, applied), resolver, sub)
+        if loser:
+            self.losers.append(loser)
+        return version
+
+    def _late_hub(self, late: dict, changeset: Changeset) -> None:
         """Late capture at the publisher: concurrent with what was applied; its membership follows the staged state."""
         hub = self.hub
         gens = {a: hub.new_gen(f"g{next(self.ids)}", a, True) for a in sorted({key[0] for key in late})}
         changed: dict[str, dict] = {a: {} for a in self.names}
         metas = {}
-        for key, row in late.items():
+        for key, (was, row, known) in late.items():
             a, k = key
-            is_metadata = key in changeset.hub_rows and key not in changeset.hub_data
-            known = hub.meta[key] if is_metadata else pre[key]
-            mine = self._tracked(hub, a, k, captured[key], row, gens[a], writer=P_NICK + LATE, known=known)
-            if known is None and captured[key] is None:
+            if key in changeset.hub_rows and key not in changeset.hub_data:
+                known = hub.meta[key]
+            mine = self._tracked(hub, a, k, was, row, gens[a], writer=P_NICK + LATE, known=known)
+            if known is None and was is None:
                 mine = replace(mine, lineage={P_NICK + LATE: 1}, seen=frozenset({max(mine.seen)}))
-            if key in changeset.hub_data:
-                applied = hub.meta[key]
-                if covers(mine.lineage, applied.lineage):
-                    version = mine
-                else:
-                    _, version, loser = self._decide(key, applied, mine, P_NICK, self.subs[changeset.sub])
-                    if loser:
-                        self.losers.append(loser)
-            else:
-                version = mine
-            before = hub.captured[a].get(k)
-            changed[a][k] = (before, version.row)
+            applied = hub.meta[key] if key in changeset.hub_data else None
+            version = self._late_version(
+                key, mine, applied, lambda mine, applied: (applied, mine), P_NICK, self.subs[changeset.sub]
+            )
+            changed[a][k] = (hub.captured[a].get(k), version.row)
             metas[key] = replace(version, gen=gens[a])
-            for table in (hub.tables[a],):
-                table.pop(k, None)
-                if version.row is not None:
-                    table[k] = version.row
-        base = {a: dict(rows) for a, rows in hub.captured.items()}
+            put(hub.tables[a], k, version.row)
+        base = hub.captured
         found, _ = membership_pass(self.filters, hub.parts, base, changed)
-        after = {a: dict(rows) for a, rows in base.items()}
-        for a, rows in changed.items():
-            for k, (_, row) in rows.items():
-                after[a].pop(k, None)
-                if row is not None:
-                    after[a][k] = row
+        after = with_changes(base, changed)
         self._check_pass(found, base, after)
         for a in self.names:  # children of an article that no session merged join a generation of their own
             if a not in gens and any(w != i for w, i in found[a].values()):
@@ -902,47 +886,30 @@ class Network:
         changeset.done.add("sub")
         for number, guid, art in changeset.sub_received:
             sub.gens[number] = Generation(guid, art, True)
-        late = {}
-        for a in changeset.sub_merged:
-            for k in {*sub.captured[a], *sub.tables[a]}:
-                if sub.captured[a].get(k) != sub.tables[a].get(k):
-                    late[(a, k)] = sub.tables[a].get(k)
-        pre = {key: sub.meta.get(key) for key in late}
-        captured = {key: sub.captured[key[0]].get(key[1]) for key in late}
+        late = self._late(sub, changeset.sub_merged)
         for key, (action, meta) in changeset.sub_rows.items():
             a, k = key
             sub.storage.append((a, k, meta.row))
             sub.meta[key] = meta
             if action != "metadata":
                 for table in (sub.tables[a], sub.captured[a]):
-                    table.pop(k, None)
-                    if meta.row is not None:
-                        table[k] = meta.row
-        for key, row in late.items():
+                    put(table, k, meta.row)
+        for key, (was, row, known) in late.items():
             a, k = key
             gen = self._open(sub, a)
-            action = changeset.sub_rows.get(key, (None, None))[0]
-            known = sub.meta[key] if action == "metadata" else pre[key]
+            action, applied = changeset.sub_rows.get(key, (None, None))
+            if action == "metadata":
+                known = sub.meta[key]
             if known is None:
-                known_seen = sub.base.get(key, frozenset())
-                lineage = baseline() if captured[key] is not None else {}
-                known = Meta(0, lineage, captured[key], 0, known_seen)
-            mine = self._tracked(sub, a, k, captured[key], row, gen, writer=sub.nick + LATE, known=known)
-            version = mine
-            if action in ("insert", "update", "delete"):
-                applied = changeset.sub_rows[key][1]
-                if covers(mine.lineage, applied.lineage):
-                    version = mine
-                else:
-                    _, version, loser = self._decide(key, mine, applied, sub.nick, sub)
-                    if loser:
-                        self.losers.append(loser)
+                lineage = baseline() if was is not None else {}
+                known = Meta(0, lineage, was, 0, sub.base.get(key, frozenset()))
+            mine = self._tracked(sub, a, k, was, row, gen, writer=sub.nick + LATE, known=known)
             # A row that left is no conflict: the late change comes back and goes up next time.
+            applied = applied if action in ("insert", "update", "delete") else None
+            version = self._late_version(key, mine, applied, lambda *both: both, sub.nick, sub)
             sub.meta[key] = replace(version, gen=gen)
             for table in (sub.tables[a], sub.captured[a]):
-                table.pop(k, None)
-                if version.row is not None:
-                    table[k] = version.row
+                put(table, k, version.row)
         sub.close()
 
     def cleanup(self) -> None:
