@@ -257,9 +257,8 @@ class Subscriber(Replica):
     options: int = 0
     up_mark: int = 0
     down_mark: int = 0
-    storage: list = field(
-        default_factory=list
-    )  # everything a session ever wrote here: (article, key, row or None)
+    storage: list = field(default_factory=list)
+    """Everything a session ever wrote here: (article, key, row or None)."""
 
 
 @dataclass
@@ -270,9 +269,7 @@ class Changeset:
     hub_rows: dict  # key -> Meta: what the publisher records
     hub_data: dict  # key -> row or None: what its tables become
     hub_pass: Pass
-    own_gens: dict[
-        str, tuple[int, str]
-    ]  # article -> the publisher's own generation of this session (number, guid)
+    own_gens: dict[str, tuple[int, str]]  # article -> the publisher's own generation of this session
     hub_received: list[tuple[int, str, str]]
     sub_rows: dict  # key -> (action, Meta)
     sub_received: list[tuple[int, str, str]]
@@ -391,31 +388,12 @@ class Network:
         return found or replica.new_gen(f"g{next(self.ids)}", a, False)
 
     def _tracked(
-        self,
-        replica: Replica,
-        a,
-        k,
-        before,
-        after,
-        gen,
-        *,
-        writer: int | None = None,
-        known: Meta | None = None,
+        self, replica: Replica, a, k, before, after, gen, *, writer=None, known: Meta | None = None
     ) -> Meta:
         """The INSERT, UPDATE and DELETE triggers."""
         known = known or replica.meta.get((a, k))
         seen = known.seen if known else replica.base.get((a, k), frozenset())
-        if before is not None:
-            lineage = (
-                known.lineage
-                if known and known.row is not None
-                else baseline()
-                if not known
-                else known.lineage
-            )
-        else:
-            lineage = known.lineage if known else {}
-        floor = 0
+        lineage, floor = known.lineage if known else baseline() if before is not None else {}, 0
         if before is None and known and known.type == 5:
             # The row that left goes on without this replica: an insert of the key here knows nothing of it.
             seen = frozenset(e for e in seen if self.writes[e][0] == replica.name)
@@ -424,9 +402,8 @@ class Network:
         lineage = bump(lineage, writer or replica.nick, floor)
         seen = seen | {self.event(replica.name, (a, k))}
         born = -gen if before is None and known is None else known and known.partchangegen
-        return Meta(
-            gen, lineage, after, replica.priority, seen, type=1 if after is None else None, partchangegen=born
-        )
+        type_ = 1 if after is None else None
+        return Meta(gen, lineage, after, replica.priority, seen, type=type_, partchangegen=born)
 
     def _append_run(self, metas: dict, found: Pass, changed: set, gens: dict[str, int]) -> None:
         """Append one run: contents or tombstone rows, touched children, events. gens: of the events, per article."""
@@ -453,9 +430,8 @@ class Network:
                     kind = "stay" if pid in was and pid in is_ else "enter" if pid in is_ else "leave"
                     self._add_event(key, Event(hub.seq, gens[a], pid, kind, why if kind == "leave" else 0))
                 data_gen = hub.meta[key].gen
-                if (
-                    key in metas and data_gen != gens[a]
-                ):  # uploaded: the data in the uploaded generation, the move in our own
+                if key in metas and data_gen != gens[a]:
+                    # Uploaded: the data in the uploaded generation, the move in our own.
                     for pid in is_:
                         self._count(data_gen, pid)
 
@@ -507,12 +483,8 @@ class Network:
                 raise Hole(
                     f"{key}: its metadata (run {hub.meta[key].seq}) lies before the first run read ({first_seq})"
                 )
-            found[key] = (
-                had,
-                has,
-                mine[-1].gen,
-                next((e.reason for e in reversed(mine) if e.kind == "leave"), 0),
-            )
+            why = next((e.reason for e in reversed(mine) if e.kind == "leave"), 0)
+            found[key] = (had, has, mine[-1].gen, why)
         return found
 
     def sync(self, name: str, *, crash: str | None = None, late_hub=(), late_sub=()) -> int:
@@ -540,11 +512,8 @@ class Network:
         self._finish(changeset)
         if not late_hub and not late_sub:
             self._check_exact(sub, "after a session")
-        return (
-            moved
-            + len(changeset.hub_data)
-            + sum(action != "metadata" for action, _ in changeset.sub_rows.values())
-        )
+        of_sub = [action for action, _ in changeset.sub_rows.values() if action != "metadata"]
+        return moved + len(changeset.hub_data) + len(of_sub)
 
     def recover_hub(self) -> None:
         """Finish the publisher's side of every staged session; the subscriber's waits for its own next one."""
@@ -707,35 +676,26 @@ class Network:
                     continue
                 type_ = (version.type or 1) if gone and (why in (0, DELETED_ROW) or key in sent) else 5
                 number_ = sub_gen(hub_rows[key].gen if key in hub_rows else event_gen or own_gen(a))
-                lineage = version.lineage
                 seen = version.seen if type_ != 5 else sub.seen(key)
                 if not version.seen >= sub.seen(key) - self.void:
                     raise Hole(f"{key} leaves {sub.name} with changes that the publisher does not have")
+                action = "metadata" if not had else "delete" if type_ != 5 else "leave"
                 sub_rows[key] = (
-                    "metadata" if not had else "delete" if type_ != 5 else "leave",
-                    Meta(number_, lineage, None, version.priority, seen, type=type_),
+                    action,
+                    Meta(number_, version.lineage, None, version.priority, seen, type=type_),
                 )
                 continue
             if key in verdicts:
                 if verdicts[key] in ("upload", "known"):
                     continue
-                same = sent[key].row == version.row
-                gen = (
-                    hub_rows[key].gen
-                    if key in hub_rows
-                    else version.gen
-                    if version.gen in relevant
-                    else event_gen or own_gen(a)
-                )
-                sub_rows[key] = (
-                    "metadata" if same else "insert" if not had else "update",
-                    replace(version, gen=sub_gen(gen)),
-                )
+                action = "metadata" if sent[key].row == version.row else "update" if had else "insert"
+                version = hub_rows.get(key, version)
+            elif had and not is_news(version):
                 continue
-            if had and not is_news(version):
-                continue
-            gen = version.gen if version.gen in relevant else event_gen or own_gen(a)
-            sub_rows[key] = ("update" if had else "insert", replace(version, gen=sub_gen(gen), type=None))
+            else:
+                action, version = "update" if had else "insert", replace(version, type=None)
+            gen = version.gen if version.gen in relevant or key in hub_rows else event_gen or own_gen(a)
+            sub_rows[key] = (action, replace(version, gen=sub_gen(gen)))
         for key, (_, meta) in sub_rows.items():
             if meta.row is not None and not meta.seen >= sub.seen(key) - self.void:
                 raise Hole(f"{key}: what {sub.name} gets does not include what it has")
@@ -773,13 +733,9 @@ class Network:
 
     def _member(self, key) -> frozenset[int]:
         """Membership of one row of the publisher as captured: an upward look-up."""
-        found, _ = membership_pass(
-            self.filters,
-            self.hub.parts,
-            self.hub.captured,
-            {key[0]: {key[1]: (self.hub.captured[key[0]].get(key[1]),) * 2}},
-        )
-        return found[key[0]][key[1]][1]
+        (a, k), rows = key, self.hub.captured
+        found, _ = membership_pass(self.filters, self.hub.parts, rows, {a: {k: (rows[a].get(k),) * 2}})
+        return found[a][k][1]
 
     def _decide(self, key, mine: Meta, theirs: Meta | None, resolver: int, sub: Subscriber):
         """sp_MSgetmetadata, then detection and resolution (row tracking). Returns verdict, final version, loser."""
