@@ -226,6 +226,7 @@ def test_delta_computes_generated_columns_of_merged_rows(spark: SparkSession, re
     assert {str(row[6]) for row in pair.same_rows("orders") if row[0] == 1} == {"2023-12-31"}
 
 
+@pytest.mark.slow
 def test_a_table_partitioned_by_time_is_read_in_utc_only(spark: SparkSession, replica_dir: Path) -> None:
     """Its values in the log have no time zone where delta-rs wrote them."""
 

@@ -110,6 +110,7 @@ def test_guids_in_another_case_are_one_row(spark: SparkSession, replica_dir: Pat
     assert {(f"{GUID}1", "twice", 0), (f"{LOW}5", "x", 5)} < set(pair.same_rows("assets"))
 
 
+@pytest.mark.slow
 def test_no_file_is_passed_over_for_a_key_in_it_that_is_no_utf8(
     spark: SparkSession, replica_dir: Path
 ) -> None:

@@ -88,7 +88,7 @@ LADDER = (
 
 
 SOME = ("stage.after_manifest", "publisher.after_merge")
-"""Those at which every run of the tests stops a session; of the next one it stops `run.after_contents`."""
+"""Those at which every run of the tests stops a session."""
 
 
 CAPTURED_BEFORE = (

@@ -143,6 +143,7 @@ def test_inv_06_what_a_lost_subscriber_had_uploaded_reaches_the_others(
     assert engine.rows("south") == engine.rows("hub") == {key: ["north", "b", None] for key in ("k0", "k1")}
 
 
+@pytest.mark.slow
 def test_inv_21_only_the_subscriber_has_carried_out_a_session(
     engine: EngineNetwork, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -264,6 +265,7 @@ def test_a_subscriber_that_lost_a_table_can_leave_and_its_publisher_goes_on(engi
     assert [item[4] for item in engine.conflicts()] == [("north", "b", None)]
 
 
+@pytest.mark.slow
 def test_an_article_that_one_side_lacks_is_named(engine: EngineNetwork) -> None:
     control = engine.path("north") / "_mergerepl" / "sysmergearticles"
     shutil.move(control, engine.path("north") / "kept")

@@ -182,6 +182,7 @@ def test_of_two_agents_that_append_at_once_one_fails(
     assert appended.read(spark, table).count() == 4
 
 
+@pytest.mark.slow
 def test_a_table_with_deletion_vectors_is_read_without_what_was_deleted(
     spark: SparkSession, table: Path
 ) -> None:
