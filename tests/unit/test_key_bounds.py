@@ -1,9 +1,17 @@
-"""The bounds that prune files, for texts that some engines pad and others do not, beside texts that are no UTF-8."""
+"""The bounds that prune files, and the ranges of changed keys.
 
+For texts that some engines pad and others do not, beside texts that are no UTF-8; for days of the months when calendars
+changed, for which Delta's bounds of files would leave rows out.
+"""
+
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mergerepl.rows.key_bounds import above_odd, below_unpadded
+from mergerepl.delta.merge import join_buckets
+from mergerepl.rows.key_bounds import above_odd, below_unpadded, is_unbounded
+from mergerepl.transactional.article_procedures import Shape
+from mergerepl.transactional.judge import bounds_text
 
 # Few letters, so that texts are alike: below a space, a space, the next one, after the surrogates.
 TEXTS = st.text("\x00\t !ab~\ue000", max_size=4)
@@ -58,3 +66,42 @@ def test_a_file_with_a_changed_key_is_read_whatever_other_keys_it_has(
 def test_ascii_keys_have_narrow_bounds() -> None:
     assert (below_unpadded("order-1"), above_odd("order-7")) == ("order-0", "order-7")
     assert (below_unpadded("orderé"), above_odd("orderé")) == ("ordeq", "ordes")
+
+
+DAYS = Shape(1, 1, "days", "days", ("day",), ("date",), ("day",))
+
+
+@pytest.mark.parametrize("lowest", ["1582-10-05", "1582-10-24", "0001-01-01", "-0044-03-15"])
+def test_early_days_have_no_bounds(lowest: str) -> None:
+    assert is_unbounded(lowest, "date")
+    assert bounds_text(DAYS, {"lowest1": lowest, "highest1": "2024-01-01"}) == ""
+
+
+def test_later_days_have_bounds() -> None:
+    found = bounds_text(DAYS, {"lowest1": "1582-10-25", "highest1": "2024-01-01"})
+    assert found == "t.`day` BETWEEN CAST('1582-10-25' AS DATE) AND CAST('2024-01-01' AS DATE) AND "
+
+
+def bucket(lowest: int, highest: int) -> tuple[int, int, str, str]:
+    return lowest, highest, str(lowest), str(highest)
+
+
+@pytest.mark.parametrize(
+    ("buckets", "most", "ranges"),
+    [
+        ([], 3, []),
+        ([(5, 5)], 3, [(5, 5)]),
+        ([(0, 9), (10, 19)], 3, [(0, 19)]),
+        ([(0, 9), (11, 19)], 3, [(0, 9), (11, 19)]),
+        ([(0, 9), (20, 29), (1000, 1000), (1005, 1009)], 2, [(0, 29), (1000, 1009)]),
+        ([(0, 9), (20, 29), (1000, 1000), (1005, 1009)], 3, [(0, 9), (20, 29), (1000, 1009)]),
+        (
+            [(-(2**63), -(2**63)), (0, 0), (2**63 - 1, 2**63 - 1)],
+            9,
+            [(-(2**63),) * 2, (0, 0), (2**63 - 1,) * 2],
+        ),
+    ],
+)
+def test_ranges(buckets: list[tuple[int, int]], most: int, ranges: list[tuple[int, int]]) -> None:
+    found = join_buckets([bucket(*each) for each in buckets], most)
+    assert found == [(str(lowest), str(highest)) for lowest, highest in ranges]
