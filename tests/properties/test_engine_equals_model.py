@@ -122,66 +122,29 @@ def test_inv_04_every_history_of_two_replicas(
     assert together.engine.rows("hub") == together.engine.rows("north")
 
 
-SETTINGS = [
-    pytest.param(
-        # Its schedule lets the client upload while the server subscriber holds changes of its own.
-        51,
-        Setting((Subscriber("north", "server", 75.0), Subscriber("south", "client")), "row"),
-        id="row-server-client",
-        marks=pytest.mark.slow,
-    ),
-    pytest.param(
-        12,
-        Setting((Subscriber("north", "server", 20.0), Subscriber("south", "server", 80.0)), "column"),
-        id="column-two-servers",
-        marks=pytest.mark.slow,
-    ),
-    pytest.param(
-        13,
-        Setting(
-            (
-                Subscriber("north", "client"),
-                Subscriber("south", "server", 50.0),
-                Subscriber("west", "client"),
-            ),
-            "column",
-            "columns",
-        ),
-        id="column-resolution-columns",
-        marks=pytest.mark.slow,
-    ),
-    pytest.param(
-        14,
-        Setting((Subscriber("north", "server", 50.0), Subscriber("south", "server", 50.0)), "row"),
-        id="row-equal",
-        marks=pytest.mark.slow,
-    ),
-    pytest.param(
-        17,
-        Setting((Subscriber("north", "client"),), "column", "columns"),
-        id="column-two-replicas",
-        marks=pytest.mark.slow,
-    ),
-    pytest.param(
-        16,
-        Setting(
-            (
-                Subscriber("north", "server", 75.0),
-                Subscriber("south", "server", 25.0),
-                Subscriber("east", "client"),
-                Subscriber("west", "client"),
-            ),
-            "column",
-        ),
-        id="column-five-replicas",
-        marks=pytest.mark.slow,
-    ),
-]
+DEEP: dict[str, tuple[int, str, str, dict[str, float | None]]] = {
+    # Its schedule lets the client upload while the server subscriber holds changes of its own.
+    "row-server-client": (51, "row", "row", {"north": 75.0, "south": None}),
+    "column-two-servers": (12, "column", "row", {"north": 20.0, "south": 80.0}),
+    "column-resolution-columns": (13, "column", "columns", {"north": None, "south": 50.0, "west": None}),
+    "row-equal": (14, "row", "row", {"north": 50.0, "south": 50.0}),
+    "column-two-replicas": (17, "column", "columns", {"north": None}),
+    "column-five-replicas": (16, "column", "row", {"north": 75.0, "south": 25.0, "east": None, "west": None}),
+}
+"""Seed, tracking, resolution and subscribers with their priorities; None is a client."""
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(1800)
-@pytest.mark.parametrize(("seed", "setting"), SETTINGS)
-def test_random_deep_histories(new_engine: NewEngine, seed: int, setting: Setting) -> None:
+@pytest.mark.parametrize(("seed", "tracking", "resolution", "priorities"), DEEP.values(), ids=DEEP)
+def test_random_deep_histories(
+    new_engine: NewEngine, seed: int, tracking: str, resolution: str, priorities: dict[str, float | None]
+) -> None:
+    subscribers = (
+        Subscriber(name, "client") if priority is None else Subscriber(name, "server", priority)
+        for name, priority in priorities.items()
+    )
+    setting = Setting(tuple(subscribers), tracking, resolution)
     drawn = random.Random(seed)
     keys = [f"k{number:04d}" for number in range(2500)]
     rows = {key: START if drawn.random() < 0.7 else None for key in keys}
