@@ -56,6 +56,21 @@ def edit(engine: EngineNetwork) -> None:
     engine.write("north", {"k1": row("north", "b"), "k2": row("north", "b"), "k3": None, "k4": None})
 
 
+def check_all_there(engine: EngineNetwork) -> None:
+    """After two rounds all replicas are the same, and every value that anybody wrote is in them or logged."""
+    for _ in range(2):
+        for name in engine.names[1:]:
+            engine.sync(name)
+    rows = engine.rows("hub")
+    assert all(engine.rows(name) == rows for name in engine.names)
+    kept = {(key, values[0]) for key, values in rows.items()}
+    kept |= {(key, lost[0]) for key, *_, lost in engine.conflicts() if lost is not None}
+    assert {("k0", "hub"), ("k1", "hub"), ("k1", "north"), ("k2", "north"), ("k4", "hub")} <= kept
+    assert "k3" not in rows
+    for name in engine.names[1:]:
+        assert engine.sync(name).status == "nothing_to_do"
+
+
 NORTH = Subscriber("north", "server", 75.0)
 
 

@@ -15,9 +15,8 @@ from pyspark.sql import SparkSession
 from mergerepl.systables.partitions import MAPPINGS
 from tests.calls import merge_capture
 from tests.faults.ladder import CAPTURED_BEFORE, GIVEN_UP, LADDER, LATE, MAPPED, ROOT, SOME, points_in
-from tests.faults.sessions import row, stop_at, stopped_at
+from tests.faults.sessions import NORTH, row, stop_at, stopped_at
 from tests.properties.engine_network import EngineNetwork, Rows, Setting
-from tests.properties.reference import Subscriber
 from tests.properties.side_by_side import OPERATIONS, START, Slot, Together, new_model
 
 SIDES = ("publisher", "subscriber")
@@ -157,7 +156,7 @@ def test_inv_27_28_29_a_session_that_dies_at_every_step_in_turn_ends_as_if_it_ha
 ) -> None:
     drawn = random.Random(27)
     # What one writer began, the other one finishes.
-    setting = Setting((Subscriber("north", "server", 75.0),), "column", engines=("auto", "spark"))
+    setting = Setting((NORTH,), "column", engines=("auto", "spark"))
     keys = [f"k{number:04d}" for number in range(1000)]
     snapshot = dict.fromkeys(keys[:700], START)
     engine = EngineNetwork(spark, replica_dir, setting, snapshot)
@@ -224,7 +223,7 @@ LATE_POINTS = (
 @pytest.mark.slow
 def test_inv_31_stopped_while_late_commits_are_taken_in(spark: SparkSession, replica_dir: Path) -> None:
     snapshot = {key: row("a", "b") for key in ("k00", "k01", "k10")}
-    setting = Setting((Subscriber("north", "server", 75.0),), "column")
+    setting = Setting((NORTH,), "column")
     engine = EngineNetwork(spark, replica_dir, setting, snapshot)
     engine.write("hub", {"k00": row("h1", "b"), "k01": row("h1", "h1")})
     engine.write("north", {"k01": row("n1", "n1")})

@@ -14,24 +14,23 @@ import mergerepl
 from mergerepl.errors import ConfigurationError, EnumerationError, StoreError, UnfinishedSessionError
 from tests.faults.deaths import dies
 from tests.faults.ladder import GIVEN_UP
-from tests.faults.sessions import NORTH, die, edit, row
+from tests.faults.sessions import NORTH, check_all_there, die, edit, row
 from tests.networks import restate
 from tests.properties.engine_network import EngineNetwork, Setting
 from tests.properties.reference import Subscriber
+
+pytestmark = pytest.mark.slow
 
 SOUTH = Subscriber("south", "server", 80.0)
 CHECK = "delta.constraints.refuses"
 
 
-def network(spark: SparkSession, folder: Path, *subscribers: Subscriber) -> EngineNetwork:
-    """Return replicas of six rows."""
-    return EngineNetwork(spark, folder, Setting(subscribers), {f"k{n}": row("a", "b") for n in range(6)})
-
-
 @pytest.fixture
 def engine(spark: SparkSession, replica_dir: Path) -> EngineNetwork:
-    """Three replicas."""
-    return network(spark, replica_dir, NORTH, SOUTH)
+    """Three replicas of six rows."""
+    return EngineNetwork(
+        spark, replica_dir, Setting((NORTH, SOUTH)), {f"k{n}": row("a", "b") for n in range(6)}
+    )
 
 
 def set_check(table: Path, check: str | None) -> None:
@@ -73,36 +72,11 @@ def check_kept(engine: EngineNetwork, session: str) -> None:
         assert not staging.exists() or not list(staging.iterdir())
 
 
-def check_all_there(engine: EngineNetwork) -> None:
-    """After two rounds all replicas are the same, and every value that anybody wrote is in them or logged."""
-    for _ in range(2):
-        for name in engine.names[1:]:
-            engine.sync(name)
-    rows = engine.rows("hub")
-    assert all(engine.rows(name) == rows for name in engine.names)
-    kept = {(key, values[0]) for key, values in rows.items()}
-    kept |= {(key, lost[0]) for key, *_, lost in engine.conflicts() if lost is not None}
-    assert {("k0", "hub"), ("k1", "hub"), ("k1", "north"), ("k2", "north"), ("k4", "hub")} <= kept
-    assert "k3" not in rows
-    for name in engine.names[1:]:
-        assert engine.sync(name).status == "nothing_to_do"
-
-
-@pytest.mark.parametrize(
-    ("replica", "subscribers"),
-    [
-        pytest.param("hub", (NORTH,), id="hub", marks=pytest.mark.slow),
-        *(
-            pytest.param(name, (NORTH, SOUTH), id=f"{name} of three", marks=pytest.mark.slow)
-            for name in ("hub", "north")
-        ),
-    ],
-)
+@pytest.mark.parametrize("replica", ["hub", "north"])
 def test_inv_06_a_session_that_one_side_does_not_take_is_given_up_and_the_next_one_brings_all(
-    spark: SparkSession, replica_dir: Path, replica: str, subscribers: tuple[Subscriber, ...]
+    engine: EngineNetwork, replica: str
 ) -> None:
     """The other side has carried it out: where that is the subscriber, it holds resolutions that are the publisher's."""
-    engine = network(spark, replica_dir, *subscribers)
     session = stick(engine, replica)
     done = give_up(engine, session[:8])
     assert (done.status, done.is_failed) == ("given_up", False)
@@ -118,7 +92,6 @@ def test_inv_06_a_session_that_one_side_does_not_take_is_given_up_and_the_next_o
     check_all_there(engine)
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("away", [False, True])
 def test_a_session_that_the_publisher_does_not_take_keeps_nobody_else_from_it(
     engine: EngineNetwork, away: bool
@@ -137,7 +110,6 @@ def test_a_session_that_the_publisher_does_not_take_keeps_nobody_else_from_it(
     assert engine.rows("north")["k5"][0] == "south"
 
 
-@pytest.mark.slow
 def test_a_session_that_its_subscriber_does_not_take_keeps_nobody_else_from_the_publisher(
     engine: EngineNetwork,
 ) -> None:
@@ -173,7 +145,6 @@ def lost_rows(engine: EngineNetwork, session: str) -> None:
         file.unlink()
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(
     ("lose", "error"),
     [(lost_manifest, StoreError), (lost_log, EnumerationError), (lost_rows, UnfinishedSessionError)],
@@ -191,7 +162,6 @@ def test_a_session_that_lost_what_it_needs_is_given_up(
     check_all_there(engine)
 
 
-@pytest.mark.slow
 def test_a_session_that_can_be_finished_is_finished(engine: EngineNetwork) -> None:
     edit(engine)
     die(engine, "publisher.after_merge")
@@ -204,7 +174,6 @@ def test_a_session_that_can_be_finished_is_finished(engine: EngineNetwork) -> No
     check_all_there(engine)
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("point", GIVEN_UP)
 def test_a_give_up_that_dies_is_done_by_the_next(engine: EngineNetwork, point: str) -> None:
     session = stick(engine, "hub")

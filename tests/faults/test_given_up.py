@@ -20,9 +20,20 @@ from mergerepl.replica.replica import Replica
 from mergerepl.systables.replinfo import ReplicaInfo
 from tests.calls import merge_capture
 from tests.faults.deaths import dies
-from tests.faults.sessions import NORTH, apply_without_north, die, edit, edit_file, paused, row
+from tests.faults.sessions import (
+    NORTH,
+    apply_without_north,
+    check_all_there,
+    die,
+    edit,
+    edit_file,
+    paused,
+    row,
+)
 from tests.properties.engine_network import EngineNetwork, Setting
 from tests.properties.reference import Subscriber
+
+pytestmark = pytest.mark.slow
 
 
 @pytest.fixture
@@ -96,7 +107,6 @@ def before_any_bookkeeping(engine: EngineNetwork, monkeypatch: pytest.MonkeyPatc
             engine.sync("north")
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(
     "died",
     [
@@ -112,18 +122,9 @@ def test_inv_06_what_a_session_did_that_was_given_up_reaches_everybody(
     edit(engine)
     died(engine, monkeypatch)
     give_up(engine)
-    for _ in range(2):
-        engine.sync("north")
-    rows = engine.rows("hub")
-    assert rows == engine.rows("north")
-    assert "k3" not in rows
-    kept = {(key, values[0]) for key, values in rows.items()}
-    kept |= {(key, lost[0]) for key, *_, lost in engine.conflicts() if lost is not None}
-    assert {("k0", "hub"), ("k1", "hub"), ("k1", "north"), ("k2", "north"), ("k4", "hub")} <= kept
-    assert engine.sync("north").status == "nothing_to_do"
+    check_all_there(engine)
 
 
-@pytest.mark.slow
 def test_inv_06_what_a_lost_subscriber_had_uploaded_reaches_the_others(
     spark: SparkSession, replica_dir: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -143,7 +144,6 @@ def test_inv_06_what_a_lost_subscriber_had_uploaded_reaches_the_others(
     assert engine.rows("south") == engine.rows("hub") == {key: ["north", "b", None] for key in ("k0", "k1")}
 
 
-@pytest.mark.slow
 def test_inv_21_only_the_subscriber_has_carried_out_a_session(
     engine: EngineNetwork, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -157,7 +157,6 @@ def test_inv_21_only_the_subscriber_has_carried_out_a_session(
     assert (engine.rows("hub"), engine.rows("north")) == before
 
 
-@pytest.mark.slow
 def test_inv_21_what_a_capture_entered_that_died_is_not_taken_for_a_generation(engine: EngineNetwork) -> None:
     """The change was taken back before anybody captured it: a generation without changes would have travelled."""
     engine.write("hub", {"k0": row("hub", "b")})
@@ -171,7 +170,6 @@ def test_inv_21_what_a_capture_entered_that_died_is_not_taken_for_a_generation(e
     assert engine.sync("north").status == "nothing_to_do"
 
 
-@pytest.mark.slow
 def test_inv_06_a_late_loser_of_a_subscriber_that_left_is_logged(
     engine: EngineNetwork, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -184,7 +182,6 @@ def test_inv_06_a_late_loser_of_a_subscriber_that_left_is_logged(
     assert [(key, lost) for key, *_, lost in engine.conflicts()] == [("k0", ("late", "b", None))]
 
 
-@pytest.mark.slow
 def test_inv_09_what_was_merged_late_at_a_subscriber_has_its_priority(
     spark: SparkSession, replica_dir: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -218,7 +215,6 @@ def check(engine: EngineNetwork) -> None:
     assert [item[4] for item in engine.conflicts() if item[0] == "k1"] == [("north", "b", None)]
 
 
-@pytest.mark.slow
 def test_a_restored_subscriber_is_initialised_again_as_the_message_says(engine: EngineNetwork) -> None:
     shutil.copytree(engine.path("north"), engine.path("backup"))
     stop(engine, "subscriber.before_merge")
@@ -238,7 +234,6 @@ def test_a_restored_subscriber_is_initialised_again_as_the_message_says(engine: 
     assert engine.rows("hub")["k5"][0] == "again"
 
 
-@pytest.mark.slow
 def test_inv_06_losers_that_only_a_lost_subscriber_would_keep_are_kept_by_the_publisher(
     engine: EngineNetwork,
 ) -> None:
@@ -252,7 +247,6 @@ def test_inv_06_losers_that_only_a_lost_subscriber_would_keep_are_kept_by_the_pu
     assert [item[4] for item in engine.conflicts()] == [("north", "b", None)]
 
 
-@pytest.mark.slow
 def test_a_subscriber_that_lost_a_table_can_leave_and_its_publisher_goes_on(engine: EngineNetwork) -> None:
     stop(engine, "subscriber.before_merge")
     (table,) = (each.parent for each in engine.path("north").glob("*/_delta_log"))
@@ -265,7 +259,6 @@ def test_a_subscriber_that_lost_a_table_can_leave_and_its_publisher_goes_on(engi
     assert [item[4] for item in engine.conflicts()] == [("north", "b", None)]
 
 
-@pytest.mark.slow
 def test_an_article_that_one_side_lacks_is_named(engine: EngineNetwork) -> None:
     control = engine.path("north") / "_mergerepl" / "sysmergearticles"
     shutil.move(control, engine.path("north") / "kept")
@@ -278,7 +271,6 @@ def test_an_article_that_one_side_lacks_is_named(engine: EngineNetwork) -> None:
         engine.sync("north")
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("tracking", ["row", "column"])
 def test_inv_09_a_late_write_to_a_row_that_only_its_metadata_concerned(
     spark: SparkSession, replica_dir: Path, tracking: str
@@ -307,7 +299,6 @@ def test_inv_09_a_late_write_to_a_row_that_only_its_metadata_concerned(
     assert logged == [("k4", ("north", "b", None))]
 
 
-@pytest.mark.slow
 def test_what_users_break_meanwhile_is_refused_by_the_next_session_not_by_this_one(
     engine: EngineNetwork,
 ) -> None:
@@ -324,7 +315,6 @@ def test_what_users_break_meanwhile_is_refused_by_the_next_session_not_by_this_o
         engine.sync("north")
 
 
-@pytest.mark.slow
 def test_inv_06_losers_are_logged_though_a_session_that_was_given_up_had_logged_its_own(
     engine: EngineNetwork, monkeypatch: pytest.MonkeyPatch
 ) -> None:

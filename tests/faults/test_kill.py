@@ -15,8 +15,8 @@ from pyspark.sql import SparkSession
 
 from tests.calls import merge_capture
 from tests.faults.ladder import CAPTURED_BEFORE, LADDER
+from tests.faults.sessions import NORTH
 from tests.properties.engine_network import EngineNetwork, Setting
-from tests.properties.reference import Subscriber
 from tests.properties.side_by_side import OPERATIONS, START, Slot, Together, new_model
 
 KINDS = ("kill", "killgroup", "jvm")
@@ -28,7 +28,7 @@ class Watched:
     """Two replicas of some hundred rows beside the model; each round every kind of change is made at both sides."""
 
     def __init__(self, spark: SparkSession, folder: Path) -> None:
-        setting = Setting((Subscriber("north", "server", 75.0),), "column")
+        setting = Setting((NORTH,), "column")
         self.keys = [f"k{number:03d}" for number in range(300)]
         snapshot = dict.fromkeys(self.keys[:200], START)
         self.engine = EngineNetwork(spark, folder, setting, snapshot)

@@ -22,7 +22,7 @@ from mergerepl.merge.session import carry_out
 from mergerepl.replica.replica import Replica
 from mergerepl.spark.errors import COMMIT_CONFLICTS
 from tests.calls import conflicts_of
-from tests.faults.sessions import paused, row
+from tests.faults.sessions import NORTH, paused, row
 from tests.networks import Pair, Site, subscriptions_but_endings
 from tests.properties.engine_network import EngineNetwork, Setting
 from tests.properties.reference import Subscriber
@@ -36,9 +36,7 @@ def test_inv_25_commits_that_slip_in_before_the_merge_survive_or_are_logged(
     spark: SparkSession, replica_dir: Path, side: str, tracking: str
 ) -> None:
     snapshot = {f"k{n}": row("a", "b") for n in range(10)}
-    engine = EngineNetwork(
-        spark, replica_dir, Setting((Subscriber("north", "server", 75.0),), tracking), snapshot
-    )
+    engine = EngineNetwork(spark, replica_dir, Setting((NORTH,), tracking), snapshot)
     here, there = ("hub", "north") if side == "publisher" else ("north", "hub")
     # What the session brings: updates, a delete, an insert, and a conflict of its own.
     incoming = {f"k{n}": row(f"in{n}", "b") for n in range(5)} | {"k5": None, "new": row("in", "in")}
@@ -203,9 +201,7 @@ def test_inv_31_a_merge_that_loses_its_commit_to_a_user_is_done_again(
     spark: SparkSession, replica_dir: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     snapshot = {f"k{n}": row("a", "b") for n in range(10)}
-    engine = EngineNetwork(
-        spark, replica_dir, Setting((Subscriber("north", "server", 75.0),), "row"), snapshot
-    )
+    engine = EngineNetwork(spark, replica_dir, Setting((NORTH,), "row"), snapshot)
     engine.write("north", {"k0": row("north", "b"), "k9": row("north", "b")})
     table = DeltaTable(str(engine.path("hub") / "t"))
     outcome: list[object] = []
@@ -246,9 +242,9 @@ def test_inv_09_a_late_write_to_a_row_that_won_there_follows_the_session(
     spark: SparkSession, replica_dir: Path
 ) -> None:
     """The row that won is as users left it there; competing with itself, a write to it would lose."""
-    north, east = Subscriber("north", "server", 75.0), Subscriber("east", "server", 50.0)
+    east = Subscriber("east", "server", 50.0)
     engine = EngineNetwork(
-        spark, replica_dir, Setting((north, east)), {f"k{n}": row("a", "b") for n in range(3)}
+        spark, replica_dir, Setting((NORTH, east)), {f"k{n}": row("a", "b") for n in range(3)}
     )
     engine.write("east", {"k1": row("east", "b")})
     engine.sync("east")
@@ -285,9 +281,7 @@ def losers(engine: EngineNetwork) -> list[str]:
 def test_inv_31_a_session_that_users_outrun_stays_staged_and_the_next_run_finishes_it(
     spark: SparkSession, replica_dir: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    engine = EngineNetwork(
-        spark, replica_dir, Setting((Subscriber("north", "server", 75.0),)), {"k0": row("a", "b")}
-    )
+    engine = EngineNetwork(spark, replica_dir, Setting((NORTH,)), {"k0": row("a", "b")})
     engine.write("north", {"k0": row("north", "b")})
     late = ["late0", "late1", "late2"]
     write_before_each_merge(engine, "publisher", "hub", late, monkeypatch)
@@ -308,8 +302,8 @@ def test_inv_09_of_two_late_writes_of_one_replica_the_later_one_wins(
     spark: SparkSession, replica_dir: Path, monkeypatch: pytest.MonkeyPatch, side: str
 ) -> None:
     """What comes in loses to the first; the second is by who saw what came in, and meets the first coming back."""
-    north, south = Subscriber("north", "server", 75.0), Subscriber("south", "server", 50.0)
-    engine = EngineNetwork(spark, replica_dir, Setting((north, south)), {"k0": row("a", "b")})
+    south = Subscriber("south", "server", 50.0)
+    engine = EngineNetwork(spark, replica_dir, Setting((NORTH, south)), {"k0": row("a", "b")})
     engine.write("south", {"k0": row("south", "b")})
     here, session = "hub", "south"
     if side == "subscriber":
