@@ -14,16 +14,13 @@ from deltalake import DeltaTable
 from pyspark.sql import SparkSession
 
 import mergerepl
-from mergerepl.delta import merge, transactions
 from mergerepl.delta.engine_choice import EngineChoice
 from mergerepl.errors import CommitConflictError
 from mergerepl.merge.apply.side import Side
 from mergerepl.merge.session import carry_out
-from mergerepl.replica.replica import Replica
-from mergerepl.spark.errors import COMMIT_CONFLICTS
 from tests.calls import conflicts_of
 from tests.faults.sessions import NORTH, paused, row
-from tests.networks import Pair, Site, subscriptions_but_endings
+from tests.networks import Pair, Site
 from tests.properties.engine_network import EngineNetwork, Setting
 from tests.properties.reference import Subscriber
 
@@ -164,37 +161,6 @@ def test_inv_31_44_late_halves_that_their_table_does_not_take_together(
         "sums": {"id": 1, "a": 8, "b": 1},
     }
     assert pair.sync().status == "nothing_to_do"
-
-
-def test_inv_31_a_merge_that_loses_every_commit_ends_with_its_session_staged(
-    spark: SparkSession, replica_dir: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    setting = Setting((Subscriber("north"),), engines=("spark",))
-    engine = EngineNetwork(spark, replica_dir, setting, {"k0": row("a", "b")})
-    engine.write("north", {"k0": row("north", "b")})
-    hub = Replica(engine.path("hub"))
-    before = subscriptions_but_endings(hub)
-    tried: list[object] = []
-
-    of_merge = merge._merge
-
-    def lost(session: SparkSession, *arguments: Any) -> None:
-        if session.conf.get("spark.databricks.delta.write.txnVersion") == "-1":
-            # The analysis before the session is staged commits nothing.
-            return of_merge(session, *arguments)
-        tried.append(arguments)
-        raise COMMIT_CONFLICTS[0]("another writer was first")
-
-    with monkeypatch.context() as context:
-        context.setattr(merge, "_merge", lost)
-        context.setattr(transactions, "RETRY_WAIT_S", 0)
-        with pytest.raises(CommitConflictError, match=r"lost 8 commits in a row.*stays staged; run again"):
-            engine.sync("north")
-    assert len(tried) == transactions.COMMIT_ATTEMPTS
-    assert subscriptions_but_endings(hub) == before
-    assert engine.rows("hub")["k0"][0] == "a"
-    assert engine.sync("north").recovered == 1
-    assert engine.rows("hub") == engine.rows("north") == {"k0": ["north", "b", None]}
 
 
 def test_inv_31_a_merge_that_loses_its_commit_to_a_user_is_done_again(
