@@ -13,6 +13,8 @@ from pyspark import SparkContext
 from pyspark.errors import PySparkException
 
 from mergerepl.errors import CommitConflictError, EngineLostError, StoreError
+from mergerepl.model.progress import NoProgress
+from mergerepl.publish.steps import Step, carry_out
 from mergerepl.spark.plain import plain_errors
 
 
@@ -94,3 +96,18 @@ def test_a_file_that_java_cannot_open_is_not_called_missing(monkeypatch: pytest.
             "[FAILED_READ_FILE.FILE_NOT_EXIST] File does not exist.\n"
             f"Caused by: java.io.FileNotFoundException: {file} (Too many open files)\n\t... 1 more"
         )
+
+
+def test_a_step_of_apply_that_fails_is_named_and_the_last() -> None:
+    def fail(done: list[str]) -> None:
+        raise OSError(28, "No space left on device")
+
+    done: list[str] = []
+    steps = [
+        Step("publish", "orders", "", fail),
+        Step("record", "sales", "", lambda done: done.append("record")),
+    ]
+    says = "while step 'publish orders' was carried out: .*No space left.* What was done before stays done"
+    with pytest.raises(StoreError, match=says):
+        carry_out(steps, done, NoProgress())
+    assert done == []
