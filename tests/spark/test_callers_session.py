@@ -367,6 +367,10 @@ def transaction(*steps: tuple[str, tuple[Any, ...]]) -> Call:
     return call
 
 
+def of_transaction(name: str, *arguments: Any, ends: str = "abort") -> Case:
+    return Case(f"Transaction.{name}", transaction((name, arguments), (ends, ())))
+
+
 def of_tracking(name: str, *arguments: Any, fails: tuple[Any, ...] | None = None, **options: Any) -> Case:
     """Return the case of a method of the tracker."""
 
@@ -394,15 +398,12 @@ TRACKING = [
     of_tracking("upsert", "items", row(6, "six"), fails=("items", [{"none": 1}])),
     of_tracking("update", "items", {"note": "'changed'"}, "id = 1", fails=("items", {"none": "1"})),
     of_tracking("delete", "items", "id = 2", fails=("none", "id = 2")),
-    Case("Transaction.insert", transaction(("insert", ("items", row(10, "a"))), ("commit", ()))),
-    Case(
-        "Transaction.upsert",
-        transaction(("upsert", ("items", row(10, "b"))), ("read", ("items",)), ("abort", ())),
-    ),
-    Case("Transaction.update", transaction(("update", ("items", {"qty": "qty + 1"})), ("abort", ()))),
-    Case("Transaction.touch", transaction(("touch", ("items", "id = 1")), ("abort", ()))),
-    Case("Transaction.delete", transaction(("delete", ("items", "id = 1")), ("abort", ()))),
-    Case("Transaction.read", transaction(("read", ("items",)), ("abort", ()))),
+    of_transaction("insert", "items", row(10, "a"), ends="commit"),
+    Case("Transaction.upsert", transaction(("upsert", ("items", row(10, "b"))), ("read", ("items",)), ("abort", ()))),
+    of_transaction("update", "items", {"qty": "qty + 1"}),
+    of_transaction("touch", "items", "id = 1"),
+    of_transaction("delete", "items", "id = 1"),
+    of_transaction("read", "items"),
     Case("Transaction.commit", transaction(("commit", ())), transaction(("abort", ()), ("commit", ()))),
     Case("Transaction.abort", transaction(("abort", ()))),
     Case("Transaction.rollback", transaction(("rollback", ()))),
@@ -451,7 +452,7 @@ TRACKING = [
     Case("ChangeTracking.abort", None, lambda w: w.tracking.abort(999)),
     of_tracking("upgrade"),
     of_tracking("disable", "items", keep_columns=True, fails=("none",)),
-]
+]  # fmt: skip
 
 # -- transactional ----------------------------------------------------------------------------------------------------
 
@@ -487,6 +488,13 @@ def of_distributor(name: str, *arguments: Any) -> Case:
     return Case(f"Distributor.{name}", lambda w: call(w.path("source"), w), lambda w: call(w.nowhere, w))
 
 
+def of_subscriber(name: str, **options: int) -> Case:
+    def call(path: Path) -> Any:
+        return getattr(tr.Subscriber(path), name)("items", **options)
+
+    return Case(f"Subscriber.{name}", lambda w: call(w.path("target")), lambda w: call(w.nowhere))
+
+
 TRANSACTIONAL = [
     Case(
         "tr.procedure",
@@ -508,16 +516,8 @@ TRANSACTIONAL = [
         (MergeReplError, ValueError),
     ),
     of_distributor("browse"),
-    *(
-        Case(
-            f"Subscriber.{name}",
-            lambda w, name=name, options=options: getattr(tr.Subscriber(w.path("target")), name)(
-                "items", **options
-            ),  # type: ignore[misc]
-            lambda w, name=name, options=options: getattr(tr.Subscriber(w.nowhere), name)("items", **options),  # type: ignore[misc]
-        )
-        for name, options in (("read", {}), ("first_rows", {"limit": 3}))
-    ),
+    of_subscriber("read"),
+    of_subscriber("first_rows", limit=3),
     *(of_distributor(name) for name in ("validate", "script", "pending", "history", "errors", "status")),
     of_distributor("warnings", datetime.now(UTC)),
     of_distributor("resume", "items"),
@@ -537,17 +537,8 @@ def public_functions() -> Iterator[str]:
             if isinstance(getattr(module, name), FunctionType):
                 yield f"{prefix}{name}"
     kinds = (
-        Project,
-        mergerepl.Replica,
-        mergerepl.Conflicts,
-        mergerepl.ChangeTracking,
-        Transaction,
-        Consumer,
-        Window,
-        tr.Distributor,
-        tr.Subscriber,
-        cdc.Database,
-        cdc.Instance,
+        *(Project, mergerepl.Replica, mergerepl.Conflicts, mergerepl.ChangeTracking),
+        *(Transaction, Consumer, Window, tr.Distributor, tr.Subscriber, cdc.Database, cdc.Instance),
     )
     for kind in kinds:
         for name, member in vars(kind).items():
@@ -583,19 +574,13 @@ def prepare(watch: Watch) -> None:
             yaml.safe_dump({"publication": name, **stated}), encoding="utf-8"
         )
 
-    orders, items = {"key": ["id"]}, {"key": ["id"], "ins_cmd": f"CALL {PROCEDURE}"}
-    for name, table in (("sales", "orders"), ("missing", "none")):
-        subscriptions = [{"subscriber": "./north"}]
-        write(name, publisher="./hq", articles=[{"name": table, **orders}], subscriptions=subscriptions)
-    for name, table in (("feed", "items"), ("wrong", "none")):
-        subscriptions = [{"subscriber": "./target"}]
-        write(
-            name,
-            type="transactional",
-            publisher="./source",
-            articles=[{"name": table, **items}],
-            subscriptions=subscriptions,
-        )
+    items = {"name": "items", "key": ["id"], "ins_cmd": f"CALL {PROCEDURE}"}
+    for name, orders in (("sales", "orders"), ("missing", "none")):
+        articles, subscriptions = [{"name": orders, "key": ["id"]}], [{"subscriber": "./north"}]
+        write(name, publisher="./hq", articles=articles, subscriptions=subscriptions)
+    feed = {"type": "transactional", "publisher": "./source", "subscriptions": [{"subscriber": "./target"}]}
+    write("feed", **feed, articles=[items])
+    write("wrong", **feed, articles=[items | {"name": "none"}])
 
 
 @pytest.mark.spark
