@@ -70,8 +70,7 @@ def test_files_without_keys_of_a_batch_are_not_read(spark: SparkSession, feed: P
     assert files(None) == FILES
     assert files({"id": (209, 220)}) == 1
     assert files({"id": (109, 220)}) == 2
-    # Spark cannot be given no file; the rows of one that is read anyway are none of the batch.
-    assert files({"id": (1000, 2000)}) == 1
+    assert files({"id": (1000, 2000)}) == 0
 
 
 def test_without_commands_no_library_of_the_engine_is_loaded(feed: Path) -> None:
