@@ -9,7 +9,9 @@ from dataclasses import dataclass, replace
 from functools import reduce
 from typing import Any, NamedTuple
 
+import pyarrow as pa
 from pyspark.sql import Row, SparkSession
+from pyspark.sql.conversion import LocalDataToArrowConversion
 from pyspark.sql.types import StringType, StructField, StructType
 
 from conflict.ancestor import ancestors, versions
@@ -36,10 +38,9 @@ from mergerepl.model.article import PublishedArticle
 from mergerepl.model.resolvers import RESOLVERS, ResolverInfo
 from mergerepl.model.session_terms import SessionTerms, terms_of
 from mergerepl.rows.nested import INTERPRETED, Fields
-from mergerepl.rows.sql import literal
 from mergerepl.spark.in_memory import Kept, keep_in_memory
 from mergerepl.systables.contents import COLV1_TYPE, LINEAGE_TYPE
-from tests.executors import computed_by_spark
+from tests.executors import computed_by_spark, frame_of_values, sql_values, struct_of
 from triggers.tracked_rows import KNOWN_COLUMNS, Origin, tracked_rows
 
 NICKNAMES = {"published": 0, "hq": 1, "north": 2, "south": 3}
@@ -281,6 +282,10 @@ class Ruling(NamedTuple):
 def ruled(spark: SparkSession, contests: Mapping[str, Contest]) -> dict[str, Ruling]:
     """Return what each contest comes to: those of one resolver, type and settings are an article, all are in one plan."""
     settings = list(dict.fromkeys(each[:2] + each[6:9] for each in contests.values()))
+    texts = {
+        (part or "null", each.type) for each in contests.values() for part in (each.hq, each.north, each.base)
+    }
+    values = sql_values(spark, sorted(texts))
     changed = []
     for nickname, setting in enumerate(settings, 1):
         name, type_, delimiter, update_delete, resolution = setting
@@ -294,8 +299,8 @@ def ruled(spark: SparkSession, contests: Mapping[str, Contest]) -> dict[str, Rul
             resolver_info=info.stored,
         )
         own = {rule: each for rule, each in contests.items() if each[:2] + each[6:9] == setting}
-        sides = (_contestants(spark, own, side) for side in ("hq", "north"))
-        bases = _ancestors(spark, own) if resolver.needs_base else None
+        sides = (_contestants(spark, own, side, values) for side in ("hq", "north"))
+        bases = _ancestors(spark, own, values) if resolver.needs_base else None
         changed.append(Changed(article, terms_of(article), *sides, len(contests), bases))
     terms = _terms(ROW_TRACKED, {})
     kept = Kept()
@@ -365,44 +370,50 @@ def ancestor_values(spark: SparkSession, at_hq: Versions, at_north: Versions) ->
     return {rule: values.get(rule) for rule in at_hq}
 
 
-def _ancestors(spark: SparkSession, contests: Mapping[str, Contest]) -> DataFrame:
-    rows = []
-    for rule, each in contests.items():
-        key = literal(rule)
-        row = f"named_struct('c0', {key}, 'c1', cast({each.base} as {each.type}), 'c2', 'x')"
-        ancestor = (
-            "null" if each.base is None else f"named_struct('deleted', {each.base == NO_ROW}, 'row', {row})"
-        )
-        rows.append(f"select {key} rowguid, {ancestor} ancestor")
-    return spark.sql(" union all ".join(rows))
+Values = Mapping[tuple[str, str], "pa.Array"]
+"""By SQL and type: the one value."""
 
 
-def _contestants(spark: SparkSession, contests: Mapping[str, Contest], side: str) -> DataFrame:
+def _ancestors(spark: SparkSession, contests: Mapping[str, Contest], values: Values) -> DataFrame:
+    known = {rule: each for rule, each in contests.items() if each.base is not None}
+    rows = _images(
+        known, {rule: each.base for rule, each in known.items()}, dict.fromkeys(known, "x"), values
+    )
+    gone = pa.array([each.base == NO_ROW for each in known.values()], pa.bool_())
+    ancestor = pa.StructArray.from_arrays([gone, rows], names=["deleted", "row"])
+    return frame_of_values(spark, pa.table({ROWGUID: pa.array(known, pa.string()), "ancestor": ancestor}))
+
+
+def _contestants(
+    spark: SparkSession, contests: Mapping[str, Contest], side: str, values: Values
+) -> DataFrame:
     """Return one side's CHANGES of the contests of an article."""
     number = NICKNAMES[side]
-    rows = []
+    rows, letters = [], {}
     for rule, each in contests.items():
-        value = getattr(each, side)
-        changes_v = each.only in (None, side)
-        colv = ", ".join(
-            f"'{column}', named_struct('nickname', {number}, 'version', 1L)"
-            for column, is_changed in (("v", changes_v), ("a", not each.same_a))
-            if is_changed
-        )
-        colv = (
-            f"map({colv})"
-            if colv and value is not None
-            else "cast(map() as map<string,struct<nickname:int,version:bigint>>)"
-        )
+        is_deleted = getattr(each, side) is None
+        changed = [
+            name
+            for name, is_changed in (("v", each.only in (None, side)), ("a", not each.same_a))
+            if is_changed and not is_deleted
+        ]
+        colv = {name: Row(nickname=number, version=1) for name in changed}
         priority = each.priority if side == "hq" else 75.0
-        a = "p" if side == "hq" or each.same_a else "s"
-        rows.append(
-            f"""select {literal(rule)} rowguid, {value is None} deleted, cast(null as int) tombstone_type, 1L generation,
-            cast(null as bigint) partchangegen, cast(null as bigint) born_generation, map(0, 1L, {number}, 1L) lineage,
-            cast({colv} as {COLV1_TYPE}) colv1, double({priority}) priority,
-            named_struct('c0', {literal(rule)}, 'c1', cast({value or "null"} as {each.type}), 'c2', '{a}') row"""
-        )
-    return spark.sql(" union all ".join(rows)).select(*CHANGE_COLUMNS)
+        letters[rule] = "p" if side == "hq" or each.same_a else "s"
+        rows.append((rule, is_deleted, None, 1, None, None, {0: 1, number: 1}, colv, priority))
+    metadata = LocalDataToArrowConversion.convert(rows, StructType(struct_of(_CHANGES).fields[:-1]), False)
+    images = _images(
+        contests, {rule: getattr(each, side) for rule, each in contests.items()}, letters, values
+    )
+    return frame_of_values(spark, metadata.append_column(ROW, images)).select(*CHANGE_COLUMNS)
+
+
+def _images(
+    contests: Mapping[str, Contest], v: Mapping[str, str | None], a: Mapping[str, str], values: Values
+) -> "pa.Array":
+    found = [values[v[rule] or "null", each.type] for rule, each in contests.items()]
+    parts = [pa.array(contests, pa.string()), pa.concat_arrays(found), pa.array(a.values(), pa.string())]
+    return pa.StructArray.from_arrays(parts, names=["c0", "c1", "c2"])
 
 
 def enumerated(spark: SparkSession, cases: Mapping[str, Current]) -> set[str]:

@@ -76,6 +76,8 @@ def turned(of: Of, turn: Turn | None) -> Of:
 
 def place_of(names: Sequence[str], name: str) -> int:
     """Return the place of a name, whatever its case."""
+    if names.count(name) == 1:
+        return names.index(name)
     found = [i for i, each in enumerate(names) if each.lower() == name.lower()]
     if len(found) != 1:
         raise ValueError(f"{name} is {'ambiguous' if found else 'missing'}; there are {', '.join(names)}")
@@ -97,20 +99,19 @@ class Scope:
     """
 
     def __init__(self, fields: Sequence[Field], rows: "Scope | None" = None) -> None:
-        self.fields = fields
-        self.rows = rows
+        self.fields, self.rows = fields, rows
+        self.names = [field.name for field in fields]
         self.made: dict[int, tuple[Column, Typed]] = {}
 
     def column(self, name: str) -> Typed:
         """Return a column, or a part of one, by its name."""
         parts = parts_of(name)
-        names = [field.name for field in self.fields]
         of_alias = [i for i, each in enumerate(self.fields) if each.alias == parts[0]] if parts[1:] else []
-        if of_alias and parts[1].lower() in [names[i].lower() for i in of_alias]:
-            place = of_alias[place_of([names[i] for i in of_alias], parts[1])]
+        if of_alias:
             parts = parts[1:]
+            place = of_alias[place_of([self.names[i] for i in of_alias], parts[0])]
         else:
-            place = place_of(names, parts[0])
+            place = place_of(self.names, parts[0])
         found = Typed(self.fields[place].type, operator.itemgetter(place), place=place)
         for part in parts[1:]:
             found = found.part(part)
