@@ -38,6 +38,7 @@ _FLOATS = T.FloatType | T.DoubleType
 _TIMES = T.TimestampType | T.TimestampNTZType
 _EPOCH = datetime(1970, 1, 1)
 _MOST_DIGITS = 38
+_PLAIN = T.NullType | T.BooleanType | T.NumericType | T.BinaryType | T.DateType | _TIMES
 
 
 def type_of(data_type: str | T.DataType) -> T.DataType:
@@ -49,22 +50,12 @@ def type_of(data_type: str | T.DataType) -> T.DataType:
             return T.StructType([T.StructField(each.name, type_of(each.dataType)) for each in data_type])
         case T.ArrayType():
             return T.ArrayType(type_of(data_type.elementType))
-        case T.MapType():
+        # A dictionary does not find NaN.
+        case T.MapType() if not _has_float(data_type.keyType):
             return T.MapType(type_of(data_type.keyType), type_of(data_type.valueType))
-        case (
-            T.NullType()
-            | T.BooleanType()
-            | T.IntegralType()
-            | T.DecimalType()
-            | T.FloatType()
-            | T.DoubleType()
-        ):
-            return data_type
-        case T.BinaryType() | T.DateType() | T.TimestampType() | T.TimestampNTZType():
-            return data_type
-        case T.StringType() if data_type == T.StringType():
-            return data_type
-    raise NotInProcessError(f"values of type {data_type.simpleString()}")
+    if not isinstance(data_type, _PLAIN) and data_type != T.StringType():
+        raise NotInProcessError(f"values of type {data_type.simpleString()}")
+    return data_type
 
 
 def decimal_of(data_type: T.DataType, literal: object = None) -> T.DecimalType:

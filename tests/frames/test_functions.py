@@ -16,9 +16,10 @@ from pyspark.sql import SparkSession
 from pyspark.sql import types as T
 
 from mergerepl import frames
+from mergerepl.delta.types import json_of
 from mergerepl.frames import Column, DataFrame, F, NotInProcessError, dataframe, trees
 from mergerepl.frames.functions import FUNCTIONS, function
-from mergerepl.frames.values import exact, from_arrow
+from mergerepl.frames.values import exact, from_arrow, type_of
 from mergerepl.spark.in_memory import collected, frame_of
 from tests.executors import struct_of
 from tests.interpreted import interpreted
@@ -582,3 +583,13 @@ def test_the_executors_do_not_mix(both: Both) -> None:
     assert isinstance(here, DataFrame)
     assert isinstance(on_spark, DataFrame)
     assert not isinstance("i", Column)
+
+
+@pytest.mark.parametrize("type_", ["map<double,int>", "array<map<struct<a:float>,int>>"])
+def test_maps_by_numbers_that_may_be_none_are_of_spark(type_: str) -> None:
+    with pytest.raises(NotInProcessError, match="map"):
+        type_of(json_type(type_))
+
+
+def json_type(ddl: str) -> T.DataType:
+    return T._parse_datatype_json_value(json_of(ddl))
