@@ -39,7 +39,7 @@ from mergerepl.rows.images import (
     rowguid_of_image,
     with_readable,
 )
-from mergerepl.rows.key_bounds import KeyBounds, bound_measures, bounds_found, within_bounds
+from mergerepl.rows.key_bounds import KeyBounds, bound_measures, bounds_found
 from mergerepl.rows.sql import quote
 from mergerepl.spark.errors import gone_reason
 from mergerepl.spark.in_memory import (
@@ -73,7 +73,8 @@ class TableReader:
     Args:
         feed: The change feed of the window's segments; None where Delta cannot give it (see `commit_changes.read_segment`).
         rows_at: All rows of a version.
-        keys_at: The identity columns of a version.
+        with_keys: The identity columns of the rows at the window's end that may have the keys of some rows (given a frame
+            with the columns k0, …, and the bounds of these keys); others may be among them.
         known: KNOWN_COLUMNS of some rows in contents and tombstone (given a frame of rowguids and their number); None if
             both tables lack all of them.
         recent: The metadata in their newest runs, for any rows, where that costs less than looking the rows up; else None.
@@ -81,7 +82,7 @@ class TableReader:
 
     feed: Callable[[], DataFrame | None]
     rows_at: Callable[[int], DataFrame]
-    keys_at: Callable[[int], DataFrame]
+    with_keys: Callable[[DataFrame, KeyBounds], DataFrame]
     known: Callable[[DataFrame, int], DataFrame | None]
     recent: Callable[[int], "RecentRows | None"] = lambda rows: None
 
@@ -358,7 +359,7 @@ def _rows_in_table(window: CaptureWindow, table: TableReader, net: NetRows) -> t
         *keyed([f"{AFTER}.{field}" for field in article.identity_fields]),
         F.col(EXISTS).cast("int").alias("most"),
     )
-    rows = table.keys_at(window.through_version_inclusive).where(within_bounds(article, net.bounds))
+    rows = table.with_keys(came_or_went, net.bounds)
     looked_up = broadcast_if_few(came_or_went, net.inserts + net.deletes)
     there = rows.select(*keyed([quote(name) for name in article.identity])).join(looked_up, on=keys)
     by_key = there.groupBy(*keys, "most").agg(F.count(F.lit(1)).alias("rows"))

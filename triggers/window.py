@@ -60,18 +60,18 @@ class CaptureWindow:
     @property
     def changed_rows(self) -> int | None:
         """The approximate maximum of rows in the feed; None without the commits' counts, or if whole files are read."""
-        return None if any(segment.by_files for segment in self.segments) else self._counted_rows
+        return None if any(segment.by_files for segment in self.segments) else self.counted_rows
 
     @property
     def is_small(self) -> bool:
         """True if few rows of the feed, and few bytes of whole files, are read."""
         by_files = {version for segment in self.segments for version in segment.by_files}
         whole = sum(commit.file_bytes for commit in self.user_commits if commit.version in by_files)
-        rows = self._counted_rows
+        rows = self.counted_rows
         return rows is not None and rows <= SMALL_ROWS and whole <= SMALL_BYTES
 
     @property
-    def _counted_rows(self) -> int | None:
+    def counted_rows(self) -> int | None:
         """The rows counted by the commits' writers; None if a count is missing, or there is a gap."""
         counts = [commit.changed_rows for commit in self.user_commits]
         if self.gap is not None or None in counts:

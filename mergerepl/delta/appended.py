@@ -5,28 +5,33 @@ A commit through Spark rebuilds the table's state before and after it: 0.7 s for
 """
 
 from collections import Counter
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import reduce
+from types import MappingProxyType
 from typing import TYPE_CHECKING
 from uuid import uuid4
 
 from delta.tables import DeltaTable
 from deltalake.exceptions import CommitFailedError
-from pyspark.sql import Column, DataFrame, SparkSession
-from pyspark.sql import functions as F
+from pyspark.sql import SparkSession
 from pyspark.sql.types import StructField, StructType
 
+from mergerepl.delta.engine_choice import NeedsSparkError, require_texts
 from mergerepl.delta.footers import commit_statistics, read_footer
 from mergerepl.delta.log import head_version
 from mergerepl.delta.marks import CommitMark
 from mergerepl.delta.metadata import STATS_PROPERTY
 from mergerepl.delta.reads import Bounds, may_hold, plain_files, read_files, read_version, write_files
+from mergerepl.delta.small_tables import is_of_odd_text, typed_rows
+from mergerepl.delta.sql_text import text_literal
 from mergerepl.delta.table import TableState, open_table, reason_of
 from mergerepl.delta.transactions import Transaction, is_done, session_with_mark
 from mergerepl.delta.writes import add_files
 from mergerepl.errors import CommitConflictError, StoreError
+from mergerepl.frames import Column, DataFrame, F, is_in_process
 from mergerepl.rows.sql import quote
+from mergerepl.spark.in_memory import collected, frame_of
 from mergerepl.spark.session import new_session
 from mergerepl.store.location import Location
 from mergerepl.store.storage import files_in, make_folder, remove_leftover, rename, storage
@@ -66,6 +71,8 @@ def append(
     state = open_table(table)
     if is_done(state, transaction):
         return None
+    if isinstance(rows, DataFrame) and is_in_process():
+        rows = collected(rows)
     if isinstance(rows, DataFrame):
         files = _written(rows, table, state.schema)
     else:
@@ -188,16 +195,26 @@ def _as_stored(field: StructField, stored: StructField) -> str | Column:
 
 
 def read(
-    spark: SparkSession, table: Location, bounds: Bounds | None = None, *, version: int | None = None
+    spark: SparkSession | None,
+    table: Location,
+    bounds: Bounds | None = None,
+    *,
+    version: int | None = None,
+    columns: Sequence[str] = (),
+    among: Mapping[str, Collection[int | str]] = MappingProxyType({}),
 ) -> DataFrame:
     """Return a table's rows at its head or a version, without files that hold no row within the bounds.
 
-    Rows outside the bounds may be among them.
+    In process these are the rows within the bounds, with some columns, and among the values of others (`among`); on Spark
+    other rows and columns may be among them.
 
-    Raises: StoreError if its last commit is damaged.
+    Raises: StoreError if its last commit is damaged; NeedsSparkError for text that is no UTF-8.
     """
     bounds = bounds or {}
     state = open_table(table, version)
+    if is_in_process():
+        return _read_here(state, bounds, columns, among)
+    assert spark is not None
     files = plain_files(state, bounded=bounds)
     if files:
         chosen = [file for file in files if may_hold(file, bounds)]
@@ -205,6 +222,30 @@ def read(
         return rows if chosen else rows.limit(0)
     # Delta prunes files by literals only.
     return within(read_version(spark, table, state.version), bounds, F.lit)
+
+
+def _read_here(
+    state: TableState, bounds: Bounds, columns: Sequence[str], among: Mapping[str, Collection[int | str]]
+) -> DataFrame:
+    conditions = [
+        f"{name} in ({', '.join(text_literal(each) if isinstance(each, str) else str(each) for each in values)})"
+        for name, values in among.items()
+        if values
+    ]
+    for name, (above, most) in bounds.items():
+        conditions += [f"{name} > {above}"] if above is not None else []
+        conditions += [f"{name} <= {most}"] if most is not None else []
+    if not all(among.values()):
+        conditions = ["false"]
+    types = {name: state.arrow_schema.field(name).type for name in columns}
+    try:
+        rows = typed_rows(state.path, types, where=" and ".join(conditions) or "true")
+    except StoreError as error:
+        if is_of_odd_text(error.__cause__):
+            raise NeedsSparkError(f"'{state.path.name}' holds text that is no UTF-8") from error
+        raise
+    require_texts(rows)
+    return frame_of(None, rows, StructType([state.schema[name] for name in columns]))
 
 
 def within(rows: DataFrame, bounds: Bounds, constant: Callable[[int], Column]) -> DataFrame:

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from functools import reduce
 from typing import TYPE_CHECKING, Any
 
-from pyspark.sql.types import StructField, StructType
+from pyspark.sql.types import LongType, StringType, StructField, StructType
 
 from mergerepl.changes import ROW
 from mergerepl.delta.engine_choice import (
@@ -24,6 +24,8 @@ from mergerepl.delta.log import log_actions
 from mergerepl.delta.reads import may_hold, plain_files
 from mergerepl.delta.small_writer import MOST_BYTES, MOST_FILES
 from mergerepl.delta.table import TableState
+from mergerepl.frames import DataFrame
+from mergerepl.spark.in_memory import frame_of
 from mergerepl.store.location import Location
 from mergerepl.store.storage import facts_of
 
@@ -37,6 +39,10 @@ if TYPE_CHECKING:
 CHANGE_TYPE = "_change_type"
 COMMIT_VERSION = "_commit_version"
 
+_FEED_TYPES = {
+    CHANGE_TYPE: StructField(CHANGE_TYPE, StringType()),
+    COMMIT_VERSION: StructField(COMMIT_VERSION, LongType()),
+}
 
 MOST_ROWS = 10_000
 """The most rows of one feed: their processing is interpreted (decision 0022)."""
@@ -72,7 +78,7 @@ class UpdateKeys:
 def feed_of_files(
     table: TableState, columns: Sequence[str], versions: Mapping[int, bool], keys: "Mapping[int, UpdateKeys]"
 ) -> "pa.Table":
-    """Return the feed of some commits: `row` (a struct c0, …, one field for each of the columns), kind and version.
+    """Return the feed of some commits: these columns, kind and version.
 
     The table is at the last of these versions, and its rows are those of its files (`small_writer.article_problem`).
     `versions`: each version, and whether to ignore its change files. `keys`: versions of which only the rows with some
@@ -97,7 +103,7 @@ def feed_of_files(
         parts.append(found.append_column(COMMIT_VERSION, pa.array([version] * found.num_rows, pa.int64())))
     feed = pa.concat_tables(parts)
     require_texts(feed)
-    return as_images(feed, columns)
+    return feed
 
 
 def _rows_of_version(
@@ -258,53 +264,44 @@ def read_rows(
     return pa.table([*values, kinds], names=[*columns, CHANGE_TYPE])
 
 
-def rows_with_keys(
-    table: TableState, identity: Sequence[str], first: "pa.Array[Any]", *, is_guid: bool
-) -> "pa.Table":
-    """Return the identity columns of a table's rows whose first one is among these values (in lower case, if GUIDs).
-
-    Raises: NeedsSparkError if Arrow does not read the rows as Spark does.
-    """
-    return _rows_with(table, identity, first, is_guid=is_guid, most_bytes=MOST_KEYS_BYTES)
-
-
-def rows_with_values(
-    table: TableState, columns: Sequence[str], name: str, values: "pa.Array[Any]"
-) -> "pa.Table":
-    """Return columns of a table's rows whose stored value in one column is among these values.
-
-    Raises: as `rows_with_keys`.
-    """
-    found = _rows_with(table, [name, *(each for each in columns if each != name)], values)
-    require_texts(found)
-    return found.select(list(columns))
-
-
 @arrow_refusals()
-def _rows_with(
+def rows_having(
     table: TableState,
     columns: Sequence[str],
+    name: str,
     values: "pa.Array[Any]",
     *,
     is_guid: bool = False,
     most_bytes: int = MOST_BYTES,
 ) -> "pa.Table":
+    """Return columns of a table's rows whose value in one column is among these (in lower case, if GUIDs).
+
+    Raises: NeedsSparkError if Arrow does not read the rows as Spark does.
+    """
     import pyarrow as pa
     import pyarrow.compute as pc
     import pyarrow.parquet as pq
 
     is_number = pa.types.is_integer(values.type)
     ends = pc.min_max(values).as_py() if is_number else {"min": None}
-    bounds = {} if ends["min"] is None else {columns[0]: (ends["min"] - 1, ends["max"])}
-    found = plain_files(table, bounded=tuple(bounds))
-    if found is None:
+    bounds = {} if ends["min"] is None else {name: (ends["min"] - 1, ends["max"])}
+    plain = plain_files(table, bounded=tuple(bounds))
+    if plain is None:
         raise NeedsSparkError(f"the rows of '{table.path}' are not those of its files")
-    files = [table.path / each["path"] for each in found if may_hold(each, bounds)]
+    files = [table.path / each["path"] for each in plain if may_hold(each, bounds)]
     readable_rows(table, files, most_bytes=most_bytes)
-    schema = pa.schema([table.arrow_schema.field(name) for name in columns])
-    wanted = {columns[0]: values}
+    schema = pa.schema([table.arrow_schema.field(each) for each in dict.fromkeys([name, *columns])])
+    wanted = {name: values}
     rows = (matching_rows(pq.ParquetFile(file), schema, wanted, is_guid=is_guid) for file in files)
-    return pa.concat_tables([schema.empty_table(), *rows])
+    found = pa.concat_tables([schema.empty_table(), *rows]).select(list(columns))
+    require_texts(found)
+    return found
+
+
+def frame_here(rows: "pa.Table", table: TableState) -> DataFrame:
+    """Return rows of a table, or of its feed, as a frame in process."""
+    types = {field.name: field for field in table.schema} | _FEED_TYPES
+    return frame_of(None, rows, StructType([types[name] for name in rows.column_names]))
 
 
 def matching_rows(

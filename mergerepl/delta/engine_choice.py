@@ -1,18 +1,20 @@
 """The choice between the two engines that read and write rows: Arrow with delta-rs for few rows, and Spark.
 
-A session chooses once, after it has read the logs and before it reads a row or starts Java. Tables that Arrow or
-delta-rs refuse later, before they write, fall back to Spark and are counted; any other error fails the session.
+A session chooses once, after it has read the logs and before it reads a row or starts Java. What Arrow or delta-rs
+refuse later, before they write, falls back to Spark and is counted; any other error fails the session.
 """
 
 import logging
 import re
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 from mergerepl.delta.table import reason_of
+from mergerepl.frames import NeedsSparkError as NeedsSparkError
+from mergerepl.frames import in_process
 from mergerepl.settings import Settings
 from mergerepl.store.location import Location
 
@@ -27,10 +29,6 @@ _NOT_UTF8 = re.compile("non UTF-8|invalid utf-?8", re.IGNORECASE)
 """How the libraries refuse a text that Spark takes: the one refusal of theirs that files of other writers can cause."""
 
 log = logging.getLogger(__name__)
-
-
-class NeedsSparkError(Exception):
-    """Only Spark reads or writes these rows correctly; nothing was written. The message is a clause with the reason."""
 
 
 class TooLargeForArrowError(NeedsSparkError):
@@ -75,23 +73,17 @@ def require_texts(rows: "pa.Table | pa.RecordBatch") -> None:
 
 @dataclass(frozen=True)
 class EngineChoice:
-    """The engines of a session, chosen once: where its rules run, and who reads and writes rows.
+    """The engines of a session, chosen once: where its rules run, and who writes rows.
 
-    `in_process`: the rules run in this process (`mergerepl.frames`), else on Spark. `uses_arrow`: Arrow and delta-rs read
-    and write few rows, except of the tables left to Spark (`for_spark`: table -> why). `fallbacks` also collects the
-    tables that were refused later. `spark_of` starts Spark, once something needs it.
+    `in_process`: the rules run in this process (`mergerepl.frames`), else on Spark. `uses_arrow`: Arrow and delta-rs write
+    few rows. `fallbacks`: why Spark does what this process does for most tables, by table. `spark_of` starts Spark, once
+    something needs it.
     """
 
     uses_arrow: bool
-    for_spark: Mapping[Location, NeedsSparkError] = field(default_factory=dict)
-    fallbacks: dict[Location, str] = field(default_factory=dict)
+    fallbacks: dict[Location | None, str] = field(default_factory=dict)
     in_process: bool = False
     spark_of: "Callable[[], SparkSession] | None" = None
-
-    def __post_init__(self) -> None:
-        """Count the tables of the choice."""
-        for table, error in self.for_spark.items():
-            self.fall_back(table, error)
 
     @cached_property
     def spark(self) -> "SparkSession":
@@ -99,8 +91,18 @@ class EngineChoice:
         assert self.spark_of is not None
         return self.spark_of()
 
-    def fall_back(self, table: Location, error: NeedsSparkError) -> None:
+    @property
+    def for_rules(self) -> "SparkSession":
+        """The session of the rules' frames: in process there is none, and nobody reads one."""
+        return cast("SparkSession", None) if self.in_process else self.spark
+
+    def rules(self) -> AbstractContextManager[None]:
+        """Let the rules run where the session chose."""
+        return in_process() if self.in_process else nullcontext()
+
+    def fall_back(self, table: Location | None, error: NeedsSparkError) -> None:
         """Note that Spark reads or writes a table. A large table does not count; the first reason is kept."""
         log.info("Spark: table '%s': %s", table, error)
         if not isinstance(error, TooLargeForArrowError):
-            self.fallbacks.setdefault(table, f"table '{table.name}': {error}")
+            named = f"table '{table.name}': " if table is not None else ""
+            self.fallbacks.setdefault(table, f"{named}{error}")

@@ -12,15 +12,18 @@ from urllib.parse import unquote
 
 from py4j.java_gateway import JavaClass
 from py4j.protocol import Py4JError, Py4JJavaError
-from pyspark.sql import Column, DataFrame, Observation, SparkSession
+from pyspark.sql import DataFrame as SparkFrame
+from pyspark.sql import Observation, SparkSession
 from pyspark.sql.types import StructType
 
 from mergerepl.delta.log import is_foreign
 from mergerepl.delta.metadata import CHAR_VARCHAR
 from mergerepl.delta.table import TableState, file_names, open_table
 from mergerepl.errors import StoreError
+from mergerepl.frames import Column, DataFrame, is_in_process
 from mergerepl.rows.sql import quote
 from mergerepl.spark.callers import active_session
+from mergerepl.spark.in_memory import collected
 from mergerepl.spark.session import copy_if_possible, in_session, with_write_confs
 from mergerepl.store.location import Location
 from mergerepl.store.storage import exists, make_folder, remove_folder
@@ -80,6 +83,20 @@ def read_files(
     return spark.read.schema(schema).parquet(*(str(table / each["path"]) for each in files))
 
 
+SPARK_SCHEMA = b"org.apache.spark.sql.parquet.row.metadata"
+"""The key of a Parquet file under which Spark notes the columns that it wrote."""
+
+
+def _write_here(rows: DataFrame, folder: Location, measures: Sequence[Column]) -> dict[str, Any]:
+    """`write_files` in process."""
+    import pyarrow.parquet as pq
+
+    make_folder(folder)
+    stated = collected(rows).replace_schema_metadata({SPARK_SCHEMA: rows.schema.json()})
+    pq.write_table(stated, folder / "part-00000.snappy.parquet")
+    return rows.agg(*measures).collect()[0].asDict() if measures else {}
+
+
 def write_files(rows: DataFrame, folder: Location, measures: Sequence[Column] = ()) -> dict[str, Any]:
     """Write rows as Parquet files of a folder, replacing its contents; return their measures by name.
 
@@ -88,6 +105,8 @@ def write_files(rows: DataFrame, folder: Location, measures: Sequence[Column] = 
     """
     if exists(folder):
         remove_folder(folder)
+    if is_in_process():
+        return _write_here(rows, folder, measures)
     make_folder(folder / "_temporary" / "0" / "_temporary")
     written = with_write_confs(rows)
     observation = Observation()
@@ -206,4 +225,4 @@ def feed_as_stored(
     except Py4JError as error:
         logger.info("%s: the feed is read by Delta's own reader: %s", table, error)
         return None
-    return DataFrame(feed, spark)
+    return SparkFrame(feed, spark)

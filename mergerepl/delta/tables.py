@@ -63,6 +63,7 @@ from mergerepl.delta.writes import add_columns, append, compact, overwrite, rety
 if TYPE_CHECKING:
     from mergerepl.delta.merge import analyse_merge, merge_into, merge_rows, merges_prepared
     from mergerepl.delta.reads import (
+        SPARK_SCHEMA,
         Bounds,
         foreign_file,
         may_hold,
@@ -75,8 +76,8 @@ if TYPE_CHECKING:
 
 _ON_SPARK = {
     **dict.fromkeys(("analyse_merge", "merge_into", "merge_rows", "merges_prepared"), "merge"),
-    **dict.fromkeys(("Bounds", "foreign_file", "may_hold", "plain_files", "read_columns"), "reads"),
-    **dict.fromkeys(("read_files", "read_version", "write_files"), "reads"),
+    **dict.fromkeys(("Bounds", "SPARK_SCHEMA", "foreign_file", "may_hold"), "reads"),
+    **dict.fromkeys(("plain_files", "read_columns", "read_files", "read_version", "write_files"), "reads"),
 }
 """Names whose modules load pyspark on first use."""
 

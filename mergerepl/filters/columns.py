@@ -6,9 +6,6 @@ is_member = holds(clause, column=lambda column: F.col(fields[column.name]), func
 from collections.abc import Callable
 from functools import reduce
 
-from pyspark.sql import Column as SparkColumn
-from pyspark.sql import functions as F
-
 from mergerepl.filters.clause import (
     Cast,
     Clause,
@@ -19,6 +16,9 @@ from mergerepl.filters.clause import (
     Operator,
     SessionFunction,
 )
+from mergerepl.filters.publication_filters import PublicationFilters
+from mergerepl.frames import Column as SparkColumn
+from mergerepl.frames import F
 
 ColumnOf = Callable[[Column], SparkColumn]
 FunctionOf = Callable[[SessionFunction], SparkColumn]
@@ -56,6 +56,31 @@ def column_of(clause: Clause, *, column: ColumnOf, function: FunctionOf = no_fun
                 return _OPERATIONS[operator](*(of(operand) for operand in operands))
 
     return of(clause)
+
+
+_IN_PROCESS = {
+    *(Operator.AND, Operator.OR, Operator.NOT, Operator.IS_NULL, Operator.IN, Operator.BETWEEN),
+    *(Operator.EQUAL, Operator.NULL_SAFE_EQUAL, Operator.NOT_EQUAL),
+    *(Operator.LESS, Operator.LESS_OR_EQUAL, Operator.GREATER, Operator.GREATER_OR_EQUAL),
+}
+
+
+def spark_operation(filters: PublicationFilters) -> str | None:
+    """Return the first operation of a publication's filters that only Spark computes; None without one."""
+
+    def of(part: Clause) -> str | None:
+        match part:
+            case Cast(_, type_):
+                return f"a cast to {type_}"
+            case Operation(operator, operands):
+                if operator not in _IN_PROCESS:
+                    return str(operator.value)
+                return next(filter(None, map(of, operands)), None)
+            case _:
+                return None
+
+    clauses = [*filters.own.values(), *(join.on for join in filters.joins)]
+    return next(filter(None, map(of, clauses)), None)
 
 
 _OPERATIONS: dict[Operator, Callable[..., SparkColumn]] = {

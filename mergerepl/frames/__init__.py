@@ -13,6 +13,8 @@ if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
     from pyspark.sql import functions as F
 
+    from mergerepl.store.location import Location
+
 __all__ = (
     "Column",
     "DataFrame",
@@ -26,6 +28,14 @@ __all__ = (
 )
 
 _IS_IN_PROCESS: ContextVar[bool] = ContextVar("is_in_process", default=False)
+
+
+class NeedsSparkError(Exception):
+    """Only Spark reads, computes or writes these rows correctly; nothing was written. The message is a clause: why."""
+
+    def __init__(self, reason: str, table: "Location | None" = None) -> None:
+        super().__init__(reason)
+        self.table = table
 
 
 class NotInProcessError(NotImplementedError):

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 from pyspark.sql import types as T
 
 from mergerepl.delta.types import json_of
-from mergerepl.frames import NotInProcessError
+from mergerepl.frames import NeedsSparkError, NotInProcessError
 from mergerepl.rows.rowguid import key_text
 
 if TYPE_CHECKING:
@@ -240,10 +240,17 @@ def _text(have: T.DataType) -> Turn:
         case T.DecimalType():
             return lambda value: key_text(value, ddl)
         case T.DateType():
-            return lambda days: str(date.fromordinal(_EPOCH.toordinal() + days))
+            return _date_text
         case T.TimestampNTZType():
             return lambda value: key_text(_EPOCH + timedelta(microseconds=value), ddl)
     raise NotInProcessError(f"a cast of {ddl} to text")
+
+
+def _date_text(days: int) -> str:
+    ordinal = _EPOCH.toordinal() + days
+    if not 1 <= ordinal <= date.max.toordinal():
+        raise NeedsSparkError("a date outside of the years 1 to 9999")
+    return str(date.fromordinal(ordinal))
 
 
 def equal_key(data_type: T.DataType) -> Turn | None:

@@ -5,9 +5,8 @@ are joined from time to time, so that sessions do not slow down over a year.
 """
 
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, replace
-from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 from deltalake.exceptions import DeltaError
@@ -32,10 +31,9 @@ from mergerepl.changes import (
 )
 from mergerepl.delta import appended
 from mergerepl.delta.engine_choice import EngineChoice, NeedsSparkError, arrow_refusals
-from mergerepl.delta.sql_text import text_literals
-from mergerepl.delta.tables import compact, typed_rows
+from mergerepl.delta.tables import compact
 from mergerepl.errors import MergeReplError
-from mergerepl.frames import Column, DataFrame, F
+from mergerepl.frames import Column, DataFrame, F, is_in_process
 from mergerepl.model.article import PublishedArticle
 from mergerepl.replica.replica import Replica
 from mergerepl.spark.expression_cost import query_parameter
@@ -84,21 +82,6 @@ _READ_AT_ONCE = 100_000
 """So many rows are read faster than Spark plans and runs one more query."""
 
 
-def _few_types() -> "dict[str, pa.DataType]":
-    """Return the Arrow types of the metadata of CHANGES except `deleted`."""
-    import pyarrow as pa
-
-    return {
-        TOMBSTONE_TYPE: pa.int32(),
-        GENERATION: pa.int64(),
-        PARTCHANGEGEN: pa.int64(),
-        BORN_GENERATION: pa.int64(),
-        LINEAGE: pa.map_(pa.int32(), pa.int64()),
-        COLV1: pa.map_(pa.string(), pa.struct({"nickname": pa.int32(), "version": pa.int64()})),
-        PRIORITY: pa.float64(),
-    }
-
-
 def newest(*columns: str, by: Column | str = SEQ) -> Column:
     """Return the aggregate of these columns in a row's newest run whose `by` is not NULL, as a struct."""
     return F.max_by(F.struct(*columns), by)
@@ -114,76 +97,6 @@ def current_rows(
     wanted = [name for name in columns if name not in keys]
     latest = runs.groupBy(*keys).agg(newest(*wanted).alias("latest"))
     return latest.select(*keys, "latest.*")
-
-
-def few_known_rows(
-    folder: Location, tablenicks: Sequence[int], guids: Sequence[str], *, through_seq_inclusive: int
-) -> "pa.Table":
-    """Return all versions of some rows of some articles in contents and tombstones, read by delta-rs.
-
-    Returns: tablenick, rowguid, lineage, colv1, born_generation, tombstone_type, seq.
-    """
-    import pyarrow as pa
-
-    where = (
-        f"{SEQ} <= {through_seq_inclusive} and {contents.TABLENICK} in ({', '.join(map(str, tablenicks))}) "
-        f"and {ROWGUID} in ({text_literals(guids)})"
-    )
-    types = {
-        contents.TABLENICK: pa.int32(),
-        ROWGUID: pa.string(),
-        **{name: _few_types()[name] for name in (LINEAGE, COLV1, BORN_GENERATION, TOMBSTONE_TYPE)},
-        SEQ: pa.int64(),
-    }
-    return _few_runs(folder, types, where).drop_columns([DELETED])
-
-
-def few_versions(
-    folder: Location,
-    article: PublishedArticle,
-    guids: Sequence[str],
-    image: "pa.DataType",
-    *,
-    through_seq_inclusive: int,
-) -> "pa.Table":
-    """Return CHANGES of the latest versions of some rows in contents and tombstones, read by delta-rs.
-
-    `image` is the type of `row`.
-    """
-    import pyarrow as pa
-
-    if not guids or not through_seq_inclusive:
-        where = "false"
-    else:
-        where = (
-            f"{SEQ} <= {through_seq_inclusive} and {contents.TABLENICK} = {article.nickname} "
-            f"and {ROWGUID} in ({text_literals(guids)})"
-        )
-    types = {ROWGUID: pa.string(), **_few_types(), ROW: image}
-    stored = {ROW: row_column(article.nickname)}
-    rows = _few_runs(folder, {**types, SEQ: pa.int64()}, where, stored).sort_by([(SEQ, "descending")])
-    rows = rows.append_column("place", pa.array(range(rows.num_rows), pa.int32()))
-    latest = rows.group_by(ROWGUID).aggregate([("place", "min")])["place_min"]
-    return rows.take(latest).select(list(CHANGE_COLUMNS))
-
-
-def _few_runs(
-    folder: Location,
-    types: Mapping[str, "pa.DataType"],
-    where: str,
-    stored_names: Mapping[str, str] = MappingProxyType({}),
-) -> "pa.Table":
-    """Return these columns of rows of contents and tombstones, and a flag for tombstones."""
-    import pyarrow as pa
-
-    parts = []
-    for name in (contents.NAME, tombstone.NAME):
-        stored_name = {TOMBSTONE_TYPE: tombstone.TYPE, **stored_names}
-        asked = {stored_name.get(column, column): type_ for column, type_ in types.items()}
-        found = typed_rows(folder / name, asked, where=where).rename_columns(list(types))
-        is_tombstone = pa.repeat(pa.scalar(name == tombstone.NAME), found.num_rows)
-        parts.append(found.append_column(DELETED, is_tombstone))
-    return pa.concat_tables(parts)
 
 
 def run_rows(
@@ -251,21 +164,33 @@ class ArticleRuns:
         from_generation_exclusive: int | None = None,
         with_base: bool = False,
         with_marker: bool = False,
+        guids: Collection[str] | None = None,
     ) -> DataFrame:
         """Return the appended runs of contents and tombstones: CHANGES columns and seq, not netted.
+
+        In process they may be limited to the rows of `guids`.
 
         `with_base` adds `base`, as in CAPTURED, `with_marker` the session that wrote the run. Generations rise with runs,
         so a lower bound on the generation prunes files and still leaves the latest version of every row it admits.
         """
         most = self.through_seq_inclusive
+        row, base = row_column(self.article.nickname), base_column(self.article.nickname)
 
         def of(table: str) -> DataFrame:
-            bounds = {SEQ: (from_seq_exclusive, most), GENERATION: (from_generation_exclusive, None)}
-            rows = appended.read(self.spark, self.folder / table, bounds).where(
-                F.col("tablenick") == self.article.nickname
-            )
-            rows = appended.within(rows, bounds, lambda number: query_parameter(number, "bigint"))
             is_tombstone = table == tombstone.NAME
+            kept = [tombstone.TYPE] if is_tombstone else [PARTCHANGEGEN, BORN_GENERATION, COLV1]
+            kept += [base] if with_base else []
+            kept += [contents.MARKER] if with_marker else []
+            bounds = {SEQ: (from_seq_exclusive, most), GENERATION: (from_generation_exclusive, None)}
+            rows = appended.read(
+                self.spark,
+                self.folder / table,
+                bounds,
+                columns=[contents.TABLENICK, ROWGUID, GENERATION, LINEAGE, PRIORITY, row, SEQ, *kept],
+                among={contents.TABLENICK: [self.article.nickname]}
+                | ({} if guids is None else {ROWGUID: guids}),
+            ).where(F.col(contents.TABLENICK) == self.article.nickname)
+            rows = appended.within(rows, bounds, lambda number: query_parameter(number, "bigint"))
             return rows.select(
                 ROWGUID,
                 F.lit(is_tombstone).alias(DELETED),
@@ -278,9 +203,9 @@ class ArticleRuns:
                 LINEAGE,
                 (F.lit(None).cast(COLV1_TYPE) if is_tombstone else F.col(COLV1)).alias(COLV1),
                 PRIORITY,
-                F.col(row_column(self.article.nickname)).alias(ROW),
+                F.col(row).alias(ROW),
                 SEQ,
-                *([F.col(base_column(self.article.nickname)).alias(BASE)] if with_base else ()),
+                *([F.col(base).alias(BASE)] if with_base else ()),
                 *([contents.MARKER] if with_marker else ()),
             )
 
@@ -300,6 +225,8 @@ class ArticleRuns:
             rows_of_runs = runs.read(from_seq_exclusive=above)
             return current_rows(rows_of_runs.join(wanted, on=ROWGUID, how="left_semi"), columns)
 
+        if is_in_process():
+            return current_rows(self.read(guids=[row[0] for row in guids.collect()]), columns)
         newest_runs = _newest_runs(self.folder, rows)
         if newest_runs is None and is_for_one_task(rows):
             wanted = in_one_task(guids, rows, join="shuffle_hash")

@@ -32,12 +32,13 @@ from mergerepl.delta.commit_files import MOST_ROWS
 from mergerepl.delta.engine_choice import NeedsSparkError, require_texts
 from mergerepl.delta.footers import read_footer
 from mergerepl.delta.small_writer import ACTION, MOST_BYTES, SmallRows, type_problem
-from mergerepl.delta.tables import reason_of
+from mergerepl.delta.tables import SPARK_SCHEMA, reason_of
 from mergerepl.delta.types import Field, ddl_of
 from mergerepl.errors import StoreError
-from mergerepl.frames import DataFrame, F
+from mergerepl.frames import DataFrame, F, is_in_process
+from mergerepl.spark.in_memory import frame_of
 from mergerepl.store.location import Location
-from mergerepl.store.storage import facts_of, files_in, make_folder
+from mergerepl.store.storage import facts_of, files_in
 from mergerepl.systables.tombstone import TombstoneType
 
 if TYPE_CHECKING:
@@ -45,9 +46,6 @@ if TYPE_CHECKING:
     from pyarrow.dataset import Dataset
 
 _ROWS_OF_BATCH, _BYTES_OF_BATCH = 1 << 16, 64 << 20
-
-_SPARK_SCHEMA = b"org.apache.spark.sql.parquet.row.metadata"
-"""The key of a Parquet file under which Spark notes the columns that it wrote."""
 
 
 @dataclass(frozen=True)
@@ -70,7 +68,7 @@ def with_conflict_hash(rows: DataFrame) -> DataFrame:
     return rows.withColumn(CONFLICT_HASH, F.when(F.col(PUBLISHER_WINS).isNotNull(), of_conflict))
 
 
-def read_staged(spark: SparkSession, folder: Location) -> DataFrame:
+def read_staged(spark: SparkSession | None, folder: Location) -> DataFrame:
     """Return the rows that Spark wrote to a folder, with the columns that it wrote.
 
     Spark itself would run a job at each of a session's eight readings to learn the columns from a footer.
@@ -78,6 +76,10 @@ def read_staged(spark: SparkSession, folder: Location) -> DataFrame:
     Raises: StoreError if the file is missing or damaged.
     """
     written = _written_schema(folder)
+    if is_in_process():
+        assert written is not None
+        return frame_of(None, _in_memory(folder, None), StructType.fromJson(json.loads(written)))
+    assert spark is not None
     reader = spark.read if written is None else spark.read.schema(StructType.fromJson(json.loads(written)))
     return reader.parquet(str(folder))
 
@@ -88,18 +90,6 @@ def require_rows(folder: Location) -> None:
     Raises: StoreError.
     """
     _written_schema(folder)
-
-
-def write_few(rows: "pa.Table", folder: Location) -> None:
-    """Write Arrow rows to a new folder, with the columns that `read_staged` and the other readers expect."""
-    import pyarrow.parquet as pq
-    from pyspark.sql.pandas.types import from_arrow_schema
-
-    schema = from_arrow_schema(rows.schema, prefer_timestamp_ntz=True)
-    make_folder(folder)
-    pq.write_table(
-        rows.replace_schema_metadata({_SPARK_SCHEMA: schema.json()}), folder / "part-00000.snappy.parquet"
-    )
 
 
 def staged_kinds(folder: Location) -> list[RowKind]:
@@ -152,16 +142,10 @@ def are_small(folder: Location) -> bool:
     return sum(facts_of(file).st_size for file in files_in(folder, ".parquet")) <= MOST_BYTES
 
 
-def few_rows(folder: Location) -> "pa.Table | None":
-    """Return all columns of the rows written to a folder, in memory; None if they are too many.
-
-    Raises: StoreError if the file is missing or damaged.
-    """
-    _written_schema(folder)
-    if not are_small(folder):
-        return None
-    rows = _in_memory(folder, None)
-    return rows if rows.num_rows <= MOST_ROWS else None
+def are_few(folder: Location) -> bool:
+    """True if the rows written to a folder are few enough for this process to compute with them."""
+    files = files_in(folder, ".parquet")
+    return are_small(folder) and sum(read_footer(file).num_rows for file in files) <= MOST_ROWS
 
 
 def small_rows(folder: Location, action: str) -> SmallRows:
@@ -311,7 +295,7 @@ def _written_schema(folder: Location) -> bytes | None:
     if file is None:
         raise _unreadable(folder, "there is no file; or Spark wrote them to another machine's file system")
     try:
-        return (read_footer(file).metadata or {}).get(_SPARK_SCHEMA)
+        return (read_footer(file).metadata or {}).get(SPARK_SCHEMA)
     except (pa.ArrowException, ValueError, OSError) as error:
         raise _unreadable(file, reason_of(error)) from error
 

@@ -5,7 +5,7 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import reduce
 from operator import and_, or_
 
-from mergerepl.frames import Column, DataFrame, F
+from mergerepl.frames import Column, DataFrame, F, is_in_process
 from mergerepl.model.article import BOUNDED_TYPES, PublishedArticle
 from mergerepl.rows.images import identity_value
 from mergerepl.rows.sql import quote
@@ -60,8 +60,11 @@ def bounds_found(
 def bounds_of(
     rows: DataFrame, article: PublishedArticle, value: Callable[[str], Column]
 ) -> dict[str, tuple[str, str]]:
-    """Return the bounds of the identity fields in rows, in one job; `value` as for `bound_measures`."""
-    measures = bound_measures(article, value)
+    """Return the bounds of the identity fields in rows, in one job; `value` as for `bound_measures`.
+
+    None in process: lookups there name the keys.
+    """
+    measures = {} if is_in_process() else bound_measures(article, value)
     if not measures:
         return {}
     found = rows.agg(*(measure.alias(name) for name, measure in measures.items())).collect()[0]

@@ -7,7 +7,7 @@ process write on: an agent runs its jobs while it rehearses a command that was h
 from __future__ import annotations
 
 from collections.abc import Callable
-from contextvars import ContextVar
+from contextvars import ContextVar, copy_context
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -39,10 +39,17 @@ def rehearsed(dry_run: bool, call: Callable[[], Any]) -> Any:
 
 
 def worker_threads(most: int) -> ThreadPoolExecutor:
-    """Return a pool of threads that do work for the caller: where it rehearses, they do not write either."""
+    """Return a pool of threads that do work for the caller, in its context.
+
+    Where it rehearses, they do not write either; where it computes in process, so do they.
+    """
     from concurrent.futures import ThreadPoolExecutor
 
-    return ThreadPoolExecutor(most, initializer=_IS_ON.set, initargs=(_IS_ON.get(),))
+    class OfCaller(ThreadPoolExecutor):
+        def submit(self, work: Callable[..., Any], /, *args: Any, **terms: Any) -> Any:
+            return super().submit(copy_context().run, work, *args, **terms)
+
+    return OfCaller(most)
 
 
 def is_rehearsal() -> bool:

@@ -46,7 +46,8 @@ def test_text_that_is_no_utf_8_is_read_by_spark() -> None:
 
 def test_a_table_counts_once_and_a_large_one_not_at_all() -> None:
     small, large = Path("hq/orders"), Path("hq/lines")
-    choice = EngineChoice(uses_arrow=True, for_spark={small: NeedsSparkError("CHECK constraints")})
+    choice = EngineChoice(uses_arrow=True)
+    choice.fall_back(small, NeedsSparkError("CHECK constraints"))
     choice.fall_back(small, NeedsSparkError("a key is NULL"))
     choice.fall_back(large, TooLargeForArrowError("too many rows"))
     assert [*choice.fallbacks.values()] == ["table 'orders': CHECK constraints"]

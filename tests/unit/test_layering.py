@@ -118,7 +118,7 @@ MAY_IMPORT: dict[str, set[str]] = {
         "mergerepl.rows",
     },
     # Clauses know no table: text in, trees and columns out.
-    "mergerepl.filters": {"mergerepl.model", "mergerepl.rows.sql"},
+    "mergerepl.filters": {"mergerepl.frames", "mergerepl.model", "mergerepl.rows.sql"},
     # Control files of a root: the store lies below the tables.
     "mergerepl.store": {
         "mergerepl.changes",

@@ -10,12 +10,11 @@ from functools import reduce
 from operator import and_, or_
 from typing import NamedTuple
 
-from pyspark.sql import Column, DataFrame
-from pyspark.sql import functions as F
 from pyspark.sql import types as T
 
 from mergerepl.delta.metadata import CONSTRAINT_PREFIX
 from mergerepl.delta.table import TableState
+from mergerepl.frames import Column, DataFrame, F
 from mergerepl.rows.images import with_readable
 from mergerepl.rows.nested import holds_inside
 from mergerepl.rows.sql import quote

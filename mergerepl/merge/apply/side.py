@@ -4,12 +4,12 @@ Every step is marked and happens once; a repeated run finds it done. All decisio
 """
 
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypedDict
 
-from pyspark.sql import Column, DataFrame, SparkSession
-from pyspark.sql import functions as F
+from pyspark.sql import SparkSession
 
 from mergerepl import changes
 from mergerepl.delta import appended
@@ -25,14 +25,15 @@ from mergerepl.delta.tables import (
     transaction_version,
 )
 from mergerepl.failpoints import failpoint
+from mergerepl.frames import Column, DataFrame, F, in_process
 from mergerepl.merge.partitions.runs import Events, append_events
 from mergerepl.model.article import PublishedArticle
 from mergerepl.replica.replica import Replica
 from mergerepl.replica.runs import run_rows
 from mergerepl.replica.staged_rows import (
+    are_few,
     are_for_arrow,
     are_small,
-    few_rows,
     read_staged,
     recorded_in_batches,
     small_rows,
@@ -294,16 +295,12 @@ def append_side_run(choice: EngineChoice, side: Side) -> None:
         choice.fall_back(side.replica.contents, error)
         append_run(frames(), side.replica, transaction, **terms)
     folders = {work.nickname: changeset.events(work.nickname) for work in works if work.events}
-    few = {n: rows for n, folder in folders.items() if (rows := few_rows(folder)) is not None}
-    if len(few) < len(folders) or not choice.uses_arrow:
-        few = {}
-    events = [
-        Events(
-            side.work.publication_number,
-            nickname,
-            few[nickname] if few else read_staged(choice.spark, folder),
-        )
-        for nickname, folder in folders.items()
-    ]
-    if events:
-        append_events(side.replica, events, transaction)
+    is_small = choice.uses_arrow and all(are_few(folder) for folder in folders.values())
+    with in_process() if is_small else nullcontext():
+        spark = None if is_small else choice.spark
+        events = [
+            Events(side.work.publication_number, nickname, read_staged(spark, folder))
+            for nickname, folder in folders.items()
+        ]
+        if events:
+            append_events(side.replica, events, transaction)

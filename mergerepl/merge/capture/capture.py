@@ -15,19 +15,23 @@ from uuid import uuid4
 from pyspark.sql import SparkSession
 
 from mergerepl.changes import ROWGUID
+from mergerepl.delta.commit_files import MOST_KEYS_BYTES, feed_of_files, frame_here, rows_having
+from mergerepl.delta.engine_choice import NeedsSparkError
 from mergerepl.delta.feed.commit_changes import read_segment
 from mergerepl.delta.feed.net_changes import CHANGE_TYPE, COMMIT_VERSION
 from mergerepl.delta.marks import CommitMark
 from mergerepl.delta.tables import Transaction, read_columns, read_version, transaction_version
+from mergerepl.delta.update_keys import update_keys
 from mergerepl.failpoints import failpoint
-from mergerepl.frames import DataFrame
+from mergerepl.frames import DataFrame, is_in_process
 from mergerepl.merge.apply.side import RUN_APP_ID, append_run, next_seq, run_tables
 from mergerepl.merge.partitions.runs import Events, append_events
 from mergerepl.model.article import PublishedArticle
 from mergerepl.replica.replica import Replica
 from mergerepl.replica.runs import ArticleRuns, RecentRows, delete_runs_after
+from mergerepl.rows.key_bounds import KeyBounds, within_bounds
 from mergerepl.rows.sql import quote
-from mergerepl.spark.in_memory import Kept, in_one_task, release, released_on_error
+from mergerepl.spark.in_memory import Kept, collected, in_one_task, release, released_on_error
 from mergerepl.spark.session import require_utc
 from mergerepl.systables.genhistory import Generation, GenStatus, new_guid
 from mergerepl.systables.replinfo import ReplicaInfo
@@ -36,7 +40,7 @@ from triggers.tracked_rows import KNOWN_COLUMNS, Origin
 from triggers.window import CaptureWindow
 
 if TYPE_CHECKING:
-    import pyarrow as pa
+    pass
 
 Known = Callable[[DataFrame, int], DataFrame | None]
 """Gives what contents and tombstone know of some rows (a frame of rowguids, how many they are)."""
@@ -47,8 +51,7 @@ class CapturedArticle:
     """The new changes of one article: `rows` (CHANGES columns), readable until `release`; None without changes.
 
     With row filters: `images` (rowguid, before, after) of the changed rows. `rows` includes `touched` unchanged rows
-    whose membership changed, and `events` has the mappings of all. `few` are the same rows in memory, or None, and
-    `few_images` the images.
+    whose membership changed, and `events` has the mappings of all.
     """
 
     window: CaptureWindow
@@ -61,8 +64,6 @@ class CapturedArticle:
     images: DataFrame | None = None
     touched: int = 0
     events: Events | None = None
-    few: "pa.Table | None" = None
-    few_images: "pa.Table | None" = None
 
     @property
     def article(self) -> PublishedArticle:
@@ -116,7 +117,8 @@ def read_changes(
     window, info = job.window, job.info
     if not window.has_changes:
         return CapturedArticle(window, None, None)
-    require_utc(spark, window.article.name, window.table, window.timestamp_partitions)
+    if window.timestamp_partitions:
+        require_utc(spark, window.article.name, window.table, window.timestamp_partitions)
     seq = info.last_seq if through_seq_inclusive is None else through_seq_inclusive
     runs = ArticleRuns(spark, job.replica.folder, window.article, seq)
     lookup = Kept()
@@ -139,9 +141,11 @@ def read_changes(
 
     origin = Origin(writer or info.nickname, job.priority, job.generation.generation)
     with released_on_error(lookup):
-        found = capture(
-            window, table_reader(spark, window, known, recent), origin, with_images=job.with_images
-        )
+        if is_in_process():
+            reader = reader_here(window, known)
+        else:
+            reader = table_reader(spark, window, known, recent)
+        found = capture(window, reader, origin, with_images=job.with_images)
     if found is None:
         lookup.release()
         return CapturedArticle(window, None, None)
@@ -163,13 +167,52 @@ def table_reader(
 ) -> TableReader:
     """Return the functions that read an article's table for a capture."""
     table, article = window.table, window.article
+
+    def with_keys(_: DataFrame, bounds: KeyBounds) -> DataFrame:
+        rows = read_columns(spark, table, window.through_version_inclusive, article.identity)
+        return rows.where(within_bounds(article, bounds))
+
     return TableReader(
         feed=partial(_feed, spark, window),
         rows_at=partial(read_version, spark, table),
-        keys_at=lambda version: read_columns(spark, table, version, article.identity),
+        with_keys=with_keys,
         known=known,
         recent=recent,
     )
+
+
+def reader_here(window: CaptureWindow, known: Known) -> TableReader:
+    """Return the functions that read an article's table for a capture in this process, from the files of its commits.
+
+    They raise NeedsSparkError if Arrow does not read the rows as Spark does.
+    """
+    table, article = window.state, window.article
+    assert table is not None
+
+    def feed() -> DataFrame:
+        (segment,) = window.segments
+        keys = {v: update_keys(window.table, v, article.identity) for v in segment.by_keys}
+        by_files = {
+            c.version: c.version in segment.by_files or c.version in keys for c in window.user_commits
+        }
+        rows = feed_of_files(table, article.columns, by_files, keys)
+        if any(rows[name].null_count for name in article.identity):
+            raise NeedsSparkError("a key is NULL")
+        return frame_here(rows, table)
+
+    def with_keys(keys: DataFrame, _: KeyBounds) -> DataFrame:
+        first, is_guid = (
+            collected(keys.select("k0"))["k0"].combine_chunks(),
+            article.rowguid_column is not None,
+        )
+        name, most = article.identity[0], MOST_KEYS_BYTES
+        rows = rows_having(table, article.identity, name, first, is_guid=is_guid, most_bytes=most)
+        return frame_here(rows, table)
+
+    def rows_at(_: int) -> DataFrame:
+        raise NeedsSparkError("whole versions of it are compared")
+
+    return TableReader(feed=feed, rows_at=rows_at, with_keys=with_keys, known=known)
 
 
 def _feed(spark: SparkSession, window: CaptureWindow) -> DataFrame | None:
@@ -255,10 +298,8 @@ def commit_changes(
             [item.generation for item in changed if item.generation], seq=after.last_seq
         )
         failpoint("capture.before_contents")
-        few = [(item.article, item.few) for item in changed if item.few is not None]
-        frames = [(item.article, item.rows) for item in changed if item.rows is not None]
         append_run(
-            few if len(few) == len(frames) else frames,
+            [(item.article, item.rows) for item in changed if item.rows is not None],
             replica,
             Transaction(RUN_APP_ID, after.last_seq, mark),
             contents=any(item.inserts + item.updates + item.touched for item in changed),

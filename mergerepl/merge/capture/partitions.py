@@ -12,7 +12,6 @@ from mergerepl.delta.engine_choice import EngineChoice
 from mergerepl.errors import CaptureError
 from mergerepl.frames import DataFrame, F
 from mergerepl.merge.capture.capture import CapturedArticle, open_generation
-from mergerepl.merge.partitions.few_rows import followed_rows
 from mergerepl.merge.partitions.filtered import FilteredPublication, filtered_publication
 from mergerepl.merge.partitions.membership import (
     AFTER,
@@ -22,7 +21,7 @@ from mergerepl.merge.partitions.membership import (
     base_rows,
     group_rows,
 )
-from mergerepl.merge.partitions.runs import Events, collected_events
+from mergerepl.merge.partitions.runs import Events
 from mergerepl.merge.partitions.versions import with_metadata
 from mergerepl.replica.replica import Replica
 from mergerepl.replica.runs import ArticleRuns
@@ -82,26 +81,16 @@ def _of_publication(
     versions = {item.article.nickname: item.window.through_version_inclusive for item in items.values()}
     kept = Kept()
     with released_on_error(kept):
-        in_memory = {name: few for name in changed if (few := items[name].few_images) is not None}
-        followed = None
-        if len(in_memory) == len(changed):
-            followed = followed_rows(at.choice.spark, at.replica, publication, versions, in_memory, at.choice)
+        spark = at.choice.for_rules
         pass_ = MembershipPass(
             publication,
-            group_rows(at.choice.spark, publication.groups),
-            base_rows(at.choice.spark, at.replica, publication.articles, versions)
-            if followed is None
-            else followed.base,
+            group_rows(spark, publication.groups),
+            base_rows(spark, at.replica, publication.articles, versions),
             kept,
-            most=None if followed is None else followed.count,
         )
         found = pass_.run(changed)
         found = {name: rows for name, rows in found.items() if publication.filters.is_filtered(name)}
-        if followed is None:
-            counts = event_counts(found, pass_.counts)
-        else:
-            counts = {name: (0, changed[name].count) for name in found}
-        return _joined(at, publication, captured, found, counts, kept)
+        return _joined(at, publication, captured, found, event_counts(found, pass_.counts), kept)
 
 
 def event_counts(found: Mapping[str, DataFrame], counts: Mapping[str, int]) -> dict[str, tuple[int, int]]:
@@ -148,7 +137,7 @@ def _joined(
             last = max(last, generation.generation)
         rows = item.rows
         if touched:
-            runs = ArticleRuns(at.choice.spark, at.replica.folder, item.article, at.info.last_seq)
+            runs = ArticleRuns(at.choice.for_rules, at.replica.folder, item.article, at.info.last_seq)
             moved = with_metadata(runs, touched_rows(found[name]), count=touched, kept=kept)
             # A row without a change has no `base`: it is recorded as it was published.
             rows = moved if rows is None else rows.unionByName(moved, allowMissingColumns=True)
@@ -156,7 +145,6 @@ def _joined(
             replace(
                 item,
                 rows=rows,
-                few=None if touched else item.few,
                 generation=replace(generation, changecount=generation.changecount + touched),
                 touched=touched,
                 events=Events(
@@ -166,43 +154,7 @@ def _joined(
                 ),
             )
         )
-    joined = _with_few_events(publication, joined, counts, at.choice)
     # Releasing the last one frees the rows that all of them read.
     if joined:
         joined[-1] = replace(joined[-1], in_memory=(*joined[-1].in_memory, *kept.frames))
     return joined
-
-
-def _with_few_events(
-    publication: FilteredPublication,
-    items: list[CapturedArticle],
-    counts: Mapping[str, tuple[int, int]],
-    choice: EngineChoice,
-) -> list[CapturedArticle]:
-    """Add the EVENTS in memory to the captured articles, if they are few."""
-    events = {
-        item.article: item.events
-        for item in items
-        if item.events is not None and item.article.pubid == publication.pubid
-    }
-    few = (
-        collected_events(
-            {
-                article.nickname: each.rows
-                for article, each in events.items()
-                if isinstance(each.rows, DataFrame)
-            },
-            {article.nickname: counts[article.name][1] for article in events},
-            partitions=len(publication.groups),
-        )
-        if choice.uses_arrow
-        else None
-    )
-    if few is None:
-        return items
-    return [
-        replace(item, events=replace(item.events, rows=few[item.article.nickname]))
-        if item.events is not None and item.article in events
-        else item
-        for item in items
-    ]

@@ -1,17 +1,35 @@
 """Bounds of the values that rows match through a join filter: files outside these bounds need not be read."""
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from functools import reduce
 from operator import or_
+from typing import TYPE_CHECKING, Any
 
 from mergerepl.changes import ROW
+from mergerepl.delta.engine_choice import NeedsSparkError
 from mergerepl.filters.clause import Column as ClauseColumn
 from mergerepl.filters.publication_filters import JoinFilter, terms_of_on
-from mergerepl.frames import Column, DataFrame, F
+from mergerepl.frames import Column, DataFrame, F, is_in_process
 from mergerepl.model.article import BOUNDED_TYPES, PublishedArticle
 from mergerepl.rows.key_bounds import found_between, measures_of, within
 from mergerepl.rows.sql import quote
-from mergerepl.spark.in_memory import in_one_task
+from mergerepl.spark.in_memory import collected, in_one_task
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+
+@dataclass(frozen=True)
+class Values:
+    """What a lookup in process seeks in a table: the values of one column."""
+
+    column: str
+    values: "pa.Array[Any]"
+
+
+Sought = Column | Values
+"""What matching rows of a table meet: a condition on its columns, in process the values of one."""
 
 _FEW = 32
 """So many rows are looked for one by one: they may lie far apart, and all files between them."""
@@ -27,13 +45,17 @@ def looked_for(
     articles: Mapping[str, PublishedArticle],
     *,
     most: int | None,
-) -> tuple[int, dict[JoinFilter, Column]]:
-    """Count rows, and return by join the conditions that matching rows of the other article meet.
+) -> tuple[int, dict[JoinFilter, Sought]]:
+    """Count rows, and return by join what matching rows of the other article meet.
 
     The conditions are on columns of the other article's table, for its files' bounds; more rows meet them than match.
     `rows` has `row` of the article `name`, which is the parent or the child in all joins. `articles` are all articles
     of the joins, by name. There are at most `most` rows; None if unknown.
+
+    Raises: NeedsSparkError in process, for a join without an equality of columns.
     """
+    if is_in_process():
+        return rows.count(), {join: _values(rows, join, name, articles) for join in joins}
     pairs = {
         f"{place}_{number}": (join, *pair)
         for place, join in enumerate(joins)
@@ -48,7 +70,7 @@ def looked_for(
     found = in_one_task(rows, most).agg(*(each.alias(label) for label, each in measures.items())).first()
     assert found is not None
     measured = found.asDict()
-    conditions: dict[JoinFilter, Column] = dict.fromkeys(joins, F.lit(True))
+    conditions = dict.fromkeys(joins, F.lit(True))
     for label, (join, _, column, type_) in pairs.items():
         bounds = found_between(label, measured)
         if bounds is None:
@@ -57,7 +79,16 @@ def looked_for(
         ranges = [(each, each) for each in sorted(values)] or [bounds]
         of_values = [within(F.col(quote(column)), *each, type_) for each in ranges]
         conditions[join] = conditions[join] & reduce(or_, of_values)
-    return int(measured[_ROWS]), conditions
+    return int(measured[_ROWS]), {**conditions}
+
+
+def _values(rows: DataFrame, join: JoinFilter, name: str, articles: Mapping[str, PublishedArticle]) -> Values:
+    equal = equal_columns(join, name, articles)
+    if not equal:
+        raise NeedsSparkError("a join filter has no equality of columns")
+    field, column, _ = equal[0]
+    found = collected(rows.select(F.col(f"{ROW}.{field}").alias(field)))
+    return Values(column, found[field].combine_chunks().unique())
 
 
 def equal_columns(

@@ -15,14 +15,17 @@ from pyspark.sql import SparkSession
 
 from enumeration.partition_actions import is_seen
 from mergerepl.changes import ROW, ROWGUID
-from mergerepl.delta.tables import read_columns
+from mergerepl.delta.commit_files import frame_here, rows_having
+from mergerepl.delta.engine_choice import NeedsSparkError
+from mergerepl.delta.small_writer import article_problem
+from mergerepl.delta.tables import open_table, read_columns
 from mergerepl.filters.clause import Column as ClauseColumn
 from mergerepl.filters.clause import SessionFunction
 from mergerepl.filters.columns import column_of, holds
 from mergerepl.filters.publication_filters import JoinFilter, Part, parts_of
 from mergerepl.frames import Column, DataFrame, F
 from mergerepl.merge.partitions.filtered import FilteredPublication, function_column
-from mergerepl.merge.partitions.join_bounds import looked_for
+from mergerepl.merge.partitions.join_bounds import Sought, Values, looked_for
 from mergerepl.model.article import PublishedArticle
 from mergerepl.replica.replica import Replica
 from mergerepl.rows.images import image_type, row_image, rowguid_of_image
@@ -60,9 +63,9 @@ def group_rows(spark: SparkSession, groups: Iterable[PartitionGroup]) -> DataFra
     return frame_of(spark, pa.Table.from_pylist(rows, schema=_GROUPS))
 
 
-Base = Callable[[str, Column | None], DataFrame]
-"""Gives the rows of an article by its name, as one column `row`: those that did not change and meet a condition on the
-table's columns (None: all)."""
+Base = Callable[[str, Sought | None], DataFrame]
+"""Gives the rows of an article by its name, as one column `row`: those that did not change and meet what is sought (None:
+all)."""
 
 
 def base_rows(
@@ -73,12 +76,18 @@ def base_rows(
 ) -> Base:
     """Return a reader of the articles' tables at these versions (by tablenick)."""
 
-    def rows(name: str, condition: Column | None) -> DataFrame:
+    def rows(name: str, sought: Sought | None) -> DataFrame:
         article = articles[name]
         path, version = replica.table(article), versions[article.nickname]
-        table = read_columns(spark, path, version, article.columns, files_at_most=_FILES_READ_WHOLE)
-        if condition is not None:
-            table = table.where(condition)
+        if isinstance(sought, Values):
+            state = open_table(path, version)
+            if (problem := article_problem(state, article)) is not None:
+                raise NeedsSparkError(problem, path)
+            table = frame_here(rows_having(state, article.columns, sought.column, sought.values), state)
+        else:
+            table = read_columns(spark, path, version, article.columns, files_at_most=_FILES_READ_WHOLE)
+            if sought is not None:
+                table = table.where(sought)
         return table.select(row_image(article.columns).cast(struct_type(article.types)).alias(ROW))
 
     return rows
@@ -106,8 +115,7 @@ class MembershipPass:
         bound: Rows (rowguid) by article name that stay as they were unless they end up in the partition `bound_to`.
         bound_to: A partition.
         outside: The rows (rowguid) of `bound` that stayed as they were, for articles that have any.
-        moved: By join, the conditions that followers of moved rows meet; a join is absent if no parent moved.
-        most: The maximum of rows in any frame; if set, no row that others follow moves. None if unknown.
+        moved: By join, what followers of moved rows meet; a join is absent if no parent moved.
     """
 
     publication: FilteredPublication
@@ -119,8 +127,7 @@ class MembershipPass:
     bound: Mapping[str, DataFrame] = field(default_factory=dict)
     bound_to: int = EVERYBODY
     outside: dict[str, DataFrame] = field(default_factory=dict)
-    moved: dict[JoinFilter, Column] = field(default_factory=dict)
-    most: int | None = None
+    moved: dict[JoinFilter, Sought] = field(default_factory=dict)
 
     def run(self, changed: Mapping[str, Changed]) -> dict[str, DataFrame]:
         """Return MEMBERSHIPS by article name.
@@ -169,18 +176,14 @@ class MembershipPass:
 
         by_row = in_one_task(members, count).groupBy(ROWGUID).agg(of(_OLD).alias(WAS), of(_NEW).alias(IS))
         rows = in_one_task(affected, count).join(in_one_task(by_row, count), on=ROWGUID, how="left")
-        rows = rows.withColumns(
-            {each: F.coalesce(each, F.expr("cast(array() as array<int>)")) for each in (WAS, IS)}
-        )
-        if self.most is None:
-            rows = self.kept.keep(rows.withColumn(_MOVES, self._moves(name)))
-        self.found[name] = rows
+        rows = rows.withColumns({each: F.coalesce(each, F.array().cast("array<int>")) for each in (WAS, IS)})
+        self.found[name] = self.kept.keep(rows.withColumn(_MOVES, self._moves(name)))
         self.counts[name] = count
 
     def _look_for_children(self, name: str) -> None:
         """Note the conditions that followers of an article's moved rows meet."""
         joins = self.publication.filters.joins_to(name)
-        if joins and self.most is None:
+        if joins:
             images, most = self._moved_images(name), 2 * self.counts[name]
             number, following = looked_for(images, name, joins, self.publication.articles, most=most)
             if number:
@@ -194,11 +197,9 @@ class MembershipPass:
         ]
         return images[0].unionByName(images[1])
 
-    def _sought(self, name: str, rows: DataFrame, most: int | None) -> tuple[int, dict[JoinFilter, Column]]:
-        """Count an article's rows (`row`) and return, by join, the conditions that their parents meet."""
+    def _sought(self, name: str, rows: DataFrame, most: int | None) -> tuple[int, dict[JoinFilter, Sought]]:
+        """Count an article's rows (`row`) and return, by join, what their parents meet."""
         joins = self.publication.filters.joins_of(name)
-        if self.most is not None:
-            return self.most, dict.fromkeys(joins, F.lit(True))
         return looked_for(rows, name, joins, self.publication.articles, most=most)
 
     def _moves(self, name: str) -> Column:
@@ -249,7 +250,7 @@ class MembershipPass:
         name: str,
         rows: DataFrame,
         key: Sequence[str],
-        sought: Mapping[JoinFilter, Column],
+        sought: Mapping[JoinFilter, Sought],
         *,
         count: int,
     ) -> DataFrame:
@@ -288,16 +289,15 @@ class MembershipPass:
         for equality in part.equalities:
             one = column_of(equality.of_row, column=of_row, function=value)
             condition = condition & (one == column_of(equality.of_other, column=of_row, function=value))
-        groups = F.broadcast(self.groups)
+        groups = broadcast_if_few(self.groups, len(self.publication.groups))
         if part.equalities and is_for_one_task(count):
             rows, groups = in_one_task(rows, count), in_one_task(self.groups, count)
         return rows.join(groups, on=condition).select(*key, PARTITION_ID)
 
     def _of_parents(
-        self, name: str, join: JoinFilter, rows: DataFrame, key: Sequence[str], sought: Column, count: int
+        self, name: str, join: JoinFilter, rows: DataFrame, key: Sequence[str], sought: Sought, count: int
     ) -> list[DataFrame]:
-        # A row that does not move has the same followers in each version.
-        known = self.found.get(join.parent) if self.most is None else None
+        known = self.found.get(join.parent)
         slim = rows.select(*key, _AT, self._slim(name, ROW, join).alias(ROW))
         found = []
         if known is not None:
@@ -317,17 +317,13 @@ class MembershipPass:
         # Unchanged parents are the same on both sides.
         parent = self.publication.articles[join.parent]
         base = self.base(join.parent, sought).select(F.col(ROW).alias(_PARENT_ROW))
-        if self.most is None:
-            matched = base.join(broadcast_if_few(slim, count), on=self._on(join))
-        else:
-            matched = in_one_task(base, self.most).join(in_one_task(slim, self.most), on=self._on(join))
+        matched = base.join(broadcast_if_few(slim, count), on=self._on(join))
         looked_up = with_rowguid(
             matched.select(*(F.col(each).alias(f"of_{each}") for each in key), F.col(_PARENT_ROW).alias(ROW)),
             parent,
         )
         # Spark plans each level above on its own: in one plan, the tables read twice would double with each level.
-        if self.most is None:
-            looked_up = self.kept.keep(looked_up)
+        looked_up = self.kept.keep(looked_up)
         looked_up_count, above = self._sought(join.parent, looked_up, None)
         if not looked_up_count:
             return found

@@ -1,6 +1,9 @@
 """The publisher's versions of rows of a filtered article: their metadata, or else the rows as published."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+
+import pyarrow.compute as pc
+from pyspark.sql import SparkSession
 
 from mergerepl.changes import (
     BORN_GENERATION,
@@ -15,7 +18,9 @@ from mergerepl.changes import (
     ROWGUID,
     TOMBSTONE_TYPE,
 )
-from mergerepl.frames import Column, DataFrame, F
+from mergerepl.delta.commit_files import frame_here, rows_having
+from mergerepl.delta.tables import open_table, read_version
+from mergerepl.frames import Column, DataFrame, F, is_in_process
 from mergerepl.merge.partitions.membership import with_rowguid
 from mergerepl.model.article import PublishedArticle
 from mergerepl.model.publication import PUBLISHER_PRIORITY
@@ -24,7 +29,8 @@ from mergerepl.rows import lineage_columns as lineage
 from mergerepl.rows.images import row_image
 from mergerepl.rows.key_bounds import bounds_of, same_key
 from mergerepl.rows.sql import struct_type
-from mergerepl.spark.in_memory import Kept, broadcast_if_few, in_one_task
+from mergerepl.spark.in_memory import Kept, broadcast_if_few, collected, in_one_task
+from mergerepl.store.location import Location
 
 
 def published_state(article: PublishedArticle) -> Mapping[str, Column]:
@@ -55,19 +61,38 @@ def with_metadata(runs: ArticleRuns, rows: DataFrame, *, count: int, kept: Kept)
     return rows.join(known, on=ROWGUID, how="left").select(ROWGUID, *metadata, ROW).select(*CHANGE_COLUMNS)
 
 
-def versions_of(runs: ArticleRuns, table: DataFrame, sent: DataFrame, *, rows: int, kept: Kept) -> DataFrame:
+TableRows = Callable[[DataFrame], DataFrame]
+"""Gives the rows of a table that may have the keys (image fields) of a frame; others may be among them."""
+
+
+def table_rows(spark: SparkSession, path: Location, version: int, article: PublishedArticle) -> TableRows:
+    """Return a reader of an article's table at one version."""
+
+    def here(keys: DataFrame) -> DataFrame:
+        field, name = article.identity_fields[0], article.identity[0]
+        values = collected(keys.select(field))[field].combine_chunks()
+        is_guid = article.rowguid_column is not None
+        if is_guid:
+            values = pc.utf8_lower(values)
+        table = open_table(path, version)
+        return frame_here(rows_having(table, article.columns, name, values, is_guid=is_guid), table)
+
+    return here if is_in_process() else lambda _: read_version(spark, path, version)
+
+
+def versions_of(runs: ArticleRuns, table: TableRows, sent: DataFrame, *, rows: int, kept: Kept) -> DataFrame:
     """Return CHANGES of the rows that a subscriber sends and the publisher knows, whether or not they are enumerated.
 
     A comparison with the enumerated rows is not enough: a newer version, or another row of the key, may lie outside of
-    the subscriber's partition. `sent` are the `rows` CHANGES of the subscriber; `table` is the publisher's table at its
-    captured version.
+    the subscriber's partition. `sent` are the `rows` CHANGES of the subscriber; `table` gives rows of the publisher's table
+    at its captured version.
     """
     article = runs.article
     wanted = kept.keep(broadcast_if_few(sent.select(ROWGUID, ROW), rows))
     keys = wanted.select(*(F.col(f"{ROW}.{name}").alias(name) for name in article.identity_fields)).alias("s")
     bounds = bounds_of(in_one_task(wanted, rows), article, lambda name: F.col(f"{ROW}.{name}"))
     of_keys = same_key(article, bounds)
-    there = table.alias("t").join(broadcast_if_few(keys, rows), on=of_keys, how="left_semi")
+    there = table(keys).alias("t").join(broadcast_if_few(keys, rows), on=of_keys, how="left_semi")
     image = row_image(article.columns).cast(struct_type(article.types)).alias(ROW)
     state = published_state(article)
     published = with_rowguid(there.select(image), article).select(

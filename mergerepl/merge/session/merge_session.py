@@ -16,14 +16,14 @@ from pyspark.sql import SparkSession
 from enumeration.plan import SessionPlan
 from mergerepl.changes import PUBLISHER, SUBSCRIBER
 from mergerepl.conflicts.purge import purge_when_due
-from mergerepl.delta.engine_choice import SPARK_ALONE, EngineChoice
+from mergerepl.delta.engine_choice import SPARK_ALONE, EngineChoice, NeedsSparkError
 from mergerepl.delta.tables import tables_kept_open
 from mergerepl.errors import MergeReplError, PublicationError, RefusedArticlesError
-from mergerepl.merge.capture.small_capture import choose_engine
 from mergerepl.merge.capture.windows import move_versions
 from mergerepl.merge.partitions.scratch import with_scratch_outside
 from mergerepl.merge.session import session_history
 from mergerepl.merge.session.carry_out import Outcome, carry_out
+from mergerepl.merge.session.choice import choose_engine
 from mergerepl.merge.session.recovery import named, recover
 from mergerepl.merge.session.session_history import record_failure, record_success
 from mergerepl.merge.session.session_plan import has_few_changes, has_work, session_plan
@@ -37,6 +37,7 @@ from mergerepl.replica.runs import compact_when_due
 from mergerepl.replica.subscription import refuse_copies
 from mergerepl.spark.plain import plain_errors
 from mergerepl.spark.session import interpreting
+from mergerepl.store.changeset import Changeset
 from mergerepl.store.lease import leases
 from mergerepl.systables.catalog import SubscriptionRow
 from mergerepl.tracking.sweep import sweep_root
@@ -55,6 +56,8 @@ class SessionRequest:
     engine: str = SPARK_ALONE
     upload: bool = True
     download: bool = True
+    refused: NeedsSparkError | None = None
+    """Why the rules could not run in this process."""
 
     @property
     def ends(self) -> tuple[Replica, Replica]:
@@ -75,7 +78,11 @@ class SessionRequest:
             tables_kept_open(self.publisher.root, self.subscriber.root),
             plain_errors(doing),
         ):
-            yield replace(self, publisher=self.publisher.reread(), subscriber=self.subscriber.reread())
+            yield self.reread()
+
+    def reread(self) -> "SessionRequest":
+        """Return the request with the present state of its held replicas."""
+        return replace(self, publisher=self.publisher.reread(), subscriber=self.subscriber.reread())
 
     def refuse_unfit_replicas(self) -> None:
         """Refuse replicas that no session may change, not even to finish another one.
@@ -108,11 +115,11 @@ class OpenSession:
 
     def engine(self) -> EngineChoice:
         """Choose the engine; Spark starts when it is needed."""
-        windows = [window for side in self.sides.values() for window in side.windows]
         started = recording_jvm(self.request.spark_of, self.request.ends)
         is_small = has_few_changes(self.sides, self.plan)
         spark_of = (lambda: interpreting(started())) if is_small else started
-        return replace(choose_engine(self.request.engine, windows), spark_of=spark_of)
+        choice = choose_engine(self.request.engine, self.sides, self.plan, self.request.refused)
+        return replace(choice, spark_of=spark_of)
 
     @property
     def nothing_to_do(self) -> SessionResult:
@@ -173,6 +180,26 @@ def merge_session(request: SessionRequest, *, lease_wait_s: float = 0.0) -> Sess
         return result
 
 
+def _staged(session: OpenSession, choice: EngineChoice) -> tuple[Changeset | None, Refused, Refused]:
+    """Capture both sides and stage the session; return also the articles that were not captured, or not staged."""
+    request = session.request
+    sides, not_captured = captured_sides(session.sides, choice)
+    try:
+        changeset, not_staged = staged_changeset(
+            sides,
+            request.publication,
+            upload=request.upload,
+            download=request.download,
+            progress=request.progress,
+            choice=choice,
+        )
+    finally:
+        for side in sides.values():
+            for item in side.captured:
+                item.release()
+    return changeset, not_captured, not_staged
+
+
 def _held_session(request: SessionRequest, start_time: datetime) -> tuple[SessionResult, bool]:
     """Run one session of two held replicas; return its result, and whether their history has it."""
     started = time.monotonic()
@@ -201,20 +228,15 @@ def _held_session(request: SessionRequest, start_time: datetime) -> tuple[Sessio
             move_versions(side.replica, side.info, side.windows)
         return session.finish(nothing), False
     choice = session.engine()
-    sides, not_captured = captured_sides(session.sides, choice)
     try:
-        changeset, not_staged = staged_changeset(
-            sides,
-            request.publication,
-            upload=request.upload,
-            download=request.download,
-            progress=request.progress,
-            choice=choice,
-        )
-    finally:
-        for side in sides.values():
-            for item in side.captured:
-                item.release()
+        with choice.rules():
+            changeset, not_captured, not_staged = _staged(session, choice)
+    except NeedsSparkError as error:
+        if not choice.in_process:
+            raise
+        # Nothing is staged. What was captured is recorded, and is sent like changes of earlier captures.
+        result, is_in_history = _held_session(replace(request.reread(), refused=error), start_time)
+        return replace(result, recovered=result.recovered + recovered), is_in_history
     refused = not_captured | not_staged
     if changeset is None:
         return session.finish(nothing, refused), False

@@ -12,6 +12,7 @@ from pyspark.sql import types as T
 from enumeration.plan import number_generations
 from mergerepl import changes
 from mergerepl.changes import PUBLISHER, SUBSCRIBER
+from mergerepl.delta.engine_choice import NeedsSparkError
 from mergerepl.errors import PublicationError
 from mergerepl.merge.session.merge_session import OpenSession, SessionRequest, open_session
 from mergerepl.merge.session.recovery import refuse_interrupted
@@ -50,13 +51,21 @@ def preview_session(request: SessionRequest) -> SessionResult:
                 publication=held.publication,
             )
         session = open_session(held, sides, started)
-        return _preview(session) if session.has_work else session.finish(session.nothing_to_do)
+        if not session.has_work:
+            return session.finish(session.nothing_to_do)
+        try:
+            return _preview(session)
+        except NeedsSparkError as error:
+            if held.refused is not None:
+                raise
+            return _preview(replace(session, request=replace(held, refused=error)))
 
 
 def _preview(session: OpenSession) -> SessionResult:
     request = session.request
     choice = session.engine()
-    sides, not_captured = captured_sides(session.sides, choice)
+    with choice.rules():
+        sides, not_captured = captured_sides(session.sides, choice)
     folder = Location.of(tempfile.mkdtemp(prefix="mergerepl-preview-"))
     try:
         sides = {name: planned(side) for name, side in sides.items()}
@@ -67,7 +76,8 @@ def _preview(session: OpenSession) -> SessionResult:
             resolving_alone=resolving_alone(sides[PUBLISHER]),
         )
         staging = PlannedSession(sides, plan, numbers, folder, request.progress, choice)
-        staged, not_staged = stage_articles(staging)
+        with choice.rules():
+            staged, not_staged = stage_articles(staging)
         articles = sides[PUBLISHER].articles
         previews: list[ConflictPreview] = []
         for nickname, each in staged.items():
@@ -77,9 +87,10 @@ def _preview(session: OpenSession) -> SessionResult:
                 previews += _of_article(conflicts, articles[nickname])
     finally:
         drop_rows(folder)
-        for side in sides.values():
-            for item in side.captured:
-                item.release()
+        with choice.rules():
+            for side in sides.values():
+                for item in side.captured:
+                    item.release()
     counts = tuple(
         _planned_counts(articles[nickname].name, each, upload=request.upload)
         for nickname, each in staged.items()

@@ -28,7 +28,6 @@ from mergerepl.merge.capture.capture import (
     remove_leftovers,
 )
 from mergerepl.merge.capture.partitions import Capturing, with_memberships
-from mergerepl.merge.capture.small_capture import capture_small
 from mergerepl.merge.capture.windows import article_window
 from mergerepl.merge.partitions.filtered import FilteredPublication, filtered_publication, sent_partition
 from mergerepl.model.article import PublishedArticle
@@ -208,12 +207,11 @@ def captured_sides(sides: dict[str, SideState], choice: EngineChoice) -> tuple[d
     def read(job: CaptureJob) -> CapturedArticle | MergeReplError:
         try:
             with plain_errors(f"capturing article '{job.article.name}' of '{job.replica.root}'"):
-                return read_changes(choice.spark, job)
+                return read_changes(choice.for_rules, job)
         except ARTICLE_ERRORS as error:
             return raised_if_transient(error)
 
-    small = capture_small(choice.spark, jobs, choice) if choice.uses_arrow else {}
-    results = _all_or_none(lambda number: small.get(number) or read(jobs[number]), range(len(jobs)))
+    results = _all_or_none(read, jobs)
     refused: Refused = {}
     by_side: dict[str, list[CapturedArticle]] = {name: [] for name in sides}
     names = [name for name, side in sides.items() for _ in side.windows]
@@ -247,7 +245,7 @@ def _with_memberships(side: SideState, refused: Refused, choice: EngineChoice) -
 
 
 def _all_or_none(
-    read: Callable[[int], CapturedArticle | MergeReplError], jobs: Sequence[int]
+    read: Callable[[CaptureJob], CapturedArticle | MergeReplError], jobs: Sequence[CaptureJob]
 ) -> list[CapturedArticle | MergeReplError]:
     """Capture all articles; if the engine fails, release the rows that the others keep in memory."""
     with worker_threads(AT_ONCE) as pool:

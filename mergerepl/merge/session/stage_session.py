@@ -3,13 +3,13 @@
 import logging
 from collections.abc import Iterator, Mapping
 from concurrent.futures import Future
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from typing import TYPE_CHECKING
 from uuid import uuid4
 
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import SparkSession
 
 from conflict.failed_changes import put_back, undone
 from conflict.out_of_partition import Uploaded, rejected
@@ -20,6 +20,7 @@ from mergerepl.delta.engine_choice import EngineChoice
 from mergerepl.delta.small_writer import MOST_ROWS, article_problem
 from mergerepl.delta.tables import merges_prepared, open_table
 from mergerepl.failpoints import failpoint
+from mergerepl.frames import DataFrame
 from mergerepl.merge.resolvers.answers import answers_of_functions
 from mergerepl.merge.resolvers.functions import require_function
 from mergerepl.merge.session.session_plan import session_manifest, session_plan
@@ -36,7 +37,6 @@ from mergerepl.merge.session.sides import (
 from mergerepl.merge.stage.article import Enumerated, StagedArticle, side_changes, stage_article
 from mergerepl.merge.stage.constraints import destinations, refuse_violations
 from mergerepl.merge.stage.decision import Changed, decided, resolved, with_ancestors, with_held
-from mergerepl.merge.stage.few import decided_few, few_sent, stage_few
 from mergerepl.merge.stage.stage_partitioned import PartitionedSession, stage_partitioned
 from mergerepl.merge.stage.withhold import Withholding, withhold_refused
 from mergerepl.model.article import PublishedArticle
@@ -51,7 +51,7 @@ from mergerepl.store.location import Location
 from mergerepl.store.rehearsal import worker_threads
 
 if TYPE_CHECKING:
-    import pyarrow as pa
+    pass
 
 log = logging.getLogger(__name__)
 
@@ -94,8 +94,8 @@ class PlannedSession:
 
     @property
     def spark(self) -> SparkSession:
-        """The Spark session."""
-        return self.choice.spark
+        """The session of the rules' frames."""
+        return self.choice.for_rules
 
     @cached_property
     def terms(self) -> SessionTerms:
@@ -153,7 +153,6 @@ def stage_articles(session: PlannedSession) -> tuple[dict[int, StagedArticle], R
             refuse(refused, nickname, error)
 
     changed: dict[int, Changed] = {}
-    few: dict[int, dict[str, pa.Table | None]] = {}
     try:
         for nickname in plan.tablenicks:
             with refused_alone(nickname):
@@ -174,17 +173,12 @@ def stage_articles(session: PlannedSession) -> tuple[dict[int, StagedArticle], R
                     rows,
                 )
                 sent = with_ancestors(spark, sent, (publisher, subscriber))
-                if session.choice.uses_arrow and (in_memory := few_sent(sent, both)) is not None:
-                    few[nickname] = in_memory
                 changed[nickname] = with_held(
                     spark, sent, both, session.captured(nickname), kept, rejects=of_article.rejects
                 )
         roots = sides[PUBLISHER].replica.root, sides[SUBSCRIBER].replica.root
         answered = partial(answers_of_functions, roots=roots, kept=kept)
-        by_spark = [each for nickname, each in changed.items() if nickname not in few]
-        decision = decided(by_spark, terms, kept, answered=answered)
-        some = [changed[nickname] for nickname in few if changed[nickname].has_any]
-        of_few = decided_few(some, terms) if some else None
+        decision = decided([*changed.values()], terms, kept, answered=answered)
 
         def stage(nickname: int) -> StagedArticle | None:
             # Captured changes that cancel out still have a generation.
@@ -193,15 +187,10 @@ def stage_articles(session: PlannedSession) -> tuple[dict[int, StagedArticle], R
             staged = None
             with refused_alone(nickname):
                 article_folder = folder / str(nickname)
-                if nickname in few and of_few is not None:
-                    article, versions = sides[PUBLISHER].articles[nickname], session.captured(nickname)
-                    written = stage_few(
-                        of_few, few[nickname], article_folder, article, from_versions=versions
-                    )
-                else:
-                    # Reading the log of a large table takes a while; the rows are staged concurrently.
-                    with merges_prepared(spark, _tables_of_spark(session, changed[nickname])):
-                        written = session.written(nickname, resolved(changed[nickname], decision, terms))
+                # Reading the log of a large table takes a while; the rows are staged concurrently.
+                tables = _tables_of_spark(session, changed[nickname])
+                with nullcontext() if session.choice.in_process else merges_prepared(spark, tables):
+                    written = session.written(nickname, resolved(changed[nickname], decision, terms))
                 withholding = _withholding(session, changed[nickname], kept)
                 staged = withhold_refused(article_folder, written, withholding, kept)
                 session.progress.step("stage", article=changed[nickname].article.name, rows=staged.rows)

@@ -36,9 +36,8 @@ from mergerepl.changes import (
     ancestor_column,
     values_column,
 )
-from mergerepl.delta.tables import read_version
 from mergerepl.frames import DataFrame, F
-from mergerepl.merge.partitions.versions import versions_of
+from mergerepl.merge.partitions.versions import table_rows, versions_of
 from mergerepl.merge.stage.article import Enumerated, side_versions
 from mergerepl.model.article import PublishedArticle
 from mergerepl.model.resolvers import CUSTOM, resolver_info
@@ -268,7 +267,7 @@ def with_held(
         return changed
     side = OTHER_SIDE[rejects]
     holder, own = sides[side], at[side]
-    table = read_version(spark, holder.replica.table(holder.article), versions[side])
+    table = table_rows(spark, holder.replica.table(holder.article), versions[side], holder.article)
     known = versions_of(holder.runs(spark), table, sent, rows=sides[rejects].rows, kept=kept)
     if own is not None:
         # Its sent changes are newer than its runs.

@@ -31,11 +31,10 @@ from mergerepl.changes import (
     WRITTEN_VERDICTS,
     Verdict,
 )
-from mergerepl.delta.engine_choice import EngineChoice
-from mergerepl.delta.tables import open_table, read_version, write_files
+from mergerepl.delta.engine_choice import EngineChoice, NeedsSparkError
+from mergerepl.delta.tables import open_table, write_files
 from mergerepl.frames import DataFrame, F
 from mergerepl.merge.capture.partitions import event_counts, touched_rows
-from mergerepl.merge.partitions.few_rows import collected_memberships, followed_rows
 from mergerepl.merge.partitions.filtered import FilteredPublication, generations_for
 from mergerepl.merge.partitions.membership import (
     AFTER,
@@ -46,27 +45,18 @@ from mergerepl.merge.partitions.membership import (
     group_rows,
 )
 from mergerepl.merge.partitions.membership import Changed as SentRows
-from mergerepl.merge.partitions.runs import collected_events, read_mappings
-from mergerepl.merge.partitions.versions import versions_of, with_metadata
+from mergerepl.merge.partitions.runs import read_mappings
+from mergerepl.merge.partitions.versions import table_rows, versions_of, with_metadata
 from mergerepl.merge.stage.article import Enumerated, StagedArticle, side_changes
 from mergerepl.merge.stage.constraints import refused_rows
 from mergerepl.merge.stage.decision import Changed, decided, resolved, with_ancestors
-from mergerepl.merge.stage.few_partitioned import FewUploaded, few_uploaded, few_windows
 from mergerepl.model.article import PublishedArticle
 from mergerepl.model.progress import Progress
 from mergerepl.model.session_terms import ArticleTerms, SessionTerms, terms_of
 from mergerepl.replica.replica import Replica
 from mergerepl.replica.runs import ArticleRuns, current_rows
-from mergerepl.replica.staged_rows import write_few
 from mergerepl.rows.lineage_value import agent_nickname
-from mergerepl.spark.in_memory import (
-    Kept,
-    broadcast_if_few,
-    frame_of,
-    frame_of_images,
-    in_one_task,
-    is_for_one_task,
-)
+from mergerepl.spark.in_memory import Kept, broadcast_if_few, in_one_task, is_for_one_task
 from mergerepl.store.changeset import events_folder
 from mergerepl.store.location import Location
 from mergerepl.systables.catalog import SubscriptionRow
@@ -75,21 +65,17 @@ from mergerepl.systables.tombstone import TombstoneType
 from triggers.partition_mappings import data_events, partition_events
 
 if TYPE_CHECKING:
-    import pyarrow as pa
+    pass
 
 _NEVER_SENT = (int(TombstoneType.PARTIAL_DELETE), int(TombstoneType.SYSTEM_DELETE))
 
 
 @dataclass(frozen=True)
 class _Sent(Uploaded):
-    """At most `rows` changes of the subscriber to an article, and the terms of the article.
-
-    `few` are the same rows in memory, or None.
-    """
+    """At most `rows` changes of the subscriber to an article, and the terms of the article."""
 
     rows: int
     terms: ArticleTerms
-    few: FewUploaded | None = None
 
 
 @dataclass(frozen=True)
@@ -160,7 +146,6 @@ def stage_partitioned(session: PartitionedSession) -> dict[int, StagedArticle]:
         memberships, counts, outside = _memberships(session, sent)
         sent |= {name: _without_outside(session, name, sent[name], rows) for name, rows in outside.items()}
         windows = _windows(session)
-        few_events = _few_events(session, memberships, sent, counts)
         found = {}
         for name, article in session.articles.items():
             touched, events = counts.get(name, (0, 0))
@@ -169,9 +154,7 @@ def stage_partitioned(session: PartitionedSession) -> dict[int, StagedArticle]:
                 continue
             staged = session.staged(article.nickname, rows)
             events_at = events_folder(session.folder, article.nickname)
-            if events and few_events is not None:
-                write_few(few_events[article.nickname], events_at)
-            elif events:
+            if events:
                 write_files(_events(session, article, memberships[name], sent.get(name)), events_at)
             found[article.nickname] = replace(
                 staged,
@@ -189,8 +172,6 @@ def stage_partitioned(session: PartitionedSession) -> dict[int, StagedArticle]:
 
 def _sent(session: PartitionedSession) -> dict[str, _Sent]:
     """Decide the subscriber's changes of each article by the publisher's versions of those rows."""
-    if (few := _few_sent(session)) is not None:
-        return few
     changed: dict[str, tuple[Changed, int, DataFrame, DataFrame]] = {}
     for name, article in session.articles.items():
         enumerated = session.sent[article.nickname]
@@ -201,8 +182,8 @@ def _sent(session: PartitionedSession) -> dict[str, _Sent]:
         is_own = ~F.coalesce(F.col(TOMBSTONE_TYPE), F.lit(0)).isin(*_NEVER_SENT)
         rows = session.kept.keep(rows.where(is_own).select(*CHANGE_COLUMNS))
         count = enumerated.rows
-        at = session.replica.table(article)
-        table = read_version(session.spark, at, session.info.captured[article.nickname])
+        at, version = session.replica.table(article), session.info.captured[article.nickname]
+        table = table_rows(session.spark, at, version, article)
         known = versions_of(session.runs(article), table, rows, rows=count, kept=session.kept)
         terms = _terms(session, article)
         at_subscriber, at_publisher = without_strangers(rows, known, most=count)
@@ -231,34 +212,6 @@ def _terms(session: PartitionedSession, article: PublishedArticle) -> ArticleTer
     )
 
 
-def _few_sent(session: PartitionedSession) -> dict[str, _Sent] | None:
-    """`_sent` in memory; None if Spark has to do it."""
-    if not session.choice.uses_arrow:
-        return None
-    sides = {name: session.sent[article.nickname] for name, article in session.articles.items()}
-    sides = {name: side for name, side in sides.items() if side.sent.generations}
-    sent = {}
-    for name, side in sides.items():
-        # The publisher's row of the article: the subscriber's may be newer while an `apply` is unfinished.
-        article = session.articles[name]
-        require_resolver(article)
-        sent[name] = replace(side, article=article), _terms(session, article)
-    found = few_uploaded(session.spark, session.replica, session.info, sent, session.terms, session.choice)
-    if found is None:
-        return None
-    return {
-        name: _Sent(
-            sent=each.frame(session.spark, each.sent),
-            known=each.frame(session.spark, each.known),
-            outcome=each.frame(session.spark, each.outcome),
-            rows=sides[name].rows,
-            terms=sent[name][1],
-            few=each,
-        )
-        for name, each in found.items()
-    }
-
-
 def _without_refused(session: PartitionedSession, name: str, sent: _Sent) -> _Sent:
     """Undo the changes that the publisher's table refuses.
 
@@ -272,12 +225,13 @@ def _without_refused(session: PartitionedSession, name: str, sent: _Sent) -> _Se
     refused = session.kept.keep_if_any(found)
     if refused is None:
         return sent
+    if session.choice.in_process:
+        raise NeedsSparkError("it refuses some rows", tables[PUBLISHER].path)
     # Resolved at the subscriber, the only place that records it.
     resolver = agent_nickname(session.subscription.replnickname)
     chosen, floor = refused.select(ROWGUID), sent.terms.floor
     rows = undone(rejected(sent, chosen, note="", resolver_nickname=resolver, floor=floor), refused)
-    # The rows in memory no longer match the outcome.
-    return replace(_with_rejected(session, sent, rows), few=None)
+    return _with_rejected(session, sent, rows)
 
 
 def _without_outside(session: PartitionedSession, name: str, sent: _Sent, outside: DataFrame) -> _Sent:
@@ -305,8 +259,7 @@ def _memberships(
     changed = {}
     bound = {}
     for name, each in sent.items():
-        rows = _changed(each) if each.few is None else each.few.frame(session.spark, each.few.changed)
-        changed[name] = SentRows(rows if each.few is not None else session.kept.keep(rows), each.rows)
+        changed[name] = SentRows(session.kept.keep(_changed(each)), each.rows)
         article = session.articles[name]
         if article.partition_options:
             used = session.publication.filters.columns_used(name)
@@ -315,32 +268,16 @@ def _memberships(
             ]
             bound[name] = session.kept.keep(bound_to_partition(each, fields))
     spark, replica, versions = session.spark, session.replica, session.info.captured
-    images = {name: each.few.changed for name, each in sent.items() if each.few is not None}
-    followed = None
-    if len(images) == len(sent):
-        followed = followed_rows(spark, replica, session.publication, versions, images, session.choice)
     pass_ = MembershipPass(
         session.publication,
         group_rows(spark, session.publication.groups),
-        base_rows(spark, replica, session.publication.articles, versions)
-        if followed is None
-        else followed.base,
+        base_rows(spark, replica, session.publication.articles, versions),
         session.kept,
         bound=bound,
         bound_to=_partition_id(session),
-        most=None if followed is None else followed.count,
     )
     found = pass_.run(changed)
-    if followed is None:
-        return found, event_counts(found, pass_.counts), pass_.outside
-    counts = {name: (0, sum(rows[WRITTEN].to_pylist())) for name, rows in images.items()}
-    if bound:
-        return {name: session.kept.keep(rows) for name, rows in found.items()}, counts, pass_.outside
-    memberships = collected_memberships(found, images, pass_.most)
-    frames = {
-        name: each.few.frame(spark, memberships[name]) for name, each in sent.items() if each.few is not None
-    }
-    return frames, counts, {}
+    return found, event_counts(found, pass_.counts), pass_.outside
 
 
 def _changed(sent: _Sent) -> DataFrame:
@@ -374,10 +311,7 @@ def _windows(session: PartitionedSession) -> dict[str, _Window]:
             wanted[name] = _Wanted(
                 article, sent, min(row.first_seq for row in changed), sum(row.changecount for row in changed)
             )
-    few = None
-    if wanted and session.choice.uses_arrow and is_for_one_task(sum(each.count for each in wanted.values())):
-        few = _few_windows(session, wanted)
-    return {name: _window(session, each) for name, each in wanted.items()} if few is None else few
+    return {name: _window(session, each) for name, each in wanted.items()}
 
 
 def _window(session: PartitionedSession, wanted: _Wanted) -> _Window:
@@ -394,25 +328,6 @@ def _window(session: PartitionedSession, wanted: _Wanted) -> _Window:
     recent = session.runs(article).read(from_seq_exclusive=wanted.first_seq - 1)
     theirs = recent.join(broadcast_if_few(window.select(ROWGUID), wanted.count), on=ROWGUID, how="left_semi")
     return _Window(window, session.kept.keep(current_rows(theirs)), wanted.count)
-
-
-def _few_windows(session: PartitionedSession, wanted: Mapping[str, _Wanted]) -> dict[str, _Window] | None:
-    """`_window` of each article in memory; None if Spark has to do it."""
-    rows = few_windows(
-        session.replica,
-        session.info,
-        [(each.article, each.generations, each.first_seq) for each in wanted.values()],
-        _partition_id(session),
-        session.choice,
-    )
-    if rows is None:
-        return None
-    found = {}
-    for (name, each), few in zip(wanted.items(), rows, strict=True):
-        mappings = frame_of(session.spark, few.mappings)
-        window = enum_partition_changes(mappings, each.generations, most=few.mappings.num_rows)
-        found[name] = _Window(window, frame_of_images(session.spark, few.versions, few.image), each.count)
-    return found
 
 
 def _partition_id(session: PartitionedSession) -> int:
@@ -474,22 +389,4 @@ def _events(
         return events
     uploaded = sent.outcome.where(F.col(VERDICT) == Verdict.UPLOAD.value)
     generations = uploaded.select(ROWGUID, F.col(changes.PUBLISHER_GENERATION).alias(GENERATION))
-    return events.unionByName(data_events(memberships, generations, most=sent.rows if sent.few else None))
-
-
-def _few_events(
-    session: PartitionedSession,
-    memberships: Mapping[str, DataFrame],
-    sent: Mapping[str, _Sent],
-    counts: Mapping[str, tuple[int, int]],
-) -> "dict[int, pa.Table] | None":
-    """Return the EVENTS of all articles in memory, by tablenick; None if there may be many."""
-    if not session.choice.uses_arrow:
-        return None
-    articles = {name: a for name, a in session.articles.items() if counts.get(name, (0, 0))[1]}
-    return collected_events(
-        {a.nickname: _events(session, a, memberships[name], sent.get(name)) for name, a in articles.items()},
-        # A row that is sent may count twice for its partitions.
-        {a.nickname: 2 * counts[name][1] for name, a in articles.items()},
-        partitions=len(session.publication.groups),
-    )
+    return events.unionByName(data_events(memberships, generations))

@@ -9,7 +9,7 @@ from functools import reduce
 
 from conflict.failed_changes import REFUSED_AT, withheld
 from mergerepl.changes import OF_TWO, OTHER_SIDE, PUBLISHER, RESOLVED_COLUMNS, ROWGUID, SUBSCRIBER, VERDICT
-from mergerepl.delta.engine_choice import EngineChoice
+from mergerepl.delta.engine_choice import EngineChoice, NeedsSparkError
 from mergerepl.delta.tables import row_constraints
 from mergerepl.frames import DataFrame, F
 from mergerepl.merge.stage.article import StagedArticle, stage_article
@@ -68,11 +68,13 @@ def withhold_refused(
     require_rows(rows_folder)
     if all(takes_any_row(facts, of.at[side]) for side, facts in written.items()):
         return staged
-    spark = of.choice.spark
+    spark = of.choice.for_rules
     rows = read_staged(spark, rows_folder).select(*RESOLVED_COLUMNS)
     refused = kept.keep_if_any(refused_rows(spark, rows, of.at, written))
     if refused is None:
         return staged
+    if of.choice.in_process:
+        raise NeedsSparkError("a table refuses some rows")
     parts = [rows.join(refused, on=ROWGUID, how="left_anti")]
     is_of_two = F.col(VERDICT).isin(*OF_TWO)
     if of.as_wholes is not None:

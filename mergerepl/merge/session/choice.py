@@ -1,0 +1,76 @@
+"""The choice of a session's engine: once, by the logs and the plan, before a row is read or Java starts."""
+
+from collections.abc import Iterator
+from dataclasses import replace
+
+from enumeration.plan import SessionPlan
+from mergerepl.changes import PUBLISHER
+from mergerepl.delta.commit_files import MOST_ROWS
+from mergerepl.delta.engine_choice import ARROW_FOR_FEW, EngineChoice, NeedsSparkError, TooLargeForArrowError
+from mergerepl.delta.small_writer import article_problem
+from mergerepl.delta.tables import open_table
+from mergerepl.filters.columns import spark_operation
+from mergerepl.merge.session.sides import SideState
+from mergerepl.merge.stage.decision import read_fields
+from mergerepl.model.article import PublishedArticle
+from mergerepl.model.session_terms import terms_of
+from triggers.window import CaptureWindow
+
+MOST_IN_PROCESS = 1_000
+"""The most changed rows of a session whose rules run in this process: with more, Spark decides sooner (measured)."""
+
+
+def choose_engine(
+    engine: str, sides: dict[str, SideState], plan: SessionPlan, refused: NeedsSparkError | None = None
+) -> EngineChoice:
+    """Choose where the rules of a session run.
+
+    `refused` is why this session could not run in process; nothing was staged then.
+    """
+    if engine != ARROW_FOR_FEW:
+        return EngineChoice(uses_arrow=False)
+    choice, in_process = EngineChoice(uses_arrow=True), True
+    for reason in [refused] if refused is not None else _reasons(sides, plan):
+        choice.fall_back(reason.table, reason)
+        in_process = False
+    return replace(choice, in_process=in_process)
+
+
+def _reasons(sides: dict[str, SideState], plan: SessionPlan) -> Iterator[NeedsSparkError]:
+    """Yield why Spark runs the rules of a session."""
+    windows = [window for side in sides.values() for window in side.windows]
+    changed = {window.article.nickname for window in windows if window.has_changes}
+    rows = sum(row.changecount for each in (plan.up, plan.down) for row in (*each.generations, *each.known))
+    rows += sum(window.counted_rows or 0 for window in windows if window.has_changes)
+    if rows > MOST_IN_PROCESS:
+        yield TooLargeForArrowError(f"more than {MOST_IN_PROCESS} rows changed")
+    filtered = sides[PUBLISHER].filtered
+    if filtered is not None and (operation := spark_operation(filtered.filters)) is not None:
+        yield NeedsSparkError(f"a row filter uses {operation}")
+    for window in windows:
+        if window.article.nickname in changed | {*plan.tablenicks}:
+            reason = _of_article(window.article) or _of_table(window)
+            if reason is not None:
+                yield NeedsSparkError(reason, window.table)
+        if (window.changed_rows or 0) > MOST_ROWS:
+            yield TooLargeForArrowError("too many rows", window.table)
+
+
+def _of_article(article: PublishedArticle) -> str | None:
+    if article.generated:
+        return "it has generated columns"
+    if article.rejects is not None:
+        return "its resolver takes no change of one side"
+    if terms_of(article).made_columns or read_fields(article) or article.needs_base:
+        return "its resolver reads or makes values"
+    return None
+
+
+def _of_table(window: CaptureWindow) -> str | None:
+    if window.gap is not None:
+        return f"its feed has a gap: {window.gap}"
+    if window.has_changes and (len(window.segments) != 1 or not window.segments[0].is_one_metadata):
+        return "its metadata changed"
+    if window.has_changes and window.state is None:
+        return "its head moved"
+    return article_problem(window.state or open_table(window.table), window.article)
