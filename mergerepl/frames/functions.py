@@ -249,6 +249,12 @@ def _at(one: Typed, key: Typed) -> Typed:
     return nulls(_item(one), item, one.of, key.of)
 
 
+def _of_map(one: Typed, key: Typed) -> Typed:
+    if not isinstance(one.type, T.MapType):
+        raise NotInProcessError("element_at of an array")
+    return _at(one, key)
+
+
 def _get(one: Typed, index: Typed) -> Typed:
     return nulls(_item(one), lambda items, i: items[i] if 0 <= i < len(items) else None, one.of, index.of)
 
@@ -350,6 +356,15 @@ def _hash(*typed: Typed) -> Typed:
         return int.from_bytes(hashlib.blake2b(found, digest_size=8).digest(), signed=True)
 
     return Typed(LONG, of)
+
+
+def _hex(value: Any) -> str:
+    return f"{value % (1 << 64):X}" if isinstance(value, int) else content(value).hex().upper()
+
+
+def _padded(text: str, length: int, pad: str) -> str:
+    missing = max(length - len(text), 0)
+    return (pad * missing)[:missing] + text[: max(length, 0)]
 
 
 def _substring(text: Any, start: int, length: int | None = None) -> Any:
@@ -469,6 +484,7 @@ FUNCTIONS: dict[str, Make] = {
     "arrays_overlap": partial(together, _overlap),
     "arrays_zip": _arrays_zip,
     "bit_xor": _of_values(_xor),
+    "broadcast": lambda frame: frame,
     "coalesce": partial(together, _coalesce),
     "col": col,
     "collect_set": _aggregate(_collect_set),
@@ -477,6 +493,7 @@ FUNCTIONS: dict[str, Make] = {
     "count": _count,
     "count_if": _aggregate(lambda one: Typed(LONG, lambda rows: sum(one.of(row) is True for row in rows))),
     "create_map": _create_map,
+    "element_at": partial(made, _of_map),
     "exists": partial(_with_items, 1, _quantifier(True)),
     "explode": _explode,
     "filter": partial(_with_items, 2, _filter),
@@ -484,10 +501,11 @@ FUNCTIONS: dict[str, Make] = {
     "forall": partial(_with_items, 1, _quantifier(False)),
     "get": partial(made, _get),
     "greatest": partial(together, _greatest),
-    "hex": _strict(STRING, lambda value: content(value).hex().upper()),
+    "hex": _strict(STRING, _hex),
     "is_valid_utf8": _strict(BOOLEAN, lambda text: not any("\udc80" <= each <= "\udcff" for each in text)),
     "lit": lit,
     "lower": _strict(STRING, str.lower),
+    "lpad": lambda text, length, pad: _strict(None, _padded)(text, length, lit(pad)),
     "make_valid_utf8": _strict(STRING, lambda text: content(text).decode("utf-8", "replace")),
     "map_concat": partial(
         together,
@@ -527,6 +545,7 @@ FUNCTIONS: dict[str, Make] = {
     ),
     "substring": _strict(None, _substring),
     "sum": _of_values(_sum, LONG),
+    "timestamp_micros": _strict(T.TimestampType(), lambda microseconds: microseconds),
     "transform": partial(_with_items, 2, _transform),
     "try_element_at": partial(made, _at),
     "unix_date": _strict(INT, lambda days: days),

@@ -300,6 +300,7 @@ def structures() -> dict[str, Column]:
         "get": F.get("ai", 0),
         "get column": F.get("as", col("s")),
         "try_element_at": F.try_element_at("m", col("s")),
+        "element_at": F.element_at("m", 1),
         "try_element_at array": F.try_element_at("ai", F.when(col("s") == 0, 1).otherwise(col("s"))),
         "try_element_at text": F.try_element_at("cv", F.lit("a")),
         "map_keys": F.map_keys("m"),
@@ -335,6 +336,10 @@ def texts() -> dict[str, Column]:
         "octet_length": F.octet_length("t"),
         "octet_length b": F.octet_length("b"),
         "hex": F.hex("b"),
+        "hex of numbers": F.hex("l"),
+        "lpad": F.lpad(F.lower(F.hex("l")), 16, "0"),
+        "lpad of text": F.lpad(F.make_valid_utf8("t"), 2, "xy"),
+        "timestamp_micros": F.timestamp_micros(F.unix_micros("ts")),
         "sha2": F.sha2("t", 256),
         "lower": F.lower(F.make_valid_utf8("t")),
         "is_valid_utf8": F.is_valid_utf8("t"),
@@ -455,7 +460,7 @@ def test_every_function_is_asked() -> None:
             aggregates()
     finally:
         module["F"] = kept
-    assert asked | {"xxhash64", "explode"} == set(FUNCTIONS)
+    assert asked | {"xxhash64", "explode", "broadcast"} == set(FUNCTIONS)
 
 
 def parameters(method: Any) -> list[tuple[str, Any]]:
