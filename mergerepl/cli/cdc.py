@@ -75,17 +75,7 @@ cdc = group(
     ),
 )
 def enable(
-    run: Invocation,
-    tables: tuple[str, ...],
-    name: str | None,
-    key: tuple[str, ...],
-    index_name: str | None,
-    columns: tuple[str, ...] | None,
-    role_name: str | None,
-    no_net: bool,
-    on_gap: str,
-    log_retention: str | None,
-    dry_run: bool,
+    run: Invocation, tables: tuple[str, ...], key: tuple[str, ...], log_retention: str | None, **terms: Any
 ) -> None:
     """Capture a table: an instance begins.
 
@@ -97,23 +87,15 @@ def enable(
     """
     from mergerepl.cdc import Database
 
-    if name is not None and len(tables) > 1:
+    if terms["name"] is not None and len(tables) > 1:
         raise click.UsageError("--name is for one table.")
     database = Database(run.place.root())
-    terms: dict[str, Any] = {
-        "key": key_columns(key) or None,
-        "columns": columns,
-        "name": name,
-        "net": False if no_net else None,
-        "on_gap": on_gap,
-        "role_name": role_name,
-        "index_name": index_name,
-    }
+    terms |= {"key": key_columns(key) or None, "net": False if terms.pop("no_net") else None}
     if log_retention is not None:
         terms["log_retention"] = log_retention
     found, lines = [], []
     for table in tables:
-        begun = rehearsed(dry_run, partial(database.enable, table, **terms))
+        begun = rehearsed(run.dry_run, partial(database.enable, table, **terms))
         if begun is REHEARSED:
             lines.append(f"{table} would be captured. Nothing was changed (--dry-run).")
             continue
@@ -127,9 +109,7 @@ def enable(
 
 
 @cdc.add(effect=DESTROYS, call="cdc.Database.disable", takes="[TABLE]...", options=("--name", "--all"))
-def disable(
-    run: Invocation, tables: tuple[str, ...], name: str | None, is_all: bool, dry_run: bool, yes: bool
-) -> None:
+def disable(run: Invocation, tables: tuple[str, ...], name: str | None, is_all: bool) -> None:
     """End capture; the change rows go.
 
     --name chooses one of a table's two instances. --all ends the capture of the folder.
@@ -145,13 +125,17 @@ def disable(
     root = run.place.of_type("cdc", "captured tables")
     database = Database(root)
     wanted: tuple[str | None, ...] = tables or (None,)
-    names = [each for table in wanted for each in database.disable(table, name=name, dry_run=True)]
-    if dry_run:
-        run.output.reported({"disabled": names}, [f"Would be disabled: {', '.join(names) or root}."])
-        return
-    run.confirm(f"Remove all change rows of {', '.join(names) or 'no instance'} in {root}?", yes=yes)
-    names = [gone for table in wanted for gone in database.disable(table, name=name)]
-    run.output.reported({"disabled": names}, [f"Disabled: {', '.join(names) or root}."])
+
+    def end(*, dry_run: bool) -> list[str]:
+        return [each for table in wanted for each in database.disable(table, name=name, dry_run=dry_run)]
+
+    # A table that is not captured is refused before another one ends.
+    end(dry_run=True)
+    names = run.carry_out(
+        end, lambda names: f"Remove all change rows of {', '.join(names) or 'no instance'} in {root}?"
+    )
+    did = "Would be disabled" if run.dry_run else "Disabled"
+    run.output.reported({"disabled": names}, [f"{did}: {', '.join(names) or root}."])
 
 
 @cdc.add(name="list", effect=READS, call="cdc.Database.instances", options=("--table",))
@@ -247,12 +231,10 @@ def load(
     run: Invocation,
     instance: str,
     into: str,
-    consumer: str,
     key: tuple[str, ...],
     no_initial: bool,
     restart: bool,
-    dry_run: bool,
-    yes: bool,
+    **terms: Any,
 ) -> int:
     """Bring a Delta table up to date, exactly once.
 
@@ -264,15 +246,10 @@ def load(
       mergerepl cdc load orders --into ./lake/orders --consumer lake --restart --yes
     """
     source = captured(run.place, instance)
-    run.confirm(f"Replace all rows of {into}?", yes=yes or dry_run or not restart)
-    done = run.rehearse(
-        dry_run,
-        lambda: source.load(
-            into, consumer=consumer, key=key_columns(key) or None, initial=not no_initial, restart=restart
-        ),
-        {"target": into},
-        f"{into} would be written.",
-    )
+    if restart:
+        run.confirm(f"Replace all rows of {into}?")
+    terms |= {"key": key_columns(key) or None, "initial": not no_initial, "restart": restart}
+    done = run.rehearse(partial(source.load, into, **terms), {"target": into}, f"{into} would be written.")
     run.output.reported(done, _loaded(done, str(run.place)))
     return FAILED if done.paused is not None else 0
 
@@ -304,7 +281,7 @@ def _loaded(done: AppliedChanges, place: str) -> list[str]:
 
 
 @cdc.add(effect=WRITES, call="cdc.Database.relocate", hidden=True)
-def relocate(run: Invocation, dry_run: bool) -> None:
+def relocate(run: Invocation) -> None:
     """Take over a folder that was moved or copied.
 
     A copy gets LSNs of its own from then on.
@@ -315,7 +292,7 @@ def relocate(run: Invocation, dry_run: bool) -> None:
     from mergerepl.cdc import Database
 
     root = run.place.root()
-    is_copy = run.rehearse(dry_run, Database(root).relocate, {"database": root}, f"{root} would be adopted.")
+    is_copy = run.rehearse(Database(root).relocate, {"database": root}, f"{root} would be adopted.")
     text = "A new epoch begins: its LSNs are higher than all before." if is_copy else "Its LSNs go on."
     run.output.reported({"database": root, "new_epoch": is_copy}, [f"{root} is adopted. {text}"])
 
@@ -354,7 +331,7 @@ def lsn(run: Invocation, lsn: str | None) -> None:
     options=("--to", "--threshold"),
     hidden=True,
 )
-def cleanup(run: Invocation, instance: str, to: Any, threshold: int | None, dry_run: bool, yes: bool) -> int:
+def cleanup(run: Invocation, instance: str, to: Any, threshold: int | None) -> int:
     """Remove the change rows of one instance below an LSN.
 
     --to is its new low end; without it only what lies below the present one goes. Exit code 1 says that the change table
@@ -366,16 +343,10 @@ def cleanup(run: Invocation, instance: str, to: Any, threshold: int | None, dry_
     if to is not None and not isinstance(to, str):
         raise click.UsageError("Write --to as an LSN (0x…).")
     source = captured(run.place, instance)
-    run.confirm(
-        f"Remove the change rows of {source.name} in {run.place.root()} below {to or 'its low end'}?",
-        yes=yes or dry_run,
-    )
+    run.confirm(f"Remove the change rows of {source.name} in {run.place.root()} below {to or 'its low end'}?")
     more = {} if threshold is None else {"threshold": threshold}
     done = run.rehearse(
-        dry_run,
-        lambda: source.cleanup(to, **more),
-        {"capture_instance": source.name},
-        "Rows would be removed.",
+        lambda: source.cleanup(to, **more), {"capture_instance": source.name}, "Rows would be removed."
     )
     rows = counted(sum(done.rows.values()), "change row")
     low = cell(done.low_water_mark) or "as before"
@@ -400,15 +371,7 @@ jobs = group(
 )
 jobs.hidden = True
 cdc.add_command(jobs)
-_PARAMETERS = (
-    "--maxtrans",
-    "--maxscans",
-    "--continuous",
-    "--pollinginterval",
-    "--retention",
-    "--threshold",
-    "--schedule",
-)
+_PARAMETERS = tuple(f"--{name}" for name in tasks.PARAMETERS)
 
 
 def _jobs(run: Invocation) -> Jobs:
@@ -417,11 +380,11 @@ def _jobs(run: Invocation) -> Jobs:
     return Database(run.place.root()).jobs
 
 
-def _change(run: Invocation, dry_run: bool, call: Callable[[], Any], *, is_started: bool = False) -> None:
+def _change(run: Invocation, call: Callable[[], Any], *, is_started: bool = False) -> None:
     """Change a job and report it."""
     from mergerepl.agents.control import agent_status
 
-    job = run.rehearse(dry_run, call, {}, "The job would be changed.")
+    job = run.rehearse(call, {}, "The job would be changed.")
     parts: list[Part] = [tasks.jobs([job])]
     runs = agent_status(run.place.root()).pid is not None
     if is_started and not runs:
@@ -445,7 +408,7 @@ def list_jobs(run: Invocation) -> None:
 
 
 @jobs.add(effect=WRITES, call="cdc.Database.jobs.add", takes="JOB", options=(*_PARAMETERS, "--no-start"))
-def add(run: Invocation, job: str, no_start: bool, dry_run: bool, **parameters: Any) -> None:
+def add(run: Invocation, job: str, no_start: bool, **parameters: Any) -> None:
     """Create a job: capture, cleanup or logreader.
 
     Both come with the first capture instance.
@@ -454,11 +417,11 @@ def add(run: Invocation, job: str, no_start: bool, dry_run: bool, **parameters: 
       mergerepl cdc jobs add capture --pollinginterval 60
     """
     work = partial(_jobs(run).add, job, start=not no_start, **parameters)
-    _change(run, dry_run, work, is_started=not no_start)
+    _change(run, work, is_started=not no_start)
 
 
 @jobs.add(effect=WRITES, call="cdc.Database.jobs.change", takes="JOB", options=_PARAMETERS)
-def change(run: Invocation, job: str, dry_run: bool, **parameters: Any) -> None:
+def change(run: Invocation, job: str, **parameters: Any) -> None:
     """Change parameters of a job.
 
     They take effect when it is stopped and started.
@@ -466,18 +429,18 @@ def change(run: Invocation, job: str, dry_run: bool, **parameters: Any) -> None:
     Example:
       mergerepl cdc jobs change cleanup --retention 10080
     """
-    _change(run, dry_run, partial(_jobs(run).change, job, **parameters))
+    _change(run, partial(_jobs(run).change, job, **parameters))
 
 
 @jobs.add(effect=WRITES, call="cdc.Database.jobs.drop", takes="JOB")
-def drop(run: Invocation, job: str, dry_run: bool) -> None:
+def drop(run: Invocation, job: str) -> None:
     """Remove a job.
 
     Example:
       mergerepl cdc jobs drop capture
     """
     jobs_ = _jobs(run)
-    done = rehearsed(dry_run, lambda: jobs_.drop(job))
+    done = rehearsed(run.dry_run, lambda: jobs_.drop(job))
     would = "would be" if done is REHEARSED else "is"
     by_hand = "cleanup" if job == "cleanup" else "capture"
     text = f"Job {job} {would} removed. `mergerepl {by_hand} {run.place}` does its work by hand."
@@ -485,7 +448,7 @@ def drop(run: Invocation, job: str, dry_run: bool) -> None:
 
 
 @jobs.add(effect=WRITES, call="cdc.Database.jobs.start", takes="JOB")
-def start(run: Invocation, job: str, dry_run: bool) -> None:
+def start(run: Invocation, job: str) -> None:
     """Ask for a job to run.
 
     An agent takes it up within a second.
@@ -493,11 +456,11 @@ def start(run: Invocation, job: str, dry_run: bool) -> None:
     Example:
       mergerepl cdc jobs start capture
     """
-    _change(run, dry_run, partial(_jobs(run).start, job), is_started=True)
+    _change(run, partial(_jobs(run).start, job), is_started=True)
 
 
 @jobs.add(effect=WRITES, call="cdc.Database.jobs.stop", takes="JOB")
-def stop(run: Invocation, job: str, dry_run: bool) -> None:
+def stop(run: Invocation, job: str) -> None:
     """Ask for a job to stop.
 
     A cycle that runs is finished first; nothing is lost.
@@ -505,4 +468,4 @@ def stop(run: Invocation, job: str, dry_run: bool) -> None:
     Example:
       mergerepl cdc jobs stop capture
     """
-    _change(run, dry_run, partial(_jobs(run).stop, job))
+    _change(run, partial(_jobs(run).stop, job))

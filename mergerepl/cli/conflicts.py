@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import asdict
-from datetime import datetime, timedelta
+from datetime import timedelta
+from functools import partial
 from typing import TYPE_CHECKING, Any, Literal, TextIO
 
 import click
@@ -14,7 +14,7 @@ from mergerepl.cli.options import option
 from mergerepl.cli.report import merge
 from mergerepl.cli.report.table import Columns, Part, listing
 from mergerepl.errors import ConfigurationError
-from mergerepl.model.conflicts import ConflictFilter
+from mergerepl.model.conflicts import ConflictFilter, PurgeResult
 from mergerepl.model.results import ConflictRecord
 from mergerepl.model.words import conflict_name, counted, key_text, typed
 
@@ -42,6 +42,7 @@ _CHOICE = (
     "--resolver",
     "--status",
 )
+_NAMES = tuple(str(option(each).name) for each in _CHOICE)
 
 
 def choosing(
@@ -50,37 +51,13 @@ def choosing(
     """Make a command of the group with the options that say which conflicts are meant: `chosen`."""
 
     def make(function: Callable[..., Any]) -> Any:
-        def chosen(
-            run: Invocation,
-            ids: tuple[str, ...] = (),
-            *,
-            publication: str | None,
-            table: str | None,
-            conflict_type: tuple[int, ...],
-            from_: datetime | None,
-            to: datetime | None,
-            column: str | None,
-            resolver: str | None,
-            status: str | None,
-            **others: Any,
-        ) -> Any:
-            for end in (from_, to):
-                if end is not None and not isinstance(end, datetime):
-                    raise click.UsageError(
-                        "Conflicts have times: write --from and --to as 2026-11-01 or 2h (ago)."
-                    )
-            found = run.replica.conflicts.where(
-                table,
-                publication=publication,
-                ids=ids,
-                conflict_type=conflict_type,
-                status=status,
-                from_=from_,
-                to=to,
-                column=column,
-                resolver=resolver,
-            )
-            return function(run, chosen=found, **others)
+        def chosen(run: Invocation, ids: tuple[str, ...] = (), **given: Any) -> Any:
+            terms = {name: given.pop(name) for name in _NAMES}
+            if any(isinstance(terms[end], str | int) for end in ("from_", "to")):
+                raise click.UsageError(
+                    "Conflicts have times: write --from and --to as 2026-11-01 or 2h (ago)."
+                )
+            return function(run, chosen=run.replica.conflicts.where(ids=ids, **terms), **given)
 
         chosen.__doc__, chosen.__name__ = function.__doc__, function.__name__
         return conflicts.add(effect=effect, call=call, takes=takes, options=[*_CHOICE, *options], **terms)(
@@ -208,10 +185,7 @@ def resolve(
     values: tuple[tuple[str, str], ...],
     nulls: tuple[str, ...],
     is_all: bool,
-    whole_row: bool,
-    force: bool,
-    message: str,
-    dry_run: bool,
+    **terms: Any,
 ) -> int:
     """Decide again; the next syncs carry it everywhere.
 
@@ -230,14 +204,8 @@ def resolve(
     if len(edits) < len(values) + len(nulls):
         raise click.UsageError("A column is set twice.")
     with run.progress as progress:
-        result = chosen.resolve(
-            "winner" if winner else "loser" if loser else edits,
-            whole_row=whole_row,
-            force=force,
-            dry_run=dry_run,
-            message=message,
-            progress=progress,
-        )
+        choice: Any = "winner" if winner else "loser" if loser else edits
+        result = chosen.resolve(choice, dry_run=run.dry_run, progress=progress, **terms)
     parts: list[Part] = [listing(result.planned, _PLANNED)]
     if result.planned and (more := result.written - len(result.planned)):
         parts.append(f"{counted(more, 'more row')} not shown.")
@@ -247,17 +215,17 @@ def resolve(
             "These were left alone: their rows were changed since. Look at them; --force writes over.",
         ]
     settled, written = counted(result.settled, "conflict"), counted(result.written, "row")
-    if dry_run:
+    if run.dry_run:
         parts.append(f"{settled} would be settled, {written} written. Nothing was changed (--dry-run).")
     else:
         end = " The next syncs bring them everywhere." if result.written else ""
         parts.append(f"{settled} settled, {written} written.{end}")
-    run.output.reported(asdict(result), parts)
+    run.output.reported(result, parts)
     return 1 if result.changed_since else 0
 
 
 @conflicts.add(effect=WRITES, call="Replica.conflicts.retry", options=("--publication", "--table"))
-def retry(run: Invocation, publication: str | None, table: str | None, dry_run: bool) -> None:
+def retry(run: Invocation, publication: str | None, table: str | None) -> None:
     """Send again what a table refused.
 
     The next syncs do so by themselves when the row or the table's rules change. Meant are the changes that wait at this
@@ -267,16 +235,16 @@ def retry(run: Invocation, publication: str | None, table: str | None, dry_run: 
       mergerepl conflicts retry --table orders
     """
     chosen = run.replica.conflicts.where(table, publication=publication)
-    result = run.rehearse(dry_run, chosen.retry, {}, "Refused changes would be sent again.")
+    result = run.rehearse(chosen.retry, {}, "Refused changes would be sent again.")
     lines = [
         f"{counted(count, 'refused change')} at {typed(root)}: sent again with the next sync."
         for root, count in result.waiting_at.items()
     ]
-    run.output.reported(asdict(result), lines or [f"{typed(str(chosen.root))}: no refused change waits."])
+    run.output.reported(result, lines or [f"{typed(str(chosen.root))}: no refused change waits."])
 
 
 @choosing(DESTROYS, "Replica.conflicts.drop", name="drop", options=("--older-than",), hidden=True)
-def drop(run: Invocation, chosen: Conflicts, older_than: timedelta | None, dry_run: bool, yes: bool) -> None:
+def drop(run: Invocation, chosen: Conflicts, older_than: timedelta | None) -> None:
     """Remove conflicts, with their losing rows.
 
     Without an ID and --older-than: those past the file's `conflict_retention`.
@@ -284,14 +252,16 @@ def drop(run: Invocation, chosen: Conflicts, older_than: timedelta | None, dry_r
     Example:
       mergerepl conflicts drop --older-than 30d
     """
-    result = chosen.drop(older_than=older_than, dry_run=True)
-    removed = f"{counted(result.conflicts, 'conflict')}, {counted(result.rows, 'losing row')}"
-    if not dry_run and result.conflicts:
-        run.confirm(f"Remove {removed} at {chosen.root}?", yes=yes)
-    if not dry_run:
-        result = chosen.drop(older_than=older_than)
-    end = "would be removed (--dry-run)" if dry_run else "removed"
-    run.output.reported(asdict(result), [f"{removed} {end}."])
+
+    def removed(result: PurgeResult) -> str:
+        return f"{counted(result.conflicts, 'conflict')}, {counted(result.rows, 'losing row')}"
+
+    result = run.carry_out(
+        partial(chosen.drop, older_than=older_than),
+        lambda planned: f"Remove {removed(planned)} at {chosen.root}?" if planned.conflicts else "",
+    )
+    end = "would be removed (--dry-run)" if run.dry_run else "removed"
+    run.output.reported(result, [f"{removed(result)} {end}."])
 
 
 def _standard_output(run: Invocation) -> TextIO:

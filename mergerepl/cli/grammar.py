@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from enum import Enum
 from functools import cached_property
 from inspect import cleandoc
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from mergerepl.replicas import Replica
 
 WIDTH = 90
+T = TypeVar("T")
 
 
 class Effect(Enum):
@@ -51,6 +52,8 @@ class Invocation:
     files: list[str] = field(default_factory=list)
     at: str | None = None
     """The replica that `--at` names; None: the publisher, or the folder that is the place."""
+    dry_run: bool = False
+    yes: bool = False
     as_json: bool = False
     is_quiet: bool = False
     is_verbose: bool = False
@@ -104,21 +107,27 @@ class Invocation:
             return False
         return True
 
-    def confirm(self, question: str, *, yes: bool) -> None:
-        """Ask before rows are removed or overwritten; `question` names the place and the rows.
+    def confirm(self, question: str) -> None:
+        """Ask before rows are removed or overwritten, but in a dry run; `question` names the place and the rows.
 
         Raises: UsageError if no terminal is there to ask; ClickException if the answer is no.
         """
-        if yes:
+        if self.yes or self.dry_run:
             return
         if self.as_json or not sys.stdin.isatty():
             raise click.UsageError(f"{question} Say --yes to go on, or see --dry-run. Nothing was changed.")
         if not click.confirm(question, err=True):
             raise click.ClickException("Declined. Nothing was changed.")
 
-    def rehearse(self, dry_run: bool, call: Callable[[], Any], value: object, would: str) -> Any:
+    def carry_out(self, call: Callable[..., T], question: Callable[[T], str]) -> T:
+        """Run a call that takes `dry_run`, after the question that its dry run leads to; an empty one is not asked."""
+        if not (self.dry_run or self.yes) and (asked := question(call(dry_run=True))):
+            self.confirm(asked)
+        return call(dry_run=self.dry_run)
+
+    def rehearse(self, call: Callable[[], Any], value: object, would: str) -> Any:
         """Run a call. A dry run of it ends the command at the first write, and reports what would be done."""
-        done = rehearsed(dry_run, call)
+        done = rehearsed(self.dry_run, call)
         if done is REHEARSED:
             self.output.reported(value, [f"{would} Nothing was changed (--dry-run)."])
             raise click.exceptions.Exit(0)
@@ -321,6 +330,7 @@ def command(
                 raise click.UsageError(f"`{ctx.command_path}` takes one -f.")
             _require_names(ctx, takes, given)
             invocation.at = given.pop("at", None)
+            invocation.dry_run, invocation.yes = given.pop("dry_run", False), given.pop("yes", False)
             return function(invocation, **given)
 
         parameters: list[click.Parameter] = [_positional(takes)] if takes else []
@@ -341,6 +351,10 @@ def command(
     return make
 
 
+NUMBERS = ("BSN", "PARTITION")
+"""Kinds of positionals that are numbers."""
+
+
 def kind_of(takes: str) -> str:
     """Return the kind of positionals: REPLICA of `[REPLICA]...`."""
     return takes.strip("[].")
@@ -354,6 +368,7 @@ def _positional(takes: str) -> click.Argument:
         metavar=takes,
         nargs=-1 if is_many else 1,
         required=not takes.startswith("["),
+        type=click.IntRange(min=1) if kind in NUMBERS else None,
         shell_complete=_complete,
     )
 

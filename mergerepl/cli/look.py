@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-import click
-
 from mergerepl.cli.grammar import DESTROYS, READS, WRITES, Invocation, command, group
 from mergerepl.cli.options import option, row_key
 from mergerepl.cli.report import merge, tasks
@@ -143,7 +141,7 @@ def list_partitions(run: Invocation, publication: str | None) -> None:
     options=("--host-name", "--suser-sname", "--publication"),
 )
 def add_partition(
-    run: Invocation, host_name: str | None, suser_sname: str | None, publication: str | None, dry_run: bool
+    run: Invocation, host_name: str | None, suser_sname: str | None, publication: str | None
 ) -> None:
     """Add a partition before its first subscription.
 
@@ -154,7 +152,6 @@ def add_partition(
     """
     partitions_ = _partitions(run)
     added = run.rehearse(
-        dry_run,
         lambda: partitions_.add(host_name=host_name, suser_sname=suser_sname, publication=publication),
         {},
         "A partition would be added.",
@@ -162,8 +159,8 @@ def add_partition(
     _report(run.output, added, (added,))
 
 
-@partitions.add(name="drop", effect=DESTROYS, call="Replica.partitions.drop", takes="ID")
-def drop_partition(run: Invocation, id: str, dry_run: bool, yes: bool) -> None:
+@partitions.add(name="drop", effect=DESTROYS, call="Replica.partitions.drop", takes="PARTITION")
+def drop_partition(run: Invocation, partition: int) -> None:
     """Drop a partition that no subscription has.
 
     Its id is not used again.
@@ -172,11 +169,9 @@ def drop_partition(run: Invocation, id: str, dry_run: bool, yes: bool) -> None:
       mergerepl partitions drop 3
     """
     partitions_ = _partitions(run)
-    if not id.isdigit():
-        raise click.BadParameter(f"{id!r} is no number of a partition.")
-    run.confirm(f"Drop partition {id} of {run.place.root()}?", yes=yes or dry_run)
+    run.confirm(f"Drop partition {partition} of {run.place.root()}?")
     dropped = run.rehearse(
-        dry_run, lambda: partitions_.drop(int(id)), {}, f"Partition {id} would be dropped."
+        lambda: partitions_.drop(partition), {}, f"Partition {partition} would be dropped."
     )
     _report(run.output, dropped, (dropped,))
 

@@ -25,12 +25,7 @@ from mergerepl.settings import agent_file
     effect=WRITES, call="Project.init", takes="[ROOT]...", options=("--type", "--output", "--print-schema")
 )
 def init(
-    run: Invocation,
-    roots: tuple[str, ...],
-    type: str | None,
-    output: str | None,
-    print_schema: bool,
-    dry_run: bool,
+    run: Invocation, roots: tuple[str, ...], type: str | None, output: str | None, print_schema: bool
 ) -> None:
     """Write mergerepl.yml from folders of tables.
 
@@ -51,18 +46,18 @@ def init(
         return
     if not roots:
         raise click.UsageError("Name the folders of tables: the publisher's first.")
-    is_shown = dry_run or output == "-"
+    is_shown = run.dry_run or output == "-"
     done = Project.init(*roots, type=type or "merge", output=output or FILE_NAME, dry_run=is_shown)
     stated = sum(each.reason is None for each in done.tables)
     parts = [*done.text.splitlines()] if is_shown else []
     if output != "-":
-        would = "would state" if dry_run else "states"
+        would = "would state" if run.dry_run else "states"
         parts.append(f"{done.file} {would} {counted(stated, 'table')}. Next: `mergerepl apply --dry-run`.")
     run.output.reported(done, parts)
 
 
 @command(effect=DESTROYS, call="Project.apply")
-def apply(run: Invocation, dry_run: bool, yes: bool) -> None:
+def apply(run: Invocation) -> None:
     """Make the replicas match mergerepl.yml.
 
     It publishes tables, and creates and fills subscribers. Run it again after every change of the file; what matches
@@ -78,14 +73,14 @@ def apply(run: Invocation, dry_run: bool, yes: bool) -> None:
         each.type not in (MERGE, "") and each.type in types_at(each.root) for each in project.replicas()
     )
     # Without a question no step may remove rows.
-    planned = None if dry_run or yes else ApplyResult("", ())
+    planned = None if run.dry_run or run.yes else ApplyResult("", ())
     if has_rows_to_remove and planned is not None:
         planned = project.apply(dry_run=True)
         if steps := [each for each in planned.steps if each.removes_rows]:
             listed = ", ".join(f"{each.action} {each.object}" for each in steps)
-            run.confirm(f"Remove rows at {', '.join(project.own_roots())} ({listed})?", yes=yes)
+            run.confirm(f"Remove rows at {', '.join(project.own_roots())} ({listed})?")
     with run.progress as progress:
-        result = project.apply(dry_run=dry_run, planned=planned, progress=progress)
+        result = project.apply(dry_run=run.dry_run, planned=planned, progress=progress)
     run.output.reported(*merge.applied(result))
 
 
@@ -136,7 +131,7 @@ def sync(
       mergerepl sync north --dry-run
       mergerepl sync -f sales.yml --interval 60s
     """
-    options |= {"procedures": procedures, "skip_errors": skip_errors or ()}
+    options |= {"dry_run": run.dry_run, "procedures": procedures, "skip_errors": skip_errors or ()}
     is_handed_over = run.given_progress is not None
     progress = run.progress
 
@@ -198,7 +193,7 @@ def exit_code(result: SyncResult) -> int:
 
 
 @command(effect=WRITES, call="Project.capture", takes="[REPLICA]...")
-def capture(run: Invocation, replicas: tuple[str, ...], dry_run: bool) -> int:
+def capture(run: Invocation, replicas: tuple[str, ...]) -> int:
     """Record new changes without sending them.
 
     A sync does it first. Worth running by itself before the change feed's files are vacuumed. One reading serves all types:
@@ -211,7 +206,6 @@ def capture(run: Invocation, replicas: tuple[str, ...], dry_run: bool) -> int:
     """
     with run.progress as progress:
         found = run.rehearse(
-            dry_run,
             lambda: run.place.project.capture(*replicas, progress=progress),
             {"captured": []},
             "New changes would be recorded.",
@@ -223,7 +217,7 @@ def capture(run: Invocation, replicas: tuple[str, ...], dry_run: bool) -> int:
 
 
 @command(effect=DESTROYS, call="Project.abort", takes="SESSION", hidden=True)
-def abort(run: Invocation, session: str, dry_run: bool, yes: bool) -> int:
+def abort(run: Invocation, session: str) -> int:
     """End a staged session that cannot be finished; its rows are kept.
 
     SESSION is its id, as messages and `mergerepl status` name it; its beginning will do. A session that can be finished is
@@ -234,14 +228,9 @@ def abort(run: Invocation, session: str, dry_run: bool, yes: bool) -> int:
       mergerepl abort 4f0c
     """
     root = run.place.of_type("merge", "staged sessions")
-    run.confirm(
-        f"End session {session} at {root}? Its rows that have not arrived are set aside.", yes=yes or dry_run
-    )
+    run.confirm(f"End session {session} at {root}? Its rows that have not arrived are set aside.")
     result = run.rehearse(
-        dry_run,
-        lambda: run.place.project.abort(session),
-        {"session": session},
-        f"Session {session} would end.",
+        lambda: run.place.project.abort(session), {"session": session}, f"Session {session} would end."
     )
     done = SyncResult(result.publication, (result,))
     run.output.reported(*merge.synced(done))

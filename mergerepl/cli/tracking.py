@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from dataclasses import asdict
 from datetime import timedelta
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -59,7 +60,6 @@ def enable(
     rowguid: str | None,
     track: tuple[str, ...],
     foreign: Literal["adopt", "refuse"],
-    dry_run: bool,
 ) -> None:
     """Track a table: it gets three columns.
 
@@ -77,7 +77,6 @@ def enable(
         raise click.BadParameter(f"{error}.", param_hint="--track") from error
     database = _database(run, foreign=foreign)
     done = run.rehearse(
-        dry_run,
         lambda: database.enable(table, key=key_columns(key), rowguid=rowguid, track=options),
         {"table": table},
         f"Table {table} would be tracked.",
@@ -86,16 +85,15 @@ def enable(
 
 
 @tracking.add(effect=DESTROYS, call="ChangeTracking.disable", takes="TABLE", options=("--keep-columns",))
-def disable(run: Invocation, table: str, keep_columns: bool, dry_run: bool, yes: bool) -> None:
+def disable(run: Invocation, table: str, keep_columns: bool) -> None:
     """End tracking; tombstones and tracking columns go.
 
     Example:
       mergerepl tracking disable orders --keep-columns
     """
     database = _database(run)
-    run.confirm(f"Remove the tombstones of {table} in {run.place.root()}?", yes=yes or dry_run)
+    run.confirm(f"Remove the tombstones of {table} in {run.place.root()}?")
     run.rehearse(
-        dry_run,
         lambda: database.disable(table, keep_columns=keep_columns),
         {"table": table, "tracked": True},
         f"Table {table} would no longer be tracked.",
@@ -118,7 +116,6 @@ def enumerate_changes(
     enumeration: Literal["exact", "documented"],
     exclude_context: str | None,
     output: str | None,
-    dry_run: bool,
 ) -> None:
     """Count, or write, what changed since a consumer's last window.
 
@@ -145,14 +142,13 @@ def enumerate_changes(
             "--start beginning, or --start now."
         )
     window = run.rehearse(
-        dry_run,
         lambda: database.consumer(consumer, start=start or "beginning").enumerate(
             tables, exclude_context, enumeration=enumeration
         ),
         {"consumer": consumer},
         f"Consumer {consumer} would be registered." if is_new else "Foreign commits would be adopted first.",
     )
-    folder = None if dry_run else folder
+    folder = None if run.dry_run else folder
     counts = window.counts() if folder is None else window.write_to(Location.of(folder.absolute()))
     stated = {**window.state.to_json(), "tables": counts}
     if folder is not None:
@@ -171,9 +167,7 @@ def enumerate_changes(
     takes="CONSUMER",
     options=(option("--window", required=True), "--fresh"),
 )
-def acknowledge(
-    run: Invocation, consumer: str, window: str, fresh: tuple[str, ...] | None, dry_run: bool
-) -> None:
+def acknowledge(run: Invocation, consumer: str, window: str, fresh: tuple[str, ...] | None) -> None:
     """Note that a consumer has a window: its next one begins there.
 
     Example:
@@ -193,16 +187,13 @@ def acknowledge(
         return reader.state
 
     state = run.rehearse(
-        dry_run,
-        acknowledged,
-        {"consumer": consumer},
-        f"Consumer {consumer} would stand at the end of this window.",
+        acknowledged, {"consumer": consumer}, f"Consumer {consumer} would stand at the end of this window."
     )
     run.output.reported(state, [f"Consumer {consumer} stands at CSN {state.lcsn}."])
 
 
 @tracking.add(effect=DESTROYS, call="ChangeTracking.forget", takes="CONSUMER")
-def forget(run: Invocation, consumer: str, dry_run: bool, yes: bool) -> None:
+def forget(run: Invocation, consumer: str) -> None:
     """Forget a consumer that will not come again.
 
     Purges wait for it no longer.
@@ -211,11 +202,9 @@ def forget(run: Invocation, consumer: str, dry_run: bool, yes: bool) -> None:
       mergerepl tracking forget hq
     """
     database = _database(run)
-    run.confirm(f"Forget the position of {consumer} in {run.place.root()}?", yes=yes or dry_run)
+    run.confirm(f"Forget the position of {consumer} in {run.place.root()}?")
     value = {"consumer": consumer, "registered": True}
-    run.rehearse(
-        dry_run, lambda: database.forget(consumer), value, f"Consumer {consumer} would be forgotten."
-    )
+    run.rehearse(lambda: database.forget(consumer), value, f"Consumer {consumer} would be forgotten.")
     run.output.reported({**value, "registered": False}, [f"Consumer {consumer} is forgotten."])
 
 
@@ -232,7 +221,7 @@ def _json(file: Path) -> dict[str, Any]:
 
 
 @tracking.add(effect=DESTROYS, call="ChangeTracking.abort", takes="BSN", hidden=True)
-def abort(run: Invocation, bsn: str, dry_run: bool, yes: bool) -> None:
+def abort(run: Invocation, bsn: int) -> None:
     """End an open transaction of any owner.
 
     The owner gets an error at its next call. `mergerepl status` lists open transactions.
@@ -240,31 +229,22 @@ def abort(run: Invocation, bsn: str, dry_run: bool, yes: bool) -> None:
     Example:
       mergerepl tracking abort 17
     """
-    number = _number(bsn)
     database = _database(run)
-    run.confirm(
-        f"End transaction {number} in {run.place.root()}? Its changes are undone.", yes=yes or dry_run
-    )
-    value = {"bsn": number, "state": "open"}
-    run.rehearse(dry_run, lambda: database.abort(number), value, f"Transaction {number} would be aborted.")
-    run.output.reported({**value, "state": "aborted"}, [f"Transaction {number} was aborted."])
-
-
-def _number(text: str) -> int:
-    if not text.isdigit() or int(text) < 1:
-        raise click.BadParameter(f"{text!r} is no number of a transaction.")
-    return int(text)
+    run.confirm(f"End transaction {bsn} in {run.place.root()}? Its changes are undone.")
+    value = {"bsn": bsn, "state": "open"}
+    run.rehearse(lambda: database.abort(bsn), value, f"Transaction {bsn} would be aborted.")
+    run.output.reported({**value, "state": "aborted"}, [f"Transaction {bsn} was aborted."])
 
 
 @tracking.add(effect=WRITES, call="ChangeTracking.adopt", hidden=True)
-def adopt(run: Invocation, dry_run: bool) -> None:
+def adopt(run: Invocation) -> None:
     """Make transactions of the commits that went through none.
 
     Example:
       mergerepl tracking adopt
     """
     database = _database(run)
-    if dry_run:
+    if run.dry_run:
         count = len(database.status().foreign_commits)
         run.output.reported({"adopted": count}, [f"Foreign commits that would be adopted: {count}."])
         return
@@ -273,7 +253,7 @@ def adopt(run: Invocation, dry_run: bool) -> None:
 
 
 @tracking.add(effect=WRITES, call="ChangeTracking.recover", hidden=True)
-def recover(run: Invocation, dry_run: bool) -> None:
+def recover(run: Invocation) -> None:
     """Finish what processes left that died.
 
     Commands that change or enumerate do so first, too.
@@ -282,10 +262,10 @@ def recover(run: Invocation, dry_run: bool) -> None:
       mergerepl tracking recover
     """
     database = _database(run)
-    done = rehearsed(dry_run, database.recover)
+    done = rehearsed(run.dry_run, database.recover)
     found = database.status()
     lines = [f"Last BSN {found.last_bsn}, last CSN {found.last_csn}, open: {len(found.open_transactions)}."]
-    if dry_run:
+    if run.dry_run:
         left = (
             "Something is left, and would be finished" if done is REHEARSED else "Nothing is left to finish"
         )
@@ -302,9 +282,7 @@ def recover(run: Invocation, dry_run: bool) -> None:
     options=("--older-than", "--to"),
     hidden=True,
 )
-def purge(
-    run: Invocation, table: str | None, older_than: timedelta | None, to: Any, dry_run: bool, yes: bool
-) -> None:
+def purge(run: Invocation, table: str | None, older_than: timedelta | None, to: Any) -> None:
     """Remove tombstones of a table, or without one rows of the commit sequence.
 
     Only rows that no registered consumer needs: older than an age, or of transactions up to the CSN --to.
@@ -316,19 +294,14 @@ def purge(
     if (older_than is None) == (to is None) or not (to is None or isinstance(to, int)):
         raise click.UsageError("Give --older-than (days) or --to (a CSN).")
     database = _database(run)
+    # `to` is the last CSN that goes.
+    remove = partial(database.purge, table, older_than=older_than, to=to)
 
-    def remove(*, dry_run: bool) -> Purged:
-        # `to` is the last CSN that goes.
-        return database.purge(table, older_than=older_than, to=to, dry_run=dry_run)
+    def question(planned: Purged) -> str:
+        rows = counted(planned.removed, "row")
+        return f"Remove {rows} of {planned.target} in {run.place.root()}?" if planned.removed else ""
 
-    done = remove(dry_run=True) if dry_run or not yes else None
-    if not dry_run:
-        if done is not None and done.removed:
-            run.confirm(
-                f"Remove {counted(done.removed, 'row')} of {done.target} in {run.place.root()}?", yes=yes
-            )
-        done = remove(dry_run=False)
-    assert done is not None
+    done = run.carry_out(remove, question)
     removed = "to be removed" if done.dry_run else "removed"
     kept = f"; {counted(done.held_back, 'row')} kept for consumers" if done.held_back else ""
     run.output.reported(done, [f"{done.target}: {counted(done.removed, 'row')} {removed}{kept}."])

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import asdict, replace
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -62,13 +62,7 @@ def browse(run: Invocation, table: str | None, from_: Any, to: Any, limit: int) 
 @transactional.add(
     effect=READS, call="Distributor.script", options=("--table", "--at", "--operation", "--batch", "--custom")
 )
-def script(
-    run: Invocation,
-    table: str | None,
-    operation: Literal["insert", "update", "delete"] | None,
-    batch: bool,
-    custom: bool,
-) -> None:
+def script(run: Invocation, **terms: Any) -> None:
     """Print the generated procedures as Spark SQL.
 
     The agent executes the text of --batch, which does the same to a batch of commands at once. The tables are those of the
@@ -78,14 +72,12 @@ def script(
       mergerepl transactional script --table orders --operation update
       mergerepl transactional script --batch
     """
-    text = _distributor(run, "procedures").script(
-        table=table, operation=operation, batch=batch, custom=custom, subscriber=_subscriber(run)
-    )
+    text = _distributor(run, "procedures").script(subscriber=_subscriber(run), **terms)
     run.output.reported({"script": text}, text.split("\n"))
 
 
 @transactional.add(effect=WRITES, call="Distributor.skip", takes="XACT", options=("--at",))
-def skip(run: Invocation, xact: str, dry_run: bool) -> None:
+def skip(run: Invocation, xact: str) -> None:
     """Leave out the next transaction of one subscription.
 
     XACT is its number (0x…), as the message of the stop and `history --failed` name it. It is recorded there, and the
@@ -99,13 +91,13 @@ def skip(run: Invocation, xact: str, dry_run: bool) -> None:
         xact,
         subscriber=_subscriber(run),
         publication=stated.pop() if len(stated) == 1 else None,
-        dry_run=dry_run,
+        dry_run=run.dry_run,
     )
     counted = ", ".join(f"{name} {n:,}" for name, n in done.commands.items())
     was = "was skipped before; nothing was changed"
-    if done.is_done or (dry_run and done.commands):
+    if done.is_done or (run.dry_run and done.commands):
         was = f"{'is' if done.is_done else 'would be'} skipped (commands: {counted})"
-    run.output.reported(asdict(done), [f"{done.subscriber}: transaction {done.xact_seqno} {was}."])
+    run.output.reported(done, [f"{done.subscriber}: transaction {done.xact_seqno} {was}."])
 
 
 @transactional.add(

@@ -18,6 +18,7 @@ from mergerepl.model.words import counted, key_text, short
 from mergerepl.store.rehearsal import REHEARSED, rehearsed
 
 if TYPE_CHECKING:
+    from mergerepl.model.tasks import CleanupResult, RepairResult
     from mergerepl.monitoring.doctor import Check
 
 _MIB = 1024**2
@@ -59,7 +60,7 @@ def validate(
 
 
 @command(effect=WRITES, call="Replica.tune", takes="[TABLE]...", options=("--at", "--file-size"))
-def tune(run: Invocation, tables: tuple[str, ...], file_size: int, dry_run: bool) -> None:
+def tune(run: Invocation, tables: tuple[str, ...], file_size: int) -> None:
     """Rewrite tables with too large files.
 
     No row changes. A changed row is written again with all rows of its file, and a file without bounds of the key is read
@@ -72,7 +73,7 @@ def tune(run: Invocation, tables: tuple[str, ...], file_size: int, dry_run: bool
       mergerepl tune orders --at north --file-size 64MB
     """
     with run.progress as progress:
-        result = run.replica.tune(*tables, file_size=file_size, dry_run=dry_run, progress=progress)
+        result = run.replica.tune(*tables, file_size=file_size, dry_run=run.dry_run, progress=progress)
     lines = []
     for each in result.articles:
         if each.status != "tuned":
@@ -80,7 +81,7 @@ def tune(run: Invocation, tables: tuple[str, ...], file_size: int, dry_run: bool
         if each.status == "unchanged":
             lines.append(f"{each.article}: Delta found nothing to write again.")
         lines += [f"{each.article}: {name} = {value}." for name, value in each.properties.items()]
-    if dry_run:
+    if run.dry_run:
         lines.append("Nothing was changed (--dry-run).")
     run.output.reported(result, [listing(result.articles, _TUNED), *lines])
 
@@ -92,7 +93,7 @@ def tune(run: Invocation, tables: tuple[str, ...], file_size: int, dry_run: bool
     options=("--start-engine", "--fix"),
     several_places=True,
 )
-def doctor(run: Invocation, replicas: tuple[str, ...], start_engine: bool, fix: bool, dry_run: bool) -> int:
+def doctor(run: Invocation, replicas: tuple[str, ...], start_engine: bool, fix: bool) -> int:
     """Check Java, storage, locks and the files of tables.
 
     Without a REPLICA: the publisher and all subscribers; outside a project: this machine. Exit code 1 if something has
@@ -102,7 +103,7 @@ def doctor(run: Invocation, replicas: tuple[str, ...], start_engine: bool, fix: 
       mergerepl doctor
       mergerepl doctor north --start-engine
     """
-    terms = {"start_engine": start_engine, "fix": fix and not dry_run}
+    terms = {"start_engine": start_engine, "fix": fix and not run.dry_run}
     checks: Sequence[Check]
     if replicas or run.has_place:
         checks = run.place.project.doctor(*replicas, **terms)
@@ -121,17 +122,7 @@ def doctor(run: Invocation, replicas: tuple[str, ...], start_engine: bool, fix: 
     takes="[REPLICA]...",
     options=("--publication", "--table", "--key", "--where", "--procedures"),
 )
-def repair(
-    run: Invocation,
-    replicas: tuple[str, ...],
-    publication: str | None,
-    table: str | None,
-    key: tuple[str, ...],
-    where: str | None,
-    procedures: tuple[str, ...],
-    dry_run: bool,
-    yes: bool,
-) -> None:
+def repair(run: Invocation, replicas: tuple[str, ...], key: tuple[str, ...], **terms: Any) -> None:
     """Make differing rows equal.
 
     The publisher's rows come back where others changed a transactional subscriber's tables: missing rows are inserted,
@@ -142,20 +133,14 @@ def repair(
       mergerepl repair north --table orders --key order_id=7 --yes
       mergerepl repair --table orders --where "region='N'"
     """
-    terms: dict[str, Any] = {
-        "publication": publication,
-        "table": table,
-        "key": row_key(key) or None,
-        "where": where,
-        "procedures": procedures,
-    }
-    make_equal = partial(run.place.project.repair, *replicas, **terms)
-    if not (dry_run or yes):
-        planned = make_equal(dry_run=True).articles
-        if rows := sum(each.inserts + each.updates + each.deletes for each in planned):
-            at = ", ".join(dict.fromkeys(each.subscriber for each in planned))
-            run.confirm(f"Overwrite or remove {counted(rows, 'row')} at {at}?", yes=yes)
-    done = make_equal(dry_run=dry_run)
+
+    def question(planned: RepairResult) -> str:
+        rows = sum(each.inserts + each.updates + each.deletes for each in planned.articles)
+        at = ", ".join(dict.fromkeys(each.subscriber for each in planned.articles))
+        return f"Overwrite or remove {counted(rows, 'row')} at {at}?" if rows else ""
+
+    make_equal = partial(run.place.project.repair, *replicas, key=row_key(key) or None, **terms)
+    done = run.carry_out(make_equal, question)
     lines = [
         f"  {each.article} at {short(each.subscriber)} {key_text(one.key)}: {one.kind.replace('_', ' ')}"
         for each in done.articles
@@ -165,7 +150,7 @@ def repair(
 
 
 @command(effect=DESTROYS, call="Project.reinit", takes="[REPLICA]...", options=("--all",))
-def reinit(run: Invocation, replicas: tuple[str, ...], is_all: bool, dry_run: bool, yes: bool) -> None:
+def reinit(run: Invocation, replicas: tuple[str, ...], is_all: bool) -> None:
     """Fill a subscriber again from the publisher.
 
     A new snapshot replaces the rows of the tables of a transactional subscription.
@@ -178,9 +163,8 @@ def reinit(run: Invocation, replicas: tuple[str, ...], is_all: bool, dry_run: bo
         raise click.UsageError("Name the subscribers, or say --all.")
     project = run.place.project
     named = ", ".join(replicas) or "all subscribers"
-    run.confirm(f"Replace all rows of {named} of {', '.join(project.own_roots())}?", yes=yes or dry_run)
+    run.confirm(f"Replace all rows of {named} of {', '.join(project.own_roots())}?")
     done = run.rehearse(
-        dry_run,
         lambda: project.reinit(*replicas, all=is_all),
         {"subscribers": replicas},
         f"All rows of {named} would be replaced.",
@@ -191,7 +175,7 @@ def reinit(run: Invocation, replicas: tuple[str, ...], is_all: bool, dry_run: bo
 @command(
     effect=DESTROYS, call="Replica.resume", takes="TABLE|INSTANCE", options=("--at", "--compare", "--restart")
 )
-def resume(run: Invocation, table: str, compare: bool, restart: bool, dry_run: bool, yes: bool) -> None:
+def resume(run: Invocation, table: str, compare: bool, restart: bool) -> None:
     """Continue with a paused table.
 
     A table is paused if its log cannot be read on, such as after a dropped key column; `status` says why. Unread changes
@@ -202,9 +186,9 @@ def resume(run: Invocation, table: str, compare: bool, restart: bool, dry_run: b
       mergerepl resume orders --compare
     """
     replica = run.replica
-    if restart and not dry_run:
-        run.confirm(f"Leave out the unread changes of {table} in {replica.root}?", yes=yes)
-    was = rehearsed(dry_run, lambda: replica.resume(table, compare=compare, restart=restart))
+    if restart:
+        run.confirm(f"Leave out the unread changes of {table} in {replica.root}?")
+    was = rehearsed(run.dry_run, lambda: replica.resume(table, compare=compare, restart=restart))
     text = "would be read again." if was is REHEARSED else "is read again." if was else "was not paused."
     run.output.reported({"table": table, "changed": was is True}, [f"{table} {text}"])
 
@@ -228,9 +212,7 @@ _REMOVED: Columns = {
 
 
 @command(effect=DESTROYS, call="Project.cleanup", options=("--only", "--older-than"))
-def cleanup(
-    run: Invocation, only: tuple[str, ...] | None, older_than: timedelta | None, dry_run: bool, yes: bool
-) -> int:
+def cleanup(run: Invocation, only: tuple[str, ...] | None, older_than: timedelta | None) -> int:
     """Remove metadata, conflicts and changes past their retention.
 
     --only conflicts (merge), commands (transactional) or changes (cdc). A subscription that lacks removed commands becomes
@@ -242,19 +224,17 @@ def cleanup(
       mergerepl cleanup --only conflicts --older-than 30d
     """
     remove = partial(run.place.project.cleanup, only=only or (), older_than=older_than)
-    if older_than is not None and not (dry_run or yes):
-        listed = ", ".join(
-            f"{each.rows:,} {each.kind} at {each.replica}"
-            for each in remove(dry_run=True).removed
-            if each.rows
-        )
-        if listed:
-            run.confirm(f"Remove {listed}?", yes=yes)
-    done = remove(dry_run=dry_run)
+
+    def question(planned: CleanupResult) -> str:
+        going = (f"{each.rows:,} {each.kind} at {each.replica}" for each in planned.removed if each.rows)
+        listed = "" if older_than is None else ", ".join(going)
+        return listed and f"Remove {listed}?"
+
+    done = run.carry_out(remove, question)
     rows = sum(each.rows for each in done.removed)
     lines = [
         f"{counted(rows, 'row')} "
-        + ("would be removed. Nothing was changed (--dry-run)." if dry_run else "removed.")
+        + ("would be removed. Nothing was changed (--dry-run)." if run.dry_run else "removed.")
     ]
     if done.inactive:
         lines.append(
@@ -270,7 +250,7 @@ def cleanup(
 
 
 @command(effect=WRITES, call="Replica.vacuum", takes="[TABLE]...", options=("--at",))
-def vacuum(run: Invocation, tables: tuple[str, ...], dry_run: bool) -> None:
+def vacuum(run: Invocation, tables: tuple[str, ...]) -> None:
     """Remove old files that no reader of changes needs.
 
     It is Delta's VACUUM, for captured tables; without a TABLE all of them.
@@ -282,7 +262,7 @@ def vacuum(run: Invocation, tables: tuple[str, ...], dry_run: bool) -> None:
     replica = run.replica
     named = ", ".join(tables) or "all captured tables"
     found = run.rehearse(
-        dry_run, lambda: replica.vacuum(*tables), {"tables": []}, f"Old files of {named} would be removed."
+        lambda: replica.vacuum(*tables), {"tables": []}, f"Old files of {named} would be removed."
     )
     lines = []
     for each in found:
@@ -294,7 +274,7 @@ def vacuum(run: Invocation, tables: tuple[str, ...], dry_run: bool) -> None:
 
 
 @command(effect=DESTROYS, call="Project.upgrade", hidden=True)
-def upgrade(run: Invocation, dry_run: bool, yes: bool) -> None:
+def upgrade(run: Invocation) -> None:
     """Bring a folder's tracking data to this version of mergerepl.
 
     Example:
@@ -302,12 +282,9 @@ def upgrade(run: Invocation, dry_run: bool, yes: bool) -> None:
     """
     project = run.place.project
     run.confirm(
-        f"Rewrite the tracking data of {', '.join(project.own_roots())}? Older versions cannot read them then.",
-        yes=yes or dry_run,
+        f"Rewrite the tracking data of {', '.join(project.own_roots())}? Older versions cannot read them then."
     )
-    is_done = run.rehearse(
-        dry_run, project.upgrade, {"upgraded": False}, "The tracking data would be upgraded."
-    )
+    is_done = run.rehearse(project.upgrade, {"upgraded": False}, "The tracking data would be upgraded.")
     text = "The tracking data are of this version."
     run.output.reported(
         {"upgraded": is_done}, [text if is_done else "Transactions are open: end them, then run again."]

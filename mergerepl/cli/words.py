@@ -17,7 +17,7 @@ COMMANDS: Final[dict[str, str]] = {
     "partition": "partitions",
     "partition list": "partitions list",
     "partition add": "partitions add",
-    "partition drop": "partitions drop ID",
+    "partition drop": "partitions drop PARTITION",
     "conflicts summary": "conflicts list --count-by day,table,type,resolver",
     "conflicts purge": "conflicts drop ID... (or `mergerepl cleanup` for old ones)",
     "agent start": "agent run --detach",

@@ -32,7 +32,7 @@ BEFORE = [
 """The commands of the first grammar, with their options."""
 
 KINDS = {"REPLICA", "TABLE", "INSTANCE", "TABLE|INSTANCE", "CONSUMER", "ROOT", "DIR", "SHELL", "JOB"}
-IDS = {"ID", "SESSION", "XACT", "BSN", "LSN"}
+IDS = {"ID", "SESSION", "XACT", "BSN", "LSN", "PARTITION"}
 GENERAL = {"--file", "--json", "--quiet", "--verbose", "--version", "--help"}
 OBJECTS: dict[str, Any] = {
     "Project": Project,
@@ -138,7 +138,7 @@ def test_a_command_makes_one_call_whose_keywords_are_its_options(words: str) -> 
         return
     keywords = set(inspect.signature(call).parameters)
     if "parameters" in keywords:
-        keywords |= {"maxtrans", *tasks._PARAMETERS}
+        keywords |= {*tasks.PARAMETERS}
     if ALL[words].call.startswith("Replica.conflicts."):
         keywords |= set(inspect.signature(Conflicts.where).parameters)
     for stated, each in options_of(ALL[words]).items():

@@ -139,7 +139,7 @@ _RUNS: Columns = {
     ">changes": "changes",
     "id": "id",
 }
-_PARAMETERS = ("maxtrans", "maxscans", "continuous", "pollinginterval", "retention", "threshold", "schedule")
+PARAMETERS = ("maxtrans", "maxscans", "continuous", "pollinginterval", "retention", "threshold", "schedule")
 
 
 def _listed(rows: Sequence[Any], columns: Columns) -> Table:
@@ -246,7 +246,7 @@ def captured(found: Sequence[Captured]) -> list[Part]:
 
 
 def _parameters_of(job: Job) -> str:
-    given = {name: getattr(job, name) for name in _PARAMETERS} | {
+    given = {name: getattr(job, name) for name in PARAMETERS} | {
         "last run": moment_text(job.last_run) or None
     }
     return ", ".join(f"{name} {value}" for name, value in given.items() if value is not None)
