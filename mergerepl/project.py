@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import logging
 import os
 import time
@@ -11,19 +10,14 @@ from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
 from mergerepl import products, roots
-from mergerepl.agents.agent_socket import is_there
 from mergerepl.calls import Caller, methods_of_caller, require_choice
 from mergerepl.errors import ConfigurationError, MergeReplError, Transient
 from mergerepl.model.folders import Capture, Document, FolderTracking
 from mergerepl.model.listing import Listing
 from mergerepl.model.progress import NoProgress, Progress
-from mergerepl.model.publication import Publication
 from mergerepl.model.results import ApplyResult, InitResult, SessionResult, SyncResult
 from mergerepl.model.tasks import (
-    CDC,
     MERGE,
-    TRACKING,
-    TRANSACTIONAL,
     TYPES,
     Captured,
     CleanupResult,
@@ -34,21 +28,9 @@ from mergerepl.model.tasks import (
     Status,
     ValidationResult,
 )
-from mergerepl.model.transactional import Publication as TransactionalPublication
-from mergerepl.places import (
-    DATABASE,
-    PUBLISHER,
-    SUBSCRIBER,
-    NamedRoot,
-    choose_root,
-    find_places,
-    has_variables,
-    named_root,
-    roots_of_file,
-)
-from mergerepl.sessions import Direction, Engine, Item, Level, merge_targets, root_of, synchronize
+from mergerepl.places import SUBSCRIBER, NamedRoot, choose_root, find_places
+from mergerepl.sessions import Direction, Engine, Item, Level, synchronize
 from mergerepl.store.location import Location
-from mergerepl.store.storage import has_system_tables
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -137,7 +119,7 @@ class Project(Caller):
 
         Raises: ConfigurationError if a folder cannot be read as what it is.
         """
-        found = [named for each in self.documents for named in _named_roots(each)]
+        found = [named for each in self.documents for named in products.roots_stated_by(each)]
         for folder in self._folders:
             found += products.roots_known_at(folder)
         return tuple(dict.fromkeys(found))
@@ -161,7 +143,7 @@ class Project(Caller):
 
     def own_roots(self) -> list[str]:
         """Return the folders of the publishers and databases that are stated, and those that were loaded."""
-        stated = (named for each in self.documents for named in _named_roots(each))
+        stated = (named for each in self.documents for named in products.roots_stated_by(each))
         own = [each.root for each in stated if each.role != SUBSCRIBER]
         return list(dict.fromkeys([*own, *map(str, self._folders)]))
 
@@ -190,7 +172,7 @@ class Project(Caller):
             )
         shown = progress or NoProgress()
         may_remove = None if planned is None else planned.steps
-        typed = [(_TYPES[type(each)], each) for each in self.documents]
+        typed = [(products.type_of(each), each) for each in self.documents]
         if len(typed) == 1:
             return products.apply(*typed[0], dry_run, shown, may_remove)
         results = [products.apply(kind, each, True, shown) for kind, each in typed]
@@ -456,7 +438,7 @@ class Project(Caller):
         Raises: LeaseError if such a replica is in use; StoreError, CommitConflictError if files cannot be written.
         """
         # A folder with a damaged catalog is examined, too: it need not name its replicas.
-        stated = (named.root for each in self.documents for named in _named_roots(each))
+        stated = (named.root for each in self.documents for named in products.roots_stated_by(each))
         chosen = self._chosen(replicas) or dict.fromkeys([*self.own_roots(), *stated])
         return examined(list(chosen), start_engine=start_engine, fix=fix)
 
@@ -472,21 +454,11 @@ class Project(Caller):
         Raises: ConfigurationError if no publisher here has it staged, or several ids match; PublicationError for a
             copy; LeaseError, CommitConflictError, EngineLostError (run again: it may still be finished); EngineError.
         """
-        from mergerepl.merge.session.recovery import give_up_session
-        from mergerepl.replica.replica import Replica as Files
-        from mergerepl.spark import session as engine
+        from mergerepl.products import merge
 
-        publishers: set[Location] = set()
-        for root in map(Location.of, self.own_roots()):
-            is_publisher = bool(self.documents) or Files(root).require().published
-            publishers |= {root} if is_publisher else {each.publisher for each in merge_targets([root])}
-        if len(publishers) != 1:
-            named = ", ".join(map(str, sorted(publishers))) or "none"
-            raise ConfigurationError(
-                f"A session is aborted at one publisher; here are {named}. Name its folder with `-f`."
-            )
-        return give_up_session(
-            Files(publishers.pop()).require(), session, spark_of=engine.session, lease_wait_s=self.lock_wait_s
+        own = map(Location.of, self.own_roots())
+        return merge.abort(
+            list(own), session, are_publishers=bool(self.documents), lock_wait_s=self.lock_wait_s
         )
 
 
@@ -517,46 +489,3 @@ def _types(type: str | None) -> Collection[str]:
 
 def _title(document: Document) -> str:
     return document.root if isinstance(document, Capture | FolderTracking) else document.name
-
-
-def _named_roots(document: Document) -> list[NamedRoot]:
-    kind = _TYPES[type(document)]
-    if isinstance(document, Capture | FolderTracking):
-        return [named_root(document.root, kind, DATABASE)]
-    ends = [
-        (document.publisher, PUBLISHER, None),
-        *((each.subscriber, SUBSCRIBER, each.name) for each in document.subscriptions),
-    ]
-    return [named_root(roots.parse(root), kind, role, document.name, name) for root, role, name in ends]
-
-
-_TYPES: dict[type, str] = {
-    Publication: MERGE,
-    TransactionalPublication: TRANSACTIONAL,
-    Capture: CDC,
-    FolderTracking: TRACKING,
-}
-
-
-def agent_roots(texts: Sequence[str]) -> list[Location]:
-    """Return the publishers of files and roots, where an agent may listen. Invalid items are left to later checks.
-
-    It loads little: a file is read, but not checked.
-    """
-    found: list[Location] = []
-    for text in texts:
-        with contextlib.suppress(MergeReplError, OSError, ValueError, LookupError, TypeError):
-            found += _publishers(text)
-    return list(dict.fromkeys(found))
-
-
-def _publishers(text: str) -> list[Location]:
-    if roots.names_file(text):
-        if has_variables(text):
-            # The agent's environment may give the variables other values.
-            return []
-        return [Location.of(each.root) for each in roots_of_file(text) if each.role != SUBSCRIBER]
-    root = root_of(text)
-    if is_there(root) or not has_system_tables(root):
-        return [root]
-    return [target.publisher for target in merge_targets([root])] or [root]

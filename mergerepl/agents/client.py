@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import os
 import sys
 from collections.abc import Sequence
 from typing import Any
 
-from mergerepl.agents.agent_socket import Messages, connect, identity
-from mergerepl.errors import AgentLostError
+from mergerepl import roots
+from mergerepl.agents.agent_socket import Messages, connect, identity, is_there
+from mergerepl.errors import AgentLostError, MergeReplError
 from mergerepl.model.progress import Progress
+from mergerepl.places import SUBSCRIBER, has_variables, roots_of_file
+from mergerepl.sessions import merge_targets, root_of
 from mergerepl.store.location import Location
+from mergerepl.store.storage import has_system_tables
 
 log = logging.getLogger(__name__)
 
@@ -19,12 +24,12 @@ _ANSWER_S = 5.0
 _PATIENCE_S = 0.5
 
 
-def hand_over(roots: Sequence[Location], arguments: Sequence[str], progress: Progress) -> int | None:
-    """Let the agent of one of these roots run a command; return the exit code, or None if no agent does.
+def hand_over(publishers: Sequence[Location], arguments: Sequence[str], progress: Progress) -> int | None:
+    """Let the agent of one of these publishers run a command; return the exit code, or None if no agent does.
 
     Raises: AgentLostError if the agent ended during it.
     """
-    for root in roots:
+    for root in publishers:
         if (connection := connect(root, timeout_s=_ANSWER_S)) is None:
             continue
         with connection:
@@ -99,3 +104,27 @@ def _show(message: dict[str, Any], progress: Progress) -> None:
         drawn = Table(**message["table"])
         drawn.rows = [tuple(row) for row in drawn.rows]
         drawn.write(sys.stdout)
+
+
+def agent_roots(texts: Sequence[str]) -> list[Location]:
+    """Return the publishers of files and roots, where an agent may listen. Invalid items are left to later checks.
+
+    It loads little: a file is read, but not checked.
+    """
+    found: list[Location] = []
+    for text in texts:
+        with contextlib.suppress(MergeReplError, OSError, ValueError, LookupError, TypeError):
+            found += _publishers(text)
+    return list(dict.fromkeys(found))
+
+
+def _publishers(text: str) -> list[Location]:
+    if roots.names_file(text):
+        if has_variables(text):
+            # The agent's environment may give the variables other values.
+            return []
+        return [Location.of(each.root) for each in roots_of_file(text) if each.role != SUBSCRIBER]
+    root = root_of(text)
+    if is_there(root) or not has_system_tables(root):
+        return [root]
+    return [target.publisher for target in merge_targets([root])] or [root]

@@ -90,13 +90,6 @@ def pair(text: str) -> tuple[str, str]:
     return column, value
 
 
-def lsn(text: str) -> str:
-    """Return an LSN, as text: modules that parse it need not be loaded here."""
-    if not _LSN.fullmatch(text):
-        raise ValueError(f"{text!r} is no LSN: write it as 0x and 20 hexadecimal digits.")
-    return text
-
-
 def _point(text: str, *, is_end: bool) -> datetime | str | int:
     """Return one end of a range: a time in UTC, an LSN as text, or a number."""
     if _LSN.fullmatch(text):

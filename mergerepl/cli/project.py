@@ -8,6 +8,7 @@ from typing import Any
 
 import click
 
+from mergerepl.agents.client import agent_roots
 from mergerepl.cli.grammar import DESTROYS, WRITES, Invocation, command
 from mergerepl.cli.main import FAILED, TRANSIENT, run_command
 from mergerepl.cli.report import merge
@@ -17,7 +18,6 @@ from mergerepl.model.results import ApplyResult, SyncResult
 from mergerepl.model.tasks import MERGE
 from mergerepl.model.words import counted
 from mergerepl.places import FILE_NAME, types_at
-from mergerepl.project import agent_roots
 from mergerepl.settings import agent_file
 
 

@@ -122,9 +122,13 @@ def _option_answer(path: Sequence[str], name: str) -> str | None:
     new = next((OPTIONS[key] for key in [*keys, name] if key in OPTIONS), None)
     if new is not None:
         return f"There is no {name} any more. Write {new}."
-    place = {"cdc": "cdc", "tracking": "tracking", "transactional": "transactional commands"}
-    instead = instead_of(place.get(path[0], "commands") if path else "commands", name)
+    instead = _instead_of(path, name)
     return None if instead is None else f"{name} is an option of a later version. {instead}"
+
+
+def _instead_of(path: Sequence[str], word: str) -> str | None:
+    places = {"cdc": "cdc", "tracking": "tracking", "transactional": "transactional commands"}
+    return instead_of(places.get(path[0] if path else "", "commands"), word)
 
 
 def _of_commands(error: click.NoSuchOption, ctx: click.Context, words: Sequence[str]) -> click.UsageError:
@@ -156,8 +160,7 @@ def unknown_command(group: Group, ctx: click.Context, words: Sequence[str]) -> c
             return click.UsageError(
                 f"There is no `{old}` any more. Run `mergerepl {COMMANDS[old]}`.", ctx=ctx
             )
-    place = {"cdc": "cdc", "tracking": "tracking", "transactional": "transactional commands"}
-    if (instead := instead_of(place.get(path[0], "commands") if path else "commands", name)) is not None:
+    if (instead := _instead_of(path, name)) is not None:
         return click.UsageError(f"'{name}' is a command of a later version. {instead}", ctx=ctx)
     hint = did_you_mean(name, group.list_commands(ctx))
     return click.UsageError(f"No such command '{masked(name)}'.{hint}", ctx=ctx)

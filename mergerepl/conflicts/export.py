@@ -12,8 +12,7 @@ from pyarrow import parquet
 
 from mergerepl.conflicts.listing import read_conflicts
 from mergerepl.errors import ConfigurationError
-from mergerepl.model.conflicts import ConflictFilter, ExportedFile
-from mergerepl.model.results import ConflictRecord
+from mergerepl.model.conflicts import ConflictFilter, ConflictRecord, ExportedFile
 from mergerepl.model.words import text_of
 from mergerepl.store.location import Location
 

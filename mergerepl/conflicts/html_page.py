@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from datetime import UTC, datetime
 from html import escape
 
-from mergerepl.model.results import ConflictRecord
+from mergerepl.model.conflicts import ConflictRecord
 from mergerepl.model.words import conflict_name, how_settled, stays_at_source, text_of
 
 LONGEST_VALUE = 2000

@@ -15,6 +15,7 @@ from mergerepl.model.conflicts import (
     Choice,
     ConflictCount,
     ConflictFilter,
+    ConflictRecord,
     ConflictStatus,
     ExportedFile,
     PurgeResult,
@@ -24,7 +25,6 @@ from mergerepl.model.conflicts import (
 )
 from mergerepl.model.listing import Listing
 from mergerepl.model.progress import NoProgress, Progress
-from mergerepl.model.results import ConflictRecord
 from mergerepl.store.location import Location
 
 if TYPE_CHECKING:

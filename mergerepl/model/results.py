@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Literal
 
-from mergerepl.model.listing import HtmlResult, html_table
+from mergerepl.model.listing import HtmlResult
 
 SessionStatus = Literal["succeeded", "nothing_to_do", "planned", "failed", "given_up"]
 
@@ -376,65 +376,6 @@ class SessionRecord:
     download: PhaseCounts
     articles: tuple[ArticleCounts, ...] = ()
     messages: tuple[str, ...] = ()
-
-
-@dataclass(frozen=True)
-class ConflictResolution:
-    """A conflict's resolution by `conflicts resolve`: `choice` is winner, loser or edited; `message` is the reason."""
-
-    choice: str
-    by: str | None
-    resolved_at: datetime
-    message: str | None
-
-
-@dataclass(frozen=True)
-class ConflictRecord:
-    """One conflict: a row of MSmerge_conflicts_info with its losing row (absent for a losing delete).
-
-    `origin_datasource` and `winner` are the two ends of the session: the replica with the losing change, and the one
-    with the winning change; other replicas may have made the changes. `conflict_columns`: columns with different values
-    at the two sides and, if tracked by column, changed at both; empty if one side had deleted the row. `resolver`
-    decided, and computed the values of `made_columns` in the winning row; `note` is its remark on them. `status`:
-    `open` or `settled`; `resolution` has the details. If the article is no longer published (`is_published`), only the
-    losing row is shown.
-    """
-
-    conflict_id: str
-    publication: str
-    article: str
-    rowguid: str
-    key: dict[str, object]
-    conflict_type: int
-    reason_code: int | None
-    reason_text: str
-    origin_datasource: str
-    winner: str
-    created: datetime
-    losing_row: dict[str, object] | None = None
-    winning_row: dict[str, object] | None = None
-    is_published: bool = True
-    conflict_columns: tuple[str, ...] = ()
-    resolver: str | None = None
-    made_columns: tuple[str, ...] = ()
-    note: str | None = None
-    status: str = "open"
-    resolution: ConflictResolution | None = None
-
-    def _repr_html_(self) -> str:
-        """Show the losing beside the winning row, one line a column."""
-        names = dict.fromkeys([*(self.losing_row or {}), *(self.winning_row or {})])
-        lines = [
-            {
-                "column": name,
-                "losing": (self.losing_row or {}).get(name),
-                "winning": (self.winning_row or {}).get(name),
-                "in conflict": "*" if name in self.conflict_columns else "",
-            }
-            for name in names
-        ]
-        facts = {"article": self.article, "key": self.key, "reason": self.reason_text, "status": self.status}
-        return html_table([facts]) + html_table(lines)
 
 
 @dataclass(frozen=True)

@@ -9,8 +9,8 @@ from collections.abc import Iterable, Mapping
 from datetime import UTC, date, datetime, timedelta
 from decimal import Decimal
 
-from mergerepl.model.conflicts import Choice, ConflictStatus
-from mergerepl.model.results import ConflictPreview, ConflictRecord, PhaseCounts
+from mergerepl.model.conflicts import Choice, ConflictRecord, ConflictStatus
+from mergerepl.model.results import ConflictPreview, PhaseCounts
 
 NULL = "NULL"
 LONGEST_SHOWN = 1000

@@ -15,9 +15,10 @@ from typing import TYPE_CHECKING, Any, get_args
 from mergerepl.calls import require_choice, require_limit
 from mergerepl.errors import ConfigurationError, EngineError, MergeReplError
 from mergerepl.model.cdc import Vacuumed
-from mergerepl.model.folders import Document
+from mergerepl.model.folders import Capture, Document, FolderTracking
 from mergerepl.model.listing import Listing
 from mergerepl.model.progress import Progress
+from mergerepl.model.publication import Publication
 from mergerepl.model.results import ApplyResult, ArticleValidation, PlanStep
 from mergerepl.model.tasks import (
     CDC,
@@ -37,8 +38,9 @@ from mergerepl.model.tasks import (
     StatusWarning,
     ValidationResult,
 )
+from mergerepl.model.transactional import Publication as TransactionalPublication
 from mergerepl.places import DATABASE, PUBLISHER, SUBSCRIBER, NamedRoot, named_root, types_at
-from mergerepl.roots import resolved
+from mergerepl.roots import parse, resolved
 from mergerepl.sessions import NO_SUBSCRIPTION, Distribution, Item, Level, distributions, merge_targets
 from mergerepl.store.location import Location
 
@@ -374,6 +376,31 @@ def upgrade(roots: Sequence[Location]) -> bool:
     """Bring the data of some folders to this version; False if one has open transactions."""
     done = [work(root) for root, work in of_products("upgrade", roots)]
     return all(done)
+
+
+def type_of(document: Document) -> str:
+    """Return the type of a document."""
+    return _TYPES[type(document)]
+
+
+_TYPES: dict[type, str] = {
+    Publication: MERGE,
+    TransactionalPublication: TRANSACTIONAL,
+    Capture: CDC,
+    FolderTracking: TRACKING,
+}
+
+
+def roots_stated_by(document: Document) -> list[NamedRoot]:
+    """Return the replicas and databases that a document states, with their names."""
+    kind = type_of(document)
+    if isinstance(document, Capture | FolderTracking):
+        return [named_root(document.root, kind, DATABASE)]
+    ends = [
+        (document.publisher, PUBLISHER, None),
+        *((each.subscriber, SUBSCRIBER, each.name) for each in document.subscriptions),
+    ]
+    return [named_root(parse(root), kind, role, document.name, name) for root, role, name in ends]
 
 
 def roots_known_at(folder: Location) -> tuple[NamedRoot, ...]:

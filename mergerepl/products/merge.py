@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from datetime import timedelta
 
+from mergerepl.errors import ConfigurationError
 from mergerepl.merge.session.table_problems import table_problems
 from mergerepl.model.conflicts import ConflictFilter
 from mergerepl.model.listing import Listing
 from mergerepl.model.progress import Progress
 from mergerepl.model.publication import Publication
-from mergerepl.model.results import ApplyResult, SessionRecord
+from mergerepl.model.results import ApplyResult, SessionRecord, SessionResult
 from mergerepl.model.tasks import MERGE, Captured, CleanupResult, Pending, Removed, Run, Status
+from mergerepl.sessions import merge_targets
 from mergerepl.store.location import Location
 
 
@@ -101,3 +104,24 @@ def cleanup(root: Location, *, older_than: timedelta | None, dry_run: bool) -> C
     done = purge_conflicts(root, ConflictFilter(), older_than=older_than, dry_run=dry_run)
     removed = Removed(MERGE, str(root), "conflicts", "MSmerge_conflicts_info", done.conflicts)
     return CleanupResult(Listing([removed]), dry_run)
+
+
+def abort(
+    roots: Sequence[Location], session: str, *, are_publishers: bool, lock_wait_s: float
+) -> SessionResult:
+    """End a staged session at the only publisher of some folders, as `Project.abort` says."""
+    from mergerepl.merge.session.recovery import give_up_session
+    from mergerepl.replica.replica import Replica
+    from mergerepl.spark import session as engine
+
+    publishers: set[Location] = set()
+    for root in roots:
+        is_publisher = are_publishers or Replica(root).require().published
+        publishers |= {root} if is_publisher else {each.publisher for each in merge_targets([root])}
+    if len(publishers) != 1:
+        named = ", ".join(map(str, sorted(publishers))) or "none"
+        raise ConfigurationError(
+            f"A session is aborted at one publisher; here are {named}. Name its folder with `-f`."
+        )
+    replica = Replica(publishers.pop()).require()
+    return give_up_session(replica, session, spark_of=engine.session, lease_wait_s=lock_wait_s)

@@ -18,6 +18,7 @@ from mergerepl import Listing, errors
 from mergerepl.cli.main import COMMANDS, main
 from mergerepl.conflicts.selection import Conflicts
 from mergerepl.model import results
+from mergerepl.model.conflicts import ConflictRecord
 from mergerepl.model.tasks import Captured, ValidationResult
 from mergerepl.project import Project
 from mergerepl.replicas import Replica
@@ -34,7 +35,7 @@ DIFFERENT = results.ArticleValidation(
     "orders", "checksum", 3, 3, 1, (results.KeyDifference({"order_id": "7"}, "different"),)
 )
 EQUAL = results.ArticleValidation("orders", "checksum", 3, 3, 0)
-CONFLICT = results.ConflictRecord(
+CONFLICT = ConflictRecord(
     conflict_id="c1",
     publication="sales",
     article="orders",

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from mergerepl.conflicts.html_page import conflict_page
-from mergerepl.model.results import ConflictRecord, ConflictResolution
+from mergerepl.model.conflicts import ConflictRecord, ConflictResolution
 
 CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
 HOSTILE = [

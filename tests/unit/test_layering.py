@@ -198,6 +198,10 @@ MAY_IMPORT: dict[str, set[str]] = {
         "mergerepl.cli.report",
         "mergerepl.errors",
         "mergerepl.model",
+        "mergerepl.places",
+        "mergerepl.roots",
+        "mergerepl.sessions",
+        "mergerepl.store",
     },
     "mergerepl.agents.server": {
         "mergerepl.agents",

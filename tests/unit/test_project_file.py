@@ -215,7 +215,7 @@ def test_names_columns_and_filters_have_no_variables(folder: Path, article: str)
 
 
 def test_a_file_with_variables_is_not_handed_to_an_agent(folder: Path) -> None:
-    from mergerepl.project import agent_roots
+    from mergerepl.agents.client import agent_roots
 
     file = folder / "mergerepl.yml"
     file.write_text(ALL)

@@ -19,6 +19,7 @@ from mergerepl.cli.report.progress import LineProgress, LiveProgress, NoProgress
 from mergerepl.cli.report.table import Table, listing_or, printable
 from mergerepl.model import results, tasks
 from mergerepl.model.cdc import JobEvent
+from mergerepl.model.conflicts import ConflictRecord
 from mergerepl.model.results import ArticleCounts, PhaseCounts, SessionResult, SyncResult
 from mergerepl.model.words import CONFLICT_NAMES, conflict_name, text_of
 from mergerepl.systables.conflicts_info import ConflictType
@@ -104,7 +105,7 @@ ROW = results.RowInfo(
         results.RowReplicaInfo("/data/north", 3, "none", None, {}, (), {"amount": "5"}, False),
     ),
 )
-CONFLICT = results.ConflictRecord(
+CONFLICT = ConflictRecord(
     "c1",
     "sales",
     "orders",
@@ -184,7 +185,7 @@ def test_a_state_is_facts_tables_and_what_to_do_next():
 
 def test_runs_of_several_types_are_one_table():
     scan = tasks.Run(*("cdc", "scan", "7", "/data/hq", "", ""), NOW, 0.5, "succeeded", 2, "latency 2 s")
-    lines = text("history", [RUN, scan], failed=False).splitlines()
+    lines = text("history", [RUN, scan], failed=False, total=9).splitlines()
     assert lines[0].split() == [
         "time",
         "at",
@@ -196,6 +197,7 @@ def test_runs_of_several_types_are_one_table():
     assert lines[3:] == [
         "2026-11-21 03:04:05Z /data/north: late changes: 2",
         "2026-11-21 03:04:05Z /data/hq: latency 2 s",
+        "2 of 9 runs. See more with --limit.",
     ]
 
 
@@ -401,8 +403,8 @@ def test_conflicts_that_are_left_out_are_counted(method):
 
 def test_empty_reports_are_sentences():
     assert "nothing to do" in text("applied", results.ApplyResult("sales", ()))
-    assert text("history", [], failed=False) == "Nothing has run yet.\n"
-    assert text("history", [], failed=True) == "Nothing has failed.\n"
+    assert text("history", [], failed=False, total=0) == "Nothing has run yet.\n"
+    assert text("history", [], failed=True, total=0) == "Nothing has failed.\n"
     assert "no conflicts" in text("conflict_list", "hq", [])
     assert "no conflicts" in text("conflict_rows", "hq", [])
 

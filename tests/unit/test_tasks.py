@@ -11,8 +11,9 @@ from mergerepl import Listing, Project
 from mergerepl.cli.main import main
 from mergerepl.errors import ConfigurationError, LeaseError
 from mergerepl.logreader.lsn import Lsn
+from mergerepl.model.conflicts import ConflictRecord
 from mergerepl.model.listing import MOST_ROWS
-from mergerepl.model.results import ArticleValidation, ConflictRecord, SessionResult, SyncResult
+from mergerepl.model.results import ArticleValidation, SessionResult, SyncResult
 from mergerepl.model.tasks import (
     CRITICAL,
     UNKNOWN,

@@ -19,12 +19,11 @@ import pytest
 from mergerepl.agents import agent_socket
 from mergerepl.agents import client as agent_client
 from mergerepl.agents.agent_socket import LONGEST_REQUEST, SOCKET, Messages, connect, identity, listen
-from mergerepl.agents.client import hand_over
+from mergerepl.agents.client import agent_roots, hand_over
 from mergerepl.agents.server import CommandServer
 from mergerepl.cli.report.table import Table
 from mergerepl.errors import AgentLostError
 from mergerepl.model.progress import NoProgress, Progress
-from mergerepl.project import agent_roots
 
 WAIT_S = 20.0
 

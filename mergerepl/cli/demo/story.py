@@ -18,7 +18,8 @@ from mergerepl import Project, Replica
 from mergerepl.cli.demo.edits import HQ, NORTH, SITES, SOUTH, Cast, Row, Sites, choose_cast, edits
 from mergerepl.cli.demo.flights_data import TABLES, read_sample
 from mergerepl.errors import ConfigurationError, DemoError
-from mergerepl.model.results import ConflictRecord, SyncResult
+from mergerepl.model.conflicts import ConflictRecord
+from mergerepl.model.results import SyncResult
 from mergerepl.rows.lineage_value import replica_nickname
 from mergerepl.systables import conflicts_info
 from mergerepl.systables.table import FOLDER

@@ -13,11 +13,11 @@ from typing import TYPE_CHECKING, Any
 from mergerepl.cli.report.output import Output
 from mergerepl.cli.report.table import Columns, Part, Table, listing
 from mergerepl.errors import MergeReplError
+from mergerepl.model.conflicts import ConflictRecord
 from mergerepl.model.results import (
     ApplyResult,
     ArticleValidation,
     ConflictPreview,
-    ConflictRecord,
     PhaseCounts,
     RowInfo,
     SessionResult,
