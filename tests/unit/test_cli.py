@@ -202,35 +202,6 @@ def test_no_arguments_shows_the_help():
     assert run().exit_code == 2
 
 
-@pytest.mark.parametrize(
-    ("target", "expected"),
-    [
-        ("gone", "does not exist"),
-        ("gone.yml", "does not exist"),
-        ("s3://k:secret@b/x", "not supported yet"),
-        ("", "is empty"),
-    ],
-)
-@pytest.mark.parametrize("command", ["sync", "status", "pending", "history", "capture", "tune", "validate"])
-def test_a_target_that_is_not_there_is_exit_2(api, hq, command, target, expected):
-    if command == "validate" and target == "gone.yml":
-        api.answers[command] = errors.ConfigurationError("gone.yml does not exist")
-    shown = run(command, "-f", target)
-    assert shown.exit_code == 2
-    assert expected in shown.stderr
-    assert "secret" not in shown.output
-
-
-def test_apply_loads_the_file_and_lists_the_steps(api, hq):
-    steps = (results.PlanStep("publish", "orders", "turn Change Data Feed on"),)
-    api.answers["apply"] = results.ApplyResult("sales", steps, True)
-    shown = run("apply", "-f", "sales.yml", "--dry-run")
-    assert shown.exit_code == 0
-    assert "turn Change Data Feed on" in shown.stdout
-    assert "nothing was changed" in shown.stdout
-    assert json.loads(run("apply", "-f", "sales.yml", "--json").stdout)["steps"][0]["action"] == "publish"
-
-
 def test_sync_passes_its_options_on(api, hq):
     api.answers["sync"] = results.SyncResult("sales", (IDLE,))
     shown = run(
@@ -294,13 +265,6 @@ def test_an_article_that_is_left_out_is_named_and_the_exit_code_is_1(api, hq):
     session = json.loads(run("sync", "-f", "hq", "--json").stdout)["sessions"][0]
     assert session["refused"] == ["x", "y"]
     assert [each["message"] for each in session["error"]["articles"]] == ["X is bad.", "Y is gone."]
-
-
-def test_sync_takes_files_and_replicas(api, hq):
-    api.answers["sync"] = results.SyncResult("sales", (IDLE,))
-    run("sync", "-f", "sales.yml")
-    run("sync", "-f", "sales.yml", "-f", "north")
-    assert [call[1] for call in api.calls] == [(), ()]
 
 
 def test_a_replica_may_be_named_like_a_file(api, hq):
@@ -439,26 +403,6 @@ def test_tune_says_what_was_written_and_why(api, hq):
     assert "Nothing was changed" in run("tune", "-f", "hq", "--dry-run").stdout
     api.answers["tune"] = results.TuneResult("hq", (replace(tuned, status="unchanged"),), False, 1.0)
     assert f"orders: {why}.\norders: Delta found nothing to write again.\n" in run("tune", "-f", "hq").stdout
-
-
-def test_a_file_stands_for_its_publisher(api, hq):
-    api.answers["pending"] = ()
-    shown = run("pending", "-f", "sales.yml")
-    assert shown.exit_code == 0
-    assert "Nothing is pending" in shown.stdout
-    assert api.calls == [("pending", (), {})]
-
-
-def test_history_passes_limit_and_subscriber(api, hq):
-    api.answers["history"] = ()
-    shown = run("history", "north", "-f", "sales.yml", "--limit", 3, "--json")
-    assert json.loads(shown.stdout) == {"runs": [], "total": 0}
-    assert api.calls == [("history", ("north",), {"failed": False, "type": None, "limit": 3})]
-
-
-def test_conflicts_show_of_an_article_without_one_is_an_answer(api, hq):
-    api.answers["conflict_records"] = ()
-    assert run("conflicts", "show", "-f", "hq", "--table", "orders").exit_code == 0
 
 
 def test_conflicts_show_says_where_an_id_belongs_that_the_options_leave_out(api, hq):
