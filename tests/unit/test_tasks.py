@@ -7,12 +7,15 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-from mergerepl import Listing, Project
+from mergerepl import Agent, Listing, Project
+from mergerepl.agents import control
 from mergerepl.cli.main import main
 from mergerepl.errors import ConfigurationError, LeaseError
 from mergerepl.logreader.lsn import Lsn
+from mergerepl.model.cdc import AgentStatus
 from mergerepl.model.conflicts import ConflictRecord
 from mergerepl.model.listing import MOST_ROWS
+from mergerepl.model.progress import NoProgress
 from mergerepl.model.results import ArticleValidation, SessionResult, SyncResult
 from mergerepl.model.tasks import (
     CRITICAL,
@@ -28,6 +31,7 @@ from mergerepl.model.tasks import (
 )
 from mergerepl.model.transactional import Publication
 from mergerepl.products import merge
+from mergerepl.publish.steps import Step, carry_out
 from mergerepl.transactional.refusals import TransactionalUsageError
 from tests.networks import make_pair, make_replica
 
@@ -179,3 +183,29 @@ def test_a_publisher_that_fails_does_not_keep_another_from_its_sync(tmp_path: Pa
         Project(hq, shop).sync(streams=0)
     with pytest.raises(TransactionalUsageError, match="publishes nothing"):
         Project(hq).sync()
+
+
+def test_a_step_that_removes_rows_is_one_of_the_plan_that_was_shown() -> None:
+    done: list[str] = []
+    steps = [
+        Step("capture", "orders", "a new instance", lambda run: done.append("capture")),
+        Step("disable", "old", "its rows go", lambda run: done.append("disable"), removes_rows=True),
+    ]
+    with pytest.raises(ConfigurationError, match="'disable old' removes rows and was not in it"):
+        carry_out(steps, None, NoProgress(), planned=[steps[0].plan])
+    assert done == []
+    for planned in (None, [each.plan for each in steps]):
+        carry_out(steps, None, NoProgress(), planned=planned)
+    assert done == ["capture", "disable"] * 2
+
+
+def test_a_process_of_several_folders_is_stopped_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    make_pair(tmp_path)
+    stopped: list[str] = []
+    monkeypatch.setattr(control, "agent_status", lambda root: AgentStatus(root, 7, "host"))
+    monkeypatch.setattr(control, "stop_agent", lambda root, wait_s: stopped.append(root))
+    agent = Agent(tmp_path / "hq", tmp_path / "north")
+    assert [(each.root, each.pid) for each in agent.stop()] == [(root, 7) for root in agent.roots]
+    assert (len(stopped), len(agent.roots)) == (1, 2)
