@@ -27,9 +27,8 @@ class CommandPlace:
 
     def __str__(self) -> str:
         """Return the place as it is typed after a command."""
-        return (
-            " ".join(f"-f {shlex.quote(each)}" for each in self.given) or f"-f {shlex.quote(self.paths[0])}"
-        )
+        files = [self.root()] if self.at else self.given or self.paths[:1]
+        return " ".join(f"-f {shlex.quote(each)}" for each in files)
 
     @cached_property
     def found(self) -> tuple[Place, ...]:
