@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
-from mergerepl.cli.options import option
+from mergerepl.cli.options import Parsed, number, option
 from mergerepl.cli.report.output import Output
 from mergerepl.errors import ConfigurationError, EngineLostError, MergeReplError
 from mergerepl.store.rehearsal import REHEARSED, rehearsed
@@ -368,7 +368,7 @@ def _positional(takes: str) -> click.Argument:
         metavar=takes,
         nargs=-1 if is_many else 1,
         required=not takes.startswith("["),
-        type=click.IntRange(min=1) if kind in NUMBERS else None,
+        type=Parsed(kind, number) if kind in NUMBERS else None,
         shell_complete=_complete,
     )
 

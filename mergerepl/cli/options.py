@@ -66,6 +66,13 @@ def limit(text: str) -> int:
     return int(text)
 
 
+def number(text: str) -> int:
+    """Return a number from 1."""
+    if not text.isdigit() or int(text) < 1:
+        raise ValueError(f"{text!r} is no number from 1.")
+    return int(text)
+
+
 def names(text: str) -> tuple[str, ...]:
     """Return names with commas between them."""
     found = tuple(part.strip() for part in text.split(","))

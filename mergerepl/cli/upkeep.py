@@ -227,10 +227,10 @@ def cleanup(run: Invocation, only: tuple[str, ...] | None, older_than: timedelta
 
     def question(planned: CleanupResult) -> str:
         going = (f"{each.rows:,} {each.kind} at {each.replica}" for each in planned.removed if each.rows)
-        listed = "" if older_than is None else ", ".join(going)
+        listed = ", ".join(going)
         return listed and f"Remove {listed}?"
 
-    done = run.carry_out(remove, question)
+    done = remove(dry_run=run.dry_run) if older_than is None else run.carry_out(remove, question)
     rows = sum(each.rows for each in done.removed)
     lines = [
         f"{counted(rows, 'row')} "
