@@ -68,7 +68,7 @@ class Table:
 
     def reader(self) -> TableReader:
         return TableReader(
-            self.feed, self.rows_at, lambda version: self.rows_at(version).select("id"), _nothing
+            self.feed, self.rows_at, lambda keys, bounds: self.rows_at(1).select("id"), _nothing
         )
 
     def feed(self) -> DataFrame:
