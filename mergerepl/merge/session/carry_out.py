@@ -19,7 +19,6 @@ from mergerepl.failpoints import failpoint
 from mergerepl.merge.apply.conflict_log import ConflictLog
 from mergerepl.merge.apply.side import Side, append_side_run, merge_article
 from mergerepl.merge.capture.windows import late_windows
-from mergerepl.merge.stage.late import LateRound, stage_late_round
 from mergerepl.model.results import ArticleCounts, PhaseCounts, SessionResult
 from mergerepl.replica.replica import Replica
 from mergerepl.replica.subscription import drop_pointer, own_priority, update_subscription
@@ -135,6 +134,8 @@ def _carry_out_side(
         windows = late_windows(side, merged, info)
         if not windows:
             break
+        from mergerepl.merge.stage.late import LateRound, stage_late_round
+
         log.info("%s: %s late commits", replica.root, sum(len(window.user_commits) for window in windows))
         late = LateRound(
             conflict_log.choice.spark,

@@ -27,7 +27,6 @@ from mergerepl.merge.capture.capture import (
     read_changes,
     remove_leftovers,
 )
-from mergerepl.merge.capture.partitions import Capturing, with_memberships
 from mergerepl.merge.capture.windows import article_window
 from mergerepl.merge.partitions.filtered import FilteredPublication, filtered_publication, sent_partition
 from mergerepl.model.article import PublishedArticle
@@ -231,6 +230,8 @@ def _with_memberships(side: SideState, refused: Refused, choice: EngineChoice) -
 
     Raises: the error of an article that cannot be captured: rows of others may follow its rows.
     """
+    from mergerepl.merge.capture.partitions import Capturing, with_memberships
+
     assert side.filtered is not None
     try:
         for error in refused.values():

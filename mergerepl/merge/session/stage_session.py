@@ -37,7 +37,6 @@ from mergerepl.merge.session.sides import (
 from mergerepl.merge.stage.article import Enumerated, StagedArticle, side_changes, stage_article
 from mergerepl.merge.stage.constraints import destinations, refuse_violations
 from mergerepl.merge.stage.decision import Changed, decided, resolved, with_ancestors, with_held
-from mergerepl.merge.stage.stage_partitioned import PartitionedSession, stage_partitioned
 from mergerepl.merge.stage.withhold import Withholding, withhold_refused
 from mergerepl.model.article import PublishedArticle
 from mergerepl.model.progress import Progress
@@ -278,6 +277,8 @@ def _partitioned(session: PlannedSession) -> dict[int, StagedArticle]:
 
     Raises: ApplyError, StoreError if one cannot be applied, such as for a row that a table would refuse.
     """
+    from mergerepl.merge.stage.stage_partitioned import PartitionedSession, stage_partitioned
+
     publisher, subscriber = session.sides[PUBLISHER], session.sides[SUBSCRIBER]
     assert publisher.filtered is not None
 

@@ -37,7 +37,6 @@ from mergerepl.changes import (
     values_column,
 )
 from mergerepl.frames import DataFrame, F
-from mergerepl.merge.partitions.versions import table_rows, versions_of
 from mergerepl.merge.stage.article import Enumerated, side_versions
 from mergerepl.model.article import PublishedArticle
 from mergerepl.model.resolvers import CUSTOM, resolver_info
@@ -265,6 +264,8 @@ def with_held(
     sent = at.get(rejects) if rejects is not None else None
     if rejects is None or sent is None:
         return changed
+    from mergerepl.merge.partitions.versions import table_rows, versions_of
+
     side = OTHER_SIDE[rejects]
     holder, own = sides[side], at[side]
     table = table_rows(spark, holder.replica.table(holder.article), versions[side], holder.article)
