@@ -15,6 +15,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from mergerepl.delta import commit_files, small_writer
+from mergerepl.merge.session import choice
 from mergerepl.replica import runs
 from mergerepl.spark import in_memory
 from mergerepl.spark import session as engine_session
@@ -104,6 +105,7 @@ def test_inv_04_every_history_of_two_replicas(
     # They are few to nobody else.
     for room in (commit_files, small_writer):
         monkeypatch.setattr(room, "MOST_ROWS", 10**6)
+    monkeypatch.setattr(choice, "MOST_IN_PROCESS", 10**6)
     setting = Setting((Subscriber("north", "server", 75.0),), tracking, engines=engines)
     slots = [Slot(replica, number) for number in range(rounds) for replica in ("hub", "north")]
     sync = Session("north")
