@@ -1,5 +1,5 @@
 from mergerepl.cdc.database import Database as Database
-from mergerepl.cdc.database import Instance as Instance
+from mergerepl.cdc.instance import Instance as Instance
 from mergerepl.cdc.jobs import Jobs as Jobs
 from mergerepl.cdc.queries import Snapshot as Snapshot
 from mergerepl.cdc.queries import is_bit_set as is_bit_set

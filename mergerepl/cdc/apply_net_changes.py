@@ -1,9 +1,12 @@
 """`Instance.load`: net changes into a Delta table, exactly once (cdc.md 10)."""
 
+import logging
 import os
 import shlex
 from collections.abc import Sequence
+from contextlib import ExitStack
 from dataclasses import replace
+from typing import Any
 
 from py4j.protocol import Py4JJavaError
 from pyspark.errors import PySparkException
@@ -11,16 +14,26 @@ from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from mergerepl import roots
-from mergerepl.cdc.change_rows import ALL
+from mergerepl.cdc.change_rows import ALL, IS_DOUBTFUL, net_rows
 from mergerepl.cdc.monitoring import source_status
-from mergerepl.cdc.queries import keys_twice, net_of, open_window, refuse_twice, snapshot, with_rows_at_end
+from mergerepl.cdc.queries import (
+    keys_twice,
+    open_window,
+    refuse_twice,
+    snapshot,
+    with_rows_at_end,
+    without_doubtful,
+)
 from mergerepl.cdc.refusals import NOTHING, CdcError, CdcUsageError, LsnRangeError
 from mergerepl.cdc.tables import CdcTables, checked_lsn, entry_of
 from mergerepl.cdc.target import Position, Target, after_cycle, fit_columns, misfits_of
 from mergerepl.delta.batch_end import left_at
+from mergerepl.delta.engine_choice import NeedsSparkError
 from mergerepl.delta.marks import CommitMark
+from mergerepl.delta.small_writer import ACTION, SmallRows, holds_inserts, merge_by_delta_rs
 from mergerepl.delta.tables import (
     NewTable,
+    Transaction,
     append,
     create_table,
     head_version,
@@ -33,21 +46,25 @@ from mergerepl.delta.tables import (
     read_back,
     read_version,
     retry_conflicts,
+    tables_kept_open,
 )
-from mergerepl.delta.types import field, nullable
+from mergerepl.delta.types import ddl_of, field, nullable
 from mergerepl.failpoints import failpoint
 from mergerepl.logreader.lsn import Lsn
 from mergerepl.logreader.plan import BEGIN
 from mergerepl.logreader.positions import read_state
+from mergerepl.model.article import PublishedArticle
 from mergerepl.model.cdc import AppliedChanges
 from mergerepl.rows.images import all_true
 from mergerepl.rows.sql import quote
-from mergerepl.spark.in_memory import keep_in_memory, release
+from mergerepl.spark.in_memory import Kept, is_for_one_task, is_small
 from mergerepl.spark.plain import plain_errors
 from mergerepl.store.lease import lease, replica_root
 from mergerepl.store.location import Location
 from mergerepl.store.storage import make_folder
 from mergerepl.systables.cdc import DELETE, INSERT, OPERATION, SEQVAL, START_LSN, ChangeTable
+
+log = logging.getLogger(__name__)
 
 _TWICE = "mergerepl: a row that is new is there"
 """The error that a MERGE raises before it commits, if the target has a row that the window inserts."""
@@ -89,9 +106,10 @@ def load(
             purpose=f"cdc load of '{consumer}'",
             wait_s=tables.lock_wait_s,
         ),
+        tables_kept_open(tables.root, path),
     ):
         done = _applied(tables, chosen, aim, columns, initial=initial, restart=restart)
-    state = source_status(tables, chosen)
+        state = source_status(tables, chosen)
     paused = None if state.status == "active" else str(state.reason)
     return replace(done, paused=paused, unread_commits=state.unread_commits)
 
@@ -164,10 +182,7 @@ def _from_lsn(database: CdcTables, instance: ChangeTable, stored: Lsn) -> Lsn:
 
 
 def _check_place(database: CdcTables, path: Location) -> None:
-    """Check that a target is a separate table.
-
-    Raises: CdcUsageError.
-    """
+    """Check that a target is a separate table. Raises: CdcUsageError."""
     sources = {database.root / row.source_path for row in read_state(database.log).sources.values()}
     if any(part in roots.RESERVED_FOLDERS for part in path.parts):
         raise CdcUsageError.bad_parameter(22990, "target", str(path), "it is no folder of system tables")
@@ -262,19 +277,29 @@ def _merged(
     spark = database.spark
     fit_columns(database, instance, aim.path, lambda: spark, aim.command)
     has_lost = False
-    with marked_session(spark, transaction) as session:
+    kept = Kept()
+    with marked_session(spark, transaction) as session, ExitStack() as stack:
+        stack.callback(kept.release)
         of_session = database.in_session(session)
         window = open_window(of_session, instance.capture_instance, from_lsn, to_lsn)
-        rows = keep_in_memory(net_of(of_session, window, key, ALL))
+        net = net_rows(window.rows, key, window.captured, ALL, compared=window.present)
+        rows, doubtful = without_doubtful(kept.keep(net), key)
+        counts = _counts(kept.frames[0], IS_DOUBTFUL)
+        if any(is_doubtful for _, is_doubtful in counts):
+            rows = kept.keep(with_rows_at_end(of_session, window, rows, doubtful, key, ALL))
+            counts = _counts(rows)
+        of = {operation: count for (operation, *_), count in counts.items()}
+        is_few = is_for_one_task(sum(of.values())) and is_small(kept.frames[-1])
 
         def merge() -> None:
             nonlocal has_lost
-            if has_lost:
-                # Another writer's commit came first; it may have replaced the rows.
+            is_alone, has_lost = not (has_lost or position.is_shared), True
+            if is_few and is_alone and _merge_few(rows, aim.path, key, window.captured, transaction):
+                return
+            if not is_alone:
+                # Another writer's commit may have come first; it may have replaced the rows.
                 aim.since(position.left)
-            if has_lost or position.is_shared:
                 _refuse_twice_there(session, rows, aim, key)
-            has_lost = True
             try:
                 _merge(session, rows, aim.path, key, window.captured, is_strict=True)
             except (PySparkException, Py4JJavaError) as error:
@@ -282,25 +307,52 @@ def _merged(
                     raise
                 # The target had another row of the key, or another writer inserted it. The source decides.
                 known = read_version(session, aim.path, head_version(aim.path))
-                doubtful = rows.alias("n").where(f"{quote(OPERATION)} = {INSERT}")
-                doubtful = doubtful.join(known.alias("d"), _same_key(key, "n", "d"), "left_semi")
-                doubtful = doubtful.select(*map(quote, (*key, START_LSN, SEQVAL)))
-                settled = with_rows_at_end(of_session, window, rows, doubtful, key, ALL)
+                new = rows.alias("n").where(f"{quote(OPERATION)} = {INSERT}")
+                new = new.join(known.alias("d"), _same_key(key, "n", "d"), "left_semi")
+                new = new.select(*map(quote, (*key, START_LSN, SEQVAL)))
+                settled = with_rows_at_end(of_session, window, rows, new, key, ALL)
                 _merge(session, settled, aim.path, key, window.captured, is_strict=False)
 
-        try:
-            counted = rows.groupBy(quote(OPERATION)).count().collect()
-            counts: dict[int, int] = {row[0]: row[1] for row in counted}
-            if counts:
-                lost = lost_commits(f"'{aim.path}'", "the consumer", "Run again.", table=str(aim.path))
-                retry_conflicts(merge, aim.path, lost)
-                failpoint("cdc.after_applied")
-                read_back(aim.path, transaction, from_version_exclusive=position.left.version)
-        finally:
-            release(rows)
+        if of:
+            lost = lost_commits(f"'{aim.path}'", "the consumer", "Run again.", table=str(aim.path))
+            retry_conflicts(merge, aim.path, lost)
+            failpoint("cdc.after_applied")
+            read_back(aim.path, transaction, from_version_exclusive=position.left.version)
     aim.arrived(to_lsn.scan_cycle, position)
-    deleted = counts.pop(DELETE, 0)
-    return AppliedChanges(str(aim.path), from_lsn, to_lsn, sum(counts.values()), deleted)
+    deleted = of.pop(DELETE, 0)
+    return AppliedChanges(str(aim.path), from_lsn, to_lsn, sum(of.values()), deleted)
+
+
+def _counts(rows: DataFrame, *also: str) -> dict[tuple[Any, ...], int]:
+    """Return the number of rows by operation, and by other columns."""
+    counted = rows.groupBy(*map(quote, (OPERATION, *also))).count().collect()
+    return {tuple(row)[:-1]: row[-1] for row in counted}
+
+
+def _merge_few(
+    rows: DataFrame, target: Location, key: tuple[str, ...], captured: Sequence[str], transaction: Transaction
+) -> bool:
+    """Merge few net changes by delta-rs. Returns False, with nothing written, if Spark has to: a new row is there, too."""
+    types = {name: ddl_of(rows.schema[name].jsonValue()["type"]) for name in captured}
+    article = PublishedArticle.of_table(target.name, key, types)
+    operation = F.col(quote(OPERATION))
+    action = F.when(operation == DELETE, "delete").when(operation == INSERT, "insert").otherwise("update")
+    image = (F.col(quote(name)).alias(field) for name, field in zip(captured, article.fields, strict=True))
+    few = SmallRows(
+        rows.select(action.alias(ACTION), *image).toArrow(),
+        dict(zip(article.fields, article.types, strict=True)),
+    )
+    try:
+        if holds_inserts(few, target, article):
+            return False
+        actions = {"update": few.rows.num_rows}
+        merge_by_delta_rs(
+            lambda: few, target, article, actions=actions, bounds=few.bounds(article), transaction=transaction
+        )
+    except NeedsSparkError as error:
+        log.info("Spark: table '%s': %s", target, error)
+        return False
+    return True
 
 
 def _refuse_twice_there(session: SparkSession, rows: DataFrame, aim: Target, key: Sequence[str]) -> None:

@@ -49,16 +49,10 @@ def change_rows(
     lsns: Mapping[int, Lsn],
     captured: Sequence[tuple[str, str | None, str]],
 ) -> DataFrame:
-    """Return the rows of a change table for the changes that were read of its source.
+    """Return the rows of a change table, its columns in order, for the changes that were read of its source.
 
-    Args:
-        spark: The session.
-        read: version, row_hash, before, after.
-        lsns: The LSN of each version.
-        captured: For each captured column, by ordinal: its name in the change table, its name in the source at the end of
-            the reading (None if missing), its type in the change table (Spark DDL).
-
-    Returns: The columns of the change table, in order.
+    `lsns`: version -> LSN. `captured`, by ordinal: the column's name in the change table, its name in the source at the
+    end of the reading (None if missing), its type in the change table (Spark DDL).
     """
     field_of = {name: f"c{i}" for i, name in enumerate(read.columns)}
     fields = tuple(None if source is None else field_of[source] for _, source, _ in captured)
@@ -221,10 +215,8 @@ def net_rows(
 ) -> DataFrame:
     """Return the net changes of rows of a change table, and doubtful keys.
 
-    A key is doubtful if its events do not fit one row: it had two rows at once, or may have had. Its net change is the
-    source's row at the window's end, not its last event.
-
-    `compared` are the columns for that check: those that the source has at the window's end.
+    A key is doubtful if its events do not fit one row, by the columns `compared` (those that the source still has): it had
+    two rows at once, or may have had. Its net change is the source's row at the window's end, not its last event.
 
     Returns: __$start_lsn (of the last change), __$operation, __$update_mask (NULL but with `all with mask` for 4), the
     captured columns with their last values, __$seqval of the last change, to sort by, and DOUBTFUL.
@@ -272,14 +264,9 @@ def _parts(columns: int) -> dict[str, Column]:
 def net_of_table(
     doubtful: DataFrame, at_end: DataFrame, key: Sequence[str], captured: Sequence[str], option: str
 ) -> DataFrame:
-    """Return the net changes of doubtful keys from the source's rows at the window's end, as `net_rows` does.
+    """Return the net changes of doubtful keys (with their last __$start_lsn and __$seqval), as `net_rows` does.
 
-    Args:
-        doubtful: The keys, and the __$start_lsn and __$seqval of the last event.
-        at_end: The captured columns of the source's rows of these keys: at most one of each.
-        key: The columns that identify a row.
-        captured: The captured columns.
-        option: One of `NET_OPTIONS`.
+    `at_end` are the captured columns of the source's rows of these keys at the window's end: at most one of each.
     """
     there = F.struct(*(F.col(quote(name)).alias(f"c{i}") for i, name in enumerate(captured)))
     found = at_end.select(

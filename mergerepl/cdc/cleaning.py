@@ -52,7 +52,11 @@ def cleanup(
     if dry_run:
         refuse_copy(found.root, read_state(found.log))
         marks = _marks(found, minutes)
-        return RemovedChanges(None) if marks is None else _counted(found, *marks)
+        if marks is None:
+            return RemovedChanges(None)
+        mark, ends = marks
+        raised = [replace(i, start_lsn=max(i.start_lsn, bytes(ends[i.object_id]))) for i in found.instances()]
+        return RemovedChanges(mark, *_counts(found, raised))
     with plain_errors("change tables were cleaned up"), found.held("cdc cleanup") as reader:
         checked_state(reader)
         marks = _marks(found, minutes)
@@ -87,10 +91,10 @@ def _marks(found: CdcTables, minutes: int) -> tuple[Lsn, dict[int, Lsn]] | None:
     )
     mark = Lsn(first[0].start_lsn)
     instances = found.instances()
-    if all(mark <= each.start_lsn for each in instances) and not _has_below(
-        found, instances, newest.start_lsn
-    ):
-        return None
+    if all(mark <= each.start_lsn for each in instances):
+        rows, entries = _counts(found, instances)
+        if not entries and not any(rows.values()):
+            return None
     # The end of a paused instance stays in its interval: consumers that have all go on from it.
     ends = {
         each.object_id: mark if each.end_lsn is None else min(mark, Lsn(each.end_lsn)) for each in instances
@@ -98,21 +102,13 @@ def _marks(found: CdcTables, minutes: int) -> tuple[Lsn, dict[int, Lsn]] | None:
     return mark, ends
 
 
-def _counted(found: CdcTables, mark: Lsn, marks: dict[int, Lsn]) -> RemovedChanges:
-    """Return the result of a cleanup that removes nothing."""
-    raised = [
-        replace(each, start_lsn=max(Lsn(each.start_lsn), marks[each.object_id])) for each in found.instances()
-    ]
-    below = f"{quoted(START_LSN)} < X'{{}}'"
+def _counts(found: CdcTables, instances: list[ChangeTable]) -> tuple[dict[str, int], int]:
+    """Return the numbers of rows below the low ends: by instance, and of lsn_time_mapping."""
     rows = {
-        each.capture_instance: count_rows(
-            found.change_table(each), where=below.format(Lsn(each.start_lsn).hex())
-        )
-        for each in raised
+        each.capture_instance: count_rows(found.change_table(each), where=_below(Lsn(each.start_lsn)))
+        for each in instances
     }
-    newest = found.newest_entry()
-    unused = _unused(raised, mark if newest is None else newest.start_lsn)
-    return RemovedChanges(mark, rows, count_rows(found.control.path(LSN_TIME_MAPPING.name), where=unused))
+    return rows, count_rows(found.control.path(LSN_TIME_MAPPING.name), where=_unused(found, instances))
 
 
 def cleanup_instance(
@@ -163,16 +159,15 @@ def _raise_low(database: CdcTables, marks: dict[int, Lsn]) -> list[ChangeTable]:
     return after
 
 
-def _has_below(database: CdcTables, instances: list[ChangeTable], newest: bytes) -> bool:
-    lows = {each.object_id: Lsn(each.start_lsn) for each in instances}
-    tables = ((database.change_table(each), lows[each.object_id]) for each in instances)
-    if any(next(_statements(table, low, THRESHOLD), None) is not None for table, low in tables):
-        return True
-    return count_rows(database.control.path(LSN_TIME_MAPPING.name), where=_unused(instances, newest)) > 0
+def _below(low: Lsn) -> str:
+    # Files have bounds of scan cycles only.
+    return f"{quoted(SCAN_CYCLE)} <= {low.scan_cycle} and {quoted(START_LSN)} < X'{low.hex()}'"
 
 
-def _unused(instances: list[ChangeTable], newest: bytes) -> str:
-    low = min([newest, *(each.start_lsn for each in instances)])
+def _unused(database: CdcTables, instances: list[ChangeTable]) -> str:
+    """Return the condition of entries that all instances have passed; the newest entry stays."""
+    newest = database.newest_entry()
+    low = min([*([] if newest is None else [newest.start_lsn]), *(each.start_lsn for each in instances)])
     return f"start_lsn < X'{low.hex()}'"
 
 
@@ -191,32 +186,22 @@ def _cleaned(database: CdcTables, instances: list[ChangeTable], threshold: int, 
             failed[each.capture_instance] = error.message if isinstance(error, MergeReplError) else str(error)
             log.warning("change table of %s: %s", each.capture_instance, error)
         failpoint("cdc.cleanup_after_table")
-    entries = 0
-    newest = database.newest_entry()
-    if newest is not None:
-        path = database.control.path(LSN_TIME_MAPPING.name)
-        unused = _unused(database.instances(), newest.start_lsn)
-        entries = count_rows(path, where=unused)
-        if entries:
-            database.control.delete(LSN_TIME_MAPPING, where=unused)
-    _note(database, failed)
+    unused = _unused(database, database.instances())
+    entries = count_rows(database.control.path(LSN_TIME_MAPPING.name), where=unused)
+    if entries:
+        database.control.delete(LSN_TIME_MAPPING, where=unused)
+    notes = [
+        ScanError(
+            session_id=0,
+            entry_time=datetime.now(UTC),
+            error_number=CLEANUP_FAILED,
+            error_message=f"Change table of '{name}' could not be cleaned up: {why}. Others were; its low end has "
+            "moved. Fix the cause; the next cleanup removes its rows.",
+        )
+        for name, why in failed.items()
+    ]
+    database.log.append(ERRORS, notes)
     return RemovedChanges(mark, rows, entries, failed)
-
-
-def _note(database: CdcTables, failed: dict[str, str]) -> None:
-    database.log.append(
-        ERRORS,
-        [
-            ScanError(
-                session_id=0,
-                entry_time=datetime.now(UTC),
-                error_number=CLEANUP_FAILED,
-                error_message=f"Change table of '{name}' could not be cleaned up: {why}. Others were; its low end has "
-                "moved. See to the cause; the next cleanup removes its rows.",
-            )
-            for name, why in failed.items()
-        ],
-    )
 
 
 def _remove_below(table: Location, mark: Lsn, threshold: int) -> int:
@@ -249,6 +234,5 @@ def _statements(table: Location, mark: Lsn, threshold: int) -> Iterator[str]:
     if last is not None:
         yield f"{cycle} <= {last}"
     straddling = [file for file in files if file not in whole and (file.get(lowest) or 0) <= mark.scan_cycle]
-    below = f"{quoted(START_LSN)} < X'{mark.hex()}'"
-    if straddling and count_rows(table, where=f"{cycle} <= {mark.scan_cycle} and {below}"):
-        yield f"{cycle} <= {mark.scan_cycle} and {below}"
+    if straddling and count_rows(table, where=_below(mark)):
+        yield _below(mark)

@@ -136,10 +136,7 @@ class Capture:
     # -- before it is decided ------------------------------------------------------------------------------------------
 
     def check(self, source: SourcePlan, rows: Sequence[ReadRows], spark: Callable[[], SparkSession]) -> None:
-        """Check that a changed type loses no value that is stored, or about to be.
-
-        Raises: PauseSource 22976.
-        """
+        """Check that a changed type loses no value that is stored, or about to be. Raises: PauseSource 22976."""
         mapped = bool(rows) and is_mapped(rows[-1].reading.fields)
         for instance, captured in self._of_source(source.object_id):
             after = columns_after(captured, source.columns, is_mapped=mapped)
@@ -182,15 +179,12 @@ class Capture:
             versions = plan.lsns_of(source.object_id)
             for instance, captured in self._of_source(source.object_id):
                 after = columns_after(captured, source.columns, is_mapped=mapped)
-                types = retyped(captured, after)
                 ends = [reading.through_version_inclusive for reading in source.readings]
                 changed = [[c for c in source.columns if c.version <= end] for end in ends]
                 at = [columns_after(captured, each, is_mapped=mapped) for each in changed]
                 steps["instances"][str(instance.object_id)] = {
                     "shapes": [[column.source_name for column in each] for each in at],
                     "columns": [asdict(column) for column in after],
-                    "types": {name: new for name, (_, new) in types.items()},
-                    "is_changed": after != captured,
                 }
                 for change in source.columns:
                     # A gap has one LSN: changes of columns inside of it have that one.
@@ -220,11 +214,11 @@ class Capture:
             source = next((s for s in cycle.plan.sources if s.object_id == instance.source_object_id), None)
             if step is None or source is None:
                 continue
+            columns = [CapturedColumn(**each) for each in step["columns"]]
             with pausing(source):
-                if step["is_changed"]:
-                    self._change_columns(cycle, instance, step)
+                self._change_columns(cycle, instance, columns)
                 if source.readings:
-                    rows += self._append(cycle, instance, step)
+                    rows += self._append(cycle, instance, columns, step["shapes"])
             failpoint("cdc.after_change_table")
         return rows
 
@@ -232,34 +226,37 @@ class Capture:
         mark = CommitMark(plan.after.database.database_id, f"{step}:{plan.scan_cycle}")
         return Transaction(app_id, plan.scan_cycle, mark)
 
-    def _append(self, cycle: Cycle, instance: ChangeTable, step: Mapping[str, Any]) -> int:
+    def _append(
+        self,
+        cycle: Cycle,
+        instance: ChangeTable,
+        columns: Sequence[CapturedColumn],
+        shapes: Sequence[Sequence[str | None]],
+    ) -> int:
         table = self.database.change_table(instance)
         if transaction_version(table, APP_ID) >= cycle.plan.scan_cycle:
             return 0
         lsns = cycle.plan.lsns_of(instance.source_object_id)
-        columns = [CapturedColumn(**each) for each in step["columns"]]
         frames = []
-        for read, shape in zip(cycle.changes(instance.source_object_id), step["shapes"], strict=True):
-            captured = [
-                (column.column_name, source, column.column_type)
-                for column, source in zip(columns, shape, strict=True)
-            ]
+        for read, shape in zip(cycle.changes(instance.source_object_id), shapes, strict=True):
+            captured = [(c.column_name, name, c.column_type) for c, name in zip(columns, shape, strict=True)]
             of_reading = {version: lsns[version] for version in read.reading.versions}
             frames.append(change_rows(cycle.spark(), read, of_reading, captured))
         rows = reduce(DataFrame.unionByName, frames)
         transaction = self._transaction(cycle.plan, APP_ID, "capture")
         return appended.append(rows, table, transaction, even_if_empty=False) or 0
 
-    def _change_columns(self, cycle: Cycle, instance: ChangeTable, step: Mapping[str, Any]) -> None:
+    def _change_columns(self, cycle: Cycle, instance: ChangeTable, columns: Sequence[CapturedColumn]) -> None:
         """Rewrite the change table with the new types, then state them: rows of the new type come afterwards."""
+        before = self.database.captured(instance.object_id)
+        if before == columns:
+            return
         failpoint("cdc.before_columns")
-        if step["types"]:
+        if types := {name: new for name, (_, new) in retyped(before, columns).items()}:
             transaction = self._transaction(cycle.plan, f"{APP_ID}-columns", "columns")
-            retype_columns(cycle.spark(), self.database.change_table(instance), step["types"], transaction)
+            retype_columns(cycle.spark(), self.database.change_table(instance), types, transaction)
             failpoint("cdc.after_types")
-        rows = [CapturedColumn(**each) for each in step["columns"]]
-        if set(self.database.captured(instance.object_id)) != set(rows):
-            self.database.control.replace_where(CAPTURED_COLUMNS, rows, object_id=instance.object_id)
+        self.database.control.replace_where(CAPTURED_COLUMNS, columns, object_id=instance.object_id)
 
     def _begin(self, plan: Plan, begin: Mapping[str, Any]) -> None:
         """Create change tables, replacing existing ones, and state their instances, `change_tables` last."""

@@ -1,4 +1,4 @@
-"""`Database`, `Instance`: Change Data Capture over a folder of Delta tables, as objects."""
+"""`Database`: Change Data Capture over a folder of Delta tables."""
 
 from __future__ import annotations
 
@@ -7,34 +7,20 @@ from collections.abc import Sequence
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Literal, overload
 
-from pyspark.sql import Column, DataFrame
-
-from mergerepl.cdc import cleaning, instances, monitoring, queries, sources, tables
-from mergerepl.cdc.apply_net_changes import load
-from mergerepl.cdc.change_rows import ALL
+from mergerepl.cdc import cleaning, instances, monitoring, sources, tables
+from mergerepl.cdc.instance import NOT_ABOVE, Instance
 from mergerepl.cdc.instances import FILES_KEPT
-from mergerepl.cdc.jobs import THRESHOLD, Jobs
+from mergerepl.cdc.jobs import Jobs, check_parameters
 from mergerepl.cdc.new_instance import names_in
-from mergerepl.cdc.queries import Snapshot, to_debezium
-from mergerepl.cdc.refusals import CdcUsageError
-from mergerepl.cdc.tables import (
-    CdcTables,
-    Switch,
-    checked_lsn,
-    high_of,
-    lsn_of_text,
-    tables_at,
-    version_through,
-)
+from mergerepl.cdc.refusals import CdcError, CdcUsageError
+from mergerepl.cdc.tables import is_shared, lsn_of_text, tables_at
 from mergerepl.logreader.consumer import COMPARE
+from mergerepl.logreader.log_reader import LogReader
 from mergerepl.logreader.lsn import Lsn
+from mergerepl.logreader.positions import read_state
 from mergerepl.model.cdc import (
-    AppliedChanges,
-    CapturedColumn,
     CaptureInstance,
     DatabaseStatus,
-    DdlEntry,
-    InstanceDescription,
     RemovedChanges,
     ScanError,
     ScanResult,
@@ -45,12 +31,10 @@ from mergerepl.model.folders import TableCapture
 from mergerepl.model.later import answers_later
 from mergerepl.model.listing import Listing
 from mergerepl.spark.callers import methods_keep_callers_session
+from mergerepl.systables.logreader import ERRORS, SCAN_SESSIONS
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
-
-NOT_ABOVE = "largest less than or equal"
-NOT_BELOW = "smallest greater than or equal"
 
 
 @methods_keep_callers_session
@@ -164,7 +148,13 @@ class Database:
             publications, too; ScanInProgressError (22903) if another scan or command holds the log; LogReaderError if the
             folder is a copy, or a part of the bookkeeping was restored.
         """
-        return sources.capture(self._tables, maxtrans=maxtrans, maxscans=maxscans)
+        found = self._tables
+        check_parameters(maxtrans=maxtrans, maxscans=maxscans)
+        found.require_enabled()
+        if is_shared(read_state(found.log)):
+            raise CdcError.log_is_shared(found.root)
+        reader = LogReader(found.root, found.given, found.lock_wait_s)
+        return sources.run_cycles(reader, maxtrans=maxtrans, maxscans=maxscans)
 
     def relocate(self) -> bool:
         """Take over a folder that was moved or copied. Returns True if it was a copy, so that a new epoch began.
@@ -211,9 +201,11 @@ class Database:
 
         Raises: CdcUsageError 22901 if the folder is not enabled.
         """
+        self._tables.require_enabled()
+        log = self._tables.log
         if failed:
-            return Listing(monitoring.errors(self._tables, limit=limit))
-        return Listing(monitoring.scan_sessions(self._tables, limit=limit))
+            return Listing(log.rows(ERRORS, order_limit=f"order by entry_time desc limit {limit}"))
+        return Listing(log.rows(SCAN_SESSIONS, order_limit=f"order by session_id desc limit {limit}"))
 
     def status(self) -> DatabaseStatus:
         """Return the position of each source, the latest safe time for VACUUM, the validity interval, and the problems.
@@ -257,208 +249,3 @@ class Database:
             (nothing was changed then); ScanInProgressError.
         """
         return sources.resume(self._tables, instance, compare=compare, restart=restart)
-
-
-@methods_keep_callers_session
-class Instance:
-    """A capture instance: the change rows of one table. Its methods raise CdcUsageError 22985 if it does not exist."""
-
-    def __init__(self, tables: CdcTables, name: str) -> None:
-        self._tables, self.name = tables, name
-
-    def __repr__(self) -> str:
-        return f"Instance({self.name!r} of {str(self._tables.root)!r})"
-
-    def changes(
-        self,
-        from_: bytes | str | datetime | None = None,
-        to: bytes | str | datetime | None = None,
-        row_filter: str = ALL,
-        *,
-        ordered: bool = True,
-    ) -> DataFrame:
-        """Return all changes of a range, both ends included.
-
-        Args:
-            from_: An LSN or a time; by default the low end of the instance's interval.
-            to: An LSN or a time; by default the high end.
-            row_filter: `all`; or `all update old`, which also has the rows before updates (operation 3).
-            ordered: Sort by __$start_lsn, __$seqval and __$operation.
-
-        Returns: __$start_lsn, __$seqval, __$operation (1 delete, 2 insert, 3 and 4 update), __$update_mask, the captured
-        columns.
-
-        Raises: CdcUsageError 22990 for an unknown row filter; LsnRangeError 313 if the range is not in the interval.
-        """
-        first, last = self.ends(from_, to)
-        return queries.all_changes(self._tables, self.name, first, last, row_filter, ordered=ordered)
-
-    def net_changes(
-        self,
-        from_: bytes | str | datetime | None = None,
-        to: bytes | str | datetime | None = None,
-        row_filter: str = ALL,
-        *,
-        ordered: bool = True,
-    ) -> DataFrame:
-        """Return the net change of each key of a range, both ends included: one row, with its last values.
-
-        Args:
-            from_: An LSN or a time; by default the low end of the instance's interval.
-            to: An LSN or a time; by default the high end.
-            row_filter: `all`; `all with mask`, which has the changed columns of updates; or `all with merge`, which has
-                operation 5 (insert or update) in place of 2 and 4.
-            ordered: Sort by __$start_lsn.
-
-        Returns: __$start_lsn (of the last change), __$operation (1 delete, 2 insert, 4 update, 5 insert or update),
-        __$update_mask, the captured columns.
-
-        Raises: as `changes`; LsnRangeError if the instance does not support net changes; CdcError 22838 if a key had two
-            rows at once.
-        """
-        first, last = self.ends(from_, to)
-        return queries.net_changes(self._tables, self.name, first, last, row_filter, ordered=ordered)
-
-    def ends(
-        self, from_: bytes | str | datetime | None = None, to: bytes | str | datetime | None = None
-    ) -> tuple[bytes | str | None, bytes | str | None]:
-        """Return the LSNs of a range, both included; None where no transaction is in it."""
-        if isinstance(from_, datetime):
-            from_ = tables.lsn_at(self._tables, from_, NOT_BELOW)
-        elif from_ is None:
-            from_ = self.min_lsn()
-        if isinstance(to, datetime):
-            return from_, tables.lsn_at(self._tables, to, NOT_ABOVE)
-        return from_, self.max_lsn() if to is None else to
-
-    def min_lsn(self) -> Lsn:
-        """Return the low end of the instance's validity interval, which cleanup moves."""
-        return Lsn(self._tables.instance(self.name).start_lsn)
-
-    def max_lsn(self) -> Lsn | None:
-        """Return the high end of the instance's interval: the highest LSN, or the end of a paused one."""
-        gate = self._tables.max_lsn()
-        return high_of(self._tables.instance(self.name), gate)
-
-    def columns(self) -> Listing[CapturedColumn]:
-        """Return the captured columns, by ordinal."""
-        return Listing(self._tables.captured(self._tables.instance(self.name).object_id))
-
-    def ddl_history(self) -> Listing[DdlEntry]:
-        """Return the column changes of the table since the instance began, in order of LSNs."""
-        return Listing(monitoring.ddl_history(self._tables, self._tables.instance(self.name)))
-
-    def describe(self) -> InstanceDescription:
-        """Return the instance with its interval, its columns and their changes."""
-        (found,) = instances.instances_of(self._tables, name=self.name)
-        return InstanceDescription(found, self.min_lsn(), self.max_lsn(), self.columns(), self.ddl_history())
-
-    def ordinal(self, column: str) -> int:
-        """Return the place of a captured column, from 1: its bit in the mask.
-
-        Raises: CdcUsageError 22930 if the instance does not capture the column.
-        """
-        return queries.mark_of(self._tables, self.name, column)
-
-    @overload
-    def has_changed(self, column: str, mask: bytes | None) -> bool: ...
-    @overload
-    def has_changed(self, column: str, mask: Column) -> Column: ...
-    def has_changed(self, column: str, mask: bytes | Column | None) -> bool | Column:
-        """True if a mask marks a captured column as changed: bytes give bool, a Column gives a Column.
-
-        Raises: CdcUsageError 22930 if the instance does not capture the column.
-        """
-        return queries.is_bit_set(self.ordinal(column), mask)
-
-    def snapshot(self, lsn: bytes | str | None = None) -> Snapshot:
-        """Return the rows of the table at exactly an LSN, and that LSN; by default the highest one.
-
-        The rows are read lazily: reading fails if VACUUM removed their files by then.
-
-        Raises: LsnRangeError if the LSN is not in the interval; CdcError 22859 if the table cannot be read at that version
-            any more.
-        """
-        return queries.snapshot(self._tables, self._tables.instance(self.name), lsn)
-
-    @answers_later("cdc", CdcUsageError.later)
-    def load(
-        self,
-        target: str | os.PathLike[str],
-        *,
-        consumer: str,
-        key: Sequence[str] | str | None = None,
-        initial: bool = True,
-        restart: bool = False,
-    ) -> AppliedChanges:
-        """Bring a Delta table to the newest state of the instance: one MERGE of its net changes, exactly once.
-
-        The consumer's position lies in the target's folder. Repeating a run that died changes nothing twice. The first run
-        fills the target, new or empty, from a snapshot.
-
-        Args:
-            target: The table to keep; created if missing. It has the captured columns, and may have more.
-            consumer: Name of this consumer: each has its own position.
-            key: The columns that identify a row, for an instance without a key; by default the instance's.
-            initial: Fill a target without a position from a snapshot. Else its rows are kept, and changes are applied from
-                start_lsn on.
-            restart: Replace the rows of the target by those of a snapshot, in one commit, and go on from there.
-
-        Returns: What was applied; `paused` and `unread_commits` describe changes that are not captured yet.
-
-        Raises: CdcUsageError for a wrong parameter or a target that cannot be used or hold every value; LsnRangeError 313
-            if cleanup passed the position; CdcError 22838 if a key has two rows, 22859 if the target or the database was
-            replaced; CommitConflictError if another writer won the commit: run again.
-        """
-        columns = names_in(key)
-        return load(
-            self._tables, self.name, target, consumer=consumer, key=columns, initial=initial, restart=restart
-        )
-
-    def cleanup(self, to: bytes | str | None = None, *, threshold: int = THRESHOLD) -> RemovedChanges:
-        """Raise the low end of the instance's interval, and remove the change rows below it.
-
-        Args:
-            to: The new low end: the LSN of a transaction. It is lowered to the smallest LSN of its time. None removes only
-                the rows below the present one.
-            threshold: Rows that one statement removes at most, except where a file has more.
-
-        Raises: CdcUsageError 22964 if no transaction has this LSN, 22957 if it lies outside the interval;
-            ScanInProgressError (22903).
-        """
-        return cleaning.cleanup_instance(self._tables, self.name, to, threshold)
-
-    def to_debezium(self, changes: DataFrame) -> DataFrame:
-        """Return changes as envelopes: `to_json(struct(*), map('ignoreNullFields', 'false'))` of a row is a payload.
-
-        `changes` is the result of `changes`, with `all update old`. Without operation 3, updates have no `before`.
-
-        Returns: before and after (structs of the captured columns, or NULL), op (c, u, d), source (schema, table,
-        commit_lsn, change_lsn, ts_ms: the commit time), ts_ms (the same). LSNs are written as epoch:cycle:slot, in
-        hexadecimal. Rows of one LSN are in the order of `change_lsn`.
-        """
-        return to_debezium(self._tables, self.name, changes)
-
-    def version_of(self, lsn: bytes | str) -> int:
-        """Return the version of the table that has exactly the changes up to an LSN.
-
-        Raises: LsnRangeError if the LSN is not in the interval.
-        """
-        chosen = self._tables.instance(self.name)
-        return version_through(self._tables, chosen, checked_lsn(self._tables, chosen, lsn_of_text(lsn)))
-
-    def lsn_of(self, version: int) -> Lsn | None:
-        """Return the highest LSN whose changes are in a version of the table: the inverse of `version_of`.
-
-        None if the version is unread, lies before the instance's interval, or inside a gap that was compared as a whole.
-        """
-        return tables.lsn_of(self._tables, self._tables.instance(self.name), version)
-
-    def switch_lsn(self, new: str) -> Switch:
-        """Return how a consumer moves to a later instance of the table: this one below the LSN, `new` from it on.
-
-        Earlier values of the new columns are in neither instance: take them once from `snapshot(lsn)` of the new one.
-
-        Raises: CdcUsageError 22990 if they are of two tables, or `new` began first.
-        """
-        return tables.switch_lsn(self._tables, self.name, new)

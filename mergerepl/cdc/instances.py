@@ -90,10 +90,7 @@ def enable(
 
 
 def _retention_of(stated: timedelta | str) -> timedelta:
-    """Return how long removed files of sources are kept at least.
-
-    Raises: CdcUsageError 22994.
-    """
+    """Return how long removed files of sources are kept at least. Raises: CdcUsageError 22994."""
     found = parse_duration(stated) if isinstance(stated, str) else stated
     if found is None or found < timedelta(hours=1):
         raise CdcUsageError.bad_parameter(
@@ -281,10 +278,7 @@ def relocate(found: CdcTables) -> bool:
 def instances_of(
     found: CdcTables, *, table: str | None = None, name: str | None = None
 ) -> Listing[CaptureInstance]:
-    """Return the capture instances of all tables, of one, or one by its name.
-
-    Raises: CdcUsageError 22901, 22985.
-    """
+    """Return the capture instances of all tables, of one, or one by its name. Raises: CdcUsageError 22901, 22985."""
     chosen = found.instances() if name is None else [found.instance(name)]
     sources = read_state(found.log).sources
     path = None if table is None else source_path(table)

@@ -11,19 +11,9 @@ from mergerepl.logreader.lsn import Lsn
 from mergerepl.logreader.plan import moment_of_ns, redo_log
 from mergerepl.logreader.positions import read_state
 from mergerepl.logreader.sources import metadata_of
-from mergerepl.model.cdc import (
-    CRITICAL,
-    LATENCY,
-    WARNING,
-    DatabaseStatus,
-    DdlEntry,
-    ScanError,
-    ScanSession,
-    SourceStatus,
-    StatusWarning,
-)
-from mergerepl.systables.cdc import DDL_HISTORY, ChangeTable
-from mergerepl.systables.logreader import ERRORS, SCAN_SESSIONS, LogReaderRow
+from mergerepl.model.cdc import CRITICAL, LATENCY, WARNING, DatabaseStatus, SourceStatus, StatusWarning
+from mergerepl.systables.cdc import ChangeTable
+from mergerepl.systables.logreader import LogReaderRow
 
 _DEFAULTS = {FILE_RETENTION: timedelta(days=7), LOG_RETENTION: timedelta(days=30)}
 NOTHING, REPLICATION = "NOTHING", "REPLICATION"
@@ -137,32 +127,3 @@ def warnings_of(found: DatabaseStatus, now: datetime) -> list[StatusWarning]:
             )
             warnings.append(StatusWarning(each.source, WARNING, text))
     return warnings
-
-
-def errors(found: CdcTables, *, limit: int) -> list[ScanError]:
-    """Return the newest errors and notices of the log reader.
-
-    Raises: CdcUsageError if the database is not enabled.
-    """
-    found.require_enabled()
-    return found.log.rows(ERRORS, where="true", order_limit=f"order by entry_time desc limit {limit}")
-
-
-def scan_sessions(found: CdcTables, *, limit: int) -> list[ScanSession]:
-    """Return the newest scan sessions.
-
-    Raises: CdcUsageError if the database is not enabled.
-    """
-    found.require_enabled()
-    return found.log.rows(SCAN_SESSIONS, where="true", order_limit=f"order by session_id desc limit {limit}")
-
-
-def ddl_history(found: CdcTables, chosen: ChangeTable) -> list[DdlEntry]:
-    """Return the column changes of an instance's source since the instance began, in order of LSNs."""
-    limit = found.max_lsn()
-    rows = (
-        row
-        for row in found.control.rows(DDL_HISTORY)
-        if row.object_id == chosen.object_id and limit is not None and row.ddl_lsn <= limit
-    )
-    return sorted(rows, key=lambda row: row.ddl_lsn)

@@ -53,10 +53,7 @@ def names_in(stated: Sequence[str] | str | None) -> tuple[str, ...] | None:
 
 
 def source_path(table: str) -> str:
-    """Return the path of a source below its database.
-
-    Raises: CdcUsageError 22931, 22974.
-    """
+    """Return the path of a source below its database. Raises: CdcUsageError 22931, 22974."""
     path = table.rstrip("/")
     parts = path.split("/")
     if any(part in ("", ".", "..") for part in parts):
@@ -183,10 +180,7 @@ def _check_columns(path: str, columns: Sequence[str], key: Sequence[str]) -> Non
 
 
 def check_key(spark: SparkSession, wanted: NewInstance) -> None:
-    """Check that the key has neither NULLs nor duplicates.
-
-    Raises: CdcError 22838.
-    """
+    """Check that the key has neither NULLs nor duplicates. Raises: CdcError 22838."""
     rows = read_columns(spark, wanted.state.path, wanted.state.version, wanted.key)
     found = bad_keys(rows, wanted.key, most=_NAMED_KEYS)
     if found:

@@ -160,14 +160,16 @@ def net_changes(
 
 
 def net_of(database: CdcTables, window: Window, key: tuple[str, ...], option: str) -> DataFrame:
-    """Return the net changes of a window by a key, and last __$seqval.
-
-    Raises: as `with_rows_at_end`.
-    """
+    """Return the net changes of a window by a key, and last __$seqval. Raises: as `with_rows_at_end`."""
     found = net_rows(window.rows, key, window.captured, option, compared=window.present)
-    doubtful = found.where(quote(IS_DOUBTFUL)).select(*map(quote, (*key, START_LSN, SEQVAL)))
-    rows = found.where(~F.col(quote(IS_DOUBTFUL))).drop(IS_DOUBTFUL)
+    rows, doubtful = without_doubtful(found, key)
     return rows if doubtful.isEmpty() else with_rows_at_end(database, window, rows, doubtful, key, option)
+
+
+def without_doubtful(net: DataFrame, key: Sequence[str]) -> tuple[DataFrame, DataFrame]:
+    """Return the net changes of other keys than doubtful ones; and those keys, __$start_lsn and __$seqval."""
+    doubtful = net.where(quote(IS_DOUBTFUL)).select(*map(quote, (*key, START_LSN, SEQVAL)))
+    return net.where(~F.col(quote(IS_DOUBTFUL))).drop(IS_DOUBTFUL), doubtful
 
 
 def with_rows_at_end(
@@ -195,10 +197,7 @@ def with_rows_at_end(
 
 
 def refuse_twice(instance: ChangeTable, rows: DataFrame, key: Sequence[str]) -> None:
-    """Check that rows of a source have each key once.
-
-    Raises: CdcError 22838 naming keys.
-    """
+    """Check that rows of a source have each key once. Raises: CdcError 22838 naming keys."""
     if twice := keys_twice(rows, key):
         raise CdcError(
             22838,
@@ -234,18 +233,6 @@ def is_bit_set(position: int, mask: Column) -> Column: ...
 def is_bit_set(position: int, mask: bytes | Column | None) -> bool | Column:
     """True if a mask has the bit of an ordinal (from 1): bytes give bool, a Column gives a Column. NULL has no bits."""
     return is_bit_set_column(position, mask) if isinstance(mask, Column) else has_bit(position, mask)
-
-
-def mark_of(tables: CdcTables, instance: str, column: str) -> int:
-    """Return the ordinal of a captured column: its bit in the mask.
-
-    Raises: CdcUsageError 22985 if the instance does not exist, 22930 if it does not capture the column.
-    """
-    captured = tables.captured(tables.instance(instance).object_id)
-    for row in captured:
-        if row.column_name.lower() == column.lower():
-            return row.column_ordinal
-    raise CdcUsageError.unknown_column(instance, column, [row.column_name for row in captured])
 
 
 class Snapshot(NamedTuple):

@@ -11,9 +11,8 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from mergerepl.cdc.consumer import begin_step
-from mergerepl.cdc.jobs import check_parameters
 from mergerepl.cdc.refusals import CdcError, CdcUsageError
-from mergerepl.cdc.tables import NAME, CdcTables, held, is_shared
+from mergerepl.cdc.tables import NAME, CdcTables, held
 from mergerepl.delta.properties import FILE_RETENTION, interval_of
 from mergerepl.delta.tables import compact, head_version, is_delta_table, open_table, written_ns
 from mergerepl.delta.types import ddl_of, field, json_of
@@ -191,16 +190,6 @@ JOIN_EVERY = 32
 
 SMALL_FILES = 64
 JOINED_BYTES = 4 << 20
-
-
-def capture(tables: CdcTables, *, maxtrans: int, maxscans: int) -> ScanResult:
-    """Capture new changes, as `Database.capture` says."""
-    check_parameters(maxtrans=maxtrans, maxscans=maxscans)
-    tables.require_enabled()
-    if is_shared(read_state(tables.log)):
-        raise CdcError.log_is_shared(tables.root)
-    reader = LogReader(tables.root, tables.given, tables.lock_wait_s)
-    return run_cycles(reader, maxtrans=maxtrans, maxscans=maxscans)
 
 
 def run_cycles(

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 from mergerepl import roots
 from mergerepl.cdc.refusals import CdcUsageError, LsnRangeError, ScanInProgressError
 from mergerepl.delta.sql_text import in_utc, timestamp_literal
-from mergerepl.delta.tables import transaction_version
+from mergerepl.delta.tables import tables_kept_open, transaction_version
 from mergerepl.errors import LeaseError
 from mergerepl.logreader.log_reader import LogReader
 from mergerepl.logreader.lsn import ZERO, Lsn
@@ -68,10 +68,7 @@ class CdcTables(ControlDatabase):
 
     @property
     def spark(self) -> SparkSession:
-        """The session to read in.
-
-        Raises: EngineError if it cannot be used.
-        """
+        """The session to read in. Raises: EngineError if it cannot be used."""
         from mergerepl.spark import session as engine
 
         return engine.session() if self.given is None else engine.usable(self.given)
@@ -84,10 +81,7 @@ class CdcTables(ControlDatabase):
 
     @contextmanager
     def held(self, purpose: str) -> Iterator[LogReader]:
-        """Hold the log for a command.
-
-        Raises: ScanInProgressError (22903) if another process holds it.
-        """
+        """Hold the log for a command. Raises: ScanInProgressError (22903) if another process holds it."""
         reader = LogReader(self.root, self.given, self.lock_wait_s)
         with held(reader, purpose):
             yield reader
@@ -103,10 +97,7 @@ class CdcTables(ControlDatabase):
         return not self.is_enabled and is_there(self.root / FOLDER)
 
     def require_enabled(self) -> None:
-        """Check that the database is enabled.
-
-        Raises: CdcUsageError 22901.
-        """
+        """Check that the database is enabled. Raises: CdcUsageError 22901."""
         if not self.is_enabled:
             raise CdcUsageError(
                 22901,
@@ -120,10 +111,7 @@ class CdcTables(ControlDatabase):
         return self.root / FOLDER / instance.folder
 
     def instances(self) -> list[ChangeTable]:
-        """Return the capture instances, by object_id.
-
-        Raises: CdcUsageError 22901 if the database is not enabled.
-        """
+        """Return the capture instances, by object_id. Raises: CdcUsageError 22901 if the database is not enabled."""
         self.require_enabled()
         return sorted(self.control.rows(CHANGE_TABLES), key=lambda row: row.object_id)
 
@@ -183,21 +171,15 @@ class CdcTables(ControlDatabase):
 def tables_at(
     path: str | os.PathLike[str], spark: SparkSession | None = None, lock_wait_s: float = 0.0
 ) -> CdcTables:
-    """Return the tables of a folder.
-
-    Raises: ConfigurationError if the folder does not exist.
-    """
+    """Return the tables of a folder. Raises: ConfigurationError if the folder does not exist."""
     return CdcTables(Location.of(roots.existing(os.fspath(path))), spark, lock_wait_s)
 
 
 @contextmanager
 def held(reader: LogReader, purpose: str) -> Iterator[None]:
-    """Hold the log for a command.
-
-    Raises: ScanInProgressError (22903) if another process holds it.
-    """
+    """Hold the log for a command. Raises: ScanInProgressError (22903) if another process holds it."""
     try:
-        with reader.held(purpose):
+        with reader.held(purpose), tables_kept_open(reader.root):
             yield
     except LeaseError as error:
         raise ScanInProgressError(22903, error.message, database=str(reader.root)) from error
@@ -212,10 +194,7 @@ _OPERATORS: Final = {
 
 
 def lsn_of_text(lsn: bytes | str) -> Lsn:
-    """Return an LSN that is given as bytes or as text.
-
-    Raises: CdcUsageError 22964 if it is neither.
-    """
+    """Return an LSN that is given as bytes or as text. Raises: CdcUsageError 22964 if it is neither."""
     try:
         return Lsn.parse(lsn) if isinstance(lsn, str) else Lsn(lsn)
     except ValueError as error:
@@ -290,18 +269,6 @@ class Switch(NamedTuple):
     new_columns: tuple[str, ...]
 
 
-def switch_lsn(tables: CdcTables, old: str, new: str) -> Switch:
-    """Return how a consumer moves between two instances of one table, as `Instance.switch_lsn` says."""
-    before, after = tables.instance(old), tables.instance(new)
-    if before.source_object_id != after.source_object_id or before.object_id >= after.object_id:
-        raise CdcUsageError.bad_parameter(
-            22990, "new", new, f"it is a later instance of the table of {before.capture_instance}"
-        )
-    known = {column.column_name for column in tables.captured(before.object_id)}
-    names = (column.column_name for column in tables.captured(after.object_id))
-    return Switch(Lsn(after.start_lsn), tuple(name for name in names if name not in known))
-
-
 def high_of(instance: ChangeTable, gate: Lsn | None) -> Lsn | None:
     """Return the high end of an instance's interval, below the gate while its source is paused."""
     if gate is None or instance.end_lsn is None:
@@ -316,11 +283,18 @@ def check_range(
 
     Raises: LsnRangeError if it is not in the instance's interval, whose high end is bound by `gate`.
     """
-    high = high_of(instance, gate)
-    reason = _reason(instance, from_lsn, to_lsn, high=high, gate=gate)
-    if reason is None and from_lsn is not None and to_lsn is not None:
+    low, high = Lsn(instance.start_lsn), high_of(instance, gate)
+    if from_lsn is None or to_lsn is None:
+        reason = "null"
+    elif from_lsn > to_lsn:
+        reason = "reversed"
+    elif from_lsn < low:
+        reason = "below_low"
+    elif high is not None and to_lsn <= high:
         return from_lsn, to_lsn
-    reason = reason or "null"
+    else:
+        is_paused = instance.end_lsn is not None and gate is not None and to_lsn <= gate
+        reason = "paused" if is_paused else "above_high"
     why = {
         "null": "from_lsn or to_lsn is missing. Take the first from `Instance.min_lsn`, `Database.lsn_at`, or `Lsn.next` "
         "of the last window's end, the other from `Database.max_lsn`",
@@ -332,7 +306,6 @@ def check_range(
         "paused": "its table is paused, and later changes have no LSN yet. Ask up to the high end; see `mergerepl "
         f"status`, then `mergerepl resume {instance.capture_instance}`",
     }[reason]
-    low = Lsn(instance.start_lsn)
     raise LsnRangeError(
         f"Capture instance '{instance.capture_instance}': {from_lsn or 'nothing'} to {to_lsn or 'nothing'} is not in the "
         f"validity interval {low} to {high or 'none'}: {why}.",
@@ -341,21 +314,6 @@ def check_range(
         low=low,
         high=high,
     )
-
-
-def _reason(
-    instance: ChangeTable, from_lsn: Lsn | None, to_lsn: Lsn | None, *, high: Lsn | None, gate: Lsn | None
-) -> str | None:
-    if from_lsn is None or to_lsn is None:
-        return "null"
-    if from_lsn > to_lsn:
-        return "reversed"
-    if from_lsn < instance.start_lsn:
-        return "below_low"
-    if high is None or to_lsn > high:
-        is_paused = instance.end_lsn is not None and gate is not None and to_lsn <= gate
-        return "paused" if is_paused else "above_high"
-    return None
 
 
 def checked_lsn(database: CdcTables, instance: ChangeTable, lsn: Lsn | None) -> Lsn:

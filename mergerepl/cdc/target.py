@@ -117,10 +117,7 @@ class Target:
         put_text(self._file, json.dumps(stated))
 
     def since(self, left: LeftAt) -> Since:
-        """Return the changes of the table since a batch left it.
-
-        Raises: CdcError 22859 if its rows were replaced.
-        """
+        """Return the changes of the table since a batch left it. Raises: CdcError 22859 if its rows were replaced."""
         found = changes_since(self.path, left, self.is_own)
         if found.reason is not None:
             raise CdcError.target_replaced(self.path, self.consumer, found.reason, self.command)

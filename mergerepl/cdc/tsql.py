@@ -11,7 +11,8 @@ from typing import Any
 from pyspark.sql import DataFrame
 
 from mergerepl.cdc import queries
-from mergerepl.cdc.database import Database, Instance
+from mergerepl.cdc.database import Database
+from mergerepl.cdc.instance import Instance
 from mergerepl.cdc.instances import FILES_KEPT, disable, enable_empty
 from mergerepl.cdc.jobs import CAPTURE
 from mergerepl.cdc.new_instance import DBO

@@ -23,7 +23,7 @@ from mergerepl.delta.metadata import CONSTRAINT_PREFIX
 from mergerepl.delta.reads import may_hold, plain_files
 from mergerepl.delta.table import TableState, open_table
 from mergerepl.delta.transactions import Transaction, commit_properties, is_done
-from mergerepl.delta.types import Json, ddl_of, has_not_null_parts, inner_types, leaf_types
+from mergerepl.delta.types import Json, ddl_of, has_not_null_parts, inner_types, json_of, leaf_types
 from mergerepl.delta.writes import add_files
 from mergerepl.model.article import PublishedArticle
 from mergerepl.rows.key_bounds import KeyBounds
@@ -79,6 +79,14 @@ class SmallRows:
 
     rows: "pa.Table"
     types: Mapping[str, str]
+
+    def bounds(self, article: PublishedArticle) -> KeyBounds:
+        """Return the bounds of the identity fields that are numbers."""
+        import pyarrow.compute as pc
+
+        numbers = [field for field in article.identity_fields if json_of(self.types[field]) in _NUMBERS]
+        ends = {field: pc.min_max(self.rows[field]).as_py() for field in numbers}
+        return {field: (str(each["min"]), str(each["max"])) for field, each in ends.items()}
 
 
 def reason_for_spark(
@@ -147,16 +155,20 @@ def _has_map(type_: Json) -> bool:
     return (not isinstance(type_, str) and type_["type"] == "map") or any(map(_has_map, inner_types(type_)))
 
 
-def _file_problem(table: TableState, article: PublishedArticle, bounds: KeyBounds) -> NeedsSparkError | None:
+def _touched(table: TableState, article: PublishedArticle, bounds: KeyBounds) -> list[Location] | None:
+    """Return the files that may hold rows within some bounds; None if the table's rows are not those of its files."""
     ranges = {
         name: (int(bounds[field][0]) - 1, int(bounds[field][1]))
         for name, field in zip(article.identity, article.identity_fields, strict=True)
         if field in bounds and _type(table, name) in _NUMBERS
     }
     files = plain_files(table, bounded=tuple(ranges))
-    if files is None:
+    return None if files is None else [table.path / each["path"] for each in files if may_hold(each, ranges)]
+
+
+def _file_problem(table: TableState, article: PublishedArticle, bounds: KeyBounds) -> NeedsSparkError | None:
+    if (touched := _touched(table, article, bounds)) is None:
         return NeedsSparkError("its rows are not those of its files")
-    touched = [table.path / each["path"] for each in files if may_hold(each, ranges)]
     try:
         size = sum(facts_of(file).st_size for file in touched)
         if len(touched) > MOST_FILES or size > MOST_BYTES_REWRITTEN:
@@ -169,6 +181,26 @@ def _file_problem(table: TableState, article: PublishedArticle, bounds: KeyBound
     except (OSError, ValueError) as error:
         return NeedsSparkError(f"a file cannot be read: {error}")
     return None
+
+
+@arrow_refusals()
+def holds_inserts(rows: SmallRows, table: Location, article: PublishedArticle) -> bool:
+    """Whether a table has the key of a row that is to be inserted.
+
+    Raises: NeedsSparkError if Spark has to read the table.
+    """
+    import pyarrow.dataset as ds
+
+    state, bounds = open_table(table), rows.bounds(article)
+    if (refused := reason_for_spark(state, article, {}, bounds)) is not None:
+        raise refused
+    inserts = rows.rows.filter(ds.field(ACTION) == Action.INSERT.value).select(article.identity_fields)
+    if not inserts.num_rows or not (files := _touched(state, article, bounds)):
+        return False
+    names = list(article.identity)
+    known = ds.dataset(list(map(str, files)), format="parquet").to_table(columns=names)
+    inserts = inserts.rename_columns(names).cast(known.schema)
+    return bool(known.join(inserts, keys=names, join_type="inner").num_rows)
 
 
 def merge_by_delta_rs(

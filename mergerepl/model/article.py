@@ -1,5 +1,6 @@
 """An article as in the system tables: the facts about a published table that the phases need, without storage."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from mergerepl.model.resolvers import RESOLVERS
@@ -39,6 +40,16 @@ class PublishedArticle:
     resolver_info: str | None = None
     partition_options: int = 0
     compensates: bool = False
+
+    @classmethod
+    def of_table(
+        cls, table: str, key: tuple[str, ...], types: Mapping[str, str], rowguid_column: str | None = None
+    ) -> "PublishedArticle":
+        """Return a table that is not published as an article, for the writers of rows; `types`: column -> Spark DDL."""
+        return cls(
+            *("", "", table, "", 0, table, key, tuple(types), tuple(types.values())),
+            *(False, "", "", "", False, rowguid_column),
+        )
 
     @property
     def identity_fields(self) -> tuple[str, ...]:

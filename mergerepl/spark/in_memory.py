@@ -190,12 +190,14 @@ def broadcast_if_few(keys: DataFrame, rows: int) -> DataFrame:
     return F.broadcast(keys) if are_few(rows) and not is_in_process() else keys
 
 
-def broadcast_if_small(kept: DataFrame) -> DataFrame:
-    """Return computed kept rows, sent to every task if they take little memory, which Spark does not check."""
-    if is_in_process():
-        return kept
+def is_small(kept: DataFrame) -> bool:
+    """Whether computed kept rows take little memory, which Spark does not check."""
     plan: Any = kept._jdf.queryExecution().logical()
     context: Any = kept.sparkSession.sparkContext._jsc
     stored = [each for each in context.sc().getRDDStorageInfo() if each.id() == plan.rdd().id()]
-    is_small = bool(stored) and stored[0].memSize() + stored[0].diskSize() <= _SMALL_BYTES
-    return F.broadcast(kept) if is_small else kept
+    return bool(stored) and stored[0].memSize() + stored[0].diskSize() <= _SMALL_BYTES
+
+
+def broadcast_if_small(kept: DataFrame) -> DataFrame:
+    """Return computed kept rows, sent to every task if they take little memory."""
+    return F.broadcast(kept) if not is_in_process() and is_small(kept) else kept

@@ -159,24 +159,14 @@ def test_all_and_net_changes_lead_from_one_snapshot_to_another(shop: Shop, spark
 def test_windows_outside_the_interval_are_refused(shop: Shop) -> None:
     root = shop.root
     low, high = instance(root).min_lsn(), cdc.Database(root).max_lsn()
-    for first, last, reason in (
-        (cdc.Lsn(low).previous(), high, "below_low"),
-        (low, cdc.Lsn(high).next(), "above_high"),
-        (high, low, "reversed"),
-        (cdc.Lsn(high).next(), high, "reversed"),
-        (None, high, "null"),
-        (low, None, "null"),
-        (ZERO, high, "below_low"),
-    ):
+    # The reasons, case by case: tests/unit/test_cdc_intervals.py.
+    for first, last, reason in ((ZERO, high, "below_low"), (low, None, "null")):
         for ask in (tsql.fn_cdc_get_all_changes, tsql.fn_cdc_get_net_changes):
             with pytest.raises(cdc.LsnRangeError) as refused:
                 ask(root, ORDERS, first, last)
-            assert (refused.value.number, refused.value.alternate_number, refused.value.reason) == (
-                313,
-                208,
-                reason,
-            )
-            assert (refused.value.low, refused.value.high) == (low, high)
+            found = refused.value
+            assert (found.number, found.alternate_number, found.reason) == (313, 208, reason)
+            assert (found.low, found.high) == (low, high)
     with pytest.raises(cdc.LsnRangeError) as refused:
         instance(root, LINES).net_changes(low, high)
     assert refused.value.reason == "no_net_changes"
@@ -449,37 +439,15 @@ def test_the_commands_of_readers(shop: Shop) -> None:
         return json.loads(done.output)
 
     root, low = shop.root, cdc.Database(shop.root).instance(ORDERS).min_lsn()
-    found = run("cdc", "changes", ORDERS, "-f", root, "--row-filter", "all-update-old", "--limit", 3)
-    assert (found["from_lsn"], found["has_more"], len(found["rows"])) == (str(low), True, 3)
-    first = found["rows"][0]
-    assert (first["__$operation"], first[MASK], first["id"], first["qty"]) == (2, "0x07", "4", "4")
-    assert len(first["__$start_lsn"]) == len(str(low))
     last = entries(shop.database)[-1].tran_end_time.isoformat()
-    by_time = run(
-        "cdc",
-        "changes",
-        "--net",
-        ORDERS,
-        "-f",
-        root,
-        "--from",
-        last,
-        "--to",
-        last,
-        "--row-filter",
-        "all-with-merge",
-    )
-    assert by_time["from_lsn"] == by_time["to_lsn"] == str(cdc.Database(root).max_lsn())
+    words = ("cdc", "changes", "--net", ORDERS, "-f", root, "--from", last, "--to", last)
+    assert run(*words)["from_lsn"] == str(cdc.Database(root).max_lsn())
     refused = run("cdc", "changes", ORDERS, "-f", root, "--from", cdc.Lsn(low).previous(), code=1)["error"]
     assert (refused["error"], refused["number"], refused["reason"]) == ("LsnRangeError", "313", "below_low")
     assert refused["low"] == str(low)
-    assert run("cdc", "changes", "--net", LINES, "-f", root, code=1)["error"]["reason"] == "no_net_changes"
     run("cdc", "changes", ORDERS, "-f", root, "--from", "0x12", code=2)
     run("cdc", "load", "nobody", "-f", root, "--consumer", "c", "--into", root / "copy", code=2)
-    assert [each["rows"] for each in run("cleanup", "-f", root)["removed"] if each["rows"]] == []
     run("cleanup", "-f", root, "--only", "rows", code=2)
-    assert run("history", "-f", root, "--limit", 1)["runs"][0]["details"]["tran_count"] > 0
-    assert run("history", "--failed", "-f", root)["runs"] == []
     add(root / "orders", {99: ("late", 1)})
     (kept,) = run("vacuum", "orders", "-f", root)["tables"]
     position = next(each.position for each in cdc.Database(root).status().sources if each.source == "orders")

@@ -58,11 +58,4 @@ def test_from_enable_to_change_rows(spark: SparkSession, replica_dir: Path) -> N
     assert {row[1] for row in found} == {None}
     kinds = [entry.kind for entry in entries(database)]
     assert kinds == ["begin", *["transaction"] * 6]
-    state = run("status", "--type", "cdc", "-f", root)["status"][0]["details"]
-    assert [each["unread_commits"] for each in state["sources"]] == [0]
-    assert state["max_lsn"] == done["last_lsn"]
     assert run("capture", "-f", root)["captured"][0]["changes"] == 0
-    assert [each["capture_instance"] for each in run("cdc", "list", "-f", root)["capture_instances"]] == [
-        "dbo_orders"
-    ]
-    assert run("cdc", "disable", "orders", "-f", root, "--yes")["disabled"] == ["dbo_orders"]

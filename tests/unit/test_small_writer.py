@@ -320,3 +320,21 @@ def test_bounds_are_stated_where_they_are_true(tmp_path: Path) -> None:
     assert stats["maxValues"]["id"] == 3
     assert stats["maxValues"]["note"] > "\U0001f600" * 16
     assert stats["nullCount"] == {"id": 0, "note": 1}
+
+
+def test_a_row_to_insert_is_found_in_the_table(tmp_path: Path) -> None:
+    for ids in ([1, 2], [5, 6]):
+        write_deltalake(tmp_path, pa.table({"id": ids, "note": ["a", "b"]}), mode="append")
+    article = PublishedArticle.of_table("t", ("id",), {"id": "bigint", "note": "string"})
+
+    def rows(**actions: int) -> SmallRows:
+        table = {"c0": [*actions.values()], "c1": ["x"] * len(actions), ACTION: [*actions]}
+        return SmallRows(pa.table(table), dict(zip(article.fields, article.types, strict=True)))
+
+    found = [small_writer.holds_inserts(each, tmp_path, article) for each in (rows(insert=6), rows(insert=3))]
+    assert found == [True, False]
+    assert not small_writer.holds_inserts(rows(update=1, delete=2), tmp_path, article)
+    # A table whose rows are not those of its files is left to Spark.
+    wrong = replace(article, types=("int", "string"))
+    with pytest.raises(small_writer.NeedsSparkError, match="not as published"):
+        small_writer.holds_inserts(rows(insert=6), tmp_path, wrong)
