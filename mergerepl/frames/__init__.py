@@ -19,6 +19,7 @@ __all__ = (
     "Column",
     "DataFrame",
     "F",
+    "NeedsSparkError",
     "NotInProcessError",
     "bits_of",
     "cached",

@@ -42,7 +42,7 @@ _PLAIN = T.NullType | T.BooleanType | T.NumericType | T.BinaryType | T.DateType 
 
 
 def type_of(data_type: str | T.DataType) -> T.DataType:
-    """Return a type, also one in Spark's DDL, whose parts may all be NULL."""
+    """Return a type, also one in Spark's DDL, whose parts may all be NULL. Raises: NeedsSparkError."""
     match data_type:
         case str():
             return T._parse_datatype_json_value(json_of(data_type))
@@ -54,7 +54,7 @@ def type_of(data_type: str | T.DataType) -> T.DataType:
         case T.MapType() if not _has_float(data_type.keyType):
             return T.MapType(type_of(data_type.keyType), type_of(data_type.valueType))
     if not isinstance(data_type, _PLAIN) and data_type != T.StringType():
-        raise NotInProcessError(f"values of type {data_type.simpleString()}")
+        raise NeedsSparkError(f"values of type {data_type.simpleString()}")
     return data_type
 
 
@@ -242,7 +242,7 @@ def _text(have: T.DataType) -> Turn:
         case T.DateType():
             return _date_text
         case T.TimestampNTZType():
-            return lambda value: key_text(_EPOCH + timedelta(microseconds=value), ddl)
+            return _moment_text
     raise NotInProcessError(f"a cast of {ddl} to text")
 
 
@@ -251,6 +251,13 @@ def _date_text(days: int) -> str:
     if not 1 <= ordinal <= date.max.toordinal():
         raise NeedsSparkError("a date outside of the years 1 to 9999")
     return str(date.fromordinal(ordinal))
+
+
+def _moment_text(microseconds: int) -> str:
+    try:
+        return key_text(_EPOCH + timedelta(microseconds=microseconds), "timestamp_ntz")
+    except OverflowError as error:
+        raise NeedsSparkError("a timestamp outside of the years 1 to 9999") from error
 
 
 def equal_key(data_type: T.DataType) -> Turn | None:
@@ -322,7 +329,7 @@ def _canonical(data_type: T.DataType) -> Turn:
 
 
 def from_arrow(column: Any, data_type: T.DataType) -> list[Any]:
-    """Return the values of a column of Arrow."""
+    """Return the values of a column of Arrow. Raises: NeedsSparkError for a map that has a key twice."""
     import pyarrow as pa
 
     if isinstance(column, pa.ChunkedArray):
@@ -346,7 +353,10 @@ def from_arrow(column: Any, data_type: T.DataType) -> list[Any]:
                     strict=True,
                 )
             )
-            values = [map_of(pairs[a:b]) for a, b in pairwise(column.offsets.to_pylist())]
+            try:
+                values = [map_of(pairs[a:b]) for a, b in pairwise(column.offsets.to_pylist())]
+            except ValueError as error:
+                raise NeedsSparkError(str(error)) from error
         case T.StringType():
             return [None if each is None else text_of(each) for each in column.cast(pa.binary()).to_pylist()]
         case T.DateType():

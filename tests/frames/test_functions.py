@@ -17,7 +17,7 @@ from pyspark.sql import types as T
 
 from mergerepl import frames
 from mergerepl.delta.types import json_of
-from mergerepl.frames import Column, DataFrame, F, NotInProcessError, dataframe, trees
+from mergerepl.frames import Column, DataFrame, F, NeedsSparkError, NotInProcessError, dataframe, trees
 from mergerepl.frames.functions import FUNCTIONS, function
 from mergerepl.frames.values import exact, from_arrow, type_of
 from mergerepl.spark.in_memory import collected, frame_of
@@ -592,9 +592,21 @@ def test_the_executors_do_not_mix(both: Both) -> None:
 
 @pytest.mark.parametrize("type_", ["map<double,int>", "array<map<struct<a:float>,int>>"])
 def test_maps_by_numbers_that_may_be_none_are_of_spark(type_: str) -> None:
-    with pytest.raises(NotInProcessError, match="map"):
+    with pytest.raises(NeedsSparkError, match="map"):
         type_of(json_type(type_))
 
 
 def json_type(ddl: str) -> T.DataType:
     return T._parse_datatype_json_value(json_of(ddl))
+
+
+def test_a_stored_map_that_has_a_key_twice_is_of_spark() -> None:
+    twice = pa.array([[("a", 1), ("a", 2)]], pa.map_(pa.string(), pa.int32()))
+    with pytest.raises(NeedsSparkError, match="twice"):
+        dataframe.frame_of(pa.table({"m": twice}))
+
+
+def test_texts_of_times_that_python_lacks_are_of_spark() -> None:
+    after_9999 = pa.array([2932897 * 86_400_000_000], pa.int64()).view(pa.timestamp("us"))
+    with frames.in_process(), pytest.raises(NeedsSparkError, match="9999"):
+        dataframe.frame_of(pa.table({"n": after_9999})).select(F.col("n").cast("string"))

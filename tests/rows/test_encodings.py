@@ -10,7 +10,7 @@ import pytest
 from pyspark.sql import SparkSession
 from pyspark.sql import types as T
 
-from mergerepl.frames import DataFrame, F, NotInProcessError, is_in_process
+from mergerepl.frames import DataFrame, F, NeedsSparkError, is_in_process
 from mergerepl.rows.encodings import encoded, encoded_fields
 from mergerepl.rows.images import same_value
 
@@ -175,7 +175,7 @@ def test_fields_are_chosen_and_stay_in_their_order(spark: SparkSession) -> None:
 
 
 def test_a_type_without_an_encoding_is_refused(spark: SparkSession) -> None:
-    with pytest.raises((TypeError, NotInProcessError), match="interval"):
+    with pytest.raises((TypeError, NeedsSparkError), match="interval"):
         encode_an_interval(spark)
 
 
