@@ -142,7 +142,7 @@ def sync(
             return project.sync(*replicas, progress=progress, **options)
 
     if interval is not None:
-        from mergerepl.agents.rounds import repeat
+        from mergerepl.agents.loop import repeat
         from mergerepl.agents.server import CommandServer, warm_up
 
         progress = NoProgress()  # One line a round, and no others.

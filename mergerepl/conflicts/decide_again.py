@@ -8,10 +8,9 @@ from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from mergerepl.changes import DELETED, LINEAGE, ROW, ROWGUID, Action
-from mergerepl.conflicts.interrupted import refuse_interrupted
 from mergerepl.delta import appended
 from mergerepl.delta.tables import read_version
-from mergerepl.errors import ConfigurationError
+from mergerepl.errors import ConfigurationError, ConflictError
 from mergerepl.model.article import PublishedArticle
 from mergerepl.model.conflicts import Choice, RetryResult, Wish
 from mergerepl.monitoring.parties import article_named, in_reach
@@ -267,3 +266,16 @@ def retry_failed(
                 source.ask_again([row.guidsrc for row in waiting])
                 marked[str(source.root)] = sum(row.changecount for row in waiting)
     return RetryResult(sum(marked.values()), marked)
+
+
+def refuse_interrupted(replica: Replica) -> None:
+    """Check that no session is staged here, and no pointer names one.
+
+    Raises: ConflictError.
+    """
+    if replica.has_staged():
+        raise ConflictError(
+            f"A session of '{replica.root}' was interrupted and has rows to write. Nothing was changed. Run "
+            "`mergerepl sync` first, which finishes it.",
+            replica=str(replica.root),
+        )

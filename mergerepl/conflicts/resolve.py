@@ -21,8 +21,7 @@ from pyspark.sql import functions as F
 
 from conflict.merge_columns import with_generated
 from mergerepl.changes import ROW, ROWGUID, Action
-from mergerepl.conflicts.decide_again import ACTION, NEW, decide_again
-from mergerepl.conflicts.interrupted import refuse_interrupted
+from mergerepl.conflicts.decide_again import ACTION, NEW, decide_again, refuse_interrupted
 from mergerepl.conflicts.listing import conditions_of, no_conflict, require_ids
 from mergerepl.delta.engine_choice import EngineChoice
 from mergerepl.delta.feed.window import feed_window

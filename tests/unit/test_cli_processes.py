@@ -42,11 +42,11 @@ def sync(target, *, progress, **options):
     return SyncResult("sales", (SessionResult("sales", "north", "nothing_to_do"),))
 
 mergerepl.sessions.synchronize = mergerepl.project.synchronize = sync
-from mergerepl.agents import loop, rounds as agent_rounds
+from mergerepl.agents import loop
 from mergerepl.cli.main import main
 loop.LOOK_S = 0.05
-repeat = agent_rounds.repeat
-agent_rounds.repeat = lambda *given, interval_s, **named: repeat(
+repeat = loop.repeat
+loop.repeat = lambda *given, interval_s, **named: repeat(
     *given, interval_s=0.05 if interval_s == 1 else interval_s, **named
 )
 """
