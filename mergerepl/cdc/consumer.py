@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import asdict, replace
 from datetime import datetime
-from functools import partial, reduce
+from functools import partial
 from typing import Any
 
 from pyspark.errors import AnalysisException
@@ -20,17 +20,13 @@ from mergerepl.delta import appended
 from mergerepl.delta.marks import CommitMark
 from mergerepl.delta.metadata import STATS_PROPERTY
 from mergerepl.delta.properties import KEPT_A_DAY
-from mergerepl.delta.sql_text import quoted
 from mergerepl.delta.tables import (
     NewTable,
-    Transaction,
     create_table,
-    delete_rows,
     is_delta_table,
     read_commit,
     read_version,
     retype_columns,
-    transaction_version,
 )
 from mergerepl.delta.types import field, fits, json_of, nested_names, nullable
 from mergerepl.failpoints import failpoint
@@ -73,7 +69,7 @@ _NO_TRANSACTION = bytes(10)
 class Capture:
     """The consumer `cdc`."""
 
-    name = NAME
+    name, app_id, cycle_column = NAME, APP_ID, SCAN_CYCLE
 
     def __init__(self, database: CdcTables) -> None:
         self.database = database
@@ -105,33 +101,14 @@ class Capture:
             found[instance.source_object_id] = Wanted(names, on_gap)
         return found
 
-    def gate_cycle(self) -> int | None:
-        """Return the scan cycle that readers may see."""
-        cycle = self.database.gate_cycle if self.database.is_enabled else -1
-        return None if cycle < 0 else cycle
+    def gate_cycle(self) -> int:
+        """Return the scan cycle that readers may see; -1 for none."""
+        return self.database.gate_cycle if self.database.is_enabled else -1
 
-    def highest_cycle(self) -> int:
-        """Return the highest scan cycle of the gate and of all change tables."""
-        if not self.database.is_enabled:
-            return -1
-        tables = [self.database.change_table(each) for each in self.database.instances()]
-        found = (transaction_version(each, APP_ID) for each in tables if is_delta_table(each))
-        return max([self.database.gate_cycle, *found])
-
-    def remove_above(self, scan_cycle: int) -> None:
-        """Remove rows of higher scan cycles."""
-        self._remove(self.database.instances(), scan_cycle + 1, f"> {scan_cycle}")
-
-    def remove_of(self, scan_cycle: int, object_ids: frozenset[int]) -> None:
-        """Remove the rows of one scan cycle of some sources."""
-        instances = [each for each in self.database.instances() if each.source_object_id in object_ids]
-        self._remove(instances, scan_cycle, f"= {scan_cycle}")
-
-    def _remove(self, instances: Iterable[ChangeTable], first: int, cycles: str) -> None:
-        """Remove the rows of some cycles from the change tables that have a cycle from `first` on."""
-        for table in map(self.database.change_table, instances):
-            if is_delta_table(table) and transaction_version(table, APP_ID) >= first:
-                delete_rows(table, where=f"{quoted(SCAN_CYCLE)} {cycles}")
+    def tables(self) -> list[tuple[int, Location]]:
+        """Return the change tables, each with its source."""
+        instances = self.database.instances() if self.database.is_enabled else ()
+        return [(each.source_object_id, self.database.change_table(each)) for each in instances]
 
     # -- before it is decided ------------------------------------------------------------------------------------------
 
@@ -222,10 +199,6 @@ class Capture:
             failpoint("cdc.after_change_table")
         return rows
 
-    def _transaction(self, plan: Plan, app_id: str, step: str) -> Transaction:
-        mark = CommitMark(plan.after.database.database_id, f"{step}:{plan.scan_cycle}")
-        return Transaction(app_id, plan.scan_cycle, mark)
-
     def _append(
         self,
         cycle: Cycle,
@@ -234,7 +207,7 @@ class Capture:
         shapes: Sequence[Sequence[str | None]],
     ) -> int:
         table = self.database.change_table(instance)
-        if transaction_version(table, APP_ID) >= cycle.plan.scan_cycle:
+        if cycle.is_written(table, APP_ID):
             return 0
         lsns = cycle.plan.lsns_of(instance.source_object_id)
         frames = []
@@ -242,9 +215,7 @@ class Capture:
             captured = [(c.column_name, name, c.column_type) for c, name in zip(columns, shape, strict=True)]
             of_reading = {version: lsns[version] for version in read.reading.versions}
             frames.append(change_rows(cycle.spark(), read, of_reading, captured))
-        rows = reduce(DataFrame.unionByName, frames)
-        transaction = self._transaction(cycle.plan, APP_ID, "capture")
-        return appended.append(rows, table, transaction, even_if_empty=False) or 0
+        return cycle.append(frames, table, cycle.transaction(APP_ID, "capture"))
 
     def _change_columns(self, cycle: Cycle, instance: ChangeTable, columns: Sequence[CapturedColumn]) -> None:
         """Rewrite the change table with the new types, then state them: rows of the new type come afterwards."""
@@ -253,7 +224,7 @@ class Capture:
             return
         failpoint("cdc.before_columns")
         if types := {name: new for name, (_, new) in retyped(before, columns).items()}:
-            transaction = self._transaction(cycle.plan, f"{APP_ID}-columns", "columns")
+            transaction = cycle.transaction(f"{APP_ID}-columns", "columns")
             retype_columns(cycle.spark(), self.database.change_table(instance), types, transaction)
             failpoint("cdc.after_types")
         self.database.control.replace_where(CAPTURED_COLUMNS, columns, object_id=instance.object_id)

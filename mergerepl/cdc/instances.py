@@ -23,11 +23,10 @@ from mergerepl.errors import PublicationError
 from mergerepl.failpoints import failpoint
 from mergerepl.logreader.column_changes import added_fields, column_id
 from mergerepl.logreader.consumer import COMPARE, STOP
-from mergerepl.logreader.log_reader import LogReader, make_log_reader
+from mergerepl.logreader.log_reader import LogReader, make_log_reader, recover
 from mergerepl.logreader.lsn import Lsn, epoch_of
 from mergerepl.logreader.plan import Plan, redo_log
 from mergerepl.logreader.positions import LogState, has_log_reader, read_state, save_state
-from mergerepl.logreader.recover import recover
 from mergerepl.logreader.scan import Begin, begin, checked_state, leave
 from mergerepl.logreader.sources import metadata_of
 from mergerepl.model.cdc import CapturedColumn, CaptureInstance

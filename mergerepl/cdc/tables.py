@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 from mergerepl import roots
 from mergerepl.cdc.refusals import CdcUsageError, LsnRangeError, ScanInProgressError
 from mergerepl.delta.sql_text import in_utc, timestamp_literal
-from mergerepl.delta.tables import tables_kept_open, transaction_version
+from mergerepl.delta.tables import transaction_version
 from mergerepl.errors import LeaseError
 from mergerepl.logreader.log_reader import LogReader
 from mergerepl.logreader.lsn import ZERO, Lsn
@@ -179,7 +179,7 @@ def tables_at(
 def held(reader: LogReader, purpose: str) -> Iterator[None]:
     """Hold the log for a command. Raises: ScanInProgressError (22903) if another process holds it."""
     try:
-        with reader.held(purpose), tables_kept_open(reader.root):
+        with reader.held(purpose):
             yield
     except LeaseError as error:
         raise ScanInProgressError(22903, error.message, database=str(reader.root)) from error

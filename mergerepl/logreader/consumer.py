@@ -11,17 +11,7 @@ A scan cycle runs as follows; a process may die at every step, and the next one 
 | 7 | `show(cycle)` | commits its gate, last of all, with `plan.scan_cycle` as transaction version |
 
 `write` and `show` may be called again with the same plan, in another process: finished writes are skipped, by transaction
-versions. Readers of a consumer see nothing above its gate. A consumer that has rows to hand on does so like this:
-
-    class Commands:
-        name = "transactional"
-
-        def write(self, cycle):
-            for source in cycle.plan.sources:
-                lsns = cycle.plan.lsns_of(source.object_id)  # version -> Lsn
-                for read in cycle.changes(source.object_id):  # one for each set of columns
-                    read.rows  # version, row_hash, before, after: images with a field c<i> for read.columns[i]
-                    append(..., Transaction(APP_ID, cycle.plan.scan_cycle, mark))
+versions. Readers of a consumer see nothing above its gate.
 
 A source is begun by `logreader.scan.begin`: a cycle of its own gives the begin its LSN. From there on its commits come.
 `logreader.scan.leave` ends that. Both, and every scan, call `served(state)`: other readers of the log may matter.
@@ -32,8 +22,12 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
+from functools import reduce
 from typing import TYPE_CHECKING, Any, Protocol
 
+from mergerepl.delta.marks import CommitMark
+from mergerepl.delta.sql_text import quoted
+from mergerepl.delta.tables import Transaction, delete_rows, is_delta_table, transaction_version
 from mergerepl.errors import StoreError
 from mergerepl.logreader.plan import Plan, Reading, SourcePlan
 from mergerepl.logreader.positions import RESUME, LogState, may_pass
@@ -74,10 +68,25 @@ class ReadRows:
 class Cycle:
     """A plan that is carried out. `changes` returns the readings of a source, in the order of its versions."""
 
-    root: Location
     plan: Plan
     spark: Callable[[], SparkSession]
     changes: Callable[[int], Sequence[ReadRows]]
+
+    def transaction(self, app_id: str, step: str) -> Transaction:
+        """Return the Delta transaction of a consumer's write in this cycle."""
+        mark = CommitMark(self.plan.after.database.database_id, f"{step}:{self.plan.scan_cycle}")
+        return Transaction(app_id, self.plan.scan_cycle, mark)
+
+    def is_written(self, table: Location, app_id: str) -> bool:
+        """True if a table has its rows of this cycle."""
+        return transaction_version(table, app_id) >= self.plan.scan_cycle
+
+    def append(self, frames: Sequence[DataFrame], table: Location, transaction: Transaction) -> int:
+        """Append rows to a table, in one commit if there are any. Returns their number."""
+        from mergerepl.delta import appended
+
+        rows = reduce(lambda one, other: one.unionByName(other), frames)
+        return appended.append(rows, table, transaction, even_if_empty=False) or 0
 
 
 class PauseSource(Exception):
@@ -124,6 +133,10 @@ class Consumer(Protocol):
     """A consumer of the log reader."""
 
     name: str
+    app_id: str
+    """The Delta transaction application of its tables of rows."""
+    cycle_column: str
+    """The column of these tables with the scan cycle."""
 
     def at_work(self) -> AbstractContextManager[None]:
         """Wrap a scan cycle: errors that end it pass through, and may be recorded."""
@@ -134,17 +147,11 @@ class Consumer(Protocol):
     def wanted(self) -> Mapping[int, Wanted]:
         """Return its needs, by source_object_id."""
 
-    def gate_cycle(self) -> int | None:
-        """Return the scan cycle that its readers may see; None if it has shown none."""
+    def gate_cycle(self) -> int:
+        """Return the scan cycle that its readers may see; -1 if it has shown none."""
 
-    def highest_cycle(self) -> int:
-        """Return the highest scan cycle in any of its tables, or -1."""
-
-    def remove_above(self, scan_cycle: int) -> None:
-        """Remove rows of higher scan cycles: their plan is gone, so they must never count."""
-
-    def remove_of(self, scan_cycle: int, object_ids: frozenset[int]) -> None:
-        """Remove the rows of one scan cycle of some sources: they leave a cycle that was begun."""
+    def tables(self) -> list[tuple[int, Location]]:
+        """Return its tables of rows, each with its source_object_id; some may be missing."""
 
     def check(self, source: SourcePlan, rows: Sequence[ReadRows], spark: Callable[[], SparkSession]) -> None:
         """Check the readings of a source.
@@ -163,3 +170,19 @@ class Consumer(Protocol):
 
     def show(self, cycle: Cycle) -> None:
         """Commit the gate: readers see the cycle."""
+
+
+def highest_cycle(consumer: Consumer) -> int:
+    """Return the highest scan cycle in the gate and the tables of a consumer, or -1."""
+    tables = (table for _, table in consumer.tables() if is_delta_table(table))
+    return max([consumer.gate_cycle(), *(transaction_version(each, consumer.app_id) for each in tables)])
+
+
+def remove_rows(
+    consumer: Consumer, cycles: str, from_cycle: int, object_ids: frozenset[int] | None = None
+) -> None:
+    """Remove a consumer's rows of some scan cycles (`> 7`), the first of which is `from_cycle`; None: of all sources."""
+    for object_id, table in consumer.tables():
+        is_meant = object_ids is None or object_id in object_ids
+        if is_meant and is_delta_table(table) and transaction_version(table, consumer.app_id) >= from_cycle:
+            delete_rows(table, where=f"{quoted(consumer.cycle_column)} {cycles}")

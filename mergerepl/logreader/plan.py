@@ -220,45 +220,33 @@ _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 @dataclass(frozen=True)
-class LoggedCommit:
-    """A commit to be cut; `written_ns` is the time of its log file."""
-
-    object_id: int
-    version: int
-    written_ns: int
-
-
-@dataclass(frozen=True)
 class Placed:
-    """A commit in the cut with its effective time: at most `began_ns`, never below that of the version before it."""
+    """A commit with the time of its log file; in the cut at most `began_ns`, and never below the version before it."""
 
-    effective_ns: int
+    at_ns: int
     object_id: int
     version: int
 
 
-def cut(
-    commits: Iterable[LoggedCommit], *, began_ns: int, seen: int, effective_ns: int = 0
-) -> Iterator[Placed]:
+def cut(commits: Iterable[Placed], *, began_ns: int, seen: int) -> Iterator[Placed]:
     """Yield the commits of one source that are in the cut: a prefix of those after its position, which are given in order.
 
     A commit is in the cut if its log file was written before the cycle began (`began_ns`, by the clock of the file
-    system), or if the listing of an earlier cycle has seen it. A writer that commits b after it saw a writes b's file
-    after a appeared: so if b is in the cut, a is in it, too, with a lower LSN (cdc.md 3).
-
-    `seen` is the highest version that an earlier listing has seen, `effective_ns` the effective time at the position.
+    system), or if the listing of an earlier cycle has seen it (`seen`, the highest version). A writer that commits b after
+    it saw a writes b's file after a appeared: so if b is in the cut, a is in it, too, with a lower LSN (cdc.md 3).
     """
+    at_ns = 0
     for commit in commits:
-        if commit.written_ns >= began_ns and commit.version > seen:
+        if commit.at_ns >= began_ns and commit.version > seen:
             return
-        effective_ns = max(effective_ns, min(commit.written_ns, began_ns))
-        yield Placed(effective_ns, commit.object_id, commit.version)
+        at_ns = max(at_ns, min(commit.at_ns, began_ns))
+        yield replace(commit, at_ns=at_ns)
 
 
 def in_order(sources: Iterable[Sequence[Placed]], *, most: int) -> list[Placed]:
     """Return the first commits of all sources: by effective time, then source, then version."""
     placed = [each for source in sources for each in source]
-    return sorted(placed, key=lambda each: (each.effective_ns, each.object_id, each.version))[:most]
+    return sorted(placed, key=lambda each: (each.at_ns, each.object_id, each.version))[:most]
 
 
 def end_times(times: Iterable[datetime], *, last: datetime | None) -> list[datetime]:

@@ -10,9 +10,11 @@ from typing import TYPE_CHECKING, Any
 
 from mergerepl.delta.tables import commit_text, open_table
 from mergerepl.failpoints import failpoint
-from mergerepl.logreader.consumer import UNUSABLE, PauseSource, Wanted, pausing
+from mergerepl.logreader.consumer import UNUSABLE, PauseSource, Wanted, highest_cycle, pausing, remove_rows
 from mergerepl.logreader.log_reader import (
     LogReader,
+    carry_out,
+    recover,
     refuse_copy,
     refuse_other_consumers,
     refuse_restored,
@@ -37,7 +39,6 @@ from mergerepl.logreader.plan import (
     redo_log,
 )
 from mergerepl.logreader.positions import LogState, read_state, save_state
-from mergerepl.logreader.recover import carry_out, recover
 from mergerepl.logreader.sources import SourceLook, Unit, begun, look_at, readings
 from mergerepl.model.cdc import ScanError
 from mergerepl.store.storage import file_system_now_ns
@@ -316,7 +317,7 @@ def _commit_time(unit: Unit) -> datetime:
     """Return Delta's commit time: the in-commit timestamp, else that of the log file, in milliseconds."""
     if unit.commit.in_commit_ms is not None:
         return moment_of_ms(unit.commit.in_commit_ms)
-    return moment_of_ms(unit.placed.effective_ns // 1_000_000)
+    return moment_of_ms(unit.placed.at_ns // 1_000_000)
 
 
 def _new_plan(
@@ -331,13 +332,11 @@ def _new_plan(
 ) -> Plan:
     """Give a cycle its number: above every cycle that any table of any consumer has."""
     database = state.database
-    above = max(
-        database.cycle, scan_cycle_of(database.epoch, 0), *(c.highest_cycle() for c in reader.consumers)
-    )
+    above = max(database.cycle, scan_cycle_of(database.epoch, 0), *map(highest_cycle, reader.consumers))
     if above > database.cycle and above > scan_cycle_of(database.epoch, 0):
         # A plan was removed manually: rows that its cycle left must never count.
         for consumer in reader.consumers:
-            consumer.remove_above(database.cycle)
+            remove_rows(consumer, f"> {database.cycle}", database.cycle + 1)
     scan_cycle = above + 1
     if entries:
         last = Lsn.of(scan_cycle, entries[-1].slot)

@@ -21,16 +21,7 @@ from mergerepl.delta.tables import (
 from mergerepl.errors import StoreError
 from mergerepl.logreader.column_changes import REPLACE, TYPE, column_changes, is_additive
 from mergerepl.logreader.consumer import STOP, UNUSABLE
-from mergerepl.logreader.plan import (
-    REPLACED,
-    ColumnChange,
-    LoggedCommit,
-    Paused,
-    Placed,
-    Reading,
-    cut,
-    name_at,
-)
+from mergerepl.logreader.plan import REPLACED, ColumnChange, Paused, Placed, Reading, cut, name_at
 from mergerepl.logreader.positions import RESUME, may_pass
 from mergerepl.store.location import Location
 from mergerepl.systables.logreader import LogReaderRow
@@ -243,13 +234,14 @@ def _with_commits(look: SourceLook, *, began_ns: int, most: int, on_gap: str) ->
     return replace(at, units=tuple(units)).limited(_before_a_type(units, columns))
 
 
-def _logged(row: LogReaderRow, path: Location, head: int) -> Iterator[LoggedCommit]:
+def _logged(row: LogReaderRow, path: Location, head: int) -> Iterator[Placed]:
     for version in range(row.position + 1, head + 1):
         try:
-            yield LoggedCommit(row.source_object_id, version, written_ns(path, version))
+            at_ns = written_ns(path, version)
         except FileNotFoundError:
             # Reading the commit explains it.
-            yield LoggedCommit(row.source_object_id, version, 0)
+            at_ns = 0
+        yield Placed(at_ns, row.source_object_id, version)
 
 
 def _truncated(look: SourceLook, error: StoreError, on_gap: str) -> SourceLook:

@@ -11,13 +11,16 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
+from mergerepl.delta.tables import tables_kept_open
 from mergerepl.errors import LeaseError, MergeReplError, OutOfReachError, Transient
+from mergerepl.failpoints import failpoint
 from mergerepl.logreader.log_reader import LogReader
+from mergerepl.logreader.lsn import Lsn
 from mergerepl.logreader.positions import read_state, save_state
 from mergerepl.logreader.scan import checked_state, look_ahead, scan
-from mergerepl.model.transactional import DistributionResult, LogReaderResult
+from mergerepl.model.transactional import DistributionResult, LogReaderResult, SkippedTransaction
 from mergerepl.spark.plain import plain_errors
 from mergerepl.store.lease import lease, record_jvm
 from mergerepl.store.location import Location
@@ -37,12 +40,13 @@ from mergerepl.systables.transactional import (
     SubscriptionRow,
 )
 from mergerepl.transactional.catalog import DistributionStore
-from mergerepl.transactional.position import position_of, redo_log, waiting_after
+from mergerepl.transactional.position import app_id, begun_plan, position_of, redo_log, waiting_after
 from mergerepl.transactional.refusals import (
     LogReaderBusyError,
     TransactionalError,
     TransactionalUsageError,
     skipped_numbers,
+    to_run,
 )
 
 if TYPE_CHECKING:
@@ -72,7 +76,11 @@ def run_agent(
     """
     root, guid = Location.of(subscription.subscriber), subscription.subscription_guid
     nothing = DistributionResult(publication, subscription.subscriber)
-    with stops_recorded(distributor, subscription), plain_errors("commands were distributed"):
+    with (
+        tables_kept_open(distributor.root, root),
+        stops_recorded(distributor, subscription),
+        plain_errors("commands were distributed"),
+    ):
         if not is_folder(root):
             raise OutOfReachError(
                 f"Subscriber '{root}' of '{publication}' is not there: is it mounted? Run again when it is.",
@@ -98,7 +106,7 @@ def run_agent(
             if now is None:
                 return nothing
             at_once = streams or now.subscription_streams
-            return Agent(distributor, now, publication, recorded, skip, at_once).run()
+            return Agent(distributor, now, recorded, publication, skip, at_once).run()
 
 
 def spark_of(given: SparkSession | None) -> Callable[[], SparkSession]:
@@ -238,33 +246,18 @@ def _record(distributor: DistributionStore, subscription: SubscriptionRow | None
     if not distributor.is_there:
         return
     text = error.message if isinstance(error, MergeReplError) else f"{type(error).__name__}: {error}"
-    code = error.number if isinstance(error, TransactionalError) else None
-    command = error.command if isinstance(error, TransactionalError) else None
-    now = datetime.now(UTC)
-    stop = StopRow(
-        agent_id=_number(subscription),
-        time=now,
-        error_code=code,
-        error_text=text,
-        is_transient=isinstance(error, Transient),
-    )
-    row = ErrorRow(
-        time=now,
-        error_code=code,
-        error_text=text,
-        xact_seqno=command.xact_seqno if command else None,
-        command_id=command.command_id if command else None,
-        subscription_guid=subscription.subscription_guid if subscription else "",
-        article_id=command.article_id if command else None,
-    )
+    code, command = (error.number, error.command) if isinstance(error, TransactionalError) else (None, None)
+    met: dict[str, Any] = {"time": datetime.now(UTC), "error_code": code, "error_text": text}
+    stop = StopRow(agent_id=_number(subscription), is_transient=isinstance(error, Transient), **met)
+    guid = subscription.subscription_guid if subscription else ""
+    row = ErrorRow(subscription_guid=guid, **met, **(vars(command) if command else {}))
     with distributor.writing():
         known = stop_of(distributor, subscription)
-        if known is not None and known.error_text == text:
-            # Each run may meet it again, perhaps every five seconds: it is recorded once.
-            return
-        distributor.control.append(ERRORS, [row])
-        distributor.control.append(HISTORY, [_history(subscription, FAILED, text)])
-        distributor.control.replace_where(STOPS, [stop], agent_id=stop.agent_id)
+        # Each run may meet it again, perhaps every five seconds: it is recorded once.
+        if known is None or known.error_text != text:
+            distributor.control.append(ERRORS, [row])
+            distributor.control.append(HISTORY, [_history(subscription, FAILED, text)])
+            distributor.control.replace_where(STOPS, [stop], agent_id=stop.agent_id)
 
 
 def _number(subscription: SubscriptionRow | None) -> int:
@@ -279,3 +272,73 @@ def _history(subscription: SubscriptionRow | None, runstatus: int, comments: str
         comments=comments,
         xact_seqno=(subscription.last_xact_seqno if subscription else None) or bytes(10),
     )
+
+
+def skip(
+    distributor: DistributionStore, publication: str, row: SubscriptionRow, seqno: Lsn, *, dry_run: bool
+) -> SkippedTransaction:
+    """Skip one transaction of a subscription. The caller holds the subscriber.
+
+    Raises: As `Distributor.skip`.
+    """
+
+    def refusal(why: str) -> TransactionalUsageError:
+        return TransactionalUsageError(
+            f"Transaction {seqno} cannot be skipped at '{row.subscriber}': it {why}. Nothing was changed.",
+            subscriber=row.subscriber,
+            xact_seqno=str(seqno),
+        )
+
+    position, xact, guid = position_of(distributor, row), bytes(seqno), row.subscription_guid
+    if xact <= position.transaction_timestamp:
+        is_it = f"subscription_guid = '{guid}' and xact_seqno = X'{xact.hex()}'"
+        if not distributor.control.rows(ERRORS, where=f"{is_it} and command_id is null and is_skipped"):
+            raise refusal("has been passed already: it was applied, or has nothing for this subscription")
+        if not dry_run:
+            distributor.change_subscription(guid, last_xact_seqno=position.transaction_timestamp)
+            forget_stop(distributor, row)
+        return SkippedTransaction(publication, row.subscriber, str(seqno), is_done=False)
+    waiting = distributor.meant_for(row.publication_id, waiting_after(distributor, row, position))
+    next_one = waiting[0] if waiting else None
+    if next_one is None or next_one.xact_seqno != xact:
+        is_known = any(each.xact_seqno == xact for each in waiting)
+        why = "is not the next one" if is_known else "is none that waits"
+        then = f"the next one is {Lsn(next_one.xact_seqno)}" if next_one else "none waits"
+        see = to_run("browse", distributor.root)
+        raise refusal(f"{why}; {then}. Only the next one can be skipped. To see commands: {see}")
+    if next_one.kind == "schema":
+        reinit = to_run("reinit", distributor.root, at=row.subscriber)
+        raise refusal(
+            f"changes columns ({next_one.schema_text}): later ones need them. Begin again: {reinit}"
+        )
+    if begun_plan(distributor, row, position) is not None:
+        finish = to_run("sync", distributor.root, at=row.subscriber)
+        raise refusal(f"is part of a batch that some tables have already. Finish it: {finish}")
+    names = {each.article_id: each.article for each in distributor.articles(row.publication_id)}
+    commands = {names[each]: n for each, n in next_one.commands.items() if each in names}
+    skipped = SkippedTransaction(publication, row.subscriber, str(seqno), commands, is_done=not dry_run)
+    if dry_run:
+        return skipped
+    now, number = datetime.now(UTC), position.batch + 1
+    counted = ", ".join(f"{name} {n:,}" for name, n in commands.items())
+    text = f"Transaction {seqno} was skipped by hand (commands: {counted})."
+    stop = stop_of(distributor, row)
+    known: dict[str, Any] = {"time": now, "xact_seqno": xact}
+    code = stop.error_code if stop else None
+    error = ErrorRow(
+        **known, error_code=code, error_text=text, subscription_guid=guid, is_skipped=True, batch=number
+    )
+    run = HistoryRow(**known, agent_id=row.agent_id, comments=text, skipped=sum(commands.values()))
+    # Before the position: a skip that dies is not lost, and is recorded once.
+    once = (f"{app_id(guid)}-skip", number)
+    with distributor.writing():
+        distributor.control.append(ERRORS, [error], once=once)
+        distributor.control.append(HISTORY, [run], once=once)
+    distributor.change_subscription(guid, is_equal=False)
+    failpoint("transactional.before_skip")
+    subscriber = distributor.subscriber(row)
+    subscriber.save(replace(position, time=now, transaction_timestamp=xact, batch=number))
+    failpoint("transactional.after_skip")
+    distributor.change_subscription(guid, last_xact_seqno=xact)
+    forget_stop(distributor, row)
+    return skipped

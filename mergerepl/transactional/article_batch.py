@@ -25,15 +25,14 @@ from mergerepl.logreader.lsn import Lsn
 from mergerepl.spark.in_memory import Kept
 from mergerepl.spark.session import in_session
 from mergerepl.store.location import Location
-from mergerepl.systables.transactional import ArticleRow, SubscriptionRow, TransactionRow
-from mergerepl.transactional.article_procedures import batch_text
+from mergerepl.systables.transactional import SubscriptionRow, TransactionRow
+from mergerepl.transactional.article_procedures import Shape, batch_text
 from mergerepl.transactional.call_syntax import Operation
-from mergerepl.transactional.catalog import DistributionStore, SubscriberStore, shape_of
-from mergerepl.transactional.collected_writes import Write
+from mergerepl.transactional.catalog import DistributionStore, SubscriberStore
 from mergerepl.transactional.commands import PHASE_BITS
 from mergerepl.transactional.judge import Effect, Failure, judge
 from mergerepl.transactional.position import BatchPlan, app_id, batch_step, is_written
-from mergerepl.transactional.procedures import Procedure, called, session_of_procedures
+from mergerepl.transactional.procedures import Procedure, Write, called, session_of_procedures
 from mergerepl.transactional.refusals import DUPLICATE, RULES_BROKEN, TransactionalError, to_run
 from mergerepl.transactional.row_rules import row_rules
 
@@ -51,28 +50,46 @@ class Sent:
     replaced: frozenset[Operation] = frozenset()
 
 
-@dataclass(frozen=True)
-class Batch:
-    """A planned batch at work. What it keeps in memory is released by the agent."""
+@dataclass
+class Ends:
+    """The two ends of a subscription: the distribution store, and the folder of the subscriber."""
 
     distributor: DistributionStore
-    subscriber: SubscriberStore
     subscription: SubscriptionRow
     spark: Callable[[], SparkSession]
-    plan: BatchPlan
-    transactions: Sequence[TransactionRow]
-    kept: Kept
 
     @property
     def guid(self) -> str:
         """The identity of the subscription."""
         return self.subscription.subscription_guid
 
-    def table(self, row: ArticleRow) -> Location:
+    @property
+    def subscriber(self) -> SubscriberStore:
+        """The folder of the subscriber."""
+        return self.distributor.subscriber(self.subscription)
+
+    def table(self, row: Shape) -> Location:
         """Return the table of an article at the subscriber."""
         return self.subscriber.table(self.subscription, row)
 
-    def call(self, row: ArticleRow, procedures: Mapping[Operation, Procedure], count: int) -> Sent:
+    def expired(self, why: str) -> TransactionalError:
+        """21074: the subscription cannot go on."""
+        return TransactionalError.expired(self.distributor.root, self.subscriber.root, why)
+
+    def to_run(self, word: str) -> str:
+        """Return a command for this subscriber as a message names it."""
+        return to_run(word, self.distributor.root, at=self.subscriber.root)
+
+
+@dataclass
+class Batch(Ends):
+    """A planned batch at work. What it keeps in memory is released by the agent."""
+
+    plan: BatchPlan
+    transactions: Sequence[TransactionRow]
+    kept: Kept
+
+    def call(self, row: Shape, procedures: Mapping[Operation, Procedure], count: int) -> Sent:
         """Call an article's procedures; without any, all commands are judged and applied.
 
         Raises: TransactionalError 21074 if commands of the batch are gone; the error of a procedure.
@@ -103,15 +120,13 @@ class Batch:
             frozenset(call.does for call in calls if not call.calls_default),
         )
 
-    def _require_all(self, row: ArticleRow, count: int, found: int) -> None:
+    def _require_all(self, row: Shape, count: int, found: int) -> None:
         if found != count:
-            raise TransactionalError.expired(
-                self.distributor.root,
-                self.subscriber.root,
-                f"{count} commands of article '{row.article}' are wanted and {found} are there",
+            raise self.expired(
+                f"{count} commands of article '{row.article}' are wanted and {found} are there"
             )
 
-    def judge(self, row: ArticleRow, sent: Sent, version: int) -> Effect:
+    def judge(self, row: Shape, sent: Sent, version: int) -> Effect:
         """Return the effect of the batch on a table at a version.
 
         Raises: TransactionalError 21074 if commands of the batch are gone.
@@ -120,7 +135,7 @@ class Batch:
         commands = self._commands(row, spark)
         if sent.judged is not None:
             commands = commands.where(F.col("operation").isin([each.value for each in sent.judged]))
-        table, shape = self.table(row), shape_of(row)
+        table, shape = self.table(row), row
         written = frozenset(Operation) if sent.applied is None else sent.applied
         rules = row_rules(open_table(table, version), shape, written) if written else None
         columns = list(dict.fromkeys([*row.key_columns, *(rules.held if rules else ())]))
@@ -148,16 +163,15 @@ class Batch:
 
     def _duplicate_rows(self, table: Location, keys: int) -> TransactionalError:
         """2627: a command would mean all rows of a key."""
-        publisher, subscriber = self.distributor.root, self.subscriber.root
         return TransactionalError(
             DUPLICATE,
             f"Table '{table}' at the subscriber has keys of this batch more than once ({keys}): another writer changed it. "
-            f"Nothing was applied. Bring the publisher's rows back: {to_run('repair', publisher, at=subscriber)}; or begin "
-            f"again: {to_run('reinit', publisher, at=subscriber)}.",
+            f"Nothing was applied. Bring the publisher's rows back: {self.to_run('repair')}; or begin again: "
+            f"{self.to_run('reinit')}.",
             table=str(table),
         )
 
-    def _commands(self, row: ArticleRow, spark: SparkSession) -> DataFrame:
+    def _commands(self, row: Shape, spark: SparkSession) -> DataFrame:
         table = self.distributor.commands_table(row)
         return commands_between(spark, table, self.plan.from_seqno, self.plan.through_seqno)
 
@@ -169,7 +183,7 @@ class Batch:
             app, self.plan.number, CommitMark(self.guid, batch_step(self.plan.number, place), unit=unit)
         )
 
-    def write(self, row: ArticleRow, sent: Sent, effect: Effect) -> tuple[Failure, ...]:
+    def write(self, row: Shape, sent: Sent, effect: Effect) -> tuple[Failure, ...]:
         """Execute the MERGE of an article once. Returns failures that only a foreign commit in between brought."""
         table = self.table(row)
         transaction = self.transaction()
@@ -189,7 +203,7 @@ class Batch:
                             failure.number,
                             f"{failure.text} The rule is newer than the batch, which is finished as it was decided, "
                             "since other tables may have it. Lift the rule and run again, or begin again: "
-                            f"{to_run('reinit', self.distributor.root, at=self.subscriber.root)}.",
+                            f"{self.to_run('reinit')}.",
                             subscriber=str(self.subscriber.root),
                         )
             self._merge(row, table, effect, transaction)
@@ -218,12 +232,12 @@ class Batch:
         names = tuple(str(table.relative_to(self.subscriber.root)) for table in tables)
         return CommitUnit(f"{self.guid}:{self.plan.number}", names)
 
-    def _merge(self, row: ArticleRow, table: Location, effect: Effect, transaction: Transaction) -> None:
+    def _merge(self, row: Shape, table: Location, effect: Effect, transaction: Transaction) -> None:
         """Execute the text of `script --batch` over a view `commands`. A batch without effect is a commit, too."""
         done = [each for each in Operation if effect.counts.get(each)]
         with marked_session(self.spark(), transaction) as session:
             in_session(effect.rows, session).createOrReplaceTempView("commands")
-            session.sql(batch_text(shape_of(row), str(table), bounds=effect.bounds, operations=done))
+            session.sql(batch_text(row, str(table), bounds=effect.bounds, operations=done))
 
 
 def commands_between(

@@ -4,11 +4,12 @@ The agent executes these texts. They are made from the article each time, never 
 """
 
 from collections.abc import Callable, Collection, Sequence
-from dataclasses import dataclass
 from functools import partial
 
 from mergerepl.rows.sql import literal, quote
+from mergerepl.systables.transactional import ArticleRow
 from mergerepl.transactional.call_syntax import (
+    KEYS,
     CommandType,
     Operation,
     bit_text,
@@ -21,22 +22,8 @@ _PLAIN = ("tinyint", "smallint", "int", "bigint", "string", "date", "timestamp",
 """Types whose null-safe equality is equality of the stored values."""
 
 
-@dataclass(frozen=True)
-class Shape:
-    """An article in the shape of its commands: columns are c1 to cn in this order; `key` names the columns pkc1 to pkcm."""
-
-    article_id: int
-    schema_version: int
-    article: str
-    destination: str
-    columns: tuple[str, ...]
-    types: tuple[str, ...]
-    key: tuple[str, ...]
-    ins_cmd: str = "CALL"
-    upd_cmd: str = "SCALL"
-    del_cmd: str = "CALL"
-    sends_key_changes: bool = True
-    text_columns: tuple[str, ...] = ()
+class Shape(ArticleRow):
+    """An article in one shape: its columns are c1 to cn in their order, its key columns pkc1 to pkcm."""
 
     def has_kept_bitmap(self, operation: Operation) -> bool:
         """Whether commands keep a bitmask that their method does not send: old values are left out (`text_columns`)."""
@@ -46,22 +33,28 @@ class Shape:
 
     def command(self, operation: Operation) -> CommandType:
         """Return the command type of an operation."""
-        text = {"ins": self.ins_cmd, "upd": self.upd_cmd, "del": self.del_cmd}[operation]
-        return CommandType.parse(text, operation)
+        return CommandType.parse(getattr(self, KEYS[operation]), operation)
 
     @property
     def key_places(self) -> tuple[int, ...]:
         """The ordinals of the key columns, from 1."""
-        return tuple(self.columns.index(name) + 1 for name in self.key)
+        return tuple(self.columns.index(name) + 1 for name in self.key_columns)
 
     @property
     def key_types(self) -> tuple[str, ...]:
         """The types of the key columns."""
         return tuple(self.types[k - 1] for k in self.key_places)
 
+    @property
+    def parameter_types(self) -> dict[str, str]:
+        """The SQL types of c1 to cn, pkc1 to pkcm and the bitmask."""
+        columns = {f"c{k}": type_.upper() for k, type_ in enumerate(self.types, 1)}
+        keys = {f"pkc{i}": type_.upper() for i, type_ in enumerate(self.key_types, 1)}
+        return {**columns, **keys, "bitmap": f"BINARY({mask_length(len(self.columns))})"}
+
     def procedure(self, operation: Operation) -> str:
         """Return the name of the generated procedure of an operation."""
-        return default_procedure(operation, self.destination)
+        return default_procedure(operation, self.destination_object)
 
 
 def table_text(path: str) -> str:
@@ -71,19 +64,17 @@ def table_text(path: str) -> str:
 
 def procedure_text(shape: Shape, operation: Operation, path: str) -> str:
     """Return the text of a generated procedure: a comment, the check of rows, the statement."""
-    command = shape.command(operation)
-    title = {"ins": "INSERT", "upd": "UPDATE", "del": "DELETE"}[operation]
-    types = [f"c{k} {type_.upper()}" for k, type_ in enumerate(shape.types, 1)]
-    old = [f"old_{each}" for each in types] if command.passes_old else []
-    new = types if command.passes_new else []
-    keys = [f"pkc{i} {type_.upper()}" for i, type_ in enumerate(shape.key_types, 1)]
-    keys = keys if operation is not Operation.INSERT else []
-    mask = [f"bitmap BINARY({mask_length(len(shape.columns))})"] if command.passes_bitmap else []
+    command, types = shape.command(operation), shape.parameter_types
+    names = command.parameters(len(shape.columns), len(shape.key_columns))
+    if command.passes_old:
+        # The statements find a row by its key, also where the key is one of the old values.
+        names += [f"pkc{i}" for i in range(1, len(shape.key_columns) + 1)]
+    rows = ", ".join(f"{name} {types[name.removeprefix('old_')]}" for name in names)
     return "\n".join(
         [
-            f"-- {shape.procedure(operation)}: {title}, {command.method}. Generated for schema version "
+            f"-- {shape.procedure(operation)}: {operation.name}, {command.method}. Generated for schema version "
             f"{shape.schema_version}; regenerated after a schema change.",
-            f"-- A row of `commands` per command: {', '.join([*old, *new, *keys, *mask])}",
+            f"-- A row of `commands` per command: {rows}",
             *(f"{statement};" for statement in statements(shape, operation, path)),
         ]
     )
@@ -96,33 +87,31 @@ def statements(shape: Shape, operation: Operation, path: str) -> list[str]:
         names = ", ".join(quote(name) for name in shape.columns)
         values = ", ".join(f"s.c{k}" for k in range(1, len(shape.columns) + 1))
         on = " AND ".join(
-            f"t.{quote(name)} = s.c{k}" for name, k in zip(shape.key, shape.key_places, strict=True)
+            f"t.{quote(name)} = s.c{k}" for name, k in zip(shape.key_columns, shape.key_places, strict=True)
         )
         return [
             _raise(shape, DUPLICATE, "INSERT", [f"s.c{k}" for k in shape.key_places])
             + f"\nFROM commands AS s INNER JOIN {table} AS t ON {on}",
             f"INSERT INTO {table} ({names})\nSELECT {values} FROM commands AS s",
         ]
-    key = [f"s.pkc{i}" for i in range(1, len(shape.key) + 1)]
-    on = " AND ".join(f"t.{quote(name)} = {value}" for name, value in zip(shape.key, key, strict=True))
-    title = "UPDATE" if operation is Operation.UPDATE else "DELETE"
-    check = [
-        _raise(shape, NOT_FOUND, title, key) + f"\nFROM commands AS s LEFT ANTI JOIN {table} AS t ON {on}"
-    ]
-    if shape.command(operation).method == "SQL":
-        check = []
+    key = [f"s.pkc{i}" for i in range(1, len(shape.key_columns) + 1)]
+    on = " AND ".join(
+        f"t.{quote(name)} = {value}" for name, value in zip(shape.key_columns, key, strict=True)
+    )
+    check = f"{_raise(shape, NOT_FOUND, operation.name, key)}\nFROM commands AS s LEFT ANTI JOIN {table} AS t ON {on}"
+    checks = [] if shape.command(operation).method == "SQL" else [check]
     merge = f"MERGE INTO {table} AS t USING commands AS s ON {on}\nWHEN MATCHED THEN "
     if operation is Operation.DELETE:
-        return [*check, merge + "DELETE"]
+        return [*checks, merge + "DELETE"]
     by_bit = partial(bit_text, "s.bitmap") if shape.command(operation).passes_bitmap else None
-    return [*check, merge + f"UPDATE SET\n{_set(shape, by_bit)}"]
+    return [*checks, merge + f"UPDATE SET\n{_set(shape, by_bit)}"]
 
 
 def _set(shape: Shape, is_set: Callable[[int], str] | None) -> str:
     """Return the columns that an update sets; `is_set` gives the condition that a command sets a column (None: always)."""
     lines = []
     for k, name in enumerate(shape.columns, 1):
-        if name in shape.key and not shape.sends_key_changes:
+        if name in shape.key_columns and not shape.singleton_key_updates:
             continue
         column = f"t.{quote(name)}"
         value = f"CASE WHEN {is_set(k)} THEN s.c{k} ELSE {column} END" if is_set else f"s.c{k}"
@@ -133,7 +122,7 @@ def _set(shape: Shape, is_set: Callable[[int], str] | None) -> str:
 def _raise(shape: Shape, number: int, title: str, key: Sequence[str]) -> str:
     said = error_text(shape.article, number, title)
     parts = [literal(said)]
-    for i, (name, value) in enumerate(zip(shape.key, key, strict=True)):
+    for i, (name, value) in enumerate(zip(shape.key_columns, key, strict=True)):
         parts += [literal(f"{', ' if i else ''}{name} = "), value]
     return f"SELECT raise_error(concat({', '.join(parts)}))"
 
@@ -160,7 +149,7 @@ def batch_text(
     """
     names = ", ".join(quote(name) for name in shape.columns)
     values = ", ".join(f"s.c{k}" for k in range(1, len(shape.columns) + 1))
-    on = " AND ".join(f"t.{quote(name)} = s.pkc{i}" for i, name in enumerate(shape.key, 1))
+    on = " AND ".join(f"t.{quote(name)} = s.pkc{i}" for i, name in enumerate(shape.key_columns, 1))
     differs = " OR ".join(
         f"({_is_set(k)}{_and_differs(name, k, type_)})"
         for k, (name, type_) in enumerate(zip(shape.columns, shape.types, strict=True), 1)
@@ -179,8 +168,8 @@ def batch_text(
 
 def batch_script(shape: Shape, path: str) -> str:
     """Return the printed text of the MERGE: comments, the statement."""
-    keys = [f"pkc{i} {type_.upper()}" for i, type_ in enumerate(shape.key_types, 1)]
-    columns = [f"c{k} {type_.upper()}" for k, type_ in enumerate(shape.types, 1)]
+    typed = [f"{name} {type_}" for name, type_ in shape.parameter_types.items() if name != "bitmap"]
+    columns, keys = typed[: len(shape.columns)], typed[len(shape.columns) :]
     flags = [f"set{k} BOOLEAN" for k in range(1, len(columns) + 1)]
     return "\n".join(
         [

@@ -26,7 +26,6 @@ from mergerepl.systables.transactional import (
     SCHEMA_VERSION,
     SUBSCRIPTIONS,
     TRANSACTIONS,
-    ArticleRow,
     PositionRow,
     PublicationRow,
     SubscriptionRow,
@@ -93,15 +92,15 @@ class DistributionStore(ControlDatabase):
         """Return a publication by its number."""
         return next(row for row in self.publications() if row.publication_id == publication_id)
 
-    def articles(self, publication_id: int | None = None) -> list[ArticleRow]:
+    def articles(self, publication_id: int | None = None) -> list[Shape]:
         """Return the articles in their newest shape, by number."""
-        newest: dict[int, ArticleRow] = {}
+        newest: dict[int, Shape] = {}
         for row in sorted(self.shapes(), key=lambda row: (row.article_id, row.schema_version)):
             if publication_id in (None, row.publication_id):
                 newest[row.article_id] = row
         return list(newest.values())
 
-    def articles_named(self, name: str | None) -> list[ArticleRow]:
+    def articles_named(self, name: str | None) -> list[Shape]:
         """Return the articles of a name (None: all).
 
         Raises: TransactionalUsageError if no article has it.
@@ -113,11 +112,11 @@ class DistributionStore(ControlDatabase):
             raise TransactionalUsageError(f"There is no article '{name}'. The articles are: {known}.")
         return chosen
 
-    def shapes(self) -> list[ArticleRow]:
+    def shapes(self) -> list[Shape]:
         """Return the articles in all shapes that they have had."""
-        return self.control.rows(ARTICLES) if self.is_there else []
+        return [Shape(**vars(row)) for row in self.control.rows(ARTICLES)] if self.is_there else []
 
-    def shapes_with_commands(self, table: str | None) -> list[ArticleRow]:
+    def shapes_with_commands(self, table: str | None) -> list[Shape]:
         """Return the shapes of an article, or of all, that have a table of commands.
 
         Raises: TransactionalUsageError if there is no such article.
@@ -129,7 +128,7 @@ class DistributionStore(ControlDatabase):
             if each.article_id in wanted and is_delta_table(self.commands_table(each))
         ]
 
-    def shape_at(self, article_id: int, seqno: bytes) -> ArticleRow:
+    def shape_at(self, article_id: int, seqno: bytes) -> Shape:
         """Return an article as it was at an LSN."""
         rows = (row for row in self.shapes() if row.article_id == article_id and row.first_seqno <= seqno)
         return max(rows, key=lambda row: row.schema_version)
@@ -171,7 +170,15 @@ class DistributionStore(ControlDatabase):
             high = seqno_of(to)
         return low, high
 
-    def commands_table(self, row: ArticleRow) -> Location:
+    def subscriber(self, row: SubscriptionRow) -> "SubscriberStore":
+        """Return the store of a subscription's subscriber; unchanged tables of it are read once."""
+        return self._subscribers.setdefault(row.subscriber, SubscriberStore(Location.of(row.subscriber)))
+
+    @cached_property
+    def _subscribers(self) -> dict[str, "SubscriberStore"]:
+        return {}
+
+    def commands_table(self, row: Shape) -> Location:
         """Return the table of an article's commands in this shape."""
         return self.control.path(commands_table(row.article_id, row.schema_version))
 
@@ -219,7 +226,7 @@ class SubscriberStore(ControlDatabase):
         if self.is_there:
             self.control.remove_where(POSITIONS, subscription_guid=guid)
 
-    def table(self, subscription: SubscriptionRow, article: ArticleRow) -> Location:
+    def table(self, subscription: SubscriptionRow, article: Shape) -> Location:
         """Return the table of an article here."""
         return self.root / subscription.destination.get(article.article, article.destination_object)
 
@@ -284,21 +291,3 @@ def subscriptions_of(
             "`mergerepl apply`."
         )
     return found
-
-
-def shape_of(row: ArticleRow, destination: str | None = None) -> Shape:
-    """Return an article as its scripts and commands have it."""
-    return Shape(
-        row.article_id,
-        row.schema_version,
-        row.article,
-        destination or row.destination_object,
-        row.columns,
-        row.types,
-        row.key_columns,
-        row.ins_cmd,
-        row.upd_cmd,
-        row.del_cmd,
-        row.singleton_key_updates,
-        row.text_columns,
-    )

@@ -26,11 +26,11 @@ from mergerepl.systables.transactional import (
     PUBLICATIONS,
     SUBSCRIBED,
     TRANSACTIONS,
-    ArticleRow,
     TransactionRow,
 )
 from mergerepl.transactional.agents import held
-from mergerepl.transactional.catalog import DistributionStore, Root, SubscriberStore, required
+from mergerepl.transactional.article_procedures import Shape
+from mergerepl.transactional.catalog import DistributionStore, Root, required
 from mergerepl.transactional.position import delivered_through
 
 log = logging.getLogger(__name__)
@@ -63,7 +63,7 @@ def cleanup(root: Root, *, dry_run: bool = False) -> CleanupResult:
             served = []
             for row in distributor.subscriptions(publication.publication_id):
                 if row.status == ACTIVE:
-                    position = delivered_through(row)
+                    position = delivered_through(distributor, row)
                     if any(position < each.xact_seqno <= forced for each in of_publication):
                         if not dry_run:
                             distributor.change_subscription(row.subscription_guid, status=INACTIVE)
@@ -132,7 +132,7 @@ def _through(gate: Sequence[TransactionRow], moment: datetime) -> bytes:
 def _removed(
     distributor: DistributionStore,
     gate: Sequence[TransactionRow],
-    shape: ArticleRow,
+    shape: Shape,
     through: bytes,
     *,
     dry_run: bool,
@@ -162,5 +162,5 @@ def _tables(distributor: DistributionStore) -> list[Location]:
     """Return the tables in which batches leave unused files: those here, and the positions at the subscribers."""
     tables = [distributor.control.path(table.name) for table in AT_DISTRIBUTOR]
     tables += [distributor.commands_table(shape) for shape in distributor.shapes()]
-    roots = {Location.of(row.subscriber) for row in distributor.subscriptions()}
-    return tables + [SubscriberStore(root).control.path(POSITIONS.name) for root in roots]
+    stores = {distributor.subscriber(row) for row in distributor.subscriptions()}
+    return tables + [each.control.path(POSITIONS.name) for each in stores]

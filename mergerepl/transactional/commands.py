@@ -17,7 +17,6 @@ from mergerepl.model.transactional import Command
 from mergerepl.rows.images import all_true, image_type, key_hash, readable, same_value
 from mergerepl.rows.sql import quote
 from mergerepl.spark.in_memory import frame_of
-from mergerepl.systables.transactional import ArticleRow
 from mergerepl.transactional.article_procedures import Shape
 from mergerepl.transactional.call_syntax import (
     PHASES,
@@ -28,7 +27,6 @@ from mergerepl.transactional.call_syntax import (
     mask_text,
     statement_text,
 )
-from mergerepl.transactional.catalog import shape_of
 
 PHASE_BITS = 60
 _HASH_DIGITS = PHASE_BITS // 4
@@ -48,22 +46,21 @@ def commands_of(
     spark: SparkSession,
     read: ReadRows,
     lsns: Mapping[int, Lsn],
-    article: ArticleRow,
+    article: Shape,
     updates: Collection[int] = (),
 ) -> DataFrame:
     """Return the commands for the changes that were read of an article's source. `updates`: versions that an UPDATE made.
 
     Reads: version, before, after. Returns: the columns of MSrepl_commands.
     """
-    shape = shape_of(article)
     image = image_type(read.rows, AFTER)
     at = {name: f"c{i}" for i, name in enumerate(read.columns)}
     changes = read.rows.select(
         *(VERSION, BEFORE, AFTER),
-        _side(BEFORE, at, shape, image, article).alias("old"),
-        _side(AFTER, at, shape, image, article).alias("new"),
+        _side(BEFORE, at, article).alias("old"),
+        _side(AFTER, at, article).alias("new"),
     )
-    types: list[DataType] = [image[at[name]].dataType for name in shape.columns]
+    types: list[DataType] = [image[at[name]].dataType for name in article.columns]
     old, new = ([F.col(f"{side}.c{k}") for k in range(1, len(types) + 1)] for side in ("old", "new"))
     same = [same_value(one, other, type_) for one, other, type_ in zip(old, new, types, strict=True)]
     if article.singleton_key_updates and updates:
@@ -79,11 +76,11 @@ def commands_of(
         .when(F.col("new").isNull(), Operation.DELETE.value)
         .otherwise(Operation.UPDATE.value)
     )
-    places = shape.key_places
+    places = article.key_places
     key = F.coalesce("old", "new")
     digest = key_hash([(key.getField(f"c{k}"), types[k - 1]) for k in places])
     changes = changes.select("*", operation.alias("operation"), digest.alias("digest"))
-    return _filled(changes, shape, same).select(
+    return _filled(changes, article, same).select(
         "xact_seqno",
         _command_id().alias("command_id"),
         F.lit(article.article_id).alias("article_id"),
@@ -97,9 +94,9 @@ def commands_of(
     )
 
 
-def _side(side: str, at: Mapping[str, str], shape: Shape, image: StructType, article: ArticleRow) -> Column:
+def _side(side: str, at: Mapping[str, str], article: Shape) -> Column:
     """Return the article's columns of a row; NULL if the row does not exist or does not fulfil the filter."""
-    fields = [F.col(f"{side}.{at[name]}").alias(f"c{k}") for k, name in enumerate(shape.columns, 1)]
+    fields = [F.col(f"{side}.{at[name]}").alias(f"c{k}") for k, name in enumerate(article.columns, 1)]
     is_in = F.col(side).isNotNull()
     if article.filter_clause is not None:
         clause = parse_stored(article.filter_clause)
@@ -193,9 +190,8 @@ def _filled(changes: DataFrame, shape: Shape, same: list[Column]) -> DataFrame:
     )
 
 
-def command_texts(commands: DataFrame, article: ArticleRow, *, limit: int) -> list[Command]:
+def command_texts(commands: DataFrame, article: Shape, *, limit: int) -> list[Command]:
     """Return the first commands of a table of commands in their order, as text."""
-    shape = shape_of(article)
     sides = ("old", "new", "pk")
     shown = commands.orderBy("xact_seqno", "command_id").limit(limit)
     types: dict[str, StructType] = {side: commands.schema[side].dataType for side in sides}  # type: ignore[misc]
@@ -209,7 +205,7 @@ def command_texts(commands: DataFrame, article: ArticleRow, *, limit: int) -> li
     found = []
     for row in sorted(rows, key=lambda row: (bytes(row["xact_seqno"]), row["command_id"])):
         operation = Operation(row["operation"])
-        command = shape.command(operation)
+        command = article.command(operation)
         given = Arguments(
             old=_texts(row["old"]),
             new=_texts(row["new"]),
@@ -217,10 +213,13 @@ def command_texts(commands: DataFrame, article: ArticleRow, *, limit: int) -> li
             bitmap=None if row["bitmap"] is None else bytes(row["bitmap"]),
         )
         if command.method is Method.SQL:
-            columns, key = [quote(name) for name in shape.columns], [quote(name) for name in shape.key]
-            text = statement_text(operation, shape.destination, columns, key, given)
+            columns, key = (
+                [quote(name) for name in article.columns],
+                [quote(name) for name in article.key_columns],
+            )
+            text = statement_text(operation, article.destination_object, columns, key, given)
         else:
-            text = call_text(command, command.named(shape.procedure(operation)), given)
+            text = call_text(command, command.named(article.procedure(operation)), given)
         seqno = str(Lsn(bytes(row["xact_seqno"])))
         found.append(Command(seqno, row["command_id"], article.article, operation.value, text))
     return found

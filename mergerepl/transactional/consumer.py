@@ -6,21 +6,12 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, replace
 from datetime import UTC, datetime
-from functools import reduce
 from typing import TYPE_CHECKING, Any
 
 from mergerepl.delta.marks import CommitMark
 from mergerepl.delta.metadata import STATS_PROPERTY
 from mergerepl.delta.properties import KEPT_A_DAY
-from mergerepl.delta.tables import (
-    NewTable,
-    Transaction,
-    counts_by,
-    create_table,
-    delete_rows,
-    is_delta_table,
-    transaction_version,
-)
+from mergerepl.delta.tables import NewTable, counts_by, create_table, is_delta_table, transaction_version
 from mergerepl.delta.types import field, json_of
 from mergerepl.failpoints import failpoint
 from mergerepl.filters.clause import columns_of
@@ -42,14 +33,13 @@ from mergerepl.systables.transactional import (
     LOG_READER_AGENT,
     PAUSES_APP_ID,
     TRANSACTIONS,
-    ArticleRow,
     ErrorRow,
     HistoryRow,
     TransactionRow,
 )
 from mergerepl.systables.transactional import CONSUMER as NAME
 from mergerepl.transactional.article_procedures import Shape
-from mergerepl.transactional.catalog import DistributionStore, shape_of
+from mergerepl.transactional.catalog import DistributionStore
 from mergerepl.transactional.refusals import SCHEMA_CHANGED
 
 if TYPE_CHECKING:
@@ -64,7 +54,7 @@ def consumer_at(root: Location) -> Commands:
 class Commands:
     """The consumer `transactional`."""
 
-    name = NAME
+    name, app_id, cycle_column = NAME, APP_ID, "scan_cycle"
 
     def __init__(self, distributor: DistributionStore) -> None:
         self.distributor = distributor
@@ -84,33 +74,14 @@ class Commands:
         """Return the sources of all articles; a gap is bridged by comparing versions."""
         return {row.source_object_id: Wanted(row.key_columns) for row in self.distributor.articles()}
 
-    def gate_cycle(self) -> int | None:
-        """Return the scan cycle that agents may see."""
-        cycle = self.distributor.gate_cycle if self.distributor.is_there else -1
-        return None if cycle < 0 else cycle
+    def gate_cycle(self) -> int:
+        """Return the scan cycle that agents may see; -1 for none."""
+        return self.distributor.gate_cycle if self.distributor.is_there else -1
 
-    def highest_cycle(self) -> int:
-        """Return the highest scan cycle of the gate and of all commands."""
-        if not self.distributor.is_there:
-            return -1
-        tables = [self.distributor.commands_table(each) for each in self.distributor.shapes()]
-        found = (transaction_version(each, APP_ID) for each in tables if is_delta_table(each))
-        return max([self.distributor.gate_cycle, *found])
-
-    def remove_above(self, scan_cycle: int) -> None:
-        """Remove commands of higher scan cycles."""
-        self._remove(f"scan_cycle > {scan_cycle}", scan_cycle + 1, None)
-
-    def remove_of(self, scan_cycle: int, object_ids: frozenset[int]) -> None:
-        """Remove the commands of one scan cycle of some sources."""
-        self._remove(f"scan_cycle = {scan_cycle}", scan_cycle, object_ids)
-
-    def _remove(self, where: str, from_cycle: int, object_ids: frozenset[int] | None) -> None:
-        for row in self.distributor.shapes():
-            table = self.distributor.commands_table(row)
-            is_meant = object_ids is None or row.source_object_id in object_ids
-            if is_meant and is_delta_table(table) and transaction_version(table, APP_ID) >= from_cycle:
-                delete_rows(table, where=where)
+    def tables(self) -> list[tuple[int, Location]]:
+        """Return the tables of commands, each with its source."""
+        shapes = self.distributor.shapes()
+        return [(each.source_object_id, self.distributor.commands_table(each)) for each in shapes]
 
     def check(self, source: SourcePlan, rows: Sequence[ReadRows], spark: Callable[[], SparkSession]) -> None:
         """Check that the key and the columns of the filter are still there.
@@ -131,7 +102,7 @@ class Commands:
                         "Publish it again with another key or filter.",
                     )
 
-    def _of_source(self, object_id: int) -> list[ArticleRow]:
+    def _of_source(self, object_id: int) -> list[Shape]:
         return [row for row in self.distributor.articles() if row.source_object_id == object_id]
 
     def decide(self, plan: Plan) -> Any:
@@ -179,22 +150,21 @@ class Commands:
                 failpoint("transactional.after_commands")
         return written
 
-    def _state(self, new: Sequence[ArticleRow]) -> None:
+    def _state(self, new: Sequence[Shape]) -> None:
         known = {(row.article_id, row.schema_version) for row in self.distributor.shapes()}
         missing = [row for row in new if (row.article_id, row.schema_version) not in known]
         for row in missing:
             table = self.distributor.commands_table(row)
             remove_table(table)
-            _create(table, shape_of(row))
+            _create(table, row)
         failpoint("transactional.after_create")
         if missing:
             with self.distributor.writing():
                 self.distributor.control.replace(ARTICLES, [*self.distributor.shapes(), *missing])
 
     def _append(
-        self, cycle: Cycle, source: SourcePlan, article: ArticleRow, readings: Mapping[str, Sequence[int]]
+        self, cycle: Cycle, source: SourcePlan, article: Shape, readings: Mapping[str, Sequence[int]]
     ) -> int:
-        from mergerepl.delta import appended
         from mergerepl.transactional.commands import commands_of
 
         lsns = cycle.plan.lsns_of(source.object_id)
@@ -214,21 +184,18 @@ class Commands:
         frames: dict[int, list[DataFrame]] = {}
         for version in sorted(set(places)):
             table = self.distributor.commands_table(shapes[version])
-            if transaction_version(table, APP_ID) >= cycle.plan.scan_cycle:
+            if cycle.is_written(table, APP_ID):
                 continue
             for read, place in zip(cycle.changes(source.object_id), places, strict=True):
                 if place == version:
                     of_reading = {each: lsns[each] for each in read.reading.versions}
                     made = commands_of(cycle.spark(), read, of_reading, shapes[version], updates)
                     frames.setdefault(version, []).append(made)
-        written = 0
-        for version, made_of in frames.items():
-            mark = CommitMark(cycle.plan.after.database.database_id, f"commands:{cycle.plan.scan_cycle}")
-            transaction = Transaction(APP_ID, cycle.plan.scan_cycle, mark)
-            table = self.distributor.commands_table(shapes[version])
-            rows = reduce(lambda one, other: one.unionByName(other), made_of)
-            written += appended.append(rows, table, transaction, even_if_empty=False) or 0
-        return written
+        transaction = cycle.transaction(APP_ID, "commands")
+        return sum(
+            cycle.append(made, self.distributor.commands_table(shapes[version]), transaction)
+            for version, made in frames.items()
+        )
 
     def show(self, cycle: Cycle) -> None:
         """Append the gate: all transactions of the cycle in one commit; a dummy entry if no agent needs any of them."""
@@ -238,7 +205,7 @@ class Commands:
             return
         self._note_paused(plan)
         counts = self._counts(plan)
-        shapes: dict[bytes, list[ArticleRow]] = {}
+        shapes: dict[bytes, list[Shape]] = {}
         for row in self.distributor.shapes():
             if row.schema_version > 1:
                 shapes.setdefault(row.first_seqno, []).append(row)
@@ -313,7 +280,7 @@ def _transaction(
     )
 
 
-def _after(article: ArticleRow, changes: Sequence[ColumnChange]) -> ArticleRow | None:
+def _after(article: Shape, changes: Sequence[ColumnChange]) -> Shape | None:
     """Return the article after one commit's changes of columns; None if they do not concern it."""
     columns = dict(zip(article.columns, article.types, strict=True))
     statements, is_additive = [], True
@@ -349,18 +316,18 @@ def _after(article: ArticleRow, changes: Sequence[ColumnChange]) -> ArticleRow |
     )
 
 
-def as_stated(row: ArticleRow) -> dict[str, Any]:
+def as_stated(row: Shape) -> dict[str, Any]:
     """Return an article as a plan states it."""
     return {**asdict(row), "first_seqno": row.first_seqno.hex()}
 
 
-def article_of(stated: Mapping[str, Any]) -> ArticleRow:
+def article_of(stated: Mapping[str, Any]) -> Shape:
     """Return the article that `as_stated` gave."""
     given: dict[str, Any] = {
         name: tuple(value) if isinstance(value, list) else value for name, value in stated.items()
     }
     given["first_seqno"] = bytes.fromhex(stated["first_seqno"])
-    return ArticleRow(**given)
+    return Shape(**given)
 
 
 def _create(table: Any, shape: Shape) -> None:

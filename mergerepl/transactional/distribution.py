@@ -10,10 +10,11 @@
 """
 
 import time
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
@@ -28,7 +29,6 @@ from mergerepl.delta.tables import (
     state_features,
     transaction_version,
 )
-from mergerepl.delta.types import ddl_of
 from mergerepl.failpoints import failpoint
 from mergerepl.logreader.lsn import Lsn
 from mergerepl.model.transactional import DistributionResult
@@ -39,17 +39,14 @@ from mergerepl.store.rehearsal import worker_threads
 from mergerepl.systables.transactional import (
     ERRORS,
     HISTORY,
-    ArticleRow,
     ErrorRow,
     HistoryRow,
     PositionRow,
-    SubscriptionRow,
     TransactionRow,
 )
-from mergerepl.transactional.article_batch import Batch, Sent, commands_between, stage_end
+from mergerepl.transactional.article_batch import Batch, Ends, Sent, commands_between, stage_end
+from mergerepl.transactional.article_procedures import Shape, table_text
 from mergerepl.transactional.call_syntax import Operation
-from mergerepl.transactional.catalog import DistributionStore, SubscriberStore, shape_of
-from mergerepl.transactional.collected_writes import carry_out, heads_of, prepared
 from mergerepl.transactional.judge import LOGGED, Effect, Failure
 from mergerepl.transactional.position import (
     DISTRIBUTE,
@@ -65,40 +62,31 @@ from mergerepl.transactional.position import (
     waiting_after,
     with_tables_at,
 )
-from mergerepl.transactional.procedures import custom_operations, procedures_of
+from mergerepl.transactional.procedures import carry_out, custom_operations, heads_of, prepared, procedures_of
 from mergerepl.transactional.refusals import (
     NOT_FOUND,
     RESTORED,
     SCHEMA_CHANGED,
     StoppedAt,
     TransactionalError,
-    to_run,
 )
+from mergerepl.transactional.row_rules import COMPUTED, misfits
 
 T = TypeVar("T")
 
 
 @dataclass
-class Agent:
+class Agent(Ends):
     """A distribution agent at work: one subscription, its subscriber held."""
 
-    distributor: DistributionStore
-    subscription: SubscriptionRow
     publication: str
-    spark: Callable[[], SparkSession]
     skip: frozenset[int] = frozenset()
     streams: int = 1
     result: DistributionResult = field(init=False)
 
     def __post_init__(self) -> None:
-        self.subscriber = SubscriberStore(Location.of(self.subscription.subscriber))
         self.redo = redo_log(self.subscriber.root, self.guid)
         self.result = DistributionResult(self.publication, self.subscription.subscriber)
-
-    @property
-    def guid(self) -> str:
-        """The identity of the subscription."""
-        return self.subscription.subscription_guid
 
     # -- batches -------------------------------------------------------------------------------------------------------
 
@@ -114,26 +102,28 @@ class Agent:
             shapes = [row for row in self.distributor.shapes() if row.publication_id == mine]
             rows = waiting_after(self.distributor, self.subscription, position)
             chosen = next_transactions(rows, shapes)
-            if not chosen:
+            if chosen:
+                chosen = self._one_stage(position, chosen)
+                position = self._batch(position, chosen, None)
+            if len(chosen) == len(rows):
+                # Transactions that came in the meantime are for the next run.
                 return self.result
-            position = self._batch(position, self._one_stage(position, chosen), None)
 
     def finish(self, position: PositionRow) -> PositionRow:
         """Finish the batch that a run which died had decided, if there is one; return the position."""
-        tables = {row.article_id: self._table(row) for row in self._articles()}
-        plan = begun_plan(self.subscriber, position, tables)
+        plan = begun_plan(self.distributor, self.subscription, position)
         if plan is None:
             self.redo.finish()
             return position
         rows = waiting_after(self.distributor, self.subscription, position)
         chosen = [row for row in rows if row.xact_seqno <= plan.through_seqno]
         if not chosen:
-            raise self._expired(
+            raise self.expired(
                 f"it has begun batch {plan.number}, and its transactions are not there{RESTORED}"
             )
         return self._batch(position, chosen, plan)
 
-    def _articles(self) -> list[ArticleRow]:
+    def _articles(self) -> list[Shape]:
         return self.distributor.articles(self.subscription.publication_id)
 
     def _one_stage(self, position: PositionRow, chosen: Sequence[TransactionRow]) -> list[TransactionRow]:
@@ -150,7 +140,7 @@ class Agent:
                 )
             )
             for row in self._articles()
-            if row.article_id in named and custom_operations(shape_of(row))
+            if row.article_id in named and custom_operations(row)
         ]
         return [each for each in chosen if all(end.has(each.xact_seqno) for end in ends)]
 
@@ -160,11 +150,9 @@ class Agent:
         """Apply a batch, or its part before the first command that stops it."""
         began = time.monotonic()
         mine = {row.article_id: row for row in self._articles()}
-        counts: dict[int, int] = {}
+        counts: Counter[int] = Counter()
         for transaction in chosen:
-            for article_id, n in transaction.commands.items():
-                if article_id in mine:
-                    counts[article_id] = counts.get(article_id, 0) + n
+            counts.update({each: n for each, n in transaction.commands.items() if each in mine})
         through = chosen[-1].xact_seqno
         shapes = {each: self.distributor.shape_at(each, through) for each in mine}
         # Before a table is changed: a procedure may have been written for other columns.
@@ -179,26 +167,17 @@ class Agent:
         sent: dict[int, Sent] = {}
         try:
             if plan is None:
-                heads = {each: head_version(self._table(shapes[each])) for each in counts}
+                heads = {each: head_version(self.table(shapes[each])) for each in counts}
                 self._refuse_applied(position, [shapes[each] for each in counts])
                 plan = BatchPlan(position.batch + 1, position.transaction_timestamp, through, heads)
-            batch = Batch(
-                self.distributor, self.subscriber, self.subscription, self.spark, plan, chosen, kept
-            )
+            batch = Batch(self.distributor, self.subscription, self.spark, plan, chosen, kept)
             sent = self._each(counts, lambda each: batch.call(shapes[each], procedures[each], counts[each]))
-            with merges_prepared(self.spark(), [self._table(shapes[each]) for each in counts]):
+            with merges_prepared(self.spark(), [self.table(shapes[each]) for each in counts]):
                 judged = self._each(
                     counts, lambda each: batch.judge(shapes[each], sent[each], batch.plan.heads[each])
                 )
-            stop = min(
-                (
-                    failure.order
-                    for effect in judged.values()
-                    for failure in effect.failures
-                    if failure.number not in self.skip
-                ),
-                default=None,
-            )
+            failures = [failure for effect in judged.values() for failure in effect.failures]
+            stop = min((each.order for each in failures if each.number not in self.skip), default=None)
             if stop is not None and not is_decided:
                 return self._stopped(position, chosen, judged, stop)
             writes = prepared(
@@ -215,14 +194,14 @@ class Agent:
 
     def _with_procedures(self, position: PositionRow, sent: Mapping[int, Sent]) -> PositionRow:
         """Return the position, noting the operations whose rows differ from the publisher's (custom procedures)."""
-        tables = {self._table(row): row.article_id for row in self._articles()}
+        tables = {self.table(row): row.article_id for row in self._articles()}
         written = {write.table for each in sent.values() for write in each.writes}
         found = {(article_id, operation) for article_id, each in sent.items() for operation in each.replaced}
         found |= {(tables[table], each) for table in written & set(tables) for each in Operation}
         named = {f"{article_id}:{operation}" for article_id, operation in found}
         return replace(position, by_procedure=tuple(sorted({*position.by_procedure, *named})))
 
-    def _refuse_applied(self, position: PositionRow, articles: Sequence[ArticleRow]) -> None:
+    def _refuse_applied(self, position: PositionRow, articles: Sequence[Shape]) -> None:
         """Check that no table is ahead of the position: its Delta transaction would skip the batch.
 
         Raises: TransactionalError 21074.
@@ -234,12 +213,9 @@ class Agent:
             # Delta transactions may expire, the log's marks may be older than the position.
             done = max([transaction_version(table, app_id(self.guid)), *batches_of(since.own)])
             if name in tables and done > position.batch:
-                raise self._expired(
+                raise self.expired(
                     f"its position says batch {position.batch}, and '{table}' has batch {done}{RESTORED}"
                 )
-
-    def _expired(self, why: str) -> TransactionalError:
-        return TransactionalError.expired(self.distributor.root, self.subscriber.root, why)
 
     def _each(self, articles: Iterable[int], work: Callable[[int], T]) -> dict[int, T]:
         """Return the results of some work on each article; `streams` of them are worked on at a time."""
@@ -248,9 +224,6 @@ class Agent:
             return {each: work(each) for each in listed}
         with worker_threads(self.streams) as pool:
             return dict(zip(listed, pool.map(work, listed), strict=True))
-
-    def _table(self, row: ArticleRow) -> Location:
-        return self.subscriber.table(self.subscription, row)
 
     # -- after it ------------------------------------------------------------------------------------------------------
 
@@ -265,11 +238,10 @@ class Agent:
 
         Raises: TransactionalError.
         """
-        before = [each for each in chosen if each.xact_seqno < stop[0]]
-        if before:
+        if before := [each for each in chosen if each.xact_seqno < stop[0]]:
             position = self._batch(position, before, None)
             # The earlier commands may have another outcome by now: go on as usual.
-            return self._batch(position, [each for each in chosen if each.xact_seqno >= stop[0]], None)
+            return self._batch(position, chosen[len(before) :], None)
         article_id, failure = next(
             (article_id, failure)
             for article_id, effect in judged.items()
@@ -288,7 +260,7 @@ class Agent:
             StoppedAt(failure.xact_seqno, failure.command_id, article_id),
         )
 
-    def _command_text(self, row: ArticleRow, failure: Failure) -> str:
+    def _command_text(self, row: Shape, failure: Failure) -> str:
         from mergerepl.transactional.commands import command_texts
 
         shape = self.distributor.shape_at(row.article_id, failure.xact_seqno)
@@ -328,10 +300,11 @@ class Agent:
         self.subscriber.save(position)
         failpoint("distribute.after_position")
         self.redo.finish()
-        counts = {
-            name: sum(effect.counts.get(name, 0) for effect in judged.values())
-            for name in ("ins", "upd", "del")
-        }
+        counts: Counter[str] = Counter()
+        for effect in judged.values():
+            counts.update(effect.counts)
+        named = {Operation.INSERT: "inserts", Operation.UPDATE: "updates", Operation.DELETE: "deletes"}
+        sums = {"skipped": skipped} | {name: counts[each] for each, name in named.items()}
         commands = sum(effect.commands for effect in judged.values())
         counted = [row for row in chosen if row.kind != "dummy"]
         latency = max(0.0, (now - chosen[-1].commit_time).total_seconds())
@@ -344,36 +317,23 @@ class Agent:
                 delivered_transactions=len(counted),
                 delivered_commands=commands,
                 delivery_latency=int(latency * 1000),
-                inserts=counts["ins"],
-                updates=counts["upd"],
-                deletes=counts["del"],
-                skipped=skipped,
                 duration=round(time.monotonic() - began, 3),
+                **sums,
             )
             with self.distributor.writing():
                 self.distributor.control.append(HISTORY, [history], once=(app_id(self.guid), number))
         self.subscription = replace(self.subscription, last_xact_seqno=through, is_equal=is_equal)
         self.distributor.change_subscription(self.guid, last_xact_seqno=through)
-        done = self.result
-        self.result = replace(
-            done,
-            transactions=done.transactions + len(counted),
-            commands=done.commands + commands,
-            inserts=done.inserts + counts["ins"],
-            updates=done.updates + counts["upd"],
-            deletes=done.deletes + counts["del"],
-            skipped=done.skipped + skipped,
-            batches=done.batches + (1 if judged else 0),
-            latency_s=round(latency, 3),
-            xact_seqno=str(Lsn(through)),
-        )
+        sums |= {"transactions": len(counted), "commands": commands, "batches": 1 if judged else 0}
+        total: dict[str, Any] = {name: n + getattr(self.result, name) for name, n in sums.items()}
+        self.result = replace(self.result, latency_s=round(latency, 3), xact_seqno=str(Lsn(through)), **total)
         if found_late:
             found = next(iter(found_late.values()))
             raise TransactionalError(
                 NOT_FOUND,
                 f"{found[0].text} Another writer changed the tables of '{self.subscriber.root}' while a batch was "
                 "applied. The batch is finished, and it is not known whether the tables are equal: "
-                f"{to_run('validate', self.distributor.root, at=self.subscriber.root)}.",
+                f"{self.to_run('validate')}.",
                 subscriber=str(self.subscriber.root),
             )
         return position
@@ -398,7 +358,7 @@ class Agent:
         with self.distributor.writing():
             self.distributor.control.append(ERRORS, rows, once=(app_id(self.guid), number))
 
-    def _follow_columns(self, seqno: bytes, shapes: Mapping[int, ArticleRow]) -> None:
+    def _follow_columns(self, seqno: bytes, shapes: Mapping[int, Shape]) -> None:
         """Bring changed columns of the articles to the subscriber's tables.
 
         Raises: TransactionalError 21076 if a change did more than add columns.
@@ -407,13 +367,13 @@ class Agent:
             if row.first_seqno != seqno or row.schema_version == 1:
                 continue
 
-            def refusal(what: str, row: ArticleRow = row) -> TransactionalError:
-                publisher, subscriber = self.distributor.root, self.subscriber.root
+            def refusal(what: str, row: Shape = row) -> TransactionalError:
+                subscriber = self.subscriber.root
                 return TransactionalError(
                     SCHEMA_CHANGED,
                     f"Article '{row.article}' at '{subscriber}': the publisher's columns changed ({what}), and only added "
                     "columns are carried over. Everything before that change is applied. Begin again with the new "
-                    f"columns: {to_run('reinit', publisher, at=subscriber)}.",
+                    f"columns: {self.to_run('reinit')}.",
                     subscriber=str(subscriber),
                     article=row.article,
                 )
@@ -421,14 +381,14 @@ class Agent:
             if not row.is_additive:
                 raise refusal(str(row.schema_text))
             mark = CommitMark(self.guid, f"{DISTRIBUTE}:columns")
-            add_columns(self.spark, self._table(row), row, mark, refusal)
+            add_columns(self.spark, self.table(row), row, mark, refusal)
             failpoint("distribute.after_columns")
 
 
 def add_columns(
     spark: Callable[[], SparkSession],
     table: Location,
-    article: ArticleRow,
+    article: Shape,
     mark: CommitMark,
     refusal: Callable[[str], TransactionalError],
 ) -> None:
@@ -436,19 +396,15 @@ def add_columns(
 
     Raises: `refusal` if the table has such a column with another type.
     """
-    state = open_table(table)
-    known = {each["name"].lower(): ddl_of(each["type"]) for each in state.fields}
-    plain = {each.lower() for each in state.written_columns}
-    missing, types = [], []
-    for name, type_ in zip(article.columns, article.types, strict=True):
-        if name.lower() not in known:
-            missing.append(f"{quote(name)} {type_.upper()}")
-            types.append(type_)
-        elif known[name.lower()] != type_:
-            raise refusal(f"column {name} is {known[name.lower()].upper()} there and {type_.upper()} here")
-        elif name.lower() not in plain:
+    state, types = open_table(table), dict(zip(article.columns, article.types, strict=True))
+    found = misfits(state, article)
+    for name, has in found.items():
+        if has == COMPUTED:
             raise refusal(f"column {name} is computed there and sent from here")
-    if missing:
+        if has:
+            raise refusal(f"column {name} is {has.upper()} there and {types[name].upper()} here")
+    if found:
         session = session_with_mark(spark(), mark)
-        state_features(lambda: session, state, types)
-        session.sql(f"ALTER TABLE delta.{quote(str(table))} ADD COLUMNS ({', '.join(missing)})")
+        state_features(lambda: session, state, [types[name] for name in found])
+        columns = ", ".join(f"{quote(name)} {types[name].upper()}" for name in found)
+        session.sql(f"ALTER TABLE {table_text(str(table))} ADD COLUMNS ({columns})")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -25,19 +26,18 @@ from mergerepl.model.transactional import (
 from mergerepl.spark.plain import plain_errors
 from mergerepl.store.lease import lease
 from mergerepl.store.location import Location
-from mergerepl.transactional import agents, checks, monitoring
-from mergerepl.transactional.agents import read_log, resume_source, spark_of
+from mergerepl.transactional import agents, monitoring
+from mergerepl.transactional import monitoring as checks
+from mergerepl.transactional.agents import read_log, resume_source, skip, spark_of
 from mergerepl.transactional.catalog import (
     DistributionStore,
     Root,
     SubscriberStore,
     required,
     seqno_of,
-    shape_of,
     subscriptions_of,
 )
 from mergerepl.transactional.refusals import TransactionalUsageError, require_streams
-from mergerepl.transactional.skipping import skip
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -194,8 +194,9 @@ class Distributor(Caller):
         root = Location.of(row.subscriber if row else "SUBSCRIBER")
         texts = []
         for each in store.articles_named(table):
-            shape = shape_of(each, row.destination.get(each.article) if row else None)
-            path = str(root / shape.destination)
+            there = row.destination if row else {}
+            shape = replace(each, destination_object=there.get(each.article, each.destination_object))
+            path = str(root / shape.destination_object)
             if batch:
                 texts.append(batch_script(shape, path))
                 continue
@@ -279,7 +280,7 @@ class Distributor(Caller):
         tables = (table,) if isinstance(table, str) else table
         found: list[ArticleValidation] = []
         for store, name, row in self._subscriptions(subscriber, publication):
-            at = SubscriberStore(Location.of(row.subscriber))
+            at = store.subscriber(row)
             if at.position(row.subscription_guid) is None:
                 continue
             session = self._session()

@@ -4,7 +4,7 @@ Step by step: look-up of the keys in the subscriber's table, a window over each 
 change, the failing commands, one row of effect for each row of the table.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import reduce
 from typing import Any
@@ -23,7 +23,6 @@ from mergerepl.transactional.article_procedures import Shape, error_text
 from mergerepl.transactional.call_syntax import Method, Operation, bit_text
 from mergerepl.transactional.refusals import DUPLICATE, NOT_FOUND, RULES_BROKEN, TransactionalError
 from mergerepl.transactional.row_rules import HELD, RULE, SHOWN, RowRules, broken_text, with_broken_rules
-from mergerepl.transactional.threads import Step, walk_moves
 
 LOGGED = 10_000
 """Failing commands of a batch that are recorded one by one."""
@@ -86,19 +85,11 @@ def judge(
     Raises: TransactionalError if the table has two rows of one key that a command names.
     """
     named = kept.keep(in_one_task(_named(commands, shape), expected))
-    measured = (
-        named.agg(
-            F.count(F.lit(1)).alias("commands"),
-            F.count_if("key_change").alias("moves"),
-            *(
-                measure.cast("string").alias(f"{name}{i}")
-                for i in _bounded(shape)
-                for name, measure in _extremes(i)
-            ),
-        )
-        .collect()[0]
-        .asDict()
-    )
+    measures = {"commands": F.count(F.lit(1)), "moves": F.count_if("key_change")}
+    for i in _bounded(shape):
+        measures[f"lowest{i}"] = F.min(F.least(f"k{i}", f"n{i}")).cast("string")
+        measures[f"highest{i}"] = F.max(F.greatest(f"k{i}", f"n{i}")).cast("string")
+    measured = named.agg(*(each.alias(name) for name, each in measures.items())).collect()[0].asDict()
     bounds = bounds_text(shape, measured)
     has_moves = bool(measured["moves"])
     is_once = is_one_transaction and not has_moves
@@ -168,16 +159,12 @@ def _named(commands: DataFrame, shape: Shape) -> DataFrame:
 
 
 def _hash(frame: DataFrame, prefix: str, shape: Shape) -> Column:
-    names = [f"{prefix}{i}" for i in range(1, len(shape.key) + 1)]
+    names = [f"{prefix}{i}" for i in range(1, len(shape.key_columns) + 1)]
     return key_hash([(F.col(name), frame.schema[name].dataType) for name in names])
 
 
 def _bounded(shape: Shape) -> list[int]:
     return [i for i, type_ in enumerate(shape.key_types, 1) if type_ in _BOUNDED]
-
-
-def _extremes(i: int) -> list[tuple[str, Column]]:
-    return [("lowest", F.min(F.least(f"k{i}", f"n{i}"))), ("highest", F.max(F.greatest(f"k{i}", f"n{i}")))]
 
 
 def bounds_text(shape: Shape, measured: Mapping[str, object]) -> str:
@@ -186,17 +173,9 @@ def bounds_text(shape: Shape, measured: Mapping[str, object]) -> str:
     for i in _bounded(shape):
         low, high = measured[f"lowest{i}"], measured[f"highest{i}"]
         if low is not None and high is not None and not is_unbounded(str(low), shape.key_types[i - 1]):
-            column, type_ = f"t.{quote(shape.key[i - 1])}", shape.key_types[i - 1].upper()
+            column, type_ = f"t.{quote(shape.key_columns[i - 1])}", shape.key_types[i - 1].upper()
             found += f"{column} BETWEEN CAST({literal(str(low))} AS {type_}) AND CAST({literal(str(high))} AS {type_}) AND "
     return found
-
-
-def _file_bounds(shape: Shape, measured: Mapping[str, Any]) -> Bounds:
-    return {
-        shape.key[i - 1]: (int(measured[f"lowest{i}"]) - 1, int(measured[f"highest{i}"]))
-        for i in _bounded(shape)
-        if shape.key_types[i - 1] != "date" and measured[f"lowest{i}"] is not None
-    }
 
 
 def _there(
@@ -217,7 +196,7 @@ def _there(
 
     Raises: TransactionalError if the table has a key twice.
     """
-    names = [f"k{i}" for i in range(1, len(shape.key) + 1)]
+    names = [f"k{i}" for i in range(1, len(shape.key_columns) + 1)]
     keys = named.select("kh", *names)
     if measured["moves"]:
         moved = named.where("key_change").select(
@@ -226,11 +205,16 @@ def _there(
         keys = keys.unionByName(moved)
     if not is_once:
         keys = keys.dropDuplicates(["kh"])
-    rows = table_keys(_file_bounds(shape, measured)).alias("t")
+    file_bounds = {
+        shape.key_columns[i - 1]: (int(measured[f"lowest{i}"]) - 1, int(measured[f"highest{i}"]))
+        for i in _bounded(shape)
+        if shape.key_types[i - 1] != "date" and measured[f"lowest{i}"] is not None
+    }
+    rows = table_keys(file_bounds).alias("t")
     if bounds:
         rows = rows.where(F.expr(bounds.removesuffix(" AND ")))
     values = [F.struct(*(F.col(f"t.{quote(column)}") for column in held)).alias(HELD)] if held else []
-    keys_there = (F.col(f"t.{quote(column)}").alias(f"t{i}") for i, column in enumerate(shape.key, 1))
+    keys_there = (F.col(f"t.{quote(column)}").alias(f"t{i}") for i, column in enumerate(shape.key_columns, 1))
     rows = rows.select(*keys_there, *values)
     on = reduce(Column.__and__, (F.col(f"t{i}") == F.col(f"k{i}") for i in range(1, len(names) + 1)))
     found = rows.join(broadcast_if_few(keys, measured["commands"]), on=on, how="inner")
@@ -266,57 +250,31 @@ def _with_moves(spark: SparkSession, judged: DataFrame, there: DataFrame, kept: 
     judged = kept.keep(judged)
     moves = judged.where("key_change").select("kh", "new_kh").collect()
     keys = sorted({key for row in moves for key in (row["kh"], row["new_kh"])})
-    named = frame_of(spark, pa.table({"kh": pa.array(keys, pa.string())}))
+    texts, orders = pa.string(), pa.binary()
+    named = frame_of(spark, pa.table({"kh": pa.array(keys, texts)}))
     of_keys = judged.join(F.broadcast(named), on="kh", how="left_semi")
     walked = of_keys.where((F.col("operation") != _UPDATE) | F.col("key_change"))
-    collected = sorted(
-        walked.select("ord", "operation", "key_change", "kh", "new_kh").collect(),
-        key=lambda row: bytes(row["ord"]),
-    )
     found = {row["kh"] for row in there.join(F.broadcast(named), on="kh", how="left_semi").collect()}
+    new_key = F.when(F.col("key_change"), F.col("new_kh"))
     steps = [
-        Step(
-            bytes(row["ord"]),
-            Operation(row["operation"]),
-            row["kh"],
-            row["new_kh"] if row["key_change"] else None,
-        )
-        for row in collected
+        Step(bytes(row[0]), Operation(row[1]), row[2], row[3])
+        for row in walked.select("ord", "operation", "kh", new_key).collect()
     ]
+    steps.sort(key=lambda step: step.order)
     turns, failed = walk_moves(steps, {key: key in found for key in keys})
     following: dict[str, bytes] = {}
+    schema = pa.schema(
+        {"of": texts, "from_ord": orders, "to_ord": orders, "thread": texts, "thread_born": orders}
+    )
     rows = []
     for turn in reversed(turns):
-        thread = turn.thread
-        rows.append(
-            {
-                "of": turn.key,
-                "from_ord": turn.order,
-                "to_ord": following.get(turn.key, _LAST),
-                "thread": thread.key if thread else None,
-                "thread_born": thread.born if thread else None,
-            }
-        )
+        row_meant = (turn.thread.key, turn.thread.born) if turn.thread else (None, None)
+        values = (turn.key, turn.order, following.get(turn.key, _LAST), *row_meant)
+        rows.append(dict(zip(schema.names, values, strict=True)))
         following[turn.key] = turn.order
-    schema = pa.schema(
-        [
-            ("of", pa.string()),
-            ("from_ord", pa.binary()),
-            ("to_ord", pa.binary()),
-            ("thread", pa.string()),
-            ("thread_born", pa.binary()),
-        ]
-    )
     turned = frame_of(spark, pa.Table.from_pylist(rows, schema=schema))
-    bad = frame_of(
-        spark,
-        pa.table(
-            {
-                "bad_ord": pa.array(list(failed), pa.binary()),
-                "bad": pa.array(list(failed.values()), pa.int32()),
-            }
-        ),
-    )
+    numbers = pa.array(list(failed.values()), pa.int32())
+    bad = frame_of(spark, pa.table({"bad_ord": pa.array(list(failed), orders), "bad": numbers}))
     is_insert = F.col("operation") == _INSERT
     after = F.when(is_insert, F.col("ord") >= F.col("from_ord")).otherwise(F.col("ord") > F.col("from_ord"))
     until = F.when(is_insert, F.col("ord") < F.col("to_ord")).otherwise(F.col("ord") <= F.col("to_ord"))
@@ -345,23 +303,24 @@ def _is_failing(shape: Shape) -> Column:
 
 def _failures(judged: DataFrame, shape: Shape, table: str) -> tuple[Failure, ...]:
     failing = judged.where("is_failing")
-    names = [f"k{i}" for i in range(1, len(shape.key) + 1)]
+    names = [f"k{i}" for i in range(1, len(shape.key_columns) + 1)]
     shown = failing.select(
         *("number", "xact_seqno", "command_id", "operation", "ord"),
         *((RULE, SHOWN) if RULE in judged.columns else ()),
         *(readable(F.col(name), judged.schema[name].dataType).alias(name) for name in names),
     )
     found = shown.orderBy("ord").limit(LOGGED).collect()
-    titles = {_INSERT: "INSERT", _UPDATE: "UPDATE", _DELETE: "DELETE"}
     failures = []
     for row in found:
-        title = titles[row["operation"]]
-        if row["number"] in RULES_BROKEN:
-            said = broken_text(shape, table, row["number"], title, row[RULE], row[SHOWN])
+        number, title = row["number"], Operation(row["operation"]).name
+        if number in RULES_BROKEN:
+            said = broken_text(shape, table, number, title, row[RULE], row[SHOWN])
         else:
-            said = error_text(shape.article, row["number"], title)
-        key = ", ".join(f"{column} = {row[name]}" for column, name in zip(shape.key, names, strict=True))
-        failures.append(Failure(row["number"], bytes(row["xact_seqno"]), row["command_id"], f"{said}{key}."))
+            said = error_text(shape.article, number, title)
+        key = ", ".join(
+            f"{column} = {row[name]}" for column, name in zip(shape.key_columns, names, strict=True)
+        )
+        failures.append(Failure(number, bytes(row["xact_seqno"]), row["command_id"], f"{said}{key}."))
     return tuple(failures)
 
 
@@ -373,7 +332,7 @@ def _sets(k: int) -> Column:
 def _effects(judged: DataFrame, shape: Shape, *, is_once: bool) -> DataFrame:
     """Return one row for each row that commands name: operation (NULL: nothing changes), pkc1…, c1…, set1…, failed."""
     count = len(shape.columns)
-    keys = [f"k{i}" for i in range(1, len(shape.key) + 1)]
+    keys = [f"k{i}" for i in range(1, len(shape.key_columns) + 1)]
     new = judged.schema["new"].dataType
     assert isinstance(new, StructType)
     is_applied = F.col("number").isNull()
@@ -417,3 +376,68 @@ def _effects(judged: DataFrame, shape: Shape, *, is_once: bool) -> DataFrame:
         *(f"set{k}" for k in range(1, count + 1)),
         "failed",
     )
+
+
+FIRST = b""
+"""Sorts before every order of a command."""
+
+
+@dataclass(frozen=True)
+class Step:
+    """An insert, a delete or a key change: `order` sorts as the commands are applied. `new_key` is that of a key change."""
+
+    order: bytes
+    operation: Operation
+    key: str
+    new_key: str | None = None
+
+
+@dataclass(frozen=True)
+class Thread:
+    """A row, named by the key that it began with; `born` is the order of its insert, None if it existed before."""
+
+    key: str
+    born: bytes | None = None
+
+
+@dataclass(frozen=True)
+class Turn:
+    """The first command (exclusive; its insert itself included) from which on a key means a row; None: a missing row."""
+
+    key: str
+    order: bytes
+    thread: Thread | None
+
+
+def walk_moves(steps: Iterable[Step], is_there: Mapping[str, bool]) -> tuple[list[Turn], dict[bytes, int]]:
+    """Return the turns of each key, in order, and the failing steps with their numbers.
+
+    `steps` are in order; `is_there` maps each key to whether the table has its row.
+    """
+    row_at: dict[str, Thread | None] = {
+        key: Thread(key) if there else None for key, there in is_there.items()
+    }
+    turns = [Turn(key, FIRST, thread) for key, thread in row_at.items()]
+    failed: dict[bytes, int] = {}
+
+    def turn(key: str, order: bytes, thread: Thread | None) -> None:
+        row_at[key] = thread
+        turns.append(Turn(key, order, thread))
+
+    for step in steps:
+        thread = row_at[step.key]
+        if step.operation is Operation.INSERT:
+            if thread is not None:
+                failed[step.order] = DUPLICATE
+            else:
+                turn(step.key, step.order, Thread(step.key, step.order))
+        elif thread is None:
+            failed[step.order] = NOT_FOUND
+        elif step.new_key is None:
+            turn(step.key, step.order, None)
+        elif row_at[step.new_key] is not None:
+            failed[step.order] = DUPLICATE
+        else:
+            turn(step.new_key, step.order, thread)
+            turn(step.key, step.order, None)
+    return turns, failed

@@ -14,12 +14,12 @@ from mergerepl.systables.transactional import (
     FOLDER,
     INACTIVE,
     SUBSCRIBED,
-    ArticleRow,
     PositionRow,
     SubscriptionRow,
     TransactionRow,
 )
-from mergerepl.transactional.catalog import DistributionStore, SubscriberStore
+from mergerepl.transactional.article_procedures import Shape
+from mergerepl.transactional.catalog import DistributionStore
 from mergerepl.transactional.refusals import EXPIRED, RESTORED, TransactionalError, to_run
 
 MOST_OF_A_BATCH = 10_000
@@ -69,9 +69,9 @@ def changes_of(table: Location, guid: str, left: LeftAt) -> Since:
 
 def since_last_batch(
     distributor: DistributionStore, subscription: SubscriptionRow, position: PositionRow
-) -> Mapping[str, tuple[ArticleRow, Location, Since]]:
+) -> Mapping[str, tuple[Shape, Location, Since]]:
     """Return, by article, the changes of its table since the last batch, repair or equal validation."""
-    subscriber = SubscriberStore(Location.of(subscription.subscriber))
+    subscriber = distributor.subscriber(subscription)
     found = {}
     for row in distributor.articles(subscription.publication_id):
         if row.article in position.left_at:
@@ -99,9 +99,9 @@ def with_tables_at(position: PositionRow, left: Mapping[str, LeftAt]) -> Positio
     )
 
 
-def stored_position(row: SubscriptionRow) -> PositionRow | None:
+def stored_position(distributor: DistributionStore, row: SubscriptionRow) -> PositionRow | None:
     """Return the stored position of a subscriber, or None."""
-    subscriber = SubscriberStore(Location.of(row.subscriber))
+    subscriber = distributor.subscriber(row)
     return subscriber.position(row.subscription_guid) if is_folder(subscriber.root) else None
 
 
@@ -134,9 +134,9 @@ def refuse_copy(distributor: DistributionStore, row: SubscriptionRow, position: 
         )
 
 
-def delivered_through(row: SubscriptionRow) -> bytes:
+def delivered_through(distributor: DistributionStore, row: SubscriptionRow) -> bytes:
     """Return the last transaction that a subscriber has: from the subscriber itself, else from the distributor."""
-    found = stored_position(row)
+    found = stored_position(distributor, row)
     return found.transaction_timestamp if found else row.last_xact_seqno or bytes(10)
 
 
@@ -150,7 +150,7 @@ def position_of(
     Raises: TransactionalError 21074 if the subscription cannot go on from there, or is that of another publisher.
     """
     root = Location.of(subscription.subscriber)
-    position = stored_position(subscription)
+    position = stored_position(distributor, subscription)
     refuse_copy(distributor, subscription, position)
     if position is None or subscription.status == SUBSCRIBED:
         raise TransactionalError.expired(distributor.root, root, "its snapshot is not done")
@@ -230,21 +230,22 @@ def redo_log(subscriber: Location, guid: str) -> RedoLog[BatchPlan]:
 
 
 def begun_plan(
-    subscriber: SubscriberStore, position: PositionRow, tables: Mapping[int, Location]
+    distributor: DistributionStore, subscription: SubscriptionRow, position: PositionRow
 ) -> BatchPlan | None:
-    """Return the batch that a dead run had begun to apply to the articles' tables (by number), or None.
+    """Return the batch that a dead run had begun to apply to the articles' tables, or None.
 
     A finished batch, one of another position, and one that reached no table are ignored: they are decided again.
     """
-    guid = position.subscription_guid
+    subscriber, guid = distributor.subscriber(subscription), position.subscription_guid
     plan = redo_log(subscriber.root, guid).pending()
-    if plan is None:
+    if plan is None or (plan.number, plan.from_seqno) != (position.batch + 1, position.transaction_timestamp):
         return None
-    is_next = plan.number == position.batch + 1 and plan.from_seqno == position.transaction_timestamp
-    return plan if is_next and any(plan.is_written(guid, *each) for each in tables.items()) else None
+    rows = distributor.articles(subscription.publication_id)
+    is_begun = any(plan.is_written(guid, row.article_id, subscriber.table(subscription, row)) for row in rows)
+    return plan if is_begun else None
 
 
-def next_transactions(rows: Sequence[TransactionRow], shapes: Collection[ArticleRow]) -> list[TransactionRow]:
+def next_transactions(rows: Sequence[TransactionRow], shapes: Collection[Shape]) -> list[TransactionRow]:
     """Return the transactions of the next batch: it ends before a change of columns; one at its start is a batch alone.
 
     `rows` are all transactions after the position, `shapes` the articles in all shapes that they have had.

@@ -9,27 +9,41 @@ import os
 import re
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 from typing import Literal
 
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 
+from mergerepl.delta import types
+from mergerepl.delta.marks import CommitMark
+from mergerepl.delta.tables import (
+    NewTable,
+    Transaction,
+    append,
+    commit_once,
+    create_table,
+    head_version,
+    is_delta_table,
+    lost_commits,
+    marked_session,
+    open_table,
+)
+from mergerepl.failpoints import failpoint
+from mergerepl.roots import resolved
 from mergerepl.rows.images import same_value
+from mergerepl.rows.sql import quote
 from mergerepl.spark.callers import callers_session
 from mergerepl.spark.in_memory import Kept, frame_of
-from mergerepl.spark.session import new_session
+from mergerepl.spark.session import in_session, new_session
 from mergerepl.store.location import Location
-from mergerepl.systables.transactional import ArticleRow
-from mergerepl.transactional.article_procedures import Shape
+from mergerepl.transactional.article_procedures import Shape, table_text
 from mergerepl.transactional.call_syntax import CommandType, Method, Operation, bit_text, mask_text
-from mergerepl.transactional.catalog import shape_of
-from mergerepl.transactional.collected_writes import Write
+from mergerepl.transactional.position import is_written
 from mergerepl.transactional.refusals import SCHEMA_CHANGED, TransactionalError, TransactionalUsageError
 
-OPERATIONS = {"insert": Operation.INSERT, "update": Operation.UPDATE, "delete": Operation.DELETE}
-_TITLES = {operation: title for title, operation in OPERATIONS.items()}
+OPERATIONS = {each.name.lower(): each for each in Operation}
 _READS = ("SELECT", "WITH", "VALUES", "TABLE")
 _TRANSACTION = "spark.databricks.delta.write.txn"
 
@@ -100,26 +114,26 @@ def custom_operations(shape: Shape) -> dict[Operation, str]:
     return {each: name for each, name in named.items() if name not in (None, shape.procedure(each))}
 
 
-def procedures_of(article: ArticleRow) -> dict[Operation, Procedure]:
+def procedures_of(article: Shape) -> dict[Operation, Procedure]:
     """Return custom procedures of an article, by operation.
 
     Raises: TransactionalUsageError if one is not registered here, or is registered for another operation or method;
         TransactionalError 21076 if one was written for other columns.
     """
-    shape = shape_of(article)
     found = {}
-    for operation, name in custom_operations(shape).items():
+    for operation, name in custom_operations(article).items():
         known = _registered.get(name)
-        method = shape.command(operation).method
+        method = article.command(operation).method
         if known is None:
             raise TransactionalUsageError(
                 f"Article '{article.article}' calls the procedure '{name}', and this process has none of that name. "
                 "Nothing was applied. Name the module that registers it: `--procedures MODULE`."
             )
         if (known.operation, known.method) != (operation, method):
+            stated, does = operation.name.lower(), known.operation.name.lower()
             raise TransactionalUsageError(
-                f"Article '{article.article}' calls '{name}' by {method} for {_TITLES[operation]}; it is registered for "
-                f"{known.method}, {_TITLES[known.operation]}. Nothing was applied. Register it as the article calls it."
+                f"Article '{article.article}' calls '{name}' by {method} for {stated}; it is registered for "
+                f"{known.method}, {does}. Nothing was applied. Register it as the article calls it."
             )
         if known.columns is not None and known.columns != article.columns:
             raise TransactionalError(
@@ -132,6 +146,17 @@ def procedures_of(article: ArticleRow) -> dict[Operation, Procedure]:
             )
         found[operation] = known
     return found
+
+
+@dataclass(frozen=True)
+class Write:
+    """Rows for a table. `place` names the write among those of its subscription: article, operation, number."""
+
+    kind: Literal["append", "merge", "delete"]
+    rows: DataFrame
+    table: Location
+    on: tuple[str, ...]
+    place: str
 
 
 @dataclass
@@ -252,7 +277,7 @@ def session_of_procedures(spark: SparkSession) -> SparkSession:
 
 def called(
     found: Mapping[Operation, Procedure],
-    article: ArticleRow,
+    article: Shape,
     commands: DataFrame,
     commit_times: Mapping[bytes, datetime],
     *,
@@ -269,7 +294,6 @@ def called(
     import pyarrow as pa
 
     spark = commands.sparkSession
-    shape = shape_of(article)
     times = pa.table(
         {
             "xact_seqno": pa.array(commit_times, pa.binary()),
@@ -283,14 +307,15 @@ def called(
             continue
         call = Call(
             article.article,
-            _TITLES[operation],  # type: ignore[arg-type]
+            operation.name.lower(),  # type: ignore[arg-type]
             str(table),
             str(subscriber),
             timed.where(F.col("operation") == operation.value).select(
-                *("xact_seqno", "command_id", "commit_time"), *_parameters(shape, shape.command(operation))
+                *("xact_seqno", "command_id", "commit_time"),
+                *_parameters(article, article.command(operation)),
             ),
             spark,
-            shape,
+            article,
         )
         with callers_session():
             found[operation].body(call)
@@ -304,7 +329,7 @@ def called(
 
 
 def _parameters(shape: Shape, command: CommandType) -> list[Column]:
-    names = command.parameters(len(shape.columns), len(shape.key))
+    names = command.parameters(len(shape.columns), len(shape.key_columns))
     if shape.has_kept_bitmap(command.operation):
         names.append("bitmap")
     return [
@@ -322,22 +347,137 @@ def _side(parameter: str) -> str:
 def skeleton(shape: Shape, operation: Operation) -> str:
     """Return a Python template of a procedure that does the same as the generated one."""
     command = shape.command(operation)
-    types = dict(zip((f"c{k}" for k in range(1, len(shape.columns) + 1)), shape.types, strict=True))
-    types |= {f"pkc{i}": type_ for i, type_ in enumerate(shape.key_types, 1)}
-    shown = [
-        f"{name} {types.get(name.removeprefix('old_'), 'binary')}"
-        for name in command.parameters(len(shape.columns), len(shape.key))
-    ]
-    name = command.procedure or f"my_{_TITLES[operation]}_{shape.article}"
+    types = {**shape.parameter_types, "bitmap": "binary"}
+    names = command.parameters(len(shape.columns), len(shape.key_columns))
+    shown = [f"{name} {types[name.removeprefix('old_')].lower()}" for name in names]
+    title = operation.name.lower()
+    name = command.procedure or f"my_{title}_{shape.article}"
     body, columns = re.sub(r"\W", "_", name), json.dumps(shape.columns, ensure_ascii=False)
     return "\n".join(
         [
             "from mergerepl import transactional as tr",
             "",
             "",
-            f'@tr.procedure("{name}", operation="{_TITLES[operation]}", call="{command.method}", columns={columns})',
+            f'@tr.procedure("{name}", operation="{title}", call="{command.method}", columns={columns})',
             f"def {body}(call: tr.Call) -> None:",
             f"    # call.commands: xact_seqno, command_id, commit_time, {', '.join(shown)}",
             "    call.default()",
         ]
     )
+
+
+def prepared(writes: Sequence[Write], root: Location, kept: Kept) -> list[Write]:
+    """Return the writes with their rows computed: an error in them leaves nothing. Those without rows are left out.
+
+    Raises: TransactionalUsageError if a table or its columns are missing, or two rows agree in `on`.
+    """
+    found = []
+    for write in writes:
+        _check(write, root)
+        rows = kept.keep(write.rows)
+        if not rows.count():
+            continue
+        if write.on:
+            keys = rows.groupBy(*(F.col(quote(name)) for name in write.on)).agg(
+                F.count(F.lit(1)).alias("rows")
+            )
+            if keys.where("rows > 1").limit(1).count():
+                raise _refused(
+                    write,
+                    f"has several rows of one key ({', '.join(write.on)})",
+                    "`call.net()` leaves one of each row.",
+                )
+        found.append(replace(write, rows=rows))
+    return found
+
+
+def _check(write: Write, root: Location) -> None:
+    table = Location.of(write.table)
+    is_below = Location.of(resolved(table)).is_below(Location.of(resolved(root)))
+    if not is_below or any(part.startswith("_") for part in table.relative_to(root).split("/")):
+        raise _refused(write, f"goes to a place that is no table below '{root}'", "Name a table there.")
+    if not is_delta_table(table):
+        if write.kind == "append":
+            return
+        raise _refused(write, "goes to a table that is not there", "Create it first.")
+    known = {each["name"].lower() for each in open_table(table).fields}
+    for name in (*write.rows.columns, *write.on):
+        if name.lower() not in known:
+            raise _refused(write, f"has a column '{name}' that the table has not", "Add it to the table.")
+    missing = [name for name in write.on if name not in write.rows.columns]
+    if missing:
+        raise _refused(write, f"has no column '{missing[0]}', which `on` names", "Select it.")
+
+
+def _refused(write: Write, why: str, remedy: str) -> TransactionalUsageError:
+    return TransactionalUsageError(
+        f"The {write.kind} of a procedure to '{write.table}' {why}. Nothing was applied. {remedy}",
+        table=str(write.table),
+    )
+
+
+def heads_of(writes: Sequence[Write]) -> dict[str, int]:
+    """Return the versions of the written tables for the plan, -1 for a missing table."""
+    tables = {write.table for write in writes}
+    return {str(table): head_version(table) if is_delta_table(table) else -1 for table in tables}
+
+
+def carry_out(
+    writes: Sequence[Write],
+    spark: Callable[[], SparkSession],
+    transaction_of: Callable[[str], Transaction],
+    heads: Mapping[str, int],
+) -> None:
+    """Do each write once, also over crashes; `transaction_of` gives the Delta transaction of a place.
+
+    `heads` are those of the plan (`heads_of`): commits after them show finished writes. A Delta transaction may expire.
+
+    Raises: CommitConflictError if other writers win every time.
+    """
+    for write in writes:
+        transaction = transaction_of(write.place)
+        if not is_delta_table(write.table):
+            _create(write, replace(transaction.mark, step=f"{transaction.mark.step}:new"))
+        failpoint("distribute.before_write")
+        head = heads.get(str(write.table), -1)
+        if not is_written(write.table, transaction.mark, head):
+            if write.kind == "append":
+                append(write.rows, write.table, transaction)
+            else:
+                _merge(write, spark(), transaction, head)
+        failpoint("distribute.after_write")
+
+
+def _create(write: Write, mark: CommitMark) -> None:
+    fields = [
+        types.field(each.name, types.json_of(each.dataType.simpleString()))
+        for each in write.rows.schema.fields
+    ]
+    create_table(write.table, NewTable(fields), mark)
+
+
+def _merge(write: Write, spark: SparkSession, transaction: Transaction, head: int) -> None:
+    names = [quote(name) for name in write.rows.columns]
+    on = " AND ".join(f"t.{quote(name)} = s.{quote(name)}" for name in write.on)
+    others = [quote(name) for name in write.rows.columns if name not in write.on]
+    text = f"MERGE INTO {table_text(str(write.table))} AS t USING written AS s ON {on}\n"
+    if write.kind == "delete":
+        text += "WHEN MATCHED THEN DELETE"
+    else:
+        if others:
+            text += f"WHEN MATCHED THEN UPDATE SET {', '.join(f't.{each} = s.{each}' for each in others)}\n"
+        values = ", ".join(f"s.{each}" for each in names)
+        text += f"WHEN NOT MATCHED THEN INSERT ({', '.join(names)}) VALUES ({values})"
+
+    def merge() -> None:
+        with marked_session(spark, transaction) as session:
+            in_session(write.rows, session).createOrReplaceTempView("written")
+            session.sql(text)
+
+    lost = lost_commits(
+        f"'{write.table}'",
+        f"a procedure's {write.kind}",
+        "Run again: the same batch is finished.",
+        table=str(write.table),
+    )
+    commit_once(merge, write.table, transaction, from_version_exclusive=head, lost=lost)

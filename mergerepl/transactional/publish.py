@@ -35,13 +35,13 @@ from mergerepl.systables.transactional import (
     SUBSCRIPTIONS,
     SYNC_AUTOMATIC,
     SYNC_NONE,
-    ArticleRow,
     PublicationRow,
     SubscriptionRow,
 )
 from mergerepl.systables.transactional import CONSUMER as NAME
 from mergerepl.transactional.agents import forget_stop, held
-from mergerepl.transactional.catalog import DistributionStore, SubscriberStore
+from mergerepl.transactional.article_procedures import Shape
+from mergerepl.transactional.catalog import DistributionStore
 from mergerepl.transactional.consumer import as_stated
 from mergerepl.transactional.position import other_publisher, stored_position
 from mergerepl.transactional.refusals import TransactionalUsageError, skipped_numbers
@@ -76,7 +76,7 @@ class Stored:
     """What the distribution store holds: all publications, and one's articles and subscriptions by name."""
 
     publications: Sequence[PublicationRow] = ()
-    articles: Mapping[str, ArticleRow] = field(default_factory=dict)
+    articles: Mapping[str, Shape] = field(default_factory=dict)
     subscriptions: Mapping[str, SubscriptionRow] = field(default_factory=dict)
 
     def is_new(self, stated: Subscription) -> bool:
@@ -323,7 +323,7 @@ def _change_retention(run: ApplyRun) -> None:
         _save_publication(run)
 
 
-def _drop(row: ArticleRow, run: ApplyRun) -> None:
+def _drop(row: Shape, run: ApplyRun) -> None:
     """Drop an article: stop reading its source for it, and remove its commands."""
     distributor = run.distributor
     with held(run.reader, "apply"):
@@ -346,8 +346,8 @@ def _unsubscribe(row: SubscriptionRow, run: ApplyRun) -> None:
     if is_folder(Location.of(row.subscriber)):
         with lease(Location.of(row.subscriber), purpose="apply"):
             # A copy of a publisher's folder lists its subscriptions, too.
-            if other_publisher(run.distributor, stored_position(row)) is None:
-                SubscriberStore(Location.of(row.subscriber)).remove(row.subscription_guid)
+            if other_publisher(run.distributor, stored_position(run.distributor, row)) is None:
+                run.distributor.subscriber(row).remove(row.subscription_guid)
     # Its number may be given to another agent.
     forget_stop(run.distributor, row)
     with run.distributor.writing():

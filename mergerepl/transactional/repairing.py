@@ -26,12 +26,10 @@ from mergerepl.delta.tables import (
     retry_conflicts,
 )
 from mergerepl.failpoints import failpoint
-from mergerepl.filters.clause import Clause, ClauseError, functions_of
+from mergerepl.filters.clause import Clause, ClauseError
 from mergerepl.filters.columns import holds
-from mergerepl.filters.parse import parse_filter
-from mergerepl.filters.prepare import prepare_clause
 from mergerepl.model.tasks import Repair
-from mergerepl.publish.snapshot import KEY_PREFIX
+from mergerepl.publish.snapshot import DIFFERENT, EXTRA, KEY_PREFIX, MISSING, TWICE
 from mergerepl.rows.images import all_true
 from mergerepl.rows.nested import as_declared
 from mergerepl.rows.rowguid import key_value
@@ -40,8 +38,9 @@ from mergerepl.spark.errors import cause_of
 from mergerepl.spark.in_memory import Kept
 from mergerepl.spark.session import in_session
 from mergerepl.store.location import Location
-from mergerepl.systables.transactional import ArticleRow, PositionRow, SubscriptionRow
+from mergerepl.systables.transactional import PositionRow, SubscriptionRow
 from mergerepl.transactional.agents import forget_stop, stop_of
+from mergerepl.transactional.article_procedures import Shape
 from mergerepl.transactional.catalog import DistributionStore
 from mergerepl.transactional.distribution import Agent
 from mergerepl.transactional.position import REPAIR, position_of
@@ -53,18 +52,8 @@ from mergerepl.transactional.refusals import (
     TransactionalError,
     TransactionalUsageError,
 )
-from mergerepl.transactional.validation import (
-    DIFFERENT,
-    EXTRA,
-    KINDS,
-    MISSING,
-    TWICE,
-    Difference,
-    Expected,
-    differing,
-    expected_of,
-    validate_one,
-)
+from mergerepl.transactional.stated_articles import static_clause
+from mergerepl.transactional.validation import Difference, Expected, differing, expected_of, validate_one
 
 _OF_ROWS = (NOT_FOUND, DUPLICATE, EXPIRED)
 """Errors at which an agent stops because rows are not in the state that it left."""
@@ -103,7 +92,7 @@ class Chosen:
             )
         return found
 
-    def rows(self, rows: DataFrame, article: ArticleRow) -> DataFrame:
+    def rows(self, rows: DataFrame, article: Shape) -> DataFrame:
         """Return the chosen ones of the rows of `comparison.compared`."""
         if self.key:
             rows = rows.where(all_true(_is_key(article, self.key)))
@@ -118,7 +107,7 @@ class Chosen:
         return rows
 
 
-def _is_key(article: ArticleRow, key: Mapping[str, str]) -> list[Column]:
+def _is_key(article: Shape, key: Mapping[str, str]) -> list[Column]:
     if set(key) != set(article.key_columns):
         raise TransactionalUsageError(
             f"Article '{article.article}' is identified by {', '.join(article.key_columns)}; the key given names "
@@ -138,19 +127,13 @@ def _is_key(article: ArticleRow, key: Mapping[str, str]) -> list[Column]:
     return found
 
 
-def _condition(article: ArticleRow, text: str) -> Clause:
-    types = dict(zip(article.columns, article.types, strict=True))
+def _condition(article: Shape, text: str) -> Clause:
     try:
-        clause: Clause = prepare_clause(parse_filter(text), {None: types})
+        return static_clause(text, dict(zip(article.columns, article.types, strict=True)))
     except ClauseError as error:
         raise TransactionalUsageError(
             f"The condition {error}. Nothing was changed. It is written as a `filter` of the article is."
         ) from error
-    if functions_of(clause):
-        raise TransactionalUsageError(
-            "The condition calls HOST_NAME() or SUSER_SNAME(). Nothing was changed."
-        )
-    return clause
 
 
 def repair_one(
@@ -214,7 +197,7 @@ def _finished(
     spark: SparkSession,
 ) -> PositionRow:
     try:
-        return Agent(distributor, row, publication, lambda: spark).finish(position)
+        return Agent(distributor, row, lambda: spark, publication).finish(position)
     except TransactionalError as error:
         if error.number != NOT_FOUND:
             raise
@@ -274,18 +257,17 @@ def _rules_named(row: SubscriptionRow, expected: Expected) -> Iterator[None]:
 
 def _operations(rows: DataFrame, expected: Expected) -> DataFrame:
     """Return k0, k1, …, `ours` and `operation` (ins, upd, del); a duplicate key loses all rows and gets one."""
-    known = [word for word, kind in KINDS.items() if kind not in expected.unknown]
-    words = {kind: word for word, kind in KINDS.items()}
+    known = {MISSING, EXTRA, DIFFERENT, TWICE} - set(expected.unknown)
     has_ours = F.col("ours").isNotNull()
-    operations: Any = F.when(F.col("kind") == words[MISSING], F.array(F.lit("ins")))
-    operations = operations.when(F.col("kind") == words[DIFFERENT], F.array(F.lit("upd")))
+    operations: Any = F.when(F.col("kind") == MISSING, F.array(F.lit("ins")))
+    operations = operations.when(F.col("kind") == DIFFERENT, F.array(F.lit("upd")))
     operations = operations.when(has_ours, F.array(F.lit("del"), F.lit("ins"))).otherwise(
         F.array(F.lit("del"))
     )
-    is_known = F.col("kind").isin(known)
+    is_known = F.col("kind").isin(sorted(known))
     if EXTRA in expected.unknown:
         # Which of the duplicate rows is the extra one is unknown too.
-        is_known &= has_ours | (F.col("kind") != words[TWICE])
+        is_known &= has_ours | (F.col("kind") != TWICE)
     return rows.where(is_known).withColumn("operation", F.explode(operations))
 
 

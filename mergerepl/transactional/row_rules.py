@@ -43,6 +43,21 @@ class RowRules:
     written: frozenset[Operation]
 
 
+COMPUTED = "computed"
+
+
+def misfits(table: TableState, article: Shape) -> dict[str, str]:
+    """Return the columns that a subscriber's table has otherwise than an article: its type there, COMPUTED, '' for none."""
+    known = {each["name"].lower(): ddl_of(each["type"]) for each in table.fields}
+    plain = {each.lower() for each in table.written_columns}
+    found = {}
+    for name, type_ in zip(article.columns, article.types, strict=True):
+        has = known.get(name.lower(), "")
+        if has != type_ or name.lower() not in plain:
+            found[name] = COMPUTED if has == type_ else has
+    return found
+
+
 def row_rules(table: TableState, shape: Shape, written: frozenset[Operation]) -> RowRules | None:
     """Return the rules of a subscriber's table for the rows of an article; None if it accepts any row."""
     known = {*table.written_columns, *table.generated_columns}

@@ -30,15 +30,9 @@ from mergerepl.logreader.positions import read_state
 from mergerepl.publish.snapshot import by_partition, replica_table
 from mergerepl.rows.sql import quote
 from mergerepl.store.location import Location
-from mergerepl.systables.transactional import (
-    ACTIVE,
-    SUBSCRIBED,
-    SYNC_NONE,
-    ArticleRow,
-    PositionRow,
-    SubscriptionRow,
-)
+from mergerepl.systables.transactional import ACTIVE, SUBSCRIBED, SYNC_NONE, PositionRow, SubscriptionRow
 from mergerepl.transactional.agents import held, read_log, works_again
+from mergerepl.transactional.article_procedures import Shape
 from mergerepl.transactional.catalog import DistributionStore, SubscriberStore
 from mergerepl.transactional.position import (
     DISTRIBUTE,
@@ -80,14 +74,14 @@ def initialise(
     articles with the versions of source and table that were compared already. `replaces`: copy rows also with `sync_type:
     none`.
     """
-    refuse_copy(distributor, row, stored_position(row))
+    refuse_copy(distributor, row, stored_position(distributor, row))
     read_log(reader)
     with held(reader, "snapshot"):
         state = read_state(reader.control)
         seqno = bytes(state.database.last_lsn or bytes(10))
         versions = {number: source.position for number, source in state.sources.items()}
     articles = distributor.articles(row.publication_id)
-    subscriber = SubscriberStore(Location.of(row.subscriber))
+    subscriber = distributor.subscriber(row)
     spark = reader.spark()
     is_copied = replaces or row.sync_type != SYNC_NONE
     left = {}
@@ -134,7 +128,7 @@ def initialise(
     return position
 
 
-def _next_number(subscriber: SubscriberStore, row: SubscriptionRow, articles: Sequence[ArticleRow]) -> int:
+def _next_number(subscriber: SubscriberStore, row: SubscriptionRow, articles: Sequence[Shape]) -> int:
     """Return the number of a snapshot, unused so far, so that its commits are not mistaken for finished ones."""
     known = subscriber.position(row.subscription_guid)
     tables = (subscriber.table(row, each) for each in articles)
@@ -143,7 +137,7 @@ def _next_number(subscriber: SubscriberStore, row: SubscriptionRow, articles: Se
     return max([known.batch if known else -1, *done]) + 1
 
 
-def rows_at(spark: SparkSession, source: Location, version: int, article: ArticleRow) -> Any:
+def rows_at(spark: SparkSession, source: Location, version: int, article: Shape) -> Any:
     """Return the rows of an article in a version of its source: its columns, those that fulfil the filter."""
     rows = read_version(spark, source, version)
     if article.filter_clause is not None:
@@ -158,7 +152,7 @@ def _copy(
     source: Location,
     version: int,
     table: Location,
-    article: ArticleRow,
+    article: Shape,
     transaction: Transaction,
     *,
     keeps_columns: bool,
@@ -185,12 +179,7 @@ def _copy(
 
 
 def check_equal(
-    spark: SparkSession,
-    source: Location,
-    source_version: int,
-    table: Location,
-    version: int,
-    article: ArticleRow,
+    spark: SparkSession, source: Location, source_version: int, table: Location, version: int, article: Shape
 ) -> None:
     """Check that a subscriber's table has the publisher's rows.
 

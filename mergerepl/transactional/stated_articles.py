@@ -1,6 +1,6 @@
 """The articles that a file states, checked against their tables at the publisher and at subscribers."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from pyspark.sql import SparkSession
@@ -14,8 +14,10 @@ from mergerepl.filters.parse import parse_filter
 from mergerepl.filters.prepare import prepare_clause
 from mergerepl.model.transactional import Article, Subscription
 from mergerepl.store.location import Location
-from mergerepl.systables.transactional import ArticleRow, SubscriptionRow
+from mergerepl.systables.transactional import SubscriptionRow
+from mergerepl.transactional.article_procedures import Shape
 from mergerepl.transactional.refusals import NO_KEY, TransactionalError, TransactionalUsageError
+from mergerepl.transactional.row_rules import COMPUTED, misfits
 from mergerepl.transactional.snapshot import is_ours
 
 _NAMED_KEYS = 3
@@ -31,9 +33,9 @@ class CheckedArticle:
     types: tuple[str, ...]
     filter_clause: str | None
 
-    def row(self, publication_id: int, article_id: int, source_object_id: int, seqno: bytes) -> ArticleRow:
+    def row(self, publication_id: int, article_id: int, source_object_id: int, seqno: bytes) -> Shape:
         """Return the article's row."""
-        return ArticleRow(
+        return Shape(
             publication_id=publication_id,
             article_id=article_id,
             article=self.stated.name,
@@ -96,7 +98,7 @@ def checked_article(root: Location, stated: Article) -> CheckedArticle:
     )
 
 
-def changed_key(wanted: CheckedArticle, row: ArticleRow) -> str | None:
+def changed_key(wanted: CheckedArticle, row: Shape) -> str | None:
     """Return the first key of the file that differs from the published article, or None."""
     new = wanted.row(row.publication_id, row.article_id, row.source_object_id, row.first_seqno)
     same = ("ins_cmd", "upd_cmd", "del_cmd", "text_columns", "singleton_key_updates")
@@ -146,16 +148,15 @@ def _check_columns(table: Location, wanted: CheckedArticle) -> None:
             article=wanted.stated.name,
         )
     state = open_table(table)
-    types = {each["name"]: ddl_of(each["type"]) for each in state.fields}
+    known = {each["name"] for each in state.fields}
+    found = misfits(state, wanted.row(0, 0, 0, bytes(10)))
     for name, type_ in zip(wanted.columns, wanted.types, strict=True):
-        if types.get(name) != type_ or name not in state.written_columns:
-            found = "none of that name"
-            if name in types:
-                found = (
-                    "one that Delta computes" if name not in state.written_columns else types[name].upper()
-                )
+        # delta-rs tells names of another case apart.
+        has = found.get(name) if name in known else ""
+        if has is not None:
+            shown = {"": "none of that name", COMPUTED: "one that Delta computes"}.get(has, has.upper())
             raise TransactionalUsageError(
-                f"'{table}' has no plain column '{name}' of type {type_.upper()}, but {found}. Nothing was changed. Make "
+                f"'{table}' has no plain column '{name}' of type {type_.upper()}, but {shown}. Nothing was changed. Make "
                 "it an ordinary column there, or name the article's columns (`columns:`) without it.",
                 article=wanted.stated.name,
             )
@@ -179,13 +180,22 @@ def _clause(stated: Article, types: dict[str, str]) -> str | None:
     if stated.filter is None:
         return None
     try:
-        clause: Clause = prepare_clause(parse_filter(stated.filter), {None: types})
+        return text(static_clause(stated.filter, types))
     except ClauseError as error:
         raise _unfit(stated, f"its filter {error}", "Correct `filter`.") from error
+
+
+def static_clause(stated: str, types: Mapping[str, str]) -> Clause:
+    """Return a condition with the columns' exact names and explicit casts.
+
+    Raises: ClauseError if it is none, or not the same for all subscribers.
+    """
+    clause = prepare_clause(parse_filter(stated), {None: types})
     if functions_of(clause):
-        why = "its filter calls HOST_NAME() or SUSER_SNAME()"
-        raise _unfit(stated, why, "Transactional filters are the same for all.")
-    return text(clause)
+        raise ClauseError(
+            "calls HOST_NAME() or SUSER_SNAME(), and transactional filters are the same for all"
+        )
+    return clause
 
 
 def check_key(spark: SparkSession, wanted: CheckedArticle) -> None:

@@ -24,31 +24,25 @@ from pyspark.sql import functions as F
 
 from mergerepl.delta.batch_end import left_at
 from mergerepl.delta.tables import TableState, head_version, is_delta_table, open_table, read_version
-from mergerepl.delta.types import ddl_of
 from mergerepl.errors import StoreError
 from mergerepl.logreader.lsn import Lsn
 from mergerepl.logreader.positions import read_state
 from mergerepl.model.results import ArticleValidation, KeyDifference
 from mergerepl.model.words import key_text
-from mergerepl.publish import snapshot
-from mergerepl.publish.snapshot import KEY_PREFIX, compared_rows
+from mergerepl.publish.snapshot import DIFFERENT, EXTRA, KEY_PREFIX, MISSING, TWICE, compared_rows
 from mergerepl.rows.images import readable
 from mergerepl.rows.sql import quote
 from mergerepl.spark.errors import gone_reason
 from mergerepl.spark.plain import plain_errors
 from mergerepl.store.location import Location
 from mergerepl.systables.tracking import SYSTEM_PREFIX
-from mergerepl.systables.transactional import (
-    TRANSACTIONS,
-    ArticleRow,
-    PositionRow,
-    SubscriptionRow,
-    TransactionRow,
-)
+from mergerepl.systables.transactional import TRANSACTIONS, PositionRow, SubscriptionRow, TransactionRow
+from mergerepl.transactional.article_procedures import Shape
 from mergerepl.transactional.call_syntax import KEYS, Method, Operation
-from mergerepl.transactional.catalog import DistributionStore, SubscriberStore, shape_of
+from mergerepl.transactional.catalog import DistributionStore
 from mergerepl.transactional.position import begun_plan, refuse_copy, with_tables_at
 from mergerepl.transactional.refusals import to_run
+from mergerepl.transactional.row_rules import COMPUTED, misfits
 from mergerepl.transactional.snapshot import rows_at
 
 
@@ -56,7 +50,7 @@ from mergerepl.transactional.snapshot import rows_at
 class Expected:
     """What a subscriber's table of an article should hold: rows of a version of its source, in one shape."""
 
-    article: ArticleRow
+    article: Shape
     source: Location
     version: int
     table: Location
@@ -95,14 +89,13 @@ def expected_of(
     distributor: DistributionStore, row: SubscriptionRow, position: PositionRow
 ) -> list[Expected]:
     """Return the expected contents of a subscription's tables. The caller holds the subscriber."""
-    at = SubscriberStore(Location.of(row.subscriber))
-    articles = distributor.articles(row.publication_id)
-    plan = begun_plan(at, position, {each.article_id: at.table(row, each) for each in articles})
+    at = distributor.subscriber(row)
+    plan = begun_plan(distributor, row, position)
     # In this order: later commands of the log reader lie after the positions.
     sources = read_state(distributor.log).sources
     gate = distributor.control.rows(TRANSACTIONS)
     found = []
-    for newest in articles:
+    for newest in distributor.articles(row.publication_id):
         table = at.table(row, newest)
         seqno, is_unfinished = position.transaction_timestamp, False
         if plan is not None and plan.is_written(row.subscription_guid, newest.article_id, table):
@@ -130,11 +123,7 @@ def expected_of(
 
 
 def _refused(
-    distributor: DistributionStore,
-    row: SubscriptionRow,
-    article: ArticleRow,
-    table: Location,
-    paused: str | None,
+    distributor: DistributionStore, row: SubscriptionRow, article: Shape, table: Location, paused: str | None
 ) -> str | None:
     """Return why an article gets no more commands; None if it does."""
     if paused is not None:
@@ -154,20 +143,12 @@ def _refused(
         if each.article_id == article.article_id and each.first_seqno > article.first_seqno
     ]
     for shape in sorted(later, key=lambda each: each.schema_version):
-        if not shape.is_additive or _has_other_type(shape, state):
+        if not shape.is_additive or set(misfits(state, shape).values()) - {"", COMPUTED}:
             return (
                 f"The publisher's columns changed ({shape.schema_text}), and no sync goes past transaction "
                 f"{Lsn(shape.first_seqno)} (21076). Begin again with {reinit}."
             )
     return None
-
-
-def _has_other_type(shape: ArticleRow, table: TableState) -> bool:
-    there = {each["name"].lower(): ddl_of(each["type"]) for each in table.fields}
-    return any(
-        there.get(name.lower(), type_) != type_
-        for name, type_ in zip(shape.columns, shape.types, strict=True)
-    )
 
 
 def validate_one(
@@ -181,7 +162,7 @@ def validate_one(
 
     A difference is recorded at the subscription. Equality is recorded only if all its articles were compared.
     """
-    at = SubscriberStore(Location.of(row.subscriber))
+    at = distributor.subscriber(row)
     position = at.position(row.subscription_guid)
     assert position is not None
     # The marks that a copy would leave hide other writers' changes from the publisher.
@@ -216,7 +197,8 @@ def _validation(
             if (error := expected.gone(raised)) is None:
                 raise
         not_compared = [
-            f"{kind} rows: {why}" + (f" (now {found.unknown[kind]:,})" if kind in found.unknown else "")
+            f"{_SHORT[kind]} rows: {why}"
+            + (f" (now {found.unknown[kind]:,})" if kind in found.unknown else "")
             for kind, why in expected.unknown.items()
         ]
         not_compared += [f"column {name}: it is the subscriber's own" for name in own_columns(article, state)]
@@ -234,7 +216,7 @@ def _validation(
     )
 
 
-def _version_at(gate: Sequence[TransactionRow], article: ArticleRow, seqno: bytes, position: int) -> int:
+def _version_at(gate: Sequence[TransactionRow], article: Shape, seqno: bytes, position: int) -> int:
     """Return the publisher's version of an article at an LSN: that before the next transaction, else the last one read."""
     before: list[int] = []
     later: list[int] = []
@@ -249,17 +231,9 @@ def _version_at(gate: Sequence[TransactionRow], article: ArticleRow, seqno: byte
 
 SHOWN = 20
 
-MISSING, EXTRA, DIFFERENT, TWICE = "missing", "extra", "different", "twice"
-KINDS = {
-    snapshot.MISSING: MISSING,
-    snapshot.EXTRA: EXTRA,
-    snapshot.DIFFERENT: DIFFERENT,
-    snapshot.TWICE: TWICE,
-}
-"""The kinds as the comparison of rows names them -> as results do."""
-
-_NAMES = {MISSING: "missing_at_subscriber", EXTRA: "missing_at_publisher"}
-"""The kinds whose differences have a longer name."""
+_SHORT = {MISSING: "missing", EXTRA: "extra", DIFFERENT: "different", TWICE: "twice"}
+_NAMES = {**_SHORT, MISSING: "missing_at_subscriber", EXTRA: "missing_at_publisher"}
+"""The kinds as results name them."""
 _CHAR = re.compile(r"char\((\d+)\)")
 
 
@@ -286,15 +260,14 @@ class Difference:
         )
 
 
-def unknown_kinds(article: ArticleRow, by_procedure: Collection[str] = ()) -> dict[str, str]:
+def unknown_kinds(article: Shape, by_procedure: Collection[str] = ()) -> dict[str, str]:
     """Return the kinds of differences that commands cannot rule out, each with the reason.
 
     `by_procedure` are the operations whose rows custom procedures made differently from the generated ones.
     """
-    shape = shape_of(article)
     found: dict[str, str] = {}
     for operation in Operation:
-        command = shape.command(operation)
+        command = article.command(operation)
         if command.method is Method.NONE:
             why = f"{KEYS[operation]} is NONE"
         elif operation in by_procedure:
@@ -312,13 +285,12 @@ def unknown_kinds(article: ArticleRow, by_procedure: Collection[str] = ()) -> di
     return found
 
 
-def lacking_columns(article: ArticleRow, table: TableState) -> list[str]:
+def lacking_columns(article: Shape, table: TableState) -> list[str]:
     """Return the columns of an article that a subscriber's table lacks."""
-    there = {each["name"].lower() for each in table.fields}
-    return [name for name in article.columns if name.lower() not in there]
+    return [name for name, has in misfits(table, article).items() if not has]
 
 
-def own_columns(article: ArticleRow, table: TableState) -> list[str]:
+def own_columns(article: Shape, table: TableState) -> list[str]:
     """Return the columns of a subscriber's table that the article does not have: they are never compared."""
     known = {name.lower() for name in article.columns}
     names = (each["name"] for each in table.fields)
@@ -327,9 +299,7 @@ def own_columns(article: ArticleRow, table: TableState) -> list[str]:
     ]
 
 
-def compared(
-    publisher: DataFrame, subscriber: DataFrame, article: ArticleRow, table: TableState
-) -> DataFrame:
+def compared(publisher: DataFrame, subscriber: DataFrame, article: Shape, table: TableState) -> DataFrame:
     """Return every key of both sides once (`compared_rows`), the publisher's values as the table stores them."""
     types = {each.name.lower(): each.dataType.simpleString() for each in subscriber.schema}
 
@@ -347,9 +317,9 @@ def compared(
     return compared_rows(rows, subscriber, article.columns, article.key_columns)
 
 
-def differing(rows: DataFrame, article: ArticleRow, unknown: Collection[str] = ()) -> Difference:
+def differing(rows: DataFrame, article: Shape, unknown: Collection[str] = ()) -> Difference:
     """Return the differences among the rows of `compared`."""
-    is_of = {kind: F.col("kind") == word for word, kind in KINDS.items()}
+    is_of = {kind: F.col("kind") == kind for kind in _NAMES}
     counted = (
         rows.agg(
             F.count("ours").alias("p"),
@@ -366,16 +336,15 @@ def differing(rows: DataFrame, article: ArticleRow, unknown: Collection[str] = (
     return Difference(counted["p"], counted["s"] or 0, counts, left, examples)
 
 
-def shown_keys(rows: DataFrame, article: ArticleRow, kinds: Collection[str]) -> list[KeyDifference]:
+def shown_keys(rows: DataFrame, article: Shape, kinds: Collection[str]) -> list[KeyDifference]:
     """Return the first SHOWN keys of these kinds, by key."""
     names = [f"{KEY_PREFIX}{i}" for i, _ in enumerate(article.key_columns)]
-    chosen = rows.where(F.col("kind").isin([word for word, kind in KINDS.items() if kind in kinds]))
+    chosen = rows.where(F.col("kind").isin(list(kinds)))
     texts = [readable(F.col(name), rows.schema[name].dataType).alias(f"t{i}") for i, name in enumerate(names)]
     found = chosen.orderBy(*names).limit(SHOWN).select(*texts, "kind").collect()
     return [
         KeyDifference(
-            {column: row[f"t{i}"] for i, column in enumerate(article.key_columns)},
-            _NAMES.get(KINDS[row["kind"]], KINDS[row["kind"]]),
+            {column: row[f"t{i}"] for i, column in enumerate(article.key_columns)}, _NAMES[row["kind"]]
         )
         for row in found
     ]

@@ -24,7 +24,7 @@ from __future__ import annotations
 import random
 from dataclasses import dataclass, field
 
-from mergerepl.logreader.plan import LoggedCommit, Placed, cut, in_order
+from mergerepl.logreader.plan import Placed, cut, in_order
 
 Row = tuple[int, ...]
 Lsn = tuple[int, int]  # (scan cycle, slot); the epoch is constant here
@@ -189,7 +189,7 @@ class Database:
         tracked = {i.object_id for i in self.instances.values()}
         placed = [self.in_cut(object_id, heads[object_id], began) for object_id in tracked]
         found = [
-            (each.effective_ns, each.object_id, each.version, self.commit(each.object_id, each.version))
+            (each.at_ns, each.object_id, each.version, self.commit(each.object_id, each.version))
             for each in in_order(placed, most=len(self.sources) * 10_000)
         ]
         waiting = dict(self.state["waiting"])
@@ -224,7 +224,7 @@ class Database:
         """Return a source's commits in the cut, by the engine's own function."""
         position = self.state["position"][object_id]
         logged = (
-            LoggedCommit(object_id, commit.version, commit.mtime)
+            Placed(commit.mtime, object_id, commit.version)
             for commit in self.sources[object_id].commits[position:head]
         )
         return list(cut(logged, began_ns=began, seen=self.state["seen"][object_id]))

@@ -10,10 +10,6 @@ What it checks, by number:
     row filter, too.
  T2 A batch applied as a set is the batch applied row by row: same rows and errors (number, command), for any subscriber,
     any skipped errors, any batches; with a stop, everything before the failing transaction is applied and nothing after.
- T3 With several streams, a batch either ends as with one, or a stream reports an error or two streams claim one key, and it
-    is applied again with one.
- T4 Stages of custom procedures keep the order of operations of each row.
- T5 The bitmask: binary(n // 8 + 1), column k is bit (k - 1) mod 8 of byte (k - 1) // 8 from the left.
 """
 
 from __future__ import annotations
@@ -267,49 +263,6 @@ def as_a_set(table: dict, commands: list[Command], skip: set[int]) -> tuple[dict
     return merged(table, net_effect(judgement, e0)), [(number, order) for order, number in wrong]
 
 
-def in_streams(table: dict, commands: list[Command], streams: int) -> tuple[dict, bool]:
-    """Return the table and whether the batch had to be applied again with one stream."""
-    e0 = {k: k in table for k in keys_of(commands)}
-    effects, entered = [], []
-    for stream in range(streams):
-        mine = [c for c in commands if hash(c.pk) * 2654435761 % 97 % streams == stream]
-        judgement = judged(mine, e0)
-        if any(number is not None for *_, number in judgement):
-            return as_a_set(table, commands, {NOT_FOUND, DUPLICATE})[0], True
-        effects += net_effect(judgement, e0)
-        entered.append(
-            {
-                k
-                for c in mine
-                for k in (
-                    [c.pk] if c.op == "ins" else [c.new_key] if c.op == "upd" and c.new_key != c.pk else []
-                )
-            }
-        )
-    if any(a & b for i, a in enumerate(entered) for b in entered[i + 1 :]):
-        return as_a_set(table, commands, {NOT_FOUND, DUPLICATE})[0], True
-    return merged(table, effects), False
-
-
-def stages(commands: list[Command]) -> list[tuple[int, str, list[Command]]]:
-    """What custom procedures are called with: (stage, operation, commands); key changes are a stage of their own."""
-    stage_of: dict[int, tuple[int, str]] = {}
-    floor = 0
-    calls: dict[tuple[int, str], list[Command]] = {}
-    for c in commands:
-        if c.op == "upd" and c.new_key != c.pk:
-            floor = max([floor, *(s for s, _ in calls)]) + 1
-            calls[floor, "upd"] = [c]
-            floor += 1
-            continue
-        at, op = stage_of.get(c.pk, (floor, c.op))
-        at = max(at, floor) + (op != c.op and at >= floor)
-        stage_of[c.pk] = (at, c.op)
-        calls.setdefault((at, c.op), []).append(c)
-    ranks = {"del": 0, "upd": 1, "ins": 2}
-    return [(s, op, calls[s, op]) for s, op in sorted(calls, key=lambda each: (each[0], ranks[each[1]]))]
-
-
 # -- histories -----------------------------------------------------------------------------------------------
 def drawn_commits(rng: random.Random, start: dict, count: int) -> list[tuple[dict, dict]]:
     """Return the states of a publisher's table, commit by commit, as (pre, post) images of what changed."""
@@ -337,7 +290,20 @@ def drawn_commits(rng: random.Random, start: dict, count: int) -> list[tuple[dic
     return out
 
 
-def history(seed: int) -> tuple[int, int]:
+def tampered(rng: random.Random, start: dict, times: int) -> dict:
+    """Return the rows of a subscriber that somebody tampered with."""
+    found = dict(start)
+    for _ in range(times):
+        k = rng.randint(1, 7)
+        if k in found and rng.random() < 0.6:
+            del found[k]
+        else:
+            found[k] = (k, 9, 9, 9)
+    return found
+
+
+def history(seed: int) -> int:
+    """Check a drawn history; return the number of its commands."""
     rng = random.Random(seed)
     start = {k: (k, rng.randint(0, 2), None, 1) for k in rng.sample(range(1, 8), rng.randint(0, 6))}
     commits = drawn_commits(rng, start, rng.randint(1, 8))
@@ -364,15 +330,8 @@ def history(seed: int) -> tuple[int, int]:
         assert not errors, "T1 filter"
     assert table == {k: r for k, r in truth.items() if in_filter(r)}, "T1 filter"
     # T2: a subscriber that somebody tampered with, and commands that are wrong for it
-    other = dict(start)
-    for _ in range(rng.choice([0, 0, 1, 2])):
-        k = rng.randint(1, 7)
-        if k in other and rng.random() < 0.6:
-            del other[k]
-        else:
-            other[k] = (k, 9, 9, 9)
+    other = tampered(rng, start, rng.choice([0, 0, 1, 2]))
     skip = rng.choice([set(), {NOT_FOUND}, {NOT_FOUND, DUPLICATE}])
-    everything = commands
     if rng.random() < 0.3:  # an operation that is not replicated
         left_out = rng.choice(["ins", "upd", "del"])
         commands = [c for c in commands if c.op != left_out]
@@ -386,32 +345,4 @@ def history(seed: int) -> tuple[int, int]:
             errors += found
             stopped = any(number not in skip for number, _ in found)
     assert (table, errors) == expected, ("T2 batches", seed)
-    # T3
-    single = as_a_set(other, commands, {NOT_FOUND, DUPLICATE})[0]
-    table, again = in_streams(other, commands, rng.choice([2, 3, 5]))
-    assert table == single, ("T3", seed)
-    # T4
-    commands = everything
-    flat = [c for _, _, calls in stages(commands) for c in calls]
-    assert sorted(flat, key=lambda c: c.order) == commands
-    if other == start:
-        table = dict(start)
-        for _, _, calls in stages(commands):
-            table, errors = row_by_row(table, calls, set())
-            assert not errors, "T4"
-        assert table == truth, "T4"
-    return len(commands), int(again)
-
-
-def masks() -> None:
-    assert bitmask({3, 8}, 8).hex() == "8400"  # the seed's Vendor table: binary(2) for 8 columns
-    assert bitmask({3, 10}, 10).hex() == "0402"
-    # a command browsed in a real distribution database: 14 columns, 5, 8, 9, 13 and 14 passed
-    assert bitmask({5, 8, 9, 13, 14}, 14).hex() == "9031"
-    rng = random.Random(1)
-    for _ in range(2000):
-        n = rng.randint(1, 40)
-        chosen = {k for k in range(1, n + 1) if rng.random() < 0.4}
-        mask = bitmask(chosen, n)
-        found = {k for k in range(1, n + 1) if bit(mask, k)}
-        assert (len(mask), found) == (n // 8 + 1, chosen), "T5"
+    return len(commands)

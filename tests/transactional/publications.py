@@ -11,27 +11,47 @@ import yaml
 from click.testing import CliRunner
 from deltalake import DeltaTable
 
+from mergerepl import failpoints
 from mergerepl.cli.main import main
+from mergerepl.transactional.article_procedures import Shape
 from tests.cdc.databases import new_table
+from tests.faults.deaths import armed
 
 Article = Mapping[str, Any]
 
+ITEMS: Sequence[Article] = ({"name": "items", "key": ["id"]},)
+THERE: Sequence[Mapping[str, Any]] = ({"subscriber": "./north", "sync_type": "none", "verify": False},)
+"""A subscriber that has the rows."""
+
 
 def publication_file(
-    folder: Path, articles: Sequence[Article], *, subscribers: Sequence[Mapping[str, Any]] = (), **keys: Any
+    folder: Path,
+    articles: Sequence[Article] = ITEMS,
+    *,
+    subscribers: Sequence[Mapping[str, Any]] = (),
+    **keys: Any,
 ) -> Path:
     """Write a file with the publisher `hq` and the subscriber `north`, or those that are given."""
     stated = {
         "publication": "feed",
         "type": "transactional",
         "publisher": "./hq",
-        "articles": list(articles),
-        "subscriptions": list(subscribers) or [{"subscriber": "./north"}],
+        "articles": [dict(each) for each in articles],
+        "subscriptions": [dict(each) for each in subscribers] or [{"subscriber": "./north"}],
         **keys,
     }
     file = folder / "feed.yml"
     file.write_text(yaml.safe_dump(stated, sort_keys=False), encoding="utf-8")
     return file
+
+
+def shape(columns: Sequence[str], types: Sequence[str], key: Sequence[str], **values: Any) -> Shape:
+    """Return an article in one shape."""
+    stated: dict[str, Any] = dict.fromkeys(("article", "source_object", "destination_object"), "t")
+    stated |= dict.fromkeys(("publication_id", "article_id", "source_object_id"), 1)
+    stated |= {"ins_cmd": "CALL", "upd_cmd": "SCALL", "del_cmd": "CALL", "first_seqno": bytes(10)}
+    stated |= {"columns": tuple(columns), "types": tuple(types), "key_columns": tuple(key)}
+    return Shape(**{**stated, **values})
 
 
 LISTINGS = {"articles", "captured", "commands", "pending", "rows", "runs", "status"}
@@ -45,6 +65,14 @@ def run(*words: object, code: int = 0) -> Any:
     name, *others = (each for each in printed if each != "ok")
     is_listing = not others and name in LISTINGS
     return printed[name] if is_listing else printed
+
+
+def dies(point: str, *words: object) -> None:
+    """Let a command die at a failpoint."""
+    with armed(point):
+        died = CliRunner().invoke(main, list(map(str, words)))
+        assert failpoints._passed.get(point.partition(":")[0]), died.output
+    assert died.exit_code != 0, died.output
 
 
 def runs(place: object, *words: object) -> list[dict[str, Any]]:
@@ -105,12 +133,16 @@ def works(hq: Path, *, code: int = 0) -> None:
 
 
 __all__ = [
+    "ITEMS",
+    "THERE",
+    "dies",
     "named",
     "new_table",
     "publication_file",
     "rows",
     "run",
     "runs",
+    "shape",
     "state",
     "stops",
     "warnings",

@@ -7,12 +7,10 @@ from typing import Any
 import pytest
 from pyspark.sql import SparkSession
 
-from mergerepl import failpoints
 from mergerepl import transactional as tr
-from mergerepl.cli.main import main
 from mergerepl.transactional.procedures import _registered
 from tests.cdc.databases import add, update
-from tests.transactional.publications import CliRunner, new_table, publication_file, rows, run
+from tests.transactional.publications import dies, new_table, publication_file, rows, run
 
 pytestmark = pytest.mark.spark
 
@@ -116,20 +114,15 @@ def test_a_dry_run_refuses_rows_that_apply_refuses(spark: SparkSession, replica_
 
 @pytest.mark.slow
 def test_a_subscription_that_has_not_begun_takes_what_the_file_says_now(
-    spark: SparkSession, replica_dir: Path, monkeypatch: pytest.MonkeyPatch
+    spark: SparkSession, replica_dir: Path
 ) -> None:
     hq, north = replica_dir / "hq", replica_dir / "north"
     items = new_table(hq, "items", {1: ("a", 1)})
-    file = publication_file(replica_dir, [{"name": "items", "key": ["id"]}])
-    monkeypatch.setattr(failpoints, "_passed", {})
-    monkeypatch.setenv("MERGEREPL_FAILPOINT", "transactional.after_subscription=raise")
-    assert CliRunner().invoke(main, ["apply", "-f", str(file)]).exit_code != 0
-    monkeypatch.delenv("MERGEREPL_FAILPOINT")
+    file = publication_file(replica_dir)
+    dies("transactional.after_subscription", "apply", "-f", file)
     new_table(north, "shop/items", {1: ("a", 1)})
     taken = {"sync_type": "none", "skip_errors": [20598], "destination": {"items": "shop/items"}}
-    file = publication_file(
-        replica_dir, [{"name": "items", "key": ["id"]}], subscribers=[{"subscriber": "./north", **taken}]
-    )
+    file = publication_file(replica_dir, subscribers=[{"subscriber": "./north", **taken}])
     run("apply", "-f", file)
     update(items, "id = 1", qty="7")
     run("sync", "-f", file)

@@ -10,10 +10,10 @@ from pyspark.sql import SparkSession
 
 from mergerepl.cli.main import main
 from mergerepl.systables.transactional import INACTIVE, SUBSCRIBED
-from mergerepl.transactional import checks
+from mergerepl.transactional import monitoring
 from mergerepl.transactional.catalog import DistributionStore
 from tests.cdc.databases import delete, update
-from tests.transactional.publications import new_table, publication_file, run, warnings
+from tests.transactional.publications import THERE, new_table, publication_file, run, warnings
 
 pytestmark = pytest.mark.spark
 
@@ -24,8 +24,7 @@ def test_exit_codes_of_a_monitor(
     hq, north = replica_dir / "hq", replica_dir / "north"
     items = new_table(hq, "items", {1: ("a", 1), 2: ("b", 2)})
     new_table(north, "items", {1: ("a", 1), 2: ("b", 2)})
-    subscribers = [{"subscriber": "./north", "sync_type": "none", "verify": False}]
-    file = publication_file(replica_dir, [{"name": "items", "key": ["id"]}], subscribers=subscribers)
+    file = publication_file(replica_dir, subscribers=THERE)
     run("apply", "-f", file)
 
     def warned(code: int, level: str, source: object, text: str) -> None:
@@ -41,11 +40,11 @@ def test_exit_codes_of_a_monitor(
     update(items, "id > 0", qty="7")
     # It may wait for 30 seconds.
     assert warnings(file) == []
-    monkeypatch.setattr(checks, "LATENCY", timedelta(0))
+    monkeypatch.setattr(monitoring, "LATENCY", timedelta(0))
     warned(1, "warning", "items", "Commits that are not read: 1, ")
     run("capture", "-f", hq)
     warned(1, "warning", north, "Transactions that wait: 1, ")
-    monkeypatch.setattr(checks, "EXPIRATION", 0)
+    monkeypatch.setattr(monitoring, "EXPIRATION", 0)
     warned(1, "warning", north, "Commands are removed after 3 days, 0:00:00")
     texts = CliRunner().invoke(main, ["transactional", "browse", "-f", str(hq), "--limit", "1"]).output
     assert texts.endswith("There are more: these are the first 1 (--limit).\n")

@@ -13,7 +13,7 @@ from mergerepl.delta.log import head_version
 from mergerepl.delta.reads import read_columns
 from mergerepl.logreader import scan
 from tests.cdc.databases import update
-from tests.transactional.publications import new_table, publication_file, rows, run
+from tests.transactional.publications import THERE, new_table, publication_file, rows, run
 
 pytestmark = pytest.mark.spark
 
@@ -29,8 +29,7 @@ def feed(spark: SparkSession, worker_folder: Path) -> Path:
     for table in (folder / "hq" / "items", folder / "north" / "items"):
         keys = spark.range(0, 100 * FILES, 1, FILES).selectExpr("cast(id as int) id", "cast(id as int) qty")
         keys.write.format("delta").option("delta.enableChangeDataFeed", "true").save(str(table))
-    subscribers = [{"subscriber": "./north", "sync_type": "none", "verify": False}]
-    file = publication_file(folder, [{"name": "items", "key": ["id"]}], subscribers=subscribers)
+    file = publication_file(folder, subscribers=THERE)
     run("apply", "-f", file)
     return file
 

@@ -9,12 +9,9 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
-from mergerepl import failpoints
 from mergerepl import transactional as tr
-from mergerepl.cli.main import main
 from tests.cdc.databases import add, delete, update
-from tests.faults.deaths import armed
-from tests.transactional.publications import CliRunner, new_table, publication_file, rows, run
+from tests.transactional.publications import dies, new_table, publication_file, rows, run
 
 pytestmark = pytest.mark.spark
 
@@ -86,14 +83,6 @@ def feed(spark: SparkSession, worker_folder: Path) -> Feed:
     folder = worker_folder / "feed-crash"
     folder.mkdir()
     return Feed(folder)
-
-
-def dies(point: str, *words: object) -> None:
-    """Let a command die at a point."""
-    with armed(point):
-        died = CliRunner().invoke(main, list(map(str, words)))
-        assert failpoints._passed.get(point.partition(":")[0]), died.output
-    assert died.exit_code != 0, died.output
 
 
 @pytest.mark.parametrize(

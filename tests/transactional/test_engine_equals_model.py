@@ -18,6 +18,7 @@ from mergerepl.transactional.commands import key_type, row_type
 from mergerepl.transactional.judge import judge
 from mergerepl.transactional.refusals import TransactionalError
 from tests.properties import transactional_model as model
+from tests.transactional import publications
 
 pytestmark = pytest.mark.spark
 
@@ -121,13 +122,7 @@ def drawn(
         commits = model.drawn_commits(rng, start, 1 if is_one_transaction else rng.randint(1, 8))
         for xact, (pre, post) in enumerate(commits, 1):
             own += model.commands_of(xact, pre, post, method, singleton=not is_one_transaction)
-        subscriber = dict(start)
-        for _ in range(rng.choice([0, 1, 2]) if tampered else 0):
-            k = rng.randint(1, 7)
-            if k in subscriber and rng.random() < 0.6:
-                del subscriber[k]
-            else:
-                subscriber[k] = (k, 9, 9, 9)
+        subscriber = model.tampered(rng, start, rng.choice([0, 1, 2]) if tampered else 0)
         left, found = model.row_by_row(subscriber, own, {model.NOT_FOUND, model.DUPLICATE})
         base = number * ROOM
         before |= {base + k: (base + k, *row[1:]) for k, row in subscriber.items()}
@@ -156,6 +151,11 @@ def add_hard_cases(before: Rows, commands: list[tuple[int, model.Command]], afte
                 if failed == xact
                 for command in own
             }
+
+
+def shape_of(method: dict[str, str]) -> Shape:
+    commands = {f"{operation}_cmd": text for operation, text in method.items()}
+    return publications.shape(COLUMNS, ("int",) * 4, ("c",), **commands)
 
 
 def stored(number: int, command: model.Command) -> dict[str, Any]:
@@ -199,7 +199,7 @@ def test_a_batch_as_one_merge_is_row_by_row(
     before, commands, after, errors = drawn(method, is_one_transaction=is_one_transaction)
     if method["upd"] == "SCALL" and not is_one_transaction:
         add_hard_cases(before, commands, after, errors)
-    shape = Shape(1, 1, "t", "t", COLUMNS, ("int",) * 4, ("c",), method["ins"], method["upd"], method["del"])
+    shape = shape_of(method)
     table = replica_dir / "t"
     rows = [dict(zip(COLUMNS, row, strict=True)) for row in before.values()]
     schema = pa.schema([(name, pa.int32()) for name in COLUMNS])
@@ -208,7 +208,7 @@ def test_a_batch_as_one_merge_is_row_by_row(
         "xact_seqno binary, command_id bigint, hashkey int, operation string, key_change boolean, "
         f"old {row_type(shape)}, new {row_type(shape)}, pk {key_type(shape)}, bitmap binary"
     )
-    frame = spark.createDataFrame([_row(stored(*each), ddl) for each in commands], ddl)
+    frame = spark.createDataFrame([_row(stored(*each)) for each in commands], ddl)
     kept = Kept()
     effect = judge(
         spark,
@@ -250,7 +250,7 @@ def test_the_printed_procedures_one_command_at_a_time_are_the_batch(
     method = {"ins": "CALL", "upd": update, "del": "XCALL" if update == "XCALL" else "CALL"}
     before, commands, after, errors = drawn(method, tampered=False)
     assert not errors
-    shape = Shape(1, 1, "t", "t", COLUMNS, ("int",) * 4, ("c",), method["ins"], method["upd"], method["del"])
+    shape = shape_of(method)
     of_history: dict[int, list[model.Command]] = {}
     for number, command in commands:
         of_history.setdefault(number, []).append(command)
@@ -269,7 +269,7 @@ def test_the_printed_procedures_one_command_at_a_time_are_the_batch(
             ]
             ddl = f"old {row_type(shape)}, new {row_type(shape)}, pk {key_type(shape)}, bitmap binary"
             listed = [{name: each[name] for name in ("old", "new", "pk", "bitmap")} for each in given]
-            spark.createDataFrame([_row(each, ddl) for each in listed], ddl).selectExpr(
+            spark.createDataFrame([_row(each) for each in listed], ddl).selectExpr(
                 *(f"old.c{k} AS old_c{k}" for k in range(1, 5)),
                 *(f"new.c{k} AS c{k}" for k in range(1, 5)),
                 *("coalesce(pk.pkc1, old.c1) AS pkc1", "bitmap"),
@@ -280,8 +280,7 @@ def test_the_printed_procedures_one_command_at_a_time_are_the_batch(
     assert left == {key: row for key, row in after.items() if key // ROOM in few}
 
 
-def _row(values: dict[str, Any], ddl: str) -> tuple:
-    del ddl
+def _row(values: dict[str, Any]) -> tuple:
     return tuple(
         tuple(value.values())
         if isinstance(value, dict)
@@ -294,7 +293,7 @@ def _row(values: dict[str, Any], ddl: str) -> tuple:
 
 @pytest.mark.slow
 def test_the_three_printed_procedures_do_what_the_agent_does(spark: SparkSession, replica_dir: Path) -> None:
-    shape = Shape(1, 1, "t", "t", ("a`b", "v.2"), ("int", "string"), ("a`b",))
+    shape = publications.shape(("a`b", "v.2"), ("int", "string"), ("a`b",))
     table = replica_dir / "t"
     start = spark.createDataFrame([(1, "a"), (2, "b"), (3, None)], "`a``b` int, `v.2` string")
     start.write.format("delta").save(str(table))

@@ -210,7 +210,7 @@ def test_what_tables_go_through_and_who_writes_beside_us(
     update(items, "id = 2", qty="22")
     stopped = run("sync", "-f", streams, code=1)
     assert "Table 'other'" in stopped["error"]["message"]
-    skipped = Distributor(hq).deliver(publication="streams", skip_errors=[20598])
+    skipped = Distributor(hq).deliver(publication="first", skip_errors=[20598])
     assert [each.skipped for each in skipped] == [2]
     # A key that is NULL, and one that is there twice, are no key.
     odd = new_table(hq, "odd", {1: ("a", 1)})

@@ -8,16 +8,13 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from click.testing import CliRunner
 from deltalake import DeltaTable, write_deltalake
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 
-from mergerepl import failpoints
 from mergerepl import transactional as tr
-from mergerepl.cli.main import main
 from mergerepl.transactional.procedures import _registered
-from tests.transactional.publications import publication_file, rows, run
+from tests.transactional.publications import dies, publication_file, rows, run
 
 pytestmark = pytest.mark.spark
 
@@ -79,12 +76,7 @@ def test_an_audit_row_for_each_command_and_softened_deletes(
     assert "calls the procedure 'audit_update'" in refused["error"]["message"]
     # A death between the MERGE and what the procedures write, then after a part of that.
     for point in ("distribute.after_article", "distribute.after_write"):
-        monkeypatch.setattr(failpoints, "_passed", {})
-        monkeypatch.setenv("MERGEREPL_FAILPOINT", f"{point}=raise")
-        died = CliRunner().invoke(main, ["sync", "-f", str(file), *MODULE])
-        assert died.exit_code != 0
-        assert failpoints._passed.get(point), died.output
-    monkeypatch.delenv("MERGEREPL_FAILPOINT")
+        dies(point, "sync", "-f", file, *MODULE)
     run("sync", "-f", file, *MODULE)
     assert audit(north) == [(1, "10.00", "11.00"), (1, "11.00", "12.00")]
     assert [(row[0], str(row[2]), row[3]) for row in rows(north / "orders")] == [
@@ -128,8 +120,8 @@ def test_procedures_keep_the_order_of_commands_and_go_stale(spark: SparkSession,
     stopped = run("sync", "-f", file, *MODULE, code=1)
     assert stopped["error"]["number"] == "20598"
     assert "{CALL [soften_delete] (3)}" in stopped["error"]["message"]
-    (done,) = run("sync", "-f", replica_dir / "hq", "--skip-errors", "20598", *MODULE)
-    assert done["skipped"] == 1
+    (done,) = tr.Distributor(replica_dir / "hq").deliver(skip_errors=[20598], procedures=MODULE[1:])
+    assert done.skipped == 1
     # After a change of columns the procedure is stale: what comes before it is applied.
     set_amount(orders, 1, "13")
     spark.sql(f"alter table delta.`{orders}` add columns (city string)")

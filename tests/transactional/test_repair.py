@@ -14,18 +14,22 @@ from click.testing import CliRunner
 from deltalake import DeltaTable, write_deltalake
 from pyspark.sql import SparkSession
 
-from mergerepl import failpoints
 from mergerepl import transactional as tr
 from mergerepl.cli.main import main
 from mergerepl.delta.log import head_version, read_commit
 from mergerepl.store.location import Location
-from mergerepl.transactional import checks
+from mergerepl.transactional import monitoring
 from mergerepl.transactional.catalog import DistributionStore
 from tests.cdc.databases import add, arrow, delete, update
 from tests.transactional import publications
-from tests.transactional.publications import new_table, publication_file, rows, run, runs
+from tests.transactional.publications import dies, new_table, publication_file, rows, run, runs
 
 pytestmark = pytest.mark.spark
+
+
+@pytest.fixture(autouse=True)
+def _waits_long(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(monitoring, "LATENCY", timedelta(days=1))
 
 
 def warnings(file: Path, code: int) -> list[str]:
@@ -39,9 +43,8 @@ def keys(found: Mapping[str, Any]) -> dict[str, str]:
 
 @pytest.mark.slow
 def test_edits_of_others_are_named_and_repaired_and_the_warning_is_gone(
-    spark: SparkSession, replica_dir: Path, monkeypatch: pytest.MonkeyPatch
+    spark: SparkSession, replica_dir: Path
 ) -> None:
-    monkeypatch.setattr(checks, "LATENCY", timedelta(days=1))
     hq, north = replica_dir / "hq", replica_dir / "north"
     items = new_table(hq, "items", {key: ("a", key) for key in range(1, 7)})
     other = new_table(hq, "other", {1: ("a", 1)})
@@ -94,10 +97,7 @@ def test_edits_of_others_are_named_and_repaired_and_the_warning_is_gone(
     (some,) = run("repair", "-f", hq, "--table", "items", "--where", "qty > 50 or note = 'x'", "--yes")
     assert (list(keys(some)), some["differing"]) == (["1", "9"], 1)
     # A repair that dies between its commits is run again.
-    monkeypatch.setattr(failpoints, "_passed", {})
-    monkeypatch.setenv("MERGEREPL_FAILPOINT", "repair.after_article=raise")
-    assert CliRunner().invoke(main, ["repair", "-f", str(hq), "--yes"]).exit_code != 0
-    monkeypatch.delenv("MERGEREPL_FAILPOINT")
+    dies("repair.after_article", "repair", "-f", hq, "--yes")
     mark = read_commit(north / "items", head_version(north / "items")).mark
     assert mark is not None
     assert mark.kind == "repair"
@@ -118,14 +118,11 @@ def test_edits_of_others_are_named_and_repaired_and_the_warning_is_gone(
 
 
 @pytest.mark.slow
-def test_a_replaced_table_is_refused_until_it_is_repaired(
-    spark: SparkSession, replica_dir: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(checks, "LATENCY", timedelta(days=1))
+def test_a_replaced_table_is_refused_until_it_is_repaired(spark: SparkSession, replica_dir: Path) -> None:
     hq, north = replica_dir / "hq", replica_dir / "north"
     items = new_table(hq, "items", {1: ("a", 1), 2: ("b", 2)})
     there = north / "items"
-    file = publication_file(replica_dir, [{"name": "items", "key": ["id"]}])
+    file = publication_file(replica_dir)
     run("apply", "-f", file)
     update(items, "id = 1", qty="10")
     run("sync", "-f", file)
@@ -189,10 +186,7 @@ def audit(call: tr.Call) -> None:
 
 
 @pytest.mark.slow
-def test_what_cannot_be_known_is_named_and_left_alone(
-    spark: SparkSession, replica_dir: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(checks, "LATENCY", timedelta(days=1))
+def test_what_cannot_be_known_is_named_and_left_alone(spark: SparkSession, replica_dir: Path) -> None:
     hq, north = replica_dir / "hq", replica_dir / "north"
     names = ("kept", "audited_items", "soft", "own")
     tables = {name: new_table(hq, name, {key: ("a", key) for key in range(1, 5)}) for name in names}
@@ -254,9 +248,7 @@ def test_what_cannot_be_known_is_named_and_left_alone(
 
 
 @pytest.mark.slow
-def test_marks_that_expire_are_not_needed_to_recover(
-    spark: SparkSession, replica_dir: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_marks_that_expire_are_not_needed_to_recover(spark: SparkSession, replica_dir: Path) -> None:
     hq, north = replica_dir / "hq", replica_dir / "north"
     short = {"delta.setTransactionRetentionDuration": "interval 1 seconds"}
     items = new_table(hq, "items", {key: ("a", key) for key in range(1, 5)}, **short)
@@ -271,10 +263,7 @@ def test_marks_that_expire_are_not_needed_to_recover(
     ):
         add(items, {10 + turn: ("new", turn)})
         update(items, "id = 1", qty=str(100 + turn))
-        monkeypatch.setattr(failpoints, "_passed", {})
-        monkeypatch.setenv("MERGEREPL_FAILPOINT", f"{point}=raise")
-        assert CliRunner().invoke(main, ["sync", "-f", str(file)]).exit_code != 0
-        monkeypatch.delenv("MERGEREPL_FAILPOINT")
+        dies(point, "sync", "-f", file)
         time.sleep(2)
         run("sync", "-f", file)
         assert rows(north / "items") == rows(items), point

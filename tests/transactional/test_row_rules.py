@@ -1,6 +1,5 @@
 """Rows that a subscriber's table would refuse stop the agent as missing rows do; `skip` goes past one transaction."""
 
-import shlex
 from pathlib import Path
 from typing import Any
 
@@ -9,13 +8,14 @@ from click.testing import CliRunner
 from deltalake import DeltaTable
 from pyspark.sql import SparkSession
 
-from mergerepl import failpoints
 from mergerepl import transactional as tr
 from mergerepl.cli.main import main
 from mergerepl.store import redo
 from mergerepl.transactional.refusals import TransactionalUsageError
 from tests.cdc.databases import add, delete, merge, update
 from tests.transactional.publications import (
+    THERE,
+    dies,
     named,
     new_table,
     publication_file,
@@ -69,9 +69,8 @@ def test_a_row_that_breaks_a_rule_stops_the_agent_before_its_transaction(
         new_table(hq, name, ROWS)
         new_table(north, name, ROWS)
     DeltaTable(str(north / "items")).alter.add_constraint({"small": "qty < 50 or note = 'large'"})
-    subscriber = {"subscriber": "./north", "sync_type": "none", "verify": False}
     articles = [{"name": name, "key": ["id"]} for name in ("items", "others")]
-    file = publication_file(replica_dir, articles, subscribers=[subscriber])
+    file = publication_file(replica_dir, articles, subscribers=THERE)
     run("apply", "-f", file)
     change(hq, "items", {"qty": "99"})
     update(hq / "others", "id = 3", qty="33")
@@ -162,9 +161,8 @@ def test_all_rules_that_delta_enforces(spark: SparkSession, replica_dir: Path, m
     spark.sql(f"alter table delta.`{north / 'chars'}` add constraint more check (more is null and qty >= 0)")
     spark.sql(f"alter table delta.`{north / 'computed'}` add constraint half check (half < 50)")
     spark.sql(f"alter table delta.`{north / 'kept'}` set tblproperties ('delta.appendOnly' = 'true')")
-    subscriber = {"subscriber": "./north", "sync_type": "none", "verify": False}
     articles = [{"name": name, "key": ["id"], "upd_cmd": method} for name in RULES]
-    file = publication_file(replica_dir, articles, subscribers=[subscriber])
+    file = publication_file(replica_dir, articles, subscribers=THERE)
     run("apply", "-f", file)
     for name, (_, bad, number, said) in RULES.items():
         if name == "kept":
@@ -190,8 +188,7 @@ def test_rules_are_judged_after_each_command_and_over_changed_keys(
     items = new_table(hq, "items", ROWS)
     new_table(north, "items", ROWS)
     DeltaTable(str(north / "items")).alter.add_constraint({"small": "qty < 50 or note = 'large'"})
-    subscriber = {"subscriber": "./north", "sync_type": "none", "verify": False}
-    file = publication_file(replica_dir, [{"name": "items", "key": ["id"]}], subscribers=[subscriber])
+    file = publication_file(replica_dir, subscribers=THERE)
     run("apply", "-f", file)
     # The note and the quantity come by two commands, over a key that changes: no row breaks the rule.
     update(items, "id = 1", note="'large'")
@@ -228,16 +225,10 @@ def test_rules_are_judged_after_each_command_and_over_changed_keys(
 
 
 @pytest.mark.slow
-def test_a_skip_that_dies_is_made_up_for(
-    spark: SparkSession, replica_dir: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_skip_that_dies_is_made_up_for(spark: SparkSession, replica_dir: Path) -> None:
     hq, north = replica_dir / "hq", replica_dir / "north"
     items = new_table(hq, "items", ROWS)
-    file = publication_file(
-        replica_dir,
-        [{"name": "items", "key": ["id"]}],
-        subscribers=[{"subscriber": "./north"}, {"subscriber": "./south"}],
-    )
+    file = publication_file(replica_dir, subscribers=[{"subscriber": "./north"}, {"subscriber": "./south"}])
     run("apply", "-f", file)
     for point in ("transactional.before_skip", "transactional.after_skip"):
         delete(north / "items", "id = 1")
@@ -248,11 +239,7 @@ def test_a_skip_that_dies_is_made_up_for(
         refused = CliRunner().invoke(main, words[:-2])
         assert refused.exit_code == 2
         assert "`--at`" in refused.stderr
-        monkeypatch.setattr(failpoints, "_passed", {})
-        monkeypatch.setenv("MERGEREPL_FAILPOINT", f"{point}=raise")
-        assert CliRunner().invoke(main, words).exit_code != 0, shlex.join(words)
-        assert failpoints._passed.get(point)
-        monkeypatch.delenv("MERGEREPL_FAILPOINT")
+        dies(point, *words)
         run(*words)
         log = [each for each in runs(hq, "--failed") if each["skipped"]]
         assert [each["xact_seqno"] for each in log].count(words[2]) == 1

@@ -8,11 +8,9 @@ from typing import Any
 import pytest
 from pyspark.sql import SparkSession
 
-from mergerepl import transactional as tr
 from mergerepl.cli.main import main
 from mergerepl.systables.transactional import INACTIVE
 from mergerepl.transactional.catalog import DistributionStore
-from mergerepl.transactional.procedures import _registered
 from tests.cdc.databases import add, delete, update
 from tests.transactional.publications import (
     CliRunner,
@@ -36,7 +34,7 @@ def test_a_stop_leaves_a_trace_and_names_commands_that_work(spark: SparkSession,
     items = new_table(hq, "items", {1: ("a", 1), 2: ("b", 2)})
     new_table(north, "items", {1: ("a", 1), 2: ("b", 2)})
     subscriber = {"subscriber": f"./{north.name}", "sync_type": "none", "verify": False}
-    file = publication_file(replica_dir, [{"name": "items", "key": ["id"]}], subscribers=[subscriber])
+    file = publication_file(replica_dir, subscribers=[subscriber])
     run("apply", "-f", file)
 
     def is_lost() -> None:
@@ -85,26 +83,9 @@ def test_other_stops_leave_a_trace(
 ) -> None:
     hq = replica_dir / "hq"
     items = new_table(hq, "items", {1: ("a", 1), 2: ("b", 2)})
-    file = publication_file(replica_dir, [{"name": "items", "key": ["id"], "upd_cmd": "CALL mine"}])
+    file = publication_file(replica_dir)
     run("apply", "-f", file)
-    _registered.pop("mine", None)
-
-    @tr.procedure("mine", operation="update", call="CALL")
-    def mine(call: tr.Call) -> None:
-        raise ZeroDivisionError("no rate")
-
-    update(items, "id = 1", qty="7")
-    run("capture", "-f", hq)
-    with pytest.raises(ZeroDivisionError):
-        tr.Distributor(hq).deliver()
-    stops(hq, "ZeroDivisionError: no rate", None)
-    _registered.pop("mine")
-    run("sync", "-f", file, code=2)
-    stops(hq, "calls the procedure 'mine'", None)
-    tr.procedure("mine", operation="update", call="CALL")(lambda call: call.default())
-    run("sync", "-f", file)
-    works(hq)
-    # A changed column, at a table of the user's own that has one more.
+    # A changed column.
     spark.sql(f"alter table delta.`{items}` set tblproperties ('delta.columnMapping.mode' = 'name')")
     spark.sql(f"alter table delta.`{items}` rename column note to remark")
     spark.sql(f"update delta.`{items}` set qty = 90 where id = 2")
@@ -141,7 +122,7 @@ def test_two_syncs_at_once_end_with_one_that_works(
     monkeypatch.setattr("mergerepl.sessions.LOCK_WAIT_S", 0.1)
     hq, north = replica_dir / "hq", replica_dir / "north"
     items = new_table(hq, "items", {1: ("a", 1)})
-    file = publication_file(replica_dir, [{"name": "items", "key": ["id"]}])
+    file = publication_file(replica_dir)
     run("apply", "-f", file)
     delete(items)
     for root, held in ((hq, LogReader(hq).held("one sync")), (north, lease(north, purpose="one sync"))):

@@ -5,17 +5,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from click.testing import CliRunner
 from pyspark.sql import SparkSession
 
 from mergerepl.agents.jobs import DatabaseJobs
 from mergerepl.cdc.tables import tables_at
-from mergerepl.cli.main import main
 from mergerepl.model.cdc import JobEvent
-from mergerepl.transactional import Distributor
 from tests.cdc.databases import add, delete, merge, update
 from tests.commands_of_docs import run_command
-from tests.transactional.publications import new_table, publication_file, rows, run, runs, state
+from tests.transactional.publications import new_table, publication_file, rows, run, state
 
 pytestmark = pytest.mark.spark
 
@@ -65,43 +62,6 @@ def test_from_a_file_to_rows_at_the_subscriber(spark: SparkSession, replica_dir:
     assert run("sync", "-f", file)["sessions"][0]["status"] == "nothing_to_do"
     assert [each["differing_rows"] for each in run("validate", "-f", file)] == [0]
     assert [each["commands_waiting"] for each in state(hq)["subscriptions"]] == [0]
-
-
-@pytest.mark.slow
-def test_a_subscriber_that_somebody_tampered_with(spark: SparkSession, replica_dir: Path) -> None:
-    hq, north = replica_dir / "hq", replica_dir / "north"
-    orders = new_table(hq, "orders", {2: ("b", 2), 4: ("d", 4), 50: ("e", 5)})
-    file = publication_file(replica_dir, [{"name": "orders", "key": ["id"]}])
-    run("apply", "-f", file)
-    # Somebody tampers with the subscriber: the agent stops before the transaction.
-    delete(north / "orders", "id = 2")
-    add(orders, {6: ("f", 6)})
-    update(orders, "id = 2", qty="21")
-    update(orders, "id = 4", qty="41")
-    stopped = run("sync", "-f", file, code=1)
-    assert stopped["error"]["number"] == "20598"
-    assert "{CALL [sp_MSupd_dboorders] (,,21,2,0x04)}" in stopped["error"]["message"]
-    assert [row[0] for row in rows(north / "orders")] == [4, 6, 50]
-    assert rows(north / "orders")[0] == (4, "d", 4)
-    assert [each["number"] for each in runs(hq, "--failed")] == [20598]
-    skipped = Distributor(hq).deliver(skip_errors=[20598])
-    assert [(each.commands, each.skipped, each.updates) for each in skipped] == [(2, 1, 1)]
-    assert rows(north / "orders")[0] == (4, "d", 41)
-    assert run("validate", "-f", file, code=1)[0]["examples"][0]["key"] == {"id": "2"}
-    run("reinit", "-f", hq, "--all", "--yes")
-    assert rows(north / "orders") == rows(orders)
-    add(orders, {7: ("g", 7)})
-    run("sync", "-f", hq)
-    assert rows(north / "orders") == rows(orders)
-    # Three batches, the stop, and that the agent works again.
-    assert len(runs(hq)) == 5
-    # All but the newest one: times are counted from there.
-    assert sum(each["rows"] for each in run("cleanup", "-f", hq)["removed"]) == 3
-    shown = run("transactional", "read", "orders", "-f", north)
-    assert len(shown) == len(rows(orders))
-    script = run("transactional", "script", "-f", hq)["script"]
-    assert all(f"-- sp_MS{each}_dboorders" in script for each in ("ins", "upd", "del"))
-    assert CliRunner().invoke(main, ["transactional", "script", "-f", str(hq)]).output == f"{script}\n"
 
 
 @pytest.mark.slow

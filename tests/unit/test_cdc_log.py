@@ -14,7 +14,7 @@ from mergerepl.cdc.consumer import columns_after, is_wider, retyped
 from mergerepl.delta.log import log_path
 from mergerepl.delta.table import open_table
 from mergerepl.logreader.column_changes import column_changes, is_additive, statement
-from mergerepl.logreader.plan import TICK, Entry, LoggedCommit, Paused, Placed, Plan, cut, end_times, in_order
+from mergerepl.logreader.plan import TICK, Entry, Paused, Placed, Plan, cut, end_times, in_order
 from mergerepl.logreader.positions import LogState
 from mergerepl.logreader.sources import SourceLook, begun, look_at, readings
 from mergerepl.model.cdc import CapturedColumn
@@ -23,8 +23,8 @@ from mergerepl.systables.logreader import LogReaderRow
 P = 1_000
 
 
-def logged(*written: int) -> list[LoggedCommit]:
-    return [LoggedCommit(1, version, at) for version, at in enumerate(written, 1)]
+def logged(*written: int) -> list[Placed]:
+    return [Placed(at, 1, version) for version, at in enumerate(written, 1)]
 
 
 @pytest.mark.parametrize(
@@ -40,7 +40,7 @@ def logged(*written: int) -> list[LoggedCommit]:
 )
 def test_the_cut(name, written, seen, taken):
     found = list(cut(logged(*written), began_ns=P, seen=seen))
-    assert [each.effective_ns for each in found] == taken, name
+    assert [each.at_ns for each in found] == taken, name
     assert [each.version for each in found] == list(range(1, len(taken) + 1))
 
 
@@ -233,7 +233,7 @@ def test_a_commit_dated_ahead_waits_for_one_cycle(table: Path):
     first = look(table, row, began_ns=began)
     assert (first.units, first.has_waiting, first.head) == ((), True, 1)
     seen = replace(row, seen=first.head)
-    assert [unit.placed.effective_ns for unit in look(table, seen, began_ns=began).units] == [began]
+    assert [unit.placed.at_ns for unit in look(table, seen, began_ns=began).units] == [began]
 
 
 def test_commits_whose_feed_was_off_are_one(table: Path):

@@ -22,7 +22,7 @@ from mergerepl.systables.transactional import (
     SubscriptionRow,
     TransactionRow,
 )
-from mergerepl.transactional import checks, monitoring
+from mergerepl.transactional import monitoring
 from mergerepl.transactional.agents import stop_of, stops_recorded
 from mergerepl.transactional.catalog import DistributionStore, SubscriberStore, subscriptions_of
 from mergerepl.transactional.position import other_publisher, position_of
@@ -68,8 +68,7 @@ def test_a_stop_is_recorded_once_until_the_agent_works_again(
     )
     distributor.add_subscription(subscription)
     row = None if is_log_reader else subscription
-    for module in (checks, monitoring):
-        monkeypatch.setattr(module, "read_state", lambda _: type("Nothing", (), {"sources": {}}))
+    monkeypatch.setattr(monitoring, "read_state", lambda _: type("Nothing", (), {"sources": {}}))
     errors = 0
     for name, (error, number, seqno, level) in CASES.items():
         for _ in range(2):
@@ -78,7 +77,7 @@ def test_a_stop_is_recorded_once_until_the_agent_works_again(
             assert met.value is error
         errors += level is not None
         assert len(distributor.control.rows(ERRORS)) == errors, name
-        shown = [(each.level, each.text) for each in checks.warnings_of(distributor.root, NOW)]
+        shown = [(each.level, each.text) for each in monitoring.warnings_of(distributor.root, NOW)]
         if level is None:
             assert shown == []
             continue
@@ -98,7 +97,7 @@ def test_a_stop_is_recorded_once_until_the_agent_works_again(
         with stops_recorded(distributor, row):
             pass
         assert stop_of(distributor, row) is None
-        assert checks.warnings_of(distributor.root, NOW) == []
+        assert monitoring.warnings_of(distributor.root, NOW) == []
         count = len(distributor.control.rows(HISTORY))
         with stops_recorded(distributor, row):
             pass
@@ -218,8 +217,7 @@ def test_a_subscriber_of_several_publishers_shows_all(
                 transaction_timestamp=bytes(10), batch=number,
             )
         )  # fmt: skip
-    for module in (checks, monitoring):
-        monkeypatch.setattr(module, "read_state", lambda _: type("Nothing", (), {"sources": {}}))
+    monkeypatch.setattr(monitoring, "read_state", lambda _: type("Nothing", (), {"sources": {}}))
     (found,) = Project.load(north).status()
     assert [each.publication for each in found.details.subscriptions] == ["feed_hq", "feed_shop"]
     assert [(each.level, each.source) for each in found.warnings if each.level == "unknown"] == [

@@ -7,26 +7,15 @@ import pytest
 
 from mergerepl.delta.log import Commit
 from mergerepl.delta.marks import CommitMark
-from mergerepl.systables.transactional import ArticleRow
+from mergerepl.publish.snapshot import DIFFERENT, EXTRA, MISSING
+from mergerepl.transactional.article_procedures import Shape
 from mergerepl.transactional.position import batch_step, batches_of
-from mergerepl.transactional.validation import DIFFERENT, EXTRA, MISSING, unknown_kinds
+from mergerepl.transactional.validation import unknown_kinds
+from tests.transactional.publications import shape
 
 
-def article(**keys: Any) -> ArticleRow:
-    stated = {"ins_cmd": "CALL", "upd_cmd": "SCALL", "del_cmd": "CALL", **keys}
-    return ArticleRow(
-        publication_id=1,
-        article_id=1,
-        article="items",
-        source_object="items",
-        destination_object="items",
-        key_columns=("id",),
-        columns=("id", "qty"),
-        types=("bigint", "int"),
-        source_object_id=1,
-        first_seqno=bytes(10),
-        **stated,
-    )
+def article(**keys: Any) -> Shape:
+    return shape(("id", "qty"), ("bigint", "int"), ("id",), **keys)
 
 
 @pytest.mark.parametrize(

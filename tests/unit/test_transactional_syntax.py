@@ -8,7 +8,7 @@ import pytest
 
 import mergerepl
 from mergerepl.errors import ConfigurationError
-from mergerepl.transactional.article_procedures import Shape, batch_script, batch_text, procedure_text
+from mergerepl.transactional.article_procedures import batch_script, batch_text, procedure_text
 from mergerepl.transactional.call_syntax import (
     Arguments,
     CommandType,
@@ -18,7 +18,9 @@ from mergerepl.transactional.call_syntax import (
     default_procedure,
     statement_text,
 )
+from mergerepl.transactional.refusals import TransactionalError, TransactionalUsageError, require_streams
 from tests import project_files as config
+from tests.transactional import publications
 
 INSERT, UPDATE, DELETE = Operation.INSERT, Operation.UPDATE, Operation.DELETE
 
@@ -141,13 +143,13 @@ def test_the_statements_of_sql() -> None:
 
 def test_the_ninth_column_has_the_first_bit_of_the_second_byte() -> None:
     names = tuple(f"n{k}" for k in range(1, 10))
-    shape = Shape(1, 1, "t", "t", names, ("int",) * 9, ("n1",))
+    shape = publications.shape(names, ("int",) * 9, ("n1",))
     text = procedure_text(shape, UPDATE, "/s/t")
     assert "substring(s.bitmap, 2, 1)), 16, 10) AS int) & 1 = 1 THEN s.c9" in text
 
 
 def test_a_batch_has_the_clauses_of_its_operations() -> None:
-    shape = Shape(1, 1, "t", "t", ("id", "qty"), ("int", "int"), ("id",))
+    shape = publications.shape(("id", "qty"), ("int", "int"), ("id",))
     assert re.findall("THEN [A-Z]+", batch_text(shape, "/s/t")) == [
         "THEN DELETE",
         "THEN UPDATE",
@@ -159,7 +161,7 @@ def test_a_batch_has_the_clauses_of_its_operations() -> None:
 
 
 def test_a_printed_batch_says_what_its_commands_are() -> None:
-    shape = Shape(1, 1, "t", "t", ("id", "note"), ("int", "string"), ("id",))
+    shape = publications.shape(("id", "note"), ("int", "string"), ("id",))
     *comments, last = batch_script(shape, "/s/t").split("\n", 2)
     assert all(line.startswith("-- ") for line in comments)
     assert (
@@ -170,7 +172,9 @@ def test_a_printed_batch_says_what_its_commands_are() -> None:
 
 
 def test_names_are_quoted() -> None:
-    shape = Shape(1, 1, "odd", "a`b/c.d", ("k`1", "v 2"), ("int", "string"), ("k`1",))
+    shape = publications.shape(
+        ("k`1", "v 2"), ("int", "string"), ("k`1",), article="odd", destination_object="a`b/c.d"
+    )
     text = procedure_text(shape, UPDATE, "/s/a`b/c.d")
     assert "MERGE INTO delta.`/s/a``b/c.d` AS t" in text
     assert "t.`k``1` = s.pkc1" in text
@@ -253,7 +257,14 @@ def of_the_original(text: str) -> tuple[str, list[str]]:
 def test_the_three_procedures_of_the_vendor_table_are_those_of_the_original() -> None:
     columns = tuple(re.findall(r"\[(\w+)\][\n)]", VENDOR_INSERT)[1:])
     types = ("int", "string", "string", "smallint", "boolean", "boolean", "string", "timestamp")
-    shape = Shape(1, 1, "Vendor", "Purchasing/Vendor", columns, types, ("VendorID",), sends_key_changes=False)
+    shape = publications.shape(
+        columns,
+        types,
+        ("VendorID",),
+        article="Vendor",
+        destination_object="Purchasing/Vendor",
+        singleton_key_updates=False,
+    )
     assert len(columns) == 8
     texts = {
         operation: procedure_text(shape, operation, "/north/Purchasing/Vendor") for operation in Operation
@@ -357,3 +368,20 @@ def test_what_a_one_way_session_has_not_is_refused(tmp_path, options: dict[str, 
     (tmp_path / "feed.yml").write_text(FILE)
     with pytest.raises(ConfigurationError, match=rf"goes one way: leave out {named}\."):
         mergerepl.Project.load(tmp_path / "feed.yml").sync(**options)
+
+
+def test_streams_that_there_cannot_be() -> None:
+    for number in (None, 1, 64):
+        require_streams(number)
+    for number in (0, -1, 65):
+        with pytest.raises(TransactionalUsageError, match=f"streams cannot be {number}. .* from 1 to 64"):
+            require_streams(number)
+
+
+def test_a_stop_names_the_command_that_skips() -> None:
+    said = str(
+        TransactionalError.stopped(20598, Path("/data/hq"), Path("/data/mart"), "No row.", "7", "DELETE")
+    )
+    assert "`mergerepl sync mart -f /data/hq --skip-errors 20598`" in said
+    assert "`skip_errors: [20598]` of the subscription" in said
+    assert "`mergerepl transactional skip 7 -f /data/hq --at mart`" in said
