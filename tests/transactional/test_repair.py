@@ -270,4 +270,4 @@ def test_marks_that_expire_are_not_needed_to_recover(spark: SparkSession, replic
         assert [row[2] for row in rows(north / "audited")] == [100 + each for each in range(turn + 1)], point
     # No command failed; the deaths are recorded as stops.
     assert {each["number"] for each in runs(hq, "--failed")} == {None}
-    assert warnings(file) == []
+    assert warnings(file, 0) == []

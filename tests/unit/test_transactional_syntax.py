@@ -360,7 +360,7 @@ def test_a_wrong_file_is_refused(tmp_path, before: str, after: str, said: str) -
     [
         ({"validate": "checksum"}, "`--validate`"),
         ({"engine": "auto"}, "`--engine`"),
-        ({"dry_run": True, "direction": "upload"}, "`--direction`, `--dry-run`"),
+        ({"direction": "upload", "engine": "auto"}, "`--direction`, `--engine`"),
     ],
 )
 def test_what_a_one_way_session_has_not_is_refused(tmp_path, options: dict[str, Any], named: str) -> None:
