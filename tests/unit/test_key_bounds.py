@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 
 from mergerepl.delta.merge import join_buckets
 from mergerepl.rows.key_bounds import above_odd, below_unpadded, is_unbounded
-from mergerepl.transactional.article_procedures import Shape
 from mergerepl.transactional.judge import bounds_text
+from tests.transactional import publications
 
 # Few letters, so that texts are alike: below a space, a space, the next one, after the surrogates.
 TEXTS = st.text("\x00\t !ab~\ue000", max_size=4)
@@ -68,7 +68,7 @@ def test_ascii_keys_have_narrow_bounds() -> None:
     assert (below_unpadded("orderé"), above_odd("orderé")) == ("ordeq", "ordes")
 
 
-DAYS = Shape(1, 1, "days", "days", ("day",), ("date",), ("day",))
+DAYS = publications.shape(("day",), ("date",), ("day",))
 
 
 @pytest.mark.parametrize("lowest", ["1582-10-05", "1582-10-24", "0001-01-01", "-0044-03-15"])
