@@ -61,7 +61,7 @@ def test_a_stop_leaves_a_trace_and_names_commands_that_work(spark: SparkSession,
         message = stops(hq, word, number, shown="It is inactive" if "inactive" in word else "")
         run("sync", "-f", file, code=1)
         assert len(runs(hq, "--failed")) == before, "met again, it is recorded once"
-        assert CliRunner().invoke(main, named(message, command)).exit_code == 0, message
+        assert CliRunner().invoke(main, [*named(message, command), "--yes"]).exit_code == 0, message
         works(hq)
         assert rows(north / "items") == rows(items)
     # A folder that is not there is a warning, as long as it is so.
@@ -91,7 +91,7 @@ def test_other_stops_leave_a_trace(
     spark.sql(f"update delta.`{items}` set qty = 90 where id = 2")
     run("sync", "-f", file, code=1)
     message = stops(hq, "RENAME COLUMN note TO remark", 21076)
-    assert CliRunner().invoke(main, named(message, "reinit")).exit_code == 0
+    assert CliRunner().invoke(main, [*named(message, "reinit"), "--yes"]).exit_code == 0
     works(hq)
 
     # The log reader: a source whose key was dropped, and one that cannot be read at all.
