@@ -46,9 +46,6 @@ def test_exit_codes_of_a_monitor(
     warned(1, "warning", north, "Transactions that wait: 1, ")
     monkeypatch.setattr(monitoring, "EXPIRATION", 0)
     warned(1, "warning", north, "Commands are removed after 3 days, 0:00:00")
-    texts = CliRunner().invoke(main, ["transactional", "browse", "-f", str(hq), "--limit", "1"]).output
-    assert texts.endswith("There are more: these are the first 1 (--limit).\n")
-    assert "There are more" not in CliRunner().invoke(main, ["transactional", "browse", "-f", str(hq)]).output
     delete(north / "items", "id = 1")
     run("sync", "-f", hq, code=1)
     found: list[dict[str, Any]] = warnings(file, code=2)
