@@ -48,6 +48,9 @@ _EMPTY_IS_NULL = ("string", "binary")
 _UNSUPPORTED = ("nsupported", "Schema error", "Invalid", "catalog-managed")
 """Words in delta-rs' errors about an unknown feature, protocol or type."""
 
+_MOST_LEFT_OPEN = 100
+"""The most tables that stay open between two blocks: those of ten articles at both sides, with their system tables."""
+
 _kept: dict[Location, "OpenedTable"] = {}
 _roots: Counter[Location] = Counter()
 _gates: dict[Location, RLock] = {}
@@ -142,7 +145,10 @@ def open_or_reuse(path: Location, version: int | None = None) -> OpenedTable:
     path = Location.of(path)
     with _lock:
         is_kept = any(path.is_in(root) for root in _roots)
-        gate = _gates.setdefault(path, RLock()) if is_kept else None
+        # The last one used comes last.
+        gate = _gates.pop(path, None) or RLock() if is_kept else None
+        if gate is not None:
+            _gates[path] = gate
     if gate is None:
         return OpenedTable(path, version)
     with gate:
@@ -157,7 +163,10 @@ def open_or_reuse(path: Location, version: int | None = None) -> OpenedTable:
 
 @contextmanager
 def tables_kept_open(*roots: Location) -> Iterator[None]:
-    """Keep the tables below some replicas open in this block: each log is read once, then only its new commits."""
+    """Keep the tables below some replicas open in this block: each log is read once, then only its new commits.
+
+    The next block in this process finds those that were used last, so that an agent reads only new commits, too.
+    """
     roots = tuple(map(Location.of, roots))
     with _lock:
         _roots.update(roots)
@@ -169,7 +178,8 @@ def tables_kept_open(*roots: Location) -> Iterator[None]:
             for root in set(roots):
                 if not _roots[root]:
                     del _roots[root]
-            for path in [each for each in _gates if not any(each.is_in(root) for root in _roots)]:
+            left = [each for each in _gates if not any(each.is_in(root) for root in _roots)]
+            for path in left[: max(0, len(left) - _MOST_LEFT_OPEN)]:
                 del _gates[path]
                 _kept.pop(path, None)
 

@@ -22,16 +22,9 @@ JOBS_OF_ONE_ARTICLE = 38
 JOBS_OF_FIVE_ARTICLES = 70
 """The same of five articles, with a MERGE each: 62 measured."""
 
-JOBS_OF_FEW_CHANGES = 3
-"""The same with `engine: auto`: two to capture, one to decide."""
-
-JOBS_OF_FILTERED_ARTICLES = 9
-"""Few changes of three filtered articles at both sides: two to capture, two for what they move, one to decide, one for the
-partitions that are to know, three to stage."""
-
-OPENINGS = 32
-"""Openings that read the log of a table, in a session of one article with `engine: auto`: 26 tables, of which six are read
-before the replicas are held, too."""
+OPENINGS = (32, 10)
+"""Openings that read the log of a table, in a session of one article with `engine: auto`: 26 tables in a new process, of
+which six are read before the replicas are held, too; in a warm one only those."""
 
 COMMITS = {
     "hub/t": 1,
@@ -100,10 +93,7 @@ def update(table: Path, ids: list[int], text: str) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("engine", "most"),
-    [
-        pytest.param("spark", JOBS_OF_FIVE_ARTICLES, id="spark"),
-        pytest.param("auto", JOBS_OF_FEW_CHANGES, id="auto"),
-    ],
+    [pytest.param("spark", JOBS_OF_FIVE_ARTICLES, id="spark"), pytest.param("auto", 0, id="auto")],
 )
 def test_a_sync_of_five_articles_decides_them_in_one_plan(
     spark: SparkSession, replica_dir: Path, engine: Literal["spark", "auto"], most: int
@@ -139,12 +129,12 @@ def test_a_sync_reads_the_log_of_each_table_once(
         with monkeypatch.context() as context:
             openings = counted_openings(context)
             assert site.sync("auto").upload.conflicts == 1
-        assert openings.total() <= OPENINGS, openings
+        assert openings.total() <= OPENINGS[number], openings
         assert set(openings.values()) <= {1, 2, 3}
 
 
 @pytest.mark.slow
-def test_a_sync_of_few_changes_of_filtered_articles_stays_within_its_budget_of_jobs(
+def test_a_sync_of_few_changes_of_filtered_articles_runs_no_job(
     spark: SparkSession, replica_dir: Path
 ) -> None:
     pair = Pair(spark, replica_dir, FILTERED, joins=JOINS, subscriptions=TO_ITS_OWN)
@@ -152,7 +142,7 @@ def test_a_sync_of_few_changes_of_filtered_articles_stays_within_its_budget_of_j
         edit_filtered(pair, number)
         first = next_job(spark)
         session = pair.sync()
-        assert next_job(spark) - first - 1 <= JOBS_OF_FILTERED_ARTICLES
+        assert next_job(spark) - first - 1 == 0
         assert session.upload.conflicts
     theirs = [row[:3] for row in pair.rows("hq", "customers") if row[1] == "North"]
     assert [row[:3] for row in pair.rows("north", "customers")] == theirs
