@@ -277,6 +277,7 @@ def _captured(root: Location) -> _Root:
 
 
 def _tracked(root: Location) -> _Root:
+    from mergerepl.model.folders import TableTracking
     from mergerepl.tracking import counters
     from mergerepl.tracking.database import Database, tracked_tables
     from mergerepl.tracking.tracked_tables import check_table
@@ -295,8 +296,8 @@ def _tracked(root: Location) -> _Root:
             stated[name] = [item]
 
     def check(item: dict[str, Any], state: TableState) -> None:
-        kind = TrackingKeyType.GUID if "rowguid" in item else TrackingKeyType.PRIMARY_KEY
-        check_table(Database(root), item["table"], kind, item.get("key") or [item["rowguid"]])
+        key = tuple(item.get("key") or [item["rowguid"]])
+        check_table(Database(root), TableTracking(item["table"], key, "rowguid" in item))
 
     return _Root(root, stated, check, settings)
 

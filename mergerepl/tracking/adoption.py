@@ -21,10 +21,9 @@ from mergerepl.spark.in_memory import frame_of
 from mergerepl.store.location import Location
 from mergerepl.tracking import foreign, staged_rows
 from mergerepl.tracking.counters import Counts, Intent, Planned, Write, decide, take_bsns
-from mergerepl.tracking.database import Database, Session, tracked_table
+from mergerepl.tracking.database import Database, Session, packed, tracked_table
 from mergerepl.tracking.errors import ForeignCommitError
 from mergerepl.tracking.foreign import events_of, foreign_commits, readable_window, writable_facts
-from mergerepl.tracking.predicates import packed
 from mergerepl.tracking.staged_rows import PROBLEM, key_columns, key_names, snapshot_rows
 
 _COMMITS = pa.schema(
@@ -46,7 +45,8 @@ def adopt_between(session: Session, folder: Location, intent: Intent, write: Wri
     """
     database = session.database
     table = tracked_table(database, write.table)
-    if any(each.foreign_version is not None and write.table in each.tables for each in _later(intent, write)):
+    later = (each for each in intent.transactions if each.csn > write.csn)
+    if any(each.foreign_version is not None and write.table in each.tables for each in later):
         return intent
     found = foreign_commits(
         database, table, from_version_exclusive=write.from_version, through_version_inclusive=version
@@ -55,7 +55,10 @@ def adopt_between(session: Session, folder: Location, intent: Intent, write: Wri
         return intent
     bsns = take_bsns(database.root, len(found))
     planned = plan(database, table, found, bsns, first_csn=intent.last_csn + 1)
-    ours = {commit.version for commit in _own_commits(database, table, write.from_version, version)}
+    between = {"from_version_exclusive": write.from_version, "through_version_inclusive": version}
+    ours = {
+        each.version for each in commits(database.path(table.name), **between) if database.is_own(each.mark)
+    }
     at = folder / f"between-{write.csn}"
     staged, planned = stage(session, folder, at, table, planned, found, write.from_version, version, own=ours)
     overwritten = _overwritten(at)
@@ -67,30 +70,18 @@ def adopt_between(session: Session, folder: Location, intent: Intent, write: Wri
     return extended
 
 
-def _later(intent: Intent, write: Write) -> Sequence[Planned]:
-    return [each for each in intent.transactions if each.csn > write.csn]
-
-
-def _own_commits(database: Database, table: TrackedTable, after: int, through: int) -> list[Commit]:
-    found = commits(
-        database.path(table.name), from_version_exclusive=after, through_version_inclusive=through
-    )
-    return [each for each in found if database.is_own(each.mark)]
-
-
 def plan(
     database: Database, table: TrackedTable, found: Sequence[Commit], bsns: Sequence[int], *, first_csn: int
 ) -> tuple[Planned, ...]:
-    """Return the transactions that foreign commits of a table become, in version order."""
+    """Return the transactions that foreign commits of a table become, in version order.
+
+    The context of a merge session's commit is the other replica.
+    """
+    contexts = [None if each.mark is None else each.mark.peer.lower() or None for each in found]
     return tuple(
-        Planned(bsn, first_csn + i, uuid.uuid4().hex, _context(commit), {}, commit.version, (table.name,))
-        for i, (commit, bsn) in enumerate(zip(found, bsns, strict=True))
+        Planned(bsn, first_csn + i, uuid.uuid4().hex, context, {}, commit.version, (table.name,))
+        for i, (commit, bsn, context) in enumerate(zip(found, bsns, contexts, strict=True))
     )
-
-
-def _context(commit: Commit) -> str | None:
-    """Return the context of an adopted commit: for a merge session, the other replica."""
-    return commit.mark.peer.lower() or None if commit.mark is not None else None
 
 
 def stage(
@@ -139,9 +130,10 @@ def stage(
         )
     _refuse_shared_keys(session.spark, path, table, at, *bounds)
     counted = _changes(at)
+    changes = [counted.get(each.foreign_version or -1, 0) for each in planned]
     planned = tuple(
-        replace(each, changes=_named(table.name, counted.get(each.foreign_version or -1, 0)))
-        for each in planned
+        replace(each, changes={table.name: count} if count else {})
+        for each, count in zip(planned, changes, strict=True)
     )
     stamps = staged_rows.count_where(at, foreign.IS_THERE)
     write = Write(
@@ -157,10 +149,6 @@ def stage(
     return write, planned
 
 
-def _named(table: str, count: int) -> dict[str, int]:
-    return {table: count} if count else {}
-
-
 def _numbered_events(
     spark: SparkSession,
     table: TrackedTable,
@@ -171,19 +159,15 @@ def _numbered_events(
     own: set[int],
 ) -> DataFrame:
     """Return the effect of each commit of a window on each key, with the numbers of its transaction."""
-    numbered = F.broadcast(frame_of(spark, _numbers(planned, found, own)))
-    events = events_of(spark, table, window)
-    return events.join(numbered, on=foreign.VERSION).select(*key_names(table), *foreign.EVENT)
-
-
-def _numbers(planned: Sequence[Planned], found: Sequence[Commit], own: set[int]) -> pa.Table:
-    foreign = [
+    adopted = [
         (commit.version, packed(each.bsn), each.csn, commit.made_at_ms, each.context, False)
         for each, commit in zip(planned, found, strict=True)
     ]
-    rows = [*foreign, *((version, None, None, None, None, True) for version in own)]
-    columns = [[row[i] for row in rows] for i in range(len(_COMMITS))]
-    return pa.table(columns, schema=_COMMITS)
+    rows = [*adopted, *((version, None, None, None, None, True) for version in own)]
+    numbers = pa.table([list(column) for column in zip(*rows, strict=True)], schema=_COMMITS)
+    events = events_of(spark, table, window)
+    joined = events.join(F.broadcast(frame_of(spark, numbers)), on=foreign.VERSION)
+    return joined.select(*key_names(table), *foreign.EVENT)
 
 
 def _refuse_shared_keys(

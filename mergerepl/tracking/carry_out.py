@@ -6,13 +6,19 @@
 A table whose tracking has ended since is left out: this ends writes that a table can no longer take.
 """
 
+from collections.abc import Callable, Sequence
+from functools import partial
+
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.types import StructType
 
+from mergerepl.changes import ROW
 from mergerepl.delta import appended
+from mergerepl.delta.small_writer import ACTION, SmallRows, reason_for_spark
 from mergerepl.delta.sql_text import quoted, timestamp_literal
 from mergerepl.delta.tables import (
+    Transaction,
     append,
     commit_once,
     compact,
@@ -21,9 +27,15 @@ from mergerepl.delta.tables import (
     lost_commits,
     marked_session,
     merge_into,
+    merge_rows,
+    open_table,
 )
+from mergerepl.delta.types import ddl_of
 from mergerepl.failpoints import failpoint
-from mergerepl.model.tracking import CommittedTransaction, TrackedTable, TrackingOptions
+from mergerepl.model.article import PublishedArticle
+from mergerepl.model.tracking import CommittedTransaction, TrackedTable, TrackingKeyType, TrackingOptions
+from mergerepl.replica.staged_rows import are_small
+from mergerepl.rows.images import all_true
 from mergerepl.rows.sql import quote
 from mergerepl.store.location import Location
 from mergerepl.systables.tracking import (
@@ -49,12 +61,14 @@ from mergerepl.tracking.counters import Intent, Write, drop, raise_last_csn, rea
 from mergerepl.tracking.database import (
     Database,
     Session,
+    commits_from,
     facts_of,
-    read_commits,
+    packed,
     tracked_table,
     tracked_tables,
+    unpacked,
+    unpacked_column,
 )
-from mergerepl.tracking.predicates import packed, unpacked, unpacked_column
 from mergerepl.tracking.row_keys import packed_key
 from mergerepl.tracking.staged_rows import (
     CHANGE_CONTEXT,
@@ -69,7 +83,7 @@ from mergerepl.tracking.staged_rows import (
     key_names,
     leaves_tombstone,
     same_key,
-    within_keys,
+    staged_columns,
 )
 
 _COMMITS_PER_COMPACTION = 100
@@ -117,7 +131,8 @@ def carry_out(session: Session, folder: Location) -> Intent:
 def publish(database: Database, intent: Intent, versions: dict[str, int]) -> None:
     """Append the missing rows of `tracking_commits`: readers see the transactions from here on."""
     first = intent.transactions[0].csn
-    done = {each.csn for each in read_commits(database, where=f"csn >= {first} and csn <= {intent.last_csn}")}
+    range_ = {"from_csn_inclusive": first, "through_csn_exclusive": intent.last_csn + 1}
+    done = {each.csn for each in commits_from(database, **range_)}
     rows = [
         CommittedTransaction(
             each.csn,
@@ -158,52 +173,104 @@ def _write(session: Session, folder: Location, intent: Intent, write: Write) -> 
     if write.adopts and not write.counts.changes:
         return write.from_version
     failpoint("tracking.before_write")
-    counts = write.counts
-    only_inserts = counts.inserts and not counts.updates and not counts.deletes
+    since = write.from_version
 
-    def write_rows() -> None:
-        # A commit in between may have added a key: an append would duplicate it.
-        if only_inserts and head_version(path) == write.from_version:
-            rows = _staged(session.spark, folder, write)
-            columns = [name for name in rows.columns if name not in _state_names(table)]
-            append(rows.select(*(quote(name) for name in columns)), path, transaction)
-            return
+    def stamp_rows() -> None:
         with marked_session(session.spark, transaction) as marked:
-            _merge(marked, session, folder, write, table)
+            _stamp(_staged(marked, folder, write), table, path)
 
+    write_rows = stamp_rows if write.adopts else _writer(session, folder, write, table, path, transaction)
     lost = lost_commits(
         f"Table '{table.name}'",
         f"transaction {write.csn}",
         "It is decided and stays staged: run again.",
         table=table.name,
     )
-    commit = commit_once(write_rows, path, transaction, from_version_exclusive=write.from_version, lost=lost)
+    commit = commit_once(write_rows, path, transaction, from_version_exclusive=since, lost=lost)
     failpoint("tracking.after_write")
     return commit.version
 
 
-def _merge(
-    spark: SparkSession, session: Session, folder: Location, write: Write, table: TrackedTable
-) -> None:
-    source = _staged(spark, folder, write)
-    columns = [name for name in source.columns if name not in _state_names(table)]
-    bounded = within_keys(table, write.bounds, of="t.")
+def _writer(
+    session: Session,
+    folder: Location,
+    write: Write,
+    table: TrackedTable,
+    path: Location,
+    transaction: Transaction,
+) -> Callable[[], None]:
+    """Return the function that writes the net changes of a transaction: few rows by delta-rs, else by Spark."""
+    article, counts, staged = _article(table, write), write.counts, folder / write.folder
+    actions = {"insert": counts.inserts, "update": counts.updates, "delete": counts.deletes}
+    keys = key_names(table)
+    fields = dict(zip(keys, article.identity_fields, strict=True))
+    bounds = {fields[name]: ends for name, ends in write.bounds.items()}
+    is_small = are_small(staged) and reason_for_spark(open_table(path), article, actions, bounds) is None
+
+    def write_rows() -> None:
+        # A commit in between may have added a key: an append would duplicate it.
+        is_append = counts.inserts == counts.changes and head_version(path) == write.from_version
+        if is_append and not is_small:
+            rows = _staged(session.spark, folder, write)
+            append(rows.select(*map(quote, article.columns)), path, transaction)
+            return
+        merge_rows(
+            lambda: session.spark,
+            lambda spark: _as_actions(_staged(spark, folder, write), article, keys),
+            *(path, article),
+            action=ACTION,
+            actions=actions,
+            bounds=bounds,
+            transaction=transaction,
+            from_version_exclusive=write.from_version,
+            small_rows=partial(small_rows, staged, article, keys) if is_small else None,
+        )
+
+    return write_rows
+
+
+def _article(table: TrackedTable, write: Write) -> PublishedArticle:
+    """Return the table as the writers of rows take it."""
+    own = {*key_names(table), *STATE, CHANGE_CONTEXT, PROBLEM}
+    columns = {
+        each["name"]: ddl_of(each["type"]) for each in write.schema["fields"] if each["name"] not in own
+    }
+    rowguid = table.key[0] if table.key_type is TrackingKeyType.GUID else None
+    return PublishedArticle.of_table(table.name, table.key, columns, rowguid)
+
+
+def _as_actions(rows: DataFrame, article: PublishedArticle, keys: Sequence[str]) -> DataFrame:
+    """Return staged rows with their actions; of a deleted row only the staged key is known."""
+    action = F.when(~F.col(PRESENT), "delete").when(F.col(EXISTED), "update").otherwise("insert")
+    known = {name: F.col(key) for name, key in zip(article.identity, keys, strict=True)}
+    columns = {name: F.col(quote(name)) for name in article.columns}
+    values = [F.coalesce(each, known[name]) if name in known else each for name, each in columns.items()]
+    image = (value.alias(field) for value, field in zip(values, article.fields, strict=True))
+    return rows.select(action.alias(ACTION), F.struct(*image).alias(ROW))
+
+
+def small_rows(folder: Location, article: PublishedArticle, keys: Sequence[str]) -> SmallRows:
+    """Return staged rows as `_as_actions` does, in memory."""
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    rows = staged_columns(folder, [*article.columns, *keys, EXISTED, PRESENT])
+    rows = rows.filter(pc.or_(rows[EXISTED], rows[PRESENT]))
+    action = pc.if_else(rows[PRESENT], pc.if_else(rows[EXISTED], "update", "insert"), "delete")
+    known = dict(zip(article.identity, keys, strict=True))
+    values = [pc.coalesce(rows[n], rows[known[n]]) if n in known else rows[n] for n in article.columns]
+    types = dict(zip(article.fields, article.types, strict=True))
+    return SmallRows(pa.table([*values, action], names=[*article.fields, ACTION]), types)
+
+
+def _stamp(rows: DataFrame, table: TrackedTable, path: Location) -> None:
+    """Give rows that foreign commits wrote their stamps."""
     on = same_key(table, target="t.", source="s.")
-    path = session.database.path(table.name)
-    merge, _ = merge_into(spark, source, path, on if bounded is None else bounded & on)
-    values: dict[str, str | Column] = {quote(name): F.col(f"s.{quote(name)}") for name in columns}
-    if write.adopts:
-        differs = [~F.col(f"t.{name}").eqNullSafe(F.col(f"s.{name}")) for name, _ in ROW_COLUMNS]
-        merge.whenMatchedUpdate(condition=differs[0] | differs[1] | differs[2], set=values).execute()
-        return
-    counts = write.counts
-    if counts.deletes:
-        merge = merge.whenMatchedDelete(condition=~F.col(f"s.{PRESENT}"))
-    if counts.inserts or counts.updates:
-        # Updating a row that a concurrent foreign commit deleted inserts it again: the later change wins.
-        merge = merge.whenMatchedUpdate(set=values)
-        merge = merge.whenNotMatchedInsert(condition=F.col(f"s.{PRESENT}"), values=values)
-    merge.execute()
+    merge, _ = merge_into(rows.sparkSession, rows, path, on)
+    stamps = [(F.col(f"t.{name}"), F.col(f"s.{name}")) for name, _ in ROW_COLUMNS]
+    values: dict[str, str | Column] = {name: F.col(f"s.{name}") for name, _ in ROW_COLUMNS}
+    differs = ~all_true([stored.eqNullSafe(stamp) for stored, stamp in stamps])
+    merge.whenMatchedUpdate(condition=differs, set=values).execute()
 
 
 def _staged(spark: SparkSession, folder: Location, write: Write) -> DataFrame:
@@ -211,13 +278,8 @@ def _staged(spark: SparkSession, folder: Location, write: Write) -> DataFrame:
     rows = spark.read.schema(StructType.fromJson(write.schema)).parquet(str(folder / write.folder))
     if write.adopts:
         # A row that a commit of ours wrote last has its stamps.
-        stamped = rows.where(F.col(foreign.IS_THERE) & ~F.col(foreign.LAST_IS_OWN))
-        return stamped.select(*(name for name in rows.columns if name.startswith("__sys")))
+        return rows.where(F.col(foreign.IS_THERE) & ~F.col(foreign.LAST_IS_OWN))
     return rows.where(F.col(EXISTED) | F.col(PRESENT))
-
-
-def _state_names(table: TrackedTable) -> set[str]:
-    return {*key_names(table), *STATE, CHANGE_CONTEXT, PROBLEM}
 
 
 def _append_tombstones(session: Session, folder: Location, intent: Intent) -> None:

@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, Any, Literal
 from pyspark.sql import Column, DataFrame, SparkSession
 
 from mergerepl import roots
-from mergerepl.delta.tables import count_rows
+from mergerepl.delta.tables import count_rows, tables_kept_open
+from mergerepl.model.folders import TableTracking
 from mergerepl.model.later import answers_later
 from mergerepl.model.listing import Listing
 from mergerepl.model.renamed import missing
@@ -35,7 +36,7 @@ from mergerepl.spark.callers import methods_keep_callers_session
 from mergerepl.spark.plain import plain_errors
 from mergerepl.store.location import Location
 from mergerepl.systables.tracking import COMMIT_SEQUENCE, COMMITS
-from mergerepl.tracking import consumers, counters, database, predicates, tracked_tables
+from mergerepl.tracking import consumers, counters, database, tracked_tables, windows
 from mergerepl.tracking.commit import adopt_or_refuse, catch_up
 from mergerepl.tracking.consumers import Consumer, Start, of_token, register
 from mergerepl.tracking.database import (
@@ -45,7 +46,6 @@ from mergerepl.tracking.database import (
     context_guid,
     facts_of,
     last_commit,
-    read_commits,
     require_database,
     snapshot_version,
     tracked_table,
@@ -119,17 +119,9 @@ class ChangeTracking:
         columns = [key] if isinstance(key, str) else list(key)
         if bool(columns) == (rowguid is not None):
             raise TrackingError.reserved("key (either `key` or `rowguid`)", rowguid or columns)
-        kind = TrackingKeyType.PRIMARY_KEY if rowguid is None else TrackingKeyType.GUID
+        stated = TableTracking(table, tuple(columns) or (rowguid or "",), rowguid is not None, operations)
         with plain_errors(f"enabling tracking of '{table}'"):
-            tracked_tables.enable(
-                self.session,
-                table,
-                kind,
-                operations,
-                columns if rowguid is None else [rowguid],
-                foreign=self._foreign,
-                retention=self._retention,
-            )
+            tracked_tables.enable(self.session, stated, foreign=self._foreign, retention=self._retention)
         return self.tracked_tables()[table]
 
     def disable(self, table: str, *, keep_columns: bool = False) -> None:
@@ -306,7 +298,7 @@ class ChangeTracking:
     def sql(table: str) -> EnumerationQueries:
         """Return the queries of an enumeration of a table: exact ones, and the printed ones."""
         names = {"table": table if table.isidentifier() else quote(table), "name": literal(table)}
-        return EnumerationQueries(*(text.format(**names) for text in astuple(predicates.QUERIES)))
+        return EnumerationQueries(*(text.format(**names) for text in astuple(windows.QUERIES)))
 
     @answers_later("tracking", TrackingError.later)
     def recover(self) -> None:
@@ -326,7 +318,7 @@ class ChangeTracking:
         self._require()
         with plain_errors("adopting foreign commits"), self.session.held("tracking adopt"):
             sweep(self.session)
-            return adopt_or_refuse(self.session, also_refused=True)
+            return adopt_or_refuse(self.session, also_refused=True)[0]
 
     @answers_later("tracking", TrackingError.later)
     def purge(
@@ -380,7 +372,7 @@ class ChangeTracking:
         """
         self._require()
         newest = f"order by csn desc limit {limit}"
-        return Listing(read_commits(self.session.database, where=None, order_limit=newest))
+        return Listing(self.session.database.control.rows(COMMITS, order_limit=newest))
 
     def count_transactions(self) -> int:
         """Return the number of committed transactions that are listed."""
@@ -428,11 +420,12 @@ class ChangeTracking:
         self, table: str, context: str | None, operation: Callable[[Transaction], None]
     ) -> TransactionResult:
         """Run a transaction of one operation; it sees earlier foreign commits."""
-        self._require()
-        with plain_errors("adopting foreign commits"):
-            catch_up(self.session, "tracking adopt", [table])
-        with self.begin(context) as one:
-            operation(one)
+        with tables_kept_open(self.session.database.root):
+            self._require()
+            with plain_errors("adopting foreign commits"):
+                catch_up(self.session, "tracking adopt", [table])
+            with self.begin(context) as one:
+                operation(one)
         assert one.result is not None
         return one.result
 

@@ -24,6 +24,8 @@ from mergerepl.tracking.foreign import Looked, events_of, look_at_all, readable_
 from mergerepl.tracking.staged_rows import Touched
 from mergerepl.tracking.sweep import has_work, sweep
 
+log = logging.getLogger(__name__)
+
 
 @dataclass(frozen=True)
 class Change:
@@ -48,8 +50,8 @@ def commit(session: Session, begun: Begun, changes: Sequence[Change]) -> Transac
     database = session.database
     with session.held("tracking commit"):
         sweep(session)
-        adopt_or_refuse(session, {change.table for change in changes})
-        versions = published_versions(database)
+        _, looked = adopt_or_refuse(session, {change.table for change in changes})
+        versions = published_versions(looked)
         for change in changes:
             _refuse_older_copy(database, change.table)
             _refuse_conflict(session, begun.bsn, change)
@@ -71,12 +73,9 @@ def commit(session: Session, begun: Begun, changes: Sequence[Change]) -> Transac
         return TransactionResult(ours.bsn, ours.csn, ours.changes, done.overwritten)
 
 
-def published_versions(database: Database) -> dict[str, int]:
-    """Return, by tracked table, the version up to which all commits are ours or adopted: the snapshot of the next commit.
-
-    The caller holds the lease and has adopted the existing foreign commits.
-    """
-    return {each.table.name: each.quiet_through for each in look_at_all(database)}
+def published_versions(looked: Sequence[Looked]) -> dict[str, int]:
+    """Return, by table, the version through which all commits are ours or adopted: the snapshot of the next commit."""
+    return {each.table.name: each.quiet_through for each in looked}
 
 
 def _decided(database: Database, begun: Begun, changes: Sequence[Change], versions: dict[str, int]) -> Intent:
@@ -172,24 +171,18 @@ def _refuse_conflict(session: Session, bsn: int, change: Change) -> None:
         )
 
 
-log = logging.getLogger(__name__)
-
-
 def adopt_or_refuse(
     session: Session, needed: Collection[str] | None = None, *, also_refused: bool = False
-) -> int:
-    """Make one implicit transaction of each foreign commit, in version order, tables by name; return their number.
+) -> tuple[int, list[Looked]]:
+    """Make one implicit transaction of each foreign commit, in version order, tables by name.
 
-    A table whose foreign commits cannot be adopted stays at its published snapshot; the other tables go on. The caller
-    holds the lease and has swept.
+    A table whose foreign commits cannot be adopted stays at its published snapshot; the other tables go on. `also_refused`
+    adopts also for tables with `foreign: refuse`. The caller holds the lease and has swept.
 
-    Args:
-        session: The database.
-        needed: The tables that must be adopted; None: all of them.
-        also_refused: Adopt also for tables with `foreign: refuse`.
+    Returns: Their number, and the tables afterwards.
 
-    Raises: ForeignCommitError if a needed table refuses foreign commits, or they cannot be adopted; TrackingError or
-        StoreError if a needed table cannot be read.
+    Raises: ForeignCommitError if one of the `needed` tables (None: all) refuses foreign commits, or they cannot be adopted;
+        TrackingError or StoreError if it cannot be read.
     """
     looked = look_at_all(session.database)
     problems = {
@@ -207,7 +200,7 @@ def adopt_or_refuse(
         if needed is None or name in needed:
             raise problem
         log.warning("table %s stays at its published snapshot: %s", name, problem)
-    return count
+    return count, look_at_all(session.database) if count else looked
 
 
 def _problem(database: Database, looked: Looked, *, also_refused: bool) -> TrackingError | None:

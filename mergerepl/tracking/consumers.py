@@ -22,7 +22,6 @@ from mergerepl.systables.tracking import (
     DELETED_ROWS,
     DELETED_TIME,
     TABLE_NAME,
-    OutOfSequence,
 )
 from mergerepl.tracking import counters
 from mergerepl.tracking.commit import catch_up
@@ -34,14 +33,13 @@ from mergerepl.tracking.database import (
     commits_from,
     context_guid,
     last_commit,
-    read_commits,
     tracked_table,
     tracked_tables,
+    unpacked,
     versions_of,
 )
 from mergerepl.tracking.errors import ConsumerBehindError, TrackingError
 from mergerepl.tracking.foreign import require_known_columns
-from mergerepl.tracking.predicates import unpacked
 from mergerepl.tracking.sweep import sweep
 from mergerepl.tracking.windows import Window, WindowState, require_fresh
 
@@ -239,10 +237,7 @@ def _store(database: Database, state: ConsumerState) -> None:
 
 
 def of_token(session: Session, token: str) -> Consumer:
-    """Return a consumer at the position of a window's token.
-
-    Raises: TrackingError if it is not a token.
-    """
+    """Return a consumer at the position of a window's token. Raises: TrackingError if it is not a token."""
     try:
         stated = json.loads(base64.urlsafe_b64decode(token.encode()))
         known = ConsumerState("token", int(stated["lbsn"]), int(stated["lcsn"]), stated["nonce"])
@@ -281,7 +276,9 @@ def _purge_tombstones(
     free = chosen if bound is None else f"{chosen} and {quoted(DELETE_CSN)} < {bound}"
     removed, wanted = count_rows(path, where=free), count_rows(path, where=chosen)
     if removed and not dry_run:
-        _note(database, name, _highest(database, free) + 1)
+        newest = f"order by {quoted(DELETE_CSN)} desc limit 1"
+        (highest,) = read_rows(path, [DELETE_CSN], where=free, order_limit=newest)
+        _note(database, name, int(highest[DELETE_CSN]) + 1)
         failpoint("tracking.after_purge_mark")
         database.control.delete(DELETED_ROWS, where=free)
     return Purged(name, removed, wanted - removed, bound, dry_run)
@@ -296,7 +293,9 @@ def _purge_sequence(database: Database, cutoff: datetime | None, below: int, *, 
             "Register the consumers first: `ct.consumer(name)`.",
         )
     rows = database.control.rows(COMMIT_SEQUENCE)
-    wanted = [row for row in rows if _is_wanted(row, cutoff, below)]
+    wanted = [
+        row for row in rows if (unpacked(row.csn) < below if cutoff is None else row.commit_time < cutoff)
+    ]
     gone = [row for row in wanted if max(unpacked(row.bsn), unpacked(row.csn)) < bound]
     if not dry_run:
         kept = [row for row in rows if row not in gone]
@@ -309,10 +308,6 @@ def _purge_sequence(database: Database, cutoff: datetime | None, below: int, *, 
     return Purged(COMMIT_SEQUENCE.name, len(gone), len(wanted) - len(gone), bound, dry_run)
 
 
-def _is_wanted(row: OutOfSequence, cutoff: datetime | None, below: int) -> bool:
-    return unpacked(row.csn) < below if cutoff is None else row.commit_time < cutoff
-
-
 def _purge_commits(database: Database, bound: int, cutoff: datetime | None, to_csn: int) -> None:
     """Remove published transactions below the last one that a consumer begins at."""
     below = bound if cutoff is not None else min(bound, to_csn)
@@ -322,7 +317,7 @@ def _purge_commits(database: Database, bound: int, cutoff: datetime | None, to_c
     chosen = f"csn < {first.csn}"
     if cutoff is not None:
         chosen += f" and commit_time < {timestamp_literal(cutoff)}"
-    newest = read_commits(database, where=chosen, order_limit="order by csn desc limit 1")
+    newest = database.control.rows(COMMITS, where=chosen, order_limit="order by csn desc limit 1")
     if newest:
         # A window that begins right after the newest removed transaction has lost its first snapshot.
         _note(database, COMMIT_SEQUENCE.name, newest[0].csn + 2)
@@ -330,10 +325,7 @@ def _purge_commits(database: Database, bound: int, cutoff: datetime | None, to_c
 
 
 def _cutoff(older_than: timedelta | str | None, to: int | None) -> datetime | None:
-    """Return the time before which rows go, None where they go by CSN.
-
-    Raises: TrackingError.
-    """
+    """Return the time before which rows go, None where they go by CSN. Raises: TrackingError."""
     if (older_than is None) == (to is None):
         raise TrackingError.reserved("range of a purge (either `older_than` or `to`)", (older_than, to))
     if older_than is None:
@@ -351,16 +343,6 @@ def _cutoff(older_than: timedelta | str | None, to: int | None) -> datetime | No
 
 def _bound(database: Database) -> int | None:
     return min((each.lcsn for each in consumer_states(database)), default=None)
-
-
-def _highest(database: Database, where: str) -> int:
-    newest = read_rows(
-        database.deleted_rows,
-        [DELETE_CSN],
-        where=where,
-        order_limit=f"order by {quoted(DELETE_CSN)} desc limit 1",
-    )
-    return int(newest[0][DELETE_CSN])
 
 
 def _note(database: Database, what: str, lowest_lcsn: int) -> None:

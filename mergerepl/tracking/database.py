@@ -1,6 +1,7 @@
 """A tracked folder: its system tables as values (tracked tables, published transactions, the commit sequence), its session.
 
-Reads: `__sysOCSTrackedObjects`, `tracking_commits`, `__sysTxCommitSequence`. Only a `Session` starts Spark.
+Reads: `__sysOCSTrackedObjects`, `tracking_commits`, `__sysTxCommitSequence`. Only a `Session` starts Spark. BSN and CSN are
+stored as 8 bytes, unsigned, big-endian: the order of bytes is the order of numbers.
 """
 
 import uuid
@@ -11,12 +12,21 @@ from datetime import timedelta
 from functools import cached_property
 from typing import ClassVar
 
-from pyspark.sql import SparkSession
+from pyspark.sql import Column, SparkSession
+from pyspark.sql import functions as F
 
 from mergerepl.delta.marks import CommitMark, CommitUnit
 from mergerepl.delta.metadata import STATS_PROPERTY
 from mergerepl.delta.properties import retention_properties
-from mergerepl.delta.tables import NewTable, TableState, Transaction, create_table, is_delta_table, open_table
+from mergerepl.delta.tables import (
+    NewTable,
+    TableState,
+    Transaction,
+    create_table,
+    is_delta_table,
+    open_table,
+    tables_kept_open,
+)
 from mergerepl.delta.types import Field, ddl_of, field, json_of
 from mergerepl.model.tracking import (
     CommittedTransaction,
@@ -110,10 +120,7 @@ def create_tables(database: Database, *, retention: timedelta) -> None:
 
 
 def require_database(database: Database) -> None:
-    """Check that tables of the folder are, or were, tracked.
-
-    Raises: TrackingError.
-    """
+    """Check that tables of the folder are, or were, tracked. Raises: TrackingError."""
     if not is_database(database.root) or not database.is_there:
         read_counters(database.root)
         raise TrackingError.no_database(database.root)
@@ -169,10 +176,7 @@ def _key_columns(table: TrackedTable) -> list[KeyColumn]:
 
 
 def tracked_table(database: Database, name: str) -> TrackedTable:
-    """Return a tracked table.
-
-    Raises: TrackingError if it is not tracked.
-    """
+    """Return a tracked table. Raises: TrackingError if it is not tracked."""
     tables = tracked_tables(database)
     if name not in tables:
         raise TrackingError.not_tracked(name, list(tables))
@@ -233,10 +237,7 @@ def key_type_of(column: Field, key_type: TrackingKeyType) -> str:
 
 
 def context_guid(context: str | None) -> str | None:
-    """Return a tracking context in its stored form.
-
-    Raises: TrackingError if it is a text other than a GUID.
-    """
+    """Return a tracking context in its stored form. Raises: TrackingError if it is a text other than a GUID."""
     try:
         return None if context is None else str(uuid.UUID(context))
     except ValueError as error:
@@ -253,24 +254,16 @@ def commits_from(
 ) -> list[CommittedTransaction]:
     """Return the published transactions of a range of CSNs, in order."""
     where = f"csn >= {from_csn_inclusive} and csn < {through_csn_exclusive}"
-    return read_commits(database, where=where, order_limit="order by csn")
+    return database.control.rows(COMMITS, where=where, order_limit="order by csn")
 
 
 def commit_before(database: Database, csn: int) -> CommittedTransaction | None:
     """Return the last published transaction below a CSN, or None."""
     newest = "order by csn desc limit 1"
     for where in (f"csn < {csn} and csn >= {csn - _NEWEST}", f"csn < {csn}"):
-        found = read_commits(database, where=where, order_limit=newest)
-        if found:
+        if found := database.control.rows(COMMITS, where=where, order_limit=newest):
             return found[0]
     return None
-
-
-def read_commits(
-    database: Database, *, where: str | None, order_limit: str = ""
-) -> list[CommittedTransaction]:
-    """Return rows of `tracking_commits`."""
-    return database.control.rows(COMMITS, where=where, order_limit=order_limit)
 
 
 def versions_of(published: CommittedTransaction | None) -> Mapping[str, int]:
@@ -281,6 +274,31 @@ def versions_of(published: CommittedTransaction | None) -> Mapping[str, int]:
 def snapshot_version(table: TrackedTable, versions: Mapping[str, int]) -> int:
     """Return the version of a table in a published snapshot; before its first transaction the one it was enabled at."""
     return max(versions.get(table.name, -1), table.enabled_version)
+
+
+def packed(number: int) -> bytes:
+    """Return the stored form of a number."""
+    return number.to_bytes(8, "big")
+
+
+def unpacked(stored: bytes) -> int:
+    """Return a stored number."""
+    return int.from_bytes(stored, "big")
+
+
+def packed_literal(number: int) -> Column:
+    """Return the stored form of a number as a literal that Parquet's bounds are compared with."""
+    return F.lit(packed(number))
+
+
+def packed_column(number: Column) -> Column:
+    """Return the stored form of numbers (bigint). A cast to binary is refused in ANSI mode."""
+    return F.unhex(F.lpad(F.hex(number), 16, "0"))
+
+
+def unpacked_column(stored: Column) -> Column:
+    """Return stored numbers as bigint."""
+    return F.conv(F.hex(stored), 16, 10).cast("bigint")
 
 
 @dataclass
@@ -294,10 +312,7 @@ class Session:
 
     @property
     def spark(self) -> SparkSession:
-        """The Spark session.
-
-        Raises: EngineError if it has no Delta, ignores unreadable files, or cannot be started.
-        """
+        """The Spark session. Raises: EngineError if it has no Delta, ignores unreadable files, or cannot be started."""
         if self.given is not None:
             return engine.usable(self.given)
         session = engine.session()
@@ -306,10 +321,11 @@ class Session:
 
     @contextmanager
     def held(self, purpose: str) -> Iterator[None]:
-        """Hold the root's lease: all writes to tables and system tables happen under it.
+        """Hold the root's lease, and keep its tables open: all writes to tables and system tables happen under it.
 
         Raises: LeaseError if it is still held after the time to wait.
         """
-        with lease(self.database.root, purpose=purpose, wait_s=self.lock_wait_s):
-            record_jvm(self.database.root, engine.jvm_pid())
+        root = self.database.root
+        with lease(root, purpose=purpose, wait_s=self.lock_wait_s), tables_kept_open(root):
+            record_jvm(root, engine.jvm_pid())
             yield

@@ -35,7 +35,14 @@ from mergerepl.tracking.database import (
     versions_of,
 )
 from mergerepl.tracking.errors import ForeignCommitError, TrackingError
-from mergerepl.tracking.staged_rows import key_columns, key_names, unwritable
+from mergerepl.tracking.staged_rows import (
+    STAMPS,
+    key_columns,
+    key_names,
+    stamps_of_insert,
+    stamps_of_update,
+    unwritable,
+)
 
 
 def foreign_commits(
@@ -106,14 +113,13 @@ def look(database: Database, table: TrackedTable, versions: Mapping[str, int]) -
 def look_at_all(database: Database) -> list[Looked]:
     """Read the logs of all tracked tables, by name, after the last published snapshot."""
     versions = versions_of(last_commit(database))
-    return [_looked_at(database, table, versions) for table in tracked_tables(database).values()]
-
-
-def _looked_at(database: Database, table: TrackedTable, versions: Mapping[str, int]) -> Looked:
-    try:
-        return look(database, table, versions)
-    except (TrackingError, StoreError) as error:
-        return Looked(table, [], snapshot_version(table, versions), error)
+    found = []
+    for table in tracked_tables(database).values():
+        try:
+            found.append(look(database, table, versions))
+        except (TrackingError, StoreError) as error:
+            found.append(Looked(table, [], snapshot_version(table, versions), error))
+    return found
 
 
 def writable_facts(database: Database, table: TrackedTable) -> TableState:
@@ -146,7 +152,6 @@ EVENT = (VERSION, BSN, CSN, TIME, BY, IS_OWN, BEFORE, AFTER, DIFFERS, SHARED)
 WAS_ABSENT = "was_absent"
 IS_THERE, LAST_IS_OWN, TOMBSTONES, CHANGED = "is_there", "last_is_own", "tombstones", "changed_versions"
 
-_STAMPS = f"struct<{CHANGE_BSN}:binary,{INSERT_BSN}:binary,{CONTEXT}:string>"
 _TOMBSTONE = "struct<bsn:binary,csn:bigint,insert_bsn:binary,time:timestamp,by:string>"
 
 
@@ -160,7 +165,7 @@ def folded(events: DataFrame, keys: list[str], options: TrackingOptions) -> Data
     in_order = F.array_sort(F.collect_list(F.struct(*EVENT)))
     grouped = events.groupBy(*keys).agg(in_order.alias("events"))
     nothing = F.struct(
-        F.lit(None).cast(_STAMPS).alias("stamps"),
+        F.lit(None).cast(STAMPS).alias("stamps"),
         F.lit(False).alias("is_known"),
         F.lit(False).alias("is_there"),
         F.lit(False).alias("shared"),
@@ -184,27 +189,22 @@ def folded(events: DataFrame, keys: list[str], options: TrackingOptions) -> Data
 def _after(state: Column, event: Column, options: TrackingOptions) -> Column:
     before, after = event[BEFORE], event[AFTER]
     # The first event shows the row's stamps; foreign writers may have changed those of later ones.
-    stamps = F.when(state["is_known"], state["stamps"]).otherwise(before)
+    known = F.when(state["is_known"], state["stamps"]).otherwise(before)
     is_own = event[IS_OWN]
     is_born = ~is_own & before.isNull() & after.isNotNull()
     is_gone = ~is_own & before.isNotNull() & after.isNull()
     is_updated = ~is_own & before.isNotNull() & after.isNotNull() & event[DIFFERS]
-    stamped = _stamps(event[BSN], event[BSN], event[BY])
-    born = stamped if TrackingOptions.INSERT in options else F.lit(None).cast(_STAMPS)
-    updated = (
-        _stamps(event[BSN], stamps[INSERT_BSN], event[BY]) if TrackingOptions.UPDATE in options else stamps
-    )
     now = (
         F.when(is_own, after)
-        .when(is_born, born)
-        .when(is_gone, F.lit(None).cast(_STAMPS))
-        .when(is_updated, updated)
-        .otherwise(stamps)
+        .when(is_born, stamps_of_insert(options, event[BSN], event[BY]))
+        .when(is_gone, F.lit(None).cast(STAMPS))
+        .when(is_updated, stamps_of_update(options, known, event[BSN], event[BY]))
+        .otherwise(known)
     )
     tombstone = F.struct(
         event[BSN].alias("bsn"),
         event[CSN].alias("csn"),
-        stamps[INSERT_BSN].alias("insert_bsn"),
+        known[INSERT_BSN].alias("insert_bsn"),
         event[TIME].alias("time"),
         event[BY].alias("by"),
     ).cast(_TOMBSTONE)
@@ -222,10 +222,6 @@ def _after(state: Column, event: Column, options: TrackingOptions) -> Column:
         tombstones.alias("tombstones"),
         changed.alias("changed"),
     )
-
-
-def _stamps(change_bsn: Column, insert_bsn: Column, context: Column) -> Column:
-    return F.struct(change_bsn.alias(CHANGE_BSN), insert_bsn.alias(INSERT_BSN), context.alias(CONTEXT))
 
 
 def readable_window(

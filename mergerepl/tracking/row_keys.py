@@ -42,10 +42,7 @@ def unsupported(type_: str) -> str | None:
 
 
 def pack(values: Sequence[KeyValue], types: Sequence[str]) -> bytes:
-    """Return packed key values.
-
-    Raises: ValueError if a value does not fit its type, or the key is too long.
-    """
+    """Return packed key values. Raises: ValueError if a value does not fit its type, or the key is too long."""
     if len(values) != len(types):
         raise ValueError(f"the key has {len(types)} columns, and {len(values)} values were given")
     packed = len(types).to_bytes(4, "little")
@@ -61,10 +58,7 @@ def pack(values: Sequence[KeyValue], types: Sequence[str]) -> bytes:
 
 
 def unpack(packed: bytes, types: Sequence[str]) -> tuple[KeyValue, ...]:
-    """Return the values of a packed key.
-
-    Raises: ValueError if the bytes are not a key of these types.
-    """
+    """Return the values of a packed key. Raises: ValueError if the bytes are not a key of these types."""
     if len(packed) < 4:
         raise ValueError(
             f"{len(packed)} bytes are no packed key: it begins with 4 for the number of its columns"

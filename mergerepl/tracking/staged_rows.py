@@ -53,59 +53,45 @@ _PLAIN_FILES_AT_MOST = 32
 """Above this number of files, Delta's bounds save more than reading its snapshot costs."""
 
 
-@dataclass(frozen=True)
-class Stamps:
-    """The stamps of a transaction in the three tracking columns of a row, as Column expressions (compact.md 3).
+# The stamps of a row, its three tracking columns, are one struct (compact.md 3):
+#
+# | tracked | effect when tracked | when not tracked |
+# |---|---|---|
+# | insert | both BSN and the context are set | all three NULL: the row is as old as the table to consumers |
+# | update | change BSN and context are set, the insert BSN stays | all three stay |
+# | delete | a tombstone with the insert BSN that the row had | none: consumers keep the row |
+#
+# Where inserts are not tracked, a key that is there before and after a transaction counts as updated, also if it was
+# deleted and inserted again: a tombstone alone would take a live row from consumers.
 
-    | tracked | effect when tracked | when not tracked |
-    |---|---|---|
-    | insert | both BSN and the context are set | all three NULL: the row is as old as the table to consumers |
-    | update | change BSN and context are set, the insert BSN stays | all three stay |
-    | delete | a tombstone with the insert BSN that the row had | none: consumers keep the row |
+STAMPS = f"struct<{CHANGE_BSN}:binary,{INSERT_BSN}:binary,{CONTEXT}:string>"
 
-    Where inserts are not tracked, a key that is there before and after a transaction counts as updated, also if it was
-    deleted and inserted again: a tombstone alone would take a live row from consumers.
-    """
 
-    change_bsn: Column
-    insert_bsn: Column
-    context: Column
+def stamps(change_bsn: Column, insert_bsn: Column, context: Column) -> Column:
+    """Return the stamps of a row."""
+    return F.struct(change_bsn.alias(CHANGE_BSN), insert_bsn.alias(INSERT_BSN), context.alias(CONTEXT))
 
-    def named(self) -> list[Column]:
-        """Return them under their names, in the order of the table."""
-        return [
-            self.change_bsn.alias(CHANGE_BSN),
-            self.insert_bsn.alias(INSERT_BSN),
-            self.context.alias(CONTEXT),
-        ]
+
+def stamps_of_insert(options: TrackingOptions, bsn: Column, context: Column) -> Column:
+    """Return the stamps of a row that a transaction inserted."""
+    return stamps(bsn, bsn, context) if TrackingOptions.INSERT in options else F.lit(None).cast(STAMPS)
+
+
+def stamps_of_update(options: TrackingOptions, was: Column, bsn: Column, context: Column) -> Column:
+    """Return the stamps of a row that a transaction updated; `was` are those before."""
+    return stamps(bsn, was[INSERT_BSN], context) if TrackingOptions.UPDATE in options else was
 
 
 def stamps_of(
-    options: TrackingOptions, *, existed: Column, reborn: Column, was: Stamps, bsn: Column, context: Column
-) -> Stamps:
+    options: TrackingOptions, *, existed: Column, reborn: Column, was: Column, bsn: Column, context: Column
+) -> Column:
     """Return the stamps of a row that a transaction changed and kept.
 
-    Args:
-        options: The tracking options.
-        existed: Whether the key existed before.
-        reborn: Whether the transaction deleted it and inserted it again.
-        was: The stamps before; arbitrary where the row did not exist.
-        bsn: BSN of the transaction, in its stored form.
-        context: Its context when it changed the row.
+    `was` are those before, arbitrary if the row did not exist. `reborn`: the transaction deleted it and inserted it again.
     """
     is_born = ~existed | reborn if TrackingOptions.INSERT in options else ~existed
-    born_bsn, born_context = (
-        (bsn, context) if TrackingOptions.INSERT in options else (_none("binary"), _none("string"))
-    )
-    if TrackingOptions.UPDATE in options:
-        kept = Stamps(bsn, was.insert_bsn, context)
-    else:
-        kept = was
-    return Stamps(
-        F.when(is_born, born_bsn).otherwise(kept.change_bsn),
-        F.when(is_born, born_bsn).otherwise(kept.insert_bsn),
-        F.when(is_born, born_context).otherwise(kept.context),
-    )
+    updated = stamps_of_update(options, was, bsn, context)
+    return F.when(is_born, stamps_of_insert(options, bsn, context)).otherwise(updated)
 
 
 def leaves_tombstone(
@@ -116,10 +102,6 @@ def leaves_tombstone(
         return None
     is_replaced = reborn if TrackingOptions.INSERT in options else F.lit(False)
     return existed & (~present | is_replaced)
-
-
-def _none(type_: str) -> Column:
-    return F.lit(None).cast(type_)
 
 
 @dataclass
@@ -169,11 +151,6 @@ def same_key(table: TrackedTable, *, target: str, source: str) -> Column:
 def snapshot_rows(spark: SparkSession, path: Location, version: int) -> DataFrame:
     """Return the rows of a table at a version; without Delta's own snapshot where its files are few and plain."""
     return read_columns(spark, path, version, files_at_most=_PLAIN_FILES_AT_MOST)
-
-
-def stamps_before() -> Stamps:
-    """Return the stamps that a staged key had in the snapshot."""
-    return Stamps(F.col(WAS_CHANGE), F.col(WAS_INSERT), F.col(WAS_CONTEXT))
 
 
 def view(spark: SparkSession, touched: Touched, within: Column | None = None) -> DataFrame:
@@ -234,16 +211,10 @@ def staged(
     context: str | None,
     rules: Mapping[str, Column],
 ) -> DataFrame:
-    """Return the rows of an operation in their staged form.
+    """Return the rows of an operation, which come from `view` or a join with it, in their staged form.
 
-    Args:
-        rows: Rows of `view`, or of a join with it.
-        touched: The table.
-        values: The table's columns after the operation; missing ones stay.
-        state: The columns of STATE after the operation; missing ones stay.
-        bsn: BSN of the transaction, in its stored form.
-        context: Its tracking context now.
-        rules: Broken rules of the table or of the operation: text to condition on the columns of the result.
+    `values` and `state` are the table's columns, and those of STATE, after the operation; missing ones stay. `bsn` is in
+    its stored form. `rules` are broken rules of the table or of the operation: text to condition on the result's columns.
     """
     after = rows.select(
         *(values.get(name, F.col(quote(name))).alias(name) for name in touched.columns),
@@ -251,11 +222,11 @@ def staged(
         *(state.get(name, F.col(name)).alias(name) for name in STATE),
         *(F.col(name) for name in rows.columns if name.startswith("__sysRule")),
     )
-    stamps = stamps_of(
+    stamped = stamps_of(
         touched.table.options,
         existed=F.col(EXISTED),
         reborn=F.col(REBORN),
-        was=stamps_before(),
+        was=stamps(F.col(WAS_CHANGE), F.col(WAS_INSERT), F.col(WAS_CONTEXT)),
         bsn=bsn,
         context=F.lit(context).cast("string"),
     )
@@ -265,7 +236,7 @@ def staged(
     problem = F.coalesce(*broken) if broken else F.lit(None).cast("string")
     return after.select(
         *(quote(name) for name in touched.columns),
-        *stamps.named(),
+        *(stamped[name].alias(name) for name, _ in ROW_COLUMNS),
         *touched.keys,
         *STATE,
         F.lit(context).cast("string").alias(CHANGE_CONTEXT),

@@ -4,7 +4,7 @@ Steps can be repeated; the rows of the catalog come last.
 """
 
 import time
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from functools import partial
@@ -13,9 +13,8 @@ from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 
 from mergerepl import roots
-from mergerepl.delta.contract.problems import Code, TableContract
+from mergerepl.delta.contract.problems import Code, Problem, TableContract
 from mergerepl.delta.contract.rules import NO_GUID, NULL, SHARED, bad_keys
-from mergerepl.delta.marks import CommitMark
 from mergerepl.delta.properties import describe, missing_properties, set_properties
 from mergerepl.delta.sql_text import quoted, text_literal
 from mergerepl.delta.tables import (
@@ -32,7 +31,7 @@ from mergerepl.errors import MergeReplError
 from mergerepl.model.folders import FolderTracking, TableTracking
 from mergerepl.model.progress import NoProgress, Progress
 from mergerepl.model.results import ApplyResult, PlanStep
-from mergerepl.model.tracking import Foreign, TrackedTable, TrackingKeyType, TrackingOptions
+from mergerepl.model.tracking import Foreign, TrackedTable, TrackingOptions
 from mergerepl.publish.steps import Step, check_steps
 from mergerepl.publish.steps import carry_out as carry_out_steps
 from mergerepl.rows.sql import quote
@@ -54,13 +53,14 @@ from mergerepl.tracking.database import (
     Session,
     create_tables,
     key_type_of,
+    packed_literal,
     snapshot_version,
     store_tracked,
     tracked_table,
     tracked_tables,
 )
 from mergerepl.tracking.errors import TrackingError
-from mergerepl.tracking.predicates import packed_literal
+from mergerepl.tracking.foreign import look_at_all
 from mergerepl.tracking.row_keys import unsupported
 from mergerepl.tracking.staged_rows import key_texts, unwritable
 from mergerepl.tracking.sweep import sweep
@@ -73,134 +73,104 @@ _MAPPING = "delta.columnMapping.mode"
 
 
 def enable(
-    session: Session,
-    name: str,
-    key_type: TrackingKeyType,
-    options: TrackingOptions,
-    key: Sequence[str],
-    *,
-    foreign: Foreign,
-    retention: timedelta,
+    session: Session, stated: TableTracking, *, foreign: Foreign, retention: timedelta
 ) -> TrackedTable:
     """Track a table, or change the options of a tracked one.
 
     Raises: TrackingError, with nothing changed, if the table or its rows cannot be tracked, or its key is another one.
     """
-    database = session.database
+    database, now = session.database, datetime.now(UTC)
     with session.held("tracking enable"):
-        known = tracked_tables(database).get(name) if counters.is_database(database.root) else None
+        known = tracked_tables(database).get(stated.table) if counters.is_database(database.root) else None
         if known is not None:
-            if (known.key_type, known.key) != (key_type, tuple(key)):
-                raise TrackingError.other_key(name, known.key)
+            _require_same_key(stated, known)
             sweep(session)
-            return _change_options(session, known, options, foreign)
-        facts = check(session, name, key_type, key)
-        types = tuple(key_type_of(each, key_type) for each in map(facts.field, key) if each is not None)
-        wanted = TrackedTable(
-            name,
-            options,
-            key_type,
-            tuple(key),
-            types,
-            facts.metadata.table_id,
-            0,
-            foreign,
-            datetime.now(UTC),
-            None,
-        )
+            return _change_options(session, known, stated.options, foreign)
+        facts = check(session, stated)
+        fields = (each for each in map(facts.field, stated.key) if each is not None)
+        types = tuple(key_type_of(each, stated.key_type) for each in fields)
+        terms = (stated.table, stated.options, stated.key_type, stated.key, types, facts.metadata.table_id)
+        wanted = TrackedTable(*terms, 0, foreign, now, None)
         counters.create_database(database.root)
         create_tables(database, retention=retention)
         sweep(session)
         mark = database.setup_mark("enable")
         set_properties(session.spark, facts, missing_properties(facts, retention), mark)
-        _add_columns(session.spark, facts, mark)
+        if missing := [f"{name} {type_}" for name, type_ in ROW_COLUMNS if facts.field(name) is None]:
+            marked = session_with_mark(session.spark, mark)
+            marked.sql(f"ALTER TABLE delta.{quote(str(facts.path))} ADD COLUMNS ({', '.join(missing)})")
         wanted = replace(wanted, enabled_version=head_version(facts.path))
         return _enabled(session, wanted)
 
 
-def check(session: Session, name: str, key_type: TrackingKeyType, key: Sequence[str]) -> TableState:
-    """Return the facts of a table that can be tracked; its keys and stamps are read.
+def _require_same_key(stated: TableTracking, known: TrackedTable) -> None:
+    if (known.key_type, known.key) != (stated.key_type, stated.key):
+        raise TrackingError.other_key(known.name, known.key)
 
-    Raises: TrackingError.
-    """
+
+def check(session: Session, stated: TableTracking) -> TableState:
+    """Return the facts of a table that can be tracked; its keys and stamps are read. Raises: TrackingError."""
     root = session.database.root
-    facts = check_table(session.database, name, key_type, key)
+    facts = check_table(session.database, stated)
     last_bsn = counters.read_counters(root).last_bsn if counters.is_database(root) else 0
-    _check_rows(session.spark, name, key_type, key, facts, last_bsn)
+    _check_rows(session.spark, stated, facts, last_bsn)
     return facts
 
 
-def check_table(database: Database, name: str, key_type: TrackingKeyType, key: Sequence[str]) -> TableState:
-    """Return the facts of the table, if it can be tracked by its log.
+def check_table(database: Database, stated: TableTracking) -> TableState:
+    """Return the facts of the table, if it can be tracked by its log. Raises: TrackingError."""
+    path = database.path(stated.table)
+    problem = _place_problem(database, stated.table, path)
+    if problem is None:
+        facts = open_table(path)
+        problem = _columns_problem(facts, stated)
+    if problem is not None:
+        raise TrackingError.cannot_enable(stated.table, *problem)
+    return facts
 
-    Raises: TrackingError.
-    """
-    path = database.path(name)
+
+def _place_problem(database: Database, name: str, path: Location) -> Problem | None:
     if not name or Location.of(name).name != name or name.startswith(("_", ".")):
-        raise TrackingError.cannot_enable(
-            name, "it is no name of a table's folder", "Give the folder's name below PATH."
-        )
+        return "it is no name of a table's folder", "Give the folder's name below PATH."
     if len(name) > LONGEST_NAME:
-        raise TrackingError.cannot_enable(
-            name, f"its name is longer than {LONGEST_NAME} characters", "Rename it."
-        )
+        return f"its name is longer than {LONGEST_NAME} characters", "Rename it."
     if Location.of(roots.resolved(path)) != Location.of(roots.resolved(database.root)) / name:
-        raise TrackingError.cannot_enable(
-            name, "it is a link to another folder", "Track it in the folder it lies in."
-        )
-    if not is_delta_table(path):
-        raise TrackingError.cannot_enable(name, f"'{path}' is no Delta table", "Check the name.")
-    facts = open_table(path)
-    ours = dict(ROW_COLUMNS)
+        return "it is a link to another folder", "Track it in the folder it lies in."
+    return None if is_delta_table(path) else (f"'{path}' is no Delta table", "Check the name.")
+
+
+def _columns_problem(facts: TableState, stated: TableTracking) -> Problem | None:
+    ours, key = dict(ROW_COLUMNS), stated.key
     for each in facts.fields:
         if each["name"].startswith(SYSTEM_PREFIX) and ours.get(each["name"]) != each["type"]:
-            raise TrackingError.cannot_enable(
-                name,
+            return (
                 f"column '{each['name']}' has a name that is reserved for the runtime",
                 "Rename the column.",
             )
-    problem = unwritable(facts)
-    if problem is not None:
-        raise TrackingError.cannot_enable(name, *problem)
+    if (problem := unwritable(facts)) is not None:
+        return problem
     if not key or len({column.lower() for column in key}) < len(key):
         what = "a column of the key was named twice" if key else "no key was named"
-        raise TrackingError.cannot_enable(
-            name, what, "Name the key's columns, each once, or the GUID column."
-        )
+        return what, "Name the key's columns, each once, or the GUID column."
     for column in key:
-        _check_key_column(facts, name, column, key_type)
-    return facts
+        if (found := facts.field(column)) is None:
+            columns = ", ".join(each["name"] for each in facts.fields)
+            return f"it has no column '{column}'", f"Its columns are: {columns}."
+        type_ = ddl_of(found["type"])
+        if stated.is_guid and type_ != "string":
+            later = " GUID keys of type binary are not supported yet." if type_ == "binary" else ""
+            return f"GUID column '{column}' has the type {type_}", f"Use a string column of GUIDs.{later}"
+        why = unsupported(type_)
+        if TableContract(facts, key=(column,)).find(Code.KEY_PADDED):
+            why = "Delta stores char(n) padded or not, and pads it when it is read"
+        if why is not None:
+            return f"key column '{column}': {why}", "Choose another key."
+    return None
 
 
-def _check_key_column(facts: TableState, name: str, column: str, key_type: TrackingKeyType) -> None:
-    found = facts.field(column)
-    if found is None:
-        columns = ", ".join(each["name"] for each in facts.fields)
-        raise TrackingError.cannot_enable(
-            name, f"it has no column '{column}'", f"Its columns are: {columns}."
-        )
-    type_ = ddl_of(found["type"])
-    if key_type is TrackingKeyType.GUID and type_ != "string":
-        later = " GUID keys of type binary are not supported yet." if type_ == "binary" else ""
-        raise TrackingError.cannot_enable(
-            name, f"GUID column '{column}' has the type {type_}", f"Use a string column of GUIDs.{later}"
-        )
-    why = unsupported(type_)
-    if TableContract(facts, key=(column,)).find(Code.KEY_PADDED):
-        why = "Delta stores char(n) padded or not, and pads it when it is read"
-    if why is not None:
-        raise TrackingError.cannot_enable(name, f"key column '{column}': {why}", "Choose another key.")
-
-
-def _check_rows(
-    spark: SparkSession,
-    name: str,
-    key_type: TrackingKeyType,
-    key: Sequence[str],
-    facts: TableState,
-    last_bsn: int,
-) -> None:
+def _check_rows(spark: SparkSession, stated: TableTracking, facts: TableState, last_bsn: int) -> None:
     """Check keys and, for existing tracking columns, that their stamps are of this database."""
+    name = stated.table
     away = foreign_file(spark, facts.path, facts.version)
     if away is not None:
         raise TrackingError.cannot_enable(
@@ -211,9 +181,9 @@ def _check_rows(
         stamps = {_OTHER_STAMPS: F.max(CHANGE_BSN) > packed_literal(last_bsn)}
     found = bad_keys(
         read_version(spark, facts.path, facts.version),
-        key,
+        stated.key,
         most=_NAMED_KEYS,
-        is_guid=key_type is TrackingKeyType.GUID,
+        is_guid=stated.is_guid,
         also=stamps,
     )
     if found:
@@ -225,13 +195,6 @@ def _check_rows(
             f"{_BAD_KEYS.get(found[0].reason, found[0].reason)}: {', '.join(key_texts([each.values for each in found]))}",
             remedy,
         )
-
-
-def _add_columns(spark: SparkSession, facts: TableState, mark: CommitMark) -> None:
-    missing = [f"{name} {type_}" for name, type_ in ROW_COLUMNS if facts.field(name) is None]
-    if missing:
-        marked = session_with_mark(spark, mark)
-        marked.sql(f"ALTER TABLE delta.{quote(str(facts.path))} ADD COLUMNS ({', '.join(missing)})")
 
 
 def _enabled(session: Session, table: TrackedTable) -> TrackedTable:
@@ -249,7 +212,7 @@ def _empty_transaction(session: Session, table: TrackedTable) -> int:
     database = session.database
     begun = counters.begin(database.root)
     try:
-        versions = published_versions(database)
+        versions = published_versions(look_at_all(database))
         versions[table.name] = snapshot_version(table, versions)
         intent = empty_intent(database, begun.bsn, versions)
         counters.decide(begun.folder, intent)
@@ -370,8 +333,9 @@ def difference(stated: FolderTracking, stored: Stored) -> list[Step[Session]]:
     for each in stated.tables:
         if each.table not in stored.tracked:
             detail = f"three columns are added; rows are identified by {', '.join(each.key)}"
-            checked = partial(check, name=each.table, key_type=each.key_type, key=each.key)
-            steps.append(Step("track", each.table, detail, _enabling(stated, each), checked))
+            steps.append(
+                Step("track", each.table, detail, _enabling(stated, each), partial(check, stated=each))
+            )
     for each in stated.tables:
         if (known := stored.tracked.get(each.table)) is not None:
             steps += _changes(stated, each, known, stored.tables.get(each.table))
@@ -379,8 +343,7 @@ def difference(stated: FolderTracking, stored: Stored) -> list[Step[Session]]:
 
 
 def _enabling(folder: FolderTracking, stated: TableTracking) -> Callable[[Session], TrackedTable]:
-    terms = (stated.table, stated.key_type, stated.options, stated.key)
-    return lambda session: enable(session, *terms, foreign=folder.foreign, retention=folder.retention)
+    return partial(enable, stated=stated, foreign=folder.foreign, retention=folder.retention)
 
 
 def _end(name: str, table: TableState | None) -> Step[Session]:
@@ -394,8 +357,7 @@ def _end(name: str, table: TableState | None) -> Step[Session]:
 def _changes(
     stated: FolderTracking, each: TableTracking, known: TrackedTable, table: TableState | None
 ) -> Iterator[Step[Session]]:
-    if (known.key_type, known.key) != (each.key_type, each.key):
-        raise TrackingError.other_key(each.table, known.key)
+    _require_same_key(each, known)
     changed = [
         f"{name} {before} → {now}"
         for name, before, now in (

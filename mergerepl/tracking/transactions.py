@@ -8,10 +8,9 @@ from __future__ import annotations
 import uuid
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from datetime import UTC, datetime
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Literal, Self
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Self
 
 from pyspark.sql import Column, DataFrame, SparkSession, Window
 from pyspark.sql import functions as F
@@ -23,16 +22,22 @@ from mergerepl.model.tracking import TrackingKeyType, TransactionResult
 from mergerepl.rows.images import all_true, same_value
 from mergerepl.rows.sql import quote
 from mergerepl.spark.callers import methods_keep_callers_session
-from mergerepl.spark.in_memory import frame_of_tuples
+from mergerepl.spark.in_memory import broadcast_if_few, frame_of_tuples
 from mergerepl.spark.plain import plain_errors
 from mergerepl.systables.tracking import ROW_COLUMNS, SYSTEM_PREFIX
 from mergerepl.tracking import counters, staged_rows
 from mergerepl.tracking.commit import Change, commit
 from mergerepl.tracking.counters import Bounds
-from mergerepl.tracking.database import Database, context_guid, last_commit, tracked_table, versions_of
+from mergerepl.tracking.database import (
+    Database,
+    context_guid,
+    last_commit,
+    packed_literal,
+    tracked_table,
+    versions_of,
+)
 from mergerepl.tracking.errors import ForeignCommitError, TrackingError, TransactionConflictError
 from mergerepl.tracking.foreign import look, writable_facts
-from mergerepl.tracking.predicates import packed_literal
 from mergerepl.tracking.row_keys import packed_key
 from mergerepl.tracking.staged_rows import (
     DELETE_CONTEXT,
@@ -64,12 +69,12 @@ _MISFIT = "__sysRuleGiven"
 """Why a given value does not fit; NULL where all do."""
 
 
-@dataclass(frozen=True)
-class _Given:
-    """Rows given to an operation, read once: their frame with keys, and the bounds of the keys."""
+class _Given(NamedTuple):
+    """Rows given to an operation, read once: their frame with keys, the bounds of the keys, and their number at most."""
 
     rows: DataFrame
     bounds: Bounds
+    most_rows: int
 
 
 @methods_keep_callers_session
@@ -297,8 +302,8 @@ class Transaction:
         moved, stayed = given.rows.where(~is_same), given.rows.where(is_same)
         gone = moved.select(*(F.col(alias).alias(key) for alias, key in zip(old, touched.keys, strict=True)))
         self._remove(touched, self._matching(touched, None).join(gone, on=touched.keys, how="left_semi"))
-        self._put_given(touched, _Given(moved.drop(*old), given.bounds), (), replaces=False)
-        self._put_given(touched, _Given(stayed.drop(*old), given.bounds), (), replaces=True)
+        self._put_given(touched, given._replace(rows=moved.drop(*old)), (), replaces=False)
+        self._put_given(touched, given._replace(rows=stayed.drop(*old)), (), replaces=True)
 
     def _remove(self, touched: Touched, rows: DataFrame) -> None:
         nothing = {name: F.lit(None).cast(rows.schema[name].dataType) for name in touched.columns}
@@ -344,10 +349,11 @@ class Transaction:
         folder = touched.folder / f"given-{uuid.uuid4().hex[:8]}"
         write_files(keyed, folder)
         kept = self._spark.read.schema(keyed.schema).parquet(str(folder))
-        if staged_rows.count_rows(folder) > 1:
+        count = staged_rows.count_rows(folder)
+        if count > 1:
             copies = F.count(F.lit(1)).over(Window.partitionBy(*touched.keys))
             kept = kept.withColumn("__sysRuleCopies", copies > 1)
-        return _Given(kept, staged_rows.bounds_of(folder, touched.table))
+        return _Given(kept, staged_rows.bounds_of(folder, touched.table), count)
 
     def _put_given(self, touched: Touched, given: _Given, missing: Sequence[str], *, replaces: bool) -> None:
         """Stage given rows: new keys as inserts; known ones as updates where a value differs, or as refused rows."""
@@ -358,7 +364,7 @@ class Transaction:
             *touched.keys, *STATE, *(F.col(quote(name)).alias(alias) for name, alias in old.items())
         )
         matched = seen.join(F.broadcast(given.rows.select(*touched.keys)), on=touched.keys, how="left_semi")
-        rows = given.rows.join(matched, on=touched.keys, how="left")
+        rows = given.rows.join(broadcast_if_few(matched, given.most_rows), on=touched.keys, how="left")
         is_there = F.coalesce(F.col(PRESENT), F.lit(False))
         values: dict[str, Column] = {}
         for name in missing:
@@ -444,7 +450,8 @@ def _frame(spark: SparkSession, rows: Rows, touched: Touched) -> DataFrame:
         raise TrackingError.bad_rows(
             touched.table.name, "rows are given as a Spark DataFrame or a list of dictionaries", []
         )
-    known = {field.name.lower(): field for field in StructType.fromJson(_schema(touched))}
+    stored = [{**field, "nullable": True, "metadata": {}} for field in touched.facts.fields]
+    known = {field.name.lower(): field for field in StructType.fromJson({"type": "struct", "fields": stored})}
     names = dict.fromkeys([name for row in rows for name in row] if rows else known)
     fields = [known[name.lower()] for name in names if name.lower() in known]
     if len(fields) < len(names):
@@ -452,8 +459,3 @@ def _frame(spark: SparkSession, rows: Rows, touched: Touched) -> DataFrame:
         raise TrackingError.bad_rows(touched.table.name, f"it has no column '{unknown}'", [])
     data = [tuple(row.get(name) for name in names) for row in rows]
     return frame_of_tuples(spark, data, StructType(fields))
-
-
-def _schema(touched: Touched) -> dict[str, Any]:
-    fields = [{**field, "nullable": True, "metadata": {}} for field in touched.facts.fields]
-    return {"type": "struct", "fields": fields}

@@ -1,13 +1,25 @@
-"""A window: the transactions between two anchors, and the rows that they inserted, updated and deleted.
+"""A window: the transactions between two anchors, and the rows that they inserted, updated and deleted (compact.md 6).
 
 Rows come from the snapshot of the last transaction of the window, never from live tables: later transactions do not change
 a window. A consumer applies deletes, inserts, updates, in this order.
+
+`csn(b)` is the CSN of a BSN: that of `__sysTxCommitSequence`, or else the BSN itself. A window is half-open: LCSN <= csn <
+ECSN. Exactly:
+
+| set | condition |
+|---|---|
+| inserts | insert BSN not NULL and csn(insert BSN) in the window |
+| updates | change BSN not NULL and csn(change BSN) in the window, and the row is not among the inserts |
+| deletes | csn(delete BSN) in the window, and insert BSN NULL or csn(insert BSN) below LCSN |
+
+The BSNs whose CSN is in the window are known beforehand, from `tracking_commits`: as ranges of literals they let Parquet's
+bounds leave row groups out.
 """
 
 import base64
 import json
 import logging
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
@@ -26,7 +38,7 @@ from mergerepl.delta.tables import (
     write_files,
 )
 from mergerepl.errors import StoreError
-from mergerepl.model.tracking import Anchors, CommittedTransaction, TrackedTable
+from mergerepl.model.tracking import Anchors, CommittedTransaction, EnumerationQueries, TrackedTable
 from mergerepl.rows.sql import literal, quote
 from mergerepl.spark.callers import methods_keep_callers_session
 from mergerepl.spark.in_memory import frame_of_tuples
@@ -43,10 +55,17 @@ from mergerepl.systables.tracking import (
     ROW_KEY,
     TABLE_NAME,
 )
-from mergerepl.tracking import predicates
-from mergerepl.tracking.database import Session, facts_of, snapshot_version, versions_of
+from mergerepl.tracking.database import (
+    Session,
+    facts_of,
+    packed,
+    packed_column,
+    packed_literal,
+    snapshot_version,
+    unpacked_column,
+    versions_of,
+)
 from mergerepl.tracking.errors import TrackingError
-from mergerepl.tracking.predicates import packed, packed_column, unpacked_column
 from mergerepl.tracking.row_keys import packed_key, unpacked_keys
 from mergerepl.tracking.staged_rows import count_rows, key_columns
 
@@ -79,10 +98,7 @@ class WindowState:
 
     @classmethod
     def of_json(cls, stated: Mapping[str, Any]) -> "WindowState":
-        """Return the window of a JSON object from `to_json`.
-
-        Raises: TrackingError if it is not a window.
-        """
+        """Return the window of a JSON object from `to_json`. Raises: TrackingError if it is not a window."""
         try:
             anchors = Anchors(**{name: int(value) for name, value in stated["anchors"].items()})
             parts = {name: stated[name] for name in ("consumer", "nonce", "enumeration")}
@@ -134,29 +150,29 @@ class Window:
     def inserts(self, table: str) -> DataFrame:
         """Return the inserted rows: the table's columns, with the three tracking columns."""
         if self.state.enumeration == "documented":
-            return self._documented(table, predicates.DOCUMENTED_INSERTS)
+            return self._documented(table, DOCUMENTED_INSERTS)
         rows, is_changed, is_new = self._changed(table)
         return rows.where(is_changed & is_new)
 
     def updates(self, table: str) -> DataFrame:
         """Return the updated rows: the table's columns, with the three tracking columns."""
         if self.state.enumeration == "documented":
-            return self._documented(table, predicates.DOCUMENTED_UPDATES)
+            return self._documented(table, DOCUMENTED_UPDATES)
         rows, is_changed, is_new = self._changed(table)
         return rows.where(is_changed & ~F.coalesce(is_new, F.lit(False)))
 
     def deletes(self, table: str) -> DataFrame:
         """Return the deleted keys: `__sysRK`, the key columns, `__sysTrackingContext`."""
         if self.state.enumeration == "documented":
-            return self._documented(table, predicates.DOCUMENTED_DELETES)
+            return self._documented(table, DOCUMENTED_DELETES)
         tracked, tombstones = self._table(table), self._tombstones(table)
         inside, theirs = self._bsns(), self._theirs()
-        is_born_inside = F.coalesce(predicates.is_among(F.col(INSERT_BSN), inside - theirs), F.lit(False))
+        is_born_inside = F.coalesce(is_among(F.col(INSERT_BSN), inside - theirs), F.lit(False))
         if theirs:
             if any(each.changes.get(table) for each in self._transactions if each.bsn in theirs):
                 # A row that was inserted and deleted inside the window may have replaced one of the consumer's own.
                 is_born_inside = F.lit(False)
-            tombstones = tombstones.where(~predicates.is_among(F.col(DELETE_BSN), theirs))
+            tombstones = tombstones.where(~is_among(F.col(DELETE_BSN), theirs))
         found = tombstones.where(~is_born_inside)
         if theirs:
             found = self._without_known(found, tracked, theirs)
@@ -217,9 +233,9 @@ class Window:
         tracked = self._table(table)
         inside, theirs = self._bsns(), self._theirs()
         changing = {each.bsn for each in self._transactions if each.changes.get(table)}
-        is_changed = predicates.is_among(F.col(CHANGE_BSN), changing - theirs)
+        is_changed = is_among(F.col(CHANGE_BSN), changing - theirs)
         # The consumer knows rows that its own transactions inserted: changes of these are updates.
-        is_new = predicates.is_among(F.col(INSERT_BSN), inside - theirs)
+        is_new = is_among(F.col(INSERT_BSN), inside - theirs)
         return self._snapshot(tracked), is_changed, is_new
 
     def _snapshot(self, table: TrackedTable) -> DataFrame:
@@ -247,9 +263,10 @@ class Window:
         transactions changed it last, or inserted it after the delete.
         """
         rows = self._snapshot(table)
-        csns = {each.bsn: each.csn for each in self._transactions if each.bsn in theirs}
-        is_changed = F.coalesce(predicates.is_among(F.col(CHANGE_BSN), theirs), F.lit(False))
-        born = _csn_among(F.col(INSERT_BSN), csns)
+        csns = [(each.bsn, each.csn) for each in self._transactions if each.bsn in theirs]
+        is_changed = F.coalesce(is_among(F.col(CHANGE_BSN), theirs), F.lit(False))
+        csn_of = F.create_map(*(F.lit(number) for pair in csns for number in pair))
+        born = csn_of[unpacked_column(F.col(INSERT_BSN))].cast("bigint")
         known = (
             rows.select(
                 packed_key(key_columns(table), table.key_types).alias("key"),
@@ -268,16 +285,8 @@ class Window:
         return documented(self._session, self._table(table), query, self.anchors)
 
 
-def _csn_among(stored: Column, csns: Mapping[int, int]) -> Column:
-    known = F.create_map(*(F.lit(number) for pair in csns.items() for number in pair))
-    return known[unpacked_column(stored)].cast("bigint")
-
-
 def require_fresh(state: WindowState, fresh: Collection[str]) -> None:
-    """Check that all initial tables of a window were copied.
-
-    Raises: TrackingError.
-    """
+    """Check that all initial tables of a window were copied. Raises: TrackingError."""
     missing = [name for name in state.initial if name not in fresh]
     if missing:
         raise TrackingError.bad_window(
@@ -328,20 +337,13 @@ def changed_rows(
         # For example a version that is gone from the log.
         log.info("%s: the whole table is read: %s", path, error)
         return read_version(spark, path, through_version_inclusive)
+    if not new:
+        return frame_of_tuples(spark, [], schema)
     is_padded = any(each.metadata for each in schema)
     if files is not None and not is_padded:
-        chosen = [file for file in files if file["path"] in new]
-        rows = (
-            read_files(spark, path, chosen or files[:1], schema)
-            if files
-            else frame_of_tuples(spark, [], schema)
-        )
-        return rows if chosen else rows.limit(0)
-    whole = read_version(spark, path, through_version_inclusive)
-    if not new:
-        return whole.limit(0)
+        return read_files(spark, path, [file for file in files if file["path"] in new], schema)
     picked = _picked(spark, path, through_version_inclusive, new) if len(new) <= _NAMED_AT_MOST else None
-    return whole if picked is None else picked
+    return read_version(spark, path, through_version_inclusive) if picked is None else picked
 
 
 def _picked(spark: SparkSession, path: Location, version: int, names: set[str]) -> DataFrame | None:
@@ -363,3 +365,102 @@ def _picked(spark: SparkSession, path: Location, version: int, names: set[str]) 
     except Py4JError as error:
         log.info("%s: the whole table is read: %s", path, error)
         return None
+
+
+RANGES_AT_MOST = 200
+"""Ranges written into a query; more numbers are compared as a list."""
+
+
+def ranges(numbers: Iterable[int]) -> list[tuple[int, int]]:
+    """Return numbers as ranges, first and last."""
+    found: list[tuple[int, int]] = []
+    for number in sorted(set(numbers)):
+        if found and found[-1][1] == number - 1:
+            found[-1] = found[-1][0], number
+        else:
+            found.append((number, number))
+    return found
+
+
+def is_among(stored: Column, numbers: Collection[int]) -> Column:
+    """True if a stored BSN is one of the numbers; False for NULL."""
+    if not numbers:
+        return F.lit(False)
+    spans = ranges(numbers)
+    whole = stored.between(packed_literal(spans[0][0]), packed_literal(spans[-1][1]))
+    if len(spans) > RANGES_AT_MOST:
+        found = whole & stored.isin([packed_literal(number) for number in numbers])
+    elif len(spans) > 1:
+        found = whole & _any([stored.between(packed_literal(a), packed_literal(b)) for a, b in spans])
+    else:
+        found = whole
+    return found
+
+
+def _any(terms: list[Column]) -> Column:
+    """Whether any term is true, built as a tree: a long chain would exceed Spark's stack."""
+    if len(terms) == 1:
+        return terms[0]
+    middle = len(terms) // 2
+    return _any(terms[:middle]) | _any(terms[middle:])
+
+
+EXACT_SQL = """\
+-- {table}: inserts, updates and deletes of the window :LCSN <= csn < :ECSN, in this order of application: deletes, inserts,
+-- updates. csn(b) is the CSN of a transaction: that of the commit sequence, or else its BSN.
+-- Read all tables in the versions of one row of tracking_commits: that with the highest csn below :ECSN.
+WITH sequence AS (SELECT __sysTxBsn AS bsn, conv(hex(__sysTxCsn), 16, 10) AS csn FROM __sysTxCommitSequence),
+rows AS (
+  SELECT t.*,
+    coalesce(i.csn, conv(hex(t.__sysInsertTxBsn), 16, 10)) AS insert_csn,
+    coalesce(c.csn, conv(hex(t.__sysChangeTxBsn), 16, 10)) AS change_csn
+  FROM {table} t
+  LEFT JOIN sequence i ON i.bsn = t.__sysInsertTxBsn
+  LEFT JOIN sequence c ON c.bsn = t.__sysChangeTxBsn)
+SELECT 'insert' AS operation, * FROM rows WHERE insert_csn >= :LCSN AND insert_csn < :ECSN
+UNION ALL
+SELECT 'update', * FROM rows
+WHERE change_csn >= :LCSN AND change_csn < :ECSN AND NOT coalesce(insert_csn >= :LCSN AND insert_csn < :ECSN, false);
+
+SELECT __sysRK, __sysTrackingContext FROM __sysOCSDeletedRows
+WHERE __sysTN = {name} AND mr_delete_csn >= :LCSN AND mr_delete_csn < :ECSN
+  AND (mr_insert_csn IS NULL OR mr_insert_csn < :LCSN);
+"""
+"""The exact queries as printed. `{table}` is the table's name, `{name}` its SQL text literal."""
+
+DOCUMENTED_INSERTS = """\
+SELECT ut.* FROM
+  (SELECT ut0.* FROM {table} AS ut0 WHERE
+    ut0.__sysInsertTxBsn IS NOT NULL AND ut0.__sysChangeTxBsn IS NOT NULL AND ut0.__sysChangeTxBsn >= :LBSN
+  ) AS ut
+LEFT OUTER JOIN
+  (SELECT txcs0.* FROM __sysTxCommitSequence AS txcs0) AS txcs
+ON (ut.__sysInsertTxBsn = txcs.__sysTxBsn) WHERE
+  (txcs.__sysTxBsn IS NOT NULL AND txcs.__sysTxCsn >= :LCSN AND txcs.__sysTxCsn < :ECSN) OR
+  (txcs.__sysTxBsn IS NULL AND ut.__sysInsertTxBsn >= :LCSN AND ut.__sysInsertTxBsn < :ECSN)"""
+
+DOCUMENTED_UPDATES = """\
+SELECT ut.* FROM
+  (SELECT ut0.* FROM {table} AS ut0 WHERE
+    (ut0.__sysChangeTxBsn IS NOT NULL AND ut0.__sysChangeTxBsn >= :LBSN)
+  ) AS ut
+LEFT OUTER JOIN
+  (SELECT txcs0.* FROM __sysTxCommitSequence AS txcs0) AS txcs
+ON ut.__sysChangeTxBsn = txcs.__sysTxBsn OR txcs.__sysTxBsn IS NULL WHERE
+  (txcs.__sysTxBsn IS NOT NULL AND txcs.__sysTxCsn >= :LCSN AND txcs.__sysTxCsn < :ECSN) OR
+  (txcs.__sysTxBsn IS NULL AND ut.__sysChangeTxBsn >= :LCSN AND ut.__sysChangeTxBsn < :ECSN)"""
+
+DOCUMENTED_DELETES = """\
+SELECT ut.__sysRK FROM
+  (SELECT ut0.* FROM __sysOcsDeletedRows AS ut0 WHERE
+    (ut0.__sysInsertTxCsn IS NULL OR ut0.__sysInsertTxCsn < :LCSN) AND
+    ut0.__sysTName = {name}
+  ) AS ut
+LEFT OUTER JOIN
+  (SELECT txcs0.* FROM __sysTxCommitSequence AS txcs0) AS txcs
+ON ut.__sysDeleteTxBsn = txcs.__sysTxBsn OR txcs.__sysTxBsn IS NULL WHERE
+  (txcs.__sysTxBsn IS NOT NULL AND txcs.__sysTxCsn >= :LCSN AND txcs.__sysTxCsn < :ECSN) OR
+  (txcs.__sysTxBsn IS NULL AND ut.__sysDeleteTxBsn >= :LCSN AND ut.__sysDeleteTxBsn < :ECSN)"""
+
+QUERIES = EnumerationQueries(EXACT_SQL, DOCUMENTED_INSERTS, DOCUMENTED_UPDATES, DOCUMENTED_DELETES)
+"""The texts that `mergerepl tracking sql` prints: {table} and {name} stand for the table."""

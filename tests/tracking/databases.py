@@ -11,7 +11,7 @@ from pyspark.sql import DataFrame
 import mergerepl
 from mergerepl.model.tracking import TrackingOptions
 from mergerepl.systables.tracking import COMMIT_SEQUENCE
-from mergerepl.tracking.predicates import unpacked
+from mergerepl.tracking.database import unpacked
 from mergerepl.tracking.windows import Window
 
 ORDERS = pa.schema([("id", pa.int64()), ("note", pa.string())])

@@ -8,8 +8,8 @@ from pyspark.sql import SparkSession
 
 from mergerepl.model.tracking import TrackingOptions
 from mergerepl.systables.tracking import CHANGE_BSN, CONTEXT, INSERT_BSN
+from mergerepl.tracking.database import packed, unpacked
 from mergerepl.tracking.foreign import CHANGED, IS_THERE, LAST_IS_OWN, SHARED, TOMBSTONES, folded
-from mergerepl.tracking.predicates import packed, unpacked
 
 pytestmark = pytest.mark.spark
 

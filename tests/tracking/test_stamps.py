@@ -5,7 +5,8 @@ from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 
 from mergerepl.model.tracking import TrackingOptions
-from mergerepl.tracking.staged_rows import Stamps, leaves_tombstone, stamps_of
+from mergerepl.systables.tracking import ROW_COLUMNS
+from mergerepl.tracking.staged_rows import leaves_tombstone, stamps, stamps_of
 
 pytestmark = pytest.mark.spark
 
@@ -44,16 +45,13 @@ def test_all_seven_choices(spark: SparkSession) -> None:
         "kind string, existed boolean, present boolean, reborn boolean",
     )
     flags = {name: F.col(name) for name in ("existed", "reborn")}
-    was = Stamps(F.lit("old"), F.lit("born"), F.lit("his"))
+    was = stamps(F.lit(b"old"), F.lit(b"born"), F.lit("his"))
     columns = []
     for options in EXPECTED:
-        stamps = stamps_of(options, **flags, was=was, bsn=F.lit("new"), context=F.lit("mine"))
+        stamped = stamps_of(options, **flags, was=was, bsn=F.lit(b"new"), context=F.lit("mine"))
         left = leaves_tombstone(options, **flags, present=F.col("present"))
-        columns.append(
-            F.struct(
-                *(each.cast("string") for each in stamps.named()), (F.lit(False) if left is None else left)
-            ).alias(str(options.value))
-        )
+        texts = (stamped[name].cast("string") for name, _ in ROW_COLUMNS)
+        columns.append(F.struct(*texts, F.lit(False) if left is None else left).alias(str(options.value)))
     found = {row["kind"]: row for row in rows.select("kind", *columns).collect()}
     for options, (inserted, updated, reborn, deleted, replaced) in EXPECTED.items():
         name = str(options.value)
