@@ -4,6 +4,7 @@ A mask has a bit for each captured column: n columns make ceil(n / 8) bytes. The
 is bit (k - 1) mod 8 of byte floor((k - 1) / 8), counted from the right.
 """
 
+import operator
 from collections.abc import Iterable, Mapping, Sequence
 from functools import reduce
 
@@ -111,7 +112,7 @@ def _mask(fields: tuple[str | None, ...], image: StructType) -> Column:
             for bit, field in enumerate(fields[at : at + 8])
             if field is not None
         ]
-        byte = reduce(Column.__add__, bits) if bits else F.lit(0)
+        byte = reduce(operator.add, bits) if bits else F.lit(0)
         texts.append(F.lpad(F.hex(byte), 2, "0"))
     return F.unhex(F.concat(*texts))
 

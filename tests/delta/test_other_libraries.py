@@ -267,7 +267,7 @@ def test_a_removal_that_removed_nothing_is_refused_and_mended(spark: SparkSessio
     version = head_version(path)
     DeltaTable(str(path)).update({"v": "1"}, predicate="id = 1")
     assert len(contents(spark, path)) > len(before), "deltalake removed nothing"
-    with pytest.raises(CaptureError, match=f"TO VERSION AS OF {version}.*doctor {hq} --mend") as refused:
+    with pytest.raises(CaptureError, match=f"TO VERSION AS OF {version}.*doctor -f {hq} --fix") as refused:
         mergerepl.Project.load(hq).sync()
     assert f"version {version + 1} of table '{path}' (UPDATE, by delta-rs" in str(refused.value)
 
