@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Any
 
 from pyspark.sql.types import LongType, StringType, StructField, StructType
 
-from mergerepl.changes import ROW
 from mergerepl.delta.engine_choice import (
     NeedsSparkError,
     TooLargeForArrowError,
@@ -168,19 +167,6 @@ def _bits(values: "pa.ChunkedArray[Any]") -> "pa.Array[Any]":
     return whole if as_integer is None else whole.view(as_integer)
 
 
-def as_images(rows: "pa.Table", columns: Sequence[str]) -> "pa.Table":
-    """Return rows with these columns as one struct `row` (fields c0, …), first, and the other columns."""
-    import pyarrow as pa
-
-    whole = rows.combine_chunks()
-    parts = [
-        pa.concat_arrays(whole[name].chunks) if whole.num_rows else whole[name].combine_chunks()
-        for name in columns
-    ]
-    image = pa.StructArray.from_arrays(parts, names=[f"c{i}" for i, _ in enumerate(columns)])
-    return whole.drop_columns(list(columns)).add_column(0, ROW, image)
-
-
 def files_of(table: Location, version: int, *, by_files: bool) -> Iterator[tuple[Location, str | None]]:
     """Yield the files that hold a commit's changes, with the kind of their rows; None: the files state it.
 
@@ -268,32 +254,31 @@ def read_rows(
 def rows_having(
     table: TableState,
     columns: Sequence[str],
-    name: str,
-    values: "pa.Array[Any]",
+    wanted: "Wanted",
     *,
     is_guid: bool = False,
     most_bytes: int = MOST_BYTES,
 ) -> "pa.Table":
-    """Return columns of a table's rows whose value in one column is among these (in lower case, if GUIDs).
+    """Return columns of a table's rows that have wanted values (in lower case, if GUIDs) in each of the wanted columns.
 
-    Raises: NeedsSparkError if Arrow does not read the rows as Spark does.
+    Raises: NeedsSparkError if Arrow does not read the rows as Spark does, or more than 10,000 rows match.
     """
     import pyarrow as pa
     import pyarrow.compute as pc
     import pyarrow.parquet as pq
 
-    is_number = pa.types.is_integer(values.type)
-    ends = pc.min_max(values).as_py() if is_number else {"min": None}
-    bounds = {} if ends["min"] is None else {name: (ends["min"] - 1, ends["max"])}
+    numbers = {name: values for name, values in wanted.items() if pa.types.is_integer(values.type)}
+    ends = {name: pc.min_max(values).as_py() for name, values in numbers.items()}
+    bounds = {name: (each["min"] - 1, each["max"]) for name, each in ends.items() if each["min"] is not None}
     plain = plain_files(table, bounded=tuple(bounds))
     if plain is None:
         raise NeedsSparkError(f"the rows of '{table.path}' are not those of its files")
     files = [table.path / each["path"] for each in plain if may_hold(each, bounds)]
     readable_rows(table, files, most_bytes=most_bytes)
-    schema = pa.schema([table.arrow_schema.field(each) for each in dict.fromkeys([name, *columns])])
-    wanted = {name: values}
+    schema = pa.schema([table.arrow_schema.field(each) for each in dict.fromkeys([*wanted, *columns])])
     rows = (matching_rows(pq.ParquetFile(file), schema, wanted, is_guid=is_guid) for file in files)
     found = pa.concat_tables([schema.empty_table(), *rows]).select(list(columns))
+    _require_few(found.num_rows)
     require_texts(found)
     return found
 
@@ -361,9 +346,3 @@ def _taken(
             break
         first = end
     return pa.concat_tables(found)
-
-
-def image_of(table: TableState, columns: Sequence[str]) -> StructType:
-    """Return the type of images with these columns."""
-    types = {field.name: field.dataType for field in table.schema}
-    return StructType([StructField(f"c{i}", types[name]) for i, name in enumerate(columns)])

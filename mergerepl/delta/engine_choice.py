@@ -102,7 +102,7 @@ class EngineChoice:
 
     def fall_back(self, table: Location | None, error: NeedsSparkError) -> None:
         """Note that Spark reads or writes a table. A large table does not count; the first reason is kept."""
-        log.info("Spark: table '%s': %s", table, error)
+        log.info("Spark: %s%s", f"table '{table}': " if table is not None else "", error)
         if not isinstance(error, TooLargeForArrowError):
             named = f"table '{table.name}': " if table is not None else ""
             self.fallbacks.setdefault(table, f"{named}{error}")

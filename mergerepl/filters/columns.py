@@ -95,7 +95,7 @@ _OPERATIONS: dict[Operator, Callable[..., SparkColumn]] = {
     Operator.LESS_OR_EQUAL: lambda one, other: one <= other,
     Operator.GREATER: lambda one, other: one > other,
     Operator.GREATER_OR_EQUAL: lambda one, other: one >= other,
-    Operator.BETWEEN: lambda value, low, high: value.between(low, high),
+    Operator.BETWEEN: lambda value, low, high: (value >= low) & (value <= high),
     Operator.IN: lambda value, *values: value.isin(*values),
     Operator.LIKE: lambda value, pattern: F.like(value, pattern),
     Operator.ADD: F.try_add,

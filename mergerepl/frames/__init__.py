@@ -26,6 +26,7 @@ __all__ = (
     "in_process",
     "in_process_frames",
     "is_in_process",
+    "on_spark",
 )
 
 _IS_IN_PROCESS: ContextVar[bool] = ContextVar("is_in_process", default=False)
@@ -47,6 +48,16 @@ class NotInProcessError(NotImplementedError):
 def in_process() -> Iterator[None]:
     """Let `F` make columns for frames in this process, in this context."""
     token = _IS_IN_PROCESS.set(True)
+    try:
+        yield
+    finally:
+        _IS_IN_PROCESS.reset(token)
+
+
+@contextmanager
+def on_spark() -> Iterator[None]:
+    """Let `F` make Spark's columns, for a step of a session in process that only Spark does."""
+    token = _IS_IN_PROCESS.set(False)
     try:
         yield
     finally:

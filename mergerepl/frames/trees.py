@@ -255,11 +255,17 @@ class Column:
         def found(one: Typed, *others: Typed) -> Typed:
             both = widest([one.type, *(each.type for each in others)])
             key = equal_key(both)
-            constants = [turned(each.cast(both), key)(()) for each in others]
-            is_there = nulls(BOOLEAN, lambda value: value in constants or None, turned(one.cast(both), key))
-            if None in constants:
-                return is_there
-            return nulls(BOOLEAN, lambda value: value in constants, turned(one.cast(both), key))
+            mine, theirs = (turned(one.cast(both), key), [turned(each.cast(both), key) for each in others])
+            is_constant = all(each.literal is not _NO_LITERAL for each in others)
+            constants = [of(()) for of in theirs] if is_constant else []
+
+            def of_row(row: Any) -> bool | None:
+                if (value := mine(row)) is None:
+                    return None
+                among = constants if is_constant else [of(row) for of in theirs]
+                return True if value in among else None if None in among else False
+
+            return Typed(BOOLEAN, of_row)
 
         return made(found, self, *(lit(each) for each in values))
 

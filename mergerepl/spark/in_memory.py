@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from py4j.protocol import Py4JError
 from pyspark.sql import SparkSession
-from pyspark.sql.types import StructField, StructType
+from pyspark.sql.types import StructType
 
 from mergerepl.frames import DataFrame, F, in_process_frames, is_in_process
 from mergerepl.spark.confs import ADAPTIVE
@@ -80,17 +80,6 @@ def frame_of_tuples(
         return here
     assert spark is not None
     return spark._create_dataframe(rows, schema, None, True)
-
-
-def frame_of_images(spark: SparkSession | None, rows: "pa.Table", image: StructType) -> DataFrame:
-    """Return rows of Arrow as a frame; `image` is the type of `row`, `before` and `after`."""
-    from pyspark.sql.pandas.types import from_arrow_schema
-
-    known = from_arrow_schema(rows.schema, prefer_timestamp_ntz=True)
-    types = {
-        field.name: image if field.name in ("row", "before", "after") else field.dataType for field in known
-    }
-    return frame_of(spark, rows, StructType([StructField(name, type_) for name, type_ in types.items()]))
 
 
 def collected(frame: DataFrame) -> "pa.Table":

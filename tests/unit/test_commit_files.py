@@ -41,10 +41,8 @@ def changed(feed: pa.Table) -> Counter[tuple[object, ...]]:
     """Return how often each event is in a feed; NaN and both zeros by their bits."""
     found: Counter[tuple[object, ...]] = Counter()
     for row in feed.to_pylist():
-        price = row["row"]["c1"]
-        found[
-            row["row"]["c0"], price if price is None else price.hex(), row["row"]["c2"], row[CHANGE_TYPE]
-        ] += 1
+        price = row["price"]
+        found[row["id"], price if price is None else price.hex(), row["note"], row[CHANGE_TYPE]] += 1
     return found
 
 

@@ -1,10 +1,12 @@
 """What a filter clause may be, how it is read, and what is said of one that may not be used. Pure."""
 
 import sys
+from itertools import product
 
 import pytest
 
 from mergerepl.filters.clause import ClauseError, Column, SessionFunction, evaluate, text
+from mergerepl.filters.columns import column_of, spark_operation
 from mergerepl.filters.parse import parse_filter, parse_on, parse_stored
 from mergerepl.filters.prepare import prepare_clause, uncastable
 from mergerepl.filters.publication_filters import (
@@ -16,6 +18,9 @@ from mergerepl.filters.publication_filters import (
     parts_of,
     terms_of_on,
 )
+from mergerepl.frames import F, in_process
+from mergerepl.frames.dataframe import frame_of_tuples
+from tests.executors import struct_of
 
 TYPES = {
     "region": "string",
@@ -303,3 +308,31 @@ def test_a_value_that_cannot_be_computed_is_null():
     )
     row = {Column("total"): (1 << 63) - 1, Column("region"): "x"}
     assert evaluate(clause, row, {}) is None
+
+
+@pytest.mark.parametrize(
+    "filter_",
+    [
+        "region IN ('n', HOST_NAME(), name)",
+        "region NOT IN ('n', NULL)",
+        "total BETWEEN 1 AND staff",
+        "region <=> HOST_NAME() OR NOT (staff < total) AND region IS NOT NULL",
+    ],
+)
+def test_what_is_computed_in_process_is_what_the_model_computes(filter_):
+    types = {"region": "string", "name": "string", "staff": "bigint", "total": "bigint"}
+    clause = prepare_clause(parse_filter(filter_), {None: types})
+    assert spark_operation(PublicationFilters({"a": clause})) is None
+    rows = list(product(("n", "s", None), ("s", None), (0, 2, None), (1, 3)))
+    hosts = {SessionFunction.HOST_NAME: "s"}
+    with in_process():
+        found = frame_of_tuples(
+            rows, struct_of(", ".join(f"{name} {type_}" for name, type_ in types.items()))
+        )
+        value = column_of(
+            clause, column=lambda each: F.col(each.name), function=lambda name: F.lit(hosts[name])
+        )
+        assert [value for (value,) in found.select(value.alias("value")).rows] == [
+            evaluate(clause, {Column(name): each for name, each in zip(types, row, strict=True)}, hosts)
+            for row in rows
+        ]

@@ -16,12 +16,16 @@ from deltalake import DeltaTable, convert_to_deltalake, write_deltalake
 
 from mergerepl.changes import PUBLISHER_ACTION, ROW
 from mergerepl.delta import small_writer, transactions
+from mergerepl.delta.engine_choice import EngineChoice
 from mergerepl.delta.log import head_version
 from mergerepl.delta.small_writer import ACTION, SmallRows, reason_for_spark
 from mergerepl.delta.table import TableState, open_table
 from mergerepl.errors import CommitConflictError
+from mergerepl.merge.stage.constraints import broken_rules
 from mergerepl.model.article import PublishedArticle
+from mergerepl.spark.in_memory import frame_of_tuples
 from tests.drawn_tables import Drawn, merge_without_spark, transaction
+from tests.executors import struct_of
 
 FEED = {"delta.enableChangeDataFeed": "true"}
 
@@ -338,3 +342,18 @@ def test_a_row_to_insert_is_found_in_the_table(tmp_path: Path) -> None:
     wrong = replace(article, types=("int", "string"))
     with pytest.raises(small_writer.NeedsSparkError, match="not as published"):
         small_writer.holds_inserts(rows(insert=6), tmp_path, wrong)
+
+
+def test_a_table_with_not_null_columns_is_asked_in_process(tmp_path: Path) -> None:
+    schema = pa.schema(
+        [pa.field("id", pa.int64(), nullable=False), pa.field("note", pa.string(), nullable=False)]
+    )
+    write_deltalake(tmp_path / "t", schema.empty_table())
+    rows, choice = [("a", (1, "new")), ("b", (2, None))], EngineChoice(uses_arrow=True, in_process=True)
+    with choice.rules():
+        changed = frame_of_tuples(None, rows, struct_of("rowguid string, row struct<c0: bigint, c1: string>"))
+        broken = broken_rules(choice.for_rules, changed, open_table(tmp_path / "t"), ARTICLE)
+        assert broken is not None
+        assert [(row["rowguid"], row["rule"]) for row in broken.collect()] == [
+            ("b", "NOT NULL of column 'note'")
+        ]

@@ -9,7 +9,6 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from functools import partial, reduce
-from typing import TYPE_CHECKING
 from uuid import uuid4
 
 from pyspark.sql import SparkSession
@@ -23,7 +22,7 @@ from mergerepl.delta.marks import CommitMark
 from mergerepl.delta.tables import Transaction, read_columns, read_version, transaction_version
 from mergerepl.delta.update_keys import update_keys
 from mergerepl.failpoints import failpoint
-from mergerepl.frames import DataFrame, is_in_process
+from mergerepl.frames import DataFrame, is_in_process, on_spark
 from mergerepl.merge.apply.side import RUN_APP_ID, append_run, next_seq, run_tables
 from mergerepl.merge.partitions.runs import Events, append_events
 from mergerepl.model.article import PublishedArticle
@@ -38,9 +37,6 @@ from mergerepl.systables.replinfo import ReplicaInfo
 from triggers.capture import TableReader, capture
 from triggers.tracked_rows import KNOWN_COLUMNS, Origin
 from triggers.window import CaptureWindow
-
-if TYPE_CHECKING:
-    pass
 
 Known = Callable[[DataFrame, int], DataFrame | None]
 """Gives what contents and tombstone know of some rows (a frame of rowguids, how many they are)."""
@@ -201,12 +197,10 @@ def reader_here(window: CaptureWindow, known: Known) -> TableReader:
         return frame_here(rows, table)
 
     def with_keys(keys: DataFrame, _: KeyBounds) -> DataFrame:
-        first, is_guid = (
-            collected(keys.select("k0"))["k0"].combine_chunks(),
-            article.rowguid_column is not None,
-        )
-        name, most = article.identity[0], MOST_KEYS_BYTES
-        rows = rows_having(table, article.identity, name, first, is_guid=is_guid, most_bytes=most)
+        found = collected(keys)
+        wanted = {name: found[f"k{i}"].combine_chunks() for i, name in enumerate(article.identity)}
+        is_guid = article.rowguid_column is not None
+        rows = rows_having(table, article.identity, wanted, is_guid=is_guid, most_bytes=MOST_KEYS_BYTES)
         return frame_here(rows, table)
 
     def rows_at(_: int) -> DataFrame:
@@ -321,7 +315,8 @@ def remove_leftovers(spark_of: Callable[[], SparkSession], replica: Replica, inf
     replica.drop_uncounted_generations()
     for path in run_tables(replica.root):
         if transaction_version(path, RUN_APP_ID) > info.last_seq:
-            found = delete_runs_after(spark_of(), path, through_seq_inclusive=info.last_seq) or found
+            with on_spark():
+                found = delete_runs_after(spark_of(), path, through_seq_inclusive=info.last_seq) or found
     return found
 
 

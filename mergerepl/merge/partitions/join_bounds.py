@@ -88,7 +88,8 @@ def _values(rows: DataFrame, join: JoinFilter, name: str, articles: Mapping[str,
         raise NeedsSparkError("a join filter has no equality of columns")
     field, column, _ = equal[0]
     found = collected(rows.select(F.col(f"{ROW}.{field}").alias(field)))
-    return Values(column, found[field].combine_chunks().unique())
+    # NULL matches nothing, and many rows of the table may have it.
+    return Values(column, found[field].combine_chunks().drop_null().unique())
 
 
 def equal_columns(

@@ -83,7 +83,7 @@ def base_rows(
             state = open_table(path, version)
             if (problem := article_problem(state, article)) is not None:
                 raise NeedsSparkError(problem, path)
-            table = frame_here(rows_having(state, article.columns, sought.column, sought.values), state)
+            table = frame_here(rows_having(state, article.columns, {sought.column: sought.values}), state)
         else:
             table = read_columns(spark, path, version, article.columns, files_at_most=_FILES_READ_WHOLE)
             if sought is not None:

@@ -69,13 +69,13 @@ def table_rows(spark: SparkSession, path: Location, version: int, article: Publi
     """Return a reader of an article's table at one version."""
 
     def here(keys: DataFrame) -> DataFrame:
-        field, name = article.identity_fields[0], article.identity[0]
-        values = collected(keys.select(field))[field].combine_chunks()
-        is_guid = article.rowguid_column is not None
+        found, is_guid = collected(keys), article.rowguid_column is not None
+        named = zip(article.identity, article.identity_fields, strict=True)
+        wanted = {name: found[field].combine_chunks() for name, field in named}
         if is_guid:
-            values = pc.utf8_lower(values)
+            wanted = {name: pc.utf8_lower(values) for name, values in wanted.items()}
         table = open_table(path, version)
-        return frame_here(rows_having(table, article.columns, name, values, is_guid=is_guid), table)
+        return frame_here(rows_having(table, article.columns, wanted, is_guid=is_guid), table)
 
     return here if is_in_process() else lambda _: read_version(spark, path, version)
 

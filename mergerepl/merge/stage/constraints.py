@@ -19,13 +19,13 @@ from conflict.failed_changes import REFUSED_AT, REFUSED_COLUMNS
 from mergerepl import changes
 from mergerepl.delta.contract.problems import write_problem
 from mergerepl.delta.contract.rules import table_rules
-from mergerepl.delta.engine_choice import EngineChoice
+from mergerepl.delta.engine_choice import EngineChoice, NeedsSparkError
 from mergerepl.delta.metadata import DEFAULT_EXPRESSION, GENERATION_EXPRESSION
 from mergerepl.delta.small_writer import reason_for_spark
 from mergerepl.delta.tables import TableState, analyse_merge, open_table, read_version
 from mergerepl.delta.types import padded_types
 from mergerepl.errors import ApplyError
-from mergerepl.frames import Column, DataFrame, F
+from mergerepl.frames import Column, DataFrame, F, is_in_process
 from mergerepl.merge.stage.article import StagedArticle
 from mergerepl.model.article import PublishedArticle
 from mergerepl.replica.replica import Replica
@@ -83,9 +83,11 @@ def refuse_violations(choice: EngineChoice, at: Destination) -> None:
     """
     takes_away = any(at.work.actions.get(each) for each in (changes.Action.UPDATE, changes.Action.DELETE))
     refuse_table(choice, at, takes_away=takes_away)
-    written = _written(read_staged(choice.spark, at.rows), at.action)
-    broken = broken_rules(choice.spark, written, at.table, at.article)
+    written = _written(read_staged(choice.for_rules, at.rows), at.action)
+    broken = broken_rules(choice.for_rules, written, at.table, at.article)
     examples = broken.limit(3).collect() if broken is not None else []
+    if examples and choice.in_process:
+        raise NeedsSparkError("it refuses some rows", at.table.path)
     if examples:
         undo = ""
         if at.action == changes.PUBLISHER_ACTION:
@@ -246,7 +248,12 @@ def broken_rules(
     if _speak_of_others(named, rules):
         named = _with_left_out(named, facts, article, read_version(spark, facts.path, facts.version))
     broken = F.coalesce(*(F.when(~rule, F.lit(name)) for name, rule in rules.items()), F.lit(None))
-    identity = F.to_json(F.struct(*(F.col(quote(name)) for name in article.identity)))
+    # In process nothing names a key: Spark looks at refused rows again.
+    identity = (
+        F.lit(None).cast("string")
+        if is_in_process()
+        else F.to_json(F.struct(*(F.col(quote(name)) for name in article.identity)))
+    )
     found = named.select(
         F.col(guid).alias(changes.ROWGUID), broken.alias(changes.RULE), identity.alias(changes.KEY)
     )
