@@ -15,7 +15,7 @@ from tests.transactional.publications import new_table, publication_file, rows, 
 def test_an_agent_syncs_what_a_root_publishes(spark: SparkSession, replica_dir: Path) -> None:
     site = Site(spark, replica_dir, ["orders"])
     hq, north = Location.of(replica_dir / "hq"), Location.of(replica_dir / "north")
-    (job,) = run("agent", "status", "-f", site.file)["roots"][0]["jobs"]
+    (job,) = run("agent", "status", "-f", site.file)["agents"][0]["jobs"]
     assert (job["job_type"], job["requested"], job["continuous"]) == ("sync", "started", True)
     assert sync_merge(hq) == ("", False)
     edit_by_delta_rs(site.path("hq", "orders"), "update orders set b = 7 where id < 3")
@@ -39,7 +39,7 @@ def test_an_agent_distributes_what_the_log_reader_has_read(spark: SparkSession, 
     assert distribute_all(hq) == ("", False)
     file = publication_file(replica_dir, [{"name": "orders", "key": ["id"]}])
     run("apply", "-f", file)
-    jobs = run("agent", "status", "-f", hq)["roots"][0]["jobs"]
+    jobs = run("agent", "status", "-f", hq)["agents"][0]["jobs"]
     assert [(each["job_type"], each["requested"]) for each in jobs] == [
         ("logreader", "started"),
         ("distribute", "started"),
