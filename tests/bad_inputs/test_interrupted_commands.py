@@ -75,7 +75,7 @@ def test_103_a_sync_that_is_interrupted_before_it_wrote_leaves_no_trace(
     network: Network, machine: Path, number: int, code: int, says: str
 ) -> None:
     before = state_of(network.folder)
-    process = started(network.folder, *SYNC)
+    process = started(network.folder, *SYNC, "--engine", "spark")
     until(lambda: (machine / "pid").exists() and (machine / "pid").read_text().endswith("\n"), process)
     assert lease.holder(network.root("north")) is not None
     process.send_signal(number)

@@ -351,7 +351,7 @@ ENGINES = [
 @pytest.mark.parametrize(
     ("break_engine", "says", "words"),
     [
-        *(pytest.param(*engine.values, SYNC, id=engine.id) for engine in ENGINES),
+        *(pytest.param(*engine.values, (*SYNC, "--engine", "spark"), id=engine.id) for engine in ENGINES),
         *(
             pytest.param(*ENGINES[0].values, words, id=words[0])
             for words in (CAPTURE, ("apply", "-f", "more.yml"))

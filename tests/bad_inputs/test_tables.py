@@ -132,7 +132,7 @@ TWO_REPLICAS: list[Any] = [
     pytest.param(subscriber_around, ("at the subscriber", "/lake'", "belongs to the replica", "/lake/north'"), id="around"),
     pytest.param(link_to_the_publishers_table, ("at the subscriber", "/east'", "belongs to article 'orders' at the"),
                  id="the publisher's"),
-    pytest.param(link_to_another_subscribers_table, ("/yonder'", "belongs to article 'orders' at subscriber", "/east'"),
+    pytest.param(link_to_another_subscribers_table, ("/yonder'", "belongs to article 'orders' at the subscriber", "/east'"),
                  id="another subscriber's"),
 ]  # fmt: skip
 

@@ -37,7 +37,7 @@ def test_from_a_file_to_rows_at_the_subscriber(spark: SparkSession, replica_dir:
     waiting = run("pending", "-f", hq)
     assert [(each["changes"], each["uncaptured_commits"]) for each in waiting] == [(0, 5)]
     # No capture instance is there: an agent reads the log for the publication all the same.
-    job, _ = run("agent", "status", "-f", hq)["roots"][0]["jobs"]
+    job, _ = run("agent", "status", "-f", hq)["agents"][0]["jobs"]
     assert (job["job_type"], job["requested"], job["pollinginterval"]) == ("logreader", "started", 5)
     events: list[JobEvent] = []
     jobs = DatabaseJobs(tables_at(hq), events.append, lambda: False)
