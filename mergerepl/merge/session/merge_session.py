@@ -114,12 +114,15 @@ class OpenSession:
         return has_work(self.sides, self.plan)
 
     def engine(self) -> EngineChoice:
-        """Choose the engine; Spark starts when it is needed."""
+        """Choose the engine. Spark starts here if the rules run on it, else when something needs it."""
         started = recording_jvm(self.request.spark_of, self.request.ends)
         is_small = has_few_changes(self.sides, self.plan)
         spark_of = (lambda: interpreting(started())) if is_small else started
         choice = choose_engine(self.request.engine, self.sides, self.plan, self.request.refused)
-        return replace(choice, spark_of=spark_of)
+        choice = replace(choice, spark_of=spark_of)
+        # In this thread: an interrupt does not reach a thread of a pool that waits for Java.
+        _ = choice.for_rules
+        return choice
 
     @property
     def nothing_to_do(self) -> SessionResult:
