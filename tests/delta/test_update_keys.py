@@ -16,7 +16,6 @@ from hypothesis import strategies as st
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
-from mergerepl.changes import ROW
 from mergerepl.delta.commit_files import COMMIT_VERSION, MOST_MATCHES, feed_of_files
 from mergerepl.delta.feed.commit_changes import read_segment
 from mergerepl.delta.feed.window import Segment, untrue_versions
@@ -65,9 +64,9 @@ def feed(
     table = open_table(path)
     keys = {v: found for v in versions if (found := update_keys(path, v, key)).doubt is None}
     rows = feed_of_files(table, columns, dict.fromkeys(versions, True), keys if believed else {})
-    values = rows[ROW].combine_chunks()
     parts = [rows["_change_type"], rows[COMMIT_VERSION]]
-    for part in values.flatten():
+    for name in columns:
+        part = rows[name].combine_chunks()
         kinds = {pa.float64(): pa.int64()}
         parts.append(pa.chunked_array([part.view(kinds.get(part.type, part.type))]))
     return Counter(zip(*(part.to_pylist() for part in parts), strict=True))
