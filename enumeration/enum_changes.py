@@ -8,7 +8,6 @@ from collections.abc import Collection, Sequence
 from mergerepl.changes import CHANGE_COLUMNS, GENERATION, ROWGUID
 from mergerepl.frames import Column, DataFrame, F, cached
 from mergerepl.spark.expression_cost import query_parameter
-from mergerepl.spark.in_memory import in_one_task, is_for_one_task
 from mergerepl.systables.contents import SEQ
 from mergerepl.systables.partitions import ENTERED, REASON
 
@@ -37,22 +36,19 @@ generation of the last event, and the reason of the last leave (0: it never left
 """
 
 
-def enum_partition_changes(
-    mappings: DataFrame, generations: Collection[int], *, most: int | None = None
-) -> DataFrame:
+def enum_partition_changes(mappings: DataFrame, generations: Collection[int]) -> DataFrame:
     """Return WINDOW: one row for each row with a mapping row for the subscriber in these generations.
 
     The *first* run shows whether it had the row (a row that stays or leaves was there), the *last* run whether it shall
     have it. Every run has all of a row's mapping rows, so earlier runs are not needed.
 
-    Reads: `partitions.runs.read_mappings`; `most` is an upper bound of the rows, None: unknown.
+    Reads: `partitions.runs.read_mappings`.
     """
     chosen = F.array(*(F.lit(number) for number in sorted(generations))).cast("array<bigint>")
     rows = mappings.where(F.array_contains(chosen, F.col(GENERATION)))
     # Both groupings find the rows of one rowguid together.
-    together = in_one_task(rows, most) if is_for_one_task(most) else rows.repartition(ROWGUID)
     of_run, of_row = _aggregates()
-    return together.groupBy(ROWGUID, SEQ).agg(*of_run).groupBy(ROWGUID).agg(*of_row)
+    return rows.repartition(ROWGUID).groupBy(ROWGUID, SEQ).agg(*of_run).groupBy(ROWGUID).agg(*of_row)
 
 
 @cached

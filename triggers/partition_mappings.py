@@ -15,7 +15,6 @@ from functools import reduce
 from mergerepl.changes import GENERATION, ROWGUID, TABLENICK
 from mergerepl.frames import Column, DataFrame, F, cached
 from mergerepl.spark.expression_cost import query_parameter
-from mergerepl.spark.in_memory import in_one_task
 from mergerepl.systables.contents import SEQ
 from mergerepl.systables.partitions import (
     CHANGECOUNT,
@@ -74,17 +73,14 @@ def _events() -> tuple[list[Column | str], list[Column | str]]:
     return of_row, [ROWGUID, PARTITION_ID, kind.alias(KIND), F.when(~is_, F.col("why")).alias(REASON)]
 
 
-def data_events(memberships: DataFrame, generations: DataFrame, *, most: int | None = None) -> DataFrame:
+def data_events(memberships: DataFrame, generations: DataFrame) -> DataFrame:
     """Return EVENTS that count the data of rows for the partitions that they are in.
 
-    Args:
-        memberships: MEMBERSHIPS of an article.
-        generations: rowguid, generation of the rows whose data is in another generation than their mappings.
-        most: Upper bound of the rows in each; None: unknown.
+    Reads: MEMBERSHIPS of an article; rowguid, generation of the rows whose data is in another generation than their
+    mappings.
     """
-    rows = in_one_task(memberships.select(ROWGUID, F.explode("is").alias(PARTITION_ID)), most)
-    rows = rows.join(in_one_task(generations, most), on=ROWGUID)
-    return rows.select(
+    rows = memberships.select(ROWGUID, F.explode("is").alias(PARTITION_ID))
+    return rows.join(generations, on=ROWGUID).select(
         ROWGUID,
         PARTITION_ID,
         F.lit(Kind.DATA.value).alias(KIND),

@@ -4,9 +4,7 @@ Merge session step: capture. Reads net changes and the metadata of their rows; w
 merge_replication.md 2.1 and 2.2.
 """
 
-from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from types import MappingProxyType
 
 from pyspark.sql.types import StructType
 
@@ -59,8 +57,8 @@ GENERATION_OF_ORIGIN, NICKNAME, ORIGIN_PRIORITY, FLOOR_OF_ARTICLE = (
 )
 IS_KNOWN = "is_known"
 CHANGED_COLUMNS = "changed_columns"
-"""Columns of DESCRIBED: the values of Origin and the article, and the array of columns whose version rises: those of a
-live row that its writer set. NULL in row-tracked articles.
+"""Columns added to net changes: the values of Origin and the article, and the array of columns whose version rises:
+those of a live row that its writer set. NULL in row-tracked articles.
 """
 
 
@@ -98,6 +96,10 @@ def tracked_rows(
 ) -> DataFrame:
     """Return one CAPTURED row per net change, written by the trigger of its kind; with `base` if the article needs it.
 
+    Lineage and colv1 continue the row's known metadata, also that of a deleted row (a re-insert). A row that existed and
+    has no metadata is the publication's: {0: 1}. An insert of an unknown key starts from {}. So does one of a key whose
+    row left the partition (type 5), above its versions: that row still exists elsewhere, and this is another one.
+
     Reads: net changes with their rowguid; `known` = KNOWN_COLUMNS of rows as they are now (missing rows count as unknown),
         or None. `is_written_out`: lineages are computed by compiled code, for large numbers of rows. `marks_known` adds
         the column `is_known`: whether `known` has the row.
@@ -110,40 +112,21 @@ def tracked_rows(
         F.lit(article.maxversion_at_cleanup).cast("bigint").alias(FLOOR_OF_ARTICLE),
         _changed_columns(article, image_type(net, AFTER)).alias(CHANGED_COLUMNS),
     )
-    more = {BASE: _published_row()} if article.needs_base else {}
+    columns = dict(_columns(is_written_out))
+    if article.needs_base:
+        columns[BASE] = _published_row()
     if marks_known:
-        more[IS_KNOWN] = F.col(IS_KNOWN).isNotNull()
-    return tracked_rows_of(described, known, more=more, is_written_out=is_written_out)
-
-
-def tracked_rows_of(
-    described: DataFrame,
-    known: DataFrame | None,
-    *,
-    keys: Sequence[str] = (ROWGUID,),
-    more: Mapping[str, Column] = MappingProxyType({}),
-    is_written_out: bool = False,
-) -> DataFrame:
-    """Return CAPTURED of net changes of any articles, with the keys before it and more columns after it.
-
-    Lineage and colv1 continue the row's known metadata, also that of a deleted row (a re-insert). A row that existed and
-    has no metadata is the publication's: {0: 1}. An insert of an unknown key starts from {}. So does one of a key whose
-    row left the partition (type 5), above its versions: that row still exists elsewhere, and this is another one.
-
-    Reads: DESCRIBED: net changes (`before` and `after` of any one type) with the columns above; `known` = KNOWN_COLUMNS
-    with the keys.
-    """
-    columns = {**_columns(is_written_out), **more}
+        columns[IS_KNOWN] = F.col(IS_KNOWN).isNotNull()
     # Only the written image is joined with the known metadata: it may have to be shuffled.
     joined = [
-        name for name in described.columns if name not in (AFTER, BEFORE) or (BASE in more and name == BEFORE)
+        name
+        for name in described.columns
+        if name not in (AFTER, BEFORE) or (name == BEFORE and article.needs_base)
     ]
     written = described.select(*joined, _written_row().alias(ROW))
-    rows = _with_known(written, known, keys)
+    rows = _with_known(written, known)
     # Under another name, Spark would forget that the join has partitioned the rows by their keys.
-    return rows.select(
-        *dict.fromkeys((*keys, ROWGUID)), *(value.alias(name) for name, value in columns.items())
-    )
+    return rows.select(ROWGUID, *(value.alias(name) for name, value in columns.items()))
 
 
 @cached
@@ -196,7 +179,7 @@ def _colv(version: Column) -> Column:
     return F.when(is_tracked, risen).otherwise(lineage.no_colv())
 
 
-def _with_known(named: DataFrame, known: DataFrame | None, keys: Sequence[str]) -> DataFrame:
+def _with_known(named: DataFrame, known: DataFrame | None) -> DataFrame:
     if known is None:
         return named.select(
             "*",
@@ -207,14 +190,14 @@ def _with_known(named: DataFrame, known: DataFrame | None, keys: Sequence[str]) 
         )
     has_left = F.coalesce(F.col(TOMBSTONE_TYPE) == int(TombstoneType.PARTIAL_DELETE), F.lit(False))
     earlier = known.select(
-        *keys,
+        ROWGUID,
         F.when(~has_left, F.col(LINEAGE)).alias("known_lineage"),
         F.when(~has_left, F.col(COLV1)).alias("known_colv1"),
         F.when(~has_left, F.col(BORN_GENERATION)).alias("known_born_generation"),
         F.when(has_left, F.array_max(F.map_values(LINEAGE))).alias("known_floor"),
         F.lit(True).alias(IS_KNOWN),
     )
-    return named.join(earlier, on=list(keys), how="left")
+    return named.join(earlier, on=ROWGUID, how="left")
 
 
 def contents_rows(rows: DataFrame, article: PublishedArticle, *, seq: int, marker: str) -> DataFrame:

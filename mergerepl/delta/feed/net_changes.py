@@ -61,36 +61,22 @@ def net_changes(feed: DataFrame, shape: RowShape) -> DataFrame:
     (False: a feed does not show unchanged rows), half_updates.
     """
     events = feed.select(row_image(shape.columns).alias(ROW), *of_event())
-    return net_of_events(events, _aliased_keys(shape), image_type(events, ROW))
-
-
-def net_of_events(
-    events: DataFrame, keys: Sequence[Column], image: StructType, *, kept: Sequence[str] = ()
-) -> DataFrame:
-    """Return `net_changes` of events, with some of the keys as columns before it.
-
-    `events` has `row` and the columns of `of_event`, `keys` identify a row, and `image` has the fields of `row` to
-    compare; `row` may have others. `kept` are the names of these keys.
-    """
-    spans = spans_of_events(events, keys, image, kept=kept)
+    image = image_type(events, ROW)
+    spans = spans_of_events(events, _aliased_keys(shape), image)
     return where_computed(spans, counts(image) | (F.col(HALF_UPDATES) != 0))
 
 
 def spans_of_events(
-    events: DataFrame,
-    keys: Sequence[Column],
-    image: StructType,
-    *,
-    kept: Sequence[str] = (),
-    also: Mapping[str, Column] | None = None,
+    events: DataFrame, keys: Sequence[Column], image: StructType, *, also: Mapping[str, Column] | None = None
 ) -> DataFrame:
-    """Return the first and the last row of each key, as `net_of_events`, also of keys without a change.
+    """Return the first and the last row of each key, as `net_changes`, also of keys without a change.
 
-    `also` are further aggregates of a key's events.
+    `events` has `row` and the columns of `of_event`, `keys` identify a row, and `image` has the fields of `row` to
+    compare; `row` may have others. `also` are further aggregates of a key's events.
     """
     others = [value.alias(name) for name, value in (also or {}).items()]
     by_key = events.groupBy(*keys).agg(*_of_key(image), *others)
-    return by_key.select(*kept, *_of_span(image), *(also or ()))
+    return by_key.select(*_of_span(image), *(also or ()))
 
 
 @cached

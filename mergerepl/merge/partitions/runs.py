@@ -2,7 +2,6 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 from pyspark.sql import SparkSession
 
@@ -18,10 +17,6 @@ from mergerepl.systables import partitions
 from mergerepl.systables.contents import SEQ
 from mergerepl.systables.partitions import ENTERED, EVERYBODY, PARTITION_ID, REASON
 from triggers.partition_mappings import current_mappings, generation_mappings, past_mappings
-
-if TYPE_CHECKING:
-    pass
-
 
 _MAPPING = (TABLENICK, ROWGUID, PARTITION_ID, GENERATION, SEQ)
 

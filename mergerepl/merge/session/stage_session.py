@@ -6,7 +6,6 @@ from concurrent.futures import Future
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
-from typing import TYPE_CHECKING
 from uuid import uuid4
 
 from pyspark.sql import SparkSession
@@ -48,9 +47,6 @@ from mergerepl.spark.plain import plain_errors
 from mergerepl.store.changeset import Changeset, drop_rows, new_folder
 from mergerepl.store.location import Location
 from mergerepl.store.rehearsal import worker_threads
-
-if TYPE_CHECKING:
-    pass
 
 log = logging.getLogger(__name__)
 

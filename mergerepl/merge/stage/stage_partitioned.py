@@ -7,7 +7,6 @@ since rows follow those of other articles. Captured changes are committed before
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import reduce
-from typing import TYPE_CHECKING
 
 from pyspark.sql import SparkSession
 
@@ -63,9 +62,6 @@ from mergerepl.systables.catalog import SubscriptionRow
 from mergerepl.systables.replinfo import ReplicaInfo
 from mergerepl.systables.tombstone import TombstoneType
 from triggers.partition_mappings import data_events, partition_events
-
-if TYPE_CHECKING:
-    pass
 
 _NEVER_SENT = (int(TombstoneType.PARTIAL_DELETE), int(TombstoneType.SYSTEM_DELETE))
 
