@@ -342,6 +342,9 @@ def _merge_few(
         rows.select(action.alias(ACTION), *image).toArrow(),
         dict(zip(article.fields, article.types, strict=True)),
     )
+    if any(few.rows[field].null_count for field in article.identity_fields):
+        # Spark's MERGE finds the row of a NULL key; delta-rs compares keys by `=`.
+        return False
     try:
         if holds_inserts(few, target, article):
             return False

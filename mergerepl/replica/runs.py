@@ -99,10 +99,8 @@ def current_rows(
     return latest.select(*keys, "latest.*")
 
 
-def run_rows(
-    changes: Sequence[tuple[PublishedArticle, "pa.Table"]], table: str, *, seq: int, marker: str
-) -> "pa.Table":
-    """Return the rows to append to contents, or tombstone, from CHANGES of several articles.
+def run_rows(article: PublishedArticle, rows: "pa.Table", table: str, *, seq: int, marker: str) -> "pa.Table":
+    """Return the rows to append to contents, or tombstone, from CHANGES of an article.
 
     They are those of `triggers.tracked_rows.contents_rows` and `tombstone_rows`, without the columns that these leave
     empty.
@@ -111,25 +109,22 @@ def run_rows(
     import pyarrow.compute as pc
 
     is_tombstone = table == tombstone.NAME
-    found = []
-    for article, rows in changes:
-        chosen = rows.filter(rows[DELETED] if is_tombstone else pc.invert(rows[DELETED]))
-        columns = {name: chosen[name] for name in (ROWGUID, GENERATION, LINEAGE, PRIORITY)}
-        if is_tombstone:
-            columns[tombstone.TYPE] = chosen[TOMBSTONE_TYPE]
-        else:
-            columns |= {name: chosen[name] for name in (PARTCHANGEGEN, BORN_GENERATION, COLV1)}
-        columns[row_column(article.nickname)] = chosen[ROW]
-        if BASE in chosen.column_names:
-            columns[base_column(article.nickname)] = chosen[BASE]
-        of_run = {
-            contents.TABLENICK: pa.scalar(article.nickname, pa.int32()),
-            contents.MARKER: pa.scalar(marker, pa.string()),
-            SEQ: pa.scalar(seq, pa.int64()),
-        }
-        columns |= {name: pa.repeat(value, chosen.num_rows) for name, value in of_run.items()}
-        found.append(pa.table(columns))
-    return pa.concat_tables(found, promote_options="default")
+    chosen = rows.filter(rows[DELETED] if is_tombstone else pc.invert(rows[DELETED]))
+    columns = {name: chosen[name] for name in (ROWGUID, GENERATION, LINEAGE, PRIORITY)}
+    if is_tombstone:
+        columns[tombstone.TYPE] = chosen[TOMBSTONE_TYPE]
+    else:
+        columns |= {name: chosen[name] for name in (PARTCHANGEGEN, BORN_GENERATION, COLV1)}
+    columns[row_column(article.nickname)] = chosen[ROW]
+    if BASE in chosen.column_names:
+        columns[base_column(article.nickname)] = chosen[BASE]
+    of_run = {
+        contents.TABLENICK: pa.scalar(article.nickname, pa.int32()),
+        contents.MARKER: pa.scalar(marker, pa.string()),
+        SEQ: pa.scalar(seq, pa.int64()),
+    }
+    columns |= {name: pa.repeat(value, chosen.num_rows) for name, value in of_run.items()}
+    return pa.table(columns)
 
 
 @dataclass(frozen=True)

@@ -69,7 +69,7 @@ def with_conflict_hash(rows: DataFrame) -> DataFrame:
 
 
 def read_staged(spark: SparkSession | None, folder: Location) -> DataFrame:
-    """Return the rows that Spark wrote to a folder, with the columns that it wrote.
+    """Return the rows written to a folder, with the columns that were written.
 
     Spark itself would run a job at each of a session's eight readings to learn the columns from a footer.
 
@@ -149,7 +149,7 @@ def are_few(folder: Location) -> bool:
 
 
 def small_rows(folder: Location, action: str) -> SmallRows:
-    """Return the rows that Spark wrote to a folder for one side's table, in memory.
+    """Return the rows written to a folder for one side's table, in memory.
 
     A row that leaves the partition counts as deleted. The caller has checked `are_small`.
 

@@ -230,7 +230,7 @@ def run_tables(root: Location) -> list[Location]:
 
 
 def append_run(
-    rows: "Sequence[tuple[PublishedArticle, DataFrame | pa.Table | Callable[[], Iterator[pa.Table]]]]",
+    rows: "Sequence[tuple[PublishedArticle, DataFrame | Callable[[], Iterator[pa.Table]]]]",
     replica: Replica,
     transaction: Transaction,
     *,
@@ -239,8 +239,7 @@ def append_run(
 ) -> None:
     """Append one run (CHANGES rows of several articles) to contents and tombstone.
 
-    The seq is the transaction's version. The rows are frames, Arrow tables of few rows, or functions that yield Arrow
-    batches.
+    The seq is the transaction's version. The rows are frames, or functions that yield Arrow batches.
     """
     if contents:
         of_run = _rows_of_run(rows, _CONTENTS, transaction)
@@ -256,14 +255,10 @@ def append_run(
 
 def _rows_of_run(
     rows: Sequence[tuple[PublishedArticle, Any]], table: str, transaction: Transaction
-) -> "DataFrame | pa.Table | Iterator[pa.Table]":
+) -> "DataFrame | Iterator[pa.Table]":
     terms: _RunTerms = {"seq": transaction.version, "marker": transaction.mark.session}
     if callable(rows[0][1]):
-        return (
-            run_rows([(article, each)], table, **terms) for article, batches in rows for each in batches()
-        )
-    if not isinstance(rows[0][1], DataFrame):
-        return run_rows(rows, table, **terms)
+        return (run_rows(article, each, table, **terms) for article, batches in rows for each in batches())
     rows_of = contents_rows if table == _CONTENTS else tombstone_rows
     return appended.union_all([rows_of(frame, article, **terms) for article, frame in rows])
 

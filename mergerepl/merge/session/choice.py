@@ -72,5 +72,5 @@ def _of_table(window: CaptureWindow) -> str | None:
     if window.has_changes and (len(window.segments) != 1 or not window.segments[0].is_one_metadata):
         return "its metadata changed"
     if window.has_changes and window.state is None:
-        return "its head moved"
+        return "it was written while its log was read"
     return article_problem(window.state or open_table(window.table), window.article)

@@ -172,7 +172,7 @@ def merge_session(request: SessionRequest, *, lease_wait_s: float = 0.0) -> Sess
         about = held.ends, held.subscription.subid, held.publication, held.subscriber.root
         try:
             with plain_errors(doing):
-                result, is_in_history = _held_session(held, start_time)
+                result, is_in_history = _held_session(held, start_time, time.monotonic())
         except MergeReplError as error:
             record_failure(*about, error.message, start_time)
             raise
@@ -203,9 +203,10 @@ def _staged(session: OpenSession, choice: EngineChoice) -> tuple[Changeset | Non
     return changeset, not_captured, not_staged
 
 
-def _held_session(request: SessionRequest, start_time: datetime) -> tuple[SessionResult, bool]:
+def _held_session(
+    request: SessionRequest, start_time: datetime, started: float
+) -> tuple[SessionResult, bool]:
     """Run one session of two held replicas; return its result, and whether their history has it."""
-    started = time.monotonic()
     publisher, subscriber = request.ends
     for replica in request.ends:
         sweep_root(replica.root)
@@ -238,7 +239,7 @@ def _held_session(request: SessionRequest, start_time: datetime) -> tuple[Sessio
         if not choice.in_process:
             raise
         # Nothing is staged. What was captured is recorded, and is sent like changes of earlier captures.
-        result, is_in_history = _held_session(replace(request.reread(), refused=error), start_time)
+        result, is_in_history = _held_session(replace(request.reread(), refused=error), start_time, started)
         return replace(result, recovered=result.recovered + recovered), is_in_history
     refused = not_captured | not_staged
     if changeset is None:
