@@ -106,6 +106,7 @@ def test_inv_04_every_history_of_two_replicas(
     for room in (commit_files, small_writer):
         monkeypatch.setattr(room, "MOST_ROWS", 10**6)
     monkeypatch.setattr(choice, "MOST_IN_PROCESS", 10**6)
+    monkeypatch.setattr(choice, "MOST_VALUES", 10**9)
     setting = Setting((Subscriber("north", "server", 75.0),), tracking, engines=engines)
     slots = [Slot(replica, number) for number in range(rounds) for replica in ("hub", "north")]
     sync = Session("north")
