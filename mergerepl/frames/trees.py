@@ -388,9 +388,10 @@ def _logical(sign: str, one: Column, value: Any, *, decides: bool) -> Column:
 
 def _arithmetic(sign: Callable[[Any, Any], Any], one: Column, value: Any) -> Column:
     def compiled(a: Typed, b: Typed) -> Typed:
-        both = wider(a.type, b.type)
-        if isinstance(both, T.DecimalType):
+        kinds = {type(a.type), type(b.type)}
+        if T.DecimalType in kinds and kinds.issubset({T.DecimalType, *INTEGERS}):
             return _of_decimals(a, b, sign)
+        both = wider(a.type, b.type)
         if sign is operator.truediv:
             both = T.DoubleType()
         if not isinstance(both, _FLOATS | T.IntegralType):

@@ -75,7 +75,7 @@ def bounded(precision: int, scale: int) -> T.DecimalType:
 
 
 def wider(one: T.DataType, other: T.DataType) -> T.DataType:
-    """Return the type that holds the values of both."""
+    """Return the type that holds the values of both. Raises: NeedsSparkError if Spark's holds not all of them."""
     if one is other or one == other or isinstance(other, T.NullType):
         return one
     match one, other:
@@ -96,7 +96,9 @@ def wider(one: T.DataType, other: T.DataType) -> T.DataType:
         return T.DoubleType()
     a, b = decimal_of(one), decimal_of(other)
     scale, digits = max(a.scale, b.scale), max(a.precision - a.scale, b.precision - b.scale)
-    return T.DecimalType(min(_MOST_DIGITS, digits + scale), scale)
+    if digits + scale > _MOST_DIGITS:
+        raise NeedsSparkError(f"{one.simpleString()} beside {other.simpleString()}")
+    return T.DecimalType(digits + scale, scale)
 
 
 def widest(types: Iterable[T.DataType]) -> T.DataType:

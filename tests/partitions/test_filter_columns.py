@@ -10,7 +10,6 @@ import pytest
 from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 from pyspark.sql import SparkSession
-from pyspark.sql import functions as F
 
 from mergerepl.filters.clause import (
     Cast,
@@ -26,9 +25,13 @@ from mergerepl.filters.clause import (
     text,
     walk,
 )
-from mergerepl.filters.columns import column_of
+from mergerepl.filters.columns import column_of, spark_operation
 from mergerepl.filters.parse import parse_filter, parse_stored
 from mergerepl.filters.prepare import prepare_clause
+from mergerepl.filters.publication_filters import PublicationFilters
+from mergerepl.frames import F, NeedsSparkError, in_process
+from mergerepl.spark.in_memory import frame_of_tuples
+from tests.executors import struct_of
 
 pytestmark = pytest.mark.spark
 
@@ -223,6 +226,58 @@ def test_python_columns_and_spark_agree(spark: SparkSession, count: int) -> None
     assert len(clauses) > count / 2
     for start in range(0, len(clauses), 250):
         agree(spark, clauses[start : start + 250])
+
+
+CLAUSES_IN_PROCESS = (
+    "i BETWEEN 0 AND 7 AND s >= SUSER_SNAME()",
+    "s NOT BETWEEN 'A' AND HOST_NAME()",
+    "n > 1.5 OR NOT b",
+    "i IN (1, NULL, -3) OR l NOT IN (2)",
+    "l <> i",
+    "s <=> HOST_NAME()",
+    "d IS NOT NULL AND b <> FALSE",
+    "n <= i",
+    "`odd ``name` < s",
+    "NULL OR b = TRUE",
+)
+
+
+def test_python_and_columns_in_process_agree() -> None:
+    clauses = [prepare_clause(parse_filter(each), {None: TYPES}) for each in CLAUSES_IN_PROCESS]
+    assert not [each for each in clauses if spark_operation(PublicationFilters({"a": each}))]
+    pairs = list(itertools.product(ROWS, VALUES))
+    names = dict(zip([*TYPES, *SessionFunction], itertools.count()))
+    types = [*(type_.replace("char(4)", "string") for type_ in TYPES.values()), "string", "string"]
+    with in_process():
+        frame = frame_of_tuples(
+            None,
+            [(*row.values(), *(values[name] for name in SessionFunction)) for row, values in pairs],
+            struct_of(", ".join(f"c{i} {type_}" for i, type_ in enumerate(types))),
+        )
+        columns = [
+            column_of(
+                clause,
+                column=lambda column: F.col(f"c{names[column.name]}"),
+                function=lambda name: F.col(f"c{names[name]}"),
+            ).alias(f"v{i}")
+            for i, clause in enumerate(clauses)
+        ]
+        found = frame.select(*columns).collect()
+    for row, (stated, values) in zip(found, pairs, strict=True):
+        named = {Column(name): value for name, value in stated.items()}
+        for clause, value in zip(clauses, row, strict=True):
+            assert value == evaluate(clause, named, values), (text(clause), stated, values)
+
+
+def test_comparisons_that_round_decimals_are_left_to_spark() -> None:
+    types = {"whole": "decimal(38,0)", "n": "decimal(9,2)"}
+    with in_process():
+        frame = frame_of_tuples(None, [], struct_of("whole decimal(38,0), n decimal(9,2)"))
+        for text_ in ("whole > 1.5", "whole = n"):
+            clause = prepare_clause(parse_filter(text_), {None: types})
+            condition = column_of(clause, column=lambda column: F.col(column.name))
+            with pytest.raises(NeedsSparkError):
+                frame.where(condition)
 
 
 def agree(spark: SparkSession, clauses: list[Clause]) -> None:

@@ -187,9 +187,11 @@ def reader_here(window: CaptureWindow, known: Known) -> TableReader:
 
     def feed() -> DataFrame:
         (segment,) = window.segments
-        keys = {v: update_keys(window.table, v, article.identity) for v in segment.by_keys}
+        found = {v: update_keys(window.table, v, article.identity) for v in segment.by_keys}
+        # A file may be gone since the segment was planned.
+        keys = {v: each for v, each in found.items() if each.doubt is None}
         by_files = {
-            c.version: c.version in segment.by_files or c.version in keys for c in window.user_commits
+            c.version: c.version in segment.by_files or c.version in found for c in window.user_commits
         }
         rows = feed_of_files(table, article.columns, by_files, keys)
         if any(rows[name].null_count for name in article.identity):
