@@ -50,7 +50,7 @@ MOST_KEYS_BYTES = 1 << 30
 """The largest table whose keys are looked up here, by streaming them."""
 
 MOST_MATCHES = 10 * MOST_ROWS
-"""The most rows of a file that are read by the keys of an UPDATE: all rows may share a tenant's key, for example."""
+"""The most rows of a lookup by values, or of a file by the keys of an UPDATE: all rows may share a tenant's key, say."""
 
 
 @dataclass(frozen=True)
@@ -261,7 +261,7 @@ def rows_having(
 ) -> "pa.Table":
     """Return columns of a table's rows that have wanted values (in lower case, if GUIDs) in each of the wanted columns.
 
-    Raises: NeedsSparkError if Arrow does not read the rows as Spark does, or more than 10,000 rows match.
+    Raises: NeedsSparkError if Arrow does not read the rows as Spark does, or more than MOST_MATCHES rows match.
     """
     import pyarrow as pa
     import pyarrow.compute as pc
@@ -278,7 +278,8 @@ def rows_having(
     schema = pa.schema([table.arrow_schema.field(each) for each in dict.fromkeys([*wanted, *columns])])
     rows = (matching_rows(pq.ParquetFile(file), schema, wanted, is_guid=is_guid) for file in files)
     found = pa.concat_tables([schema.empty_table(), *rows]).select(list(columns))
-    _require_few(found.num_rows)
+    if found.num_rows > MOST_MATCHES:
+        raise TooLargeForArrowError("too many rows have the values that are looked up")
     require_texts(found)
     return found
 

@@ -93,7 +93,7 @@ class EngineChoice:
 
     @property
     def for_rules(self) -> "SparkSession":
-        """The session of the rules' frames: in process there is none, and nobody reads one."""
+        """The session of the rules' frames; None in process, where no rule uses one."""
         return cast("SparkSession", None) if self.in_process else self.spark
 
     def rules(self) -> AbstractContextManager[None]:

@@ -154,7 +154,7 @@ class DataFrame:
         _require_frame(other)
         mine, theirs = ({f.name.lower(): f for f in each.fields} for each in (self, other))
         if mine.keys() != theirs.keys() and not allowMissingColumns:
-            raise ValueError(f"columns {self.columns} beside {other.columns}")
+            raise ValueError(f"a union of columns {self.columns} and {other.columns}")
         fields = [
             Field(mine.get(name, field).name, wider(mine.get(name, field).type, field.type))
             for name, field in (mine | theirs).items()

@@ -31,7 +31,7 @@ INTEGERS: dict[type[T.DataType], tuple[int, int]] = {
     T.IntegerType: (32, 10),
     T.LongType: (64, 20),
 }
-"""The bits of each type of whole numbers, and its digits beside decimals."""
+"""The bits of each integer type, and the digits of its decimal type."""
 
 EXACT = Context(prec=100, rounding=ROUND_HALF_UP)
 _FLOATS = T.FloatType | T.DoubleType
@@ -59,7 +59,7 @@ def type_of(data_type: str | T.DataType) -> T.DataType:
 
 
 def decimal_of(data_type: T.DataType, literal: object = None) -> T.DecimalType:
-    """Return the decimal type that whole numbers of a type, or one literal, have beside decimals."""
+    """Return the decimal type that an integer type, or an integer literal, has in a comparison with decimals."""
     if isinstance(data_type, T.DecimalType):
         return data_type
     return T.DecimalType(
@@ -89,7 +89,7 @@ def wider(one: T.DataType, other: T.DataType) -> T.DataType:
         case T.MapType(), T.MapType():
             return T.MapType(wider(one.keyType, other.keyType), wider(one.valueType, other.valueType))
     if not isinstance(one, T.NumericType) or not isinstance(other, T.NumericType):
-        raise NotInProcessError(f"{one.simpleString()} beside {other.simpleString()}")
+        raise NotInProcessError(f"{one.simpleString()} and {other.simpleString()} as one type")
     if type(one) in INTEGERS and type(other) in INTEGERS:
         return max(one, other, key=lambda each: INTEGERS[type(each)])
     if isinstance(one, _FLOATS) or isinstance(other, _FLOATS):

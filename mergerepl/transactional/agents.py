@@ -302,7 +302,7 @@ def skip(
     next_one = waiting[0] if waiting else None
     if next_one is None or next_one.xact_seqno != xact:
         is_known = any(each.xact_seqno == xact for each in waiting)
-        why = "is not the next one" if is_known else "is none that waits"
+        why = "is not the next one" if is_known else "is not waiting"
         then = f"the next one is {Lsn(next_one.xact_seqno)}" if next_one else "none waits"
         see = to_run("browse", distributor.root)
         raise refusal(f"{why}; {then}. Only the next one can be skipped. To see commands: {see}")

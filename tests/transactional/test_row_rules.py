@@ -92,7 +92,7 @@ def test_a_row_that_breaks_a_rule_stops_the_agent_before_its_transaction(
     # Other transactions are refused by name.
     for words, why in {
         ("0x00000000000000000001",): "passed already",
-        ("0xffffffffffffffffffff",): f"is none that waits; the next one is {met['xact_seqno']}",
+        ("0xffffffffffffffffffff",): f"is not waiting; the next one is {met['xact_seqno']}",
         ("seven",): "is no LSN",
         (met["xact_seqno"], "--at", "nowhere"): "no replica 'nowhere'",
     }.items():

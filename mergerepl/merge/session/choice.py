@@ -55,8 +55,13 @@ def _reasons(sides: dict[str, SideState], plan: SessionPlan) -> Iterator[NeedsSp
     if counts.total() > MOST_IN_PROCESS or values > MOST_VALUES:
         yield TooLargeForArrowError(f"{counts.total()} rows changed, with {values} values")
     filtered = sides[PUBLISHER].filtered
-    if filtered is not None and (operation := spark_operation(filtered.filters)) is not None:
-        yield NeedsSparkError(f"a row filter uses {operation}")
+    if filtered is not None:
+        from mergerepl.merge.partitions.join_bounds import equal_columns
+
+        if (operation := spark_operation(filtered.filters)) is not None:
+            yield NeedsSparkError(f"a row filter uses {operation}")
+        if not all(equal_columns(each, each.article, filtered.articles) for each in filtered.filters.joins):
+            yield NeedsSparkError("a join filter has no equality of columns")
     for window in windows:
         if window.article.nickname in changed | {*plan.tablenicks}:
             reason = _of_article(window.article) or _of_table(window)
