@@ -260,7 +260,9 @@ def _files(folder: Location, *, mend: bool) -> Iterator[Check]:
             if (article := articles.get(table)) is not None:
                 yield from _cost(folder, article, table)
         except Exception as error:
-            yield Check(f"files {table}", CheckStatus.WARN, f"could not be checked: {reason_of(error)}", _FOLLOW)
+            yield Check(
+                f"files {table}", CheckStatus.WARN, f"could not be checked: {reason_of(error)}", _FOLLOW
+            )
     if well := sum(faults.count - len(faults.names) for faults in found):
         yield Check(
             f"files {folder}", CheckStatus.OK, f"{well} of {len(found)} tables, which every library can read"
