@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
@@ -143,7 +144,7 @@ def test_no_thread_pool_of_the_product_forgets_a_rehearsal() -> None:
     pools = {
         str(file.relative_to(package))
         for file in package.rglob("*.py")
-        if "ThreadPoolExecutor(" in file.read_text(encoding="utf-8")
+        if re.search(r"[( ]ThreadPoolExecutor[()]", file.read_text(encoding="utf-8"))
     }
     assert pools == {"agents/loop.py", "store/rehearsal.py"}
 
