@@ -39,7 +39,6 @@ from mergerepl.rows import lineage_columns as lineage
 from mergerepl.rows.images import no_names
 from mergerepl.spark.expression_cost import query_parameter
 
-_KNOWN_AT = {PUBLISHER: "known_at_publisher", SUBSCRIBER: "known_at_subscriber"}
 _KNOWS = {PUBLISHER: "publisher_knows", SUBSCRIBER: "subscriber_knows"}
 _BROUGHT_BY = {PUBLISHER: Verdict.DOWNLOAD, SUBSCRIBER: Verdict.UPLOAD}
 
@@ -50,16 +49,13 @@ def get_metadata(
     articles: Collection[ArticleTerms],
     terms: SessionTerms,
     *,
-    known_at_publisher: DataFrame | None = None,
-    known_at_subscriber: DataFrame | None = None,
     is_written_out: bool = False,
     sends_rows: bool = False,
 ) -> DataFrame:
     """Return PAIRS: each row with both sides' changes (or NULL), its verdict, and the actions of both sides.
 
     A side that knows the other's version (its lineage covers it) is sent; equal lineages are known; neither covering the
-    other is a conflict candidate. So is a row whose key the destination knows with a lineage that the sent change does not
-    cover: for a candidate, the destination's metadata takes the place of a change.
+    other is a conflict candidate.
 
     The other columns are the content of a row: its encoded fields where all articles are decided together, the typed row
     for a single article, or if only one side changed it.
@@ -69,9 +65,6 @@ def get_metadata(
         at_subscriber: Changes the publisher has not seen, with tablenick, or None.
         articles: All articles of the rows.
         terms: Directions, starts and numbers of the session.
-        known_at_publisher: The publisher's version of rows that the subscriber sends, as `at_subscriber`, whether or not
-            it enumerates them; None where the sender is sure to know it.
-        known_at_subscriber: The same for the other direction.
         is_written_out: Whether lineages are compared by compiled code (`rows.nested.Fields`), for large numbers of rows.
         sends_rows: Whether `sent` has the typed row; elsewhere `conflict` chooses the values of a row.
 
@@ -79,77 +72,54 @@ def get_metadata(
         both sides, article.
     """
     at = {PUBLISHER: at_publisher, SUBSCRIBER: at_subscriber}
-    known = {PUBLISHER: known_at_publisher, SUBSCRIBER: known_at_subscriber}
     there = [side for side in (PUBLISHER, SUBSCRIBER) if at[side] is not None]
     if not there:
         raise ValueError("nothing to classify")
-    pairs = _paired(at, known)
+    pairs = _paired(at)
     pairs = pairs.withColumn(ARTICLE, article_terms(articles, TABLENICK))
-    if len(there) == 1 and known[OTHER_SIDE[there[0]]] is None:
+    if len(there) == 1:
         pairs = pairs.withColumn(VERDICT, F.lit(_BROUGHT_BY[there[0]].value))
     else:
-        pairs = _compared(pairs, [side for side in known if known[side] is not None], is_written_out)
+        knows, verdict = _comparison(is_written_out)
+        # As columns they are computed once.
+        pairs = pairs.withColumns(knows).withColumn(VERDICT, verdict).drop(*knows)
     return _with_actions(pairs, terms, content=[changes.ROW] if sends_rows else [])
 
 
-def _paired(at: Mapping[str, DataFrame | None], known: Mapping[str, DataFrame | None]) -> DataFrame:
-    """Return the changes of both sides joined, with each side's metadata of them where that is given."""
+def _paired(at: Mapping[str, DataFrame | None]) -> DataFrame:
+    """Return the changes of both sides joined."""
     frames = {side: _as_struct(rows, side) for side, rows in at.items() if rows is not None}
     if len(frames) == 2:
-        pairs = frames[PUBLISHER].join(frames[SUBSCRIBER], on=list(KEYS), how="full_outer")
-    else:
-        ((side, pairs),) = frames.items()
-        absent = F.lit(None).cast(pairs.schema[side].dataType)
-        pairs = pairs.withColumn(OTHER_SIDE[side], absent)
-    for side, rows in known.items():
-        if rows is not None:
-            pairs = pairs.join(_as_struct(rows, _KNOWN_AT[side]), on=list(KEYS), how="left")
-    return pairs
+        return frames[PUBLISHER].join(frames[SUBSCRIBER], on=list(KEYS), how="full_outer")
+    ((side, pairs),) = frames.items()
+    return pairs.withColumn(OTHER_SIDE[side], F.lit(None).cast(pairs.schema[side].dataType))
 
 
 def _as_struct(rows: DataFrame, name: str) -> DataFrame:
     return rows.select(*KEYS, F.struct(*(each for each in rows.columns if each not in KEYS)).alias(name))
 
 
-def _compared(pairs: DataFrame, known: list[str], is_written_out: bool) -> DataFrame:
-    version, knows, verdict = _comparison(tuple(known), is_written_out)
-    # As columns they are computed once.
-    named = pairs.withColumns(knows).withColumn(VERDICT, verdict)
-    stated = [name for name in named.columns if name not in _KNOWS.values()]
-    return named.withColumns({side: version[side] for side in known}).select(*stated)
-
-
 @cached
-def _comparison(
-    known: tuple[str, ...], is_written_out: bool
-) -> tuple[dict[str, Column], dict[str, Column], Column]:
-    """Return by side the version that counts and whether the side knows the other's; and the verdict."""
-    version = {
-        side: F.coalesce(side, _KNOWN_AT[side]) if side in known else F.col(side) for side in OTHER_SIDE
-    }
+def _comparison(is_written_out: bool) -> tuple[dict[str, Column], Column]:
+    """Return by side whether it knows the other's version; and the verdict."""
     floor = F.col(f"{ARTICLE}.{FLOOR}")
 
     def covers(side: str) -> Column:
-        own, other = version[side].getField(LINEAGE), version[OTHER_SIDE[side]].getField(LINEAGE)
+        own, other = F.col(f"{side}.{LINEAGE}"), F.col(f"{OTHER_SIDE[side]}.{LINEAGE}")
         return lineage.covers(own, other, floor=floor, is_written_out=is_written_out)
 
     def knows(side: str) -> Column:
         return F.col(_KNOWS[side])
 
-    def is_enumerated(side: str) -> Column:
-        return F.col(side).isNotNull()
-
     verdict = (
-        F.when(version[PUBLISHER].isNull(), Verdict.UPLOAD.value)
-        .when(version[SUBSCRIBER].isNull(), Verdict.DOWNLOAD.value)
+        F.when(F.col(PUBLISHER).isNull(), Verdict.UPLOAD.value)
+        .when(F.col(SUBSCRIBER).isNull(), Verdict.DOWNLOAD.value)
         .when(knows(PUBLISHER) & knows(SUBSCRIBER), Verdict.KNOWN.value)
-        # A version that the destination knows and does not enumerate is neither sent to it nor by it.
-        .when(knows(PUBLISHER), F.when(is_enumerated(PUBLISHER), Verdict.DOWNLOAD.value))
-        .when(knows(SUBSCRIBER), F.when(is_enumerated(SUBSCRIBER), Verdict.UPLOAD.value))
+        .when(knows(PUBLISHER), Verdict.DOWNLOAD.value)
+        .when(knows(SUBSCRIBER), Verdict.UPLOAD.value)
         .otherwise(Verdict.CANDIDATE.value)
     )
-    covered = {_KNOWS[side]: covers(side) for side in OTHER_SIDE}
-    return version, covered, F.coalesce(verdict, F.lit(Verdict.KNOWN.value))
+    return {_KNOWS[side]: covers(side) for side in OTHER_SIDE}, verdict
 
 
 def _with_actions(pairs: DataFrame, terms: SessionTerms, *, content: Sequence[str]) -> DataFrame:

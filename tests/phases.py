@@ -93,16 +93,11 @@ class Change(NamedTuple):
 
 
 class Pair(NamedTuple):
-    """A row as the two sides have changed it; None is a side with no change to send.
-
-    `known_hq` and `known_north` are what a side knows of a row that the other one sends.
-    """
+    """A row as the two sides have changed it; None is a side with no change to send."""
 
     hq: Change | None
     north: Change | None
     setting: Setting = ROW_TRACKED
-    known_hq: Change | None = None
-    known_north: Change | None = None
 
 
 class Sent(NamedTuple):
@@ -509,8 +504,6 @@ class _Session:
             self._side(spark, "north", content, fields),
             articles,
             self.terms,
-            known_at_publisher=self._side(spark, "known_hq", content, fields),
-            known_at_subscriber=self._side(spark, "known_north", content, fields),
             is_written_out=fields.is_written_out,
             sends_rows=content == ROW,
         )

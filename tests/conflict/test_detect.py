@@ -114,10 +114,6 @@ TABLES = (
 CASES = {
     rule: (Pair(*sides, setting), said) for setting, table in TABLES for rule, (*sides, said) in table.items()
 }
-CASES["a row that the publisher has, though not for this subscriber"] = (
-    Pair(None, north("p q"), known_hq=hq("p y", lineage="published 1")),
-    ("conflict", ["b"]),
-)
 
 
 @pytest.fixture(scope="module", params=[INTERPRETED, WRITTEN_OUT], ids=["few", "many"])

@@ -71,38 +71,6 @@ VERDICTS: dict[str, tuple[Pair, str]] = {
         "candidate",
     ),
 }
-KNOWN_THERE: dict[str, tuple[Pair, str]] = {
-    "a new row whose key the publisher has, though not for this subscriber": (
-        Pair(None, changed("north 1"), known_hq=changed("published 1")),
-        "candidate",
-    ),
-    "a change of the row that the publisher has": (
-        Pair(None, changed("published 1, north 2"), known_hq=changed("published 1")),
-        "upload",
-    ),
-    "a change of a row that the publisher has changed since": (
-        Pair(None, changed("published 1, north 2"), known_hq=changed("published 1, hq 2")),
-        "candidate",
-    ),
-    "a change that the publisher has already": (
-        Pair(None, changed("north 1"), known_hq=changed("hq 2, north 1")),
-        "known",
-    ),
-    "a change that the subscriber has already": (
-        Pair(changed("hq 1"), None, known_north=changed("hq 1, north 2")),
-        "known",
-    ),
-    "a row of the publisher whose key the subscriber has inserted": (
-        Pair(changed("hq 1"), None, known_north=changed("north 1")),
-        "candidate",
-    ),
-    "a row that the publisher knows nothing of, among others": (Pair(None, changed("north 1")), "upload"),
-    "a change that is sent counts, not what was known": (
-        Pair(changed("hq 2, north 1"), changed("north 1"), known_hq=changed("hq 1")),
-        "download",
-    ),
-}
-VERDICTS |= KNOWN_THERE
 
 
 @pytest.fixture(scope="module")
@@ -183,18 +151,6 @@ SENT: dict[str, tuple[Pair, Sent | None]] = {
     ),
     "what both sides hold is not sent": (Pair(changed("hq 1"), changed("hq 1")), None),
     "what both have changed is left to conflict": (Pair(changed("hq 1"), changed("north 1")), None),
-    "a row comes back where it is known as deleted": (
-        Pair(None, changed("hq 2, north 3"), known_hq=changed("hq 2", row=None)),
-        Sent("hq", "insert", 11, 0.0),
-    ),
-    "an update of a row that the destination knows": (
-        Pair(changed("hq 3, north 2"), None, known_north=changed("north 2")),
-        Sent("north", "update", 11, 0.0),
-    ),
-    "what the destination knows already is not sent": (
-        Pair(None, changed("north 1"), known_hq=changed("hq 2, north 1")),
-        None,
-    ),
     "nothing goes up in a download": (Pair(None, changed("north 1"), Setting(upload=False)), None),
     "what goes down in a download": (
         Pair(changed("hq 1"), None, Setting(upload=False)),
