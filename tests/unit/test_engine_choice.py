@@ -13,6 +13,7 @@ from mergerepl.delta.engine_choice import (
     arrow_refusals,
     require_texts,
 )
+from mergerepl.frames import is_in_process, on_spark
 
 
 @pytest.mark.parametrize(
@@ -51,3 +52,11 @@ def test_a_table_counts_once_and_a_large_one_not_at_all() -> None:
     choice.fall_back(small, NeedsSparkError("a key is NULL"))
     choice.fall_back(large, TooLargeForArrowError("too many rows"))
     assert [*choice.fallbacks.values()] == ["table 'orders': CHECK constraints"]
+
+
+def test_a_step_on_spark_leaves_this_process_and_comes_back() -> None:
+    with EngineChoice(uses_arrow=True, in_process=True).rules():
+        with on_spark():
+            assert not is_in_process()
+        assert is_in_process()
+    assert not is_in_process()
