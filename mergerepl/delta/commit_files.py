@@ -43,13 +43,13 @@ _FEED_TYPES = {
     COMMIT_VERSION: StructField(COMMIT_VERSION, LongType()),
 }
 
-MOST_ROWS = 10_000
-"""The most rows of one feed: their processing is interpreted (decision 0022)."""
+MOST_ROWS = 20_000
+"""The most rows of one feed, two for an update: their processing is interpreted (decision 0022)."""
 
 MOST_KEYS_BYTES = 1 << 30
 """The largest table whose keys are looked up here, by streaming them."""
 
-MOST_MATCHES = 10 * MOST_ROWS
+MOST_MATCHES = 5 * MOST_ROWS
 """The most rows of a lookup by values, or of a file by the keys of an UPDATE: all rows may share a tenant's key, say."""
 
 

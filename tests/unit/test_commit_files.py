@@ -108,7 +108,7 @@ def test_appends_of_many_rows_are_left_to_spark_before_they_are_read(
 ) -> None:
     table = tmp_path / "t"
     for _ in range(3):
-        write_deltalake(table, rows(6_000), mode="append")
+        write_deltalake(table, rows(11_000), mode="append")
     read = []
     real = commit_files.read_rows
     monkeypatch.setattr(commit_files, "read_rows", lambda file, *rest: read.append(file) or real(file, *rest))

@@ -6,6 +6,7 @@ import pyarrow as pa
 import pytest
 from deltalake.exceptions import CommitFailedError, DeltaError
 
+from mergerepl.delta.commit_files import MOST_ROWS
 from mergerepl.delta.engine_choice import (
     EngineChoice,
     NeedsSparkError,
@@ -14,6 +15,7 @@ from mergerepl.delta.engine_choice import (
     require_texts,
 )
 from mergerepl.frames import is_in_process, on_spark
+from mergerepl.merge.session.choice import MOST_IN_PROCESS
 
 
 @pytest.mark.parametrize(
@@ -43,6 +45,10 @@ def test_text_that_is_no_utf_8_is_read_by_spark() -> None:
     odd = pa.array([b"\xff"], pa.binary()).view(pa.string())
     with pytest.raises(NeedsSparkError, match="UTF8"):
         require_texts(pa.table({"a": odd}))
+
+
+def test_a_session_in_process_may_be_of_updates_alone() -> None:
+    assert MOST_ROWS >= 2 * MOST_IN_PROCESS
 
 
 def test_a_table_counts_once_and_a_large_one_not_at_all() -> None:

@@ -85,7 +85,7 @@ def looked_for(
 def _values(rows: DataFrame, join: JoinFilter, name: str, articles: Mapping[str, PublishedArticle]) -> Values:
     equal = equal_columns(join, name, articles)
     if not equal:
-        raise NeedsSparkError("a join filter has no equality of columns")
+        raise NeedsSparkError("a join filter has no equality of two columns of one type")
     field, column, _ = equal[0]
     found = collected(rows.select(F.col(f"{ROW}.{field}").alias(field)))
     # NULL matches nothing, and many rows of the table may have it.

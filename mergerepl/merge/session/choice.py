@@ -61,7 +61,7 @@ def _reasons(sides: dict[str, SideState], plan: SessionPlan) -> Iterator[NeedsSp
         if (operation := spark_operation(filtered.filters)) is not None:
             yield NeedsSparkError(f"a row filter uses {operation}")
         if not all(equal_columns(each, each.article, filtered.articles) for each in filtered.filters.joins):
-            yield NeedsSparkError("a join filter has no equality of columns")
+            yield NeedsSparkError("a join filter has no equality of two columns of one type")
     for window in windows:
         if window.article.nickname in changed | {*plan.tablenicks}:
             reason = _of_article(window.article) or _of_table(window)
