@@ -195,7 +195,7 @@ def reader_here(window: CaptureWindow, known: Known) -> TableReader:
         }
         rows = feed_of_files(table, article.columns, by_files, keys)
         if any(rows[name].null_count for name in article.identity):
-            raise NeedsSparkError("a key is NULL")
+            raise NeedsSparkError("a key is NULL", window.table)
         return frame_here(rows, table)
 
     def with_keys(keys: DataFrame, _: KeyBounds) -> DataFrame:
@@ -206,7 +206,7 @@ def reader_here(window: CaptureWindow, known: Known) -> TableReader:
         return frame_here(rows, table)
 
     def rows_at(_: int) -> DataFrame:
-        raise NeedsSparkError("whole versions of it are compared")
+        raise NeedsSparkError("whole versions of it are compared", window.table)
 
     return TableReader(feed=feed, rows_at=rows_at, with_keys=with_keys, known=known)
 
