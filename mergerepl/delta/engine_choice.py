@@ -7,14 +7,14 @@ refuse later, before they write, falls back to Spark and is counted; any other e
 import logging
 import re
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING, cast
 
 from mergerepl.delta.table import reason_of
 from mergerepl.frames import NeedsSparkError as NeedsSparkError
-from mergerepl.frames import in_process
+from mergerepl.frames import NotInProcessError, in_process
 from mergerepl.settings import Settings
 from mergerepl.store.location import Location
 
@@ -96,9 +96,20 @@ class EngineChoice:
         """The session of the rules' frames; None in process, where no rule uses one."""
         return cast("SparkSession", None) if self.in_process else self.spark
 
-    def rules(self) -> AbstractContextManager[None]:
-        """Let the rules run where the session chose."""
-        return in_process() if self.in_process else nullcontext()
+    @contextmanager
+    def rules(self) -> Iterator[None]:
+        """Let the rules run where the session chose.
+
+        What the rules ask for and the process lacks is a fault of ours: Spark has it, and the reason is counted.
+        `MERGEREPL_STRICT_ENGINE` leaves the error unchanged.
+        """
+        with in_process() if self.in_process else nullcontext():
+            try:
+                yield
+            except NotInProcessError as error:
+                if Settings.from_environment().strict_engine:
+                    raise
+                raise NeedsSparkError(f"{error} is not computed in process") from error
 
     def fall_back(self, table: Location | None, error: NeedsSparkError) -> None:
         """Note that Spark reads or writes a table. A large table does not count; the first reason is kept."""

@@ -14,7 +14,7 @@ from mergerepl.delta.engine_choice import (
     arrow_refusals,
     require_texts,
 )
-from mergerepl.frames import is_in_process, on_spark
+from mergerepl.frames import F, NotInProcessError, is_in_process, on_spark
 from mergerepl.merge.session.choice import MOST_IN_PROCESS
 
 
@@ -66,3 +66,11 @@ def test_a_step_on_spark_leaves_this_process_and_comes_back() -> None:
             assert not is_in_process()
         assert is_in_process()
     assert not is_in_process()
+
+
+def test_what_the_process_does_not_compute_begins_again_on_spark(monkeypatch: pytest.MonkeyPatch) -> None:
+    choice = EngineChoice(uses_arrow=True, in_process=True)
+    for setting, expected in (("0", NeedsSparkError), ("1", NotInProcessError)):
+        monkeypatch.setenv("MERGEREPL_STRICT_ENGINE", setting)
+        with pytest.raises(expected, match="the function soundex"), choice.rules():
+            F.soundex("name")

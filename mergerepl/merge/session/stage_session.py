@@ -15,7 +15,7 @@ from conflict.out_of_partition import Uploaded, rejected
 from conflict.resolvers.registry import require_resolver
 from enumeration.plan import Enumeration, Numbers, SessionPlan, number_generations
 from mergerepl.changes import OTHER_SIDE, PUBLISHER, ROWGUID, SUBSCRIBER
-from mergerepl.delta.engine_choice import EngineChoice
+from mergerepl.delta.engine_choice import EngineChoice, NeedsSparkError
 from mergerepl.delta.small_writer import MOST_ROWS, article_problem
 from mergerepl.delta.tables import merges_prepared, open_table
 from mergerepl.failpoints import failpoint
@@ -362,6 +362,9 @@ def staged_changeset(
         if other is not None and other is not error:
             log.error("committing what was captured failed as well: %s", other)
         drop_rows(folder)
+        if other is not None and isinstance(error, NeedsSparkError):
+            # Beginning again would hide it.
+            raise other from error
         raise
     changeset = Changeset(folder, manifest)
     failpoint("stage.before_pointer")
