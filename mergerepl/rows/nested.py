@@ -96,13 +96,11 @@ def as_declared(spark: SparkSession, value: Column, data_type: T.DataType) -> Co
 
 def _asserted(spark: SparkSession, value: Column) -> Column:
     """Return a value that is never NULL. No function of Spark's SQL declares that for any value without changing it."""
-    from pyspark.sql import Column as SparkColumn
-
     jvm: Any = spark._jvm
     utils = getattr(jvm, "org.apache.spark.sql.classic.ExpressionUtils")
     asserting = getattr(jvm, "org.apache.spark.sql.catalyst.expressions.objects.AssertNotNull")
     no_path = getattr(jvm, "scala.collection.immutable.List").newBuilder().result()
-    return SparkColumn(utils.column(asserting(utils.expression(value._jc), no_path)))
+    return type(value)(utils.column(asserting(utils.expression(value._jc), no_path)))
 
 
 def holds_inside(value: Column, data_type: T.DataType, *, of_row: bool = True) -> Column | None:
