@@ -151,7 +151,7 @@ def test_an_agent_process_is_seen_refuses_a_second_one_and_is_stopped(replica_di
     without_key(replica_dir)
     process = started(replica_dir)
     try:
-        assert command("agent", "status", "-f", replica_dir)["agents"][0]["agent"]["pid"] == process.pid
+        assert command("agent", "status", "-f", replica_dir)["agents"][0]["pid"] == process.pid
         second = command("agent", "run", "-f", replica_dir, code=3)
         assert f"by process {process.pid}" in second["error"]["message"]
         assert command("agent", "stop", "-f", replica_dir)["stopped"][0]["pid"] == process.pid
@@ -159,7 +159,7 @@ def test_an_agent_process_is_seen_refuses_a_second_one_and_is_stopped(replica_di
     finally:
         process.kill()
         process.communicate()
-    assert command("agent", "status", "-f", replica_dir)["agents"][0]["agent"]["pid"] is None
+    assert command("agent", "status", "-f", replica_dir)["agents"][0]["pid"] is None
     assert command("agent", "stop", "-f", replica_dir)["stopped"][0]["pid"] is None
 
 
