@@ -4,14 +4,14 @@ import hashlib
 import inspect
 import operator
 from collections.abc import Callable, Iterable, Sequence
-from functools import cache, partial
+from functools import cache, partial, reduce
 from itertools import zip_longest
 from typing import Any
 
 from pyspark.sql import functions as pysparks
 from pyspark.sql import types as T
 
-from mergerepl.frames import NotInProcessError
+from mergerepl.frames import NotInProcessError, aggregates, lambdas
 from mergerepl.frames.trees import (
     BINARY,
     BOOLEAN,
@@ -19,20 +19,19 @@ from mergerepl.frames.trees import (
     LONG,
     STRING,
     Column,
+    Make,
     Of,
-    Scope,
     Typed,
     cases,
     col,
+    item_type,
     lit,
     made,
     nulls,
     together,
     turned,
 )
-from mergerepl.frames.values import checked, content, equal_key, exact, map_of, order_key, whole, wider
-
-Make = Callable[..., Column]
+from mergerepl.frames.values import checked, content, exact, key_of, map_of, order_key, whole, wider
 
 
 @cache
@@ -62,106 +61,6 @@ def _flat(cols: Sequence[Any]) -> list[Column]:
 def _strict(data_type: T.DataType | None, turn: Callable[..., Any]) -> Make:
     """Return a function that gives NULL for NULL; without a type its result has that of the first argument."""
     return partial(made, lambda *used: nulls(data_type or used[0].type, turn, *[each.of for each in used]))
-
-
-def _item(array: Typed | T.DataType) -> T.DataType:
-    data_type = array.type if isinstance(array, Typed) else array
-    return data_type.elementType if isinstance(data_type, T.ArrayType) else T.NullType()
-
-
-def _key_of(data_type: T.DataType) -> Callable[[Any], Any]:
-    return equal_key(data_type) or (lambda value: value)
-
-
-# Lambdas
-
-
-def _with_items(most: int, compiled: Callable[..., Typed], column: Any, f: Callable[..., Column]) -> Column:
-    """Return a column computed item by item: `compiled` gets the array or map, and the function of an item."""
-    variables = _variables(min(most, len(inspect.signature(f).parameters)))
-    used, body = col(column), f(*variables)
-
-    def of_scope(scope: Scope) -> Typed:
-        found = used.typed(scope)
-        is_map = isinstance(found.type, T.MapType)
-        kinds = [found.type.keyType, found.type.valueType] if is_map else [_item(found), INT]  # type: ignore[attr-defined]
-        item = scope.bind(variables, kinds, body)
-        of = item.of if len(variables) == most else lambda row, one, _: item.of(row, one)
-        return compiled(found, item.type, of)
-
-    return Column(of_scope)
-
-
-def _variables(count: int) -> list[Column]:
-    def unbound(_: Scope) -> Typed:
-        raise ValueError("the variable of a lambda outside of it")
-
-    return [Column(unbound) for _ in range(count)]
-
-
-def _rowwise(of: Of, turn: Callable[[Any, Any], Any]) -> Of:
-    return lambda row: None if (value := of(row)) is None else turn(row, value)
-
-
-def _transform(found: Typed, item: T.DataType, of: Of) -> Typed:
-    return Typed(
-        T.ArrayType(item),
-        _rowwise(found.of, lambda row, items: tuple([of(row, x, i) for i, x in enumerate(items)])),
-    )
-
-
-def _filter(found: Typed, _: T.DataType, of: Of) -> Typed:
-    return Typed(
-        found.type,
-        _rowwise(found.of, lambda row, items: tuple([x for i, x in enumerate(items) if of(row, x, i)])),
-    )
-
-
-def _quantifier(decides: bool) -> Callable[..., Typed]:
-    def compiled(found: Typed, _: T.DataType, of: Of) -> Typed:
-        def outcome(row: Any, items: Any) -> Any:
-            results = [of(row, each) for each in items]
-            return decides if decides in results else None if None in results else not decides
-
-        return Typed(BOOLEAN, _rowwise(found.of, outcome))
-
-    return compiled
-
-
-def _map_filter(found: Typed, _: T.DataType, of: Of) -> Typed:
-    return Typed(
-        found.type, _rowwise(found.of, lambda row, value: {k: v for k, v in value.items() if of(row, k, v)})
-    )
-
-
-def _zipped(one: Any, other: Any, f: Callable[..., Column], *, of_maps: bool = False) -> Column:
-    used, variables = (col(one), col(other)), _variables(3 if of_maps else 2)
-    body = f(*variables)
-
-    def compiled(scope: Scope) -> Typed:
-        a, b = (each.typed(scope) for each in used)
-        if not of_maps:
-            item = scope.bind(variables, [_item(a), _item(b)], body)
-            pairs = _rowwise_pair(
-                a, b, lambda row, x, y: tuple([item.of(row, *z) for z in zip_longest(x, y)])
-            )
-            return Typed(T.ArrayType(item.type), pairs)
-        kinds: Any = a.type, b.type
-        value = scope.bind(variables, [kinds[0].keyType, kinds[0].valueType, kinds[1].valueType], body)
-        maps = _rowwise_pair(
-            a, b, lambda row, x, y: {k: value.of(row, k, x.get(k), y.get(k)) for k in {**x, **y}}
-        )
-        return Typed(T.MapType(kinds[0].keyType, value.type), maps)
-
-    return Column(compiled)
-
-
-def _rowwise_pair(a: Typed, b: Typed, turn: Callable[[Any, Any, Any], Any]) -> Of:
-    def of(row: Any) -> Any:
-        one, other = a.of(row), b.of(row)
-        return None if one is None or other is None else turn(row, one, other)
-
-    return of
 
 
 # Values
@@ -203,7 +102,7 @@ def _create_map(*cols: Any) -> Column:
 def _map_from_arrays(keys: Any, values: Any) -> Column:
     return made(
         lambda k, v: nulls(
-            T.MapType(_item(k), _item(v)), lambda x, y: map_of(zip(x, y, strict=True)), k.of, v.of
+            T.MapType(item_type(k), item_type(v)), lambda x, y: map_of(zip(x, y, strict=True)), k.of, v.of
         ),
         keys,
         values,
@@ -217,7 +116,7 @@ def _entries(one: Typed) -> Typed:
 
 
 def _map_from_entries(one: Typed) -> Typed:
-    entry: Any = _item(one)
+    entry: Any = item_type(one)
     kind = T.MapType(entry[0].dataType, entry[1].dataType)
     return nulls(kind, lambda items: None if None in items else map_of(items), one.of)
 
@@ -246,7 +145,7 @@ def _at(one: Typed, key: Typed) -> Typed:
     def item(items: Any, place: int) -> Any:
         return items[place - (place > 0)] if 0 < abs(place) <= len(items) else None
 
-    return nulls(_item(one), item, one.of, key.of)
+    return nulls(item_type(one), item, one.of, key.of)
 
 
 def _of_map(one: Typed, key: Typed) -> Typed:
@@ -256,7 +155,7 @@ def _of_map(one: Typed, key: Typed) -> Typed:
 
 
 def _get(one: Typed, index: Typed) -> Typed:
-    return nulls(_item(one), lambda items, i: items[i] if 0 <= i < len(items) else None, one.of, index.of)
+    return nulls(item_type(one), lambda items, i: items[i] if 0 <= i < len(items) else None, one.of, index.of)
 
 
 def _slice(items: Any, start: int, length: int) -> Any:
@@ -270,8 +169,8 @@ def _with_item(turn: Callable[..., Any], result: T.DataType | None = None) -> Ma
     """Return a function of an array and an item; `turn` gets the items, their keys and that of the item."""
 
     def compiled(one: Typed, other: Typed) -> Typed:
-        both = wider(_item(one), other.type)
-        kind, key = T.ArrayType(both), _key_of(both)
+        both = wider(item_type(one), other.type)
+        kind, key = T.ArrayType(both), key_of(both)
 
         def of(items: Any, item: Any) -> Any:
             return turn(items, [None if each is None else key(each) for each in items], key(item))
@@ -282,18 +181,18 @@ def _with_item(turn: Callable[..., Any], result: T.DataType | None = None) -> Ma
 
 
 def _append(one: Typed, other: Typed) -> Typed:
-    kind = T.ArrayType(wider(_item(one), other.type))
+    kind = T.ArrayType(wider(item_type(one), other.type))
     items, item = one.cast(kind), other.cast(kind.elementType)
-    return Typed(kind, _rowwise(items, lambda row, found: (*found, item(row))))
+    return Typed(kind, lambdas.rowwise(items, lambda row, found: (*found, item(row))))
 
 
 def _sets(chosen: Callable[[Any, Any, Any], Iterable[Any]]) -> Make:
     """Return a function to the items of two arrays, each once; `chosen` gets both and the function to an item's key."""
 
     def compiled(both: T.DataType, *values: Of) -> Typed:
-        key = _key_of(_item(both))
+        key = key_of(item_type(both))
         # As Spark, these functions alone turn -0.0 into 0.0.
-        is_float = isinstance(_item(both), T.FloatType | T.DoubleType)
+        is_float = isinstance(item_type(both), T.FloatType | T.DoubleType)
 
         def of(one: Any, other: Any) -> Any:
             first: dict[Any, Any] = {}
@@ -312,7 +211,7 @@ def _in_both(one: Any, other: Any, key: Any, *, is_there: bool) -> list[Any]:
 
 
 def _overlap(both: T.DataType, *values: Of) -> Typed:
-    key = _key_of(_item(both))
+    key = key_of(item_type(both))
 
     def of(one: Any, other: Any) -> bool | None:
         if any(each is not None for each in _in_both(one, other, key, is_there=True)):
@@ -327,7 +226,7 @@ def _arrays_zip(*cols: Any) -> Column:
 
     def compiled(*typed: Typed) -> Typed:
         names = [each.result_name or str(i) for i, each in enumerate(columns)]
-        kind = T.StructType([T.StructField(n, _item(each)) for n, each in zip(names, typed, strict=True)])
+        kind = T.StructType([T.StructField(n, item_type(each)) for n, each in zip(names, typed, strict=True)])
         return nulls(T.ArrayType(kind), lambda *a: tuple(zip_longest(*a)), *[each.of for each in typed])
 
     return made(compiled, *columns)
@@ -337,8 +236,8 @@ def _ordered(
     turn: Callable[[Any, Callable[[Any], Any]], Any], *, is_item: bool = False
 ) -> Callable[[Typed], Typed]:
     def compiled(one: Typed) -> Typed:
-        key = order_key(_item(one))
-        return nulls(_item(one) if is_item else one.type, lambda items: turn(items, key), one.of)
+        key = order_key(item_type(one))
+        return nulls(item_type(one) if is_item else one.type, lambda items: turn(items, key), one.of)
 
     return compiled
 
@@ -375,83 +274,9 @@ def _substring(text: Any, start: int, length: int | None = None) -> Any:
 
 def _explode(column: Any) -> Column:
     used = col(column)
-    return Column(lambda scope: Typed(_item(used.typed(scope)), used.typed(scope).of), "col", is_explode=True)
-
-
-# Aggregates
-
-
-def _aggregate(compiled: Callable[..., Typed]) -> Make:
-    """Return an aggregate: `compiled` gets columns of a row, its function takes the rows of a group."""
-
-    def make(*columns: Any) -> Column:
-        used = [col(each) for each in columns]
-
-        def of_group(scope: Scope) -> Typed:
-            if scope.rows is None:
-                raise ValueError("an aggregate outside of agg")
-            return compiled(*[each.typed(scope.rows) for each in used])
-
-        return Column(of_group)
-
-    return make
-
-
-def _of_values(turn: Callable[[list[Any]], Any], kind: T.DataType | None = None) -> Make:
-    """Return an aggregate of the values that are not NULL; NULL without one."""
-
-    def compiled(one: Typed) -> Typed:
-        def of(rows: Sequence[Any]) -> Any:
-            found = [value for row in rows if (value := one.of(row)) is not None]
-            return turn(found) if found else None
-
-        return Typed(kind or one.type, of)
-
-    return _aggregate(compiled)
-
-
-def _extreme(choose: Callable[..., Any]) -> Make:
-    def compiled(one: Typed, by: Typed) -> Typed:
-        key = order_key(by.type)
-
-        def of(rows: Sequence[Any]) -> Any:
-            ranked = [(key(rank), row) for row in rows if (rank := by.of(row)) is not None]
-            return one.of(choose(ranked, key=operator.itemgetter(0))[1]) if ranked else None
-
-        return Typed(one.type, of)
-
-    return _aggregate(compiled)
-
-
-def _count(column: Any) -> Column:
-    value = lit(1) if isinstance(column, str) and column == "*" else column
-    return _aggregate(lambda one: Typed(LONG, lambda rows: sum(one.of(r) is not None for r in rows)))(value)
-
-
-def _sum(values: list[Any]) -> Any:
-    return checked(LONG)(sum(values))
-
-
-def _xor(values: list[Any]) -> Any:
-    result = 0
-    for each in values:
-        result ^= each
-    return result
-
-
-def _first(column: Any, ignorenulls: bool) -> Column:
-    if ignorenulls:
-        return _of_values(operator.itemgetter(0))(column)
-    return _aggregate(lambda one: Typed(one.type, lambda rows: one.of(rows[0]) if rows else None))(column)
-
-
-def _collect_set(one: Typed) -> Typed:
-    key = _key_of(one.type)
-
-    def of(rows: Sequence[Any]) -> Any:
-        return tuple({key(v): v for row in rows if (v := one.of(row)) is not None}.values())
-
-    return Typed(T.ArrayType(one.type), of)
+    return Column(
+        lambda scope: Typed(item_type(used.typed(scope)), used.typed(scope).of), "col", is_explode=True
+    )
 
 
 def _only(what: str, make: Make, *allowed: Any) -> Make:
@@ -483,22 +308,24 @@ FUNCTIONS: dict[str, Make] = {
     "array_union": _sets(lambda one, other, _: (*one, *other)),
     "arrays_overlap": partial(together, _overlap),
     "arrays_zip": _arrays_zip,
-    "bit_xor": _of_values(_xor),
+    "bit_xor": aggregates.of_values(partial(reduce, operator.xor)),
     "broadcast": lambda frame: frame,
     "coalesce": partial(together, _coalesce),
     "col": col,
-    "collect_set": _aggregate(_collect_set),
+    "collect_set": aggregates.aggregate(aggregates.collect_set),
     "concat": partial(together, _concat),
     "concat_ws": _concat_ws,
-    "count": _count,
-    "count_if": _aggregate(lambda one: Typed(LONG, lambda rows: sum(one.of(row) is True for row in rows))),
+    "count": aggregates.count,
+    "count_if": aggregates.aggregate(
+        lambda one: Typed(LONG, lambda rows: sum(one.of(row) is True for row in rows))
+    ),
     "create_map": _create_map,
     "element_at": partial(made, _of_map),
-    "exists": partial(_with_items, 1, _quantifier(True)),
+    "exists": partial(lambdas.with_items, 1, lambdas.quantifier(True)),
     "explode": _explode,
-    "filter": partial(_with_items, 2, _filter),
-    "first": _first,
-    "forall": partial(_with_items, 1, _quantifier(False)),
+    "filter": partial(lambdas.with_items, 2, lambdas.filter_items),
+    "first": aggregates.first,
+    "forall": partial(lambdas.with_items, 1, lambdas.quantifier(False)),
     "get": partial(made, _get),
     "greatest": partial(together, _greatest),
     "hex": _strict(STRING, _hex),
@@ -515,18 +342,18 @@ FUNCTIONS: dict[str, Make] = {
     ),
     "map_contains_key": lambda column, key: _strict(BOOLEAN, lambda value, k: k in value)(column, lit(key)),
     "map_entries": partial(made, _entries),
-    "map_filter": partial(_with_items, 2, _map_filter),
+    "map_filter": partial(lambdas.with_items, 2, lambdas.map_filter),
     "map_from_arrays": _map_from_arrays,
     "map_from_entries": partial(made, _map_from_entries),
     "map_keys": partial(made, lambda one: nulls(T.ArrayType(one.type.keyType), tuple, one.of)),
     "map_values": partial(
         made, lambda one: nulls(T.ArrayType(one.type.valueType), lambda v: tuple(v.values()), one.of)
     ),
-    "map_zip_with": partial(_zipped, of_maps=True),
-    "max": lambda column: _extreme(max)(column, column),
-    "max_by": _only("max_by of several", _extreme(max), None),
-    "min": lambda column: _extreme(min)(column, column),
-    "min_by": _only("min_by of several", _extreme(min), None),
+    "map_zip_with": partial(lambdas.zipped, of_maps=True),
+    "max": lambda column: aggregates.extreme(max)(column, column),
+    "max_by": _only("max_by of several", aggregates.extreme(max), None),
+    "min": lambda column: aggregates.extreme(min)(column, column),
+    "min_by": _only("min_by of several", aggregates.extreme(min), None),
     "octet_length": _strict(INT, lambda value: len(content(value))),
     "sha2": _only(
         "sha2 of other lengths",
@@ -544,13 +371,13 @@ FUNCTIONS: dict[str, Make] = {
         *([text, start] if length is None else [text, start, length])
     ),
     "substring": _strict(None, _substring),
-    "sum": _of_values(_sum, LONG),
+    "sum": aggregates.of_values(lambda values: checked(LONG)(sum(values)), LONG),
     "timestamp_micros": _strict(T.TimestampType(), lambda microseconds: microseconds),
-    "transform": partial(_with_items, 2, _transform),
+    "transform": partial(lambdas.with_items, 2, lambdas.transform),
     "try_element_at": partial(made, _at),
     "unix_date": _strict(INT, lambda days: days),
     "unix_micros": _strict(LONG, lambda microseconds: microseconds),
     "when": lambda condition, value: cases([(condition, lit(value))]),
     "xxhash64": partial(made, _hash),
-    "zip_with": _zipped,
+    "zip_with": lambdas.zipped,
 }

@@ -284,6 +284,10 @@ class Column:
         return cases(self.branches, lit(value))
 
 
+Make = Callable[..., Column]
+"""A function of columns."""
+
+
 def col(name: Any) -> Column:
     """Return a column by its name, a column as it is, another value as a literal."""
     if isinstance(name, str):
@@ -315,6 +319,12 @@ def lit(value: Any) -> Column:
             raise TypeError(f"{value!r} is neither a column in this process nor a literal of it")
     typed = Typed(kind, lambda _: value, value)
     return Column(lambda _: typed)
+
+
+def item_type(array: Typed | T.DataType) -> T.DataType:
+    """Return the type of an array's items."""
+    data_type = array.type if isinstance(array, Typed) else array
+    return data_type.elementType if isinstance(data_type, T.ArrayType) else T.NullType()
 
 
 def made(compiled: Callable[..., Typed], *columns: Any) -> Column:

@@ -267,6 +267,11 @@ def equal_key(data_type: T.DataType) -> Turn | None:
     return order_key(data_type) if _has_float(data_type) else None
 
 
+def key_of(data_type: T.DataType) -> Turn:
+    """Return `equal_key`, or the function to the value itself."""
+    return equal_key(data_type) or (lambda value: value)
+
+
 def _has_float(data_type: T.DataType) -> bool:
     match data_type:
         case T.StructType():
