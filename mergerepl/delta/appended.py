@@ -213,6 +213,7 @@ def read(
     bounds = bounds or {}
     state = open_table(table, version)
     if is_in_process():
+        assert version is None, "delta-rs reads the head"
         return _read_here(state, bounds, columns, among)
     assert spark is not None
     files = plain_files(state, bounded=bounds)

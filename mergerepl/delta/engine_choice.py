@@ -76,7 +76,7 @@ class EngineChoice:
     """The engines of a session, chosen once: where its rules run, and who writes rows.
 
     `in_process`: the rules run in this process (`mergerepl.frames`), else on Spark. `uses_arrow`: Arrow and delta-rs write
-    few rows. `fallbacks`: why Spark does what this process does for most tables, by table. `spark_of` starts Spark, once
+    few rows. `fallbacks`: why Spark works on a table of few rows, by table. `spark_of` starts Spark, once
     something needs it.
     """
 

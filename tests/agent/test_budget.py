@@ -9,6 +9,9 @@ from deltalake import DeltaTable as LogTable
 from pyspark.sql import SparkSession
 from pyspark.sql.classic.dataframe import DataFrame
 
+from mergerepl.delta import small_writer
+from mergerepl.delta.engine_choice import EngineChoice, NeedsSparkError
+from mergerepl.merge.session import merge_session
 from mergerepl.replica.replica import Replica
 from tests.networks import Pair, Site, add_history
 from tests.openings import counted_openings
@@ -131,6 +134,30 @@ def test_a_sync_reads_the_log_of_each_table_once(
             assert site.sync("auto").upload.conflicts == 1
         assert openings.total() <= OPENINGS[number], openings
         assert set(openings.values()) <= {1, 2, 3}
+
+
+def test_a_table_that_only_spark_merges_is_decided_once_in_process(
+    spark: SparkSession, replica_dir: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    site = Site(spark, replica_dir, ["t0"])
+    update(site.path("hq", "t0"), [0, 1], "hq")
+    update(site.path("north", "t0"), [1, 2], "north")
+    chosen: list[EngineChoice] = []
+    choose = merge_session.choose_engine
+    monkeypatch.setattr(
+        merge_session, "choose_engine", lambda *given: chosen.append(choose(*given)) or chosen[-1]
+    )
+    large = NeedsSparkError("its files are large")
+    monkeypatch.setattr(small_writer, "_file_problem", lambda *_: large)
+    session = site.sync("auto")
+    assert [each.in_process for each in chosen] == [True]
+    assert (session.upload.conflicts, session.upload.updates, session.download.updates) == (1, 1, 2)
+    assert session.fallbacks == ("table 't0': its files are large",) * 2
+    rows = [
+        sorted(LogTable(str(site.path(root, "t0"))).to_pyarrow_table().to_pylist(), key=str)
+        for root in ("hq", "north")
+    ]
+    assert rows[0] == rows[1]
 
 
 @pytest.mark.slow

@@ -24,13 +24,11 @@ from mergerepl.failpoints import failpoint
 from mergerepl.merge.apply.conflicts_by_arrow import Conflicts, article_hash, conflict_id, holds_rowguid
 from mergerepl.model.article import PublishedArticle
 from mergerepl.model.publication import ConflictLogging
-from mergerepl.replica.replica import Replica
+from mergerepl.replica.replica import Replica, recording_jvm
 from mergerepl.replica.staged_rows import read_staged
 from mergerepl.rows.images import image_type, readable
 from mergerepl.spark.expression_cost import query_parameter
-from mergerepl.spark.session import jvm_pid
 from mergerepl.store.changeset import Changeset, Manifest, SideWork, staged_changesets
-from mergerepl.store.lease import record_jvm
 from mergerepl.store.location import Location
 from mergerepl.systables import conflicts_info
 from mergerepl.systables.conflicts_info import REASONS, ConflictType
@@ -99,9 +97,10 @@ def log_given_up(spark_of: Callable[[], SparkSession], session: Changeset, publi
     The publisher has done its own side. The side of a late round logs that round's conflicts, also where the publisher
     keeps the conflicts.
     """
-    log = ConflictLog(session, {PUBLISHER: publisher}, EngineChoice(uses_arrow=False, spark_of=spark_of))
+    log = _unfinished(spark_of, session, {PUBLISHER: publisher})
     rounds = [*([] if PUBLISHER in log.sides else [session]), *log.late_rounds]
-    _log_unfinished(log, rounds, [PUBLISHER])
+    for changeset in rounds:
+        log.log(changeset, [PUBLISHER])
 
 
 def log_everywhere(
@@ -111,20 +110,17 @@ def log_everywhere(
 
     If none of them is in reach, log at the publisher: a copy of overwritten rows must remain.
     """
-    log = ConflictLog(session, replicas, EngineChoice(uses_arrow=False, spark_of=spark_of))
+    log = _unfinished(spark_of, session, replicas)
     chosen = [name for name in log.sides if name in replicas] or [PUBLISHER]
-    _log_unfinished(log, [session, *log.late_rounds], chosen)
+    for changeset in (session, *log.late_rounds):
+        log.log(changeset, chosen)
 
 
-def _log_unfinished(log: ConflictLog, rounds: list[Changeset], sides: Sequence[str]) -> None:
-    if not any(map(_has_conflicts, rounds)):
-        return
-    # Its JVM is noted before it writes.
-    _ = log.choice.spark
-    for name in sides:
-        record_jvm(log.replicas[name].root, jvm_pid())
-    for changeset in rounds:
-        log.log(changeset, sides)
+def _unfinished(
+    spark_of: Callable[[], SparkSession], session: Changeset, replicas: Mapping[str, Replica]
+) -> ConflictLog:
+    spark_of = recording_jvm(spark_of, replicas.values())
+    return ConflictLog(session, replicas, EngineChoice(uses_arrow=False, spark_of=spark_of))
 
 
 def _has_conflicts(changeset: Changeset) -> bool:

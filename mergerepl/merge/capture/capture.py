@@ -113,8 +113,7 @@ def read_changes(
     window, info = job.window, job.info
     if not window.has_changes:
         return CapturedArticle(window, None, None)
-    if window.timestamp_partitions:
-        require_utc(spark, window.article.name, window.table, window.timestamp_partitions)
+    require_utc(spark, window.article.name, window.table, window.timestamp_partitions)
     seq = info.last_seq if through_seq_inclusive is None else through_seq_inclusive
     runs = ArticleRuns(spark, job.replica.folder, window.article, seq)
     lookup = Kept()

@@ -22,9 +22,7 @@ from mergerepl.merge.capture.windows import late_windows
 from mergerepl.model.results import ArticleCounts, PhaseCounts, SessionResult
 from mergerepl.replica.replica import Replica
 from mergerepl.replica.subscription import drop_pointer, own_priority, update_subscription
-from mergerepl.spark import session as engine
 from mergerepl.store.changeset import Changeset, SideWork, drop, is_staged
-from mergerepl.store.lease import record_jvm
 from mergerepl.store.rehearsal import worker_threads
 from mergerepl.systables.catalog import SyncStatus
 
@@ -88,7 +86,6 @@ def carry_out(
     def run(name: str) -> SideOutcome:
         if (done := changeset.redo.outcome(name, SideOutcome)) is not None:
             return done
-        record_jvm(replicas[name].root, engine.jvm_pid())
         outcome = _carry_out_side(changeset, name, replicas[name], conflict_log)
         changeset.redo.mark_done(name, outcome)
         failpoint(f"{name}.after_done")

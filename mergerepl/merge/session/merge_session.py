@@ -238,7 +238,7 @@ def _held_session(
     except NeedsSparkError as error:
         if not choice.in_process:
             raise
-        # Nothing is staged. What was captured is recorded, and is sent like changes of earlier captures.
+        # Nothing is staged. The captured changes are recorded, and are sent like those of earlier captures.
         result, is_in_history = _held_session(replace(request.reread(), refused=error), start_time, started)
         return replace(result, recovered=result.recovered + recovered), is_in_history
     refused = not_captured | not_staged

@@ -25,7 +25,7 @@ from mergerepl.delta.small_writer import reason_for_spark
 from mergerepl.delta.tables import TableState, analyse_merge, open_table, read_version
 from mergerepl.delta.types import padded_types
 from mergerepl.errors import ApplyError
-from mergerepl.frames import Column, DataFrame, F, is_in_process
+from mergerepl.frames import Column, DataFrame, F, is_in_process, on_spark
 from mergerepl.merge.stage.article import StagedArticle
 from mergerepl.model.article import PublishedArticle
 from mergerepl.replica.replica import Replica
@@ -85,9 +85,7 @@ def refuse_violations(choice: EngineChoice, at: Destination) -> None:
     refuse_table(choice, at, takes_away=takes_away)
     written = _written(read_staged(choice.for_rules, at.rows), at.action)
     broken = broken_rules(choice.for_rules, written, at.table, at.article)
-    examples = broken.limit(3).collect() if broken is not None else []
-    if examples and choice.in_process:
-        raise NeedsSparkError("it refuses some rows", at.table.path)
+    examples = _left_to_spark(broken, at.table).limit(3).collect() if broken is not None else []
     if examples:
         undo = ""
         if at.action == changes.PUBLISHER_ACTION:
@@ -115,14 +113,11 @@ def refuse_table(choice: EngineChoice, at: Destination, *, takes_away: bool) -> 
             article=article.name,
             table=str(table.path),
         )
-    if choice.uses_arrow:
-        reason = reason_for_spark(table, article, at.work.actions, at.work.bounds)
-        if reason is None:
-            return
-        if choice.in_process:
-            raise reason
-    require_utc(choice.spark, article.name, table.path, table.metadata.timestamp_partitions)
-    _refuse_unmergeable(choice.spark, at)
+    if choice.uses_arrow and not reason_for_spark(table, article, at.work.actions, at.work.bounds):
+        return
+    with on_spark():
+        require_utc(choice.spark, article.name, table.path, table.metadata.timestamp_partitions)
+        _refuse_unmergeable(choice.spark, at)
 
 
 def _refuse_unmergeable(spark: SparkSession, at: Destination) -> None:
@@ -177,7 +172,9 @@ def refused_rows(
 ) -> DataFrame | None:
     """Return REFUSED: the RESOLVED rows that one of the two tables would refuse; None if both take any row."""
     found = [
-        broken.select(changes.ROWGUID, F.lit(REFUSED_AT[side]).alias("side"), changes.RULE)
+        _left_to_spark(broken, facts).select(
+            changes.ROWGUID, F.lit(REFUSED_AT[side]).alias("side"), changes.RULE
+        )
         for side, facts in tables.items()
         if (broken := _not_taken(spark, rows, facts, at[side], changes.ACTION_OF[side])) is not None
     ]
@@ -231,7 +228,7 @@ def broken_rules(
 ) -> DataFrame | None:
     """Return rowguid, rule, key of the rows (rowguid, row) that a table would refuse; None if it takes any row.
 
-    A CHECK about columns that are not published reads the table.
+    A CHECK about columns that are not published reads the table. The key is there on Spark only.
     """
     rules = table_rules(facts, article.columns)
     if not rules:
@@ -248,16 +245,20 @@ def broken_rules(
     if _speak_of_others(named, rules):
         named = _with_left_out(named, facts, article, read_version(spark, facts.path, facts.version))
     broken = F.coalesce(*(F.when(~rule, F.lit(name)) for name, rule in rules.items()), F.lit(None))
-    # In process nothing names a key: Spark looks at refused rows again.
-    identity = (
-        F.lit(None).cast("string")
-        if is_in_process()
-        else F.to_json(F.struct(*(F.col(quote(name)) for name in article.identity)))
-    )
-    found = named.select(
-        F.col(guid).alias(changes.ROWGUID), broken.alias(changes.RULE), identity.alias(changes.KEY)
-    )
-    return found.where(F.col(changes.RULE).isNotNull())
+    # In process no row's key is named (`_left_to_spark`).
+    columns = [F.col(guid).alias(changes.ROWGUID), broken.alias(changes.RULE)]
+    if not is_in_process():
+        columns.append(
+            F.to_json(F.struct(*(F.col(quote(name)) for name in article.identity))).alias(changes.KEY)
+        )
+    return named.select(*columns).where(F.col(changes.RULE).isNotNull())
+
+
+def _left_to_spark(refused: DataFrame, facts: TableState) -> DataFrame:
+    """Return rows that a table refuses; in process there are none, as Spark names their keys and decides about them."""
+    if is_in_process() and refused.count():
+        raise NeedsSparkError("it refuses some rows", facts.path)
+    return refused
 
 
 def _speak_of_others(rows: DataFrame, rules: Mapping[str, Column]) -> bool:

@@ -30,7 +30,7 @@ from mergerepl.changes import (
     WRITTEN_VERDICTS,
     Verdict,
 )
-from mergerepl.delta.engine_choice import EngineChoice, NeedsSparkError
+from mergerepl.delta.engine_choice import EngineChoice
 from mergerepl.delta.tables import open_table, write_files
 from mergerepl.frames import DataFrame, F
 from mergerepl.merge.capture.partitions import event_counts, touched_rows
@@ -221,8 +221,6 @@ def _without_refused(session: PartitionedSession, name: str, sent: _Sent) -> _Se
     refused = session.kept.keep_if_any(found)
     if refused is None:
         return sent
-    if session.choice.in_process:
-        raise NeedsSparkError("it refuses some rows", tables[PUBLISHER].path)
     # Resolved at the subscriber, the only place that records it.
     resolver = agent_nickname(session.subscription.replnickname)
     chosen, floor = refused.select(ROWGUID), sent.terms.floor

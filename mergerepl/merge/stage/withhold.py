@@ -9,7 +9,7 @@ from functools import reduce
 
 from conflict.failed_changes import REFUSED_AT, withheld
 from mergerepl.changes import OF_TWO, OTHER_SIDE, PUBLISHER, RESOLVED_COLUMNS, ROWGUID, SUBSCRIBER, VERDICT
-from mergerepl.delta.engine_choice import EngineChoice, NeedsSparkError
+from mergerepl.delta.engine_choice import EngineChoice
 from mergerepl.delta.tables import row_constraints
 from mergerepl.frames import DataFrame, F
 from mergerepl.merge.stage.article import StagedArticle, stage_article
@@ -73,8 +73,6 @@ def withhold_refused(
     refused = kept.keep_if_any(refused_rows(spark, rows, of.at, written))
     if refused is None:
         return staged
-    if of.choice.in_process:
-        raise NeedsSparkError("a table refuses some rows")
     parts = [rows.join(refused, on=ROWGUID, how="left_anti")]
     is_of_two = F.col(VERDICT).isin(*OF_TWO)
     if of.as_wholes is not None:
