@@ -415,7 +415,7 @@ class Project(Caller):
     def cleanup(
         self, *, only: Sequence[str] = (), older_than: timedelta | None = None, dry_run: bool = False
     ) -> CleanupResult:
-        """Remove what is past its retention at the publishers and databases. Starts no Java.
+        """Remove rows past their retention at the publishers and databases. Starts no Java.
 
         Args:
             only: conflicts (merge), commands (transactional), changes (cdc); empty for all.
@@ -446,7 +446,7 @@ class Project(Caller):
         """End a staged session that cannot be finished; one that can be finished is finished.
 
         Its writes count as users' changes from then on. Its rows are kept below `_mergerepl/unsent` at the
-        publisher, and the next session sends again what had not arrived.
+        publisher, and the next session sends again the changes that had not arrived.
 
         Args:
             session: Its id, or the beginning of it.

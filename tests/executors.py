@@ -71,7 +71,7 @@ def sql_values(spark: Executor, texts: Sequence[tuple[str, str]]) -> dict[tuple[
 def computed_by_spark(
     spark: Executor, parts: Sequence[DataFrame], step: Callable[[Sequence[DataFrame]], T]
 ) -> T:
-    """Return what a step on Spark makes of frames of either executor: what rules never do, such as texts of any value."""
+    """Return the result of a step on Spark for frames of either executor. No rule has such a step (texts of any value)."""
     if not isinstance(spark, InProcess):
         return step(parts)
     session, rows = spark.session(), [collected(part) for part in parts]

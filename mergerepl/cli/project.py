@@ -222,7 +222,7 @@ def abort(run: Invocation, session: str) -> int:
 
     SESSION is its id, as messages and `mergerepl status` name it; its beginning will do. A session that can be finished is
     finished. Its writes count as users' changes from then on, its rows are kept below _mergerepl/unsent at the publisher,
-    and the next session sends again what had not arrived.
+    and the next session sends again the changes that had not arrived.
 
     Example:
       mergerepl abort 4f0c

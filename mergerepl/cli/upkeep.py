@@ -216,8 +216,8 @@ def cleanup(run: Invocation, only: tuple[str, ...] | None, older_than: timedelta
     """Remove metadata, conflicts and changes past their retention.
 
     --only conflicts (merge), commands (transactional) or changes (cdc). A subscription that lacks removed commands becomes
-    inactive and must be filled again (`reinit`). It asks only with --older-than, which removes what the retention keeps,
-    such as open conflicts. Exit code 1 if something could not be cleaned; the rest is.
+    inactive and must be filled again (`reinit`). It asks only with --older-than, which removes rows that the retention
+    keeps, such as open conflicts. Exit code 1 if something could not be cleaned; the rest is.
 
     Example:
       mergerepl cleanup --dry-run

@@ -232,7 +232,7 @@ CLEANUP_KINDS = {"conflicts": MERGE, "commands": TRANSACTIONAL, "changes": CDC}
 def cleanup(
     roots: Sequence[Location], *, only: Collection[str], older_than: timedelta | None, dry_run: bool
 ) -> CleanupResult:
-    """Remove what is past its retention at some folders.
+    """Remove rows past their retention at some folders.
 
     A product that fails has an `error`; if it is the only one, it is raised.
     """

@@ -155,7 +155,7 @@ def fetch() -> None:
 
 
 def download(address: str, to: Path) -> None:
-    """Write what a repository has at an address to a file.
+    """Write the content of a repository's address to a file.
 
     Raises: EngineError.
     """

@@ -1,4 +1,4 @@
-"""Sessions that are paused or die at a failpoint, and what people do to their replicas meanwhile."""
+"""Sessions that are paused or die at a failpoint, and the edits that people make during that time."""
 
 import threading
 import time

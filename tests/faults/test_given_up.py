@@ -299,9 +299,7 @@ def test_inv_09_a_late_write_to_a_row_that_only_its_metadata_concerned(
     assert logged == [("k4", ("north", "b", None))]
 
 
-def test_what_users_break_meanwhile_is_refused_by_the_next_session_not_by_this_one(
-    engine: EngineNetwork,
-) -> None:
+def test_tables_that_users_break_during_a_session_are_refused_by_the_next_one(engine: EngineNetwork) -> None:
     """A staged session must come to its end: its window of late commits cannot be mended any more."""
     stop(engine, "publisher.before_merge")
     table = f"delta.`{engine.path('hub')}/t`"

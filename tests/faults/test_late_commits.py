@@ -118,7 +118,7 @@ HALVES = {
     "products": ("x int, y int, product int generated always as (x * y)", "(1, 1, 1), (2, 1, 1)", None),
     "sums": ("a int, b int, c int", "(1, 1, 1, 90)", "a + b + c <= 100"),
 }
-"""Columns after the key, rows and a CHECK: of what only one side has, too, and of products that are no integer."""
+"""Columns after the key, rows and a CHECK: also of columns of one side alone, and of products that are no integer."""
 
 
 def test_inv_31_44_late_halves_that_their_table_does_not_take_together(

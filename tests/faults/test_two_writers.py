@@ -1,6 +1,6 @@
 """Two processes that append to one local Delta table at once lose nothing if they hold the lock.
 
-Without the lock how much is lost is luck: docs/protocol.md says what was measured.
+Without the lock the number of lost commits is luck: docs/protocol.md has measurements.
 """
 
 import os
