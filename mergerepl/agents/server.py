@@ -74,6 +74,8 @@ class CommandServer:
             self._sockets.append(found)
             threading.Thread(target=self._listen, args=(found,), daemon=True, name="agent-desk").start()
         if self._sockets and self._warm_up is not None:
+            # Its modules import each other: of two threads that import it at once, one finds half of them.
+            import_module("pyspark.sql")
             threading.Thread(target=self._warm_up, daemon=True, name="warm-up").start()
         return self
 

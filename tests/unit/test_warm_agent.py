@@ -402,3 +402,18 @@ def test_an_agent_that_does_not_answer_is_not_waited_for(root: Path, monkeypatch
     assert found is not None
     assert hand_over([root], ["sync"], NoProgress()) is None
     found.close()
+
+
+def test_the_warm_up_and_the_worker_never_import_the_engine_at_once(root: Path) -> None:
+    code = (
+        "import sys\n"
+        "from pathlib import Path\n"
+        "from mergerepl.agents.server import CommandServer\n"
+        "found = []\n"
+        "warm = lambda: found.append('SQLContext' in vars(sys.modules['pyspark.sql']))\n"
+        "with CommandServer([Path(sys.argv[1])], lambda *_: 0, warm):\n"
+        "    import pyspark.sql\n"
+        "while not found: pass\n"
+        "assert found == [True]\n"
+    )
+    subprocess.run([sys.executable, "-c", code, str(root)], check=True, timeout=WAIT_S * 3)
