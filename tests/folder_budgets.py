@@ -31,6 +31,7 @@ MINUTES = {
     "rows": 0.5,
     "scenarios": 1.0,
     "staging": 1.0,
+    "store": 1.0,
     "replica": 1.0,
     "capture": 1.5,
     "transactional": 2.3,
