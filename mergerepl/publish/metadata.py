@@ -15,10 +15,11 @@ from mergerepl.delta.appended import append, delete_where, read
 from mergerepl.delta.marks import CommitMark
 from mergerepl.delta.tables import Transaction, head_version
 from mergerepl.failpoints import failpoint
-from mergerepl.merge.apply.side import RUN_APP_ID, next_seq
+from mergerepl.merge.apply.side import next_seq
 from mergerepl.publish.carry_out import ApplyRun
 from mergerepl.publish.rows import change_info
 from mergerepl.publish.stored import ReplicaState
+from mergerepl.replica.application_ids import RUN_APP_ID
 from mergerepl.replica.replica import Replica
 from mergerepl.replica.runs import current_rows, delete_runs_after
 from mergerepl.store.location import Location

@@ -22,9 +22,10 @@ from mergerepl.delta.transactions import transaction_version
 from mergerepl.errors import CaptureError, EnumerationError, PublicationError
 from mergerepl.failpoints import failpoint
 from mergerepl.merge.apply import conflict_log
-from mergerepl.merge.apply.side import RUN_APP_ID, Side, data_transaction
+from mergerepl.merge.apply.side import Side, data_transaction
 from mergerepl.merge.session import carry_out
 from mergerepl.merge.session.recovery import recover
+from mergerepl.replica.application_ids import RUN_APP_ID
 from mergerepl.replica.replica import Replica
 from mergerepl.replica.subscription import write_pointer
 from mergerepl.spark import session as engine

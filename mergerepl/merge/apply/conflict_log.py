@@ -24,6 +24,7 @@ from mergerepl.failpoints import failpoint
 from mergerepl.merge.apply.conflicts_by_arrow import Conflicts, article_hash, conflict_id, holds_rowguid
 from mergerepl.model.article import PublishedArticle
 from mergerepl.model.publication import ConflictLogging
+from mergerepl.replica.application_ids import log_app_id, round_number
 from mergerepl.replica.replica import Replica, recording_jvm
 from mergerepl.replica.staged_rows import read_staged
 from mergerepl.rows.images import image_type, readable
@@ -37,14 +38,6 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 Works = Mapping[str, SideWork]
-
-
-def log_app_id(subid: str, side: str = PUBLISHER, round_: int = 0) -> str:
-    """Return the Delta application id of conflict logs, by default those of a session itself.
-
-    One per subscription, side and round: sessions of several subscriptions share these tables.
-    """
-    return f"mergerepl-conflicts-{subid}-{side}-{round_}"
 
 
 def _side_of(manifest: Manifest) -> str:
@@ -71,8 +64,8 @@ class ConflictLog:
 
     @property
     def late_rounds(self) -> list[Changeset]:
-        """The late rounds that were staged, by side and number."""
-        return staged_changesets(self.session.folder)
+        """The late rounds that were staged, by number: in the order in which their conflicts are logged."""
+        return sorted(staged_changesets(self.session.folder), key=lambda late: late.manifest.round)
 
     def log_round(self, changeset: Changeset, side: str) -> None:
         """Log the conflicts of the session, or of a late round, that one side carries out; at held replicas only.
@@ -189,9 +182,9 @@ def _conflicts(changeset: Changeset, article: PublishedArticle, works: Works) ->
 def _transaction(changeset: Changeset, what: str) -> Transaction:
     manifest = changeset.manifest
     side = _side_of(manifest)
-    app_id = log_app_id(manifest.subid, side, manifest.round)
+    app_id = log_app_id(manifest.subid, side, is_late=manifest.round > 0)
     mark = CommitMark(manifest.session, f"conflicts:{what}:{side}:{manifest.round}")
-    return Transaction(app_id, manifest.number, mark)
+    return Transaction(app_id, round_number(manifest.number, manifest.round), mark)
 
 
 def _conflicting(spark: SparkSession, of: Conflicts) -> DataFrame:

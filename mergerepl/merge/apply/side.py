@@ -28,6 +28,7 @@ from mergerepl.failpoints import failpoint
 from mergerepl.frames import Column, DataFrame, F, in_process
 from mergerepl.merge.partitions.runs import Events, append_events
 from mergerepl.model.article import PublishedArticle
+from mergerepl.replica.application_ids import RUN_APP_ID, data_app_id, round_number
 from mergerepl.replica.replica import Replica
 from mergerepl.replica.runs import run_rows
 from mergerepl.replica.staged_rows import (
@@ -51,12 +52,6 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 _CONTENTS, _TOMBSTONE = contents.NAME, tombstone.NAME
-
-RUN_APP_ID = "mergerepl-runs"
-"""Delta application id of the appended runs of contents and tombstone; its version is the run's seq."""
-
-_ROUNDS = 1000
-"""Transaction versions a session has for its rounds."""
 
 
 class _AppendTerms(TypedDict):
@@ -103,22 +98,12 @@ class Side:
         return changes.GENERATION_OF[self.name]
 
 
-def data_app_id(subid: str) -> str:
-    """Return the Delta application id of a subscription's writes to users' tables."""
-    return f"mergerepl-{subid}"
-
-
 def data_transaction(side: Side, nickname: int) -> Transaction:
     """Return the transaction of one article's MERGE."""
     manifest = side.changeset.manifest
     step = f"{APPLY}:{side.name}:{nickname}:{manifest.round}"
     mark = CommitMark(manifest.session, step, side.work.replid, side.work.peer)
-    return Transaction(data_app_id(manifest.subid), manifest.number * _ROUNDS + manifest.round, mark)
-
-
-def session_number_of(transaction_version: int) -> int:
-    """Return the session number that a table's transaction version belongs to."""
-    return transaction_version // _ROUNDS
+    return Transaction(data_app_id(manifest.subid), round_number(manifest.number, manifest.round), mark)
 
 
 def merge_article(choice: EngineChoice, side: Side, work: ArticleWork) -> Commit:

@@ -23,9 +23,10 @@ from mergerepl.delta.tables import Transaction, read_columns, read_version, tran
 from mergerepl.delta.update_keys import update_keys
 from mergerepl.failpoints import failpoint
 from mergerepl.frames import DataFrame, is_in_process, on_spark
-from mergerepl.merge.apply.side import RUN_APP_ID, append_run, next_seq, run_tables
+from mergerepl.merge.apply.side import append_run, next_seq, run_tables
 from mergerepl.merge.partitions.runs import Events, append_events
 from mergerepl.model.article import PublishedArticle
+from mergerepl.replica.application_ids import RUN_APP_ID
 from mergerepl.replica.replica import Replica
 from mergerepl.replica.runs import ArticleRuns, RecentRows, delete_runs_after
 from mergerepl.rows.key_bounds import KeyBounds, within_bounds

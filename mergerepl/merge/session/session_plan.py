@@ -10,11 +10,11 @@ from enumeration.generations import received_generation
 from enumeration.plan import Numbers, SessionPlan, enumeration, plan_session
 from mergerepl.changes import OTHER_SIDE, PUBLISHER, SUBSCRIBER
 from mergerepl.delta.tables import commit_text, is_delta_table, transaction_version
-from mergerepl.merge.apply.conflict_log import log_app_id
-from mergerepl.merge.apply.side import data_app_id, next_seq, session_number_of
+from mergerepl.merge.apply.side import next_seq
 from mergerepl.merge.capture.capture import new_generation
 from mergerepl.merge.session.sides import SideState
 from mergerepl.merge.stage.article import StagedArticle
+from mergerepl.replica.application_ids import data_app_id, log_app_id, session_number_of
 from mergerepl.store.changeset import ArticleWork, Manifest, Mark, SideWork
 from mergerepl.systables import conflicts_info
 from mergerepl.systables.catalog import PublicationRow
@@ -202,14 +202,16 @@ def _next_session_number(sides: dict[str, SideState], staged: dict[int, StagedAr
         used += [side.info.session_number, side.other.session_number]
         app_id = data_app_id(side.other.subid)
         for nickname in staged:
-            version = transaction_version(side.replica.table(side.articles[nickname]), app_id)
-            used.append(session_number_of(version) if version >= 0 else 0)
+            table = side.replica.table(side.articles[nickname])
+            used.append(session_number_of(transaction_version(table, app_id)))
         # A session that was given up may have logged only its conflicts.
         names = [side.articles[nickname].conflict_table for nickname in staged if staged[nickname].conflicts]
         logged = [side.replica.folder / name for name in (*names, conflicts_info.NAME)] if names else []
         log_id = log_app_id(side.other.subid)
         # A side that keeps no conflicts does not need such a table.
-        used += [transaction_version(table, log_id) for table in logged if is_delta_table(table)]
+        used += [
+            session_number_of(transaction_version(table, log_id)) for table in logged if is_delta_table(table)
+        ]
     return max(used) + 1
 
 

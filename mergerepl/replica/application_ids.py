@@ -1,0 +1,48 @@
+"""The Delta applications under which merge sessions write, and the numbers of their transactions.
+
+Delta skips a transaction whose number is not above the last one of its application. The ids of a table are a finite list:
+the fence of a root names all of them (`application_ids`).
+"""
+
+from collections.abc import Iterable
+
+from mergerepl.changes import PUBLISHER, SUBSCRIBER
+
+RUN_APP_ID = "mergerepl-runs"
+"""Application of the appended runs of contents, tombstone and partition mappings; its number is the run's seq."""
+
+_ROUNDS = 1000
+"""Numbers that a session has for its rounds."""
+
+
+def data_app_id(subid: str) -> str:
+    """Return the application of a subscription's writes to users' tables."""
+    return f"mergerepl-{subid}"
+
+
+def log_app_id(subid: str, side: str = PUBLISHER, *, is_late: bool = False) -> str:
+    """Return the application of conflict logs, by default those of a session itself.
+
+    Sessions of several subscriptions share these tables. The late rounds of a side are logged in order; the rounds of
+    the other side, and the session itself, are logged at any time before or after them.
+    """
+    return f"mergerepl-conflicts-{subid}-{side}-{'late' if is_late else 'session'}"
+
+
+def application_ids(subids: Iterable[str]) -> list[str]:
+    """Return all applications under which sessions of these subscriptions write to tables of a root."""
+    found = [RUN_APP_ID]
+    for subid in subids:
+        found += [data_app_id(subid), log_app_id(subid)]
+        found += [log_app_id(subid, side, is_late=True) for side in (PUBLISHER, SUBSCRIBER)]
+    return found
+
+
+def round_number(session_number: int, round_: int) -> int:
+    """Return the transaction's number of one round of a session."""
+    return session_number * _ROUNDS + round_
+
+
+def session_number_of(number: int) -> int:
+    """Return the session of a transaction's number."""
+    return number // _ROUNDS
