@@ -17,7 +17,8 @@
     └── StoreError                a table or file of a replica cannot be read or written
         ├── CommitConflictError   another writer won the commit; run again         (transient)
         ├── LeaseError            another agent holds the replica; run again       (transient)
-        └── OutOfReachError       the other end of a subscription is not mounted; run again (transient)
+        ├── OutOfReachError       the other end of a subscription is not mounted; run again (transient)
+        └── StoreUnavailableError an object store does not answer; run again       (transient)
 
 A message names the failure, the object, the cause and the next step. `details()` gives the same facts to `--json`.
 """
@@ -43,6 +44,7 @@ __all__ = [
     "RefusedArticlesError",
     "SchemaMismatchError",
     "StoreError",
+    "StoreUnavailableError",
     "Transient",
     "UnfinishedSessionError",
 ]
@@ -200,5 +202,11 @@ class LeaseError(StoreError, Transient):
 
 class OutOfReachError(StoreError, Transient):
     """The replica at the other end of a subscription is not in its place: most likely it is not mounted."""
+
+    exit_code = 3
+
+
+class StoreUnavailableError(StoreError, Transient):
+    """An object store does not answer, or answers with errors that pass. The outcome of a write may be unknown."""
 
     exit_code = 3

@@ -1,6 +1,7 @@
-"""Replica roots as users write them: a path or a `file://` URI, in a file or on the command line.
+"""Replica roots as users write them: a path, a `file://` or an `s3://` URI, in a file or on the command line.
 
-The absolute, symlink-free path is a replica's identity on this machine: locks and subscriptions use it.
+The absolute, symlink-free path, or the URI with the scheme `s3`, is a replica's identity here: locks and subscriptions
+use it.
 """
 
 import errno
@@ -13,6 +14,7 @@ from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
 from mergerepl.errors import ConfigurationError
+from mergerepl.store.location import STORE_URI, Location
 
 MERGE_FOLDER = "_mergerepl"
 TRACKING_FOLDER = "_tracking"
@@ -31,22 +33,27 @@ _CREDENTIALS = re.compile(r"(?<=:/)[^\s'\"]*@")
 _QUERY = re.compile(r"(://[^\s'\"?]*)\?[^\s'\"]*")
 _UNOPENABLE = re.compile(r"%[0-9A-Fa-f]{2}|[\[\]^|{}\\*?]")
 """delta-rs takes paths for URLs and decodes percent escapes that are part of a name. Spark takes them for patterns."""
+_BUCKET = re.compile(r"[a-z0-9][a-z0-9.-]{1,61}[a-z0-9]")
+_NOT_IN_KEYS = re.compile(r"[\[\]^|{}\\*?%#]")
 _FILE_URI = re.compile(r"^file:/", re.IGNORECASE)
 
 
 def resolved(path: str | os.PathLike[str]) -> str:
     """Return where a stored path leads, without symbolic links; nothing need exist there."""
-    return os.path.realpath(path)
+    location = Location.of(path)
+    return os.path.realpath(path) if location.is_local else str(location)
 
 
-def parse(text: str, *, base: str | os.PathLike[str] = ".") -> str:
-    """Return the absolute, symlink-free path of a replica root; a relative one is relative to `base`.
+def parse(text: str, *, base: str | os.PathLike[str] = ".", may_be_stored: bool = False) -> str:
+    """Return the absolute, symlink-free path of a replica root, or its `s3://` URI; a relative one is relative to `base`.
 
-    Nothing is expanded: no `~`, no variables. The folder need not exist.
+    Nothing is expanded: no `~`, no variables. The folder need not exist. `may_be_stored`: the caller takes replicas in
+    object stores, too.
 
     Raises:
-        ConfigurationError: It is empty, not a path, an object store's URI, a file, a loop of symbolic links, or has
-            characters that the engines cannot open; or this process encodes file names otherwise than they do.
+        ConfigurationError: It is empty, not a path, the URI of a store that is not supported here, a file, a loop of
+            symbolic links, or has characters that the engines cannot open; or this process encodes file names
+            otherwise than they do.
     """
     require_utf8_names()
     shown = masked(text)
@@ -56,6 +63,15 @@ def parse(text: str, *, base: str | os.PathLike[str] = ".") -> str:
     _require_plain(text, shown)
     if text.startswith("~"):
         raise ConfigurationError(f"Replica root {shown!r}: `~` is not expanded here; write the whole path.")
+    if STORE_URI.match(text):
+        uri = _store_uri(text, shown)
+        if not may_be_stored:
+            raise ConfigurationError(
+                f"Replica root {shown!r} is in an object store, where this is not supported. Use a local or mounted "
+                "folder.",
+                replica=uri,
+            )
+        return uri
     local = _local_path(text)
     # A URI may encode further such characters, as %00.
     _require_plain(local, shown)
@@ -92,7 +108,7 @@ def existing(text: str, *, base: str | os.PathLike[str] = ".") -> str:
         ConfigurationError: As `parse`, or the folder does not exist.
     """
     path = parse(text, base=base)
-    if not os.path.isdir(path):
+    if Location.of(path).is_local and not os.path.isdir(path):
         raise ConfigurationError(
             f"Folder {masked(text)!r} does not exist (looked at {path}): check the path.", replica=path
         )
@@ -163,8 +179,10 @@ def overlap(one: str, other: str) -> str | None:
     """Return how two parsed roots collide: "same", "inside" (one in the other), "around", or None."""
     if one == other or _is_same_file(one, other):
         return "same"
-    common = os.path.commonpath([one, other])
-    return {other: "inside", one: "around"}.get(common)
+    first, second = Location.of(one), Location.of(other)
+    if first.is_below(second):
+        return "inside"
+    return "around" if second.is_below(first) else None
 
 
 def masked(text: str) -> str:
@@ -212,10 +230,33 @@ def _local_path(text: str) -> str:
         )
     if scheme := SCHEME.match(text):
         raise ConfigurationError(
-            f"Replica root {masked(text)!r}: object-store roots ({scheme.group(1)}://) are not supported "
-            "yet. Use a local or mounted folder."
+            f"Replica root {masked(text)!r}: roots at {scheme.group(1)}:// are not supported. Use a local or mounted "
+            "folder."
         )
     return text
+
+
+def _store_uri(text: str, shown: str) -> str:
+    """Return the URI of a place in a store, without slashes at its end.
+
+    Raises: ConfigurationError if it has credentials, a query, or what an engine would read otherwise.
+    """
+    location = Location.of(text)
+    key = text.split("://", 1)[1].partition("/")[2].rstrip("/")
+    if "@" in location.bucket or "?" in text:
+        problem = (
+            "holds credentials or a query. Give only s3://BUCKET/PREFIX; credentials come from the environment "
+            "(AWS_ACCESS_KEY_ID and others) or a role"
+        )
+    elif not _BUCKET.fullmatch(location.bucket):
+        problem = "names no bucket: a name has 3 to 63 lower-case letters, digits, dots and hyphens"
+    elif any(part in ("", ".", "..") for part in key.split("/")) and key:
+        problem = "has an empty segment, `.` or `..`, which mean nothing in a store"
+    elif found := _NOT_IN_KEYS.search(key):
+        problem = f"has {found[0]} in its key, which the Delta libraries read in different ways"
+    else:
+        return str(location)
+    raise ConfigurationError(f"Replica root {shown!r} {problem}.")
 
 
 def _is_same_file(one: str, other: str) -> bool:

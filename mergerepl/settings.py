@@ -67,6 +67,11 @@ def variable(name: str) -> str | None:
     return os.environ.get(name)
 
 
+def store_variables() -> dict[str, str]:
+    """Return the variables about object stores: endpoint, region, and where credentials come from."""
+    return {name: value for name, value in os.environ.items() if name.startswith("AWS_")}
+
+
 def umask() -> int:
     """Return the permissions that new files of this process lack (its umask)."""
     # The umask can only be read by setting it; a file that another thread makes in between gets too few permissions,

@@ -261,7 +261,7 @@ def commit_text(table: Location, version: int) -> str | None:
         content = storage(table).read(log_path(table, version))
     except OSError:
         return None
-    return None if content is None else f"{version}:{sha256(content).hexdigest()[:32]}"
+    return None if content is None else f"{version}:{sha256(content[0]).hexdigest()[:32]}"
 
 
 def is_another_commit(table: Location, version: int, known: str | None) -> bool:

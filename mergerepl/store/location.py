@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import posixpath
+import re
 from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import quote
@@ -30,20 +31,26 @@ class Location:
 
     @classmethod
     def of(cls, path: str | os.PathLike[str]) -> Location:
-        """Return the location of a path of this machine. `roots.parse` has resolved links before."""
+        """Return the location of a path of this machine, or of the URI of a store, as `str()` writes both.
+
+        `roots.parse` has checked what a user wrote, and resolved links.
+        """
         if isinstance(path, cls):
             return path
         text = os.fspath(path)
         if not text:
             raise ValueError("a location needs a path")
+        if (found := STORE_URI.match(text)) is not None:
+            return cls(_SCHEMES[found[1]], found[2], _key(found[3] or ""))
         return cls(FILE, "", _plain(text))
 
     def __truediv__(self, name: str) -> Location:
-        return Location(self.scheme, self.bucket, _plain(posixpath.join(self.prefix, name)))
+        return self.join(name)
 
     def join(self, *names: str) -> Location:
         """Join names to this place."""
-        return Location(self.scheme, self.bucket, _plain(posixpath.join(self.prefix, *names)))
+        joined = posixpath.join(self.prefix, *names)
+        return Location(self.scheme, self.bucket, _plain(joined) if self.is_local else _key(joined))
 
     def with_name(self, name: str) -> Location:
         """Return the place of another name in the same folder."""
@@ -67,7 +74,9 @@ class Location:
     @property
     def parent(self) -> Location:
         """The parent folder; the top is its own parent."""
-        return Location(self.scheme, self.bucket, posixpath.dirname(self.prefix) or ".")
+        return Location(
+            self.scheme, self.bucket, posixpath.dirname(self.prefix) or ("." if self.is_local else "")
+        )
 
     @property
     def parents(self) -> tuple[Location, ...]:
@@ -79,6 +88,11 @@ class Location:
     def parts(self) -> tuple[str, ...]:
         """The names of the path from its top."""
         return tuple(part for part in self.prefix.split("/") if part)
+
+    @property
+    def is_local(self) -> bool:
+        """True for a place on this machine, False for one in an object store."""
+        return self.scheme == FILE
 
     @property
     def is_absolute(self) -> bool:
@@ -107,14 +121,14 @@ class Location:
         """The URI, for delta-rs and object stores."""
         if self.scheme == FILE:
             return f"file://{quote(self.prefix)}"
-        return f"{self.scheme}://{self.bucket}/{self.prefix}"
+        return f"{self.scheme}://{self.bucket}/{self.prefix}".rstrip("/")
 
     @property
     def spark_uri(self) -> str:
         """The name that Spark reads and writes: a plain path for a folder."""
         if self.scheme == FILE:
             return self.prefix
-        return f"{_OF_HADOOP.get(self.scheme, self.scheme)}://{self.bucket}/{self.prefix}"
+        return f"{_OF_HADOOP[self.scheme]}://{self.bucket}/{self.prefix}".rstrip("/")
 
     def local_path(self) -> Path:
         """Return the path of a place on this machine.
@@ -126,7 +140,8 @@ class Location:
     def __fspath__(self) -> str:
         if self.scheme != FILE:
             raise StoreError(
-                f"'{self.uri}' is in an object store: it has no path on this machine.", location=self.uri
+                f"'{self.uri}' is in an object store, and this step works on folders of this machine only.",
+                location=self.uri,
             )
         return self.prefix
 
@@ -134,7 +149,16 @@ class Location:
         return self.prefix if self.scheme == FILE else self.uri
 
 
-_OF_HADOOP = {"s3": "s3a", "az": "abfss"}
+S3 = "s3"
+STORE_URI = re.compile(r"(s3a?)://([^/]+)(?:/(.*))?\Z", re.DOTALL)
+"""Scheme, bucket and key of a place in a store; `s3a` is Hadoop's name for the same places."""
+_SCHEMES = {"s3": S3, "s3a": S3}
+_OF_HADOOP = {S3: "s3a"}
+
+
+def _key(path: str) -> str:
+    """Return a key without empty segments; `.` and `..` mean nothing in a store (`roots.parse` refuses them)."""
+    return "/".join(part for part in path.split("/") if part)
 
 
 def _plain(path: str) -> str:

@@ -108,12 +108,13 @@ class RedoLog(Generic[P]):
         storage(at).put(at, text)
 
     def _read(self, at: Location, kind: Any) -> Any:
-        text = storage(at).read(at)
-        if text is None:
+        found = storage(at).read(at)
+        if found is None:
             return None
-        if (found := _format_of(text)) not in (None, FORMAT):
+        text = found[0]
+        if (format_ := _format_of(text)) not in (None, FORMAT):
             raise StoreError(
-                f"{self.what} cannot be read: '{at}' has the format {found}; this mergerepl reads {FORMAT}. Nothing was "
+                f"{self.what} cannot be read: '{at}' has the format {format_}; this mergerepl reads {FORMAT}. Nothing was "
                 "changed. Finish its work with the mergerepl that wrote it.",
                 path=str(at),
             )

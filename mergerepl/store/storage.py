@@ -1,4 +1,4 @@
-"""Control files and folders: the one module that reads, writes, lists and removes them.
+"""Control files and folders: the one module that reads, writes, lists and removes them, with `objects` for stores.
 
 A file exists whole or not at all, even after a power loss. A failure of the file system is an OSError: the caller names
 the file's owner. `delta.tables` reads and writes users' tables.
@@ -6,16 +6,20 @@ the file's owner. `delta.tables` reads and writes users' tables.
 
 import contextlib
 import errno
+import fcntl
+import hashlib
 import itertools
 import os
 import shutil
 import stat
+import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 
 from mergerepl.roots import resolved
 from mergerepl.store.location import Location
+from mergerepl.store.objects import ChangedError, ObjectStorage
 from mergerepl.store.rehearsal import before_write, is_rehearsal
 from mergerepl.systables.table import FOLDER
 
@@ -26,13 +30,14 @@ HALF_WRITTEN = ".tmp"
 class FolderStorage:
     """The files below a folder of this machine."""
 
-    def read(self, at: Location) -> bytes | None:
-        """Return the bytes of a file, or None if it is absent."""
+    def read(self, at: Location) -> tuple[bytes, str] | None:
+        """Return the bytes and the tag of a file, or None if it is absent."""
         try:
             with open(at, "rb") as file:
-                return file.read()
+                data = file.read()
         except FileNotFoundError:
             return None
+        return data, _tag_of(data)
 
     def put(self, at: Location, data: bytes, *, is_durable: bool = True) -> None:
         """Write a file, replacing an earlier one, and create the folders above it.
@@ -48,8 +53,8 @@ class FolderStorage:
         if is_durable:
             self.force_to_disk(at.parent)
 
-    def put_if_absent(self, at: Location, data: bytes) -> None:
-        """Create a file in an existing folder.
+    def put_if_absent(self, at: Location, data: bytes) -> str:
+        """Create a file in an existing folder; return its tag.
 
         Raises: FileExistsError if another writer was first.
         """
@@ -67,6 +72,25 @@ class FolderStorage:
         finally:
             self.delete(temporary)
         self.force_to_disk(at.parent)
+        return _tag_of(data)
+
+    def put_if_unchanged(self, at: Location, data: bytes, tag: str) -> str:
+        """Replace a file that has this tag; return its new one. No two writes of a file may have the same bytes.
+
+        Raises: ChangedError if it has another tag or is absent.
+        """
+        before_write()
+        # The lock of the folder: other files of it are changed so, too.
+        descriptor = os.open(at.parent, os.O_RDONLY | os.O_CLOEXEC)
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX)
+            found = self.read(at)
+            if found is None or found[1] != tag:
+                raise ChangedError(f"'{at}' was changed by another writer")
+            self.put(at, data)
+        finally:
+            os.close(descriptor)
+        return _tag_of(data)
 
     def list_from(self, folder: Location, after: str = "") -> list[str]:
         """Return the names in a folder that sort after a name; [] if the folder is absent."""
@@ -78,6 +102,11 @@ class FolderStorage:
     def exists(self, at: Location) -> bool:
         """Whether a file or folder is there."""
         return mode_of(at) is not None
+
+    def is_folder(self, at: Location) -> bool:
+        """Whether a folder is there."""
+        mode = mode_of(at)
+        return mode is not None and stat.S_ISDIR(mode)
 
     def delete(self, *files: Location) -> None:
         """Remove files; ignores absent ones."""
@@ -124,17 +153,19 @@ def mode_of(at: Location) -> int | None:
 _FOLDERS = FolderStorage()
 
 
-def storage(at: Location) -> FolderStorage:
-    """Return the storage of a location: folders of this machine; object stores are not supported yet."""
-    # It raises for a store.
-    os.fspath(at)
-    return _FOLDERS
+def storage(at: Location) -> "FolderStorage | ObjectStorage":
+    """Return the storage of a location: the folders of this machine, or the bucket of a store.
+
+    Raises: ConfigurationError if the environment has a setting that a store cannot be used with.
+    """
+    at = Location.of(at)
+    return _FOLDERS if at.is_local else ObjectStorage(at)
 
 
 def read_text(at: Location) -> str | None:
     """Return the text of a control file, or None if it is absent."""
     found = storage(at).read(at)
-    return None if found is None else found.decode("utf-8")
+    return None if found is None else found[0].decode("utf-8")
 
 
 def put_text(at: Location, text: str) -> None:
@@ -142,8 +173,12 @@ def put_text(at: Location, text: str) -> None:
     storage(at).put(at, text.encode("utf-8"))
 
 
+def _tag_of(data: bytes) -> str:
+    return hashlib.blake2b(data, digest_size=16).hexdigest()
+
+
 def _written_beside(at: Location, data: bytes, *, is_durable: bool) -> Location:
-    temporary = at.with_name(f"{at.name}.{os.getpid()}{HALF_WRITTEN}")
+    temporary = at.with_name(f"{at.name}.{os.getpid()}.{threading.get_ident()}{HALF_WRITTEN}")
     with open(temporary, "wb") as file:
         file.write(data)
         file.flush()
@@ -228,8 +263,7 @@ def is_folder(path: Location) -> bool:
 
     Raises: OSError if it cannot be looked at.
     """
-    mode = mode_of(path)
-    return mode is not None and stat.S_ISDIR(mode)
+    return storage(path).is_folder(path)
 
 
 def exists(path: Location) -> bool:

@@ -68,7 +68,7 @@ def read_counters(root: Location) -> Counters:
             raise TrackingError.no_database(root)
         raise TrackingError.counters(path, "the file is missing")
     try:
-        counters = Counters(**json.loads(stored))
+        counters = Counters(**json.loads(stored[0]))
     except (ValueError, TypeError, KeyError) as error:
         raise TrackingError.counters(path, "the file is damaged") from error
     if counters.schema_version != SCHEMA_VERSION:

@@ -58,7 +58,8 @@ def test_every_error_that_json_names_is_documented():
                 import_module(".".join(file.relative_to(ROOT).with_suffix("").parts))
     kinds = every_error() | every_error(click.UsageError) - {click.exceptions.NoArgsIsHelpError}
     words = set(re.findall(r"\w+", read("errors.md")))
-    assert {kind.__name__ for kind in kinds} - words == set()
+    # The server of the tests of stores has errors of click of its own.
+    assert {kind.__name__ for kind in kinds if not kind.__module__.startswith("flask")} - words == set()
 
 
 def test_every_error_is_drawn_in_the_module_tree():

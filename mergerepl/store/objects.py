@@ -1,0 +1,280 @@
+"""Control files in an object store, read and written by obstore: the counterpart of folders.
+
+A conditional PUT whose answer is an error, or "exists", may have been carried out. So the object is read back: our bytes
+mean success, other bytes mean that another writer was first, and without a change the PUT is repeated. For this, no two
+writes of one key may have equal bodies: an ETag of S3 is a hash of the body, too.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import timedelta
+from functools import lru_cache
+from typing import TYPE_CHECKING, Any
+
+from mergerepl.errors import ConfigurationError, StoreError, StoreUnavailableError
+from mergerepl.settings import store_variables
+from mergerepl.store.location import Location
+from mergerepl.store.rehearsal import before_write, is_rehearsal
+
+if TYPE_CHECKING:
+    from obstore.store import S3Store
+
+_TRIES = 5
+"""How often a conditional PUT is sent whose outcome is "nothing was written"."""
+
+_RETRIES: Any = {"max_retries": 4, "retry_timeout": timedelta(seconds=30)}
+_CODE = re.compile(r"<Code>(\w+)</Code>")
+_STATUS = re.compile(r"status code: (\d+ [\w ]+)")
+_LONGEST_REASON = 200
+
+
+class ChangedError(OSError):
+    """An object or a file is no longer the one that was read: another writer replaced or removed it."""
+
+
+@dataclass(frozen=True)
+class ObjectFacts:
+    """Size in bytes, time of the last change in nanoseconds since 1970, and a tag that another content would not have."""
+
+    size: int
+    written_ns: int
+    tag: str
+
+
+def storage_options(at: Location) -> dict[str, str]:
+    """Return what delta-rs and obstore have to know about a place; {} for a folder of this machine.
+
+    Credentials are not among it: both libraries take them from the environment (`AWS_ACCESS_KEY_ID` and others) or from
+    the role of the machine, and renew them.
+
+    Raises: ConfigurationError if the environment has a setting that mergerepl cannot follow.
+    """
+    if at.is_local:
+        return {}
+    variables = store_variables()
+    if variables.get("AWS_PROFILE") and "AWS_ACCESS_KEY_ID" not in variables:
+        raise ConfigurationError(
+            "AWS_PROFILE is set, and profiles are not read. Export the keys of the profile: "
+            '`eval "$(aws configure export-credentials --format env)"`.'
+        )
+    for name in ("AWS_S3_ALLOW_UNSAFE_RENAME", "AWS_S3_LOCKING_PROVIDER", "AWS_CONDITIONAL_PUT"):
+        if variables.get(name):
+            raise ConfigurationError(
+                f"{name} is set: it changes how delta-rs commits, and commits of two writers could overwrite each other. "
+                "Unset it; mergerepl needs a store that supports conditional writes (If-None-Match)."
+            )
+    endpoint = variables.get("AWS_ENDPOINT_URL_S3") or variables.get("AWS_ENDPOINT_URL", "")
+    style = variables.get("AWS_S3_ADDRESSING_STYLE", "path")
+    return {
+        "AWS_REGION": variables.get("AWS_REGION") or variables.get("AWS_DEFAULT_REGION") or "us-east-1",
+        "AWS_VIRTUAL_HOSTED_STYLE_REQUEST": "true" if style == "virtual" else "false",
+        **({"AWS_ENDPOINT_URL": endpoint} if endpoint else {}),
+        **({"AWS_ALLOW_HTTP": "true"} if endpoint.startswith("http://") else {}),
+    }
+
+
+class ObjectStorage:
+    """The objects of one bucket, by their `Location`. A folder is there as long as an object is below it.
+
+    All methods raise StoreError if access is denied or the bucket is missing, and StoreUnavailableError if the store does
+    not answer.
+    """
+
+    def __init__(self, bucket: Location) -> None:
+        self._client = _client(bucket.bucket, tuple(sorted(storage_options(bucket).items())), _identity())
+
+    def read(self, at: Location) -> tuple[bytes, str] | None:
+        """Return the bytes and the tag of an object, or None if it is absent."""
+        with _named("read", at):
+            try:
+                found = self._client.get(at.prefix)
+                return bytes(found.bytes()), _tag(found.meta)
+            except FileNotFoundError as error:
+                _require_bucket(error, at)
+                return None
+
+    def put(self, at: Location, data: bytes, *, is_durable: bool = True) -> None:
+        """Write an object, replacing an earlier one."""
+        if is_rehearsal() and not is_durable:
+            return
+        before_write()
+        with _named("write", at):
+            self._client.put(at.prefix, data)
+
+    def put_if_absent(self, at: Location, data: bytes) -> str:
+        """Create an object; return its tag. No other write of this key may have the same bytes.
+
+        Raises: FileExistsError if another writer was first; StoreUnavailableError if the outcome is unknown.
+        """
+        return self._put_if(at, data, None)
+
+    def put_if_unchanged(self, at: Location, data: bytes, tag: str) -> str:
+        """Replace an object that has this tag; return its new one. No other write of this key may have the same bytes.
+
+        Raises: ChangedError if it has another tag or is absent; StoreUnavailableError if the outcome is unknown.
+        """
+        return self._put_if(at, data, tag)
+
+    def list_from(self, folder: Location, after: str = "") -> list[str]:
+        """Return the names in a folder that sort after a name; [] if the folder is absent. Empty objects are left out."""
+        above = f"{folder.prefix}/" if folder.prefix else ""
+        with _named("list", folder):
+            if not after:
+                found = self._client.list_with_delimiter(folder.prefix or None)
+                names = {
+                    *found["common_prefixes"],
+                    *(each["path"] for each in found["objects"] if each["size"]),
+                }
+            else:
+                pages = self._client.list(folder.prefix or None, offset=above + after)
+                names = {each["path"] for page in pages for each in page if each["size"]}
+        here = {name.removeprefix(above).partition("/")[0] for name in names}
+        return sorted(name for name in here if name > after)
+
+    def facts(self, at: Location) -> ObjectFacts | None:
+        """Return size, time and tag of an object, or None if it is absent."""
+        with _named("look at", at):
+            try:
+                found = self._client.head(at.prefix)
+            except FileNotFoundError:
+                return None
+        return ObjectFacts(found["size"], int(found["last_modified"].timestamp()) * 10**9, _tag(found))
+
+    def exists(self, at: Location) -> bool:
+        """Whether an object is there; False for a folder."""
+        return self.facts(at) is not None
+
+    def is_folder(self, at: Location) -> bool:
+        """Whether an object is below a place."""
+        with _named("list", at):
+            return any(page for page in self._client.list(at.prefix or None, chunk_size=1))
+
+    def delete(self, *files: Location) -> None:
+        """Remove objects of this bucket; ignores absent ones."""
+        if is_rehearsal():
+            files = tuple(at for at in files if self.exists(at))
+        if files:
+            before_write()
+            with _named("remove", files[0]):
+                self._client.delete([at.prefix for at in files])
+
+    def files_below(self, folder: Location) -> Iterator[Location]:
+        """Yield all objects below a folder."""
+        with _named("list", folder):
+            for page in self._client.list(folder.prefix or None):
+                for each in page:
+                    yield Location(folder.scheme, folder.bucket, each["path"])
+
+    def delete_tree(self, folder: Location) -> None:
+        """Remove all objects below a folder."""
+        self.delete(*self.files_below(folder))
+
+    def force_to_disk(self, at: Location) -> None:
+        """Do nothing: an answered PUT is durable."""
+
+    def force_tree_to_disk(self, folder: Location) -> None:
+        """Do nothing: an answered PUT is durable."""
+
+    def _put_if(self, at: Location, data: bytes, tag: str | None) -> str:
+        """Write an object that has a tag, or is absent if the tag is None."""
+        before_write()
+        for _ in range(_TRIES):
+            try:
+                # obstore 0.12 does not take a version of None.
+                return _tag(
+                    self._client.put(at.prefix, data, mode="create" if tag is None else {"e_tag": tag})
+                )
+            except _failures() as error:
+                failure = error
+            _refuse(failure, "write", at)
+            found = self.read(at)
+            if found is not None and found[0] == data:
+                return found[1]
+            if (None if found is None else found[1]) != tag:
+                if tag is None:
+                    raise FileExistsError(f"'{at}' exists") from failure
+                raise ChangedError(f"'{at}' was changed by another writer") from failure
+        raise _unavailable("write", at, failure) from failure
+
+
+@lru_cache(maxsize=32)
+def _client(bucket: str, options: tuple[tuple[str, str], ...], identity: tuple[str, ...]) -> S3Store:
+    """Return the client of a bucket; one for each of the credentials that this process had."""
+    from obstore.store import S3Store
+
+    config: Any = dict(options)
+    return S3Store(bucket, config=config, retry_config=_RETRIES)
+
+
+def _identity() -> tuple[str, ...]:
+    variables = store_variables()
+    return tuple(variables.get(name, "") for name in ("AWS_ACCESS_KEY_ID", "AWS_SESSION_TOKEN"))
+
+
+def _tag(found: Mapping[str, Any]) -> str:
+    return str(found["e_tag"])
+
+
+def _failures() -> tuple[type[Exception], ...]:
+    from obstore.exceptions import BaseError
+
+    return (OSError, BaseError)
+
+
+@contextmanager
+def _named(verb: str, at: Location) -> Iterator[None]:
+    """Name the object in errors of obstore."""
+    try:
+        yield
+    except _failures() as error:
+        _refuse(error, verb, at)
+        raise _unavailable(verb, at, error) from error
+
+
+def _refuse(error: Exception, verb: str, at: Location) -> None:
+    """Raise StoreError for an answer that a repetition would not change."""
+    from obstore.exceptions import PermissionDeniedError, UnauthenticatedError
+
+    _require_bucket(error, at)
+    if isinstance(error, PermissionDeniedError | UnauthenticatedError):
+        raise StoreError(
+            f"Cannot {verb} '{at}': access was denied ({_reason(error)}). Check the credentials and their rights to list, "
+            "read, write and delete there.",
+            location=str(at),
+        ) from error
+    if _code(error) in ("PermanentRedirect", "AuthorizationHeaderMalformed"):
+        raise StoreError(
+            f"Cannot {verb} '{at}': the bucket is in another region ({_reason(error)}). Set AWS_REGION.",
+            location=str(at),
+        ) from error
+
+
+def _require_bucket(error: Exception, at: Location) -> None:
+    if _code(error) == "NoSuchBucket":
+        raise StoreError(
+            f"Bucket '{at.bucket}' does not exist. Create it, or check the name and AWS_ENDPOINT_URL.",
+            location=str(at),
+        ) from error
+
+
+def _unavailable(verb: str, at: Location, error: Exception) -> StoreUnavailableError:
+    return StoreUnavailableError(
+        f"Cannot {verb} '{at}': the store does not answer as it should ({_reason(error)}). Run again later.",
+        location=str(at),
+    )
+
+
+def _code(error: Exception) -> str:
+    found = _CODE.search(str(error))
+    return found[1] if found else ""
+
+
+def _reason(error: Exception) -> str:
+    """Return the store's own code, or the beginning of the error: never a request with its headers."""
+    status = _STATUS.search(str(error))
+    first = (str(error).strip() or type(error).__name__).splitlines()[0]
+    return _code(error) or (status[1] if status else first[:_LONGEST_REASON])
