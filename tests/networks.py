@@ -217,6 +217,13 @@ def write_changes(table: Path, rows: pa.Table, key: str = "id", *, only: str = "
     merge.when_not_matched_insert(columns, "not s.gone").execute()
 
 
+def lose_changes(root: Path) -> None:
+    """Note a replica's tables as captured at their heads: what users wrote is never sent, as after a fault."""
+    replica = Replica(root)
+    heads = {each.nickname: head_version(replica.table(each)) for each in replica.articles}
+    replica.save_info(replace(replica.info(), captured=heads))
+
+
 class Pair:
     """A publisher `hq` and a subscriber `north` with one article each of any table, initialised and in step.
 

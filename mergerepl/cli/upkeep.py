@@ -46,9 +46,9 @@ def validate(
 ) -> int:
     """Compare subscribers with the publisher.
 
-    Differing keys are named; nothing is changed. Exit code 1 if they differ: changes that have not been synchronized yet do
-    that too. A subscriber that cannot be compared is reported beside the others; exit code 3 if that is the only fault and
-    may be gone next time.
+    Differing keys are named; nothing is changed. Rows with changes that wait for a sync are left out, so writers may go on.
+    Exit code 1 if rows differ. A subscriber that cannot be compared is reported beside the others; exit code 3 if that is
+    the only fault and may be gone next time.
 
     Example:
       mergerepl validate

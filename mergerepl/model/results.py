@@ -63,6 +63,8 @@ class KeyDifference:
 class ArticleValidation:
     """Row counts (and, for level `checksum`, order-independent row hashes) of one article at both sides.
 
+    A merge article is compared as of the captured versions of its tables (`…_version`), without the rows of changes that
+    a sync has still to send (`unsent_at_…`). `uncaptured_at_…` counts the commits after these versions.
     `missing_at` is the side without the article: publisher or subscriber. `publication` distinguishes articles of one
     name, `subscriber` is its root. `partition_id` is the partition of the publisher's rows that a filtered article was
     compared with; `publisher_rows` are its rows and those that every subscriber has. An article that `may_differ`
@@ -82,6 +84,22 @@ class ArticleValidation:
     partition_id: int | None = None
     subscriber: str = ""
     not_compared: tuple[str, ...] = ()
+    publisher_version: int | None = None
+    subscriber_version: int | None = None
+    unsent_at_publisher: int = 0
+    unsent_at_subscriber: int = 0
+    uncaptured_at_publisher: int = 0
+    uncaptured_at_subscriber: int = 0
+
+    @property
+    def is_certain(self) -> bool:
+        """True if nothing was left out: no change is unsent or uncaptured."""
+        return not (
+            self.unsent_at_publisher
+            or self.unsent_at_subscriber
+            or self.uncaptured_at_publisher
+            or self.uncaptured_at_subscriber
+        )
 
     @property
     def ok(self) -> bool:

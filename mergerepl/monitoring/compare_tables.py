@@ -3,18 +3,17 @@
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from pyspark.sql import Column, DataFrame, Row, SparkSession
+from pyspark.sql import Column, DataFrame, Row
 from pyspark.sql import functions as F
 from pyspark.sql import types as T
 
-from mergerepl.delta.tables import head_version, open_table, read_version
+from mergerepl.delta.tables import head_version, open_table
 from mergerepl.errors import StoreError
 from mergerepl.model.article import PublishedArticle
 from mergerepl.model.results import ArticleValidation, KeyDifference
 from mergerepl.rows.images import comparable, readable
 from mergerepl.rows.sql import quote
 from mergerepl.store.location import Location
-from triggers.schema_checks import require_columns
 
 BUCKETS = 64
 SHOWN = 20
@@ -31,7 +30,7 @@ _SUMS = ("rows", *_HALVES)
 
 @dataclass(frozen=True)
 class Compared:
-    """Both sides' tables of an article, at their versions when the comparison began."""
+    """Both sides' rows of an article, with the columns of their tables."""
 
     publisher: PublishedArticle
     subscriber: PublishedArticle
@@ -39,41 +38,18 @@ class Compared:
     subscriber_rows: DataFrame
 
 
-def compare_tables(
-    spark: SparkSession,
-    publisher: PublishedArticle,
-    subscriber: PublishedArticle,
-    publisher_table: Location,
-    subscriber_table: Location,
-    publisher_rows: DataFrame | None = None,
-) -> ArticleValidation:
-    """Compare the rows of two tables: return their counts, and the keys that differ.
-
-    `publisher_rows` are the rows that the subscriber should have; None for all rows of the publisher's table.
-
-    Raises: StoreError if one is not a Delta table; SchemaMismatchError if one lacks a published column.
-    """
-    compared = Compared(
-        publisher,
-        subscriber,
-        read_version(spark, publisher_table, head_version(publisher_table))
-        if publisher_rows is None
-        else publisher_rows,
-        read_version(spark, subscriber_table, head_version(subscriber_table)),
-    )
-    for article, table, read in (
-        (publisher, publisher_table, compared.publisher_rows),
-        (subscriber, subscriber_table, compared.subscriber_rows),
-    ):
-        require_columns(article, table, read.columns)
-    hashed = _hashed(compared.publisher_rows, publisher, at_publisher=True).unionByName(
-        _hashed(compared.subscriber_rows, subscriber, at_publisher=False)
+def compare_tables(compared: Compared) -> ArticleValidation:
+    """Compare the rows of both sides: return their counts, and the keys that differ."""
+    hashed = _hashed(compared.publisher_rows, compared.publisher, at_publisher=True).unionByName(
+        _hashed(compared.subscriber_rows, compared.subscriber, at_publisher=False)
     )
     buckets = _bucket_sums(hashed)
     differing = [row[_BUCKET] for row in buckets if not _is_equal(row)]
     rows = {name: sum(row[f"{name}_rows"] for row in buckets) for name in ("publisher", "subscriber")}
     count, examples = _differing_keys(compared, differing) if differing else (0, ())
-    return ArticleValidation(publisher.name, CHECKSUM, rows["publisher"], rows["subscriber"], count, examples)
+    return ArticleValidation(
+        compared.publisher.name, CHECKSUM, rows["publisher"], rows["subscriber"], count, examples
+    )
 
 
 def _hashed(rows: DataFrame, article: PublishedArticle, *, at_publisher: bool) -> DataFrame:
@@ -166,14 +142,16 @@ def _kind() -> Column:
     )
 
 
-def row_count(table: Location) -> int:
-    """Return the number of rows of a table's latest version. Starts an engine only if the log lacks the counts.
+def row_count(table: Location, version: int | None = None) -> int:
+    """Return the number of rows of a version of a table, by default the latest.
+
+    Starts an engine only if the log lacks the counts.
 
     Raises: StoreError if it is not a Delta table.
     """
-    version = head_version(table)
-    known = _count_in_log(table, version)
-    return known if known is not None else _count_by_spark(table, version)
+    of = head_version(table) if version is None else version
+    known = _count_in_log(table, of)
+    return known if known is not None else _count_by_spark(table, of)
 
 
 def _count_in_log(table: Location, version: int) -> int | None:

@@ -1,20 +1,29 @@
 """`mergerepl validate` and `sync --validate`: do a subscriber and its publisher have the same rows?
 
-Compares both tables as they are now; changes that were not synchronized yet are differences. Nothing is written.
+Compares both tables at their captured versions, without the rows whose changes a sync has still to bring over: the rest
+is divergence, not pending work. Writers and sessions may go on. Nothing is written.
 """
 
-from collections.abc import Collection, Sequence
-from dataclasses import replace
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from mergerepl.changes import PUBLISHER, SUBSCRIBER
 from mergerepl.delta.feed.window import feed_window
-from mergerepl.delta.tables import head_version
-from mergerepl.errors import ConfigurationError, MergeReplError, SchemaMismatchError, StoreError
-from mergerepl.merge.partitions.filtered import filtered_publication
+from mergerepl.errors import (
+    CaptureError,
+    ConfigurationError,
+    EngineError,
+    MergeReplError,
+    SchemaMismatchError,
+    StoreError,
+)
 from mergerepl.model.article import PublishedArticle
 from mergerepl.model.results import ArticleValidation
 from mergerepl.monitoring.compare_tables import row_count
+from mergerepl.monitoring.fixed_versions import FixedEnd, fixed_ends, unsent_rows
+from mergerepl.monitoring.waiting import Uncaptured
 from mergerepl.replica.replica import Replica
 from mergerepl.replica.subscription import position_of, require_ends
 from mergerepl.store.location import Location
@@ -45,16 +54,18 @@ def validate_subscription(
     numbers of rows, `checksum` every published value by its bits.
 
     Raises: ConfigurationError if a folder is not a replica or the subscription does not exist; StoreError if a folder
-    is missing, OutOfReachError if the other end knows it; SchemaMismatchError and StoreError if the only article cannot
-    be compared. With several articles, the result of that article has the error.
+    is missing, OutOfReachError if the other end knows it; PublicationError, EnumerationError if the ends do not fit
+    together; LeaseError if sessions ran all the time; SchemaMismatchError, StoreError and CaptureError if the only
+    article cannot be compared. With several articles, the result of that article has the error.
     """
     at_publisher, at_subscriber = require_ends(publisher, subscriber)
+    pubid = _pubid(at_publisher, at_subscriber, publication)
     pairs = [
         pair
-        for pair in _articles(at_publisher, at_subscriber, publication)
+        for pair in _articles(at_publisher, at_subscriber, pubid)
         if not tables or any(each is not None and each.name in tables for each in pair)
     ]
-    partition = _Partition(at_publisher, at_subscriber, pairs)
+    ends = fixed_ends(at_publisher, at_subscriber, pubid)
 
     def compare(pair: Pair) -> ArticleValidation:
         here, there = pair
@@ -63,93 +74,151 @@ def validate_subscription(
         # Equal rows stay equal only while they are synchronized.
         refusal = _refusal(at_publisher, here) or _refusal(at_subscriber, there)
         try:
-            return replace(compare_rows(here, there), error=refusal)
-        except (SchemaMismatchError, StoreError) as error:
+            return replace(
+                FixedArticle(ends, {PUBLISHER: here, SUBSCRIBER: there}).compare(level), error=refusal
+            )
+        except (SchemaMismatchError, StoreError, CaptureError) as error:
             if len(pairs) == 1:
                 raise
             # The other articles are still compared.
             return ArticleValidation(here.name, level, 0, 0, 0, error=refusal or error.details())
 
-    def compare_rows(here: PublishedArticle, there: PublishedArticle) -> ArticleValidation:
-        if here.rejects == PUBLISHER:
-            counts = _compare_counts(here.name, at_publisher.table(here), at_subscriber.table(there))
-            return replace(counts, level=level, may_differ=True)
-        if here.nickname in partition.tablenicks:
-            return partition.compare(here, there, level)
-        if level == ROWCOUNT:
-            return _compare_counts(here.name, at_publisher.table(here), at_subscriber.table(there))
-        from mergerepl.monitoring.compare_tables import compare_tables
-        from mergerepl.spark import session as engine
-        from mergerepl.spark.plain import plain_errors
-
-        tables = at_publisher.table(here), at_subscriber.table(there)
-        with plain_errors(f"comparing '{tables[0]}' with '{tables[1]}'"):
-            return compare_tables(engine.session(), here, there, *tables)
-
     with worker_threads(_AT_ONCE) as pool:
         return tuple(replace(compared, publication=publication) for compared in pool.map(compare, pairs))
 
 
-class _Partition:
-    """The rows of filtered articles that a subscriber should have, from the tables as they are now."""
+@dataclass(frozen=True)
+class FixedArticle:
+    """An article at both ends, as of its captured versions; both mappings are by side."""
 
-    def __init__(self, publisher: Replica, subscriber: Replica, pairs: Sequence[Pair]) -> None:
-        self.publisher, self.subscriber = publisher, subscriber
-        pubids = {here.pubid for here, _ in pairs if here is not None}
-        publications = [filtered_publication(publisher, pubid) for pubid in pubids]
-        self.publication = next((each for each in publications if each is not None), None)
+    ends: Mapping[str, FixedEnd]
+    articles: Mapping[str, PublishedArticle]
 
-    @property
-    def tablenicks(self) -> frozenset[int]:
-        """The filtered articles."""
-        return self.publication.tablenicks if self.publication is not None else frozenset()
+    @cached_property
+    def name(self) -> str:
+        """The article's name."""
+        return self.articles[PUBLISHER].name
 
-    def compare(self, here: PublishedArticle, there: PublishedArticle, level: str) -> ArticleValidation:
-        """Compare one of them."""
-        from mergerepl.monitoring.compare_tables import compare_tables
+    @cached_property
+    def versions(self) -> Mapping[str, int]:
+        """The captured version of its table at each side."""
+        return {side: end.version(self.articles[side]) for side, end in self.ends.items()}
+
+    @cached_property
+    def is_filtered(self) -> bool:
+        """True if the subscriber gets a part of the publisher's rows."""
+        filtered = self.ends[PUBLISHER].filtered
+        return filtered is not None and self.articles[PUBLISHER].nickname in filtered.tablenicks
+
+    def compare(self, level: str) -> ArticleValidation:
+        """Compare both sides' rows.
+
+        Raises: SchemaMismatchError, StoreError, CaptureError if they cannot be read.
+        """
+        uncaptured = {side: end.uncaptured(self.articles[side]) for side, end in self.ends.items()}
+        unsent = {side: end.unsent(self.articles[side]) for side, end in self.ends.items()}
+        if self.articles[PUBLISHER].rejects == PUBLISHER:
+            found = replace(self._counts(), level=level, may_differ=True)
+        elif level == ROWCOUNT and not self.is_filtered and not any(unsent.values()):
+            found = self._counts()
+        else:
+            found = self._compared_rows(level, has_unsent=any(unsent.values()))
+        return replace(found, **self._facts(uncaptured, unsent))
+
+    def _facts(self, uncaptured: Mapping[str, Uncaptured], unsent: Mapping[str, int]) -> dict[str, Any]:
+        partition = self.ends[PUBLISHER].other.partition_id if self.is_filtered else None
+        facts: dict[str, Any] = {"partition_id": partition}
+        for side in self.ends:
+            facts[f"{side}_version"] = self.versions[side]
+            facts[f"unsent_at_{side}"] = unsent[side]
+            facts[f"uncaptured_at_{side}"] = uncaptured[side].commits
+        return facts
+
+    def table(self, side: str) -> Location:
+        """The article's table at a side."""
+        return self.ends[side].replica.table(self.articles[side])
+
+    def _counts(self) -> ArticleValidation:
+        rows = {side: row_count(self.table(side), version) for side, version in self.versions.items()}
+        return _of_counts(self.name, rows[PUBLISHER], rows[SUBSCRIBER])
+
+    def _compared_rows(self, level: str, *, has_unsent: bool) -> ArticleValidation:
+        from mergerepl.monitoring.compare_tables import Compared, compare_tables
         from mergerepl.spark.in_memory import Kept
         from mergerepl.spark.plain import plain_errors
 
-        tables = self.publisher.table(here), self.subscriber.table(there)
         kept = Kept()
         try:
-            with plain_errors(f"comparing '{tables[0]}' with '{tables[1]}'"):
-                rows = self._wanted(here, kept)
+            with plain_errors(f"comparing '{self.table(PUBLISHER)}' with '{self.table(SUBSCRIBER)}'"):
+                rows = self.rows(kept, has_unsent=has_unsent)
                 if level == ROWCOUNT:
-                    at_publisher, at_subscriber = rows.count(), row_count(tables[1])
-                    differing = abs(at_publisher - at_subscriber)
-                    found = ArticleValidation(here.name, ROWCOUNT, at_publisher, at_subscriber, differing)
-                else:
-                    from mergerepl.spark import session as engine
-
-                    found = compare_tables(engine.session(), here, there, *tables, publisher_rows=rows)
+                    return _of_counts(self.name, *(rows[side].count() for side in (PUBLISHER, SUBSCRIBER)))
+                here, there = self.articles[PUBLISHER], self.articles[SUBSCRIBER]
+                return compare_tables(Compared(here, there, rows[PUBLISHER], rows[SUBSCRIBER]))
+        except (StoreError, EngineError) as error:
+            raise self._gone(error) or error from error
         finally:
             kept.release()
-        return replace(found, partition_id=self._partition_id())
 
-    def _partition_id(self) -> int | None:
-        assert self.publication is not None
-        replid = self.subscriber.info().replid
-        relations = self.publisher.relations(self.publication.pubid)
-        return next(row.partition_id for row in relations if row.replid == replid and row.is_active)
+    def _gone(self, error: MergeReplError) -> StoreError | None:
+        """Return the error for a captured version whose files or log are gone, if `error` means that."""
+        from mergerepl.spark.errors import gone_reason
 
-    def _wanted(self, article: PublishedArticle, kept: "Kept") -> "DataFrame":
+        cause = error.__cause__ if isinstance(error.__cause__, Exception) else error
+        reason = gone_reason(cause)
+        if reason is None:
+            return None
+        tables = " and ".join(
+            f"version {version} of '{self.table(side)}'" for side, version in self.versions.items()
+        )
+        return StoreError(
+            f"Article '{self.name}' cannot be compared: {reason} ({tables}). Run `mergerepl sync`, or `mergerepl capture` "
+            "at both replicas, then validate again: the newly captured versions are compared.",
+            article=self.name,
+        )
+
+    def rows(self, kept: "Kept", *, has_unsent: bool) -> "dict[str, DataFrame]":
+        """Return the rows that both sides must have in common, by side, with the columns of their tables.
+
+        Raises: SchemaMismatchError if a table lacks a published column.
+        """
+        from mergerepl.delta.tables import read_version
+        from mergerepl.rows.key_bounds import same_key
+        from mergerepl.spark import session as engine
+        from mergerepl.spark.in_memory import broadcast_if_few
+        from triggers.schema_checks import require_columns
+
+        spark = engine.session()
+        found = {side: read_version(spark, self.table(side), at) for side, at in self.versions.items()}
+        if self.is_filtered:
+            found[PUBLISHER] = self._of_partition(kept)
+        waiting = unsent_rows(spark, self.ends, self.articles, kept) if has_unsent else None
+        for side, article in self.articles.items():
+            require_columns(article, self.table(side), found[side].columns)
+            if waiting is not None:
+                most = sum(end.unsent(self.articles[name]) for name, end in self.ends.items())
+                keys = broadcast_if_few(waiting, most).alias("s")
+                found[side] = found[side].alias("t").join(keys, on=same_key(article, {}), how="left_anti")
+        return found
+
+    def _of_partition(self, kept: "Kept") -> "DataFrame":
+        """Return the publisher's rows that the subscriber should have."""
         from pyspark.sql import functions as F
 
         from mergerepl.changes import ROW
         from mergerepl.merge.partitions.membership import base_rows, group_rows, partition_rows
         from mergerepl.spark import session as engine
 
-        assert self.publication is not None
-        mine = self._partition_id()
+        end, article = self.ends[PUBLISHER], self.articles[PUBLISHER]
+        publication = end.filtered
+        assert publication is not None
         spark = engine.session()
-        articles = self.publication.articles
-        versions = {a.nickname: head_version(self.publisher.table(a)) for a in articles.values()}
-        groups = [group for group in self.publication.groups if group.partition_id == mine]
+        versions = {each.nickname: end.version(each) for each in publication.articles.values()}
+        groups = [group for group in publication.groups if group.partition_id == end.other.partition_id]
         found = partition_rows(
-            self.publication,
+            publication,
             group_rows(spark, groups),
-            base_rows(spark, self.publisher, articles, versions),
+            base_rows(spark, end.replica, publication.articles, versions),
             kept,
             [article.name],
         )
@@ -190,14 +259,14 @@ def not_compared(
     )
 
 
-def _articles(publisher: Replica, subscriber: Replica, publication: str) -> list[Pair]:
-    """Return the articles of the subscription, as each side has them; None where a side lacks one."""
+def _pubid(publisher: Replica, subscriber: Replica, publication: str) -> str:
+    """Return the id of a publication that the subscriber receives.
+
+    Raises: ConfigurationError.
+    """
     replid, rows = subscriber.info().replid, publisher.relations()
     named = {row.pubid for row in publisher.published if row.name == publication}
     subscribed = named & {row.pubid for row in rows if row.replid == replid and row.is_active}
-    here = {article.artid: article for article in publisher.articles if article.pubid in subscribed}
-    there = {article.artid: article for article in subscriber.articles if article.pubid in subscribed}
-    pairs = [(here.get(artid), there.get(artid)) for artid in dict.fromkeys([*here, *there])]
     if not subscribed:
         raise ConfigurationError(
             f"'{subscriber.root}' has no active subscription to publication '{publication}' at publisher "
@@ -206,7 +275,14 @@ def _articles(publisher: Replica, subscriber: Replica, publication: str) -> list
             publisher=str(publisher.root),
             subscriber=str(subscriber.root),
         )
-    return pairs
+    return subscribed.pop()
+
+
+def _articles(publisher: Replica, subscriber: Replica, pubid: str) -> list[Pair]:
+    """Return the articles of the subscription, as each side has them; None where a side lacks one."""
+    here = {article.artid: article for article in publisher.articles_of(pubid)}
+    there = {article.artid: article for article in subscriber.articles_of(pubid)}
+    return [(here.get(artid), there.get(artid)) for artid in dict.fromkeys([*here, *there])]
 
 
 def _only_at_one_side(
@@ -231,8 +307,7 @@ def _only_at_one_side(
     )
 
 
-def _compare_counts(article: str, publisher_table: Location, subscriber_table: Location) -> ArticleValidation:
-    at_publisher, at_subscriber = row_count(publisher_table), row_count(subscriber_table)
+def _of_counts(article: str, at_publisher: int, at_subscriber: int) -> ArticleValidation:
     return ArticleValidation(
         article, ROWCOUNT, at_publisher, at_subscriber, abs(at_publisher - at_subscriber)
     )

@@ -12,7 +12,7 @@ import pytest
 from mergerepl.replica.replica import Replica
 from mergerepl.systables import catalog, registry, replinfo
 from tests.bad_inputs.conftest import Refused, run
-from tests.networks import FILE, Network
+from tests.networks import FILE, Network, lose_changes
 
 pytestmark = pytest.mark.usefixtures("no_engine")
 
@@ -26,7 +26,7 @@ READ_BY = {
     "sysmergepublications": (("status", "-f", "hq"), ("pending", "-f", "hq"), ROW, VALIDATE),
     "sysmergearticles": (("status", "-f", "hq"), ("pending", "-f", "hq"), ROW, VALIDATE),
     "sysmergesubscriptions": (("status", "-f", "hq"), ("pending", "-f", "hq"), ROW, VALIDATE),
-    "MSmerge_genhistory": (("pending", "-f", "hq"),),
+    "MSmerge_genhistory": (("pending", "-f", "hq"), VALIDATE),
     "MSmerge_contents": (ROW,),
     "MSmerge_tombstone": (ROW,),
     "MSmerge_conflicts_info": (CONFLICTS,),
@@ -299,6 +299,7 @@ def test_pending_shows_the_others_beside_a_damaged_subscriber(network: Network, 
 def test_validate_compares_the_others_beside_a_subscriber_out_of_reach(network: Network) -> None:
     shutil.rmtree(network.root("south"))
     network.add_rows("north", 9)
+    lose_changes(network.root("north"))
     options = ("validate", "-f", FILE, "--level", "rowcount")
     shown = run(*options)
     assert shown.exit_code == 1

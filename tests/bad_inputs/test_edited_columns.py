@@ -32,7 +32,7 @@ NEEDED_BY: dict[TypedTable[Any], tuple[tuple[str, ...], ...]] = {
     catalog.PUBLICATIONS: (STATUS, SYNC, APPLY),
     catalog.ARTICLES: (STATUS, PENDING, VALIDATE, SYNC, APPLY),
     catalog.SUBSCRIPTIONS: (STATUS, PENDING, VALIDATE, SYNC, APPLY),
-    genhistory.TABLE: (PENDING, SYNC),
+    genhistory.TABLE: (PENDING, VALIDATE, SYNC),
     replinfo.TABLE: (STATUS, PENDING, HISTORY, CONFLICTS, VALIDATE, SYNC, ("capture",), APPLY),
     sessions.SESSIONS: (HISTORY,),
     sessions.ARTICLEHISTORY: (HISTORY,),

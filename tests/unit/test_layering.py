@@ -148,7 +148,8 @@ MAY_IMPORT: dict[str, set[str]] = {
     "mergerepl.conflicts": BASE
     | PHASES
     | {"mergerepl.calls", "mergerepl.monitoring", "mergerepl.merge.stage.constraints"},
-    "mergerepl.monitoring": BASE | PHASES | {"mergerepl.merge.partitions"},
+    # What a sync has still to send is enumerated as a session does it.
+    "mergerepl.monitoring": BASE | PHASES | {"mergerepl.merge.partitions", "mergerepl.merge.stage.article"},
     "mergerepl.monitoring.tune": BASE | {"mergerepl.tracking.sweep", "mergerepl.monitoring"},
     # Publishing initialises new subscribers, rows and metadata, and reports what a leaving one never sent.
     "mergerepl.publish": BASE

@@ -15,7 +15,7 @@ from mergerepl.model.publication import Article, Publication, Subscription
 from mergerepl.monitoring.quiet import nothing_to_do
 from mergerepl.systables import catalog
 from tests.calls import validated
-from tests.networks import article_row, make_pair, publication_row
+from tests.networks import article_row, lose_changes, make_pair, publication_row
 
 
 @pytest.mark.parametrize(("side", "name"), [(0, "publisher"), (1, "subscriber")])
@@ -42,6 +42,7 @@ def two_publications(tmp_path: Path) -> Path:
         itself, about = control.rows(catalog.SUBSCRIPTIONS)
         control.replace(catalog.SUBSCRIPTIONS, [itself, about, replace(about, pubid="pub-2", subid="sub-2")])
         write_deltalake(str(replica.root / "people"), pa.table({"id": [1] * rows}))
+        lose_changes(replica.root)
     return tmp_path / "hq"
 
 
@@ -56,6 +57,7 @@ def test_an_article_that_cannot_be_compared_has_the_error_beside_those_that_can(
         replica.control.replace(catalog.ARTICLES, [people, orders])
         if replica.root.name != side:
             write_deltalake(str(replica.root / "people"), pa.table({"id": [1]}))
+            lose_changes(replica.root)
     orders, people = validated(hq, level="rowcount")[str(north)]
     assert (people.article, people.ok, orders.article, orders.ok) == ("people", False, "orders", True)
     assert str(tmp_path / side / "people") in str(people.error)

@@ -251,10 +251,20 @@ def _validation(subscriber: str, articles: Sequence[ArticleValidation]) -> list[
         parts += [f"  {name}: not compared: {each}." for each in article.not_compared]
         for example in article.examples:
             parts.append(f"  {name} {key_text(example.key)}: {example.kind.replace('_', ' ')}")
+        parts += [f"  {name}: {left_out}"] if (left_out := _left_out(article)) else []
         more = article.differing_rows - len(article.examples)
         if more and article.examples:
             parts.append(f"  {name}: {more} more differing")
     return parts
+
+
+def _left_out(article: ArticleValidation) -> str:
+    """Return a sentence about the changes that were not compared; '' without any."""
+    unsent = article.unsent_at_publisher + article.unsent_at_subscriber
+    commits = article.uncaptured_at_publisher + article.uncaptured_at_subscriber
+    waiting = [counted(unsent, "change") + " not sent yet"] if unsent else []
+    waiting += [counted(commits, "commit") + " not captured yet"] if commits else []
+    return f"not compared: {' and '.join(waiting)}." if waiting else ""
 
 
 def checked(checks: Sequence[Check]) -> Report:
