@@ -23,7 +23,7 @@ from mergerepl.errors import EngineError, MergeReplError
 from mergerepl.model.article import PublishedArticle
 from mergerepl.monitoring.cost import cost
 from mergerepl.replica.replica import Replica
-from mergerepl.spark import archive, cache, confs, jars, jvm
+from mergerepl.spark import archive, artifacts, cache, confs, jars, jvm
 from mergerepl.spark.java import Java, find_java, given_options
 from mergerepl.store import lease
 from mergerepl.store.location import Location
@@ -103,15 +103,15 @@ def _java_and_jars() -> Iterator[Check]:
         remedy = "Move the Delta JARs out of that folder to use the tested ones."
         yield _own_jars(in_pyspark, "in pyspark's own folder", remedy)
     else:
-        yield from map(_cached_jar, jars.ARTIFACTS)
-        added = [jars.cached_jar(artifact) for artifact in jars.ARTIFACTS]
+        yield from map(_cached_jar, artifacts.DELTA)
+        added = [jars.cached_jar(artifact) for artifact in artifacts.DELTA]
     yield _class_data(java, added)
 
 
 def _own_jars(own: list[Path], where: str, remedy: str) -> Check:
     """Check JARs that the user chose: warn if they differ from the tested ones."""
     listed = os.pathsep.join(map(str, own))
-    tested = {artifact.sha256 for artifact in jars.ARTIFACTS}
+    tested = {artifact.sha256 for artifact in artifacts.DELTA}
     if tested <= {jars.checksum(jar) for jar in own}:
         return Check("jars", CheckStatus.OK, f"{where}, checksums as expected: {listed}")
     return Check(
@@ -119,7 +119,7 @@ def _own_jars(own: list[Path], where: str, remedy: str) -> Check:
     )
 
 
-def _cached_jar(artifact: jars.Artifact) -> Check:
+def _cached_jar(artifact: artifacts.Artifact) -> Check:
     name, path = f"jar {artifact.name}", jars.cached_jar(artifact)
     if jars.is_intact(artifact):
         return Check(name, CheckStatus.OK, f"{path}, checksum as expected")

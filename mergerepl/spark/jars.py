@@ -1,4 +1,4 @@
-"""The Delta JARs: fetched once into the cache, verified by checksum, put on the JVM's class path.
+"""The JARs of Delta and S3: fetched once into the cache, verified by checksum, put on the JVM's class path.
 
 Spark's own `spark.jars.packages` would run Ivy at every start (3 to 4 s, measured), load Delta in a class
 loader that class-data sharing does not reach, and trip over a half-filled local Maven repository.
@@ -11,7 +11,8 @@ import os
 import shutil
 import sys
 import tempfile
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from http.client import HTTPException
 from importlib.util import find_spec
 from pathlib import Path
@@ -19,42 +20,20 @@ from urllib.request import urlopen
 
 from mergerepl.errors import EngineError
 from mergerepl.roots import masked
-from mergerepl.spark import cache
+from mergerepl.spark import artifacts, cache
+from mergerepl.spark.artifacts import Artifact
 from mergerepl.spark.java import find_java
 
 TIMEOUT_SECONDS = 60
 """How long a repository may be silent."""
 
+DOWNLOADS_AT_ONCE = 4
 
-@dataclass(frozen=True)
-class Artifact:
-    """A JAR of the `io.delta` group, pinned by checksum."""
-
-    name: str
-    version: str
-    sha256: str
-
-    @property
-    def file_name(self) -> str:
-        """The JAR's name in the cache."""
-        return f"{self.name}-{self.version}.jar"
-
-    @property
-    def path(self) -> str:
-        """The JAR's path in a repository."""
-        return f"io/delta/{self.name}/{self.version}/{self.file_name}"
-
-
-# Two are enough for path tables. The delta-kernel JARs that the POM also names serve the V2 connector and
-# Unity Catalog.
-ARTIFACTS = (
-    Artifact(
-        "delta-spark_4.2_2.13", "4.4.0", "27d4fd8b1f879535c573ed1c718177d6a27f24d3e626ba02e216369725721ead"
-    ),
-    Artifact("delta-storage", "4.4.0", "c46735481fa8e326b0957be02b4420cbcab4b325bb08009b7f2045a95133f1cc"),
-)
 
 MAVEN_CENTRAL = "https://repo1.maven.org/maven2"
+
+LOG_STORE = Path(__file__).with_name("mergerepl-logstore.jar")
+"""Writes commits to S3: built by scripts/logstore.py from java/."""
 
 
 def delta_jars() -> list[Path]:
@@ -69,10 +48,31 @@ def delta_jars() -> list[Path]:
         return chosen
     if pyspark_jars():
         return []
-    jars = [cached_jar(artifact) for artifact in ARTIFACTS]
-    if not all(map(is_intact, ARTIFACTS)):
-        fetch()
-    return jars
+    return cached_jars(artifacts.DELTA, "The Delta JARs")
+
+
+def s3_jars(step: Callable[[str], object] = str) -> list[Path]:
+    """Return the JARs for tables on S3, for the class path after Delta's; fetch them at the first use on this machine.
+
+    A `hadoop-aws` of the user, in `$MERGEREPL_JARS` or pyspark's own folder, comes with what it needs: then only the
+    log store is added.
+
+    Raises: EngineError: as `delta_jars`.
+    """
+    own = [*chosen_jars(), *(pyspark_home() / "jars").glob("hadoop-aws-*.jar")]
+    if any(jar.name.startswith("hadoop-aws-") for jar in own):
+        return [LOG_STORE]
+    return [LOG_STORE, *cached_jars(artifacts.S3, "The JARs for S3", step)]
+
+
+def cached_jars(wanted: Sequence[Artifact], names: str, step: Callable[[str], object] = str) -> list[Path]:
+    """Return the paths of JARs in the cache; fetch those that are missing or damaged.
+
+    Raises: EngineError: one cannot be fetched; the message begins with `names`.
+    """
+    if missing := [artifact for artifact in wanted if not is_intact(artifact)]:
+        fetch(missing, names, step)
+    return [cached_jar(artifact) for artifact in wanted]
 
 
 def pyspark_jars() -> list[Path]:
@@ -123,11 +123,11 @@ def pyspark_home() -> Path:
     return Path(spec.origin).parent
 
 
-def fetch() -> None:
-    """Fetch the JARs into the cache, from Maven Central or the repository in `$MERGEREPL_MAVEN`.
+def fetch(wanted: Sequence[Artifact], names: str, step: Callable[[str], object] = str) -> None:
+    """Fetch JARs into the cache, from Maven Central or the repository in `$MERGEREPL_MAVEN`.
 
     They come into a separate folder, are verified, and only then renamed into place: an interrupted or concurrent
-    process leaves whole files or none. Python's proxy and trusted certificates count.
+    process leaves whole files or none. Python's proxy and trusted certificates count. `step` is told of each JAR.
 
     Raises: EngineError: the cache cannot be written, the repository does not answer, or a JAR has another checksum.
     """
@@ -136,28 +136,35 @@ def fetch() -> None:
         scratch = tempfile.TemporaryDirectory(dir=cache.root(), prefix="fetch-")
     except OSError as error:
         raise EngineError(
-            f"The Delta JARs cannot be kept in '{cache.root()}': {error.strerror}. Make it writable, name another folder "
+            f"{names} cannot be kept in '{cache.root()}': {error.strerror}. Make it writable, name another folder "
             "in MERGEREPL_CACHE, or name the JARs in MERGEREPL_JARS."
         ) from error
     repository = os.environ.get("MERGEREPL_MAVEN") or MAVEN_CENTRAL
-    with scratch as work:
-        for artifact in ARTIFACTS:
+    with scratch as work, ThreadPoolExecutor(DOWNLOADS_AT_ONCE) as pool:
+
+        def bring(artifact: Artifact) -> Path:
             brought = Path(work) / artifact.file_name
-            download(f"{repository.rstrip('/')}/{artifact.path}", brought)
+            download(f"{repository.rstrip('/')}/{artifact.path}", brought, names, wanted)
             if (found := checksum(brought)) != artifact.sha256:
                 raise EngineError(
                     f"{artifact.file_name} is not the file mergerepl expects: SHA-256 {found}, expected "
                     f"{artifact.sha256}. Nothing was kept. Look for a proxy or mirror that changes "
                     f"downloads; a JAR from elsewhere can be named in MERGEREPL_JARS."
                 )
-        for artifact in ARTIFACTS:
-            (Path(work) / artifact.file_name).replace(folder / artifact.file_name)
+            return brought
+
+        all_brought = []
+        for number, brought in enumerate(pool.map(bring, wanted), start=1):
+            step(f"fetch {names[0].lower()}{names[1:]} ({number} of {len(wanted)})")
+            all_brought.append(brought)
+        for brought in all_brought:
+            brought.replace(folder / brought.name)
 
 
-def download(address: str, to: Path) -> None:
+def download(address: str, to: Path, names: str, wanted: Sequence[Artifact]) -> None:
     """Write the content of a repository's address to a file.
 
-    Raises: EngineError.
+    Raises: EngineError: the message names the JARs that are wanted.
     """
     try:
         with urlopen(address, timeout=TIMEOUT_SECONDS) as answer, to.open("wb") as file:
@@ -165,17 +172,36 @@ def download(address: str, to: Path) -> None:
     except (OSError, ValueError, HTTPException) as error:
         # Python quotes the credentials of an address in its error.
         why = type(error).__name__ if "@" in address else error
-        names = " and ".join(f"io.delta:{each.name}:{each.version}" for each in ARTIFACTS)
+        listed = [each.coordinates for each in wanted]
+        said = " and ".join(listed) if len(listed) < 3 else f"{len(listed)} JARs"
         raise EngineError(
-            f"The Delta JARs could not be fetched: {names}: {masked(address)}: {why}. They are fetched once, which needs "
+            f"{names} could not be fetched: {said}: {masked(address)}: {why}. They are fetched once, which needs "
             f"a network. Run the command again once connected; or copy the JARs from a machine that has them into "
             f"{cache.folder('jars')}; or name them in MERGEREPL_JARS; or name your company's repository in MERGEREPL_MAVEN."
         ) from error
 
 
-if __name__ == "__main__":
+def main(words: Sequence[str]) -> None:
+    """Fetch Delta's JARs, with the word `s3` those for S3, too; `--log-store` prints the path of the log store's JAR."""
+    if unknown := set(words) - {"s3", "--log-store"}:
+        sys.exit(
+            f"unknown words: {', '.join(sorted(unknown))}. Give s3, --log-store, or nothing for Delta's JARs."
+        )
+    if "--log-store" in words:
+        sys.stdout.write(f"{LOG_STORE}\n")
+        return
+
+    def say(step: str) -> None:
+        sys.stderr.write(f"{step}\n")
+
     try:
         find_java()
         delta_jars()
+        if "s3" in words:
+            s3_jars(say)
     except EngineError as error:
         sys.exit(str(error))
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

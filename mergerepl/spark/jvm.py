@@ -17,6 +17,7 @@ import struct
 import subprocess
 import tempfile
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -74,8 +75,10 @@ class Jvm:
     log: Path
 
 
-def launch(java: Java, *, long_running: bool, heap_mb: int) -> Jvm:
+def launch(java: Java, *, long_running: bool, heap_mb: int, more_jars: Sequence[Path] = ()) -> Jvm:
     """Start the JVM and wait until pyspark can connect to it.
+
+    `more_jars` come last: a class-data archive of the class path before them still serves.
 
     Raises: EngineError: The JVM ended or did not answer; the message names its log.
     """
@@ -87,7 +90,7 @@ def launch(java: Java, *, long_running: bool, heap_mb: int) -> Jvm:
     options += archive.options(java, class_path, scratch)
     # Libraries unpacked for loading are removed with the JVM, and lie where TMPDIR says.
     options.append(f"-Djava.io.tmpdir={scratch}")
-    command = java_command(java, class_path, options)
+    command = java_command(java, [*class_path, *more_jars], options)
     with log.open("wb") as stderr:
         try:
             process = subprocess.Popen(

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from mergerepl.replica.replica import Replica
-from mergerepl.spark import jars, java
+from mergerepl.spark import artifacts, jars, java
 from mergerepl.spark import session as engine
 from mergerepl.store.lease import lease
 from mergerepl.systables import catalog, genhistory, replinfo
@@ -321,11 +321,11 @@ def no_network(monkeypatch: pytest.MonkeyPatch, folder: Path) -> None:
 def other_jars(monkeypatch: pytest.MonkeyPatch, folder: Path) -> None:
     """A repository that answers with other bytes, and a JAR in the cache that was damaged."""
     no_network(monkeypatch, folder)
-    for artifact in jars.ARTIFACTS:
+    for artifact in artifacts.DELTA:
         jars.cached_jar(artifact).parent.mkdir(parents=True, exist_ok=True)
         jars.cached_jar(artifact).write_bytes(b"half")
 
-    for artifact in jars.ARTIFACTS:
+    for artifact in artifacts.DELTA:
         file = folder / "repository" / artifact.path
         file.parent.mkdir(parents=True)
         file.write_bytes(b"other")

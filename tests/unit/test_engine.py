@@ -13,7 +13,7 @@ import pytest
 
 from mergerepl.errors import EngineError
 from mergerepl.settings import umask
-from mergerepl.spark import archive, cache, confs, jars, java, jvm
+from mergerepl.spark import archive, artifacts, cache, confs, jars, java, jvm
 from mergerepl.spark import session as engine
 
 
@@ -80,7 +80,7 @@ def test_a_cache_that_cannot_be_written(tmp_path: Path, monkeypatch: pytest.Monk
     with pytest.raises(
         EngineError, match=r"cannot be kept in .*file/cache': Not a directory.*MERGEREPL_CACHE"
     ):
-        jars.fetch()
+        jars.delta_jars()
     (tmp_path / "classes").write_text(archive.REPRESENTATIVE_CLASS)
     archive.build_after_run(usable, [], tmp_path)
 
@@ -102,8 +102,8 @@ def test_named_jars_are_used_as_they_are(tmp_path: Path, monkeypatch: pytest.Mon
 def test_jars_are_fetched_once_and_again_if_damaged(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, before: bytes | None
 ) -> None:
-    artifact = jars.Artifact("delta", "1", hashlib.sha256(b"good").hexdigest())
-    monkeypatch.setattr(jars, "ARTIFACTS", (artifact,))
+    artifact = artifacts.Artifact("delta", "1", hashlib.sha256(b"good").hexdigest())
+    monkeypatch.setattr(artifacts, "DELTA", (artifact,))
     monkeypatch.setenv("MERGEREPL_MAVEN", (tmp_path / "repository").as_uri())
     brought = tmp_path / "repository" / artifact.path
     brought.parent.mkdir(parents=True)

@@ -13,7 +13,7 @@ from mergerepl import roots
 from mergerepl.errors import ConfigurationError, LeaseError
 from mergerepl.monitoring import doctor
 from mergerepl.monitoring.doctor import Check, CheckStatus
-from mergerepl.spark import jars
+from mergerepl.spark import artifacts, jars
 from mergerepl.spark import session as engine
 from mergerepl.store import lease
 from tests.networks import Network, commit
@@ -70,10 +70,10 @@ def test_held_lock_names_its_holder(tmp_path: Path) -> None:
 
 
 def test_damaged_jar_in_the_cache_is_found() -> None:
-    jar = jars.cached_jar(jars.ARTIFACTS[0])
+    jar = jars.cached_jar(artifacts.DELTA[0])
     jar.parent.mkdir(parents=True)
     jar.write_bytes(b"half")
-    damaged = check(f"jar {jars.ARTIFACTS[0].name}", doctor.checks())
+    damaged = check(f"jar {artifacts.DELTA[0].name}", doctor.checks())
     assert (damaged.status, "checksum wrong" in damaged.detail) == (CheckStatus.WARN, True)
 
 
