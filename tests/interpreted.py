@@ -14,23 +14,30 @@ def interpreted(spark: SparkSession) -> Iterator[SparkSession]:
 
     The longer suite compiles them, as users run them.
     """
+    was_interpreting = _is_interpreting(spark)
     _interpret(spark)
     try:
         yield spark
     finally:
-        _compile(spark)
+        # A fixture's session goes on interpreting after one query was interpreted inside of it.
+        if not was_interpreting:
+            _compile(spark)
 
 
 @contextmanager
 def compiled(spark: SparkSession) -> Iterator[SparkSession]:
     """Let a session compile its queries, also in a module that interprets them: for tests of many rows."""
-    is_interpreting = any(spark.conf.get(name, None) == value for name, value in INTERPRETED.items())
+    was_interpreting = _is_interpreting(spark)
     _compile(spark)
     try:
         yield spark
     finally:
-        if is_interpreting:
+        if was_interpreting:
             _interpret(spark)
+
+
+def _is_interpreting(spark: SparkSession) -> bool:
+    return any(spark.conf.get(name, None) == value for name, value in INTERPRETED.items())
 
 
 def _interpret(spark: SparkSession) -> None:

@@ -10,6 +10,7 @@ from functools import reduce
 from typing import Any, NamedTuple
 
 import pyarrow as pa
+import pytest
 from pyspark.sql import Row, SparkSession
 from pyspark.sql.conversion import LocalDataToArrowConversion
 from pyspark.sql.types import StringType, StructField, StructType
@@ -48,6 +49,20 @@ _NAMES = {nickname: name for name, nickname in NICKNAMES.items()}
 _IMAGE = "struct<c0:string,c1:string,c2:string>"
 WRITTEN_OUT = Fields.of_many(StructType([StructField(name, StringType()) for name in ("c0", "c1", "c2")]))
 """How the fields of the cases' rows are gone through where there are many."""
+
+for_few_and_many = pytest.mark.parametrize(
+    ("spark", "fields"),
+    [
+        # By default, the contests of resolvers (conflict/test_rules.py) are what goes through few fields on Spark.
+        pytest.param("on_spark", INTERPRETED, id="few-on_spark", marks=pytest.mark.slow),
+        pytest.param("on_spark", WRITTEN_OUT, id="many-on_spark"),
+        pytest.param("in_process", INTERPRETED, id="few-in_process"),
+        pytest.param("in_process", WRITTEN_OUT, id="many-in_process"),
+    ],
+    indirect=["spark"],
+    scope="module",
+)
+"""Runs a test's cases on both executors, with the fields of few rows and with those of many."""
 
 _CHANGES = (
     "rowguid string, deleted boolean, tombstone_type int, generation bigint, partchangegen bigint, "

@@ -3,9 +3,9 @@
 import pytest
 from pyspark.sql import SparkSession
 
-from mergerepl.rows.nested import INTERPRETED
+from mergerepl.rows.nested import Fields
 from tests import phases
-from tests.phases import COLUMN_TRACKED, ROW_TRACKED, WRITTEN_OUT, Change, Pair, Setting
+from tests.phases import COLUMN_TRACKED, ROW_TRACKED, Change, Pair, Setting
 
 pytestmark = pytest.mark.spark
 
@@ -116,11 +116,12 @@ CASES = {
 }
 
 
-@pytest.fixture(scope="module", params=[INTERPRETED, WRITTEN_OUT], ids=["few", "many"])
-def detected(spark: SparkSession, request: pytest.FixtureRequest) -> dict[str, tuple[str, list[str]]]:
-    return phases.detected(spark, {rule: pair for rule, (pair, _) in CASES.items()}, request.param)
+@pytest.fixture(scope="module")
+def detected(spark: SparkSession, fields: Fields) -> dict[str, tuple[str, list[str]]]:
+    return phases.detected(spark, {rule: pair for rule, (pair, _) in CASES.items()}, fields)
 
 
+@phases.for_few_and_many
 @pytest.mark.parametrize("rule", CASES)
 def test_what_is_a_conflict(detected: dict[str, tuple[str, list[str]]], rule: str) -> None:
     assert detected[rule] == CASES[rule][1]

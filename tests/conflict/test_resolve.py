@@ -3,9 +3,9 @@
 import pytest
 from pyspark.sql import SparkSession
 
-from mergerepl.rows.nested import INTERPRETED
+from mergerepl.rows.nested import Fields
 from tests import phases
-from tests.phases import BY_COLUMNS, COLUMN_TRACKED, WRITTEN_OUT, Change, Pair, Resolved, Setting
+from tests.phases import BY_COLUMNS, COLUMN_TRACKED, Change, Pair, Resolved, Setting
 
 pytestmark = pytest.mark.spark
 
@@ -172,11 +172,12 @@ BY_COLUMNS_TOO: dict[str, tuple[Pair, Resolved]] = {
 CASES = BY_ROW | DIRECTIONS | BY_COLUMN | BY_COLUMNS_TOO
 
 
-@pytest.fixture(scope="module", params=[INTERPRETED, WRITTEN_OUT], ids=["few", "many"])
-def resolved(spark: SparkSession, request: pytest.FixtureRequest) -> dict[str, Resolved]:
-    return phases.resolved(spark, {rule: pair for rule, (pair, _) in CASES.items()}, request.param)
+@pytest.fixture(scope="module")
+def resolved(spark: SparkSession, fields: Fields) -> dict[str, Resolved]:
+    return phases.resolved(spark, {rule: pair for rule, (pair, _) in CASES.items()}, fields)
 
 
+@phases.for_few_and_many
 @pytest.mark.parametrize("rule", CASES)
 def test_what_a_row_comes_to(resolved: dict[str, Resolved], rule: str) -> None:
     assert resolved[rule] == CASES[rule][1]
