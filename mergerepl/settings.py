@@ -29,6 +29,9 @@ class Settings:
     strict_engine: bool = False
     """`MERGEREPL_STRICT_ENGINE=1`: a refusal by Arrow or delta-rs that mergerepl does not foresee fails the command
     instead of falling back to Spark. For tests. Default: off."""
+    lease_s: float = 60.0
+    """`MERGEREPL_LEASE_S`: seconds after which the lease of a replica on an object store is taken over from a holder
+    that no longer renews it. All machines need the same value. Default: 60."""
 
     @classmethod
     def from_environment(cls, environment: Mapping[str, str] | None = None) -> "Settings":
@@ -44,6 +47,7 @@ class Settings:
             agent_config=variables.get("MERGEREPL_AGENT_CONFIG", ""),
             log_level=_log_level(variables.get("MERGEREPL_LOG_LEVEL") or cls.log_level),
             strict_engine=_flag("MERGEREPL_STRICT_ENGINE", variables.get("MERGEREPL_STRICT_ENGINE", "")),
+            lease_s=_seconds("MERGEREPL_LEASE_S", variables.get("MERGEREPL_LEASE_S"), cls.lease_s),
         )
 
 
@@ -52,6 +56,16 @@ def _flag(name: str, text: str) -> bool:
     if value not in _TRUE + _FALSE:
         raise ConfigurationError(f"{name} is {text!r}: set it to 1 or 0.")
     return value in _TRUE
+
+
+def _seconds(name: str, text: str | None, default: float) -> float:
+    try:
+        value = float(text or default)
+    except ValueError:
+        value = 0.0
+    if not 0 < value < float("inf"):
+        raise ConfigurationError(f"{name} is {text!r}: set it to a number of seconds above 0.")
+    return value
 
 
 def _log_level(text: str) -> str:

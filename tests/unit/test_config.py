@@ -259,11 +259,12 @@ def test_a_root_that_the_engines_cannot_open_is_refused(folder, name):
 
 def test_settings_come_from_the_given_environment():
     assert Settings.from_environment({}) == Settings(debug=False, log_level="WARNING")
-    variables = {"DEBUG": "1", "LOG_LEVEL": "info", "AGENT_CONFIG": "agent.yml"}
+    variables = {"DEBUG": "1", "LOG_LEVEL": "info", "AGENT_CONFIG": "agent.yml", "LEASE_S": "2.5"}
     assert Settings.from_environment(
         {f"MERGEREPL_{name}": value for name, value in variables.items()}
-    ) == Settings(debug=True, agent_config="agent.yml", log_level="INFO")
-    for name, value in (("MERGEREPL_DEBUG", "maybe"), ("MERGEREPL_LOG_LEVEL", "LOUD")):
+    ) == Settings(debug=True, agent_config="agent.yml", log_level="INFO", lease_s=2.5)
+    wrong = {"DEBUG": ["maybe"], "LOG_LEVEL": ["LOUD"], "LEASE_S": ["soon", "0", "-1", "inf", "nan"]}
+    for name, value in ((f"MERGEREPL_{name}", value) for name, values in wrong.items() for value in values):
         with pytest.raises(ConfigurationError, match=name):
             Settings.from_environment({name: value})
 

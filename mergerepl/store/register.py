@@ -1,0 +1,445 @@
+"""The register of a root on an object store: its lease and the commit point of its sessions, in one object.
+
+The object is changed only while its tag is unchanged, so a displaced agent can neither stage a session nor finish one. No
+clock decides anything: an agent takes over a register whose `write` it saw unchanged for the length of a lease, and if
+the old holder was only paused, that one's next write is refused. What the old holder still has in flight to tables is
+stopped by the fence (`fence`), which rises with each take. `tests/properties/lease_model.py` is the protocol in plain
+Python.
+"""
+
+import json
+import logging
+import os
+import socket
+import threading
+import time
+import uuid
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, field, replace
+from datetime import UTC, datetime
+from typing import Any, Protocol
+
+from mergerepl.errors import LeaseError, StoreError
+from mergerepl.settings import Settings
+from mergerepl.store.location import Location
+from mergerepl.store.objects import ChangedError
+
+log = logging.getLogger(__name__)
+
+FORMAT = 1
+"""The format of registers. One of another format is refused, never guessed at."""
+
+_RENEWALS = 4
+"""How often a holder renews its register within the time for which another agent watches it."""
+
+_LOOKS = 30
+"""How often a watcher reads a register within that time."""
+
+
+class ConditionalStorage(Protocol):
+    """The functions of a storage that a register needs; the tag names one content of an object.
+
+    If another writer was first, `put_if_absent` raises FileExistsError and `put_if_unchanged` ChangedError. Any other
+    error means that the outcome is unknown.
+    """
+
+    def read(self, at: Location) -> tuple[bytes, str] | None:
+        """Return the bytes of an object and its tag, or None if it is absent."""
+
+    def put_if_absent(self, at: Location, data: bytes) -> str:
+        """Create an object and return its tag."""
+
+    def put_if_unchanged(self, at: Location, data: bytes, tag: str) -> str:
+        """Replace an object that still has a tag, and return the new tag."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Holder:
+    """The agent that holds a register."""
+
+    agent: str
+    purpose: str
+    host: str
+    pid: int
+    since: str
+
+    @classmethod
+    def of_this_process(cls, purpose: str) -> "Holder":
+        """Return a new agent of this process."""
+        now = datetime.now(UTC).isoformat(timespec="seconds")
+        return cls(agent=_uuid(), purpose=purpose, host=socket.gethostname(), pid=os.getpid(), since=now)
+
+
+@dataclass(frozen=True, kw_only=True)
+class StagedSession:
+    """A session that will be carried out: the SHA-256 of its manifest, its subscriber, and the outcomes by side."""
+
+    manifest: str
+    subscriber: str
+    done: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, kw_only=True)
+class PointedSession:
+    """A subscriber's record of a session that may be staged at a publisher."""
+
+    publisher: str
+    replid: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class RegisterState:
+    """The content of a register, and the tag by which the store names it. `write` is the UUID of the PUT that wrote it."""
+
+    write: str = ""
+    fence: int = 0
+    in_flight: bool = False
+    holder: Holder | None = None
+    sessions: Mapping[str, StagedSession] = field(default_factory=dict)
+    pointers: Mapping[str, PointedSession] = field(default_factory=dict)
+    tag: str = field(default="", compare=False)
+
+    def encoded(self) -> bytes:
+        """Return the object's bytes."""
+        stated = {"format": FORMAT} | asdict(self)
+        del stated["tag"]
+        return json.dumps(stated, indent=1).encode()
+
+    @classmethod
+    def of(cls, at: Location, found: tuple[bytes, str]) -> "RegisterState":
+        """Read an object.
+
+        Raises: StoreError if it is damaged or has another format.
+        """
+        data, tag = found
+        try:
+            stated = json.loads(data)
+            if stated["format"] != FORMAT:
+                raise StoreError(
+                    f"The register '{at}' has the format {stated['format']}; this mergerepl reads {FORMAT}. Nothing was "
+                    "changed. Use the mergerepl that wrote it.",
+                    path=str(at),
+                )
+            return cls(
+                write=stated["write"],
+                fence=int(stated["fence"]),
+                in_flight=bool(stated["in_flight"]),
+                holder=stated["holder"] and Holder(**stated["holder"]),
+                sessions={name: StagedSession(**each) for name, each in stated["sessions"].items()},
+                pointers={name: PointedSession(**each) for name, each in stated["pointers"].items()},
+                tag=tag,
+            )
+        except (ValueError, KeyError, TypeError, AttributeError) as error:
+            raise StoreError(
+                f"The register '{at}' is damaged ({error}). Nothing was changed. Restore the object from a copy; a "
+                "replica must not go on without it.",
+                path=str(at),
+            ) from error
+
+
+@dataclass(frozen=True)
+class Pace:
+    """The times of a lease in seconds: how long it is watched, how often it is renewed and read."""
+
+    watch_s: float
+
+    @classmethod
+    def of_settings(cls) -> "Pace":
+        """Return the pace that the environment sets."""
+        return cls(Settings.from_environment().lease_s)
+
+    @property
+    def renew_s(self) -> float:
+        """Seconds between two renewals of a holder."""
+        return self.watch_s / _RENEWALS
+
+    @property
+    def look_s(self) -> float:
+        """Seconds between two readings of a watcher."""
+        return self.watch_s / _LOOKS
+
+
+def read_register(storage: ConditionalStorage, at: Location) -> RegisterState | None:
+    """Return the content of a register, or None if there is none.
+
+    Raises: StoreError if it is damaged.
+    """
+    found = storage.read(at)
+    return None if found is None else RegisterState.of(at, found)
+
+
+class Register:
+    """A register that this process holds. One lock guards its tag: renewals share it with the steps of the session."""
+
+    def __init__(
+        self, storage: ConditionalStorage, at: Location, state: RegisterState, *, must_fence: bool = False
+    ) -> None:
+        self.at = at
+        self.must_fence = must_fence
+        """Whether an earlier holder may still write to the tables: they need a fence before they are read."""
+        self._storage, self._state = storage, state
+        self._unknown: set[str] = set()
+        self._is_displaced = False
+        self._lock = threading.RLock()
+        self.is_in_flight = False
+        """Whether a request of this holder has no known outcome."""
+
+    @property
+    def state(self) -> RegisterState:
+        """The content as this process wrote it last."""
+        return self._state
+
+    @property
+    def fence(self) -> int:
+        """The number of this take. Each later one has a higher number."""
+        return self._state.fence
+
+    def check(self) -> None:
+        """Check that no other agent is known to have taken the register over.
+
+        Raises: LeaseError.
+        """
+        if self._is_displaced:
+            raise self._displaced()
+
+    def stage(self, session: str, manifest: str, subscriber: str) -> None:
+        """Name a session that will be carried out: its commit point. Its rows and its manifest are in the store.
+
+        Raises: LeaseError if another agent has taken the register over.
+        """
+        staged = StagedSession(manifest=manifest, subscriber=subscriber)
+        self._change(lambda was: replace(was, sessions={**was.sessions, session: staged}))
+
+    def done(self, session: str, side: str, outcome: Any) -> None:
+        """Record the outcome of one side of a staged session.
+
+        Raises: as `stage`.
+        """
+
+        def with_outcome(was: RegisterState) -> RegisterState:
+            staged = was.sessions[session]
+            staged = replace(staged, done={**staged.done, side: outcome})
+            return replace(was, sessions={**was.sessions, session: staged})
+
+        self._change(with_outcome)
+
+    def unstage(self, session: str) -> None:
+        """Forget a session that is over. Its objects are deleted only after this.
+
+        Raises: as `stage`.
+        """
+        if session in self._state.sessions:
+            self._change(lambda was: replace(was, sessions=_without(was.sessions, session)))
+
+    def point(self, session: str, publisher: str, replid: str) -> None:
+        """Record at a subscriber that a publisher is about to stage a session with it.
+
+        Raises: as `stage`.
+        """
+        pointed = PointedSession(publisher=publisher, replid=replid)
+        self._change(lambda was: replace(was, pointers={**was.pointers, session: pointed}))
+
+    def unpoint(self, session: str) -> None:
+        """Forget a session that is over, or was settled.
+
+        Raises: as `stage`.
+        """
+        if session in self._state.pointers:
+            self._change(lambda was: replace(was, pointers=_without(was.pointers, session)))
+
+    def settle(self) -> None:
+        """Write the register again: sessions that it does not name can then be staged by no earlier holder any more.
+
+        Raises: as `stage`.
+        """
+        self._change(lambda was: was)
+
+    def renew(self) -> None:
+        """Show watchers that the holder is alive."""
+        try:
+            self._change(lambda was: was)
+        except LeaseError:
+            log.warning("the register '%s' was taken over by another agent", self.at)
+        except (OSError, StoreError) as error:
+            # The next renewal, or the next step of the session, tries again.
+            log.warning("the register '%s' could not be renewed: %s", self.at, error)
+
+    def release(self) -> None:
+        """Free the register. If the answer is lost, or another agent took it over, nothing more is to be done."""
+        in_flight = self.is_in_flight or self.must_fence
+        try:
+            self._change(lambda was: replace(was, holder=None, in_flight=in_flight))
+        except (OSError, StoreError) as error:
+            log.warning("the register '%s' was not released: %s", self.at, error)
+
+    def _change(self, change: Callable[[RegisterState], RegisterState]) -> None:
+        """Write what `change` makes of the content, while nobody else has written it.
+
+        Raises: LeaseError if another agent has; an error of the storage if the outcome is unknown.
+        """
+        with self._lock:
+            self.check()
+            while True:
+                changed = replace(change(self._state), write=_uuid())
+                try:
+                    tag = self._storage.put_if_unchanged(self.at, changed.encoded(), self._state.tag)
+                except ChangedError:
+                    found = read_register(self._storage, self.at)
+                    if found is not None and found.write in self._unknown:
+                        # A PUT of ours whose answer was lost.
+                        self._unknown.discard(found.write)
+                        self._state = found
+                        continue
+                    self._is_displaced = True
+                    raise self._displaced(found) from None
+                except (OSError, StoreError):
+                    self._unknown.add(changed.write)
+                    self.is_in_flight = True
+                    raise
+                self._state = replace(changed, tag=tag)
+                return
+
+    def _displaced(self, by: RegisterState | None = None) -> LeaseError:
+        holder = by.holder if by is not None and by.fence != self.fence else None
+        who = f" ({described(holder)})" if holder else ""
+        return LeaseError(
+            f"Replica '{self.at.parent}' was taken over by another agent{who}: this process was paused or cut off from "
+            "the store for too long. It stopped, and nothing that it had begun is lost. Run again: a staged session is "
+            "finished first.",
+            replica=str(self.at.parent),
+        )
+
+
+def take(
+    storage: ConditionalStorage, at: Location, *, purpose: str, wait_s: float = 0.0, pace: Pace | None = None
+) -> Register:
+    """Take a register: a free one at once; a held one if its holder does not renew it, which takes a lease to see.
+
+    `wait_s` is how long a living holder is waited for.
+
+    Raises: LeaseError naming the holder if it is alive; StoreError if the register is damaged; an error of the storage.
+    """
+    pace = pace or Pace.of_settings()
+    begun = time.monotonic()
+    seen, seen_at = None, begun
+    while True:
+        found = read_register(storage, at)
+        now = time.monotonic()
+        if (
+            found is None
+            or found.holder is None
+            or (seen is not None and found.write == seen.write and now - seen_at >= pace.watch_s)
+        ):
+            if (taken := _taken(storage, at, found, purpose)) is not None:
+                return taken
+            continue
+        if seen is None:
+            log.warning(
+                "Replica '%s' is held: %s. Watching for up to %g s whether it is alive.",
+                at.parent,
+                described(found.holder),
+                pace.watch_s,
+            )
+        if seen is None or found.write != seen.write:
+            if seen is not None and now - begun >= wait_s:
+                raise in_use(at.parent, found.holder)
+            seen, seen_at = found, now
+        time.sleep(pace.look_s)
+
+
+def _taken(
+    storage: ConditionalStorage, at: Location, found: RegisterState | None, purpose: str
+) -> Register | None:
+    """Write this process into a register as it was found; None if another agent was first."""
+    was = found or RegisterState()
+    # It stays in the register until the tables have their fences: if this agent dies before, the next one writes them.
+    must_fence = was.in_flight or was.holder is not None
+    mine = replace(
+        was, write=_uuid(), fence=was.fence + 1, in_flight=must_fence, holder=Holder.of_this_process(purpose)
+    )
+    try:
+        if found is None:
+            tag = storage.put_if_absent(at, mine.encoded())
+        else:
+            tag = storage.put_if_unchanged(at, mine.encoded(), was.tag)
+    except (FileExistsError, ChangedError):
+        return None
+    return Register(storage, at, replace(mine, tag=tag), must_fence=must_fence)
+
+
+def is_void(storage: ConditionalStorage, at: Location, session: str) -> bool:
+    """Make sure that a session that a publisher has not staged is never staged; False if it is staged.
+
+    The caller does not hold the publisher's register. Its holder, if there is one, is displaced.
+    """
+    while True:
+        found = read_register(storage, at)
+        if found is None:
+            return True
+        if session in found.sessions:
+            return False
+        try:
+            storage.put_if_unchanged(at, replace(found, write=_uuid()).encoded(), found.tag)
+        except ChangedError:
+            continue
+        return True
+
+
+_held: dict[Location, Register] = {}
+"""The registers that this process holds, by their place."""
+
+
+def held_register(at: Location) -> Register | None:
+    """Return a register that this process holds, or None."""
+    return _held.get(at)
+
+
+@contextmanager
+def holding(register: Register, *, pace: Pace | None = None) -> Iterator[Register]:
+    """Renew a register in a thread until the block ends, then release it.
+
+    If the block ends with an error, requests of it may be in flight: the next agent writes fences.
+    """
+    pace, over = pace or Pace.of_settings(), threading.Event()
+
+    def renew() -> None:
+        while not over.wait(pace.renew_s):
+            register.renew()
+
+    thread = threading.Thread(target=renew, name=f"renew {register.at}", daemon=True)
+    _held[register.at] = register
+    thread.start()
+    try:
+        yield register
+    except BaseException:
+        register.is_in_flight = True
+        raise
+    finally:
+        over.set()
+        thread.join()
+        del _held[register.at]
+        register.release()
+
+
+def described(holder: Holder) -> str:
+    """Return who holds a register, as a clause."""
+    return f"{holder.purpose} by process {holder.pid} on {holder.host} since {holder.since}"
+
+
+def in_use(root: Location, holder: Holder | None) -> LeaseError:
+    """Return the error of a root whose holder is alive."""
+    who = described(holder) if holder is not None else "another agent"
+    return LeaseError(
+        f"Replica '{root}' is in use: {who}. Wait for it to finish, then run again.",
+        replica=str(root),
+        holder=holder.pid if holder is not None else None,
+    )
+
+
+def _without(of: Mapping[str, Any], name: str) -> dict[str, Any]:
+    return {key: value for key, value in of.items() if key != name}
+
+
+def _uuid() -> str:
+    return str(uuid.uuid4())

@@ -1,0 +1,234 @@
+"""The register of a root: taken, renewed, taken over and released, on a folder and in a bucket."""
+
+import json
+import time
+from pathlib import Path
+
+import pytest
+
+from mergerepl.errors import LeaseError, StoreError, StoreUnavailableError
+from mergerepl.store.location import Location
+from mergerepl.store.register import (
+    Pace,
+    Register,
+    RegisterState,
+    held_register,
+    holding,
+    is_void,
+    read_register,
+    take,
+)
+from mergerepl.store.storage import storage
+from tests.store.proxy import LOST, Proxy, Request
+
+SOON = Pace(0.3)
+
+
+@pytest.fixture(params=["folder", "store"])
+def at(request: pytest.FixtureRequest, tmp_path: Path) -> Location:
+    """The place of a register, of each kind."""
+    if request.param == "folder":
+        return Location.of(tmp_path) / ".mergerepl.lock"
+    return Location.of(f"s3://{request.getfixturevalue('bucket')}/hq/.mergerepl.lock")
+
+
+def taken(at: Location, *, wait_s: float = 0.0, pace: Pace = SOON) -> Register:
+    return take(storage(at), at, purpose="mergerepl sync", wait_s=wait_s, pace=pace)
+
+
+def stored(at: Location) -> RegisterState:
+    found = read_register(storage(at), at)
+    assert found is not None
+    return found
+
+
+def test_a_register_is_taken_and_released(at):
+    register = taken(at)
+    assert (register.fence, register.must_fence) == (1, False)
+    assert stored(at) == register.state
+    assert stored(at).holder.purpose == "mergerepl sync"
+    register.release()
+    assert (stored(at).holder, stored(at).in_flight) == (None, False)
+    again = taken(at)
+    assert (again.fence, again.must_fence) == (2, False)
+
+
+def test_a_living_holder_is_named(at, caplog):
+    with (
+        holding(taken(at), pace=SOON),
+        pytest.raises(LeaseError, match=r"in use: mergerepl sync by process \d+ on"),
+    ):
+        taken(at)
+    assert "Watching for up to 0.3 s whether it is alive" in caplog.text
+    assert stored(at).holder is None
+
+
+def test_a_living_holder_is_waited_for(at):
+    begun = time.monotonic()
+    with holding(taken(at), pace=SOON) as register, pytest.raises(LeaseError):
+        taken(at, wait_s=0.5)
+    assert time.monotonic() - begun > 0.5
+    assert taken(at, wait_s=0.5).fence == register.fence + 1
+
+
+def test_a_silent_holder_is_displaced_and_can_write_nothing_more(at):
+    old = taken(at)
+    old.stage("s1", "sha", "north")
+    begun = time.monotonic()
+    new = taken(at)
+    assert time.monotonic() - begun >= SOON.watch_s
+    assert (new.fence, new.must_fence) == (2, True)
+    assert stored(at).in_flight
+    assert list(new.state.sessions) == ["s1"]
+    for step in (
+        lambda: old.stage("s2", "sha", "north"),
+        lambda: old.done("s1", "publisher", {}),
+        lambda: old.check(),
+    ):
+        with pytest.raises(LeaseError, match="was taken over by another agent") as failure:
+            step()
+        assert failure.value.exit_code == 3
+    old.release()
+    assert stored(at) == new.state
+
+
+def test_the_need_of_a_fence_outlives_who_could_not_write_one(at):
+    taken(at)
+    taken(at).release()
+    assert stored(at).in_flight
+    third = taken(at)
+    assert third.must_fence
+    third.must_fence = False
+    third.release()
+    assert not taken(at).must_fence
+
+
+def test_a_session_is_staged_done_and_forgotten(at):
+    register = taken(at)
+    register.point("s1", "s3://lake/hq", "P")
+    register.stage("s1", "sha", "S")
+    register.done("s1", "publisher", {"rows": 1})
+    register.done("s1", "subscriber", {"rows": 2})
+    assert stored(at).sessions["s1"].done == {"publisher": {"rows": 1}, "subscriber": {"rows": 2}}
+    assert stored(at).pointers["s1"].publisher == "s3://lake/hq"
+    register.unstage("s1")
+    register.unpoint("s1")
+    register.unpoint("s1")
+    assert (stored(at).sessions, stored(at).pointers) == ({}, {})
+    assert register.state == stored(at)
+
+
+def test_a_session_that_was_not_staged_can_be_staged_no_more_once_it_is_void(at):
+    holder = taken(at)
+    holder.stage("s1", "sha", "S")
+    assert not is_void(storage(at), at, "s1")
+    assert is_void(storage(at), at, "s2")
+    with pytest.raises(LeaseError):
+        holder.stage("s2", "sha", "S")
+    assert list(stored(at).sessions) == ["s1"]
+    assert is_void(storage(at), at.parent / "none", "s2")
+
+
+def test_the_holder_itself_settles_a_session(at):
+    old = taken(at)
+    new = taken(at)
+    new.settle()
+    with pytest.raises(LeaseError):
+        old.stage("s1", "sha", "S")
+    new.stage("s2", "sha", "S")
+
+
+def fail_while_held(at: Location) -> None:
+    with holding(taken(at), pace=SOON):
+        assert held_register(at)
+        raise ValueError("x")
+
+
+def test_a_block_that_fails_leaves_a_register_that_asks_for_a_fence(at):
+    with pytest.raises(ValueError, match="x"):
+        fail_while_held(at)
+    assert held_register(at) is None
+    assert (stored(at).holder, stored(at).in_flight) == (None, True)
+
+
+class Unanswered:
+    """A storage whose next conditional PUT gets no answer, whether it was carried out or not."""
+
+    def __init__(self, at: Location, *, is_done: bool) -> None:
+        self.storage, self.is_done, self.is_next = storage(at), is_done, False
+
+    def read(self, at: Location) -> tuple[bytes, str] | None:
+        return self.storage.read(at)
+
+    def put_if_absent(self, at: Location, data: bytes) -> str:
+        return self.storage.put_if_absent(at, data)
+
+    def put_if_unchanged(self, at: Location, data: bytes, tag: str) -> str:
+        is_next, self.is_next = self.is_next, False
+        if not is_next or self.is_done:
+            tag = self.storage.put_if_unchanged(at, data, tag)
+        if is_next:
+            raise StoreUnavailableError("no answer")
+        return tag
+
+
+@pytest.mark.parametrize("is_done", [True, False])
+def test_after_a_lost_answer_the_session_goes_on_and_the_next_agent_writes_fences(at, is_done):
+    unanswered = Unanswered(at, is_done=is_done)
+    register = take(unanswered, at, purpose="a test", pace=SOON)
+    unanswered.is_next = True
+    with pytest.raises(StoreUnavailableError):
+        register.stage("s1", "sha", "S")
+    assert list(stored(at).sessions) == (["s1"] if is_done else [])
+    register.stage("s2", "sha", "S")
+    assert list(stored(at).sessions) == (["s1", "s2"] if is_done else ["s2"])
+    register.release()
+    assert (stored(at).holder, stored(at).in_flight) == (None, True)
+
+
+def test_a_renewal_without_an_answer_ends_nothing(at, caplog):
+    unanswered = Unanswered(at, is_done=False)
+    register = take(unanswered, at, purpose="a test", pace=SOON)
+    unanswered.is_next = True
+    register.renew()
+    assert "could not be renewed: no answer" in caplog.text
+    register.renew()
+    register.check()
+    other = taken(at)
+    register.renew()
+    assert "was taken over by another agent" in caplog.text
+    with pytest.raises(LeaseError):
+        register.check()
+    assert stored(at) == other.state
+
+
+def test_answers_that_the_network_loses_are_read_back(bucket, proxy: Proxy):
+    at = Location.of(f"s3://{bucket}/hq/.mergerepl.lock")
+
+    def conditional(request: Request) -> bool:
+        return request.kind == "PUT-IF"
+
+    with proxy.breaking(LOST, conditional) as broken:
+        register = taken(at)
+    with proxy.breaking(LOST, conditional) as broken_later:
+        register.stage("s1", "sha", "S")
+    register.release()
+    assert [len(broken), len(broken_later)] == [1, 1]
+    assert (list(stored(at).sessions), stored(at).in_flight) == (["s1"], False)
+
+
+@pytest.mark.parametrize(
+    "text", ["", "{", "[]", '{"format": 1}', json.dumps({"format": 1, "write": "x", "fence": {}})]
+)
+def test_a_damaged_register_is_refused(at, text):
+    storage(at).put(at, text.encode())
+    with pytest.raises(StoreError, match="is damaged"):
+        taken(at)
+
+
+def test_a_register_of_another_format_is_refused(at):
+    taken(at).release()
+    text = stored(at).encoded().replace(b'"format": 1', b'"format": 2')
+    storage(at).put(at, text)
+    with pytest.raises(StoreError, match="has the format 2; this mergerepl reads 1"):
+        taken(at)
