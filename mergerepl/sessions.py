@@ -289,7 +289,7 @@ def _session(
     def spark_of() -> SparkSession:
         from mergerepl.spark import session as engine
 
-        return engine.session(long_running=long_running)
+        return engine.session(long_running=long_running, step=progress.step)
 
     request = SessionRequest(
         publisher,

@@ -44,7 +44,11 @@ def worker_spark() -> Iterator[SparkSession]:
     """
     from mergerepl.spark import session as engine
 
-    session = engine.session()
+    with pytest.MonkeyPatch.context() as patch:
+        # The JVM's own, for tests with a store; it takes the address of the store from each test.
+        for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
+            patch.setenv(name, "test")
+        session = engine.session(with_stores=True)
     yield session
     engine.stop()
     if "PYSPARK_GATEWAY_PORT" in os.environ:

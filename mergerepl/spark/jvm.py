@@ -73,6 +73,8 @@ class Jvm:
     secret: str
     scratch: Path
     log: Path
+    more_jars: Sequence[Path] = ()
+    """Those after the class path, which a class-data archive does not hold."""
 
 
 def launch(java: Java, *, long_running: bool, heap_mb: int, more_jars: Sequence[Path] = ()) -> Jvm:
@@ -115,7 +117,7 @@ def launch(java: Java, *, long_running: bool, heap_mb: int, more_jars: Sequence[
         end(process)
         shutil.rmtree(scratch, ignore_errors=True)
         raise
-    return Jvm(java, class_path, process, port, secret, scratch, log)
+    return Jvm(java, class_path, process, port, secret, scratch, log, more_jars)
 
 
 def environment(scratch: Path) -> dict[str, str]:

@@ -11,7 +11,7 @@ import contextlib
 import os
 import sys
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -24,10 +24,11 @@ from pyspark.sql.utils import is_remote
 
 from mergerepl.errors import EngineError
 from mergerepl.settings import umask
-from mergerepl.spark import confs, jvm
+from mergerepl.spark import confs, jars, jvm, stores
 from mergerepl.spark.callers import GIVEN, OURS
 from mergerepl.spark.java import find_java
 from mergerepl.store.location import Location
+from mergerepl.store.objects import options_in_use
 
 _UTC = frozenset({"UTC", "Etc/UTC", "UCT", "Zulu", "Z", "GMT", "Etc/GMT", "+00:00"})
 
@@ -40,33 +41,49 @@ _owner = 0
 """The process that started the JVM."""
 
 
-def session(*, long_running: bool = False) -> SparkSession:
+def session(
+    *, long_running: bool = False, with_stores: bool = False, step: Callable[[str], object] = str
+) -> SparkSession:
     """Return the session to work in: the one that the caller gave, the running one, or the embedded one, started here.
 
     Args:
         long_running: For agents and large change sets: the embedded JVM takes longer to start and merges
             faster. Without effect on a session that already runs.
+        with_stores: The embedded JVM has the JARs for object stores, as it does once this process has opened a bucket.
+        step: Receives each JAR that is fetched for it.
 
     Raises: EngineError: The user's session lacks Delta or is of Spark Connect, the embedded one cannot start, or the
-    session ignores files that it cannot read.
+    session ignores files that it cannot read, or would overwrite commits in a store that is used.
     """
+    options = options_in_use()
     if (given := GIVEN.get()) is not None:
-        require_ascii_digits(usable(given))
-        return given
+        return _users(given, options)
     with _lock:
         _forget_parents()
         if _embedded is not None:
             own_jvm, own_session = _embedded
-            if own_jvm.process.poll() is None and own_session._sc._jsc is not None:
+            is_running = own_jvm.process.poll() is None and own_session._sc._jsc is not None
+            if is_running and (own_jvm.more_jars or options is None):
                 # A caller's `SparkSession.builder.config(...)` and `SET` affect this one, too.
                 require_all_files(own_session)
+                if options is not None:
+                    stores.find_stores(own_session, options)
                 return own_session
-            # The JVM was killed, or a caller stopped the session: restart it.
+            # The JVM was killed, a caller stopped the session, or it lacks the JARs for stores: restart it.
             stop()
         if (users := users_session()) is not None:
-            require_ascii_digits(usable(users))
-            return users
-        return _start(long_running=long_running)
+            return _users(users, options)
+        started = _start(long_running=long_running, with_stores=with_stores or options is not None, step=step)
+        if options is not None:
+            stores.find_stores(started, options)
+        return started
+
+
+def _users(given: SparkSession, options: Mapping[str, str] | None) -> SparkSession:
+    require_ascii_digits(usable(given))
+    if options is not None:
+        stores.require_log_store(given)
+    return given
 
 
 def scratch_folders(spark: SparkSession) -> tuple[Path, ...]:
@@ -195,6 +212,8 @@ def new_session(spark: SparkSession) -> SparkSession:
     is_interpreting = all(spark.conf.get(name, None) == value for name, value in confs.INTERPRETED.items())
     for name, value in {**confs.WRITES, **(confs.INTERPRETED if is_interpreting else {})}.items():
         session.conf.set(name, value)
+    if options_in_use() is not None:
+        session.conf.set(*stores.NO_CHECKSUMS)
     return session
 
 
@@ -316,18 +335,20 @@ def _forget_parents() -> None:
         _forget_gateway(is_ours=False)
 
 
-def _start(*, long_running: bool) -> SparkSession:
+def _start(*, long_running: bool, with_stores: bool, step: Callable[[str], object]) -> SparkSession:
     global _embedded, _owner
     own_jvm = jvm.launch(
-        find_java(), long_running=long_running, heap_mb=confs.heap_mb(long_running=long_running)
+        find_java(),
+        long_running=long_running,
+        heap_mb=confs.heap_mb(long_running=long_running),
+        more_jars=jars.s3_jars(step) if with_stores else (),
     )
     try:
         _connect(own_jvm)
         cores = confs.usable_cores()
         builder = SparkSession.builder.appName("mergerepl").master(f"local[{cores}]")
-        for key, value in confs.session_confs(
-            scratch=own_jvm.scratch, cores=cores, long_running=long_running
-        ).items():
+        stated = confs.session_confs(scratch=own_jvm.scratch, cores=cores, long_running=long_running)
+        for key, value in {**stated, **(stores.STATIC_CONFS if with_stores else {})}.items():
             builder = builder.config(key, value)
         _embedded, _owner = (own_jvm, builder.getOrCreate()), os.getpid()
         _settle_local_files()

@@ -52,12 +52,13 @@ def s3a_confs(options: Mapping[str, str]) -> dict[str, str]:
     }
 
 
-def set_s3a_confs(spark: SparkSession, options: Mapping[str, str]) -> None:
-    """Let all sessions of a JVM find the store; a bucket that was opened before stays as it was."""
+def find_stores(spark: SparkSession, options: Mapping[str, str]) -> None:
+    """Let all sessions of an embedded JVM find the store; a bucket that was opened before stays as it was."""
     context: Any = spark.sparkContext
     hadoop = context._jsc.hadoopConfiguration()
     for name, value in s3a_confs(options).items():
         hadoop.set(name, value)
+    spark.conf.set(*NO_CHECKSUMS)
 
 
 def require_log_store(spark: SparkSession) -> None:

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 from mergerepl.errors import ConfigurationError, StoreError, StoreUnavailableError
 from mergerepl.settings import store_variables
-from mergerepl.store.location import Location
+from mergerepl.store.location import S3, Location
 from mergerepl.store.rehearsal import before_write, is_rehearsal
 
 if TYPE_CHECKING:
@@ -75,6 +75,14 @@ def storage_options(at: Location) -> dict[str, str]:
         **({"AWS_ENDPOINT_URL": endpoint} if endpoint else {}),
         **({"AWS_ALLOW_HTTP": "true"} if endpoint.startswith("http://") else {}),
     }
+
+
+def options_in_use() -> dict[str, str] | None:
+    """Return `storage_options` if this process has opened a bucket, None otherwise.
+
+    Raises: ConfigurationError, as `storage_options`.
+    """
+    return storage_options(Location(S3, "", "")) if _client.cache_info().currsize else None
 
 
 class ObjectStorage:

@@ -95,6 +95,8 @@ MAY_IMPORT: dict[str, set[str]] = {
         "mergerepl.frames",
         "mergerepl.roots",
         "mergerepl.settings",
+        # Whether a bucket is used, and how it is found.
+        "mergerepl.store.objects",
     },
     # Columns and frames: it knows types and texts of values, and no rule.
     "mergerepl.frames": {"mergerepl.delta.types", "mergerepl.rows.rowguid"},
