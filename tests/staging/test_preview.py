@@ -1,12 +1,14 @@
 """`sync --dry-run`: the conflicts it shows."""
 
 from pathlib import Path
+from typing import Literal
 
 import pytest
 from deltalake import DeltaTable as LogTable
 from pyspark.sql import SparkSession
 
 import mergerepl
+from mergerepl.delta.engine_choice import EngineChoice
 from mergerepl.merge.session.preview import SHOWN
 from mergerepl.model.publication import Article, Tracking
 from mergerepl.model.resolvers import ResolverInfo
@@ -17,7 +19,10 @@ from tests.publish.publishing import orders
 pytestmark = pytest.mark.spark
 
 
-def test_the_first_conflicts_by_key_are_shown(spark: SparkSession, replica_dir: Path) -> None:
+@pytest.mark.parametrize("engine", ["auto", "spark"])
+def test_the_first_conflicts_by_key_are_shown(
+    spark: SparkSession, replica_dir: Path, monkeypatch: pytest.MonkeyPatch, engine: Literal["auto", "spark"]
+) -> None:
     hub = Hub(replica_dir)
     ids = list(range(3 * SHOWN))
     hub.table("orders", {"id": ids, "note": ["a" for _ in ids]})
@@ -26,8 +31,14 @@ def test_the_first_conflicts_by_key_are_shown(spark: SparkSession, replica_dir: 
     hub.apply()
     for name in ("hq", "north"):
         LogTable(str(hub.root(name) / "orders")).update(updates={"note": f"'{name}'"})
-    (session,) = mergerepl.Project.load(hub.publisher).sync(dry_run=True).sessions
+    if engine == "auto":
+        # A session in process starts no Java for its conflicts.
+        monkeypatch.setattr(EngineChoice, "spark", property(lambda _: pytest.fail("Spark was started")))
+    (session,) = mergerepl.Project.load(hub.publisher).sync(dry_run=True, engine=engine).sessions
     assert [conflict.key for conflict in session.conflicts] == [{"id": str(i)} for i in range(SHOWN)]
+    assert {(each.winner, each.conflict_type) for each in session.conflicts} == {("publisher", 1)}
+    assert session.conflicts[-1].winning_row == {"id": str(SHOWN - 1), "note": "hq"}
+    assert session.conflicts[-1].losing_row == {"id": str(SHOWN - 1), "note": "north"}
     assert session.upload.conflicts == len(ids)
 
 

@@ -5,15 +5,12 @@ import time
 from collections.abc import Mapping
 from dataclasses import replace
 
-from pyspark.sql import DataFrame
-from pyspark.sql import functions as F
-from pyspark.sql import types as T
-
 from enumeration.plan import number_generations
 from mergerepl import changes
 from mergerepl.changes import PUBLISHER, SUBSCRIBER
 from mergerepl.delta.engine_choice import NeedsSparkError
 from mergerepl.errors import PublicationError
+from mergerepl.frames import DataFrame, F
 from mergerepl.merge.session.merge_session import OpenSession, SessionRequest, open_session
 from mergerepl.merge.session.recovery import refuse_interrupted
 from mergerepl.merge.session.session_plan import session_plan
@@ -26,7 +23,8 @@ from mergerepl.model.results import ArticleCounts, ConflictPreview, PhaseCounts,
 from mergerepl.model.words import text_of
 from mergerepl.replica.staged_rows import read_staged
 from mergerepl.rows.arrow_values import python_values
-from mergerepl.rows.images import no_names, readable
+from mergerepl.rows.images import no_names
+from mergerepl.spark.in_memory import collected
 from mergerepl.store.changeset import drop_rows
 from mergerepl.store.location import Location
 
@@ -78,13 +76,13 @@ def _preview(session: OpenSession) -> SessionResult:
         staging = PlannedSession(sides, plan, numbers, folder, request.progress, choice)
         with choice.rules():
             staged, not_staged = stage_articles(staging)
-        articles = sides[PUBLISHER].articles
-        previews: list[ConflictPreview] = []
-        for nickname, each in staged.items():
-            if each.conflicts:
-                rows = read_staged(choice.spark, folder / str(nickname))
-                conflicts = rows.where(F.col(changes.CONFLICT_TYPE).isNotNull())
-                previews += _of_article(conflicts, articles[nickname])
+            articles = sides[PUBLISHER].articles
+            previews: list[ConflictPreview] = []
+            for nickname, each in staged.items():
+                if each.conflicts:
+                    rows = read_staged(choice.for_rules, folder / str(nickname))
+                    conflicts = rows.where(F.col(changes.CONFLICT_TYPE).isNotNull())
+                    previews += _of_article(conflicts, articles[nickname])
     finally:
         drop_rows(folder)
         with choice.rules():
@@ -122,42 +120,39 @@ def _planned_counts(article: str, staged: StagedArticle, *, upload: bool) -> Art
 
 
 def _of_article(conflicts: DataFrame, article: PublishedArticle) -> list[ConflictPreview]:
-    by_key = conflicts.orderBy(*(F.col(f"{changes.ROW}.{field}") for field in article.identity_fields))
-    keys = {
-        field: readable(F.col(f"{changes.ROW}.{field}"), T.DataType.fromDDL(type_))
-        for field, type_ in zip(article.fields, article.types, strict=True)
-        if field in article.identity_fields
-    }
-    columns = (changes.CONFLICT_COLUMNS, changes.MADE_COLUMNS)
+    row, loser = F.col(changes.ROW), F.col(changes.LOSER)
+    by_key = conflicts.orderBy(*(row.getField(field) for field in article.identity_fields))
     has_winner = F.col(changes.WINNER).isNotNull() & ~F.col(changes.DELETED)
-    shown = (
-        by_key.limit(SHOWN)
-        .select(
-            F.struct(*(key.alias(field) for field, key in keys.items())),
+    shown = collected(
+        by_key.limit(SHOWN).select(
+            row,
             F.col(changes.CONFLICT_TYPE),
-            F.when(F.col(changes.PUBLISHER_WINS), changes.PUBLISHER).otherwise(changes.SUBSCRIBER),
-            F.when(has_winner, F.col(changes.ROW)),
-            F.when(~F.col(f"{changes.LOSER}.{changes.DELETED}"), F.col(f"{changes.LOSER}.{changes.ROW}")),
+            F.when(F.col(changes.PUBLISHER_WINS), F.lit(PUBLISHER)).otherwise(F.lit(SUBSCRIBER)),
+            has_winner,
+            F.when(~loser.getField(changes.DELETED), loser.getField(changes.ROW)),
             F.col(changes.RESOLVER),
             F.col(changes.NOTE),
-            *(F.coalesce(name, no_names()) for name in columns),
+            F.coalesce(F.col(changes.CONFLICT_COLUMNS), no_names()),
+            F.coalesce(F.col(changes.MADE_COLUMNS), no_names()),
         )
-        .toArrow()
     )
     return [
         ConflictPreview(
             article.name,
-            {name: key[field] for name, field in zip(article.identity, article.identity_fields, strict=True)},
+            {
+                name: str(text_of(row[field]))
+                for name, field in zip(article.identity, article.identity_fields, strict=True)
+            },
             conflict_type,
             winner,
-            _texts(winning, article),
+            _texts(row, article) if has_winner else None,
             _texts(losing, article),
             resolver,
             note,
             tuple(conflict_columns),
             tuple(made_columns),
         )
-        for key, conflict_type, winner, winning, losing, resolver, note, conflict_columns, made_columns in zip(
+        for row, conflict_type, winner, has_winner, losing, resolver, note, conflict_columns, made_columns in zip(
             *map(python_values, shown), strict=True
         )
     ]
