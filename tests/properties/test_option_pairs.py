@@ -72,7 +72,12 @@ def play(
 def test_pairs_of_options_come_to_what_they_do_without_filters(
     spark: SparkSession, replica_dir: Path
 ) -> None:
-    choices = covering(FEW, SEED)[:2]
+    # These sessions run in process; Spark's take twenty times as long.
+    choices = [
+        each
+        for each in covering(FEW, SEED)
+        if each["resolver"] == "priority" and not each["compensate_for_errors"]
+    ][:2]
     play(replica_dir, choices, SEED, ("auto", "auto"), "north", is_long=False)
 
 
