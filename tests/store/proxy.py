@@ -66,6 +66,7 @@ class Proxy:
         self._server = urlsplit(server)
         self.requests: list[Request] = []
         self.rule: Rule | None = None
+        self._connections: set[object] = set()
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, name="proxy", daemon=True)
         self._thread.start()
@@ -117,10 +118,13 @@ class Proxy:
         await asyncio.gather(*others, return_exceptions=True)
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        # asyncio itself holds its tasks by weak references.
+        self._connections.add(task := asyncio.current_task())
         with suppress(OSError, EOFError, asyncio.CancelledError):
             while await self._one(reader, writer):
                 pass
         writer.close()
+        self._connections.discard(task)
 
     async def _one(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> bool:
         """Serve the next request of a connection; return whether the connection stays open."""
@@ -142,7 +146,7 @@ class Proxy:
             await asyncio.to_thread(fault.hold.wait)
         await asyncio.sleep(fault.delay)
         if fault.before is not None:
-            fault.before()
+            await asyncio.to_thread(fault.before)
         if fault.is_cut:
             return False
         if fault.answer:
@@ -159,7 +163,7 @@ class Proxy:
         answer = await self._ask(text.encode("latin-1") + body)
         request.status = int(answer.split(b" ", 2)[1])
         if fault.after is not None:
-            fault.after()
+            await asyncio.to_thread(fault.after)
         if fault.is_lost:
             return False
         head, _, rest = answer.partition(b"\r\n\r\n")
