@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
+from py4j.protocol import Py4JJavaError
+
 from mergerepl.errors import EngineError
 
 if TYPE_CHECKING:
@@ -80,3 +82,37 @@ def require_log_store(spark: SparkSession) -> None:
             f"The running Spark session has {PERFORMANCE_FLAGS}={flags}: files are then created without looking, and "
             "commits could overwrite others. Start it without `create` in it; or stop it, and mergerepl starts its own."
         )
+
+
+def read_text(spark: SparkSession, uri: str) -> str | None:
+    """Return the text of an object as a session reads it, or None if it finds none."""
+    context: Any = spark.sparkContext
+    files, path, _ = _hadoop(context, uri)
+    if not files.exists(path):
+        return None
+    stream = files.open(path)
+    try:
+        return bytes(stream.readAllBytes()).decode()
+    finally:
+        stream.close()
+
+
+def writes_over(spark: SparkSession, uri: str) -> bool:
+    """Try to commit where an object is, through the log store; return whether the object was replaced, wrongly."""
+    context: Any = spark.sparkContext
+    _, path, hadoop = _hadoop(context, uri)
+    java = context._jvm
+    actions = java.java.util.Collections.singleton("{}").iterator()
+    try:
+        java.io.mergerepl.ConditionalPutLogStore(hadoop).write(path, actions, False, hadoop)
+    except Py4JJavaError as error:
+        if "FileAlreadyExistsException" in str(error.java_exception):
+            return False
+        raise
+    return True
+
+
+def _hadoop(context: Any, uri: str) -> tuple[Any, Any, Any]:
+    hadoop = context._jsc.hadoopConfiguration()
+    path = getattr(context._jvm, "org.apache.hadoop.fs.Path")(uri)
+    return path.getFileSystem(hadoop), path, hadoop

@@ -13,7 +13,12 @@ from dataclasses import dataclass
 from urllib.parse import unquote, urlsplit
 
 CONDITIONS = ("if-match", "if-none-match")
-ERROR_CODES = {409: "ConditionalRequestConflict", 429: "TooManyRequests", 503: "SlowDown"}
+ERROR_CODES = {
+    409: "ConditionalRequestConflict",
+    412: "PreconditionFailed",
+    429: "TooManyRequests",
+    503: "SlowDown",
+}
 
 
 @dataclass
@@ -24,7 +29,8 @@ class Request:
     method: str
     key: str
     query: str
-    is_conditional: bool
+    condition: str = ""
+    """The first header of `CONDITIONS` that it has."""
     status: int = 0
 
     @property
@@ -32,7 +38,7 @@ class Request:
         """The method; LIST for a listing, PUT-IF for a conditional PUT."""
         if self.method == "GET" and ("list-type=" in self.query or "/" not in self.key):
             return "LIST"
-        return "PUT-IF" if self.method == "PUT" and self.is_conditional else self.method
+        return "PUT-IF" if self.method == "PUT" and self.condition else self.method
 
 
 @dataclass(frozen=True)
@@ -138,8 +144,8 @@ class Proxy:
             writer.write(b"HTTP/1.1 100 Continue\r\n\r\n")
         body = await _body(reader, named)
         path, _, query = target.partition("?")
-        conditional = any(name in named for name in CONDITIONS)
-        request = Request(len(self.requests) + 1, method, unquote(path).strip("/"), query, conditional)
+        condition = next((name for name in CONDITIONS if name in named), "")
+        request = Request(len(self.requests) + 1, method, unquote(path).strip("/"), query, condition)
         self.requests.append(request)
         fault = (self.rule and self.rule(request)) or Fault()
         if fault.hold is not None:
