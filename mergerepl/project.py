@@ -7,7 +7,7 @@ import os
 import time
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from datetime import timedelta
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from mergerepl import products, roots
 from mergerepl.calls import Caller, methods_of_caller, require_choice
@@ -375,12 +375,16 @@ class Project(Caller):
         table: str | None = None,
         key: Mapping[str, str] | None = None,
         where: str | None = None,
+        source: Literal["publisher", "subscriber"] = "publisher",
+        may_insert: bool = False,
         procedures: Sequence[str] = (),
         dry_run: bool = False,
     ) -> RepairResult:
-        """Make rows of transactional subscribers equal to the publisher's, as of their last batches.
+        """Make rows equal that differ between subscribers and the publisher; whole tables without `key` and `where`.
 
-        Missing rows are inserted, extra ones deleted, different ones updated; whole tables without `key` and `where`.
+        Merge: the rows of the right side get new versions there, which the next sync carries like any change; the other
+        side's rows are logged as conflicts. Rows with changes that wait are left out. Transactional: the publisher's rows
+        come back to the subscriber's tables, as of its last batch.
 
         Args:
             replicas: Names; without any all subscribers. A publisher stands for all its subscriptions.
@@ -388,19 +392,25 @@ class Project(Caller):
             table: Only this article.
             key: Column to value as text: only this row of `table`.
             where: Only rows of `table` that meet this condition at either side.
-            procedures: Modules that register procedures.
+            source: The side that is right. Merge only.
+            may_insert: Let a subscriber bring back rows that the publisher lacks, without `key` and `where`. Merge only.
+            procedures: Modules that register procedures. Transactional only.
             dry_run: Only count.
 
-        Raises: ConfigurationError if a name is unknown, or no transactional subscription is meant; TransactionalError if
-            a table has to begin again; LeaseError, CommitConflictError (run again).
+        Raises: ConfigurationError if a name is unknown, the rows cannot be chosen so, or no subscription is meant;
+            PublicationError if a key has several rows; ConflictError if a session is interrupted; SchemaMismatchError,
+            StoreError, CaptureError if tables cannot be compared; TransactionalError if a table has to begin again;
+            LeaseError, CommitConflictError (run again).
         """
+        from mergerepl.filters.chosen_rows import ChosenRows
+
         return products.repair(
             self.items,
             self._chosen(replicas),
             publication=publication,
-            table=table,
-            key=key,
-            where=where,
+            rows=ChosenRows(table, key, where),
+            source=source,
+            may_insert=may_insert,
             procedures=procedures,
             dry_run=dry_run,
         )

@@ -236,6 +236,9 @@ TABLE: Final[dict[str, dict[str, Any]]] = {
     "--level": _choice(
         "Compare numbers of rows, or row by row.", *_VALIDATIONS, default="checksum", show_default=True
     ),
+    "--source": _choice(
+        "The side whose rows are right.", "publisher", "subscriber", default="publisher", show_default=True
+    ),
     "--check": _flag("End as a monitor's check: 0 well, 1 warning, 2 critical, 3 unknown."),
     "--start-engine": _flag("Also start the Spark engine (about ten seconds)."),
     "--fix": _flag("Write files again that other libraries read or remove wrongly."),

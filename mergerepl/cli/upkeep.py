@@ -120,31 +120,45 @@ def doctor(run: Invocation, replicas: tuple[str, ...], start_engine: bool, fix: 
     effect=DESTROYS,
     call="Project.repair",
     takes="[REPLICA]...",
-    options=("--publication", "--table", "--key", "--where", "--procedures"),
+    options=("--publication", "--table", "--key", "--where", "--source", "--procedures"),
 )
 def repair(run: Invocation, replicas: tuple[str, ...], key: tuple[str, ...], **terms: Any) -> None:
     """Make differing rows equal.
 
-    The publisher's rows come back where others changed a transactional subscriber's tables: missing rows are inserted,
-    extra ones deleted, different ones updated, as of the subscriber's last batch. Without --key and --where whole tables.
+    Of a merge publication the rows of the right side get new versions there, which the next sync carries like any change;
+    the other side's rows are logged as conflicts, and rows with waiting changes are left out. Of a transactional one the
+    publisher's rows come back to the subscriber's tables, as of its last batch. Without --key and --where whole tables.
 
     Example:
       mergerepl repair north --dry-run
       mergerepl repair north --table orders --key order_id=7 --yes
-      mergerepl repair --table orders --where "region='N'"
+      mergerepl repair north --table orders --where "region='N'" --source subscriber
     """
 
     def question(planned: RepairResult) -> str:
         rows = sum(each.inserts + each.updates + each.deletes for each in planned.articles)
+        if not rows:
+            return ""
+        if terms["source"] == "subscriber":
+            inserts = sum(each.inserts for each in planned.articles)
+            return f"Overwrite, remove or bring back ({inserts}) {counted(rows, 'row')} at the publisher?"
         at = ", ".join(dict.fromkeys(each.subscriber for each in planned.articles))
-        return f"Overwrite or remove {counted(rows, 'row')} at {at}?" if rows else ""
+        return f"Overwrite or remove {counted(rows, 'row')} at {at}?"
 
-    make_equal = partial(run.place.project.repair, *replicas, key=row_key(key) or None, **terms)
+    # A question is answered, or --yes is said.
+    make_equal = partial(
+        run.place.project.repair, *replicas, key=row_key(key) or None, may_insert=True, **terms
+    )
     done = run.carry_out(make_equal, question)
     lines = [
         f"  {each.article} at {short(each.subscriber)} {key_text(one.key)}: {one.kind.replace('_', ' ')}"
         for each in done.articles
         for one in each.examples
+    ]
+    lines += [
+        f"  {each.article}: {counted(each.unsent, 'change')} left out: not sent yet."
+        for each in done.articles
+        if each.unsent
     ]
     run.output.reported(done, [listing(done.articles, _REPAIRED), *lines])
 

@@ -188,9 +188,11 @@ class ReinitResult(HtmlResult):
 
 @dataclass(frozen=True)
 class Repair:
-    """The rows that a repair wrote (or would write) to one table. `examples` are some of the keys.
+    """The rows of one table that a repair wrote (or would write) at the wrong side. `examples` are some of the keys.
 
-    `differing` is the number of keys that still differ after it; None for a dry run.
+    A merge article gets new versions of the rows at `source` (publisher or subscriber), which the next sync carries to the
+    other side; its `unsent` changes were left out. `differing` is the number of keys that still differ then; None for a
+    dry run.
     """
 
     publication: str
@@ -201,11 +203,13 @@ class Repair:
     deletes: int
     examples: tuple[KeyDifference, ...]
     differing: int | None = None
+    source: str = "publisher"
+    unsent: int = 0
 
 
 @dataclass(frozen=True)
 class RepairResult(HtmlResult):
-    """The articles of subscribers whose rows were made equal to the publisher's; of a dry run those that would be."""
+    """The articles of subscribers whose rows were made equal to the other side's; of a dry run those that would be."""
 
     articles: Listing[Repair]
     dry_run: bool = False

@@ -4,41 +4,32 @@ Compares both tables at their captured versions, without the rows whose changes 
 is divergence, not pending work. Writers and sessions may go on. Nothing is written.
 """
 
-from collections.abc import Collection, Mapping
-from dataclasses import dataclass, replace
-from functools import cached_property
+from collections.abc import Collection
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from mergerepl.changes import PUBLISHER, SUBSCRIBER
-from mergerepl.delta.feed.window import feed_window
-from mergerepl.errors import (
-    CaptureError,
-    ConfigurationError,
-    EngineError,
-    MergeReplError,
-    SchemaMismatchError,
-    StoreError,
-)
+from mergerepl.errors import CaptureError, EngineError, MergeReplError, SchemaMismatchError, StoreError
 from mergerepl.model.article import PublishedArticle
 from mergerepl.model.results import ArticleValidation
 from mergerepl.monitoring.compare_tables import row_count
-from mergerepl.monitoring.fixed_versions import FixedEnd, fixed_ends, unsent_rows
-from mergerepl.monitoring.waiting import Uncaptured
+from mergerepl.monitoring.fixed_article import (
+    FixedArticle,
+    Pair,
+    article_pairs,
+    check_present_columns,
+    subscribed,
+)
+from mergerepl.monitoring.fixed_versions import fixed_ends
 from mergerepl.replica.replica import Replica
-from mergerepl.replica.subscription import position_of, require_ends
+from mergerepl.replica.subscription import require_ends
 from mergerepl.store.location import Location
 from mergerepl.store.rehearsal import worker_threads
-from triggers.schema_checks import ArticleTable, check_columns
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame
-
-    from mergerepl.spark.in_memory import Kept
+    pass
 
 ROWCOUNT = "rowcount"
-
-Pair = tuple[PublishedArticle | None, PublishedArticle | None]
-"""An article as the publisher and the subscriber have it."""
 
 _AT_ONCE = 2
 """Comparisons run side by side: one keeps two cores busy only in part."""
@@ -59,15 +50,15 @@ def validate_subscription(
     article cannot be compared. With several articles, the result of that article has the error.
     """
     at_publisher, at_subscriber = require_ends(publisher, subscriber)
-    pubid = _pubid(at_publisher, at_subscriber, publication)
+    pubid = subscribed(at_publisher, at_subscriber, publication)
     pairs = [
         pair
-        for pair in _articles(at_publisher, at_subscriber, pubid)
+        for pair in article_pairs(at_publisher, at_subscriber, pubid)
         if not tables or any(each is not None and each.name in tables for each in pair)
     ]
     ends = fixed_ends(at_publisher, at_subscriber, pubid)
 
-    def compare(pair: Pair) -> ArticleValidation:
+    def compare_pair(pair: Pair) -> ArticleValidation:
         here, there = pair
         if here is None or there is None:
             return _only_at_one_side(at_publisher, at_subscriber, here, there, level)
@@ -75,7 +66,7 @@ def validate_subscription(
         refusal = _refusal(at_publisher, here) or _refusal(at_subscriber, there)
         try:
             return replace(
-                FixedArticle(ends, {PUBLISHER: here, SUBSCRIBER: there}).compare(level), error=refusal
+                compare(FixedArticle(ends, {PUBLISHER: here, SUBSCRIBER: there}), level), error=refusal
             )
         except (SchemaMismatchError, StoreError, CaptureError) as error:
             if len(pairs) == 1:
@@ -84,158 +75,76 @@ def validate_subscription(
             return ArticleValidation(here.name, level, 0, 0, 0, error=refusal or error.details())
 
     with worker_threads(_AT_ONCE) as pool:
-        return tuple(replace(compared, publication=publication) for compared in pool.map(compare, pairs))
+        return tuple(replace(compared, publication=publication) for compared in pool.map(compare_pair, pairs))
 
 
-@dataclass(frozen=True)
-class FixedArticle:
-    """An article at both ends, as of its captured versions; both mappings are by side."""
+def compare(article: FixedArticle, level: str) -> ArticleValidation:
+    """Compare both sides' rows of an article.
 
-    ends: Mapping[str, FixedEnd]
-    articles: Mapping[str, PublishedArticle]
+    Raises: SchemaMismatchError, StoreError, CaptureError if they cannot be read.
+    """
+    uncaptured = {side: end.uncaptured(article.articles[side]) for side, end in article.ends.items()}
+    if article.articles[PUBLISHER].rejects == PUBLISHER:
+        found = replace(_counts(article), level=level, may_differ=True)
+    elif level == ROWCOUNT and not article.is_filtered and not any(article.unsent.values()):
+        found = _counts(article)
+    else:
+        found = _compared_rows(article, level)
+    partition = article.ends[PUBLISHER].other.partition_id if article.is_filtered else None
+    facts: dict[str, Any] = {"partition_id": partition}
+    for side in article.ends:
+        facts[f"{side}_version"] = article.versions[side]
+        facts[f"unsent_at_{side}"] = article.unsent[side]
+        facts[f"uncaptured_at_{side}"] = uncaptured[side].commits
+    return replace(found, **facts)
 
-    @cached_property
-    def name(self) -> str:
-        """The article's name."""
-        return self.articles[PUBLISHER].name
 
-    @cached_property
-    def versions(self) -> Mapping[str, int]:
-        """The captured version of its table at each side."""
-        return {side: end.version(self.articles[side]) for side, end in self.ends.items()}
+def _counts(article: FixedArticle) -> ArticleValidation:
+    rows = {side: row_count(article.table(side), version) for side, version in article.versions.items()}
+    return _of_counts(article.name, rows[PUBLISHER], rows[SUBSCRIBER])
 
-    @cached_property
-    def is_filtered(self) -> bool:
-        """True if the subscriber gets a part of the publisher's rows."""
-        filtered = self.ends[PUBLISHER].filtered
-        return filtered is not None and self.articles[PUBLISHER].nickname in filtered.tablenicks
 
-    def compare(self, level: str) -> ArticleValidation:
-        """Compare both sides' rows.
+def _compared_rows(article: FixedArticle, level: str) -> ArticleValidation:
+    from mergerepl.monitoring.compare_tables import Compared, compare_tables
+    from mergerepl.spark.in_memory import Kept
+    from mergerepl.spark.plain import plain_errors
 
-        Raises: SchemaMismatchError, StoreError, CaptureError if they cannot be read.
-        """
-        uncaptured = {side: end.uncaptured(self.articles[side]) for side, end in self.ends.items()}
-        unsent = {side: end.unsent(self.articles[side]) for side, end in self.ends.items()}
-        if self.articles[PUBLISHER].rejects == PUBLISHER:
-            found = replace(self._counts(), level=level, may_differ=True)
-        elif level == ROWCOUNT and not self.is_filtered and not any(unsent.values()):
-            found = self._counts()
-        else:
-            found = self._compared_rows(level, has_unsent=any(unsent.values()))
-        return replace(found, **self._facts(uncaptured, unsent))
+    kept = Kept()
+    try:
+        with plain_errors(f"comparing '{article.table(PUBLISHER)}' with '{article.table(SUBSCRIBER)}'"):
+            rows = article.rows(kept)
+            if level == ROWCOUNT:
+                return _of_counts(article.name, *(rows[side].count() for side in (PUBLISHER, SUBSCRIBER)))
+            here, there = article.articles[PUBLISHER], article.articles[SUBSCRIBER]
+            return compare_tables(Compared(here, there, rows[PUBLISHER], rows[SUBSCRIBER]))
+    except (StoreError, EngineError) as error:
+        raise _gone(article, error) or error from error
+    finally:
+        kept.release()
 
-    def _facts(self, uncaptured: Mapping[str, Uncaptured], unsent: Mapping[str, int]) -> dict[str, Any]:
-        partition = self.ends[PUBLISHER].other.partition_id if self.is_filtered else None
-        facts: dict[str, Any] = {"partition_id": partition}
-        for side in self.ends:
-            facts[f"{side}_version"] = self.versions[side]
-            facts[f"unsent_at_{side}"] = unsent[side]
-            facts[f"uncaptured_at_{side}"] = uncaptured[side].commits
-        return facts
 
-    def table(self, side: str) -> Location:
-        """The article's table at a side."""
-        return self.ends[side].replica.table(self.articles[side])
+def _gone(article: FixedArticle, error: MergeReplError) -> StoreError | None:
+    """Return the error for a captured version whose files or log are gone, if `error` means that."""
+    from mergerepl.spark.errors import gone_reason
 
-    def _counts(self) -> ArticleValidation:
-        rows = {side: row_count(self.table(side), version) for side, version in self.versions.items()}
-        return _of_counts(self.name, rows[PUBLISHER], rows[SUBSCRIBER])
-
-    def _compared_rows(self, level: str, *, has_unsent: bool) -> ArticleValidation:
-        from mergerepl.monitoring.compare_tables import Compared, compare_tables
-        from mergerepl.spark.in_memory import Kept
-        from mergerepl.spark.plain import plain_errors
-
-        kept = Kept()
-        try:
-            with plain_errors(f"comparing '{self.table(PUBLISHER)}' with '{self.table(SUBSCRIBER)}'"):
-                rows = self.rows(kept, has_unsent=has_unsent)
-                if level == ROWCOUNT:
-                    return _of_counts(self.name, *(rows[side].count() for side in (PUBLISHER, SUBSCRIBER)))
-                here, there = self.articles[PUBLISHER], self.articles[SUBSCRIBER]
-                return compare_tables(Compared(here, there, rows[PUBLISHER], rows[SUBSCRIBER]))
-        except (StoreError, EngineError) as error:
-            raise self._gone(error) or error from error
-        finally:
-            kept.release()
-
-    def _gone(self, error: MergeReplError) -> StoreError | None:
-        """Return the error for a captured version whose files or log are gone, if `error` means that."""
-        from mergerepl.spark.errors import gone_reason
-
-        cause = error.__cause__ if isinstance(error.__cause__, Exception) else error
-        reason = gone_reason(cause)
-        if reason is None:
-            return None
-        tables = " and ".join(
-            f"version {version} of '{self.table(side)}'" for side, version in self.versions.items()
-        )
-        return StoreError(
-            f"Article '{self.name}' cannot be compared: {reason} ({tables}). Run `mergerepl sync`, or `mergerepl capture` "
-            "at both replicas, then validate again: the newly captured versions are compared.",
-            article=self.name,
-        )
-
-    def rows(self, kept: "Kept", *, has_unsent: bool) -> "dict[str, DataFrame]":
-        """Return the rows that both sides must have in common, by side, with the columns of their tables.
-
-        Raises: SchemaMismatchError if a table lacks a published column.
-        """
-        from mergerepl.delta.tables import read_version
-        from mergerepl.rows.key_bounds import same_key
-        from mergerepl.spark import session as engine
-        from mergerepl.spark.in_memory import broadcast_if_few
-        from triggers.schema_checks import require_columns
-
-        spark = engine.session()
-        found = {side: read_version(spark, self.table(side), at) for side, at in self.versions.items()}
-        if self.is_filtered:
-            found[PUBLISHER] = self._of_partition(kept)
-        waiting = unsent_rows(spark, self.ends, self.articles, kept) if has_unsent else None
-        for side, article in self.articles.items():
-            require_columns(article, self.table(side), found[side].columns)
-            if waiting is not None:
-                most = sum(end.unsent(self.articles[name]) for name, end in self.ends.items())
-                keys = broadcast_if_few(waiting, most).alias("s")
-                found[side] = found[side].alias("t").join(keys, on=same_key(article, {}), how="left_anti")
-        return found
-
-    def _of_partition(self, kept: "Kept") -> "DataFrame":
-        """Return the publisher's rows that the subscriber should have."""
-        from pyspark.sql import functions as F
-
-        from mergerepl.changes import ROW
-        from mergerepl.merge.partitions.membership import base_rows, group_rows, partition_rows
-        from mergerepl.spark import session as engine
-
-        end, article = self.ends[PUBLISHER], self.articles[PUBLISHER]
-        publication = end.filtered
-        assert publication is not None
-        spark = engine.session()
-        versions = {each.nickname: end.version(each) for each in publication.articles.values()}
-        groups = [group for group in publication.groups if group.partition_id == end.other.partition_id]
-        found = partition_rows(
-            publication,
-            group_rows(spark, groups),
-            base_rows(spark, end.replica, publication.articles, versions),
-            kept,
-            [article.name],
-        )
-        names = zip(article.fields, article.columns, strict=True)
-        return found[article.name].select(*(F.col(f"{ROW}.{f}").alias(name) for f, name in names))
+    cause = error.__cause__ if isinstance(error.__cause__, Exception) else error
+    reason = gone_reason(cause)
+    if reason is None:
+        return None
+    tables = " and ".join(
+        f"version {version} of '{article.table(side)}'" for side, version in article.versions.items()
+    )
+    return StoreError(
+        f"Article '{article.name}' cannot be compared: {reason} ({tables}). Run `mergerepl sync`, or `mergerepl capture` "
+        "at both replicas, then validate again: the newly captured versions are compared.",
+        article=article.name,
+    )
 
 
 def _refusal(replica: Replica, article: PublishedArticle) -> dict[str, Any] | None:
     """Return the error with which every sync refuses the present columns of an article's table, or None."""
-    info = replica.info()
-    position = position_of(article, info)
-    window = feed_window(replica.table(article), position) if position is not None else None
-    if window is None or window.head_version is None or window.is_older or window.unreadable is not None:
-        return None
-    at = ArticleTable(article, replica.root, info.replid, replica.publishes(article.pubid))
     try:
-        check_columns(at, window)
+        check_present_columns(replica, article)
     except SchemaMismatchError as error:
         return error.details()
     return None
@@ -257,32 +166,6 @@ def not_compared(
         for article in articles
         if article.publication == publication
     )
-
-
-def _pubid(publisher: Replica, subscriber: Replica, publication: str) -> str:
-    """Return the id of a publication that the subscriber receives.
-
-    Raises: ConfigurationError.
-    """
-    replid, rows = subscriber.info().replid, publisher.relations()
-    named = {row.pubid for row in publisher.published if row.name == publication}
-    subscribed = named & {row.pubid for row in rows if row.replid == replid and row.is_active}
-    if not subscribed:
-        raise ConfigurationError(
-            f"'{subscriber.root}' has no active subscription to publication '{publication}' at publisher "
-            f"'{publisher.root}': there is nothing to compare. Run `mergerepl apply` with this subscription "
-            "in the file.",
-            publisher=str(publisher.root),
-            subscriber=str(subscriber.root),
-        )
-    return subscribed.pop()
-
-
-def _articles(publisher: Replica, subscriber: Replica, pubid: str) -> list[Pair]:
-    """Return the articles of the subscription, as each side has them; None where a side lacks one."""
-    here = {article.artid: article for article in publisher.articles_of(pubid)}
-    there = {article.artid: article for article in subscriber.articles_of(pubid)}
-    return [(here.get(artid), there.get(artid)) for artid in dict.fromkeys([*here, *there])]
 
 
 def _only_at_one_side(

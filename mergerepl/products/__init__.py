@@ -32,6 +32,7 @@ from mergerepl.model.tasks import (
     Pending,
     ReinitResult,
     Removed,
+    Repair,
     RepairResult,
     Run,
     Status,
@@ -45,6 +46,7 @@ from mergerepl.sessions import NO_SUBSCRIPTION, Distribution, Item, Level, distr
 from mergerepl.store.location import Location
 
 if TYPE_CHECKING:
+    from mergerepl.filters.chosen_rows import ChosenRows
     from mergerepl.monitoring.doctor import Check
 
 _LONG_AGO = datetime.min.replace(tzinfo=UTC)
@@ -315,24 +317,47 @@ def repair(
     chosen: Collection[str] | None,
     *,
     publication: str | None,
+    rows: ChosenRows,
+    source: str,
+    may_insert: bool,
+    procedures: Sequence[str],
     dry_run: bool,
-    **terms: Any,
 ) -> RepairResult:
-    """Make rows of the chosen subscribers equal to the publisher's; a publisher stands for all its own.
+    """Make rows of the chosen subscriptions equal at both sides; a publisher stands for all its own.
 
-    Raises: ConfigurationError if a chosen root has another type or no subscription; TransactionalError.
+    Raises: ConfigurationError if a chosen root has no subscription, or the words do not fit its type; the errors of
+    `repair_subscription`; TransactionalError.
     """
-    from mergerepl.products import transactional
-
-    found = [
+    require_choice("source", source, (PUBLISHER, SUBSCRIBER))
+    targets = [each for each in merge_targets(items, chosen) if publication in (None, each.publication)]
+    one_way = [
         replace(each, publication=each.publication or publication)
-        for each in _one_way(items, chosen, "repair")
+        for each in distributions(items, chosen)
         if publication in (None, each.publication) or each.publication is None
     ]
-    if not found:
-        raise ConfigurationError(f"There is no publication {publication!r} to repair here.")
-    rows = (row for each in found for row in transactional.repair(each, dry_run=dry_run, **terms))
-    return RepairResult(Listing(rows), dry_run)
+    if not targets and not one_way:
+        known = merge_targets(items, chosen) or distributions(items, chosen)
+        if known:
+            raise ConfigurationError(f"There is no publication {publication!r} to repair here.")
+        for folder in (item for item in items if isinstance(item, Location)):
+            if types := types_at(folder):
+                raise lacks("repair", (folder.name, types[0]))
+        raise ConfigurationError(NO_SUBSCRIPTION)
+    if one_way and source != PUBLISHER:
+        raise ConfigurationError(f"{one_way[0].publisher.name} is transactional: leave out `source`.")
+    found: list[Repair] = []
+    if targets:
+        from mergerepl.merge.repair.repair import RepairTerms
+        from mergerepl.products import merge
+
+        terms = RepairTerms(rows, source, may_insert, dry_run)
+        found += (row for each in targets for row in merge.repair(each, terms))
+    if one_way:
+        from mergerepl.products import transactional
+
+        words = {"table": rows.table, "key": rows.key, "where": rows.where, "procedures": procedures}
+        found += (row for each in one_way for row in transactional.repair(each, dry_run=dry_run, **words))
+    return RepairResult(Listing(found), dry_run)
 
 
 def _one_way(items: Sequence[Item], chosen: Collection[str] | None, task: str) -> list[Distribution]:

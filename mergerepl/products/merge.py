@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from datetime import timedelta
+from typing import TYPE_CHECKING
 
 from mergerepl.errors import ConfigurationError
 from mergerepl.merge.session.table_problems import table_problems
@@ -12,9 +13,12 @@ from mergerepl.model.listing import Listing
 from mergerepl.model.progress import Progress
 from mergerepl.model.publication import Publication
 from mergerepl.model.results import ApplyResult, SessionRecord, SessionResult
-from mergerepl.model.tasks import MERGE, Captured, CleanupResult, Pending, Removed, Run, Status
-from mergerepl.sessions import merge_targets
+from mergerepl.model.tasks import MERGE, Captured, CleanupResult, Pending, Removed, Repair, Run, Status
+from mergerepl.sessions import Target, merge_targets
 from mergerepl.store.location import Location
+
+if TYPE_CHECKING:
+    from mergerepl.merge.repair.repair import RepairTerms
 
 
 def apply(publication: Publication, dry_run: bool, progress: Progress) -> ApplyResult:
@@ -104,6 +108,13 @@ def cleanup(root: Location, *, older_than: timedelta | None, dry_run: bool) -> C
     done = purge_conflicts(root, ConflictFilter(), older_than=older_than, dry_run=dry_run)
     removed = Removed(MERGE, str(root), "conflicts", "MSmerge_conflicts_info", done.conflicts)
     return CleanupResult(Listing([removed]), dry_run)
+
+
+def repair(item: Target, terms: RepairTerms) -> list[Repair]:
+    """Give differing rows of one subscription new versions at the right side."""
+    from mergerepl.merge.repair.repair import repair_subscription
+
+    return repair_subscription(item.publisher, item.subscriber, item.publication, terms)
 
 
 def abort(

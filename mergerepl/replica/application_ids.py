@@ -11,6 +11,9 @@ from mergerepl.changes import PUBLISHER, SUBSCRIBER
 RUN_APP_ID = "mergerepl-runs"
 """Application of the appended runs of contents, tombstone and partition mappings; its number is the run's seq."""
 
+REPAIR_APP_ID = "mergerepl-repairs"
+"""Application of the rows that `repair` takes away, in the conflict tables; it counts up by one."""
+
 _ROUNDS = 1000
 """Numbers that a session has for its rounds."""
 
@@ -31,7 +34,7 @@ def log_app_id(subid: str, side: str = PUBLISHER, *, is_late: bool = False) -> s
 
 def application_ids(subids: Iterable[str]) -> list[str]:
     """Return all applications under which sessions of these subscriptions write to tables of a root."""
-    found = [RUN_APP_ID]
+    found = [RUN_APP_ID, REPAIR_APP_ID]
     for subid in subids:
         found += [data_app_id(subid), log_app_id(subid)]
         found += [log_app_id(subid, side, is_late=True) for side in (PUBLISHER, SUBSCRIBER)]

@@ -76,7 +76,8 @@ class ConflictRow:
         int,
         "1 update, 2 column update, 3 update lost to a delete, 4 delete lost to an update; "
         "refused by a table: 5 and 6 an insert, 7 and 8 a delete, 9 and 10 an update (publisher's and subscriber's table); "
-        "11 rejected: the article takes changes of the other side only, or the row is outside of its writer's partition",
+        "11 rejected: the article takes changes of the other side only, the row is outside of its writer's partition, or a "
+        "repair replaced it",
     ]
     reason_code: Annotated[
         int | None,

@@ -306,13 +306,14 @@ class Distributor(Caller):
         does not compare stay. A batch that died is finished first. Afterwards the subscription is validated.
         `procedures` are those of `deliver`.
 
-        Raises: TransactionalUsageError for an unknown column; TransactionalError 21074 if a table cannot be repaired and
+        Raises: ConfigurationError for an unknown column; TransactionalError 21074 if a table cannot be repaired and
             has to begin again; CommitConflictError (run again).
         """
-        from mergerepl.transactional.repairing import Chosen, repair_one
+        from mergerepl.filters.chosen_rows import ChosenRows
+        from mergerepl.transactional.repairing import repair_one
 
         load_procedures(procedures)
-        chosen = Chosen(table, key, where)
+        chosen = ChosenRows(table, key, where)
         done: list[Repair] = []
         for store, name, row in self._subscriptions(subscriber, publication):
             at = Location.of(row.subscriber)

@@ -5,9 +5,8 @@ Each table gets one commit, marked `repair:`. After a crash, run it again: it wr
 
 import re
 import uuid
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from typing import Any
 
 from py4j.protocol import Py4JError
@@ -26,13 +25,11 @@ from mergerepl.delta.tables import (
     retry_conflicts,
 )
 from mergerepl.failpoints import failpoint
-from mergerepl.filters.clause import Clause, ClauseError
-from mergerepl.filters.columns import holds
+from mergerepl.filters.chosen_rows import ChosenRows
 from mergerepl.model.tasks import Repair
 from mergerepl.publish.snapshot import DIFFERENT, EXTRA, KEY_PREFIX, MISSING, TWICE
 from mergerepl.rows.images import all_true
 from mergerepl.rows.nested import as_declared
-from mergerepl.rows.rowguid import key_value
 from mergerepl.rows.sql import quote
 from mergerepl.spark.errors import cause_of
 from mergerepl.spark.in_memory import Kept
@@ -44,15 +41,7 @@ from mergerepl.transactional.article_procedures import Shape
 from mergerepl.transactional.catalog import DistributionStore
 from mergerepl.transactional.distribution import Agent
 from mergerepl.transactional.position import REPAIR, position_of
-from mergerepl.transactional.refusals import (
-    CHECK_BROKEN,
-    DUPLICATE,
-    EXPIRED,
-    NOT_FOUND,
-    TransactionalError,
-    TransactionalUsageError,
-)
-from mergerepl.transactional.stated_articles import static_clause
+from mergerepl.transactional.refusals import CHECK_BROKEN, DUPLICATE, EXPIRED, NOT_FOUND, TransactionalError
 from mergerepl.transactional.validation import Difference, Expected, differing, expected_of, validate_one
 
 _OF_ROWS = (NOT_FOUND, DUPLICATE, EXPIRED)
@@ -66,81 +55,30 @@ _BROKEN_RULE = re.compile(
 """How Delta names the rule that refuses a row."""
 
 
-@dataclass(frozen=True)
-class Chosen:
-    """The rows to repair: of an article, of a key, those that meet a condition at either side; all."""
-
-    article: str | None = None
-    key: Mapping[str, str] | None = None
-    where: str | None = None
-
-    def articles(self, expected: list[Expected]) -> list[Expected]:
-        """Return the articles.
-
-        Raises: TransactionalUsageError.
-        """
-        found = [each for each in expected if self.article in (None, each.article.article)]
-        known = ", ".join(each.article.article for each in expected)
-        if not found:
-            raise TransactionalUsageError(
-                f"There is no article '{self.article}'. Nothing was changed. The articles are: {known}."
-            )
-        if len(found) > 1 and (self.key or self.where):
-            raise TransactionalUsageError(
-                "A key or a condition is one of an article, and there are several. Nothing was changed. Name one: "
-                f"{known}."
-            )
-        return found
-
-    def rows(self, rows: DataFrame, article: Shape) -> DataFrame:
-        """Return the chosen ones of the rows of `comparison.compared`."""
-        if self.key:
-            rows = rows.where(all_true(_is_key(article, self.key)))
-        if self.where is not None:
-            clause = _condition(article, self.where)
-            fields = {name: f"c{i}" for i, name in enumerate(article.columns)}
-            sides = [
-                holds(clause, column=lambda column, side=side: F.col(f"{side}.{fields[column.name]}"))  # type: ignore[misc]
-                for side in ("ours", "theirs")
-            ]
-            rows = rows.where(sides[0] | sides[1])
-        return rows
+def _chosen_articles(chosen: ChosenRows, expected: list[Expected]) -> list[Expected]:
+    names = chosen.tables([each.article.article for each in expected])
+    return [each for each in expected if each.article.article in names]
 
 
-def _is_key(article: Shape, key: Mapping[str, str]) -> list[Column]:
-    if set(key) != set(article.key_columns):
-        raise TransactionalUsageError(
-            f"Article '{article.article}' is identified by {', '.join(article.key_columns)}; the key given names "
-            f"{', '.join(sorted(key))}. Nothing was changed. Give each of them once, as COLUMN=VALUE."
-        )
-    types = dict(zip(article.columns, article.types, strict=True))
-    found = []
-    for i, name in enumerate(article.key_columns):
-        try:
-            value = key_value(key[name], types[name])
-        except ValueError as error:
-            raise TransactionalUsageError(
-                f"Column '{name}' of article '{article.article}' is {types[name].upper()}: {error}. Nothing was "
-                "changed."
-            ) from error
-        found.append(F.col(f"{KEY_PREFIX}{i}") == F.lit(value).cast(types[name]))
-    return found
-
-
-def _condition(article: Shape, text: str) -> Clause:
-    try:
-        return static_clause(text, dict(zip(article.columns, article.types, strict=True)))
-    except ClauseError as error:
-        raise TransactionalUsageError(
-            f"The condition {error}. Nothing was changed. It is written as a `filter` of the article is."
-        ) from error
+def _chosen_rows(chosen: ChosenRows, rows: DataFrame, article: Shape) -> DataFrame:
+    """Return the chosen ones of the rows of `compared_rows`."""
+    fields = {name: f"c{i}" for i, name in enumerate(article.columns)}
+    numbers = {name: i for i, name in enumerate(article.key_columns)}
+    conditions = chosen.conditions(
+        article.article,
+        dict(zip(article.columns, article.types, strict=True)),
+        article.key_columns,
+        key_column=lambda name: F.col(f"{KEY_PREFIX}{numbers[name]}"),
+        rows=[lambda name, side=side: F.col(f"{side}.{fields[name]}") for side in ("ours", "theirs")],  # type: ignore[misc]
+    )
+    return rows.where(all_true(conditions)) if conditions else rows
 
 
 def repair_one(
     distributor: DistributionStore,
     publication: str,
     row: SubscriptionRow,
-    chosen: Chosen,
+    chosen: ChosenRows,
     spark: SparkSession,
     *,
     is_dry: bool,
@@ -150,7 +88,7 @@ def repair_one(
     Raises: As `Distributor.repair`.
     """
     position = position_of(distributor, row, has_to_go_on=False)
-    wanted = chosen.articles(expected_of(distributor, row, position))
+    wanted = _chosen_articles(chosen, expected_of(distributor, row, position))
     for each in wanted:
         if not each.can_be_compared:
             name, root = each.article.article, str(Location.of(row.subscriber))
@@ -162,7 +100,7 @@ def repair_one(
             )
     if not is_dry:
         position = _finished(distributor, publication, row, position, spark)
-        wanted = chosen.articles(expected_of(distributor, row, position))
+        wanted = _chosen_articles(chosen, expected_of(distributor, row, position))
     done = []
     for each in wanted:
         found = _write(spark, row, each, chosen, is_dry=is_dry)
@@ -206,7 +144,7 @@ def _finished(
 
 
 def _write(
-    spark: SparkSession, row: SubscriptionRow, expected: Expected, chosen: Chosen, *, is_dry: bool
+    spark: SparkSession, row: SubscriptionRow, expected: Expected, chosen: ChosenRows, *, is_dry: bool
 ) -> Difference:
     """Write the chosen rows that differ to a table, in one commit if there are any."""
 
@@ -214,7 +152,9 @@ def _write(
         head, kept = head_version(expected.table), Kept()
         try:
             rows = kept.keep(
-                chosen.rows(expected.compared(spark, head), expected.article).where("kind is not null")
+                _chosen_rows(chosen, expected.compared(spark, head), expected.article).where(
+                    "kind is not null"
+                )
             )
             found = differing(rows, expected.article, expected.unknown)
             if found.count and not is_dry:

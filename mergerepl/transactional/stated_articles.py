@@ -1,6 +1,6 @@
 """The articles that a file states, checked against their tables at the publisher and at subscribers."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from pyspark.sql import SparkSession
@@ -9,9 +9,8 @@ from mergerepl.delta.contract.problems import Code, TableContract
 from mergerepl.delta.contract.rules import bad_keys
 from mergerepl.delta.tables import TableState, head_version, is_delta_table, open_table, read_columns
 from mergerepl.delta.types import ddl_of
-from mergerepl.filters.clause import Clause, ClauseError, functions_of, text
-from mergerepl.filters.parse import parse_filter
-from mergerepl.filters.prepare import prepare_clause
+from mergerepl.filters.chosen_rows import static_clause
+from mergerepl.filters.clause import ClauseError, text
 from mergerepl.model.transactional import Article, Subscription
 from mergerepl.store.location import Location
 from mergerepl.systables.transactional import SubscriptionRow
@@ -183,19 +182,6 @@ def _clause(stated: Article, types: dict[str, str]) -> str | None:
         return text(static_clause(stated.filter, types))
     except ClauseError as error:
         raise _unfit(stated, f"its filter {error}", "Correct `filter`.") from error
-
-
-def static_clause(stated: str, types: Mapping[str, str]) -> Clause:
-    """Return a condition with the columns' exact names and explicit casts.
-
-    Raises: ClauseError if it is none, or not the same for all subscribers.
-    """
-    clause = prepare_clause(parse_filter(stated), {None: types})
-    if functions_of(clause):
-        raise ClauseError(
-            "calls HOST_NAME() or SUSER_SNAME(), and transactional filters are the same for all"
-        )
-    return clause
 
 
 def check_key(spark: SparkSession, wanted: CheckedArticle) -> None:

@@ -74,7 +74,7 @@ def test_edits_of_others_are_named_and_repaired_and_the_warning_is_gone(
     shown = CliRunner().invoke(main, ["validate", "-f", str(file)]).output
     assert "items id=2: missing at subscriber" in shown
     before = head_version(north / "items")
-    planned, _ = run("repair", north.name, "-f", hq, "--dry-run")
+    planned, _ = run("repair", north.name, "-f", hq, "--dry-run")["articles"]
     assert (planned["inserts"], planned["updates"], planned["deletes"], planned["differing"]) == (
         1,
         2,
@@ -92,9 +92,11 @@ def test_edits_of_others_are_named_and_repaired_and_the_warning_is_gone(
         "refuses a row of article 'items' that the publisher has: CHECK constraint others" in refused.output
     )
     there.alter.drop_constraint("others")
-    (one,) = run("repair", "-f", file, "--table", "items", "--key", "id=2", "--yes")
+    (one,) = run("repair", "-f", file, "--table", "items", "--key", "id=2", "--yes")["articles"]
     assert (one["inserts"], one["updates"], one["deletes"], one["differing"]) == (1, 0, 0, 3)
-    (some,) = run("repair", "-f", hq, "--table", "items", "--where", "qty > 50 or note = 'x'", "--yes")
+    (some,) = run("repair", "-f", hq, "--table", "items", "--where", "qty > 50 or note = 'x'", "--yes")[
+        "articles"
+    ]
     assert (list(keys(some)), some["differing"]) == (["1", "9"], 1)
     # A repair that dies between its commits is run again.
     dies("repair.after_article", "repair", "-f", hq, "--yes")
@@ -105,7 +107,7 @@ def test_edits_of_others_are_named_and_repaired_and_the_warning_is_gone(
     assert (alone["article"], alone["differing_rows"]) == ("items", 0)
     # Other articles were not compared.
     assert not DistributionStore(Location.of(hq)).subscriptions()[0].is_equal
-    done = run("repair", "-f", hq, "--yes")
+    done = run("repair", "-f", hq, "--yes")["articles"]
     assert [(each["updates"], each["differing"]) for each in done] == [(0, 0), (1, 0)]
     assert warnings(file, 0) == []
     assert [each["differing_rows"] for each in run("validate", "-f", file)] == [0, 0]

@@ -52,7 +52,7 @@ def run(folder: Path, *words: str) -> Result:
         ("cleanup", "-f", "hq"),
         ("reinit", "north", "-f", "hq", "--yes"),
         ("resume", "orders", "-f", "hq"),
-        ("repair", "-f", "hq", "--yes"),
+        ("repair", "-f", "hq", "--publication", "other", "--yes"),
         ("cdc", "disable", "--all", "-f", "hq", "--yes"),
         ("cdc", "disable", "orders", "--name", "nobody", "-f", "hq", "--yes"),
         ("cdc", "relocate", "-f", "hq"),

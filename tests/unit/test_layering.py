@@ -65,6 +65,7 @@ FEATURES = {
     "mergerepl.publish.snapshot",
     "mergerepl.merge.stage",
     "mergerepl.merge.capture",
+    "mergerepl.merge.repair",
 }
 
 # Values that every room knows.
@@ -120,7 +121,13 @@ MAY_IMPORT: dict[str, set[str]] = {
         "mergerepl.rows",
     },
     # Clauses know no table: text in, trees and columns out.
-    "mergerepl.filters": {"mergerepl.frames", "mergerepl.model", "mergerepl.rows.sql"},
+    "mergerepl.filters": {
+        "mergerepl.errors",
+        "mergerepl.frames",
+        "mergerepl.model",
+        "mergerepl.rows.rowguid",
+        "mergerepl.rows.sql",
+    },
     # Control files of a root: the store lies below the tables.
     "mergerepl.store": {
         "mergerepl.changes",
@@ -174,6 +181,17 @@ MAY_IMPORT: dict[str, set[str]] = {
     "mergerepl.merge.stage": BASE
     | PHASES
     | {"mergerepl.merge.apply", "mergerepl.merge.partitions", "mergerepl.merge.capture"},
+    # Repair compares as `validate`, and writes runs as a capture does.
+    "mergerepl.merge.repair": BASE
+    | PHASES
+    | {
+        "mergerepl.conflicts.decide_again",
+        "mergerepl.merge.apply",
+        "mergerepl.merge.capture",
+        "mergerepl.merge.partitions",
+        "mergerepl.monitoring",
+        "mergerepl.publish.snapshot",
+    },
     # The agent first finishes decided transactions of a tracked folder: that module of `tracking` alone.
     "mergerepl.merge.session": BASE | PHASES | FEATURES | {"mergerepl.tracking.sweep"},
     # Other replication products stand on the base alone.

@@ -21,7 +21,7 @@ PUBLISHER, RECEIVER = "_transactional/MSpublications", "_transactional/MSreplica
         ("_mergerepl", ("status", "--type", "cdc"), "hq is merge: nothing of type cdc."),
         ("_cdc", ("tracking", "enumerate", "c"), "`mergerepl status -f {0}`"),
         (PUBLISHER, ("tracking", "enumerate", "c"), "`mergerepl status -f {0}`"),
-        ("_mergerepl", ("repair",), "hq is merge: no repair of rows."),
+        ("_cdc", ("repair",), "hq is cdc: no repair of rows."),
         ("_tracking", ("partitions", "list"), "hq is tracking: no partitions."),
     ],
 )

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from functools import partial
 from itertools import chain
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
@@ -38,6 +38,20 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 Works = Mapping[str, SideWork]
+
+
+class LoggedEnd(Protocol):
+    """An end of a subscription that a logged conflict names."""
+
+    @property
+    def root(self) -> str:
+        """Its folder."""
+        ...
+
+    @property
+    def replid(self) -> str:
+        """Its replica id."""
+        ...
 
 
 def _side_of(manifest: Manifest) -> str:
@@ -149,7 +163,7 @@ def log_conflicts(changeset: Changeset, replica: Replica, works: Works, choice: 
     failpoint("conflicts.before_info")
     _append(
         chain.from_iterable(conflicts.info_rows() for conflicts in found) if by_arrow else None,
-        lambda: appended.union_all([_info_rows(choice.spark, conflicts) for conflicts in found]),
+        lambda: appended.union_all([_info_rows(choice, conflicts) for conflicts in found]),
         replica.folder / conflicts_info.NAME,
         _transaction(changeset, "info"),
         choice,
@@ -206,18 +220,28 @@ def _refused_by() -> Column:
     return F.coalesce(*(F.when(note.startswith(text), code) for text, code in kinds.items()))
 
 
-def _losing_rows(choice: EngineChoice, of: Conflicts) -> DataFrame:
-    article, works = of.article, of.works
-    rows = _conflicting(choice.spark, of).where(~F.col(f"{changes.LOSER}.{changes.DELETED}"))
+def losing_rows(
+    rows: DataFrame, article: PublishedArticle, works: Mapping[str, LoggedEnd], resolved_at_us: int
+) -> DataFrame:
+    """Return the rows for an article's conflict table, from rows of `_conflicting`."""
     fields = zip(article.columns, article.fields, strict=True)
     loser_id = _by_outcome(works[SUBSCRIBER].replid, works[PUBLISHER].replid)
-    return rows.select(
+    return rows.where(~F.col(f"{changes.LOSER}.{changes.DELETED}")).select(
         *(F.col(f"{changes.LOSER}.{changes.ROW}.{field}").alias(name) for name, field in fields),
         *([] if holds_rowguid(article) else [F.col(changes.ROWGUID)]),
-        _resolved_at(of).alias(conflicts_info.MODIFIED_DATE),
+        _resolved_at(resolved_at_us).alias(conflicts_info.MODIFIED_DATE),
         loser_id.alias(conflicts_info.ORIGIN_DATASOURCE_ID),
         conflicts_info.CONFLICT_ID,
     )
+
+
+def _losing_rows(choice: EngineChoice, of: Conflicts) -> DataFrame:
+    return losing_rows(_conflicting(choice.spark, of), of.article, of.works, of.resolved_at_us)
+
+
+def _info_rows(choice: EngineChoice, of: Conflicts) -> DataFrame:
+    rows, session = _conflicting(choice.spark, of), of.changeset.manifest.session
+    return info_rows(rows, of.article, of.works, of.resolved_at_us, session)
 
 
 def _by_outcome(if_publisher_wins: str, if_subscriber_wins: str) -> Column:
@@ -226,13 +250,18 @@ def _by_outcome(if_publisher_wins: str, if_subscriber_wins: str) -> Column:
     )
 
 
-def _resolved_at(of: Conflicts) -> Column:
-    return F.timestamp_micros(query_parameter(of.resolved_at_us, "bigint"))
+def _resolved_at(resolved_at_us: int) -> Column:
+    return F.timestamp_micros(query_parameter(resolved_at_us, "bigint"))
 
 
-def _info_rows(spark: SparkSession, of: Conflicts) -> DataFrame:
-    article, works = of.article, of.works
-    rows = _conflicting(spark, of)
+def info_rows(
+    rows: DataFrame,
+    article: PublishedArticle,
+    works: Mapping[str, LoggedEnd],
+    resolved_at_us: int,
+    session: str,
+) -> DataFrame:
+    """Return the rows for MSmerge_conflicts_info, from rows of `_conflicting`."""
     image = image_type(rows, changes.ROW)
     reason = F.element_at(
         F.create_map(*(F.lit(part) for kind, text in REASONS.items() for part in (int(kind), text))),
@@ -259,7 +288,7 @@ def _info_rows(spark: SparkSession, of: Conflicts) -> DataFrame:
         "reason_code": F.when(_is_failed_change(), _refused_by()).otherwise(F.col(changes.CONFLICT_TYPE)),
         "reason_text": reason,
         "pubid": F.lit(article.pubid),
-        "MSrepl_create_time": _resolved_at(of),
+        "MSrepl_create_time": _resolved_at(resolved_at_us),
         "origin_datasource_id": _by_outcome(works[SUBSCRIBER].replid, works[PUBLISHER].replid),
         "conflict_id": F.col(conflicts_info.CONFLICT_ID),
         "winner_datasource_id": _by_outcome(works[PUBLISHER].replid, works[SUBSCRIBER].replid),
@@ -269,7 +298,7 @@ def _info_rows(spark: SparkSession, of: Conflicts) -> DataFrame:
         "losing_priority": F.col(f"{changes.LOSER}.{changes.PRIORITY}"),
         "winning_priority": F.col(f"{changes.WINNER}.{changes.PRIORITY}"),
         "columns": F.col(changes.CONFLICT_COLUMNS),
-        "session_id": F.lit(of.changeset.manifest.session),
+        "session_id": F.lit(session),
         "rowkey": F.create_map(*key),
         "resolver": F.col(changes.RESOLVER),
         "made_columns": F.col(changes.MADE_COLUMNS),

@@ -34,6 +34,12 @@ def article_window(
     return capture_window(at, facts, is_late=is_late)
 
 
+def last_sent(replica: Replica, pubids: Iterable[str]) -> int:
+    """Return a generation before all open ones of these publications: a session closes all before it sends one."""
+    last = [max((row.sentgen for row in replica.relations(pubid)), default=0) for pubid in pubids]
+    return min(last, default=0)
+
+
 def late_windows(side: "Side", merged_versions: dict[int, int], info: ReplicaInfo) -> list[CaptureWindow]:
     """Return by article we merged the window of user commits before our commit that we had not captured.
 

@@ -5,7 +5,7 @@ runs are already planned. The generations stay open; the next session closes and
 """
 
 import logging
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from typing import TYPE_CHECKING
 
@@ -13,7 +13,7 @@ from mergerepl.changes import SUBSCRIBER
 from mergerepl.delta.engine_choice import EngineChoice
 from mergerepl.delta.tables import tables_kept_open
 from mergerepl.errors import CaptureError, LeaseError
-from mergerepl.merge.capture.windows import article_window, move_versions
+from mergerepl.merge.capture.windows import article_window, last_sent, move_versions
 from mergerepl.model.progress import Progress
 from mergerepl.model.publication import PUBLISHER_PRIORITY
 from mergerepl.model.results import ArticleCapture, CaptureResult
@@ -176,12 +176,6 @@ def _priorities(replica: Replica) -> dict[str, float]:
     return received | dict.fromkeys(published, PUBLISHER_PRIORITY)
 
 
-def _last_sent(replica: Replica, pubids: Iterable[str]) -> int:
-    """Return a generation before all open ones of these publications: a session closes all before it sends one."""
-    last = [max((row.sentgen for row in replica.relations(pubid)), default=0) for pubid in pubids]
-    return min(last, default=0)
-
-
 def _captured(
     replica: Replica,
     info: ReplicaInfo,
@@ -204,7 +198,7 @@ def _captured(
     if all(window.is_small for window in windows):
         spark = engine.interpreting(spark)
     remove_leftovers(lambda: spark, replica, info)
-    genhistory = replica.genhistory(from_generation_exclusive=_last_sent(replica, priorities))
+    genhistory = replica.genhistory(from_generation_exclusive=last_sent(replica, priorities))
     captured: list[CapturedArticle] = []
     filtered = filtered_publications(replica, list(priorities))
     images_of = {publication.pubid for publication in filtered}

@@ -1,0 +1,110 @@
+"""The rows that a repair takes away from the other side, logged as rejected changes (type 11) before anything counts."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+
+from pyspark.sql import Column, DataFrame, SparkSession
+from pyspark.sql import functions as F
+
+from mergerepl import changes
+from mergerepl.changes import LINEAGE, PRIORITY, PUBLISHER, ROW, ROWGUID, SUBSCRIBER
+from mergerepl.delta import appended
+from mergerepl.delta.marks import CommitMark
+from mergerepl.delta.tables import Transaction, transaction_version
+from mergerepl.failpoints import failpoint
+from mergerepl.merge.apply.conflict_log import info_rows, losing_rows
+from mergerepl.merge.repair.stamp import CHANGED_COLUMNS, OTHER
+from mergerepl.model.article import PublishedArticle
+from mergerepl.monitoring.fixed_versions import FixedEnd
+from mergerepl.replica.application_ids import REPAIR_APP_ID
+from mergerepl.rows.images import no_names
+from mergerepl.store.location import Location
+from mergerepl.systables import conflicts_info
+from mergerepl.systables.conflicts_info import CONFLICT_ID, ConflictType
+
+RESOLVER = NOTE = "repair"
+
+
+@dataclass(frozen=True)
+class Losers:
+    """The repaired rows of an article: `rows` have `losing` (NULL: the other side lacks it), `changes` the new versions."""
+
+    article: PublishedArticle
+    rows: DataFrame
+    changes: DataFrame
+
+
+@dataclass(frozen=True)
+class _Named:
+    root: str
+    replid: str
+
+
+def log_losers(
+    spark: SparkSession, ends: Mapping[str, FixedEnd], losers: Sequence[Losers], *, session: str, source: str
+) -> None:
+    """Log the rows of the other side at the replicas that keep the publication's conflicts; each once."""
+    since_1970 = datetime.now(UTC) - datetime(1970, 1, 1, tzinfo=UTC)
+    now = since_1970 // timedelta(microseconds=1)
+    at = {name: _Named(str(end.replica.root), end.info.replid) for name, end in ends.items()}
+    mark = CommitMark(session, "repair:losers", ends[source].info.replid)
+    logged = []
+    for each in losers:
+        rows = _conflicts(each, session, source=source)
+        logged.append((each.article, rows))
+    for end in _keepers(ends):
+        for article, rows in logged:
+            failpoint("repair.before_losing_rows")
+            _append(
+                spark, end.replica.folder / article.conflict_table, losing_rows(rows, article, at, now), mark
+            )
+        failpoint("repair.before_info")
+        frames = [info_rows(rows, article, at, now, session) for article, rows in logged]
+        _append(spark, end.replica.folder / conflicts_info.NAME, appended.union_all(frames), mark)
+
+
+def _keepers(ends: Mapping[str, FixedEnd]) -> list[FixedEnd]:
+    publisher = ends[PUBLISHER]
+    row = publisher.replica.publication(pubid=publisher.other.pubid)
+    kept = {PUBLISHER: row.centralized_conflicts, SUBSCRIBER: row.decentralized_conflicts}
+    return [end for name, end in ends.items() if kept[name]]
+
+
+def _conflicts(losers: Losers, session: str, *, source: str) -> DataFrame:
+    """Return the rows as `conflict_log` reads conflicts."""
+    new = losers.changes.select(
+        ROWGUID, F.col(LINEAGE).alias("new_lineage"), F.col(PRIORITY).alias("new_priority")
+    )
+    rows = losers.rows.where(F.col("losing").isNotNull()).join(new, on=ROWGUID)
+    loser = F.struct(
+        F.lit(False).alias(changes.DELETED),
+        F.col(f"{OTHER}.{LINEAGE}").alias(LINEAGE),
+        F.lit(None).cast("double").alias(PRIORITY),
+        F.col("losing").alias(ROW),
+    )
+    winner = F.struct(F.col("new_lineage").alias(LINEAGE), F.col("new_priority").alias(PRIORITY))
+    seed = f"{session} {losers.article.nickname}"
+    hash_ = F.lower(F.lpad(F.hex(F.xxhash64(F.lit(seed), ROWGUID)), 16, "0"))
+    values: dict[str, Column] = {
+        ROWGUID: F.col(ROWGUID),
+        ROW: F.col("losing"),
+        changes.CONFLICT_TYPE: F.lit(int(ConflictType.RESOLUTION)),
+        changes.PUBLISHER_WINS: F.lit(source == PUBLISHER),
+        changes.LOSER: loser,
+        changes.WINNER: winner,
+        changes.CONFLICT_COLUMNS: F.coalesce(CHANGED_COLUMNS, no_names()),
+        changes.RESOLVER: F.lit(RESOLVER),
+        changes.MADE_COLUMNS: F.lit(None).cast("array<string>"),
+        changes.NOTE: F.lit(NOTE),
+        CONFLICT_ID: hash_,
+    }
+    return rows.select(*(value.alias(name) for name, value in values.items()))
+
+
+def _append(spark: SparkSession, table: Location, rows: DataFrame, mark: CommitMark) -> None:
+    """Append the rows that the table lacks: a repair that died may have appended some."""
+    known = appended.read(spark, table, columns=[CONFLICT_ID]).select(CONFLICT_ID)
+    new = rows.join(known, on=CONFLICT_ID, how="left_anti").select(*rows.columns)
+    transaction = Transaction(REPAIR_APP_ID, transaction_version(table, REPAIR_APP_ID) + 1, mark)
+    appended.append(new, table, transaction, even_if_empty=False)
