@@ -19,6 +19,7 @@ from mergerepl.errors import ConfigurationError
 from mergerepl.model.tasks import CDC, MERGE, TRACKING, TRANSACTIONAL
 from mergerepl.model.words import did_you_mean
 from mergerepl.settings import Settings
+from mergerepl.store.location import Location
 
 FILE_NAME = "mergerepl.yml"
 
@@ -86,11 +87,13 @@ def find_places(paths: Iterable[str | os.PathLike[str]] = (), *, here: str | Pat
 def _place(path: str, *, is_given: bool) -> Place:
     if roots.names_file(path):
         return Place(os.path.abspath(path), is_file=True, is_given=is_given)
-    return Place(roots.existing(path), is_file=False, is_given=is_given)
+    return Place(roots.existing(path, may_be_stored=True), is_file=False, is_given=is_given)
 
 
 def types_at(root: str | os.PathLike[str]) -> tuple[str, ...]:
-    """Return the types of the products that use a folder, in the order of `TYPES`."""
+    """Return the types of the products that use a folder, in the order of `TYPES`. Stores have merge replicas only."""
+    if not Location.of(root).is_local:
+        return (MERGE,)
     return tuple(
         kind
         for kind, folders in _FOLDERS.items()
@@ -135,7 +138,7 @@ def _stated_root(
 
     if isinstance(text, str):
         with contextlib.suppress(ConfigurationError, ValueError):
-            root = roots.parse(str(with_variables(text)), base=folder)
+            root = roots.parse(str(with_variables(text)), base=folder, may_be_stored=kind == MERGE)
             yield named_root(root, kind, role, publication, name if isinstance(name, str) else None)
 
 

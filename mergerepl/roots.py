@@ -101,13 +101,13 @@ def parse(text: str, *, base: str | os.PathLike[str] = ".", may_be_stored: bool 
     return path
 
 
-def existing(text: str, *, base: str | os.PathLike[str] = ".") -> str:
-    """Return `parse(text)` of an existing folder.
+def existing(text: str, *, base: str | os.PathLike[str] = ".", may_be_stored: bool = False) -> str:
+    """Return `parse(text)` of an existing folder. A place in a store is not looked for.
 
     Raises:
         ConfigurationError: As `parse`, or the folder does not exist.
     """
-    path = parse(text, base=base)
+    path = parse(text, base=base, may_be_stored=may_be_stored)
     if Location.of(path).is_local and not os.path.isdir(path):
         raise ConfigurationError(
             f"Folder {masked(text)!r} does not exist (looked at {path}): check the path.", replica=path
@@ -191,7 +191,12 @@ def masked(text: str) -> str:
 
 
 def is_absent(root: str | os.PathLike[str]) -> bool:
-    """Whether a root does not exist or is an empty folder, as a store leaves it that is not mounted."""
+    """Whether a root does not exist or is an empty folder, as a store leaves it that is not mounted.
+
+    A place in an object store counts as there: who reads it finds what is missing.
+    """
+    if not Location.of(root).is_local:
+        return False
     try:
         return not os.listdir(root)
     except PermissionError:

@@ -63,7 +63,7 @@ class Distribution:
 
 def root_of(replica: str | os.PathLike[str]) -> Location:
     """Return the folder of a replica. Messages about an invalid text mask its credentials."""
-    return Location.of(roots.existing(os.fspath(replica)))
+    return Location.of(roots.existing(str(replica), may_be_stored=True))
 
 
 def merge_targets(items: Sequence[Item], chosen: Collection[str] | None = None) -> list[Target]:
@@ -78,15 +78,20 @@ def merge_targets(items: Sequence[Item], chosen: Collection[str] | None = None) 
         each
         for each in found.values()
         # The recorded folder may have become a link to the new place; a chosen one has no links.
-        if chosen is None or {str(each.publisher), os.path.realpath(each.subscriber)} & set(chosen)
+        if chosen is None or {str(each.publisher), roots.resolved(each.subscriber)} & set(chosen)
     ]
 
 
 def _merge(item: Item) -> list[Target]:
     if isinstance(item, Publication):
-        publisher = Location.of(roots.parse(item.publisher))
+        publisher = Location.of(roots.parse(item.publisher, may_be_stored=True))
         return [
-            Target(publisher, Location.of(roots.parse(each.subscriber)), item.name, item.engine)
+            Target(
+                publisher,
+                Location.of(roots.parse(each.subscriber, may_be_stored=True)),
+                item.name,
+                item.engine,
+            )
             for each in item.subscriptions
         ]
     if not isinstance(item, Location) or (MERGE not in types_at(item) and types_at(item)):

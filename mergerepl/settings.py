@@ -8,7 +8,18 @@ from pathlib import Path
 from mergerepl.errors import ConfigurationError
 
 LOG_LEVELS = ("DEBUG", "INFO", "WARNING", "ERROR")
-_OF_WORK = ("MERGEREPL_", "SPARK_", "PYSPARK_", "HADOOP_", "JAVA_", "JDK_", "_JAVA_", "DATABRICKS_", "XDG_C")
+_OF_WORK = (
+    "MERGEREPL_",
+    "SPARK_",
+    "PYSPARK_",
+    "HADOOP_",
+    "JAVA_",
+    "JDK_",
+    "_JAVA_",
+    "DATABRICKS_",
+    "XDG_C",
+    "AWS_",
+)
 _OF_WORK_TOO = ("HOME", "PYTHONPATH", "TMPDIR", "TZ")
 _TRUE = ("1", "true", "yes", "on")
 _FALSE = ("", "0", "false", "no", "off")

@@ -115,7 +115,8 @@ def agent_roots(texts: Sequence[str]) -> list[Location]:
     for text in texts:
         with contextlib.suppress(MergeReplError, OSError, ValueError, LookupError, TypeError):
             found += _publishers(text)
-    return list(dict.fromkeys(found))
+    # A store has no sockets.
+    return [root for root in dict.fromkeys(found) if root.is_local]
 
 
 def _publishers(text: str) -> list[Location]:
@@ -125,6 +126,8 @@ def _publishers(text: str) -> list[Location]:
             return []
         return [Location.of(each.root) for each in roots_of_file(text) if each.role != SUBSCRIBER]
     root = root_of(text)
+    if not root.is_local:
+        return []
     if is_there(root) or not has_system_tables(root):
         return [root]
     return [target.publisher for target in merge_targets([root])] or [root]

@@ -209,7 +209,7 @@ def _change_retention(kept: timedelta, database: CdcTables) -> None:
                 table = open_table(database.root / source.source_path)
                 missing = retention_properties(table.properties, kept)
                 if FILE_RETENTION in missing:
-                    set_properties(reader.spark(), table, missing, mark)
+                    set_properties(reader.spark, table, missing, mark)
         row = replace(state.database, file_retention=int(kept.total_seconds()))
         save_state(reader.control, replace(state, database=row))
 

@@ -147,7 +147,7 @@ def _set_properties(reader: LogReader, wanted: NewInstance, retention: timedelta
         return
     database_id = read_state(reader.control).database.database_id
     try:
-        set_properties(reader.spark(), table, missing, CommitMark(database_id, "cdc:enable"))
+        set_properties(reader.spark, table, missing, CommitMark(database_id, "cdc:enable"))
     except PublicationError as error:
         raise CdcError(
             22832,

@@ -47,6 +47,7 @@ from mergerepl.model.tracking import Foreign, TrackingOptions
 from mergerepl.model.transactional import Article as TransactionalArticle
 from mergerepl.model.transactional import Publication as TransactionalPublication
 from mergerepl.model.transactional import Subscription as TransactionalSubscription
+from mergerepl.store.location import Location
 
 LARGEST_FILE = 1_000_000
 
@@ -184,9 +185,11 @@ def _tracking(stated: TrackingKeys, check: "_Check", folder: Path) -> FolderTrac
     return FolderTracking(root, tuple(tables), Foreign(stated.foreign), stated.retention)
 
 
-def _existing(text: str, check: "_Check", path: strict_yaml.KeyPath, folder: Path) -> str:
-    root = _root(text, check, path, folder)
-    if not os.path.isdir(root):
+def _existing(
+    text: str, check: "_Check", path: strict_yaml.KeyPath, folder: Path, *, may_be_stored: bool = False
+) -> str:
+    root = _root(text, check, path, folder, may_be_stored=may_be_stored)
+    if Location.of(root).is_local and not os.path.isdir(root):
         raise check.refuse(
             path,
             f"is {shown(text)}, and there is no folder {root}: check the path, and whether it is mounted",
@@ -244,7 +247,7 @@ class _Check:
 
 
 def _publication(stated: PublicationKeys, check: _Check, *, folder: Path) -> Publication:
-    publisher = _existing(stated.publisher, check, ("publisher",), folder)
+    publisher = _existing(stated.publisher, check, ("publisher",), folder, may_be_stored=True)
     articles = tuple(
         _article(article, check, ("articles", index)) for index, article in enumerate(stated.articles)
     )
@@ -330,7 +333,7 @@ def _subscription(
     default = DEFAULT_SERVER_PRIORITY if kind is SubscriberType.SERVER else 0.0
     values = _values(
         stated,
-        subscriber=_root(stated.subscriber, check, (*path, "subscriber"), folder),
+        subscriber=_root(stated.subscriber, check, (*path, "subscriber"), folder, may_be_stored=True),
         type=kind,
         priority=default if stated.priority is None else stated.priority,
         sync_type=SyncType(stated.sync_type),
@@ -338,9 +341,11 @@ def _subscription(
     return Subscription(**values)
 
 
-def _root(text: str, check: _Check, path: strict_yaml.KeyPath, folder: Path) -> str:
+def _root(
+    text: str, check: _Check, path: strict_yaml.KeyPath, folder: Path, *, may_be_stored: bool = False
+) -> str:
     """Return a replica root; a relative one is relative to the file."""
     try:
-        return roots.parse(text, base=folder)
+        return roots.parse(text, base=folder, may_be_stored=may_be_stored)
     except ConfigurationError as error:
         raise check.refuse(path, f"cannot be used: {error.message.rstrip('.')}") from error

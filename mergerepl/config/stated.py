@@ -145,11 +145,11 @@ def _of_roots(publication: Publication | TransactionalPublication) -> Iterator[P
     for index, text in enumerate([publication.publisher, *subscribers]):
         path: KeyPath = ("subscriptions", index - 1, "subscriber") if index else ("publisher",)
         try:
-            root = roots.parse(text)
+            root = roots.parse(text, may_be_stored=isinstance(publication, Publication))
         except ConfigurationError as error:
             yield path, f"cannot be used: {error.message.rstrip('.')}"
             return
-        if not text.startswith(("/", "file:")):
+        if not text.startswith(("/", "file:", "s3:", "s3a:")):
             yield path, f"is {shown(text)}, and not an absolute path"
         for who, other in replicas:
             match roots.overlap(root, other):

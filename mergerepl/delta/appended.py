@@ -8,6 +8,7 @@ from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import reduce
+from io import BytesIO
 from types import MappingProxyType
 from typing import TYPE_CHECKING
 from uuid import uuid4
@@ -34,7 +35,7 @@ from mergerepl.rows.sql import quote
 from mergerepl.spark.in_memory import collected, frame_of
 from mergerepl.spark.session import new_session
 from mergerepl.store.location import Location
-from mergerepl.store.storage import files_in, make_folder, remove_leftover, rename, storage
+from mergerepl.store.storage import files_in, is_local, make_folder, remove_leftover, rename, storage
 from mergerepl.systables.contents import SEQ
 
 if TYPE_CHECKING:
@@ -134,27 +135,42 @@ def _written_here(batches: "Iterator[pa.Table]", table: Location, state: TableSt
 
     stored = {field.name.lower() for field in state.schema}
     schema = state.arrow_schema
-    with _folder_of_run(table) as folder:
-        make_folder(folder)
-        file = folder / f"part-00000-{uuid4()}-c000.snappy.parquet"
-        with pq.ParquetWriter(file, schema, dictionary_pagesize_limit=_DICTIONARY_BYTES) as writer:
-            # Batches share row groups: each group states all columns again, and one without rows has no bounds.
-            waiting: list[pa.Table] = []
-            for rows in batches:
-                _require_columns(rows.column_names, table, stored)
-                columns = [
-                    rows[field.name].cast(field.type)
-                    if field.name in rows.column_names
-                    else pa.nulls(rows.num_rows, field.type)
-                    for field in schema
-                ]
-                waiting.append(pa.table(columns, schema=schema))
-                if sum(each.num_rows for each in waiting) >= _ROWS_OF_GROUP:
-                    writer.write_table(pa.concat_tables(waiting))
-                    waiting = []
-            if any(each.num_rows for each in waiting):
+    name = f"part-00000-{uuid4()}-c000.snappy.parquet"
+    with (
+        _file_of_run(table / name) as file,
+        pq.ParquetWriter(file, schema, dictionary_pagesize_limit=_DICTIONARY_BYTES) as writer,
+    ):
+        # Batches share row groups: each group states all columns again, and one without rows has no bounds.
+        waiting: list[pa.Table] = []
+        for rows in batches:
+            _require_columns(rows.column_names, table, stored)
+            columns = [
+                rows[field.name].cast(field.type)
+                if field.name in rows.column_names
+                else pa.nulls(rows.num_rows, field.type)
+                for field in schema
+            ]
+            waiting.append(pa.table(columns, schema=schema))
+            if sum(each.num_rows for each in waiting) >= _ROWS_OF_GROUP:
                 writer.write_table(pa.concat_tables(waiting))
-        return rename(file, table / file.name)
+                waiting = []
+        if any(each.num_rows for each in waiting):
+            writer.write_table(pa.concat_tables(waiting))
+    return table / name
+
+
+@contextmanager
+def _file_of_run(at: Location) -> "Iterator[Location | BytesIO]":
+    """Give what a file of one append is written to; it is in its place at the end."""
+    if not is_local(at):
+        written = BytesIO()
+        yield written
+        storage(at).put(at, written.getvalue())
+        return
+    with _folder_of_run(at.parent) as folder:
+        make_folder(folder)
+        yield folder / at.name
+        rename(folder / at.name, at)
 
 
 @contextmanager

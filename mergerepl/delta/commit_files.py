@@ -20,8 +20,9 @@ from mergerepl.delta.engine_choice import (
 )
 from mergerepl.delta.footers import footer_problem, may_have, read_footer
 from mergerepl.delta.log import log_actions
+from mergerepl.delta.parquet_files import parquet_source
 from mergerepl.delta.reads import may_hold, plain_files
-from mergerepl.delta.small_writer import MOST_BYTES, MOST_FILES
+from mergerepl.delta.small_writer import KEY_TYPES, MOST_BYTES, MOST_FILES, feature_problem
 from mergerepl.delta.table import TableState
 from mergerepl.frames import DataFrame
 from mergerepl.spark.in_memory import frame_of
@@ -200,7 +201,7 @@ def _require_few(rows: int) -> None:
 
 def readable_rows(table: TableState, files: Sequence[Location], *, most_bytes: int = MOST_BYTES) -> list[int]:
     """Return the row count of each file; raise NeedsSparkError if Arrow cannot read one of them safely."""
-    if len(files) > MOST_FILES or sum(facts_of(file).st_size for file in files) > most_bytes:
+    if len(files) > MOST_FILES or sum(facts_of(file).size for file in files) > most_bytes:
         raise TooLargeForArrowError("too many files, or too large ones")
     try:
         footers = [read_footer(file) for file in files]
@@ -225,7 +226,7 @@ def read_rows(
     import pyarrow.parquet as pq
 
     stored = table.arrow_schema
-    source = pq.ParquetFile(file)
+    source = pq.ParquetFile(parquet_source(file))
     names = source.schema_arrow.names
     there = [name for name in columns if name in names]
     if not set(wanted or ()).issubset(there):
@@ -276,10 +277,38 @@ def rows_having(
     files = [table.path / each["path"] for each in plain if may_hold(each, bounds)]
     readable_rows(table, files, most_bytes=most_bytes)
     schema = pa.schema([table.arrow_schema.field(each) for each in dict.fromkeys([*wanted, *columns])])
-    rows = (matching_rows(pq.ParquetFile(file), schema, wanted, is_guid=is_guid) for file in files)
+    rows = (
+        matching_rows(pq.ParquetFile(parquet_source(file)), schema, wanted, is_guid=is_guid) for file in files
+    )
     found = pa.concat_tables([schema.empty_table(), *rows]).select(list(columns))
     if found.num_rows > MOST_MATCHES:
         raise TooLargeForArrowError("too many rows have the values that are looked up")
+    require_texts(found)
+    return found
+
+
+@arrow_refusals()
+def few_rows(table: TableState, columns: Sequence[str]) -> "pa.Table":
+    """Return columns of a small table's rows.
+
+    Raises: NeedsSparkError if Arrow does not read the rows as Spark does, or there are too many.
+    """
+    import pyarrow as pa
+
+    if (problem := feature_problem(table)) is not None:
+        raise NeedsSparkError(problem)
+    for name in columns:
+        stored = table.field(name)
+        if stored is None or not isinstance(stored["type"], str) or stored["type"] not in KEY_TYPES:
+            raise NeedsSparkError(f"the type of column '{name}'")
+    plain = plain_files(table)
+    if plain is None:
+        raise NeedsSparkError(f"the rows of '{table.path}' are not those of its files")
+    files = [table.path / each["path"] for each in plain]
+    _require_few(sum(readable_rows(table, files)))
+    empty = pa.schema([table.arrow_schema.field(name) for name in columns]).empty_table()
+    rows = (read_rows(file, table, columns, "insert").select(list(columns)) for file in files)
+    found = pa.concat_tables([empty, *rows])
     require_texts(found)
     return found
 

@@ -74,7 +74,7 @@ def _footers(source: TableState, target: TableState) -> "dict[Location, FileMeta
         return None
     paths = [source.path / each["path"] for each in files]
     try:
-        if sum(facts_of(path).st_size for path in paths) > MOST_BYTES:
+        if sum(facts_of(path).size for path in paths) > MOST_BYTES:
             return None
         footers = {path: read_footer(path) for path in paths}
     except (OSError, ValueError) as error:

@@ -152,10 +152,10 @@ def _added(
         _write_again(session, table, old, new)
     else:
         copy_file(old, new)
-    stat = facts_of(new)
+    facts = facts_of(new)
     # The folder keeps its name from the log.
     path = f"{file['path'].rpartition('/')[0]}/{new.name}" if folder != table else new.name
-    changed = {"path": path, "size": stat.st_size, "modificationTime": int(stat.st_mtime * 1000)}
+    changed = {"path": path, "size": facts.size, "modificationTime": facts.written_ns // 1_000_000}
     return {"add": {**file, **changed, "dataChange": False}}
 
 

@@ -3,6 +3,7 @@
 from collections.abc import Collection, Iterable
 from typing import TYPE_CHECKING, Any
 
+from mergerepl.delta.parquet_files import parquet_source
 from mergerepl.store.location import Location
 
 if TYPE_CHECKING:
@@ -23,7 +24,7 @@ def read_footer(file: Location) -> "FileMetaData":
     """
     import pyarrow.parquet as pq
 
-    return pq.read_metadata(file)
+    return pq.read_metadata(parquet_source(file))
 
 
 def has_int96(footer: "FileMetaData") -> bool:

@@ -1,7 +1,7 @@
 """The layout of a table's rows in its files: it determines how many rows are rewritten for one changed row."""
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import islice
 from typing import TYPE_CHECKING
@@ -131,7 +131,7 @@ def refuse_unclustered(spark: "SparkSession", table: TableState, key: Sequence[s
 
     Raises: StoreError.
     """
-    if CLUSTERING in table.features and not clustering_columns(spark, table):
+    if CLUSTERING in table.features and not clustering_columns(lambda: spark, table):
         raise StoreError(
             f"Table '{table.path}' has the feature `clustering` and no clustering columns, so that Delta does not write it "
             "again in another order. Nothing was changed. Cluster it by its key, then run again: ALTER TABLE "
@@ -186,11 +186,11 @@ def write_in_key_order(
     return after
 
 
-def clustering_columns(spark: "SparkSession", table: TableState) -> list[list[str]]:
+def clustering_columns(spark_of: "Callable[[], SparkSession]", table: TableState) -> list[list[str]]:
     """Return the columns a table is clustered by, each as its path of names; empty if it is not clustered."""
     if "clustering" not in table.features:
         return []
-    (detail,) = spark.sql(f"DESCRIBE DETAIL delta.{quote(str(table.path))}").collect()
+    (detail,) = spark_of().sql(f"DESCRIBE DETAIL delta.{quote(str(table.path))}").collect()
     return [path_of(name) for name in detail["clusteringColumns"] or ()]
 
 

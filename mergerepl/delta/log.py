@@ -3,7 +3,6 @@
 import json
 import os
 import re
-import stat
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from hashlib import sha256
@@ -14,7 +13,16 @@ from mergerepl.delta.marks import CommitMark
 from mergerepl.delta.metadata import TableMetadata
 from mergerepl.errors import StoreError
 from mergerepl.store.location import Location
-from mergerepl.store.storage import exists, facts_of, files_in, is_folder, names_in, read_text, storage
+from mergerepl.store.storage import (
+    exists,
+    facts_of,
+    files_in,
+    is_folder,
+    is_local,
+    names_in,
+    read_text,
+    storage,
+)
 
 LOG_FOLDER = "_delta_log"
 _COMMIT = re.compile(r"\d{20}\.json\Z")
@@ -143,8 +151,7 @@ def is_delta_table(table: Location) -> bool:
     folder = table / LOG_FOLDER
     try:
         # A loop of links is an error here, as a folder without permission is.
-        is_there = stat.S_ISDIR(facts_of(folder).st_mode)
-        return is_there and any(name.endswith((".json", ".parquet")) for name in names_in(folder))
+        return any(name.endswith((".json", ".parquet")) for name in names_in(folder))
     except (FileNotFoundError, NotADirectoryError):
         return False
     except OSError as error:
@@ -161,10 +168,8 @@ def table_place_problem(path: Location) -> str | None:
     Raises: StoreError if the log cannot be read.
     """
     try:
-        if not exists(path):
-            return "does not exist"
         if not is_folder(path):
-            return "is a file, not a Delta table"
+            return "is a file, not a Delta table" if exists(path) else "does not exist"
         if is_delta_table(path):
             return None
         has_log = is_folder(path / LOG_FOLDER)
@@ -234,7 +239,7 @@ def written_ns(table: Location, version: int) -> int:
 
     Raises: FileNotFoundError if the file is gone.
     """
-    return facts_of(log_path(table, version)).st_mtime_ns
+    return facts_of(log_path(table, version)).written_ns
 
 
 def as_seen(table: Location, version: int) -> list[Any]:
@@ -242,8 +247,8 @@ def as_seen(table: Location, version: int) -> list[Any]:
 
     Raises: FileNotFoundError if the version's log file is gone.
     """
-    stat = facts_of(log_path(table, version))
-    return [str(table), version, stat.st_size, stat.st_mtime_ns, stat.st_ino]
+    facts = facts_of(log_path(table, version))
+    return [str(table), version, facts.size, facts.written_ns, facts.tag]
 
 
 def is_as_seen(seen: list[Any]) -> bool:
@@ -428,6 +433,8 @@ def is_foreign(table: Location, name: str) -> bool:
     if _SCHEME.match(path) and not path.startswith("file:/"):
         return True
     path = re.sub(r"\Afile:/+", "/", path)
+    if not is_local(table):
+        return path.startswith("/") or ".." in path.split("/")
     return not os.path.normpath(table / path).startswith(f"{table}{os.sep}")
 
 

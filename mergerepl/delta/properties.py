@@ -2,7 +2,7 @@
 
 import logging
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from datetime import timedelta
 from typing import TYPE_CHECKING
 
@@ -91,7 +91,7 @@ def folder_properties(table: TableState) -> dict[str, str]:
 
 
 def set_properties(
-    spark: "SparkSession", table: TableState, properties: Mapping[str, str], mark: CommitMark
+    spark_of: "Callable[[], SparkSession]", table: TableState, properties: Mapping[str, str], mark: CommitMark
 ) -> int:
     """Set table properties in one marked commit and return its version; the head if `properties` is empty.
 
@@ -100,7 +100,7 @@ def set_properties(
     if not properties:
         return head_version(table.path)
     if not _set_in_log(table, properties, mark):
-        _set_by_spark(spark, table, properties, mark)
+        _set_by_spark(spark_of(), table, properties, mark)
     commit = find_own_commit(table.path, mark, from_version_exclusive=table.version)
     if commit is None:
         raise PublicationError(

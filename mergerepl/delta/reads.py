@@ -6,7 +6,7 @@ ms. If a table's rows are exactly the rows of its files, Spark reads those.
 
 import logging
 import re
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 from urllib.parse import unquote
 
@@ -18,6 +18,7 @@ from pyspark.sql.types import StructType
 
 from mergerepl.delta.log import is_foreign
 from mergerepl.delta.metadata import CHAR_VARCHAR
+from mergerepl.delta.parquet_files import write_parquet
 from mergerepl.delta.table import TableState, file_names, open_table
 from mergerepl.errors import StoreError
 from mergerepl.frames import Column, DataFrame, is_in_process
@@ -26,7 +27,7 @@ from mergerepl.spark.callers import active_session
 from mergerepl.spark.in_memory import collected
 from mergerepl.spark.session import copy_if_possible, in_session, with_write_confs
 from mergerepl.store.location import Location
-from mergerepl.store.storage import exists, make_folder, remove_folder
+from mergerepl.store.storage import is_folder, make_folder, remove_folder
 
 logger = logging.getLogger(__name__)
 
@@ -89,11 +90,8 @@ SPARK_SCHEMA = b"org.apache.spark.sql.parquet.row.metadata"
 
 def _write_here(rows: DataFrame, folder: Location, measures: Sequence[Column]) -> dict[str, Any]:
     """`write_files` in process."""
-    import pyarrow.parquet as pq
-
-    make_folder(folder)
     stated = collected(rows).replace_schema_metadata({SPARK_SCHEMA: rows.schema.json()})
-    pq.write_table(stated, folder / "part-00000.snappy.parquet")
+    write_parquet(stated, folder / "part-00000.snappy.parquet")
     return rows.agg(*measures).collect()[0].asDict() if measures else {}
 
 
@@ -103,7 +101,7 @@ def write_files(rows: DataFrame, folder: Location, measures: Sequence[Column] = 
     On a local path Spark starts a process (`chmod`, 3 ms) for each file and folder that it makes. So the marker file is
     left out, and the folders that Hadoop's FileOutputCommitter would make before the first row are made beforehand.
     """
-    if exists(folder):
+    if is_folder(folder):
         remove_folder(folder)
     if is_in_process():
         return _write_here(rows, folder, measures)
@@ -118,7 +116,7 @@ def write_files(rows: DataFrame, folder: Location, measures: Sequence[Column] = 
     return observation.get if measures else {}
 
 
-def foreign_file(spark: SparkSession, table: Location, version: int) -> str | None:
+def foreign_file(spark_of: Callable[[], SparkSession], table: Location, version: int) -> str | None:
     """Return a data file of a table that lies outside its folder, or None.
 
     Its owner may remove it, and a log may name any file.
@@ -129,7 +127,7 @@ def foreign_file(spark: SparkSession, table: Location, version: int) -> str | No
         names = file_names(table, version)
     except (StoreError, DeltaError, OSError) as error:
         logger.info("Spark: table '%s': %s", table, error)
-        files = read_version(spark, table, version).inputFiles()
+        files = read_version(spark_of(), table, version).inputFiles()
         return next((file for file in files if not file.startswith(f"file:{table}/")), None)
     return next((unquote(name) for name in names if is_foreign(table, name)), None)
 

@@ -6,8 +6,10 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Literal
 
+from mergerepl.delta.create import NewTable, create_table
 from mergerepl.delta.log import is_delta_table
 from mergerepl.delta.marks import CommitMark
+from mergerepl.delta.own_commits import commit_files, is_committed_here, put_rows
 from mergerepl.delta.sql_text import quoted
 from mergerepl.delta.table import open_or_reuse, open_table, reason_of, refuse_empty_commit
 from mergerepl.delta.transactions import commit_properties
@@ -16,6 +18,7 @@ from mergerepl.errors import StoreError
 from mergerepl.rows.arrow_values import python_values
 from mergerepl.store.location import Location
 from mergerepl.store.rehearsal import before_write
+from mergerepl.store.storage import is_local
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -198,13 +201,28 @@ def write_rows(
 
     `once` is a Delta transaction, an application and a version, which the commit records.
     """
-    from deltalake import Transaction, write_deltalake
+    from deltalake import Schema, Transaction, write_deltalake
     from deltalake.transaction import CommitProperties
 
     if not is_delta_table(path):
-        before_write()
-        write_deltalake(str(path), rows, mode=mode, configuration=dict(properties))
-        return 0
+        if is_local(path):
+            before_write()
+            write_deltalake(str(path), rows, mode=mode, configuration=dict(properties))
+            return 0
+        fields = json.loads(Schema.from_arrow(rows.schema).to_json())["fields"]
+        create_table(path, NewTable(fields, (), properties), CommitMark("", "create"))
+        if not rows.num_rows:
+            return 0
+    if not is_local(path):
+        state = open_table(path)
+        is_plain = set(rows.column_names) <= {each["name"] for each in state.fields}
+        if is_plain and is_committed_here(state):
+            is_overwrite = mode == "overwrite"
+            files = {}
+            if rows.num_rows:
+                file, size = put_rows(path, rows)
+                files[file] = size, {"numRecords": rows.num_rows}
+            return commit_files(state, files, once=once, is_overwrite=is_overwrite)
     with _writing(path) as table:
         # A table of an older release lacks the newest columns.
         is_older = not set(rows.column_names) <= {field.name for field in table.schema().fields}

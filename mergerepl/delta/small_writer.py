@@ -20,6 +20,7 @@ from mergerepl.delta.engine_choice import (
 )
 from mergerepl.delta.footers import footer_problem, read_footer
 from mergerepl.delta.metadata import CONSTRAINT_PREFIX
+from mergerepl.delta.parquet_files import parquet_dataset
 from mergerepl.delta.reads import may_hold, plain_files
 from mergerepl.delta.table import TableState, open_table
 from mergerepl.delta.transactions import Transaction, commit_properties, is_done
@@ -170,7 +171,7 @@ def _file_problem(table: TableState, article: PublishedArticle, bounds: KeyBound
     if (touched := _touched(table, article, bounds)) is None:
         return NeedsSparkError("its rows are not those of its files")
     try:
-        size = sum(facts_of(file).st_size for file in touched)
+        size = sum(facts_of(file).size for file in touched)
         if len(touched) > MOST_FILES or size > MOST_BYTES_REWRITTEN:
             return TooLargeForArrowError(
                 f"more than {MOST_FILES} files or {MOST_BYTES_REWRITTEN >> 20} MiB to rewrite"
@@ -198,7 +199,7 @@ def holds_inserts(rows: SmallRows, table: Location, article: PublishedArticle) -
     if not inserts.num_rows or not (files := _touched(state, article, bounds)):
         return False
     names = list(article.identity)
-    known = ds.dataset(list(map(str, files)), format="parquet").to_table(columns=names)
+    known = parquet_dataset(files).to_table(columns=names)
     inserts = inserts.rename_columns(names).cast(known.schema)
     return bool(known.join(inserts, keys=names, join_type="inner").num_rows)
 

@@ -29,6 +29,7 @@ from mergerepl.delta.metadata import CHAR_VARCHAR, CONSTRAINT_PREFIX, TableMetad
 from mergerepl.delta.types import Field, has_not_null_parts, invariants, nested_names
 from mergerepl.errors import StoreError
 from mergerepl.store.location import Location
+from mergerepl.store.objects import storage_options
 from mergerepl.store.rehearsal import before_write
 from mergerepl.store.storage import exists, facts_of, files_in
 
@@ -65,16 +66,14 @@ class OpenedTable:
     """
 
     def __init__(self, path: Location, version: int | None) -> None:
-        from deltalake import DeltaTable
-
         at = last_version(path) if version is None else version
         # Taken before the log is read: a file replaced at that moment is noticed next time.
         seen = None if at is None else _seen(path, at)
         is_latest = version is None or not exists(log_path(path, version + 1))
         # delta-rs takes twice as long to open a version by its number.
-        log = DeltaTable(str(path)) if is_latest else DeltaTable(str(path), version=version)
+        log = _delta_rs(path, None if is_latest else version)
         if version is not None and log.version() != version:
-            log = DeltaTable(str(path), version=version)
+            log = _delta_rs(path, version)
         self._path, self._log, self._lock = path, log, RLock()
         self.seen = seen if log.version() == at else None
 
@@ -86,11 +85,9 @@ class OpenedTable:
     @contextmanager
     def at(self, version: int) -> Iterator["DeltaTable"]:
         """Give the table at a version, for reading; it does not move in this block."""
-        from deltalake import DeltaTable
-
         with self._lock:
             has_moved = self._log.version() != version
-            yield DeltaTable(str(self._path), version=version) if has_moved else self._log
+            yield _delta_rs(self._path, version) if has_moved else self._log
 
     @contextmanager
     def writing(self, version: int) -> Iterator["DeltaTable"]:
@@ -128,6 +125,12 @@ class OpenedTable:
                 if self._log.version() != there:
                     self.seen = None
             return there >= here and self.seen is not None
+
+
+def _delta_rs(path: Location, version: int | None = None) -> "DeltaTable":
+    from deltalake import DeltaTable
+
+    return DeltaTable(str(path), version=version, storage_options=storage_options(path) or None)
 
 
 def _seen(path: Location, version: int) -> list[Any] | None:
@@ -409,7 +412,7 @@ def refuse_empty_commit(path: Location, version: int) -> None:
     Raises: StoreError.
     """
     file = log_path(path, version)
-    if exists(file) and not facts_of(file).st_size:
+    if exists(file) and not facts_of(file).size:
         read_commit(path, version)
 
 

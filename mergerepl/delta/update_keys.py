@@ -21,6 +21,7 @@ from mergerepl.delta.commit_files import (
 )
 from mergerepl.delta.engine_choice import NeedsSparkError, require_texts
 from mergerepl.delta.log import commit_text, log_actions
+from mergerepl.delta.parquet_files import parquet_source
 from mergerepl.delta.small_writer import COLUMN_PROPERTIES, KEY_TYPES, type_problem
 from mergerepl.delta.table import TableState, open_table
 from mergerepl.errors import StoreError
@@ -126,7 +127,7 @@ def _stated_values(table: TableState, key: Sequence[str]) -> "Wanted":
         raise NeedsSparkError("its change files have too many rows")
     schema = pa.schema([table.arrow_schema.field(name) for name in names])
     rows = pa.concat_tables(
-        [pq.ParquetFile(file).read(names).select(names).cast(schema) for file, _ in files]
+        [pq.ParquetFile(parquet_source(file)).read(names).select(names).cast(schema) for file, _ in files]
     )
     require_texts(rows)
     return {name: rows[name].unique() for name in names}

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from mergerepl.delta.create import NewTable, features_of
 from mergerepl.delta.log import head_version
+from mergerepl.delta.own_commits import commit_files, is_committed_here
 from mergerepl.delta.table import TableState, open_table
 from mergerepl.delta.transactions import Transaction, commit_properties, is_done, read_back, write_once
 from mergerepl.delta.types import Field, ddl_of, field, json_of
@@ -39,11 +40,16 @@ def add_files(
     Raises: deltalake's CommitFailedError if the table refuses the commit; CommitConflictError if the commit is not in
     the log afterwards (another process overwrote it).
     """
+    if is_committed_here(state):
+        sizes = {file: (facts_of(file).size, statistics) for file, statistics in files.items()}
+        commit_files(state, sizes, mark=transaction.mark, once=(transaction.app_id, transaction.version))
+        return
     from deltalake.transaction import AddAction
 
     def added(file: Location, statistics: Mapping[str, Any]) -> AddAction:
-        stat = facts_of(file)
-        return AddAction(file.name, stat.st_size, {}, int(stat.st_mtime * 1000), True, json.dumps(statistics))
+        facts = facts_of(file)
+        written_ms = facts.written_ns // 1_000_000
+        return AddAction(file.name, facts.size, {}, written_ms, True, json.dumps(statistics))
 
     with state.writing() as opened:
         opened.create_write_transaction(

@@ -203,6 +203,9 @@ class DataFrame:
     def isEmpty(self) -> bool:
         return not self.rows
 
+    def take(self, num: int) -> list[T.Row]:
+        return self.limit(num).collect()
+
     def collect(self) -> list[T.Row]:
         from pyspark.sql.conversion import ArrowTableToRowsConversion
 

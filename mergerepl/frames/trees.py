@@ -1,6 +1,7 @@
 """Columns of frames in this process: trees with the names of PySpark's Column, compiled for the columns of one frame."""
 
 import operator
+import re
 from collections.abc import Callable, Sequence
 from decimal import Decimal
 from typing import Any, NamedTuple
@@ -248,6 +249,11 @@ class Column:
 
     def isNotNull(self) -> "Column":
         return made(lambda one: Typed(BOOLEAN, lambda row: one.of(row) is not None), self)
+
+    def rlike(self, other: str) -> "Column":
+        """Whether a text has a match; the pattern is one that Java and Python read alike."""
+        search = re.compile(other).search
+        return made(lambda one: nulls(BOOLEAN, lambda text: search(text) is not None, one.of), self)
 
     def isin(self, *cols: Any) -> "Column":
         values = cols[0] if len(cols) == 1 and isinstance(cols[0], list | set | tuple) else cols

@@ -102,7 +102,7 @@ def noted_subscriptions(root: Location) -> list[Target] | None:
 
     A note is valid only in its original folder: a copy of a replica may have other subscriptions.
     """
-    root = Location.of(resolved(os.path.expanduser(root)))
+    root = Location.of(resolved(os.path.expanduser(str(root))))
     try:
         note = read_note(root, _SUBSCRIPTIONS)
         is_valid = note is not None and note["format"] == _FORMAT and note["root"] == str(root)

@@ -96,7 +96,9 @@ def _tuned(
             record_jvm(replica.root, engine.jvm_pid())
             refuse_unclustered(spark, table, article.identity)
             session, replid = str(uuid4()), replica.info().replid
-            set_properties(spark, table, properties, CommitMark(session, f"{TUNE}:properties", replid))
+            set_properties(
+                lambda: spark, table, properties, CommitMark(session, f"{TUNE}:properties", replid)
+            )
             mark = CommitMark(session, TUNE, replid)
             head = open_table(table.path)
             table = write_in_key_order(spark, head, article.identity, file_bytes, mark)

@@ -425,7 +425,11 @@ def roots_stated_by(document: Document) -> list[NamedRoot]:
         (document.publisher, PUBLISHER, None),
         *((each.subscriber, SUBSCRIBER, each.name) for each in document.subscriptions),
     ]
-    return [named_root(parse(root), kind, role, document.name, name) for root, role, name in ends]
+    stored = kind == MERGE
+    return [
+        named_root(parse(root, may_be_stored=stored), kind, role, document.name, name)
+        for root, role, name in ends
+    ]
 
 
 def roots_known_at(folder: Location) -> tuple[NamedRoot, ...]:

@@ -59,7 +59,7 @@ def apply_publication(
 
 
 def _real(root: str) -> str:
-    return resolved(root) if os.path.isabs(root) else root
+    return resolved(root) if os.path.isabs(root) or not Location.of(root).is_local else root
 
 
 @dataclass(frozen=True)
@@ -111,7 +111,7 @@ def _unusable_constraints(stated: Stated, stored: Stored, run: ApplyRun) -> dict
                 found[row.name] = [
                     name.removeprefix(CONSTRAINT_PREFIX)
                     for name, text in checks.items()
-                    if not is_computable(run.spark, table, row.published_columns, text)
+                    if not is_computable(lambda: run.spark, table, row.published_columns, text)
                 ]
     return found
 

@@ -202,7 +202,7 @@ def change_subscription(row: SubscriptionRow, subscriber: Location, change: Colu
 def change_properties(row: ArticleRow, root: Location, table: TableState, run: ApplyRun) -> None:
     """Give a published table the properties that replication needs."""
     mark = run.mark(f"properties of {row.name} at {root}")
-    set_properties(run.spark, table, missing_properties(table, run.retention), mark)
+    set_properties(lambda: run.spark, table, missing_properties(table, run.retention), mark)
 
 
 def record(replicas: Sequence[Location], run: ApplyRun) -> None:
@@ -234,7 +234,7 @@ def _check_rows(article: Article, table: TableState, run: ApplyRun) -> None:
     from mergerepl.publish.check_rows import check_rows
 
     run.progress.step("check", article=article.name)
-    check_rows(run.spark, article, table)
+    check_rows(lambda: run.spark, article, table)
 
 
 def publish(new: NewArticle, run: ApplyRun) -> None:
@@ -243,7 +243,7 @@ def publish(new: NewArticle, run: ApplyRun) -> None:
     name = new.article.name
     failpoint("publish.before_alter")
     captured = set_properties(
-        run.spark, table, missing_properties(table, run.retention), run.mark(f"publish {name}")
+        lambda: run.spark, table, missing_properties(table, run.retention), run.mark(f"publish {name}")
     )
     failpoint("publish.after_alter")
     _check_again(new, captured, run)
@@ -317,7 +317,7 @@ def check_captured(stored: Stored, run: ApplyRun) -> None:
             from mergerepl.publish.check_rows import check_texts
 
             run.progress.step("check", article=article.name)
-            check_texts(run.spark, run.article(article), table)
+            check_texts(lambda: run.spark, run.article(article), table)
 
 
 def capture(stored: Stored, run: ApplyRun) -> None:

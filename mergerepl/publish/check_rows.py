@@ -3,16 +3,19 @@
 The files must lie in the table's folder, and a copy must compute the same generated columns and keep the texts.
 """
 
-from collections.abc import Mapping, Sequence
-from functools import reduce
+import logging
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial, reduce
 from operator import or_
 
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
+from mergerepl.delta.commit_files import few_rows, frame_here
 from mergerepl.delta.contract.rules import NO_GUID, NULL, SHARED, bad_keys, copy_rules
 from mergerepl.delta.tables import TableState, foreign_file, read_columns, read_version
 from mergerepl.errors import PublicationError
+from mergerepl.frames import NeedsSparkError, in_process
 from mergerepl.model.publication import Article, Tracking
 from mergerepl.publish.check_article import published_fields, refusal
 from mergerepl.publish.snapshot import is_computable
@@ -20,6 +23,8 @@ from mergerepl.rows.images import differs_from_expression, with_readable
 from mergerepl.rows.sql import quote
 from mergerepl.spark.session import require_utc
 from mergerepl.store.location import Location
+
+logger = logging.getLogger(__name__)
 
 MOST_NAMED = 5
 MOST_TEXTS_NAMED = 3
@@ -30,35 +35,38 @@ _DIFFERS = "differs"
 _REASONS = {NULL: "NULL values", SHARED: "duplicate values", NO_GUID: "values that are no GUIDs"}
 
 
-def check_rows(spark: SparkSession, article: Article, table: TableState) -> None:
+def check_rows(spark_of: Callable[[], SparkSession], article: Article, table: TableState) -> None:
     """Check the identities and the generated columns of a table's rows, in one job.
 
     Raises: PublicationError naming up to five of the offending keys, or a generated column; or a file elsewhere;
     EngineError if the session would read timestamp partition columns otherwise.
     """
-    require_utc(spark, article.name, table.path, table.metadata.timestamp_partitions)
-    foreign = foreign_file(spark, table.path, table.version)
+    if table.metadata.timestamp_partitions:
+        require_utc(spark_of(), article.name, table.path, table.metadata.timestamp_partitions)
+    foreign = foreign_file(spark_of, table.path, table.version)
     if foreign is not None:
         why = f"table '{table.path}' has files outside its folder, such as '{foreign}' (a shallow clone?)"
         raise refusal(article, why, "Copy it with CREATE TABLE … AS SELECT and publish the copy.")
-    _check_computable(spark, article, table)
-    check_texts(spark, article, table)
+    _check_computable(spark_of, article, table)
+    check_texts(spark_of, article, table)
     published = {field["name"] for field in published_fields(article, table)}
     generated = {
         name: expression for name, expression in table.generated_columns.items() if name in published
     }
+    check = partial(bad_keys, key=article.identity, most=MOST_NAMED + 1, is_guid=bool(article.rowguid))
     if generated:
-        rows = read_version(spark, table.path, table.version)
+        rows = read_version(spark_of(), table.path, table.version)
+        differs = reduce(or_, differs_from_expression(generated).values(), F.lit(False))
+        found = check(rows, also={_DIFFERS: F.bool_or(differs)})
     else:
-        rows = read_columns(spark, table.path, table.version, article.identity)
-    differs = reduce(or_, differs_from_expression(generated).values(), F.lit(False))
-    found = bad_keys(
-        rows,
-        article.identity,
-        most=MOST_NAMED + 1,
-        is_guid=bool(article.rowguid),
-        also={_DIFFERS: F.bool_or(differs)} if generated else {},
-    )
+        try:
+            keys = few_rows(table, article.identity)
+        except NeedsSparkError as error:
+            logger.info("Spark checks the keys of '%s': %s", table.path, error)
+            found = check(read_columns(spark_of(), table.path, table.version, article.identity))
+        else:
+            with in_process():
+                found = check(frame_here(keys, table))
     bad = [each for each in found if each.reason != _DIFFERS]
     if found and not bad:
         check_generated(rows, generated, article=article.name, table=table.path)
@@ -75,7 +83,7 @@ def check_rows(spark: SparkSession, article: Article, table: TableState) -> None
     )
 
 
-def check_texts(spark: SparkSession, article: Article, table: TableState) -> None:
+def check_texts(spark_of: Callable[[], SparkSession], article: Article, table: TableState) -> None:
     """Check that a copy of a table would take its values and keep them.
 
     Other engines write texts of any length, and values that break a column's rules.
@@ -83,6 +91,9 @@ def check_texts(spark: SparkSession, article: Article, table: TableState) -> Non
     Raises: PublicationError naming the column and up to three keys.
     """
     names = [field["name"] for field in published_fields(article, table)]
+    if not any(map(table.may_hold_uncopied, names)):
+        return
+    spark = spark_of()
     rules = copy_rules(table, names)
     if not rules:
         return
@@ -137,7 +148,7 @@ def check_generated(rows: DataFrame, generated: Mapping[str, str], *, article: s
             )
 
 
-def _check_computable(spark: SparkSession, article: Article, table: TableState) -> None:
+def _check_computable(spark_of: Callable[[], SparkSession], article: Article, table: TableState) -> None:
     """Refuse a column generated from columns left out: its values from a subscriber could not be stored here.
 
     Also refuse a generated part of the key that may change when two halves of a row are merged.
@@ -146,7 +157,7 @@ def _check_computable(spark: SparkSession, article: Article, table: TableState) 
     written = [name for name in names if name not in table.generated_columns]
     written_key = [name for name in article.identity if name in written]
     for name, expression in table.generated_columns.items():
-        if name in names and not is_computable(spark, table, names, expression):
+        if name in names and not is_computable(spark_of, table, names, expression):
             raise refusal(
                 article,
                 f"its column '{name}' is generated from columns that `columns:` leaves out ({expression}), so what a "
@@ -156,7 +167,7 @@ def _check_computable(spark: SparkSession, article: Article, table: TableState) 
         is_divisible = name in article.identity and article.tracking is Tracking.COLUMN
         # With one such column a change keeps the key or makes another row. With two, each replica may change one of them.
         sources = [[*written_key, other] for other in written if other not in written_key] or [written_key]
-        if is_divisible and not any(is_computable(spark, table, some, expression) for some in sources):
+        if is_divisible and not any(is_computable(spark_of, table, some, expression) for some in sources):
             raise refusal(
                 article,
                 f"its key column '{name}' is generated from several columns outside of the key ({expression}); with "

@@ -122,10 +122,11 @@ class Initialisation:
 
     def rows_of_partition(self, kept: Kept) -> dict[int, DataFrame]:
         """Return the subscriber's rows of filtered articles, by tablenick, at their captured versions."""
-        spark, replica = self.run.spark, Replica(self.run.publisher)
+        replica = Replica(self.run.publisher)
         publication = filtered_publication(replica, self.run.pubid)
         if publication is None:
             return {}
+        spark = self.run.spark
         require_scratch_outside(spark, replica, self.run.pubid, Location.of(self.row.subscriber_server))
         mine = [group for group in publication.groups if group.partition_id == self.row.partition_id]
         groups = group_rows(spark, mine)
@@ -199,7 +200,7 @@ class Initialisation:
             table = open_table(target)
             _require_utc(run, article, table)
             mark = run.mark(f"publish {article.name} at {self.root}")
-            version = set_properties(run.spark, table, missing_properties(table, run.retention), mark)
+            version = set_properties(lambda: run.spark, table, missing_properties(table, run.retention), mark)
             failpoint("initialise.after_adopt")
             # Again: both tables may have been written to since the plan was made.
             check_same_rows(run, article, source, captured, table, version)
@@ -214,13 +215,13 @@ class Initialisation:
             source,
             columns,
             properties,
-            clustering=clustering_columns(run.spark, source),
-            is_computable=partial(is_computable, run.spark, source, columns),
+            clustering=clustering_columns(lambda: run.spark, source),
+            is_computable=partial(is_computable, lambda: run.spark, source, columns),
         )
         table_id = create_table(target, new, self.mark)
         failpoint("initialise.after_create")
         version = copy_rows(
-            run.spark,
+            lambda: run.spark,
             source.path,
             captured,
             target,
@@ -274,7 +275,7 @@ def check_same_rows(
     _require_utc(run, article, source, target)
     table = target.path
     rows = read_version(run.spark, table, target_version)
-    foreign = foreign_file(run.spark, table, target_version)
+    foreign = foreign_file(lambda: run.spark, table, target_version)
     if foreign is not None:
         raise PublicationError(
             f"Article '{article.name}': table '{table}' has files outside its folder, such as '{foreign}' (a "
@@ -311,5 +312,5 @@ def check_same_rows(
 
 
 def _require_utc(run: ApplyRun, article: ArticleRow, *tables: TableState) -> None:
-    for table in tables:
+    for table in (each for each in tables if each.metadata.timestamp_partitions):
         require_utc(run.spark, article.name, table.path, table.metadata.timestamp_partitions)

@@ -89,11 +89,13 @@ def replica_table(
     )
 
 
-def is_computable(spark: SparkSession, table: TableState, columns: Collection[str], expression: str) -> bool:
+def is_computable(
+    spark_of: Callable[[], SparkSession], table: TableState, columns: Collection[str], expression: str
+) -> bool:
     """True if an expression of the table needs only these columns."""
     if len(columns) == len(table.fields):
         return True
-    rows = read_version(spark, table.path, table.version)
+    rows = read_version(spark_of(), table.path, table.version)
     try:
         rows.select(*(F.col(quote(name)) for name in columns)).select(F.expr(expression))
     except AnalysisException:
@@ -118,7 +120,7 @@ def _nested(data_type: Any) -> Any:
 
 
 def copy_rows(
-    spark: SparkSession,
+    spark_of: Callable[[], SparkSession],
     source: Location,
     version: int,
     target: Location,
@@ -137,7 +139,7 @@ def copy_rows(
     """
     if only is not None or not copy_files(open_table(source, version), target, transaction):
         if only is None:
-            rows = read_version(spark, source, version).select(*(F.col(quote(name)) for name in columns))
+            rows = read_version(spark_of(), source, version).select(*(F.col(quote(name)) for name in columns))
         else:
             rows = only.select(*(F.col(f"{ROW}.c{i}").alias(name) for i, name in enumerate(columns)))
         append(by_partition(rows, partition_columns), target, transaction)

@@ -27,7 +27,7 @@ from mergerepl.failpoints import failpoint
 from mergerepl.replica.control import CHECKPOINT_INTERVAL
 from mergerepl.replica.replica import Replica
 from mergerepl.store.location import Location
-from mergerepl.store.storage import keep_former, remove_folder, remove_leftover, rename
+from mergerepl.store.storage import is_local, keep_former, remove_folder, remove_leftover, rename
 from mergerepl.systables import conflicts_info, contents, partitions, registry, replinfo, tombstone
 from mergerepl.systables.contents import base_column, row_column
 from mergerepl.systables.replinfo import ReplicaInfo
@@ -206,7 +206,11 @@ def drop_unfinished_replica(root: Location, subid: str) -> None:
 
 
 def _drop(folder: Location, aside: Location) -> None:
-    """Rename a folder, then remove it: a half-removed table or replica would pass for a user's."""
-    rename(folder, aside)
-    failpoint("unfinished.dropping")
-    remove_folder(aside)
+    """Rename a folder, then remove it: a half-removed table or replica would pass for a user's.
+
+    A store removes up to 1000 objects by one request, logs first.
+    """
+    if is_local(folder):
+        rename(folder, aside)
+        failpoint("unfinished.dropping")
+    remove_folder(aside if is_local(folder) else folder)

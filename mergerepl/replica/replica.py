@@ -112,7 +112,7 @@ class Replica:
     """A replica root with its system tables."""
 
     def __init__(self, root: Location | str) -> None:
-        self.root = Location.of(resolved(os.path.expanduser(root)))
+        self.root = Location.of(resolved(os.path.expanduser(str(root))))
         self.folder = self.root / FOLDER
         self.control = ControlPlane(self.folder)
         self.contents = self.folder / contents.NAME

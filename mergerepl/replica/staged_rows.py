@@ -31,6 +31,7 @@ from mergerepl.changes import (
 from mergerepl.delta.commit_files import MOST_ROWS
 from mergerepl.delta.engine_choice import NeedsSparkError, require_texts
 from mergerepl.delta.footers import read_footer
+from mergerepl.delta.parquet_files import folder_dataset
 from mergerepl.delta.small_writer import ACTION, MOST_BYTES, SmallRows, type_problem
 from mergerepl.delta.tables import SPARK_SCHEMA, reason_of
 from mergerepl.delta.types import Field, ddl_of
@@ -103,7 +104,7 @@ def staged_kinds(folder: Location) -> list[RowKind]:
     require_rows(folder)
     texts = ds.ParquetFileFormat(dictionary_columns={VERDICT, *ACTION_OF.values()})
     try:
-        return row_kinds(ds.dataset(folder, format=texts))
+        return row_kinds(folder_dataset(folder, texts))
     except (pa.ArrowException, ValueError, OSError) as error:
         raise _unreadable(folder, reason_of(error)) from error
 
@@ -139,7 +140,7 @@ def row_kinds(rows: "Dataset") -> list[RowKind]:
 
 def are_small(folder: Location) -> bool:
     """True if the rows written to a folder fit into memory."""
-    return sum(facts_of(file).st_size for file in files_in(folder, ".parquet")) <= MOST_BYTES
+    return sum(facts_of(file).size for file in files_in(folder, ".parquet")) <= MOST_BYTES
 
 
 def are_few(folder: Location) -> bool:
@@ -236,7 +237,7 @@ def _in_batches(folder: Location, columns: Sequence[str], *, having: str) -> "It
     if not are_for_arrow(folder):
         raise NeedsSparkError(f"types of columns in '{folder}'")
     try:
-        rows = ds.dataset(folder, format="parquet")
+        rows = folder_dataset(folder)
         batches = rows.to_batches(
             columns=[*columns],
             filter=ds.field(having).is_valid(),
@@ -282,7 +283,7 @@ def _in_memory(
 
     chosen = ds.field(where[0]).isin(where[1]) if where is not None else None
     try:
-        return ds.dataset(folder, format="parquet").to_table(columns=columns, filter=chosen)
+        return folder_dataset(folder).to_table(columns=columns, filter=chosen)
     except (pa.ArrowException, ValueError, OSError) as error:
         raise _unreadable(folder, reason_of(error)) from error
 

@@ -7,13 +7,25 @@ guids, watermarks.
 """
 
 from dataclasses import dataclass, field
+from typing import Any
 
 from mergerepl.changes import DATA_ACTIONS, PUBLISHER, SUBSCRIBER
 from mergerepl.errors import give_up_advice
 from mergerepl.model.results import PhaseCounts
+from mergerepl.store.lease import LOCK_FILE
 from mergerepl.store.location import Location
-from mergerepl.store.redo import RedoLog
-from mergerepl.store.storage import files_in, folders_in, make_folder, remove_leftover, rename, storage
+from mergerepl.store.redo import RedoLog, RegisteredRedoLog
+from mergerepl.store.storage import (
+    copy_file,
+    files_below,
+    files_in,
+    folders_in,
+    is_local,
+    make_folder,
+    remove_leftover,
+    rename,
+    storage,
+)
 from mergerepl.systables.genhistory import Generation
 
 STAGING = "staging"
@@ -165,16 +177,32 @@ def redo_log(folder: Location) -> RedoLog[Manifest]:
     """Return the redo log of a session, or of a late round inside the session's folder."""
     is_late = folder.parent.name != STAGING
     session = folder.parent if is_late else folder
-    return RedoLog(
-        folder,
-        Manifest,
-        "late" if is_late else "stage",
-        "manifest",
-        f"The staged session '{session.name}'",
-        otherwise="Its session must be finished before another one. "
-        + give_up_advice(session.parents[2], session.name),
-        owns_folder=True,
+    root = session.parents[2]
+    of_session: dict[str, Any] = {
+        "folder": folder,
+        "plan_type": Manifest,
+        "engine": "late" if is_late else "stage",
+        "name": "manifest",
+        "what": f"The staged session '{session.name}'",
+        "otherwise": "Its session must be finished before another one. " + give_up_advice(root, session.name),
+        "owns_folder": True,
+    }
+    if is_local(folder) or session.parent.name != STAGING:
+        return RedoLog(**of_session)
+    return RegisteredRedoLog(
+        lock=root / LOCK_FILE,
+        key=folder.relative_to(session.parent),
+        subscriber_of=_subscriber_of,
+        **of_session,
     )
+
+
+def _subscriber_of(manifest: Manifest) -> str:
+    """Return the replid of a session's subscriber; a late round has the work of one side."""
+    if manifest.subscriber is not None:
+        return manifest.subscriber.replid
+    assert manifest.publisher is not None
+    return manifest.publisher.peer
 
 
 def events_folder(folder: Location, nickname: int) -> Location:
@@ -226,6 +254,12 @@ def set_aside(folder: Location) -> Location:
     """Move a staged folder aside, atomically: the session no longer exists. Returns its new place."""
     unsent = folder.parents[1] / UNSENT
     kept = unsent / folder.name
+    if not is_local(folder):
+        # Its register forgets the session only once its rows are kept.
+        for file in files_below(folder):
+            copy_file(file, kept.join(file.relative_to(folder)))
+        drop(folder)
+        return kept
     make_folder(unsent)
     rename(folder, kept)
     for path in (unsent, folder.parent):

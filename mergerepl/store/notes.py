@@ -5,10 +5,9 @@ This module loads no library.
 
 import contextlib
 import json
-import os
 from typing import Any
 
-from mergerepl.roots import MERGE_FOLDER
+from mergerepl.roots import MERGE_FOLDER, resolved
 from mergerepl.store.location import Location
 from mergerepl.store.storage import read_text, storage
 
@@ -39,4 +38,4 @@ def has_staged_session(root: Location) -> bool:
 
 
 def _path(root: Location, name: str) -> Location:
-    return Location.of(os.path.realpath(root)).join(MERGE_FOLDER, _NOTES, f"{name}.json")
+    return Location.of(resolved(root)).join(MERGE_FOLDER, _NOTES, f"{name}.json")

@@ -13,6 +13,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import timedelta
 from functools import lru_cache
+from threading import Lock
 from typing import TYPE_CHECKING, Any
 
 from mergerepl.errors import ConfigurationError, StoreError, StoreUnavailableError
@@ -37,12 +38,18 @@ class ChangedError(OSError):
 
 
 @dataclass(frozen=True)
-class ObjectFacts:
-    """Size in bytes, time of the last change in nanoseconds since 1970, and a tag that another content would not have."""
+class FileFacts:
+    """Size in bytes, time of the last change in nanoseconds since 1970, and a tag that a replaced file would not have."""
 
     size: int
     written_ns: int
     tag: str
+
+
+_MOST_KEPT_BYTES, _LARGEST_KEPT = 64 << 20, 8 << 20
+_kept: dict[Location, bytes] = {}
+"""Contents of objects that are written once, such as data files; the last one read comes last."""
+_kept_lock = Lock()
 
 
 def storage_options(at: Location) -> dict[str, str]:
@@ -53,7 +60,7 @@ def storage_options(at: Location) -> dict[str, str]:
 
     Raises: ConfigurationError if the environment has a setting that mergerepl cannot follow.
     """
-    if at.is_local:
+    if Location.of(at).is_local:
         return {}
     variables = store_variables()
     if variables.get("AWS_PROFILE") and "AWS_ACCESS_KEY_ID" not in variables:
@@ -105,11 +112,34 @@ class ObjectStorage:
                 _require_bucket(error, at)
                 return None
 
+    def read_once_written(self, at: Location) -> bytes | Any:
+        """Return the content of an object that only this process replaces; a file to read from if it is large.
+
+        Raises: FileNotFoundError.
+        """
+        with _kept_lock:
+            if (data := _kept.pop(at, None)) is not None:
+                _kept[at] = data
+                return data
+        with _named("read", at, absent=FileNotFoundError):
+            found = self._client.get(at.prefix)
+            if found.meta["size"] > _LARGEST_KEPT:
+                from obstore import open_reader
+
+                return open_reader(self._client, at.prefix)
+            data = bytes(found.bytes())
+        with _kept_lock:
+            _kept[at] = data
+            while sum(map(len, _kept.values())) > _MOST_KEPT_BYTES:
+                del _kept[next(iter(_kept))]
+        return data
+
     def put(self, at: Location, data: bytes, *, is_durable: bool = True) -> None:
         """Write an object, replacing an earlier one."""
         if is_rehearsal() and not is_durable:
             return
         before_write()
+        _forget(at)
         with _named("write", at):
             self._client.put(at.prefix, data)
 
@@ -143,14 +173,20 @@ class ObjectStorage:
         here = {name.removeprefix(above).partition("/")[0] for name in names}
         return sorted(name for name in here if name > after)
 
-    def facts(self, at: Location) -> ObjectFacts | None:
+    def folders_in(self, folder: Location) -> list[str]:
+        """Return the names of the folders in a folder; [] if it is absent."""
+        with _named("list", folder):
+            found = self._client.list_with_delimiter(folder.prefix or None)
+        return sorted(each.rpartition("/")[2] for each in found["common_prefixes"])
+
+    def facts(self, at: Location) -> FileFacts | None:
         """Return size, time and tag of an object, or None if it is absent."""
         with _named("look at", at):
             try:
                 found = self._client.head(at.prefix)
             except FileNotFoundError:
                 return None
-        return ObjectFacts(found["size"], int(found["last_modified"].timestamp()) * 10**9, _tag(found))
+        return FileFacts(found["size"], int(found["last_modified"].timestamp()) * 10**9, _tag(found))
 
     def exists(self, at: Location) -> bool:
         """Whether an object is there; False for a folder."""
@@ -167,6 +203,7 @@ class ObjectStorage:
             files = tuple(at for at in files if self.exists(at))
         if files:
             before_write()
+            _forget(*files)
             with _named("remove", files[0]):
                 self._client.delete([at.prefix for at in files])
 
@@ -180,6 +217,20 @@ class ObjectStorage:
     def delete_tree(self, folder: Location) -> None:
         """Remove all objects below a folder."""
         self.delete(*self.files_below(folder))
+
+    def make_folder(self, at: Location) -> None:
+        """Do nothing: a folder is there with its first object."""
+        before_write()
+
+    def move(self, at: Location, to: Location) -> None:
+        """Rename an object, or all objects below a folder, inside this bucket. It is not atomic: first all are copied."""
+        before_write()
+        files = [*self.files_below(at)] or [at]
+        _forget(to, *(to / each.relative_to(at) for each in files if each != at))
+        with _named("copy", at):
+            for each in files:
+                self._client.copy(each.prefix, (to if each == at else to / each.relative_to(at)).prefix)
+        self.delete(*files)
 
     def force_to_disk(self, at: Location) -> None:
         """Do nothing: an answered PUT is durable."""
@@ -233,13 +284,21 @@ def _failures() -> tuple[type[Exception], ...]:
     return (OSError, BaseError)
 
 
+def _forget(*files: Location) -> None:
+    with _kept_lock:
+        for at in files:
+            _kept.pop(at, None)
+
+
 @contextmanager
-def _named(verb: str, at: Location) -> Iterator[None]:
-    """Name the object in errors of obstore."""
+def _named(verb: str, at: Location, *, absent: type[Exception] | tuple[()] = ()) -> Iterator[None]:
+    """Name the object in errors of obstore, except in those of an `absent` one."""
     try:
         yield
     except _failures() as error:
         _refuse(error, verb, at)
+        if absent and isinstance(error, absent):
+            raise
         raise _unavailable(verb, at, error) from error
 
 

@@ -8,14 +8,17 @@ Plans are dataclasses of decisions and facts of logs, without rows: rows are sta
 reads them. It is loaded only for a plan: commands that only read `is_pending` start without it.
 """
 
+from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from functools import cache
+from hashlib import sha256
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeVar
 
 from mergerepl.errors import StoreError
 from mergerepl.failpoints import failpoint
 from mergerepl.store.location import Location
+from mergerepl.store.register import Register, StagedSession, held_register, read_register
 from mergerepl.store.storage import storage
 
 if TYPE_CHECKING:
@@ -66,6 +69,7 @@ class RedoLog(Generic[P]):
             self._put(self.file, plan)
             if self.owns_folder:
                 storage(self.file).force_to_disk(self.file.parent.parent)
+            self._enter(plan)
         failpoint(f"{self.engine}.after_{noun}")
 
     def pending(self) -> P | None:
@@ -98,20 +102,20 @@ class RedoLog(Generic[P]):
         if self.owns_folder:
             storage(self.file).delete_tree(self.file.parent)
 
+    def _enter(self, plan: P) -> None:
+        """Make a stored plan count."""
+
     def _done_file(self, step: str) -> Location:
         return self.file.with_name(f"{step}.done")
 
     def _put(self, at: Location, value: object) -> None:
-        kind: Any = type(value)
-        # A value of another type than its field could be written, but not read again.
-        text = _adapter_of(kind).dump_json(_Stored(FORMAT, value), indent=1, warnings="error")
-        storage(at).put(at, text)
+        storage(at).put(at, _text_of(value))
 
     def _read(self, at: Location, kind: Any) -> Any:
         found = storage(at).read(at)
-        if found is None:
-            return None
-        text = found[0]
+        return None if found is None else self._plan_in(found[0], at, kind)
+
+    def _plan_in(self, text: bytes, at: Location, kind: Any) -> Any:
         if (format_ := _format_of(text)) not in (None, FORMAT):
             raise StoreError(
                 f"{self.what} cannot be read: '{at}' has the format {format_}; this mergerepl reads {FORMAT}. Nothing was "
@@ -126,6 +130,87 @@ class RedoLog(Generic[P]):
             raise StoreError(
                 f"{self.what} cannot be read: '{at}' is damaged ({why}). {advice}", path=str(at)
             ) from error
+
+
+@dataclass(frozen=True, kw_only=True)
+class RegisteredRedoLog(RedoLog[P]):
+    """The redo log of a root in a store: the root's register names what is staged, with the hash of its plan.
+
+    Rows and plan are plain objects in the folder; without their entry in the register they mean nothing. Only the agent
+    that holds the register stages and finishes: `LeaseError` is raised in an agent that was displaced.
+    """
+
+    lock: Location
+    key: str
+    subscriber_of: Callable[[P], str]
+
+    @property
+    def is_pending(self) -> bool:
+        """True if a plan has to be carried out."""
+        return self._entry() is not None
+
+    def pending(self) -> P | None:
+        """Return the plan that has to be carried out, or None.
+
+        Raises: StoreError if it is missing or damaged, or has another format.
+        """
+        if (entry := self._entry()) is None:
+            return None
+        found = storage(self.file).read(self.file)
+        if found is None or _hash_of(found[0]) != entry.manifest:
+            raise StoreError(
+                f"{self.what} cannot be read: '{self.file}' is missing or is not what was staged. Nothing was changed. "
+                f"Restore the object from an earlier version. {self.otherwise}".strip(),
+                path=str(self.file),
+            )
+        plan: P = self._plan_in(found[0], self.file, self.plan_type)
+        return plan
+
+    def mark_done(self, step: str, outcome: object) -> None:
+        """Record that a step was taken, with its outcome: after the step's last commit, never before."""
+        self._register().done(self.key, step, _text_of(outcome).decode("utf-8"))
+
+    def is_done(self, step: str) -> bool:
+        """True if a step is recorded as taken."""
+        return (entry := self._entry()) is not None and step in entry.done
+
+    def outcome(self, step: str, kind: type[T]) -> T | None:
+        """Return the outcome of a step; None if it is not recorded as taken."""
+        if (entry := self._entry()) is None or step not in entry.done:
+            return None
+        found: T = self._plan_in(str(entry.done[step]).encode("utf-8"), self.lock, kind)
+        return found
+
+    def finish(self) -> None:
+        """Forget the plan, then remove its objects."""
+        if self.is_pending:
+            self._register().unstage(self.key)
+        storage(self.file).delete_tree(self.file.parent)
+
+    def _enter(self, plan: P) -> None:
+        written = storage(self.file).read(self.file)
+        assert written is not None
+        self._register().stage(self.key, _hash_of(written[0]), self.subscriber_of(plan))
+
+    def _entry(self) -> StagedSession | None:
+        held = held_register(self.lock)
+        state = held.state if held is not None else read_register(storage(self.lock), self.lock)
+        return None if state is None else state.sessions.get(self.key)
+
+    def _register(self) -> Register:
+        held = held_register(self.lock)
+        assert held is not None, f"'{self.lock}' is not held"
+        return held
+
+
+def _text_of(value: object) -> bytes:
+    kind: Any = type(value)
+    # A value of another type than its field could be written, but not read again.
+    return _adapter_of(kind).dump_json(_Stored(FORMAT, value), indent=1, warnings="error")
+
+
+def _hash_of(data: bytes) -> str:
+    return sha256(data).hexdigest()
 
 
 @dataclass(frozen=True)

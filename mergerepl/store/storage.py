@@ -16,10 +16,11 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from typing import Any
 
 from mergerepl.roots import resolved
 from mergerepl.store.location import Location
-from mergerepl.store.objects import ChangedError, ObjectStorage
+from mergerepl.store.objects import ChangedError, FileFacts, ObjectStorage
 from mergerepl.store.rehearsal import before_write, is_rehearsal
 from mergerepl.systables.table import FOLDER
 
@@ -99,6 +100,14 @@ class FolderStorage:
         except FileNotFoundError:
             return []
 
+    def facts(self, at: Location) -> FileFacts | None:
+        """Return size, time and inode of a file, or None if it is absent."""
+        try:
+            found = os.stat(at)
+        except FileNotFoundError:
+            return None
+        return FileFacts(found.st_size, found.st_mtime_ns, str(found.st_ino))
+
     def exists(self, at: Location) -> bool:
         """Whether a file or folder is there."""
         return mode_of(at) is not None
@@ -121,6 +130,34 @@ class FolderStorage:
         if is_rehearsal() and os.path.lexists(folder):
             before_write()
         shutil.rmtree(folder, ignore_errors=True)
+
+    def make_folder(self, at: Location) -> None:
+        """Create a folder, and those above it, if it is absent."""
+        if not self.exists(at):
+            before_write()
+        os.makedirs(at, exist_ok=True)
+
+    def move(self, at: Location, to: Location) -> None:
+        """Rename a file or a folder atomically."""
+        before_write()
+        os.rename(at, to)
+
+    def folders_in(self, folder: Location) -> list[str]:
+        """Return the names of the folders in a folder; [] if it is absent."""
+        try:
+            return sorted(entry.name for entry in os.scandir(folder) if entry.is_dir())
+        except FileNotFoundError:
+            return []
+
+    def files_below(self, folder: Location) -> Iterator[Location]:
+        """Yield all files below a folder, links included; yields the folder itself if it is a file."""
+        if os.path.islink(folder):
+            yield folder
+            return
+        for above, folders, files in os.walk(folder):
+            here = Location.of(above)
+            yield from (here / name for name in folders if os.path.islink(here / name))
+            yield from (here / name for name in files)
 
     def force_to_disk(self, at: Location) -> None:
         """Wait until a file, or the names in a folder, are on the disk."""
@@ -150,6 +187,11 @@ def mode_of(at: Location) -> int | None:
         raise
 
 
+def is_local(at: Location) -> bool:
+    """True for a place on this machine; a path is one."""
+    return Location.of(at).is_local
+
+
 _FOLDERS = FolderStorage()
 
 
@@ -158,8 +200,7 @@ def storage(at: Location) -> "FolderStorage | ObjectStorage":
 
     Raises: ConfigurationError if the environment has a setting that a store cannot be used with.
     """
-    at = Location.of(at)
-    return _FOLDERS if at.is_local else ObjectStorage(at)
+    return _FOLDERS if is_local(at) else ObjectStorage(Location.of(at))
 
 
 def read_text(at: Location) -> str | None:
@@ -192,9 +233,9 @@ MISSING = "does not exist"
 
 def folder_problem(path: Location) -> str | None:
     """Return why a path is no folder, as a clause: `MISSING`, or that it is a file; None if it is a folder."""
-    if not exists(path):
-        return MISSING
-    return None if is_folder(path) else "is a file"
+    if is_folder(path):
+        return None
+    return "is a file" if exists(path) else MISSING
 
 
 def file_system_now_ns(folder: Location) -> int:
@@ -207,12 +248,24 @@ def file_system_now_ns(folder: Location) -> int:
     return os.stat(path).st_mtime_ns
 
 
-def facts_of(at: Location) -> os.stat_result:
-    """Return size, time and inode of a file.
+def source_of(at: Location) -> Any:
+    """Return what a library reads a file from that is written once: its path, its bytes, or a file if they are many.
+
+    Raises: FileNotFoundError if an object is absent.
+    """
+    found = storage(at)
+    return os.fspath(at) if isinstance(found, FolderStorage) else found.read_once_written(at)
+
+
+def facts_of(at: Location) -> FileFacts:
+    """Return size and time of a file, and a tag that a replaced file would not have.
 
     Raises: FileNotFoundError.
     """
-    return os.stat(at)
+    found = storage(at).facts(at)
+    if found is None:
+        raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), str(at))
+    return found
 
 
 def files_in(folder: Location, ending: str = "") -> list[Location]:
@@ -225,24 +278,30 @@ def names_in(folder: Location) -> list[str]:
 
     Raises: OSError if it is absent or cannot be read.
     """
-    return os.listdir(folder)
+    if is_local(folder):
+        return os.listdir(folder)
+    if names := storage(folder).list_from(folder):
+        return names
+    raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), str(folder))
 
 
 def files_below(folder: Location) -> Iterator[Location]:
     """Yield all files below a folder, links included; yields the folder itself if it is a file."""
-    if os.path.islink(folder):
-        yield folder
-        return
-    for above, folders, files in os.walk(folder):
-        here = Location.of(above)
-        yield from (here / name for name in folders if os.path.islink(here / name))
-        yield from (here / name for name in files)
+    return storage(folder).files_below(folder)
 
 
 def copy_file(at: Location, to: Location) -> None:
-    """Copy the bytes of a file."""
-    before_write()
-    shutil.copyfile(at, to)
+    """Copy the bytes of a file, between any two places.
+
+    Raises: FileNotFoundError.
+    """
+    if is_local(at) and is_local(to):
+        before_write()
+        shutil.copyfile(at, to)
+        return
+    if (found := storage(at).read(at)) is None:
+        raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), str(at))
+    storage(to).put(to, found[0])
 
 
 def link_file(at: Location, name: Location) -> None:
@@ -252,9 +311,8 @@ def link_file(at: Location, name: Location) -> None:
 
 
 def rename(at: Location, to: Location) -> Location:
-    """Rename a file or a folder atomically; return its new place."""
-    before_write()
-    os.rename(at, to)
+    """Rename a file or a folder; return its new place. In a store it is not atomic: objects are copied, then removed."""
+    storage(at).move(at, to)
     return to
 
 
@@ -275,20 +333,22 @@ def exists(path: Location) -> bool:
 
 
 def is_there(path: str | Location) -> bool:
-    """True if the path exists, even as a dangling link."""
-    return os.path.lexists(path)
+    """True if the path exists, even as a dangling link; in a store, as a folder or an object."""
+    at = Location.of(path)
+    if at.is_local:
+        return os.path.lexists(path)
+    return storage(at).is_folder(at) or storage(at).exists(at)
 
 
 def folders_in(path: Location) -> list[str]:
     """Return the names of the folders in a folder; [] if it is absent."""
-    try:
-        return sorted(entry.name for entry in os.scandir(path) if entry.is_dir())
-    except FileNotFoundError:
-        return []
+    return storage(path).folders_in(path)
 
 
 def same_place(one: Location, other: Location) -> bool:
     """True if two paths lead to one folder: through links, or a folder that is mounted twice."""
+    if not (is_local(one) and is_local(other)):
+        return one == other
     if resolved(one) == resolved(other):
         return True
     return is_folder(one) and is_folder(other) and os.path.samefile(one, other)
@@ -301,6 +361,9 @@ def has_system_tables(root: Location) -> bool:
 
 def replica_above(path: Location, own: Location | None = None) -> Location | None:
     """Return the replica below `own` whose folder holds a path, as it is named or where its links lead."""
+    if not is_local(path):
+        above = itertools.takewhile(lambda folder: folder != own, path.parents)
+        return next((folder for folder in above if has_system_tables(folder)), None)
 
     def is_outside_own(folder: Location) -> bool:
         return own is None or not os.path.exists(own) or not os.path.samefile(folder, own)
@@ -314,13 +377,16 @@ def replica_above(path: Location, own: Location | None = None) -> Location | Non
 
 
 def is_writable(folder: Location) -> bool:
-    """True if this process may write to a folder."""
-    return os.access(folder, os.W_OK)
+    """True if this process may write to a folder; for a store, only writing shows it."""
+    return not is_local(folder) or os.access(folder, os.W_OK)
 
 
 @contextmanager
 def provide_folder(root: Location) -> Iterator[None]:
     """Make a folder and those above it. At the end, folders that were made and stayed empty are removed again."""
+    if not is_local(root):
+        yield
+        return
     made = [folder for folder in (root, *root.parents) if not exists(folder)]
     make_folder(root)
     try:
@@ -334,20 +400,20 @@ def provide_folder(root: Location) -> Iterator[None]:
 
 def make_folder(path: Location) -> None:
     """Create a folder, and those above it, if it is absent."""
-    if not exists(path):
-        before_write()
-    os.makedirs(path, exist_ok=True)
+    storage(path).make_folder(path)
 
 
 def keep_former(folder: Location) -> None:
     """Rename a folder to the first free name of `<name>.kept1`, `<name>.kept2` and so on."""
-    before_write()
     numbered = (folder.with_name(f"{folder.name}.kept{number}") for number in itertools.count(1))
-    os.rename(folder, next(candidate for candidate in numbered if not exists(candidate)))
+    rename(folder, next(candidate for candidate in numbered if not is_there(candidate)))
 
 
 def remove_folder(folder: Location) -> None:
     """Remove a folder with its contents."""
+    if not is_local(folder):
+        storage(folder).delete_tree(folder)
+        return
     before_write()
     shutil.rmtree(folder)
 

@@ -95,7 +95,7 @@ def enable(
         create_tables(database, retention=retention)
         sweep(session)
         mark = database.setup_mark("enable")
-        set_properties(session.spark, facts, missing_properties(facts, retention), mark)
+        set_properties(lambda: session.spark, facts, missing_properties(facts, retention), mark)
         if missing := [f"{name} {type_}" for name, type_ in ROW_COLUMNS if facts.field(name) is None]:
             marked = session_with_mark(session.spark, mark)
             marked.sql(f"ALTER TABLE delta.{quote(str(facts.path))} ADD COLUMNS ({', '.join(missing)})")
@@ -171,7 +171,7 @@ def _columns_problem(facts: TableState, stated: TableTracking) -> Problem | None
 def _check_rows(spark: SparkSession, stated: TableTracking, facts: TableState, last_bsn: int) -> None:
     """Check keys and, for existing tracking columns, that their stamps are of this database."""
     name = stated.table
-    away = foreign_file(spark, facts.path, facts.version)
+    away = foreign_file(lambda: spark, facts.path, facts.version)
     if away is not None:
         raise TrackingError.cannot_enable(
             name, f"it is a shallow clone: its file '{away}' lies elsewhere", "Make a copy of its rows."
@@ -374,4 +374,4 @@ def _changes(
 
 def _set_properties(table: TableState, missing: Mapping[str, str], session: Session) -> None:
     with session.held("apply"):
-        set_properties(session.spark, table, missing, session.database.setup_mark("enable"))
+        set_properties(lambda: session.spark, table, missing, session.database.setup_mark("enable"))

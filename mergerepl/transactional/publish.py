@@ -309,7 +309,7 @@ def _set_properties(article: CheckedArticle, database_id: str, run: ApplyRun) ->
     table = open_table(article.state.path)
     missing = {} if table.metadata.change_data_feed else {CDF_PROPERTY: "true"}
     missing |= retention_properties(table.properties, FILES_KEPT)
-    set_properties(run.reader.spark(), table, missing, CommitMark(database_id, "setup:publish"))
+    set_properties(run.reader.spark, table, missing, CommitMark(database_id, "setup:publish"))
 
 
 def _save_publication(run: ApplyRun) -> PublicationRow:

@@ -187,6 +187,7 @@ def logic() -> dict[str, Column]:
         "isin": col("s").isin(1, 2),
         "isin with NULL": col("s").isin(1, None, 2),
         "isin list": col("t").isin(["a", "b"]),
+        "rlike": col("t").rlike("^[a-z]+( [a-z]+)?$"),
         "startswith": col("t").startswith("a"),
         "startswith column": col("t").startswith(col("t2")),
         "when": F.when(one, 1).when(other, F.lit(2).cast("bigint")),

@@ -189,5 +189,5 @@ def test_a_table_is_known_from_its_checkpoint(spark: SparkSession, replica_dir: 
     for version in (0, 1):
         (path / "_delta_log" / f"{version:020d}.json").unlink()
     assert open_table(path) == whole
-    assert clustering_columns(spark, whole) == [["v"]]
+    assert clustering_columns(lambda: spark, whole) == [["v"]]
     assert (whole.description, whole.properties["my.own"]) == ("all", "x")

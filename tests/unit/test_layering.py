@@ -575,7 +575,8 @@ def _touches_files(node: ast.AST) -> bool:
 # Beside `delta.tables`: values and pure helpers, the rows of Arrow, and the rooms of one task each.
 DELTA_VALUES = {
     *("mergerepl.delta.marks", "mergerepl.delta.metadata", "mergerepl.delta.types"),
-    *("mergerepl.delta.batch_end", "mergerepl.delta.footers", "mergerepl.delta.sql_text"),
+    "mergerepl.delta.sql_text",
+    *("mergerepl.delta.batch_end", "mergerepl.delta.footers", "mergerepl.delta.parquet_files"),
 }
 DELTA_TASKS = {
     # Rows of few changes, and the MERGE of delta-rs.

@@ -49,6 +49,6 @@ def test_other_tables_are_left_to_spark(
     field = {"name": name, "type": type_, "nullable": True, "metadata": {}}
     table = open_table(_table(tmp_path / "t", field))
     with pytest.raises(module.PublicationError, match="is not in its log"):
-        set_properties(None, table, WANTED, MARK)  # type: ignore[arg-type]
+        set_properties(lambda: None, table, WANTED, MARK)  # type: ignore[arg-type,return-value]
     assert len(asked) == 1
     assert open_table(table.path).version == 0

@@ -1,0 +1,62 @@
+"""Parquet files of a folder or of a store, for Arrow: each is written once, under a name of its own."""
+
+from collections.abc import Sequence
+from io import BytesIO
+from typing import TYPE_CHECKING, Any
+
+from mergerepl.store.location import Location
+from mergerepl.store.storage import files_in, is_local, make_folder, source_of, storage
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    import pyarrow.dataset as ds
+
+
+def parquet_source(file: Location) -> Any:
+    """Return what Arrow reads a file from: its path, or its bytes in memory.
+
+    Raises: FileNotFoundError if an object is absent.
+    """
+    import pyarrow as pa
+
+    found = source_of(file)
+    return pa.BufferReader(found) if isinstance(found, bytes) else found
+
+
+def parquet_dataset(files: Sequence[Location], format_: "ds.ParquetFileFormat | None" = None) -> "ds.Dataset":
+    """Return the rows of files (at least one), to be read by batches."""
+    import pyarrow.dataset as ds
+
+    used = format_ or ds.ParquetFileFormat()
+    if all(map(is_local, files)):
+        return ds.dataset([str(file) for file in files], format=used)
+    fragments = [used.make_fragment(parquet_source(file)) for file in files]
+    return ds.FileSystemDataset(fragments, fragments[0].physical_schema, used)
+
+
+def folder_dataset(folder: Location, format_: "ds.ParquetFileFormat | None" = None) -> "ds.Dataset":
+    """Return the rows of the files of a folder.
+
+    Raises: FileNotFoundError if there are none.
+    """
+    import pyarrow.dataset as ds
+
+    if is_local(folder):
+        return ds.dataset(folder, format=format_ or "parquet")
+    files = files_in(folder, ".parquet")
+    if not files:
+        raise FileNotFoundError(f"'{folder}' holds no file")
+    return parquet_dataset(files, format_)
+
+
+def write_parquet(rows: "pa.Table", at: Location) -> None:
+    """Write rows to a file, and make its folder."""
+    import pyarrow.parquet as pq
+
+    if is_local(at):
+        make_folder(at.parent)
+        pq.write_table(rows, at)
+        return
+    written = BytesIO()
+    pq.write_table(rows, written)
+    storage(at).put(at, written.getvalue())
