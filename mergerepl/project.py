@@ -22,6 +22,7 @@ from mergerepl.model.tasks import (
     Captured,
     CleanupResult,
     Pending,
+    PendingRow,
     ReinitResult,
     RepairResult,
     Run,
@@ -297,6 +298,18 @@ class Project(Caller):
         Raises: as `status`; ConfigurationError if no type here has subscriptions.
         """
         return products.pending(self._roots(replicas))
+
+    def pending_rows(self, *replicas: str, limit: int = 20) -> Listing[PendingRow]:
+        """Return the captured rows that wait for the next sync, the oldest generations of an article first. Merge only.
+
+        Args:
+            replicas: Names. A publisher stands for all its subscriptions.
+            limit: The highest number of rows, of all subscriptions together; 0 to 1,000,000,000.
+
+        Raises: ConfigurationError if no merge subscription is meant, or the limit is out of range; PublicationError,
+            EnumerationError if two replicas do not fit together; StoreError, EngineError; LeaseError (run again).
+        """
+        return products.pending_rows(self.items, self._chosen(replicas), limit=limit)
 
     def history(
         self, *replicas: str, failed: bool = False, type: str | None = None, limit: int = 20

@@ -13,7 +13,7 @@ from mergerepl.calls import Caller, methods_of_caller
 from mergerepl.errors import ConfigurationError
 from mergerepl.model.listing import Listing, html_table
 from mergerepl.model.progress import NoProgress, Progress
-from mergerepl.model.results import PartitionInfo, RowInfo, TuneResult
+from mergerepl.model.results import PartitionInfo, RowInfo, TouchResult, TuneResult
 from mergerepl.model.tasks import MERGE, Captured, Pending, Run, Status
 from mergerepl.places import types_at
 from mergerepl.sessions import root_of
@@ -130,6 +130,44 @@ class Replica(Caller):
         from mergerepl.monitoring.row import row_info
 
         return row_info(self.root, article=table, key=key, publication=publication)
+
+    def touch(
+        self,
+        table: str,
+        *,
+        key: Mapping[str, str] | None = None,
+        where: str | None = None,
+        all: bool = False,
+        without_metadata: bool = False,
+        publication: str | None = None,
+    ) -> TouchResult:
+        """Give rows a new version as if they had been updated to themselves, as sp_mergedummyupdate does.
+
+        The next syncs send them. No row of the table is written.
+
+        Args:
+            table: Name of the article.
+            key: Column to value as text: only this row.
+            where: Only rows that meet this condition.
+            all: All rows of the table.
+            without_metadata: Only rows that were never captured, as sp_addtabletocontents does.
+            publication: Its name, if several publications have the article.
+
+        Raises: ConfigurationError if no rows are named, or a name, the key or the condition does not fit;
+            PublicationError if a key has several rows; ConflictError if a session is interrupted; SchemaMismatchError,
+            StoreError, CaptureError; LeaseError (run again).
+        """
+        from mergerepl.filters.chosen_rows import ChosenRows
+        from mergerepl.merge.repair.touch import touch_rows
+
+        chosen = ChosenRows(table, key, where)
+        if chosen.is_narrow == all:
+            raise ConfigurationError(
+                "Name the rows by a key or a condition, or say that all are meant (--all)."
+            )
+        return touch_rows(
+            self.root, table, chosen, publication=publication, without_metadata=without_metadata
+        )
 
     def tune(
         self,

@@ -47,16 +47,21 @@ def status(run: Invocation, replicas: tuple[str, ...], type: str | None, check: 
     return check_code(found) if check else 0
 
 
-@command(effect=READS, call="Project.pending", takes="[REPLICA]...")
-def pending(run: Invocation, replicas: tuple[str, ...]) -> None:
+@command(effect=READS, call="Project.pending", takes="[REPLICA]...", options=("--list", "--limit"))
+def pending(run: Invocation, replicas: tuple[str, ...], is_list: bool, limit: int) -> None:
     """Count the changes that wait for the next sync.
 
-    Without a REPLICA: those at the publisher, and those that wait for it.
+    Without a REPLICA: those at the publisher, and those that wait for it. --list shows the captured rows of merge
+    publications, the oldest generations first.
 
     Example:
       mergerepl pending
-      mergerepl pending north
+      mergerepl pending north --list --limit 100
     """
+    if is_list:
+        rows = run.place.project.pending_rows(*replicas, limit=limit)
+        run.output.reported({"rows": rows}, tasks.pending_rows(rows))
+        return
     found = run.place.project.pending(*replicas)
     run.output.reported({"pending": found}, tasks.pending(found))
 

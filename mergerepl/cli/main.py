@@ -25,7 +25,7 @@ COMMANDS: Final[dict[str, dict[str, str]]] = {
     "Check and repair": dict.fromkeys(("validate", "repair", "reinit", "resume", "doctor"), "upkeep"),
     "Maintain": dict.fromkeys(("cleanup", "vacuum", "tune"), "upkeep") | {"partitions": "look"},
     "More than merge": {"transactional": "transactional", "cdc": "cdc", "tracking": "tracking"},
-    "": {"abort": "project", "upgrade": "upkeep", "completion": "completion"},
+    "": {"abort": "project", "touch": "upkeep", "upgrade": "upkeep", "completion": "completion"},
 }
 """Tasks in the order of `--help` -> the commands of each and their modules. The last ones are hidden."""
 FAILED, USAGE, TRANSIENT, INTERRUPTED = 1, 2, 3, 130

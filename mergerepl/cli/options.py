@@ -190,6 +190,8 @@ TABLE: Final[dict[str, dict[str, Any]]] = {
     "--older-than": _stated(f"Only what is older: {DURATION}.", "AGE", age),
     "--limit": _stated("Rows to show, newest first.", "N|all", limit, default="20", show_default=True),
     "--all": _flag("Every object, in place of names.", dest="is_all"),
+    "--list": _flag("List the rows, with their keys and generations.", dest="is_list"),
+    "--without-metadata": _flag("Only rows that were never captured."),
     "--only": _stated("Only these kinds, with commas.", "KIND", names),
     "--failed": _flag("Only what failed, with the reason."),
     # -- how it is done

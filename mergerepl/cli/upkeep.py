@@ -163,6 +163,32 @@ def repair(run: Invocation, replicas: tuple[str, ...], key: tuple[str, ...], **t
     run.output.reported(done, [listing(done.articles, _REPAIRED), *lines])
 
 
+@command(
+    effect=WRITES,
+    call="Replica.touch",
+    takes="TABLE",
+    options=("--key", "--where", "--all", "--without-metadata", "--publication", "--at"),
+    hidden=True,
+)
+def touch(run: Invocation, table: str, key: tuple[str, ...], is_all: bool, **terms: Any) -> None:
+    """Send rows again as if they had been updated.
+
+    They get a new version at this replica (sp_mergedummyupdate); no row of the table is written. --without-metadata chooses
+    rows that were never captured, such as those that were loaded while the change feed was off (sp_addtabletocontents).
+
+    Example:
+      mergerepl touch orders --key order_id=7
+      mergerepl touch orders --at north --all --without-metadata
+    """
+    replica = run.replica
+    done = run.rehearse(
+        lambda: replica.touch(table, key=row_key(key) or None, all=is_all, **terms),
+        {"article": table},
+        f"Rows of {table} would get a new version.",
+    )
+    run.output.reported(done, [f"{counted(done.rows, 'row')} of {done.article}: the next sync sends them."])
+
+
 @command(effect=DESTROYS, call="Project.reinit", takes="[REPLICA]...", options=("--all",))
 def reinit(run: Invocation, replicas: tuple[str, ...], is_all: bool) -> None:
     """Fill a subscriber again from the publisher.

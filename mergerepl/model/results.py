@@ -307,6 +307,15 @@ class TuneResult(HtmlResult):
 
 
 @dataclass(frozen=True)
+class TouchResult(HtmlResult):
+    """The rows of an article that `touch` gave a new version at a replica: the next syncs send them."""
+
+    replica: str
+    article: str
+    rows: int
+
+
+@dataclass(frozen=True)
 class PartitionInfo:
     """A partition of a publication with row filters.
 

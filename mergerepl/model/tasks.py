@@ -81,6 +81,20 @@ class Pending:
 
 
 @dataclass(frozen=True)
+class PendingRow:
+    """A captured row that waits for the next sync. `generation` has the number of the replica that sends it."""
+
+    publication: str
+    subscriber: str
+    article: str
+    direction: str
+    rowguid: str
+    key: Mapping[str, str | None]
+    is_delete: bool
+    generation: int
+
+
+@dataclass(frozen=True)
 class Run:
     """A session, batch, scan or transaction that ran, or an error that stopped one.
 

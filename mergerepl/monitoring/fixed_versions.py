@@ -122,27 +122,38 @@ def unsent_rows(
 
     `articles` is the article as each side has it. A row may be there more than once.
     """
-    from mergerepl.merge.stage.article import Enumerated, side_changes
-
     found = []
     for name, end in ends.items():
         article = articles[name]
-        sent = end.sent.of_articles([article.nickname])
-        enumerated = Enumerated(end.replica, article, end.info.last_seq, sent, None, False)
-        rows = side_changes(spark, enumerated, kept)
+        rows = sent_rows(spark, end, article, kept)
         if rows is not None:
             fields = (f"{ROW}.{field}" for field in article.identity_fields)
             found.append(rows.select(ROWGUID, *fields))
-        moved = _moved(spark, end, article, sent, kept)
+        moved = moved_rows(spark, end, article, kept)
         if moved is not None:
             found.append(moved)
     return kept.keep(reduce(lambda one, other: one.unionByName(other), found)) if found else None
 
 
-def _moved(
-    spark: "SparkSession", end: FixedEnd, article: PublishedArticle, sent: Enumeration, kept: "Kept"
+def sent_rows(
+    spark: "SparkSession | None", end: FixedEnd, article: PublishedArticle, kept: "Kept"
 ) -> "DataFrame | None":
-    """Return the keys of the rows that enter or leave the subscriber's partition with the unsent generations."""
+    """Return CHANGES that one end has still to send, of a filtered article those of all partitions; None without any."""
+    from mergerepl.merge.stage.article import Enumerated, side_changes
+
+    sent = end.sent.of_articles([article.nickname])
+    # In process there is no session.
+    return side_changes(spark, Enumerated(end.replica, article, end.info.last_seq, sent, None, False), kept)  # type: ignore[arg-type]
+
+
+def moved_rows(
+    spark: "SparkSession", end: FixedEnd, article: PublishedArticle, kept: "Kept"
+) -> "DataFrame | None":
+    """Return the keys of the rows that enter, stay in or leave the subscriber's partition with the unsent generations.
+
+    None if the end sends all rows of the article, or none.
+    """
+    sent = end.sent.of_articles([article.nickname])
     if end.filtered is None or article.nickname not in end.filtered.tablenicks or not sent.generations:
         return None
     from pyspark.sql import functions as F

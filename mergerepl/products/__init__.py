@@ -30,6 +30,7 @@ from mergerepl.model.tasks import (
     Captured,
     CleanupResult,
     Pending,
+    PendingRow,
     ReinitResult,
     Removed,
     Repair,
@@ -210,6 +211,23 @@ def pending(roots: Sequence[Location], types: Collection[str] = TYPES) -> Listin
     return Listing(
         each for root, pending_at in of_products("pending", roots, types) for each in pending_at(root)
     )
+
+
+def pending_rows(items: Sequence[Item], chosen: Collection[str] | None, *, limit: int) -> Listing[PendingRow]:
+    """Return the rows that wait for the chosen merge subscriptions, up to a number.
+
+    Raises: ConfigurationError if there is no merge subscription; the errors of `monitoring.pending_rows`.
+    """
+    from mergerepl.monitoring.pending_rows import pending_rows as of_subscription
+
+    require_limit(limit)
+    targets = merge_targets(items, chosen)
+    if not targets:
+        raise ConfigurationError("Rows that wait are listed of merge subscriptions, and there is none here.")
+    found: list[PendingRow] = []
+    for each in targets:
+        found += of_subscription(each.publisher, each.subscriber, each.publication, limit=limit - len(found))
+    return Listing(found)
 
 
 def capture(

@@ -8,6 +8,7 @@ import pytest
 from deltalake import DeltaTable
 from pyspark.sql import SparkSession
 
+import mergerepl
 from mergerepl import Project
 from mergerepl.delta.log import head_version
 from mergerepl.errors import ConfigurationError, PublicationError
@@ -90,6 +91,25 @@ def test_a_repair_that_died_is_run_again_and_the_next_sync_makes_both_sides_equa
     assert session.upload.conflicts + session.download.conflicts == 0
     assert rows(hub, "hq") == rows(hub, "north")
     assert rows(hub, "hq") == (FROM_PUBLISHER if source == "publisher" else FROM_SUBSCRIBER)
+
+
+def test_touched_rows_wait_are_listed_and_go_over(hub: Hub) -> None:
+    """Rows 1 and 2 differ at north: the publisher's touch sends them; 9 was never captured, so north's sends it."""
+    hq, north = mergerepl.Replica(hub.root("hq")), mergerepl.Replica(hub.root("north"))
+    assert hq.touch("orders", where="id <= 2").rows == 2
+    assert north.touch("orders", where="id > 8", without_metadata=True).rows == 1
+    assert north.touch("orders", key={"id": "3"}, without_metadata=True).rows == 0
+    with pytest.raises(ConfigurationError, match="Name the rows"):
+        hq.touch("orders")
+    waiting = project(hub).pending_rows()
+    found = {(each.direction, each.key["id"], each.is_delete) for each in waiting}
+    assert found == {
+        *(("upload", key, False) for key in ("3", "9")),
+        *(("download", key, False) for key in ("1", "2")),
+    }
+    assert [len(project(hub).pending_rows(limit=n)) for n in (0, 3)] == [0, 3]
+    project(hub).sync()
+    assert rows(hub, "hq") == rows(hub, "north") == FROM_PUBLISHER | {9: ("extra", 9)}
 
 
 @pytest.mark.slow

@@ -123,6 +123,7 @@ OTHERWISE = {
     "conflicts resolve": dict.fromkeys(("--winner", "--loser", "--set", "--set-null"), "choice"),
     "conflicts list": {"--count-by": "count_by"},
     "init": {"--print-schema": ""},
+    "pending": {"--list": "pending_rows", "--limit": "pending_rows"},
     "sync": {"--interval": "rounds", "--no-agent": ""},
     "tracking enumerate": {"--table": "tables", "--start": "consumer"},
     "tracking enable": {"--foreign": "the constructor"},

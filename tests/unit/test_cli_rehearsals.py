@@ -53,6 +53,7 @@ def run(folder: Path, *words: str) -> Result:
         ("reinit", "north", "-f", "hq", "--yes"),
         ("resume", "orders", "-f", "hq"),
         ("repair", "-f", "hq", "--publication", "other", "--yes"),
+        ("touch", "nothing", "-f", "hq", "--all"),
         ("cdc", "disable", "--all", "-f", "hq", "--yes"),
         ("cdc", "disable", "orders", "--name", "nobody", "-f", "hq", "--yes"),
         ("cdc", "relocate", "-f", "hq"),

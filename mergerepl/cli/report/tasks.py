@@ -10,7 +10,7 @@ from mergerepl.cli.report.table import Columns, Part, Table, cell, listing, prin
 from mergerepl.model.cdc import AgentStatus, DatabaseStatus, Job, SourceStatus
 from mergerepl.model.listing import shown_fields
 from mergerepl.model.results import ArticleCapture, ArticleStatus, ReplicaStatus, SubscriptionStatus
-from mergerepl.model.tasks import Captured, Pending, Run, Status
+from mergerepl.model.tasks import Captured, Pending, PendingRow, Run, Status
 from mergerepl.model.tracking import (
     ConsumerState,
     ForeignCommit,
@@ -19,7 +19,7 @@ from mergerepl.model.tracking import (
     TrackingStatus,
 )
 from mergerepl.model.transactional import ArticleState, DeliveryState
-from mergerepl.model.words import counted, moment_text, short, typed
+from mergerepl.model.words import counted, key_text, moment_text, short, typed
 
 _DETAILS: dict[type, Columns] = {
     ArticleStatus: {
@@ -121,6 +121,16 @@ _PENDING: Columns = {
     ">not captured": "uncaptured_commits",
     ">seconds": "seconds",
 }
+_PENDING_ROWS: Columns = {
+    "subscription": lambda each: short(each.subscriber),
+    "publication": "publication",
+    "article": "article",
+    "direction": "direction",
+    "key": lambda each: key_text(each.key),
+    "change": lambda each: "delete" if each.is_delete else "row",
+    ">generation": "generation",
+    "rowguid": "rowguid",
+}
 _CAPTURED: Columns = {
     "at": lambda each: short(each.replica),
     "type": "type",
@@ -215,6 +225,11 @@ def pending(found: Sequence[Pending]) -> list[Part]:
     # Several subscriptions report the same table.
     parts += [f"Problem: {text}" for text in dict.fromkeys(each.problem for each in found if each.problem)]
     return parts if any(not each.is_empty for each in found) else ["Nothing is pending."]
+
+
+def pending_rows(found: Sequence[PendingRow]) -> list[Part]:
+    """Report the rows that wait."""
+    return [_listed(found, _PENDING_ROWS)] if found else ["No captured row waits."]
 
 
 def history(found: Sequence[Run], *, failed: bool, total: int) -> list[Part]:
