@@ -278,7 +278,7 @@ def _merged(
     fit_columns(database, instance, aim.path, lambda: spark, aim.command)
     has_lost = False
     kept = Kept()
-    with marked_session(spark, transaction) as session, ExitStack() as stack:
+    with marked_session(spark, transaction, aim.path) as session, ExitStack() as stack:
         stack.callback(kept.release)
         of_session = database.in_session(session)
         window = open_window(of_session, instance.capture_instance, from_lsn, to_lsn)

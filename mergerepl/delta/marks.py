@@ -17,6 +17,9 @@ APPLY = "apply"
 SCHEMA = "schema"
 """The kind of commits that bring a schema change to a user's table."""
 
+FENCE = "fence"
+"""The kind of commits without rows by which the new holder of a root on a store stops an earlier one."""
+
 MERGE_KINDS = frozenset({SETUP, APPLY, SCHEMA})
 """The kinds of commits that merge replication writes to users' tables. It treats every other commit as a user's change."""
 
@@ -72,5 +75,5 @@ class CommitMark:
 
 
 def is_own_of_merge(mark: CommitMark | None, replid: str) -> bool:
-    """Whether merge replication wrote a commit at this replica, so that capture leaves it out."""
-    return mark is not None and mark.kind in MERGE_KINDS and mark.replid == replid
+    """Whether merge replication wrote a commit at this replica, so that capture leaves it out; fences have no rows."""
+    return mark is not None and (mark.kind == FENCE or (mark.kind in MERGE_KINDS and mark.replid == replid))

@@ -104,7 +104,7 @@ def merge_rows(
             ranges = key_ranges(
                 lambda: _source(staged(spark_of()), action, chosen), open_table(table), article, bounds, count
             )
-        with marked_session(spark_of(), transaction) as session:
+        with marked_session(spark_of(), transaction, table) as session:
             source = _source(staged(session), action, chosen)
             wanted = left_out_columns if Action.INSERT in chosen else ()
             with with_left_out(source, table, article, bounds, from_version_exclusive - 1, wanted) as (
@@ -140,7 +140,7 @@ def analyse_merge(
     Raises: PySparkException or Py4JJavaError if the MERGE is impossible for any rows.
     """
     chosen = _chosen(actions)
-    with analysis_session(spark) as session:
+    with analysis_session(spark, table) as session:
         source = _source(staged(session), action, chosen)
         _merge(session, source, table, article, chosen, bounds, (), generated_columns, {})
 
@@ -159,7 +159,7 @@ def merges_prepared(spark: SparkSession, tables: Iterable[Location]) -> Iterator
 
 def _read_log(spark: SparkSession, table: Location) -> None:
     try:
-        with analysis_session(spark) as session:
+        with analysis_session(spark, table) as session:
             session.sql(
                 f"MERGE INTO delta.{quote(str(table))} AS t USING (SELECT 1 AS one) AS s ON false WHEN MATCHED THEN DELETE"
             )

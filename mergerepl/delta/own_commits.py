@@ -11,6 +11,7 @@ from io import BytesIO
 from typing import TYPE_CHECKING, Any
 from uuid import uuid4
 
+from mergerepl.delta.fences import version_at
 from mergerepl.delta.log import log_path
 from mergerepl.delta.marks import CommitMark
 from mergerepl.delta.table import TableState
@@ -50,7 +51,7 @@ def commit_files(
 ) -> int:
     """Commit files, each with its size and statistics, as the next version; return it.
 
-    `once` is a Delta transaction. `is_overwrite`: all files of the table are removed.
+    `once` is a Delta transaction: its application and number. `is_overwrite`: all files of the table are removed.
 
     Raises: CommitConflictError if the table has that version already.
     """
@@ -69,7 +70,8 @@ def commit_files(
         info["userMetadata"] = mark.to_user_metadata()
     actions: list[dict[str, Any]] = [{"commitInfo": info}]
     if once is not None:
-        actions.append({"txn": {"appId": once[0], "version": once[1], "lastUpdated": now}})
+        version = version_at(once[1], state.path)
+        actions.append({"txn": {"appId": once[0], "version": version, "lastUpdated": now}})
     if is_overwrite:
         for each in state.files(with_bounds=False).select(["path", "size_bytes"]).to_pylist():
             removed = {"path": each["path"], "deletionTimestamp": now, "dataChange": True}

@@ -127,7 +127,9 @@ def _set_in_log(table: TableState, properties: Mapping[str, str], mark: CommitMa
     try:
         with open_table(table.path).writing() as opened:
             opened.alter.set_table_properties(
-                dict(properties), raise_if_not_exists=False, commit_properties=commit_properties(mark)
+                dict(properties),
+                raise_if_not_exists=False,
+                commit_properties=commit_properties(table.path, mark),
             )
     except DeltaError as error:
         log.info("the properties of %s are set by Spark: %s", table.path, reason_of(error))

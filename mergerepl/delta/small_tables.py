@@ -12,7 +12,7 @@ from mergerepl.delta.marks import CommitMark
 from mergerepl.delta.own_commits import commit_files, is_committed_here, put_rows
 from mergerepl.delta.sql_text import quoted
 from mergerepl.delta.table import open_or_reuse, open_table, reason_of, refuse_empty_commit
-from mergerepl.delta.transactions import commit_properties
+from mergerepl.delta.transactions import Transaction, commit_properties
 from mergerepl.delta.types import field, json_of
 from mergerepl.errors import StoreError
 from mergerepl.rows.arrow_values import python_values
@@ -201,8 +201,7 @@ def write_rows(
 
     `once` is a Delta transaction, an application and a version, which the commit records.
     """
-    from deltalake import Schema, Transaction, write_deltalake
-    from deltalake.transaction import CommitProperties
+    from deltalake import Schema, write_deltalake
 
     if not is_delta_table(path):
         if is_local(path):
@@ -227,16 +226,16 @@ def write_rows(
         # A table of an older release lacks the newest columns.
         is_older = not set(rows.column_names) <= {field.name for field in table.schema().fields}
         more: dict[str, Any] = {"schema_mode": "merge"} if is_older else {}
-        if once is not None:
-            more["commit_properties"] = CommitProperties(app_transactions=[Transaction(*once)])
-        write_deltalake(table, rows, mode=mode, **more)
+        done = None if once is None else Transaction(*once, CommitMark("", ""))
+        terms = commit_properties(path, transaction=done)
+        write_deltalake(table, rows, mode=mode, commit_properties=terms, **more)
         return table.version()
 
 
 def update_rows(path: Location, values: Mapping[str, str], *, where: str) -> None:
     """Set columns (to expressions) in the rows that fulfil a condition, in one commit if any do."""
     with _writing(path) as table:
-        table.update(updates=dict(values), predicate=where)
+        table.update(updates=dict(values), predicate=where, commit_properties=commit_properties(path))
 
 
 def delete_rows(path: Location, *, where: str) -> None:
@@ -245,7 +244,7 @@ def delete_rows(path: Location, *, where: str) -> None:
     Files with only such rows are not rewritten.
     """
     with _writing(path) as table:
-        table.delete(where, commit_properties=commit_properties(CommitMark("cleanup", "delete")))
+        table.delete(where, commit_properties=commit_properties(path, CommitMark("cleanup", "delete")))
 
 
 def remove_unused_files(tables: Iterable[Location]) -> None:

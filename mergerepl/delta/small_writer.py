@@ -264,7 +264,9 @@ def _merge(
             target_alias="t",
             writer_properties=_writer_properties(state),
             # Another writer's commit always ends this one: delta-rs compares files and predicates, Spark rows.
-            commit_properties=commit_properties(transaction.mark, transaction, max_commit_retries=0),
+            commit_properties=commit_properties(
+                state.path, transaction.mark, transaction, max_commit_retries=0
+            ),
         )
         if Action.DELETE in found:
             merge = merge.when_matched_delete(is_delete)

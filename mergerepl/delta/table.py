@@ -14,6 +14,7 @@ from functools import cached_property
 from threading import Lock, RLock
 from typing import TYPE_CHECKING, Any
 
+from mergerepl.delta.fences import number_of, refuse_fenced
 from mergerepl.delta.log import (
     CHECKPOINT,
     LOG_FOLDER,
@@ -94,6 +95,7 @@ class OpenedTable:
         """Give the table at a version for one commit; delta-rs moves it to that commit."""
         before_write()
         with self.at(version) as log:
+            refuse_fenced(log, self._path)
             seen, self.seen = self.seen, None
             yield log
             is_moved = log is self._log and log.version() != version
@@ -209,10 +211,10 @@ class TableState:
             return pa.table(log.get_add_actions(flatten=with_bounds))
 
     def transaction_version(self, app_id: str) -> int:
-        """Return the last transaction version of an application in this version, or -1."""
+        """Return the number of the last transaction of an application in this version, or -1."""
         with self.opened.at(self.version) as log:
             version = log.transaction_version(app_id)
-        return -1 if version is None else int(version)
+        return -1 if version is None else number_of(int(version), self.path)
 
     def writing(self) -> "AbstractContextManager[DeltaTable]":
         """Give delta-rs' view of this version, for one commit."""

@@ -50,6 +50,7 @@ from mergerepl.delta.table import (
 )
 from mergerepl.delta.transactions import (
     Transaction,
+    commit_fence,
     commit_once,
     lost_commits,
     marked_session,

@@ -6,13 +6,14 @@ transaction the table already holds.
 
 import logging
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from mergerepl.delta.fences import FENCE_APP_ID, commit_terms, version_at, with_fence
 from mergerepl.delta.log import Commit, find_own_commit
-from mergerepl.delta.marks import CommitMark
+from mergerepl.delta.marks import FENCE, CommitMark
 from mergerepl.delta.table import TableState, open_table
 from mergerepl.errors import CommitConflictError
 from mergerepl.store.location import Location
@@ -116,15 +117,17 @@ def session_with_mark(spark: "SparkSession", mark: CommitMark) -> "SparkSession"
 
 
 @contextmanager
-def marked_session(spark: "SparkSession", transaction: Transaction) -> Iterator["SparkSession"]:
-    """Give a new session whose one write is marked and happens once. Use it for one write only.
+def marked_session(
+    spark: "SparkSession", transaction: Transaction, table: Location
+) -> Iterator["SparkSession"]:
+    """Give a new session whose one write, to `table`, is marked and happens once. Use it for one write only.
 
     A later write to which its confs still applied would be skipped silently (reliability.md 0.3): they end with the block.
     """
     session = session_with_mark(spark, transaction.mark)
     confs = {
         _TXN_APP_ID: transaction.app_id,
-        _TXN_VERSION: str(transaction.version),
+        _TXN_VERSION: str(version_at(transaction.version, table)),
         # The staged source never changes, so Delta need not copy it before reading it twice.
         "spark.databricks.delta.merge.materializeSource": "none",
         # A source may never add columns to a user's table.
@@ -143,7 +146,7 @@ def marked_session(spark: "SparkSession", transaction: Transaction) -> Iterator[
 
 
 @contextmanager
-def analysis_session(spark: "SparkSession") -> Iterator["SparkSession"]:
+def analysis_session(spark: "SparkSession", table: Location) -> Iterator["SparkSession"]:
     """Give a new session in which a MERGE is only analysed: nothing is ever committed in it.
 
     Delta analyses a MERGE even if its transaction is known, and then skips it. For an application that has never
@@ -152,23 +155,28 @@ def analysis_session(spark: "SparkSession") -> Iterator["SparkSession"]:
     """
     from mergerepl.spark.confs import ADAPTIVE
 
-    with marked_session(spark, Transaction(_ANALYSIS, -1, CommitMark("", _ANALYSIS))) as session:
+    with marked_session(spark, Transaction(_ANALYSIS, -1, CommitMark("", _ANALYSIS)), table) as session:
         # A log is then read in one job instead of three.
         session.conf.set(ADAPTIVE, "false")
         yield session
 
 
 def commit_properties(
-    mark: CommitMark, transaction: Transaction | None = None, **terms: Any
+    table: Location, mark: CommitMark | None = None, transaction: Transaction | None = None, **terms: Any
 ) -> "CommitProperties":
-    """Return a commit's terms for deltalake: the mark, a transaction, and further terms of `CommitProperties`."""
+    """Return a commit's terms for deltalake: the mark, a transaction, and further terms of `CommitProperties`.
+
+    On a store delta-rs commits at the next version or not at all: it may not pass a fence.
+    """
     from deltalake import CommitProperties
     from deltalake import Transaction as LogTransaction
 
-    done = [LogTransaction(transaction.app_id, transaction.version)] if transaction is not None else None
-    return CommitProperties(
-        custom_metadata={"userMetadata": mark.to_user_metadata()}, app_transactions=done, **terms
-    )
+    done = None
+    if transaction is not None:
+        done = [LogTransaction(transaction.app_id, version_at(transaction.version, table))]
+    metadata = None if mark is None else {"userMetadata": mark.to_user_metadata()}
+    terms = {**commit_terms(table), **terms}
+    return CommitProperties(custom_metadata=metadata, app_transactions=done, **terms)
 
 
 def write_once(writer: "DataFrameWriter", table: Location, transaction: Transaction, *, head: int) -> Commit:
@@ -179,7 +187,7 @@ def write_once(writer: "DataFrameWriter", table: Location, transaction: Transact
     before_write()
     (
         writer.option("txnAppId", transaction.app_id)
-        .option("txnVersion", transaction.version)
+        .option("txnVersion", version_at(transaction.version, table))
         .option("userMetadata", transaction.mark.to_user_metadata())
         .save(str(table))
     )
@@ -204,10 +212,42 @@ def read_back(table: Location, transaction: Transaction, *, from_version_exclusi
 
 
 def transaction_version(table: Location, app_id: str) -> int:
-    """Return the last transaction version of an application in a table, or -1."""
+    """Return the number of the last transaction of an application in a table, or -1."""
     return open_table(table).transaction_version(app_id)
 
 
 def is_done(table: TableState, transaction: Transaction) -> bool:
     """Whether a table holds a transaction, or a later one of its application."""
     return table.transaction_version(transaction.app_id) >= transaction.version
+
+
+def commit_fence(table: Location, fence: int, app_ids: Iterable[str]) -> None:
+    """Commit the fence of a root's new holder to a table, without rows, unless the table holds it.
+
+    The commit names all applications under which an earlier holder may still write, with their last numbers.
+
+    Raises: CommitConflictError if other writers win every commit; StoreError if delta-rs cannot commit to the table;
+    LeaseError if the root was taken over since.
+    """
+    from deltalake import CommitProperties
+    from deltalake import Transaction as LogTransaction
+
+    mark = CommitMark(FENCE, f"{FENCE}:{fence}")
+
+    def write() -> None:
+        state = open_table(table)
+        with state.writing() as log:
+            if (log.transaction_version(FENCE_APP_ID) or 0) >= fence:
+                return
+            numbers = {app_id: max(0, state.transaction_version(app_id)) for app_id in app_ids}
+            versions = {FENCE_APP_ID: fence} | {a: with_fence(n, fence) for a, n in numbers.items()}
+            properties = CommitProperties(
+                custom_metadata={"userMetadata": mark.to_user_metadata()},
+                app_transactions=[LogTransaction(*each) for each in versions.items()],
+                max_commit_retries=0,
+            )
+            log.create_write_transaction([], mode="append", schema=log.schema(), commit_properties=properties)
+
+    retry_conflicts(
+        write, table, lost_commits(f"'{table}'", "a fence", "Run again: the fences are written first.")
+    )

@@ -56,7 +56,7 @@ def add_files(
             [added(*each) for each in files.items()],
             mode="append",
             schema=opened.schema(),
-            commit_properties=commit_properties(transaction.mark, transaction),
+            commit_properties=commit_properties(state.path, transaction.mark, transaction),
         )
     read_back(state.path, transaction, from_version_exclusive=state.version)
 

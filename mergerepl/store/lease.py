@@ -14,18 +14,21 @@ import time
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
 from contextvars import ContextVar
+from dataclasses import asdict
 from datetime import UTC, datetime
+from importlib import import_module
 
 from mergerepl.errors import EngineLostError, LeaseError, MergeReplError, StoreError
 from mergerepl.roots import SYSTEM_FOLDERS
 from mergerepl.store.location import Location
+from mergerepl.store.register import ROOT_LOCK, held_register, holding, in_use, read_register, take
 from mergerepl.store.rehearsal import is_rehearsal
-from mergerepl.store.storage import exists, is_folder
+from mergerepl.store.storage import exists, is_folder, storage
 
 WAIT_S: ContextVar[float] = ContextVar("WAIT_S", default=0.0)
 """Seconds that the calling object waits for other holders."""
 
-LOCK_FILE = ".mergerepl.lock"
+LOCK_FILE = ROOT_LOCK
 """The root's lock: of every command that writes users' tables or `_mergerepl`."""
 
 LOG_READER_LOCK = ".mergerepl.logreader.lock"
@@ -76,12 +79,17 @@ def lease(
 
     Raises: LeaseError naming the holder if it is still held; StoreError if the folder cannot be written.
     """
+    wait_s = WAIT_S.get() if wait_s is None else wait_s
     if is_rehearsal():
         if (who := holder(root, file=file)) is not None and who["pid"] != os.getpid():
             raise _in_use(root, who)
         yield
         return
-    descriptor, owner = _acquired(root / file, WAIT_S.get() if wait_s is None else wait_s), os.getpid()
+    if not Location.of(root).is_local:
+        with _register_held(root / file, purpose, wait_s):
+            yield
+        return
+    descriptor, owner = _acquired(root / file, wait_s), os.getpid()
     try:
         _wait_for_previous_jvm(descriptor, root)
         _write_holder(descriptor, purpose)
@@ -101,6 +109,20 @@ def lease(
         if os.getpid() == owner:
             fcntl.flock(descriptor, fcntl.LOCK_UN)
         os.close(descriptor)
+
+
+@contextmanager
+def _register_held(at: Location, purpose: str, wait_s: float) -> Iterator[None]:
+    """Hold a register in a store. If an earlier holder may still write, its root gets fences first."""
+    if held_register(at) is not None:
+        raise in_use(at.parent, held.state.holder if (held := held_register(at)) else None)
+    with holding(take(storage(at), at, purpose=purpose, wait_s=wait_s)) as register:
+        if register.must_fence:
+            if at.name == LOCK_FILE:
+                # It knows the tables of a root, which are above this room.
+                import_module("mergerepl.replica.fence").write_fences(at.parent, register.fence)
+            register.must_fence = False
+        yield
 
 
 @contextmanager
@@ -177,6 +199,9 @@ def _end(descriptor: int, file: Location, *, is_done: bool) -> None:
 
 def record_jvm(root: Location, pid: int | None, *, file: str = LOCK_FILE) -> None:
     """Note the JVM that writes for the holder, so that a successor can wait for its end."""
+    if not Location.of(root).is_local:
+        # What a lost JVM may still send is stopped by fences.
+        return
     path = root / file
     holder = _read(_text(path)) if exists(path) else {}
     if pid is not None and holder.get("pid") == os.getpid() and holder.get("jvm") != pid:
@@ -192,6 +217,8 @@ def holder(root: Location, *, file: str = LOCK_FILE) -> dict[str, object] | None
     Reads only the note: even a shared lock would make another command find the replica in use.
     """
     path = root / file
+    if not Location.of(root).is_local:
+        return _register_holder(path)
     note = holder_note(path)
     pid = note.get("pid")
     if _SINCE not in note or not isinstance(pid, int):
@@ -199,6 +226,13 @@ def holder(root: Location, *, file: str = LOCK_FILE) -> dict[str, object] | None
     is_here = note.get("host") == socket.gethostname()
     started = note.pop("started", None)
     return note if not is_here or _process_start(pid) == started else None
+
+
+def _register_holder(at: Location) -> dict[str, object] | None:
+    found = read_register(storage(at), at)
+    if found is None or found.holder is None:
+        return None
+    return asdict(found.holder)
 
 
 def check_not_held(root: Location) -> None:

@@ -30,6 +30,9 @@ log = logging.getLogger(__name__)
 FORMAT = 1
 """The format of registers. One of another format is refused, never guessed at."""
 
+ROOT_LOCK = ".mergerepl.lock"
+"""The name of a root's own register, or lock file: that of every command that writes users' tables or `_mergerepl`."""
+
 _RENEWALS = 4
 """How often a holder renews its register within the time for which another agent watches it."""
 
@@ -201,7 +204,7 @@ class Register:
         Raises: LeaseError.
         """
         if self._is_displaced:
-            raise self._displaced()
+            raise displaced(self.at.parent)
 
     def stage(self, session: str, manifest: str, subscriber: str) -> None:
         """Name a session that will be carried out: its commit point. Its rows and its manifest are in the store.
@@ -292,23 +295,14 @@ class Register:
                         self._state = found
                         continue
                     self._is_displaced = True
-                    raise self._displaced(found) from None
+                    by = found.holder if found is not None and found.fence != self.fence else None
+                    raise displaced(self.at.parent, by) from None
                 except (OSError, StoreError):
                     self._unknown.add(changed.write)
                     self.is_in_flight = True
                     raise
                 self._state = replace(changed, tag=tag)
                 return
-
-    def _displaced(self, by: RegisterState | None = None) -> LeaseError:
-        holder = by.holder if by is not None and by.fence != self.fence else None
-        who = f" ({described(holder)})" if holder else ""
-        return LeaseError(
-            f"Replica '{self.at.parent}' was taken over by another agent{who}: this process was paused or cut off from "
-            "the store for too long. It stopped, and nothing that it had begun is lost. Run again: a staged session is "
-            "finished first.",
-            replica=str(self.at.parent),
-        )
 
 
 def take(
@@ -395,6 +389,31 @@ def held_register(at: Location) -> Register | None:
     return _held.get(at)
 
 
+def register_of(place: Location) -> Register:
+    """Return the register that this process holds of the root of a place on a store.
+
+    Raises: StoreError if it holds none.
+    """
+    for at, register in list(_held.items()):
+        if at.name == ROOT_LOCK and place.is_in(at.parent):
+            return register
+    raise StoreError(
+        f"'{place}' cannot be written: this process does not hold the replica that it is in.", path=str(place)
+    )
+
+
+def fence_of(place: Location) -> int:
+    """Return the fence under which this process writes at a place: 0 on this machine.
+
+    Raises: LeaseError if the root was taken over; StoreError if this process does not hold it.
+    """
+    if place.is_local:
+        return 0
+    register = register_of(place)
+    register.check()
+    return register.fence
+
+
 @contextmanager
 def holding(register: Register, *, pace: Pace | None = None) -> Iterator[Register]:
     """Renew a register in a thread until the block ends, then release it.
@@ -425,6 +444,16 @@ def holding(register: Register, *, pace: Pace | None = None) -> Iterator[Registe
 def described(holder: Holder) -> str:
     """Return who holds a register, as a clause."""
     return f"{holder.purpose} by process {holder.pid} on {holder.host} since {holder.since}"
+
+
+def displaced(root: Location, by: Holder | None = None) -> LeaseError:
+    """Return the error of a holder whose root was taken over."""
+    who = f" ({described(by)})" if by is not None else ""
+    return LeaseError(
+        f"Replica '{root}' was taken over by another agent{who}: this process was paused or cut off from the store for "
+        "too long. It stopped, and nothing that it had begun is lost. Run again: a staged session is finished first.",
+        replica=str(root),
+    )
 
 
 def in_use(root: Location, holder: Holder | None) -> LeaseError:

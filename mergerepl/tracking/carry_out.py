@@ -176,7 +176,7 @@ def _write(session: Session, folder: Location, intent: Intent, write: Write) -> 
     since = write.from_version
 
     def stamp_rows() -> None:
-        with marked_session(session.spark, transaction) as marked:
+        with marked_session(session.spark, transaction, path) as marked:
             _stamp(_staged(marked, folder, write), table, path)
 
     write_rows = stamp_rows if write.adopts else _writer(session, folder, write, table, path, transaction)

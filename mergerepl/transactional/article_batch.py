@@ -235,7 +235,7 @@ class Batch(Ends):
     def _merge(self, row: Shape, table: Location, effect: Effect, transaction: Transaction) -> None:
         """Execute the text of `script --batch` over a view `commands`. A batch without effect is a commit, too."""
         done = [each for each in Operation if effect.counts.get(each)]
-        with marked_session(self.spark(), transaction) as session:
+        with marked_session(self.spark(), transaction, table) as session:
             in_session(effect.rows, session).createOrReplaceTempView("commands")
             session.sql(batch_text(row, str(table), bounds=effect.bounds, operations=done))
 

@@ -470,7 +470,7 @@ def _merge(write: Write, spark: SparkSession, transaction: Transaction, head: in
         text += f"WHEN NOT MATCHED THEN INSERT ({', '.join(names)}) VALUES ({values})"
 
     def merge() -> None:
-        with marked_session(spark, transaction) as session:
+        with marked_session(spark, transaction, write.table) as session:
             in_session(write.rows, session).createOrReplaceTempView("written")
             session.sql(text)
 

@@ -217,7 +217,7 @@ def _merge(spark: SparkSession, rows: DataFrame, expected: Expected, transaction
         F.col(f"t.{quote(name)}").eqNullSafe(F.col(f"s.{KEY_PREFIX}{i}"))
         for i, name in enumerate(article.key_columns)
     ]
-    with marked_session(spark, transaction) as session:
+    with marked_session(spark, transaction, expected.table) as session:
         merge, types = merge_into(
             session,
             in_session(rows, session),

@@ -1,17 +1,20 @@
 """The register of a root: taken, renewed, taken over and released, on a folder and in a bucket."""
 
 import json
+import os
 import time
 from pathlib import Path
 
 import pytest
 
 from mergerepl.errors import LeaseError, StoreError, StoreUnavailableError
+from mergerepl.store.lease import LOCK_FILE, holder, lease
 from mergerepl.store.location import Location
 from mergerepl.store.register import (
     Pace,
     Register,
     RegisterState,
+    fence_of,
     held_register,
     holding,
     is_void,
@@ -232,3 +235,46 @@ def test_a_register_of_another_format_is_refused(at):
     storage(at).put(at, text)
     with pytest.raises(StoreError, match="has the format 2; this mergerepl reads 1"):
         taken(at)
+
+
+@pytest.fixture
+def hq(bucket: str, monkeypatch: pytest.MonkeyPatch) -> Location:
+    """A root on a store without tables; leases are short."""
+    monkeypatch.setenv("MERGEREPL_LEASE_S", "0.3")
+    return Location.of(f"s3://{bucket}/hq")
+
+
+def test_a_root_on_a_store_is_leased_by_its_register(hq):
+    with lease(hq, purpose="mergerepl sync"):
+        who = holder(hq)
+        assert (who["purpose"], who["pid"]) == ("mergerepl sync", os.getpid())
+        with (
+            pytest.raises(LeaseError, match="in use: mergerepl sync by process"),
+            lease(hq, purpose="another"),
+        ):
+            pass
+    assert holder(hq) is None
+    assert not stored(hq / LOCK_FILE).in_flight
+
+
+def test_the_lease_of_a_dead_agent_is_taken_over_with_fences(hq, monkeypatch):
+    fences = []
+    monkeypatch.setattr("mergerepl.replica.fence.write_fences", lambda *each: fences.append(each))
+    taken(hq / LOCK_FILE)
+    with lease(hq, purpose="mergerepl sync"):
+        assert fences == [(hq, 2)]
+    assert not stored(hq / LOCK_FILE).in_flight
+    with lease(hq, purpose="mergerepl sync"):
+        assert fence_of(hq / "t") == 3
+    assert fences == [(hq, 2)]
+
+
+def test_a_lease_that_could_not_write_fences_leaves_that_to_the_next_one(hq, monkeypatch):
+    def fail(*_: object) -> None:
+        raise StoreUnavailableError("no answer")
+
+    monkeypatch.setattr("mergerepl.replica.fence.write_fences", fail)
+    taken(hq / LOCK_FILE)
+    with pytest.raises(StoreUnavailableError), lease(hq, purpose="mergerepl sync"):
+        pass
+    assert (stored(hq / LOCK_FILE).holder, stored(hq / LOCK_FILE).in_flight) == (None, True)

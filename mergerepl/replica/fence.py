@@ -1,0 +1,51 @@
+"""The fences of a root on an object store: one commit to each of its tables, before its new holder reads one."""
+
+import logging
+from collections.abc import Iterable
+
+from mergerepl.delta.tables import commit_fence, is_delta_table
+from mergerepl.replica.application_ids import application_ids
+from mergerepl.replica.replica import Replica
+from mergerepl.store.location import Location
+from mergerepl.store.rehearsal import worker_threads
+from mergerepl.store.storage import files_in
+from mergerepl.systables import catalog, replinfo
+
+log = logging.getLogger(__name__)
+
+_AT_ONCE = 8
+
+_READ_FIRST = (catalog.PUBLICATIONS, catalog.ARTICLES, catalog.SUBSCRIPTIONS, replinfo.TABLE)
+"""The tables that say which other tables the root has, and who writes to them."""
+
+
+def write_fences(root: Location, fence: int) -> None:
+    """Commit a fence to all tables of a root: its system tables and the tables of its articles.
+
+    Raises: CommitConflictError, StoreError, LeaseError, as `commit_fence`. Run again: the fences are written first.
+    """
+    replica = Replica(root)
+    first = [replica.folder / table.name for table in _READ_FIRST]
+    _commit(first, fence, ())
+    if not all(map(is_delta_table, first)):
+        # An `apply` that was cut short: no session has written here.
+        subids: set[str] = set()
+        tables = []
+    else:
+        subids = {row.subid for row in replica.subscriptions()}
+        tables = [replica.table(article) for article in replica.articles]
+    system = [each for each in files_in(replica.folder) if each not in first]
+    _commit([*system, *tables], fence, application_ids(subids))
+    log.info("fence %s is in the tables of %s", fence, root)
+
+
+def _commit(tables: Iterable[Location], fence: int, app_ids: Iterable[str]) -> None:
+    ids = list(app_ids)
+    with worker_threads(_AT_ONCE) as pool:
+        for done in [pool.submit(_commit_one, table, fence, ids) for table in tables]:
+            done.result()
+
+
+def _commit_one(table: Location, fence: int, app_ids: list[str]) -> None:
+    if is_delta_table(table):
+        commit_fence(table, fence, app_ids)
