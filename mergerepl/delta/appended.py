@@ -20,6 +20,7 @@ from pyspark.sql.types import StructField, StructType
 
 from mergerepl.delta.engine_choice import NeedsSparkError, require_texts
 from mergerepl.delta.footers import commit_statistics, read_footer
+from mergerepl.delta.known_heads import forget_head
 from mergerepl.delta.log import head_version
 from mergerepl.delta.marks import CommitMark
 from mergerepl.delta.metadata import STATS_PROPERTY
@@ -312,6 +313,7 @@ def delete_where(spark: SparkSession, table: Location, condition: Column) -> boo
     """Delete rows, in a commit marked as ours if any match. Returns whether any did."""
     if read(spark, table).where(condition).isEmpty():
         return False
+    forget_head(table)
     session = session_with_mark(spark, CommitMark("cleanup", "delete"))
     DeltaTable.forPath(session, str(table)).delete(condition)
     return True
@@ -332,6 +334,7 @@ def join_small_files(spark: SparkSession, table: Location, *, large_bytes: int) 
 
     Files that are already large are left alone, so that the work grows with the appended rows, not with the table.
     """
+    forget_head(table)
     session = new_session(spark)
     session.conf.set("spark.databricks.delta.optimize.minFileSize", str(large_bytes))
     session.conf.set("spark.databricks.delta.optimize.maxFileSize", str(2 * large_bytes))

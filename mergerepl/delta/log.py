@@ -9,6 +9,7 @@ from hashlib import sha256
 from typing import Any
 from urllib.parse import unquote
 
+from mergerepl.delta.known_heads import known_head, note_head, note_seen, seen_before
 from mergerepl.delta.marks import CommitMark
 from mergerepl.delta.metadata import TableMetadata
 from mergerepl.errors import StoreError
@@ -149,6 +150,8 @@ def is_delta_table(table: Location) -> bool:
     Raises: StoreError if it cannot be read: no permission, or a mount that does not answer.
     """
     folder = table / LOG_FOLDER
+    if known_head(table) is not None:
+        return True
     try:
         # A loop of links is an error here, as a folder without permission is.
         return any(name.endswith((".json", ".parquet")) for name in names_in(folder))
@@ -188,6 +191,8 @@ def head_version(table: Location) -> int:
 
     Raises: StoreError if the Delta log is missing, or lacks a commit before the latest one.
     """
+    if (known := known_head(table)) is not None:
+        return known
     try:
         names = names_in(table / LOG_FOLDER)
     except OSError as error:
@@ -203,13 +208,18 @@ def head_version(table: Location) -> int:
         )
     checkpoints = [int(name[:20]) for name in names if CHECKPOINT.match(name)]
     _refuse_gap(table, versions, after=max([min(versions) - 1, *checkpoints]))
+    note_head(table, max(versions))
     return max(versions)
 
 
 def last_version(table: Location) -> int | None:
     """Return the highest version in a table's log folder, despite gaps; None without a commit."""
+    if (known := known_head(table)) is not None:
+        return known
     try:
-        return max(int(name[:20]) for name in names_in(table / LOG_FOLDER) if _COMMIT.match(name))
+        head = max(int(name[:20]) for name in names_in(table / LOG_FOLDER) if _COMMIT.match(name))
+        note_head(table, head)
+        return head
     except (OSError, ValueError):
         return None
 
@@ -247,15 +257,26 @@ def as_seen(table: Location, version: int) -> list[Any]:
 
     Raises: FileNotFoundError if the version's log file is gone.
     """
+    if (known := seen_before(table, version)) is not None:
+        return known
     facts = facts_of(log_path(table, version))
-    return [str(table), version, facts.size, facts.written_ns, facts.tag]
+    written_ns = facts.written_ns if is_local(table) else 0
+    seen = [str(table), version, facts.size, written_ns, facts.tag]
+    note_seen(table, version, seen)
+    return seen
+
+
+def has_commit(table: Location, version: int) -> bool:
+    """Whether a table's log has a commit of a version."""
+    known = known_head(table)
+    return exists(log_path(table, version)) if known is None else version <= known
 
 
 def is_as_seen(seen: list[Any]) -> bool:
     """Whether a table is unchanged since `as_seen` returned this value: two look-ups, for a log of any length."""
     table, version = Location.of(seen[0]), seen[1]
     try:
-        return as_seen(table, version) == seen and not exists(log_path(table, version + 1))
+        return as_seen(table, version) == seen and not has_commit(table, version + 1)
     except OSError:
         return False
 

@@ -12,9 +12,11 @@ from typing import TYPE_CHECKING, Any
 from uuid import uuid4
 
 from mergerepl.delta.fences import version_at
-from mergerepl.delta.log import log_path
+from mergerepl.delta.known_heads import note_head, note_seen
+from mergerepl.delta.log import last_version, log_actions, log_path
 from mergerepl.delta.marks import CommitMark
-from mergerepl.delta.table import TableState
+from mergerepl.delta.parquet_files import parquet_source
+from mergerepl.delta.table import TableState, open_table
 from mergerepl.errors import CommitConflictError
 from mergerepl.store.location import Location
 from mergerepl.store.storage import is_local, storage
@@ -22,7 +24,36 @@ from mergerepl.store.storage import is_local, storage
 if TYPE_CHECKING:
     import pyarrow as pa
 
+_ENGINE = "mergerepl"
 _MOST_WRITER = 2
+_COMMITS_OF_CHECKPOINT = 32
+"""Without checkpoints, whoever opens a table reads all its commits."""
+
+
+def last_overwrite(table: Location) -> "tuple[int, list[pa.Table]] | None":
+    """Return the head of a system table in a store, and the rows of its files, if its last commit alone states them.
+
+    These are commits that replaced all rows, or that made the table. None for another table.
+    """
+    import pyarrow.parquet as pq
+
+    if is_local(table):
+        return None
+    version = last_version(table)
+    if version is None:
+        return None
+    changed = version
+    actions = log_actions(table, changed)
+    while changed > 0 and not any({"add", "remove"} & action.keys() for action in actions):
+        # A fence.
+        changed -= 1
+        actions = log_actions(table, changed)
+    info: dict[str, Any] = next((action["commitInfo"] for action in actions if "commitInfo" in action), {})
+    replaces = info.get("operationParameters", {}).get("mode") == "Overwrite" or changed == 0
+    if not replaces or info.get("engineInfo") != _ENGINE:
+        return None
+    files = [table / action["add"]["path"] for action in actions if "add" in action]
+    return version, [pq.read_table(parquet_source(file)) for file in files]
 
 
 def is_committed_here(state: TableState) -> bool:
@@ -62,7 +93,7 @@ def commit_files(
         "operationParameters": {"mode": "Overwrite" if is_overwrite else "Append", "partitionBy": "[]"},
         "readVersion": state.version,
         "isBlindAppend": not is_overwrite,
-        "engineInfo": "mergerepl",
+        "engineInfo": _ENGINE,
         # No two commits have the same bytes.
         "txnId": str(uuid4()),
     }
@@ -87,12 +118,18 @@ def commit_files(
 def _put(state: TableState, actions: Sequence[Mapping[str, Any]]) -> None:
     at = log_path(state.path, state.version + 1)
     text = "\n".join(json.dumps(action, separators=(",", ":"), ensure_ascii=False) for action in actions)
+    data = f"{text}\n".encode()
     with state.writing():
         try:
-            storage(at).put_if_absent(at, f"{text}\n".encode())
+            tag = storage(at).put_if_absent(at, data)
         except FileExistsError as error:
             raise CommitConflictError(
                 f"Another agent wrote to '{state.path}' at the same time. Nothing was committed. Run again: what was "
                 "staged is finished first.",
                 table=str(state.path),
             ) from error
+    version = state.version + 1
+    note_head(state.path, version)
+    note_seen(state.path, version, [str(state.path), version, len(data), 0, tag])
+    if version % _COMMITS_OF_CHECKPOINT == 0:
+        open_table(state.path, version).checkpoint()

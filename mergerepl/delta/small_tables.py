@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from mergerepl.delta.create import NewTable, create_table
 from mergerepl.delta.log import is_delta_table
 from mergerepl.delta.marks import CommitMark
-from mergerepl.delta.own_commits import commit_files, is_committed_here, put_rows
+from mergerepl.delta.own_commits import commit_files, is_committed_here, last_overwrite, put_rows
 from mergerepl.delta.sql_text import quoted
 from mergerepl.delta.table import open_or_reuse, open_table, reason_of, refuse_empty_commit
 from mergerepl.delta.transactions import Transaction, commit_properties
@@ -66,6 +66,18 @@ def version_and_rows(
     required: Sequence[str] = (),
 ) -> tuple[int, "pa.Table"]:
     """Return the version of a table and rows of it, as `read_rows` does."""
+    import pyarrow as pa
+
+    is_whole = where is None and not order_limit
+    with _as_store_error(path):
+        own = last_overwrite(path) if is_whole else None
+    if own is not None:
+        version, parts = own
+        result = pa.concat_tables(parts) if parts else pa.table({})
+        result = result.select([name for name in names if name in result.column_names])
+        if empty := [name for name in required if parts and result.column(name).null_count]:
+            raise edited_table(path, f"has no value in column '{empty[0]}'", column=empty[0])
+        return version, result
     with _as_store_error(path), _at_head(path) as table:
         version = table.version()
         refuse_empty_commit(path, version)

@@ -15,12 +15,14 @@ from threading import Lock, RLock
 from typing import TYPE_CHECKING, Any
 
 from mergerepl.delta.fences import number_of, refuse_fenced
+from mergerepl.delta.known_heads import note_head
 from mergerepl.delta.log import (
     CHECKPOINT,
     LOG_FOLDER,
     Commit,
     as_seen,
     commits,
+    has_commit,
     head_version,
     last_version,
     log_path,
@@ -70,7 +72,7 @@ class OpenedTable:
         at = last_version(path) if version is None else version
         # Taken before the log is read: a file replaced at that moment is noticed next time.
         seen = None if at is None else _seen(path, at)
-        is_latest = version is None or not exists(log_path(path, version + 1))
+        is_latest = version is None or not has_commit(path, version + 1)
         # delta-rs takes twice as long to open a version by its number.
         log = _delta_rs(path, None if is_latest else version)
         if version is not None and log.version() != version:
@@ -99,6 +101,8 @@ class OpenedTable:
             seen, self.seen = self.seen, None
             yield log
             is_moved = log is self._log and log.version() != version
+            if is_moved:
+                note_head(self._path, log.version())
             # `read_back` finds the commit's mark after this, which confirms the file as delta-rs' own.
             self.seen = _seen(self._path, log.version()) if is_moved else seen
 
@@ -116,7 +120,7 @@ class OpenedTable:
             there = version
             if there is None:
                 there = here
-                while exists(log_path(self._path, there + 1)):
+                while has_commit(self._path, there + 1):
                     there += 1
             if there > here:
                 self.seen = _seen(self._path, there)
@@ -215,6 +219,11 @@ class TableState:
         with self.opened.at(self.version) as log:
             version = log.transaction_version(app_id)
         return -1 if version is None else number_of(int(version), self.path)
+
+    def checkpoint(self) -> None:
+        """Write a checkpoint of this version."""
+        with self.opened.at(self.version) as log:
+            log.create_checkpoint()
 
     def writing(self) -> "AbstractContextManager[DeltaTable]":
         """Give delta-rs' view of this version, for one commit."""

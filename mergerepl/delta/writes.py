@@ -5,6 +5,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from mergerepl.delta.create import NewTable, features_of
+from mergerepl.delta.known_heads import forget_head
 from mergerepl.delta.log import head_version
 from mergerepl.delta.own_commits import commit_files, is_committed_here
 from mergerepl.delta.table import TableState, open_table
@@ -135,6 +136,7 @@ def add_columns(spark_of: "Callable[[], SparkSession]", path: Location, columns:
     named = ", ".join(f"{quote(column['name'])} {ddl_of(column['type'])}" for column in columns)
     from mergerepl.spark.session import new_session
 
+    forget_head(path)
     # A commit changes a conf of its session.
     session = new_session(spark_of())
     state_features(lambda: session, state, (ddl_of(column["type"]) for column in columns))

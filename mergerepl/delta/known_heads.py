@@ -1,0 +1,77 @@
+"""Heads of system tables in a store, as far as this process knows them without a request.
+
+Only the agent that holds the register of a root writes the system tables there. So what it has read or committed once
+stays true until it releases the register. For all other tables nothing is known here.
+"""
+
+from dataclasses import dataclass, field
+from threading import Lock
+from typing import Any
+
+from mergerepl.roots import SYSTEM_FOLDERS
+from mergerepl.store.lease import LOCK_FILE
+from mergerepl.store.location import Location
+from mergerepl.store.register import Register, held_register
+from mergerepl.store.storage import is_local
+
+
+@dataclass
+class _Head:
+    register: Register
+    version: int
+    seen: dict[int, list[Any]] = field(default_factory=dict)
+    """Version -> what `log.as_seen` returned."""
+
+
+_heads: dict[Location, _Head] = {}
+_lock = Lock()
+
+
+def _register_of(table: Location) -> Register | None:
+    """Return the register under which this process alone writes a table."""
+    if is_local(table) or table.parent.name not in SYSTEM_FOLDERS:
+        return None
+    return held_register(table.parent.parent / LOCK_FILE)
+
+
+def _known(table: Location) -> _Head | None:
+    found = _heads.get(table)
+    return found if found is not None and found.register is _register_of(table) else None
+
+
+def known_head(table: Location) -> int | None:
+    """Return the head of a table if it is known."""
+    found = _known(table)
+    return None if found is None else found.version
+
+
+def note_head(table: Location, version: int) -> None:
+    """Note the head that was read, or committed by this process."""
+    register = _register_of(table)
+    if register is None:
+        return
+    with _lock:
+        found = _known(table)
+        if found is None:
+            _heads[table] = _Head(register, version)
+        else:
+            found.version = version
+
+
+def forget_head(table: Location) -> None:
+    """Forget the head of a table that Spark is about to write."""
+    with _lock:
+        _heads.pop(table, None)
+
+
+def seen_before(table: Location, version: int) -> list[Any] | None:
+    """Return what `log.as_seen` returned for a version, if it is known to be still true."""
+    found = _known(table)
+    return None if found is None else found.seen.get(version)
+
+
+def note_seen(table: Location, version: int, seen: list[Any]) -> None:
+    """Note what `log.as_seen` returns for a version."""
+    found = _known(table)
+    if found is not None and version <= found.version:
+        found.seen[version] = seen
