@@ -153,6 +153,3 @@ def test_replicas_in_buckets_and_folders_are_synchronized(
     ]
     (done,) = both.json("sync")["sessions"]
     assert done["status"] == "nothing_to_do", done
-    import sys
-
-    sys.path.insert(0, "/tmp/s1")
