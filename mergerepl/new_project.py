@@ -72,7 +72,11 @@ def init_project(
             f"'{file}' exists, and is not overwritten. Change it; or name another file with `-o FILE`.",
             file=str(file),
         )
-    found = [roots.existing(folders[0]), *map(roots.parse, folders[1:])]
+    stored = type_ == "merge"
+    found = [
+        roots.existing(folders[0], may_be_stored=stored),
+        *(roots.parse(each, may_be_stored=stored) for each in folders[1:]),
+    ]
     tables: list[InitTable] = []
     if type_ in ("cdc", "tracking"):
         parts = [_folder(Location.of(roots.existing(each)), type_, file.parent, tables) for each in found]
@@ -323,8 +327,8 @@ def _publications_at(root: Location, type_: str) -> set[str]:
 
 def _place(root: Location, base: Path) -> str:
     """Return a folder as the file states it: relative if it lies near the file."""
-    relative = os.path.relpath(str(root), os.path.realpath(base))
-    if relative.startswith("../../../"):
+    relative = os.path.relpath(str(root), os.path.realpath(base)) if root.is_local else ""
+    if not root.is_local or relative.startswith("../../../"):
         text = str(root)
     else:
         text = relative if relative.startswith("..") or relative == "." else f"./{relative}"

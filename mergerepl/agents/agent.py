@@ -12,6 +12,7 @@ from mergerepl.agents import control
 from mergerepl.model.cdc import AgentStatus, JobEvent
 from mergerepl.model.listing import Listing
 from mergerepl.project import Project
+from mergerepl.roots import parse
 
 
 class Agent:
@@ -20,11 +21,15 @@ class Agent:
     Args:
         paths: As `Project.load` takes them.
 
-    Raises: as `Project.load`; ConfigurationError if a folder does not exist.
+    Raises: as `Project.load`; ConfigurationError if a folder does not exist, or a replica is in an object store.
     """
 
     def __init__(self, *paths: str | os.PathLike[str]) -> None:
-        self.roots = Project.load(*paths).own_roots()
+        project = Project.load(*paths)
+        self.roots = project.own_roots()
+        for each in project.replicas():
+            # It refuses a place in an object store, also one that only a subscription names.
+            parse(each.root)
 
     def __repr__(self) -> str:
         return f"Agent({', '.join(map(repr, self.roots))})"

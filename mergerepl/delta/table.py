@@ -15,7 +15,7 @@ from threading import Lock, RLock
 from typing import TYPE_CHECKING, Any
 
 from mergerepl.delta.fences import number_of, refuse_fenced
-from mergerepl.delta.known_heads import note_head
+from mergerepl.delta.known_heads import forget_head, note_head
 from mergerepl.delta.log import (
     CHECKPOINT,
     LOG_FOLDER,
@@ -103,6 +103,9 @@ class OpenedTable:
             is_moved = log is self._log and log.version() != version
             if is_moved:
                 note_head(self._path, log.version())
+            else:
+                # A commit of files does not move it.
+                forget_head(self._path)
             # `read_back` finds the commit's mark after this, which confirms the file as delta-rs' own.
             self.seen = _seen(self._path, log.version()) if is_moved else seen
 

@@ -211,7 +211,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     },
     "mergerepl.agents.agent_socket": {"mergerepl.roots", "mergerepl.settings"},
     # The public object: the folders of a project.
-    "mergerepl.agents.agent": {"mergerepl.agents", "mergerepl.model", "mergerepl.project"},
+    "mergerepl.agents.agent": {"mergerepl.agents", "mergerepl.model", "mergerepl.project", "mergerepl.roots"},
     # Commands that are handed over run as from the command line.
     "mergerepl.agents.client": {
         "mergerepl.agents",
