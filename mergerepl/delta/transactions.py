@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from mergerepl.delta.fences import FENCE_APP_ID, commit_terms, version_at, with_fence
+from mergerepl.delta.known_heads import forget_head
 from mergerepl.delta.log import Commit, find_own_commit
 from mergerepl.delta.marks import FENCE, CommitMark
 from mergerepl.delta.table import TableState, open_table
@@ -235,6 +236,8 @@ def commit_fence(table: Location, fence: int, app_ids: Iterable[str]) -> None:
     mark = CommitMark(FENCE, f"{FENCE}:{fence}")
 
     def write() -> None:
+        # Until it is committed, an earlier holder may write system tables, too.
+        forget_head(table)
         state = open_table(table)
         with state.writing() as log:
             if (log.transaction_version(FENCE_APP_ID) or 0) >= fence:
@@ -247,6 +250,8 @@ def commit_fence(table: Location, fence: int, app_ids: Iterable[str]) -> None:
                 max_commit_retries=0,
             )
             log.create_write_transaction([], mode="append", schema=log.schema(), commit_properties=properties)
+        # delta-rs does not move to such a commit.
+        forget_head(table)
 
     retry_conflicts(
         write, table, lost_commits(f"'{table}'", "a fence", "Run again: the fences are written first.")

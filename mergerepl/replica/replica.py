@@ -24,6 +24,7 @@ from mergerepl.roots import resolved, uses
 from mergerepl.rows.sql import quote
 from mergerepl.store.lease import record_jvm
 from mergerepl.store.location import Location
+from mergerepl.store.notes import has_staged_session
 from mergerepl.store.storage import files_in, is_folder
 from mergerepl.systables import (
     catalog,
@@ -176,7 +177,7 @@ class Replica:
 
     def has_staged(self) -> bool:
         """True if a session is staged here, or a pointer names one that is staged elsewhere."""
-        return bool(files_in(self.staging))
+        return has_staged_session(self.root)
 
     def require_tables(self) -> None:
         """Check that all system tables exist: the next write would recreate a missing one, without its past rows.

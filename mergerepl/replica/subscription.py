@@ -5,7 +5,7 @@ about the publisher. Each replica also has a row about itself.
 """
 
 import json
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import replace
 from typing import Any, NamedTuple
 
@@ -26,12 +26,15 @@ from mergerepl.model.publication import PUBLISHER_PRIORITY
 from mergerepl.replica.replica import Replica
 from mergerepl.roots import is_absent
 from mergerepl.store.changeset import is_staged
+from mergerepl.store.lease import LOCK_FILE, lease
 from mergerepl.store.location import Location
+from mergerepl.store.register import is_void, register_of, state_of
 from mergerepl.store.storage import (
     HALF_WRITTEN,
     files_in,
     has_system_tables,
     is_folder,
+    is_local,
     put_text,
     read_text,
     same_place,
@@ -279,7 +282,13 @@ class Pointer(NamedTuple):
 
 
 def pointers(subscriber: Replica) -> Iterator[Pointer]:
-    """Yield the pointers of a subscriber, by session."""
+    """Yield the pointers of a subscriber, by session: files, on a store entries of its register."""
+    if not is_local(subscriber.root):
+        for session, each in sorted(state_of(subscriber.root).pointers.items()):
+            yield Pointer(
+                session, subscriber.root / LOCK_FILE, Replica(Location.of(each.publisher)), each.replid
+            )
+        return
     staging = Location.of(subscriber.staging)
     for file in (staging / name for name in storage(staging).list_from(staging) if name.endswith(".json")):
         try:
@@ -294,19 +303,63 @@ def pointers(subscriber: Replica) -> Iterator[Pointer]:
 
 def write_pointer(publisher: Replica, subscriber: Replica, session: str) -> None:
     """Write the pointer of a session that is about to be staged."""
-    stated = json.dumps({"publisher": str(publisher.root), "replid": publisher.info().replid})
+    replid = publisher.info().replid
+    if not is_local(subscriber.root):
+        register_of(subscriber.root).point(session, str(publisher.root), replid)
+        return
+    stated = json.dumps({"publisher": str(publisher.root), "replid": replid})
     put_text(_file(subscriber, session), stated)
 
 
 def drop_pointer(subscriber: Replica, session: str) -> None:
-    """Remove the pointer of a session that is over."""
+    """Remove the pointer of a session that is over, and can be staged no more."""
+    if not is_local(subscriber.root):
+        register_of(subscriber.root).unpoint(session)
+        return
     storage(at := _file(subscriber, session)).delete(at)
 
 
 def drop_half_written_pointers(subscriber: Replica) -> None:
     """Remove half-written pointers that a killed process left."""
+    if not is_local(subscriber.root):
+        return
     staging = Location.of(subscriber.staging)
     storage(staging).delete(*files_in(staging, HALF_WRITTEN))
+
+
+def require_publisher(publisher: Replica) -> None:
+    """Check that this process still holds a publisher: what it has not staged by now, no earlier holder will stage.
+
+    Raises: LeaseError.
+    """
+    if not is_local(publisher.root):
+        register_of(publisher.root).settle()
+
+
+def settle_pointers(subscriber: Replica, held: Collection[Location]) -> bool:
+    """Drop the pointers of sessions that were not staged, and make sure that they never are.
+
+    The caller holds the subscriber and the publishers `held`, whose sessions it finishes. Between folders nothing is to
+    be settled: the lock of the subscriber ends with the process that would stage the session.
+
+    Returns: False if one was staged by now.
+
+    Raises: LeaseError if the publisher is a folder in use.
+    """
+    for pointer in [*pointers(subscriber)]:
+        publisher = pointer.publisher
+        if publisher is None or publisher.root in held:
+            continue
+        if is_local(publisher.root):
+            if is_local(subscriber.root):
+                continue
+            with lease(publisher.root, purpose=f"settling a session of {subscriber.root}"):
+                if pointer.is_staged:
+                    return False
+        elif not is_void(storage(publisher.root), publisher.root / LOCK_FILE, pointer.session):
+            return False
+        drop_pointer(subscriber, pointer.session)
+    return True
 
 
 def _file(subscriber: Replica, session: str) -> Location:

@@ -15,6 +15,7 @@ from mergerepl.model.results import PhaseCounts
 from mergerepl.store.lease import LOCK_FILE
 from mergerepl.store.location import Location
 from mergerepl.store.redo import RedoLog, RegisteredRedoLog
+from mergerepl.store.register import register_of, state_of
 from mergerepl.store.storage import (
     copy_file,
     files_below,
@@ -166,7 +167,13 @@ class Changeset:
     def late_folder(self, side: str, round_number: int) -> Location:
         """Return the folder of a late round; all of them lie in the session's folder."""
         session_folder = self.folder if self.manifest.round == 0 else self.folder.parent
-        return session_folder / f"late-{side}-{round_number}"
+        name = f"late-{side}-{round_number}"
+        if is_local(self.folder):
+            return session_folder / name
+        # A displaced agent may still write rows of the round: its folder is another one.
+        held = register_of(self.folder)
+        staged = [key for key in held.state.sessions if key.startswith(f"{session_folder.name}/{name}-")]
+        return session_folder / (staged[0].partition("/")[2] if staged else f"{name}-{held.fence}")
 
     def commit(self) -> None:
         """Stage the manifest: from here on the changeset will be carried out."""
@@ -231,6 +238,9 @@ def staged_changesets(folder: Location) -> list[Changeset]:
 
 def unfinished_sessions(staging: Location) -> list[str]:
     """Return the unfinished staged sessions, by name: at a publisher, or by pointers at a subscriber."""
+    if not is_local(staging):
+        state = state_of(staging.parents[1])
+        return sorted({key for key in (*state.sessions, *state.pointers) if "/" not in key})
     return [path.stem for path in files_in(staging) if path.suffix == ".json" or is_staged(path)]
 
 

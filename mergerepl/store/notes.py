@@ -9,7 +9,8 @@ from typing import Any
 
 from mergerepl.roots import MERGE_FOLDER, resolved
 from mergerepl.store.location import Location
-from mergerepl.store.storage import read_text, storage
+from mergerepl.store.register import state_of
+from mergerepl.store.storage import is_local, read_text, storage
 
 _STAGING = "staging"
 _NOTES = "quiet"
@@ -32,7 +33,12 @@ def write_note(root: Location, name: str, stated: dict[str, Any]) -> None:
 
 
 def has_staged_session(root: Location) -> bool:
-    """True if a session waits to be finished (a folder at the publisher, a pointer elsewhere)."""
+    """True if a session waits to be finished: a folder at the publisher, a pointer elsewhere; on a store, its register
+    names one.
+    """
+    if not is_local(root):
+        state = state_of(root)
+        return bool(state.sessions or state.pointers)
     folder = Location.of(root).join(MERGE_FOLDER, _STAGING)
     return bool(storage(folder).list_from(folder))
 

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeVar
 from mergerepl.errors import StoreError
 from mergerepl.failpoints import failpoint
 from mergerepl.store.location import Location
-from mergerepl.store.register import Register, StagedSession, held_register, read_register
+from mergerepl.store.register import Register, StagedSession, held_register, state_of
 from mergerepl.store.storage import storage
 
 if TYPE_CHECKING:
@@ -182,10 +182,18 @@ class RegisteredRedoLog(RedoLog[P]):
         return found
 
     def finish(self) -> None:
-        """Forget the plan, then remove its objects."""
+        """Forget the plan, then remove its objects.
+
+        Raises: LeaseError if another agent has taken the register over: the objects may be its own.
+        """
+        folder = self.file.parent
         if self.is_pending:
             self._register().unstage(self.key)
-        storage(self.file).delete_tree(self.file.parent)
+        elif storage(folder).is_folder(folder):
+            self._register().settle()
+        else:
+            return
+        storage(folder).delete_tree(folder)
 
     def _enter(self, plan: P) -> None:
         written = storage(self.file).read(self.file)
@@ -193,9 +201,7 @@ class RegisteredRedoLog(RedoLog[P]):
         self._register().stage(self.key, _hash_of(written[0]), self.subscriber_of(plan))
 
     def _entry(self) -> StagedSession | None:
-        held = held_register(self.lock)
-        state = held.state if held is not None else read_register(storage(self.lock), self.lock)
-        return None if state is None else state.sessions.get(self.key)
+        return state_of(self.lock.parent).sessions.get(self.key)
 
     def _register(self) -> Register:
         held = held_register(self.lock)

@@ -24,6 +24,7 @@ from mergerepl.errors import LeaseError, StoreError
 from mergerepl.settings import Settings
 from mergerepl.store.location import Location
 from mergerepl.store.objects import ChangedError
+from mergerepl.store.storage import storage
 
 log = logging.getLogger(__name__)
 
@@ -163,12 +164,12 @@ class Pace:
         return self.watch_s / _LOOKS
 
 
-def read_register(storage: ConditionalStorage, at: Location) -> RegisterState | None:
+def read_register(store: ConditionalStorage, at: Location) -> RegisterState | None:
     """Return the content of a register, or None if there is none.
 
     Raises: StoreError if it is damaged.
     """
-    found = storage.read(at)
+    found = store.read(at)
     return None if found is None else RegisterState.of(at, found)
 
 
@@ -176,12 +177,12 @@ class Register:
     """A register that this process holds. One lock guards its tag: renewals share it with the steps of the session."""
 
     def __init__(
-        self, storage: ConditionalStorage, at: Location, state: RegisterState, *, must_fence: bool = False
+        self, store: ConditionalStorage, at: Location, state: RegisterState, *, must_fence: bool = False
     ) -> None:
         self.at = at
         self.must_fence = must_fence
         """Whether an earlier holder may still write to the tables: they need a fence before they are read."""
-        self._storage, self._state = storage, state
+        self._store, self._state = store, state
         self._unknown: set[str] = set()
         self._is_displaced = False
         self._lock = threading.RLock()
@@ -228,12 +229,19 @@ class Register:
         self._change(with_outcome)
 
     def unstage(self, session: str) -> None:
-        """Forget a session that is over. Its objects are deleted only after this.
+        """Forget a session that is over, or a late round of it (`<session>/<round>`); a session with its rounds.
+
+        Objects are deleted only after this.
 
         Raises: as `stage`.
         """
+
+        def without(was: RegisterState) -> RegisterState:
+            left = {k: v for k, v in was.sessions.items() if k != session and not k.startswith(f"{session}/")}
+            return replace(was, sessions=left)
+
         if session in self._state.sessions:
-            self._change(lambda was: replace(was, sessions=_without(was.sessions, session)))
+            self._change(without)
 
     def point(self, session: str, publisher: str, replid: str) -> None:
         """Record at a subscriber that a publisher is about to stage a session with it.
@@ -249,7 +257,9 @@ class Register:
         Raises: as `stage`.
         """
         if session in self._state.pointers:
-            self._change(lambda was: replace(was, pointers=_without(was.pointers, session)))
+            self._change(
+                lambda was: replace(was, pointers={k: v for k, v in was.pointers.items() if k != session})
+            )
 
     def settle(self) -> None:
         """Write the register again: sessions that it does not name can then be staged by no earlier holder any more.
@@ -286,9 +296,9 @@ class Register:
             while True:
                 changed = replace(change(self._state), write=_uuid())
                 try:
-                    tag = self._storage.put_if_unchanged(self.at, changed.encoded(), self._state.tag)
+                    tag = self._store.put_if_unchanged(self.at, changed.encoded(), self._state.tag)
                 except ChangedError:
-                    found = read_register(self._storage, self.at)
+                    found = read_register(self._store, self.at)
                     if found is not None and found.write in self._unknown:
                         # A PUT of ours whose answer was lost.
                         self._unknown.discard(found.write)
@@ -306,7 +316,7 @@ class Register:
 
 
 def take(
-    storage: ConditionalStorage, at: Location, *, purpose: str, wait_s: float = 0.0, pace: Pace | None = None
+    store: ConditionalStorage, at: Location, *, purpose: str, wait_s: float = 0.0, pace: Pace | None = None
 ) -> Register:
     """Take a register: a free one at once; a held one if its holder does not renew it, which takes a lease to see.
 
@@ -318,14 +328,14 @@ def take(
     begun = time.monotonic()
     seen, seen_at = None, begun
     while True:
-        found = read_register(storage, at)
+        found = read_register(store, at)
         now = time.monotonic()
         if (
             found is None
             or found.holder is None
             or (seen is not None and found.write == seen.write and now - seen_at >= pace.watch_s)
         ):
-            if (taken := _taken(storage, at, found, purpose)) is not None:
+            if (taken := _taken(store, at, found, purpose)) is not None:
                 return taken
             continue
         if seen is None:
@@ -343,7 +353,7 @@ def take(
 
 
 def _taken(
-    storage: ConditionalStorage, at: Location, found: RegisterState | None, purpose: str
+    store: ConditionalStorage, at: Location, found: RegisterState | None, purpose: str
 ) -> Register | None:
     """Write this process into a register as it was found; None if another agent was first."""
     was = found or RegisterState()
@@ -354,27 +364,27 @@ def _taken(
     )
     try:
         if found is None:
-            tag = storage.put_if_absent(at, mine.encoded())
+            tag = store.put_if_absent(at, mine.encoded())
         else:
-            tag = storage.put_if_unchanged(at, mine.encoded(), was.tag)
+            tag = store.put_if_unchanged(at, mine.encoded(), was.tag)
     except (FileExistsError, ChangedError):
         return None
-    return Register(storage, at, replace(mine, tag=tag), must_fence=must_fence)
+    return Register(store, at, replace(mine, tag=tag), must_fence=must_fence)
 
 
-def is_void(storage: ConditionalStorage, at: Location, session: str) -> bool:
+def is_void(store: ConditionalStorage, at: Location, session: str) -> bool:
     """Make sure that a session that a publisher has not staged is never staged; False if it is staged.
 
     The caller does not hold the publisher's register. Its holder, if there is one, is displaced.
     """
     while True:
-        found = read_register(storage, at)
+        found = read_register(store, at)
         if found is None:
             return True
         if session in found.sessions:
             return False
         try:
-            storage.put_if_unchanged(at, replace(found, write=_uuid()).encoded(), found.tag)
+            store.put_if_unchanged(at, replace(found, write=_uuid()).encoded(), found.tag)
         except ChangedError:
             continue
         return True
@@ -382,6 +392,16 @@ def is_void(storage: ConditionalStorage, at: Location, session: str) -> bool:
 
 _held: dict[Location, Register] = {}
 """The registers that this process holds, by their place."""
+
+
+def state_of(root: Location) -> RegisterState:
+    """Return the content of a root's register on a store: as this process wrote it, if it holds it, else as it is there.
+
+    Raises: StoreError if it is damaged.
+    """
+    at = root / ROOT_LOCK
+    held = _held.get(at)
+    return held.state if held is not None else read_register(storage(at), at) or RegisterState()
 
 
 def held_register(at: Location) -> Register | None:
@@ -464,10 +484,6 @@ def in_use(root: Location, holder: Holder | None) -> LeaseError:
         replica=str(root),
         holder=holder.pid if holder is not None else None,
     )
-
-
-def _without(of: Mapping[str, Any], name: str) -> dict[str, Any]:
-    return {key: value for key, value in of.items() if key != name}
 
 
 def _uuid() -> str:

@@ -118,8 +118,11 @@ def test_a_displaced_agent_opens_no_fenced_table_for_writing(root, table):
     assert open_table(table).version == version
 
 
-def test_a_fence_waits_for_other_writers(root, table, monkeypatch):
+@pytest.mark.parametrize("folder", [".", "_mergerepl"])
+def test_a_fence_waits_for_other_writers(root, folder, monkeypatch):
     monkeypatch.setattr("mergerepl.delta.transactions.RETRY_WAIT_S", 0)
+    table = root.join(folder, "t") if folder != "." else root / "t"
+    write_deltalake(str(table), ROWS, storage_options=storage_options(root))
     register = hold(root)
     state, tries = open_table(table), iter(["first"])
 

@@ -18,7 +18,7 @@ from mergerepl.model.progress import Progress
 from mergerepl.model.publication import PUBLISHER_PRIORITY
 from mergerepl.model.results import ArticleCapture, CaptureResult
 from mergerepl.replica.replica import Replica, recording_jvm, refuse_older_bookkeeping
-from mergerepl.replica.subscription import own_priority, pointers, refuse_copies
+from mergerepl.replica.subscription import own_priority, pointers, refuse_copies, settle_pointers
 from mergerepl.store.changeset import staged_folders
 from mergerepl.store.lease import lease
 from mergerepl.store.location import Location
@@ -78,7 +78,7 @@ def _held(replica: Replica) -> Iterator[list[Replica]]:
                 stack.enter_context(lease(root, purpose=f"mergerepl capture {replica.root}"))
             stack.enter_context(lease(replica.root, purpose=f"mergerepl capture {replica.root}"))
             # A session may have started and died before this process got the lease.
-            if _publishers_of_pending(replica) <= publishers:
+            if _publishers_of_pending(replica) <= publishers and settle_pointers(replica, publishers):
                 with tables_kept_open(replica.root, *publishers):
                     yield [Replica(root) for root in sorted(publishers)]
                 return

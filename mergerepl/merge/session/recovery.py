@@ -35,6 +35,7 @@ from mergerepl.replica.subscription import (
     find_subscription,
     pointers,
     refuse_copies,
+    require_publisher,
 )
 from mergerepl.spark import session as spark_session
 from mergerepl.spark.plain import AGAIN, plain_errors
@@ -116,6 +117,7 @@ def _drop_stale_pointers(publisher: Replica, subscriber: Replica) -> None:
     # A damaged pointer does not name its publisher; a capture, which needs the name, refuses the pointer.
     for pointer in pointers(subscriber):
         if pointer.replid == publisher_id and pointer.session not in staged:
+            require_publisher(publisher)
             settle(publisher, subscriber, pointer.session)
 
 
