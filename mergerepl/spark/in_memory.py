@@ -83,16 +83,15 @@ def frame_of_tuples(
 
 
 def collected(frame: DataFrame) -> "pa.Table":
-    """Collect few rows in this process' memory, with Arrow's types for the frame's, whatever the session's confs.
-
-    NOTE: for frames without times.
+    """Collect few rows in this process' memory, with Arrow's types for the frame's, whatever the session's confs: instants
+    are in UTC.
     """
     from pyspark.sql.pandas.types import to_arrow_schema
 
     if is_in_process():
         here: pa.Table = in_process_frames().collected(frame)
         return here
-    return frame.toArrow().cast(to_arrow_schema(frame.schema))
+    return frame.toArrow().cast(to_arrow_schema(frame.schema, timezone="UTC"))
 
 
 def release(frame: DataFrame) -> None:
