@@ -30,6 +30,7 @@ from mergerepl.rows import lineage_columns as lineage
 from mergerepl.rows.images import no_names, same_value
 from mergerepl.rows.lineage_value import PUBLICATION
 from mergerepl.rows.nested import INTERPRETED, Fields, Struct, Structs
+from mergerepl.spark.expression_cost import parameter_column
 
 SIDES = "sides"
 """By field of a candidate: its column (NULL for the key), the sides that changed it, and whether the values differ."""
@@ -155,5 +156,5 @@ def _changed(side: str, column: Column) -> Column:
     entry = F.try_element_at(F.col(f"{side}.{COLV1}"), column)
     version = F.coalesce(entry, F.when(is_published, published))
     known = F.col(f"{OTHER_SIDE[side]}.{LINEAGE}")
-    is_known = lineage.is_covered(version, known, floor=F.col(f"{ARTICLE}.{FLOOR}"))
+    is_known = lineage.is_covered(version, known, floor=parameter_column(f"{ARTICLE}.{FLOOR}"))
     return ~(F.col(f"{ARTICLE}.{COLUMN_TRACKING}") & is_known)

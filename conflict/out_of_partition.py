@@ -26,6 +26,7 @@ from mergerepl.changes import (
 from mergerepl.frames import Column, DataFrame, F
 from mergerepl.rows import lineage_columns as lineage
 from mergerepl.rows.images import all_true, image_type, no_names, same_value
+from mergerepl.spark.expression_cost import query_parameter
 from mergerepl.systables.conflicts_info import ConflictType
 from mergerepl.systables.tombstone import TombstoneType
 
@@ -68,7 +69,7 @@ def bound_to_partition(uploaded: Uploaded, fields: Collection[str]) -> DataFrame
 
 
 def rejected(
-    uploaded: Uploaded, rows: DataFrame, *, note: str, resolver_nickname: int, floor: int
+    uploaded: Uploaded, rows: DataFrame, *, note: str, resolver_nickname: int, clock: int
 ) -> DataFrame:
     """Return RESOLVED of rows (rowguid) that are not taken: the publisher's row stands, the subscriber's is logged.
 
@@ -80,7 +81,9 @@ def rejected(
     gone = theirs.isNull() | theirs[DELETED]
     both = F.when(theirs.isNull(), mine[LINEAGE]).otherwise(lineage.merge(mine[LINEAGE], theirs[LINEAGE]))
     stamped = lineage.with_version(
-        both, F.lit(resolver_nickname), lineage.next_version(both, floor=floor).cast("bigint")
+        both,
+        F.lit(resolver_nickname),
+        lineage.next_version(both, floor=query_parameter(clock, "bigint")).cast("bigint"),
     )
 
     def version(of: str, columns: Sequence[str]) -> Column:

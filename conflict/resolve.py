@@ -17,9 +17,9 @@ from mergerepl.changes import (
     ARTICLE,
     BORN_GENERATION,
     BY_COLUMNS,
+    CLOCK,
     COLV1,
     DELETED,
-    FLOOR,
     LINEAGE,
     MADE,
     OF_SUBSCRIBER,
@@ -137,10 +137,10 @@ def _lineage_with(resolver: Column, version: Column) -> Column:
 
 @cached
 def _of_both(fields: Fields, *, is_any_made: bool) -> dict[str, Column]:
-    floor = F.col(f"{ARTICLE}.{FLOOR}")
+    clock = parameter_column(f"{ARTICLE}.{CLOCK}")
     takes_columns = _is_merge() | (F.col(f"{ARTICLE}.{BY_COLUMNS}") & ~one_deleted())
     return {
-        _VERSION: F.greatest(*(lineage.next_version(each, floor=floor) for each in _lineages())).cast(
+        _VERSION: F.greatest(*(lineage.next_version(each, floor=clock) for each in _lineages())).cast(
             "bigint"
         ),
         OF_SUBSCRIBER: of_subscriber(takes_columns, ~one_deleted() if is_any_made else None, fields),

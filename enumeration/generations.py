@@ -71,8 +71,11 @@ def generations_to_send(
     tablenicks: Iterable[int],
     destination_nickname: int | None = None,
     destination_replid: str = "",
+    settled: int = 0,
 ) -> list[Generation]:
     """Return the closed generations of these articles after the start that the destination does not hold yet.
+
+    It holds those up to its `settled` version, although it may have forgotten them, but not a change that waits for it.
 
     `held` reads the destination, once for all generations that may be sent. If the destination cannot be read, the
     source's list of holders decides; it may be wrong, as the destination may have been restored. Changes that wait for
@@ -87,6 +90,7 @@ def generations_to_send(
         and row.art_nick in articles
         and row.is_for(destination_replid)
         and destination_nickname not in row.nicknames
+        and not (row.waits_for is None and row.maxversion is not None and row.maxversion <= settled)
     ]
     there = held([row.guidsrc for row in waiting])
     return sorted((row for row in waiting if row.guidsrc not in there), key=lambda row: row.generation)

@@ -37,7 +37,7 @@ from mergerepl.model.publication import PUBLISHER_PRIORITY
 from mergerepl.model.session_terms import ArticleTerms, SessionTerms
 from mergerepl.rows import lineage_columns as lineage
 from mergerepl.rows.images import no_names
-from mergerepl.spark.expression_cost import query_parameter
+from mergerepl.spark.expression_cost import parameter_column, query_parameter
 
 _KNOWS = {PUBLISHER: "publisher_knows", SUBSCRIBER: "subscriber_knows"}
 _BROUGHT_BY = {PUBLISHER: Verdict.DOWNLOAD, SUBSCRIBER: Verdict.UPLOAD}
@@ -102,7 +102,7 @@ def _as_struct(rows: DataFrame, name: str) -> DataFrame:
 @cached
 def _comparison(is_written_out: bool) -> tuple[dict[str, Column], Column]:
     """Return by side whether it knows the other's version; and the verdict."""
-    floor = F.col(f"{ARTICLE}.{FLOOR}")
+    floor = parameter_column(f"{ARTICLE}.{FLOOR}")
 
     def covers(side: str) -> Column:
         own, other = F.col(f"{side}.{LINEAGE}"), F.col(f"{OTHER_SIDE[side]}.{LINEAGE}")
@@ -227,6 +227,7 @@ def article_terms(articles: Iterable[ArticleTerms], tablenick: str) -> Column:
 def _terms_struct(article: ArticleTerms) -> Column:
     numbers = {
         "floor": article.floor,
+        "clock": article.clock,
         "resolved_at_publisher": article.resolved_at_publisher,
         "resolved_at_subscriber": article.resolved_at_subscriber,
     }

@@ -16,6 +16,7 @@ from enumeration.generations import (
     make_generation,
     start_generation,
 )
+from enumeration.horizon import expired
 from mergerepl.changes import PUBLISHER, SUBSCRIBER
 from mergerepl.systables.catalog import SubscriptionRow
 from mergerepl.systables.genhistory import Generation, GenStatus
@@ -39,7 +40,8 @@ class Partition:
 class Source:
     """A replica that sends: its generations, its row about the destination and the articles in question (tablenicks).
 
-    `partition` is set if it filters rows by the destination.
+    `partition` is set if it filters rows by the destination. `cleaned` is the last generation of an article whose metadata
+    it no longer has.
     """
 
     root: str
@@ -47,19 +49,22 @@ class Source:
     other: SubscriptionRow
     tablenicks: Collection[int]
     partition: Partition | None = None
+    cleaned: int = 0
 
 
 @dataclass(frozen=True)
 class Destination:
     """A replica that receives: the generations it has, and its row about the source (None: unread).
 
-    `rules` returns the present conditions of its table of an article (tablenick); None: unread.
+    `rules` returns the present conditions of its table of an article (tablenick); None: unread. It knows all changes up to
+    the version `settled`.
     """
 
     root: str
     held: Held
     other: SubscriptionRow | None = None
     rules: Callable[[int], str] | None = None
+    settled: int = 0
 
 
 @dataclass(frozen=True)
@@ -124,6 +129,7 @@ def enumeration(source: Source, destination: Destination | None) -> Enumeration:
         destination_nickname=source.other.replnickname if destination is None else None,
         destination_replid=source.other.replid,
         tablenicks=source.tablenicks,
+        settled=0 if destination is None else destination.settled,
     )
     chosen = {row.guidsrc for row in sent}
     later = [row for row in closed if row.generation > start and row.art_nick in source.tablenicks]
@@ -185,10 +191,19 @@ def plan_session(
     """Return the closed generations that each side sends to the other; both sides are given by name.
 
     Raises: UnknownGenerationError if the watermarks of the two sides do not fit together; EnumerationError if the
-        subscriber holds generations of the publisher that the publisher does not have.
+        subscriber holds generations of the publisher that the publisher does not have; SubscriptionExpiredError if a side
+        has cleaned up what it has yet to send.
     """
     up = enumeration(sources[SUBSCRIBER], destinations[PUBLISHER])
     down = enumeration(sources[PUBLISHER], destinations[SUBSCRIBER])
+    for source, found in ((sources[SUBSCRIBER], up), (sources[PUBLISHER], down)):
+        if (start := found.from_generation_exclusive) < source.cleaned:
+            raise expired(
+                sources[PUBLISHER].root,
+                sources[SUBSCRIBER].root,
+                f"'{source.root}' has cleaned up its metadata up to generation {source.cleaned}, and the other side has "
+                f"received only those up to {start}",
+            )
     if any(row.genstatus == GenStatus.CLOSED_ELSEWHERE for row in up.generations):
         raise lost_by_publisher(sources[PUBLISHER].root, sources[SUBSCRIBER].root)
     return SessionPlan(upload, download, up, down)

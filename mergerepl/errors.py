@@ -200,6 +200,10 @@ class LeaseError(StoreError, Transient):
     exit_code = 3
 
 
+class SubscriptionExpiredError(EnumerationError):
+    """The subscriber was away for too long, or did not count for a while: it must be initialised again."""
+
+
 class OutOfReachError(StoreError, Transient):
     """The replica at the other end of a subscription is not in its place: most likely it is not mounted."""
 

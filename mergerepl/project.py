@@ -441,7 +441,7 @@ class Project(Caller):
         """Remove rows past their retention at the publishers and databases. Starts no Java.
 
         Args:
-            only: conflicts (merge), commands (transactional), changes (cdc); empty for all.
+            only: metadata, conflicts (merge), commands (transactional), changes (cdc); empty for all.
             older_than: An age in place of the retention.
             dry_run: Only count.
 

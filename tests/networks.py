@@ -628,7 +628,8 @@ def make_replica(folder: Path, name: str) -> Replica:
     replica.control.replace(catalog.PUBLICATIONS, [publication_row("sales", PUBID)])
     replica.control.replace(catalog.ARTICLES, [article_row("orders", 1)])
     itself = subscription_row(root, f"replica-{nickname}", nickname, subid=PUBID)
-    replica.control.replace(catalog.SUBSCRIPTIONS, [itself, other])
+    rows = [replace(itself, settled=1, known=1), replace(other, through=1, knows=1)]
+    replica.control.replace(catalog.SUBSCRIPTIONS, rows)
     return replica
 
 

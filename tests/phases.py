@@ -163,7 +163,7 @@ class Current(NamedTuple):
     known: tuple[int, ...] = ()
 
 
-ORIGIN = Origin(nickname=NICKNAMES["north"], priority=75.0, generation=4)
+ORIGIN = Origin(nickname=NICKNAMES["north"], priority=75.0, generation=4, clock=0)
 """Who makes the changes of `Net`."""
 
 
@@ -456,7 +456,8 @@ def captured(spark: SparkSession, cases: Mapping[str, Net]) -> dict[str, Capture
         types = f"rowguid string, existed boolean, before {_IMAGE}, exists boolean, after {_IMAGE}"
         known = _changes(spark, setting, {rule: net.known for rule, net in some.items() if net.known})
         net_rows = spark.createDataFrame(rows, types)
-        return tracked_rows(net_rows, known and known.select(*KNOWN_COLUMNS), _article(setting), ORIGIN)
+        origin = replace(ORIGIN, clock=setting.floor)
+        return tracked_rows(net_rows, known and known.select(*KNOWN_COLUMNS), _article(setting), origin)
 
     found = _by_setting(cases, step).collect()
     for row in found:
@@ -511,6 +512,8 @@ class _Session:
                 resolved_at_publisher=8,
                 resolved_at_subscriber=9,
                 whole_rows=setting.whole_rows,
+                floor=setting.floor,
+                clock=setting.floor,
             )
             for setting, number in self.settings.items()
         ]
@@ -612,7 +615,6 @@ def _article(setting: Setting, nickname: int = 1) -> PublishedArticle:
         resolver="priority",
         conflict_table="c",
         vertical=False,
-        maxversion_at_cleanup=setting.floor,
     )
 
 

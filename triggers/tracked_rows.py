@@ -42,22 +42,26 @@ _KEPT = (ROWGUID, GENERATION, PARTCHANGEGEN, BORN_GENERATION, LINEAGE, COLV1, PR
 
 @dataclass(frozen=True)
 class Origin:
-    """The origin of changes: the replica's nickname, their priority and the open generation that they join."""
+    """The origin of changes: the replica's nickname, their priority and the open generation that they join.
+
+    Their versions are above `clock`, which is at or above all versions that the replica knows.
+    """
 
     nickname: int
     priority: float
     generation: int
+    clock: int
 
 
-GENERATION_OF_ORIGIN, NICKNAME, ORIGIN_PRIORITY, FLOOR_OF_ARTICLE = (
+GENERATION_OF_ORIGIN, NICKNAME, ORIGIN_PRIORITY, CLOCK = (
     "of_generation",
     "of_nickname",
     "of_priority",
-    "of_floor",
+    "of_clock",
 )
 IS_KNOWN = "is_known"
 CHANGED_COLUMNS = "changed_columns"
-"""Columns added to net changes: the values of Origin and the article, and the array of columns whose version rises:
+"""Columns added to net changes: the values of Origin, and the array of columns whose version rises:
 those of a live row that its writer set. NULL in row-tracked articles.
 """
 
@@ -98,7 +102,7 @@ def tracked_rows(
 
     Lineage and colv1 continue the row's known metadata, also that of a deleted row (a re-insert). A row that existed and
     has no metadata is the publication's: {0: 1}. An insert of an unknown key starts from {}. So does one of a key whose
-    row left the partition (type 5), above its versions: that row still exists elsewhere, and this is another one.
+    row left the partition (type 5): that row still exists elsewhere, and this is another one.
 
     Reads: net changes with their rowguid; `known` = KNOWN_COLUMNS of rows as they are now (missing rows count as unknown),
         or None. `is_written_out`: lineages are computed by compiled code, for large numbers of rows. `marks_known` adds
@@ -109,7 +113,7 @@ def tracked_rows(
         query_parameter(origin.generation, "bigint").alias(GENERATION_OF_ORIGIN),
         query_parameter(origin.nickname, "int").alias(NICKNAME),
         query_parameter(origin.priority, "double").alias(ORIGIN_PRIORITY),
-        F.lit(article.maxversion_at_cleanup).cast("bigint").alias(FLOOR_OF_ARTICLE),
+        query_parameter(origin.clock, "bigint").alias(CLOCK),
         _changed_columns(article, image_type(net, AFTER)).alias(CHANGED_COLUMNS),
     )
     columns = dict(_columns(is_written_out))
@@ -138,7 +142,7 @@ def _written_row() -> Column:
 def _columns(is_written_out: bool) -> dict[str, Column]:
     unknown = F.when(F.col(EXISTED), lineage.published_lineage()).otherwise(lineage.empty_lineage())
     base = F.coalesce(F.col("known_lineage"), unknown)
-    version = lineage.next_version(base, floor=F.coalesce("known_floor", FLOOR_OF_ARTICLE))
+    version = lineage.next_version(base, floor=F.col(CLOCK))
     inserted, updated, deleted = insert_trigger(), update_trigger(), delete_trigger()
     is_deleted, is_update = ~F.col(EXISTS), F.col(EXISTED)
     return {
@@ -186,7 +190,6 @@ def _with_known(named: DataFrame, known: DataFrame | None) -> DataFrame:
             F.lit(None).cast("map<int,bigint>").alias("known_lineage"),
             lineage.no_colv().alias("known_colv1"),
             F.lit(None).cast("bigint").alias("known_born_generation"),
-            F.lit(None).cast("bigint").alias("known_floor"),
         )
     has_left = F.coalesce(F.col(TOMBSTONE_TYPE) == int(TombstoneType.PARTIAL_DELETE), F.lit(False))
     earlier = known.select(
@@ -194,7 +197,6 @@ def _with_known(named: DataFrame, known: DataFrame | None) -> DataFrame:
         F.when(~has_left, F.col(LINEAGE)).alias("known_lineage"),
         F.when(~has_left, F.col(COLV1)).alias("known_colv1"),
         F.when(~has_left, F.col(BORN_GENERATION)).alias("known_born_generation"),
-        F.when(has_left, F.array_max(F.map_values(LINEAGE))).alias("known_floor"),
         F.lit(True).alias(IS_KNOWN),
     )
     return named.join(earlier, on=ROWGUID, how="left")

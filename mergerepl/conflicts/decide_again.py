@@ -209,7 +209,7 @@ def _known(
 
     `outcome` is the version in which the session left the row; NULL if not recorded.
     """
-    runs = ArticleRuns(spark, replica.folder, article, replica.info().last_seq).read(with_marker=True)
+    runs = ArticleRuns.of(spark, replica, article, replica.info().last_seq).read(with_marker=True)
     runs = runs.join(conflicts.select(ROWGUID, "session_id", "winning"), on=ROWGUID)
     is_outcome = (F.col(contents.MARKER) == F.col("session_id")) | (
         _entries(F.col(LINEAGE)) == _entries(F.col("winning"))

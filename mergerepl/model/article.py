@@ -35,7 +35,6 @@ class PublishedArticle:
     conflict_table: str
     vertical: bool
     rowguid_column: str | None = None
-    maxversion_at_cleanup: int = 0
     generated: tuple[tuple[str, str], ...] = ()
     resolver_info: str | None = None
     partition_options: int = 0

@@ -13,11 +13,11 @@ class ArticleTerms:
     """The terms of one article for the decision.
 
     `by_columns`: a conflict is lost by columns, not by the row. `whole_rows`: rows that differ are never merged.
-    `resolver` decides two updates, `update_delete` an update against a delete. `made_columns`: the resolver makes their
-    values; `clashing_columns`: two changes of them to one value are two changes. `floor`: versions up to it count as
-    known to all replicas. `names`: by field of `fields` the name of a value column, None for a key's. `resolved_at_…`:
-    the generations that merged and resolved rows join at each side. `rejects`: the side whose changes are not taken, or
-    None.
+    `resolver` decides two updates, `update_delete` an update against a delete. `made_columns`: the resolver makes
+    their values; `clashing_columns`: two changes of them to one value are two changes. `floor`: versions up to it
+    count as known to both sides. `clock`: a resolution's version is higher. `names`: by field of `fields` the name of
+    a value column, None for a key's. `resolved_at_…`: the generations that merged and resolved rows join at each
+    side. `rejects`: the side whose changes are not taken, or None.
     """
 
     tablenick: int
@@ -29,6 +29,7 @@ class ArticleTerms:
     made_columns: tuple[str, ...]
     clashing_columns: tuple[str, ...]
     floor: int
+    clock: int
     names: tuple[str | None, ...]
     resolved_at_publisher: int = 0
     resolved_at_subscriber: int = 0
@@ -41,6 +42,8 @@ def terms_of(
     resolved_at_publisher: int = 0,
     resolved_at_subscriber: int = 0,
     whole_rows: bool = False,
+    floor: int = 0,
+    clock: int = 0,
 ) -> ArticleTerms:
     """Return the terms of a published article.
 
@@ -64,7 +67,8 @@ def terms_of(
         update_delete=update_delete,
         made_columns=made,
         clashing_columns=made if resolver.clashes_if_equal else (),
-        floor=article.maxversion_at_cleanup,
+        floor=floor,
+        clock=clock,
         names=tuple(name if name in article.value_columns else None for name in names),
         resolved_at_publisher=resolved_at_publisher,
         resolved_at_subscriber=resolved_at_subscriber,

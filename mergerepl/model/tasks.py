@@ -163,9 +163,10 @@ class ValidationResult(HtmlResult):
 
 @dataclass(frozen=True)
 class Removed:
-    """What `cleanup` removed of one kind: conflicts (merge), commands (transactional), changes (cdc).
+    """What `cleanup` removed of one kind: metadata and conflicts (merge), commands (transactional), changes (cdc).
 
-    `what` is the conflict log, the publication store or the capture instance; `error` why it could not be cleaned.
+    `what` is the system table, the conflict log, the publication store or the capture instance; `error` why it could not be
+    cleaned, `note` why nothing of it is.
     """
 
     type: str
@@ -174,6 +175,7 @@ class Removed:
     what: str
     rows: int
     error: str | None = None
+    note: str | None = None
 
 
 @dataclass(frozen=True)

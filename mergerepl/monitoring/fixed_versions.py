@@ -177,7 +177,7 @@ def moved_rows(
         through_seq_inclusive=end.info.last_seq,
     )
     moved = kept.keep(mappings.where(F.col(GENERATION).isin(wanted)).select(ROWGUID).distinct())
-    runs = ArticleRuns(spark, end.replica.folder, article, end.info.last_seq)
+    runs = ArticleRuns.of(spark, end.replica, article, end.info.last_seq)
     recent = runs.read(from_seq_exclusive=first - 1).join(moved, on=ROWGUID, how="left_semi")
     fields = (f"{ROW}.{field}" for field in article.identity_fields)
     return current_rows(recent, [ROW]).select(ROWGUID, *fields)

@@ -66,10 +66,11 @@ def _subscription(replica: Replica, info: ReplicaInfo, row: SubscriptionRow, loo
     else:
         try:
             about_us = other.relation(row.subid, info.replid)
-            there = Destination(str(other.root), other.held, about_us)
+            settled = other.settled(row.pubid), replica.settled(row.pubid)
+            there = Destination(str(other.root), other.held, about_us, settled=settled[0])
             found = list(_direction(ends, away, replica, info, row, there, look))
             if about_us is not None and not about_us.is_ended:
-                here = Destination(str(replica.root), replica.held, row)
+                here = Destination(str(replica.root), replica.held, row, settled=settled[1])
                 found += _direction(ends, back, other, other.info(), about_us, here, look)
         except (StoreError, EnumerationError) as error:
             # A problem there does not concern the other subscriptions.

@@ -22,6 +22,7 @@ from mergerepl.store.notes import has_staged_session, read_note, write_note
 if TYPE_CHECKING:
     from mergerepl.model.results import SessionResult
     from mergerepl.replica.replica import Replica
+    from mergerepl.systables.catalog import SubscriptionRow
 
 _FORMAT = 1
 _SYSTEM_TABLES = (
@@ -159,8 +160,8 @@ def _remembered(
 
 
 def _has_nothing(publisher: Replica, subscriber: Replica, pubid: str, direction: str) -> bool:
-    """True if every table is captured up to its head and no generation waits to be sent."""
-    from enumeration.plan import Destination, enumeration
+    """True if every table is captured up to its head, no generation waits to be sent and no version to settle."""
+    from enumeration.plan import Destination, Enumeration, enumeration
     from mergerepl.errors import EnumerationError
     from mergerepl.monitoring.waiting import is_all_captured, source_of
 
@@ -174,18 +175,47 @@ def _has_nothing(publisher: Replica, subscriber: Replica, pubid: str, direction:
         about = (row for row in one.relations(pubid) if row.replid == infos[other.root].replid)
         rows[one.root] = next((row for row in about if not row.is_ended), None)
     ways = {"upload": (subscriber, publisher), "download": (publisher, subscriber)}
+    found: dict[str, Enumeration] = {}
     for way in ways if direction == _BOTH else (direction,):
         source, destination = ways[way]
         row = rows[source.root]
         if row is None:
             return False
-        to = Destination(
-            str(destination.root), destination.held, rows[destination.root], destination.row_constraints
-        )
+        rules, settled = destination.row_constraints, destination.settled(pubid)
+        to = Destination(str(destination.root), destination.held, rows[destination.root], rules, settled)
         try:
-            if enumeration(source_of(source, row, source.articles_of(pubid)), to).has_changes:
-                return False
+            found[way] = enumeration(source_of(source, row, source.articles_of(pubid)), to)
         except EnumerationError:
             # The next session reports the problem.
             return False
-    return True
+        if found[way].has_changes:
+            return False
+    about_subscriber = rows[publisher.root]
+    assert about_subscriber is not None
+    is_all = {way: way in found and not found[way].waiting for way in ways}
+    return _is_settled(publisher, subscriber, about_subscriber, is_all)
+
+
+def _is_settled(
+    publisher: Replica, subscriber: Replica, about: SubscriptionRow, is_all: dict[str, bool]
+) -> bool:
+    """True if a session that sends nothing would store nothing; `is_all` has the directions that leave nothing waiting."""
+    from enumeration.horizon import clock_of, horizon, with_horizon
+    from mergerepl.changes import PUBLISHER, SUBSCRIBER
+
+    if publisher.publication(pubid=about.pubid).filters is not None:
+        return True
+    ends = {PUBLISHER: publisher, SUBSCRIBER: subscriber}
+    rows = {name: replica.rows_of(about.pubid) for name, replica in ends.items()}
+    infos = {name: replica.info() for name, replica in ends.items()}
+    to = horizon(
+        rows,
+        about.subid,
+        max(clock_of(infos[name], replica.subscriptions()) for name, replica in ends.items()),
+        is_all_uploaded=is_all["upload"],
+        is_all_downloaded=is_all["download"],
+    )
+    return all(
+        with_horizon(rows[name], subid=about.subid, side=name, to=to, info=infos[name]) == rows[name]
+        for name in ends
+    )

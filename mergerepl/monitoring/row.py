@@ -73,7 +73,7 @@ def row_info(
     newest: dict[int, int] = {}
     for each in found:
         newest = merge(newest, each.lineage)
-    floor = chosen.maxversion_at_cleanup
+    floor = asked.settled(chosen.pubid)
     # A damaged replica may or may not be up to date.
     publisher = next((each for each in alike if each[0].publishes(chosen.pubid)), None)
     partitions = row_partitions(*publisher, rowguid) if publisher is not None else ()
@@ -95,7 +95,7 @@ def _compared(
 ) -> RowReplicaInfo:
     """Set whether a replica's row is up to date.
 
-    `newest` is the union of the lineages at the replicas in reach. Versions up to `floor` were cleaned up. `sent_to`
+    `newest` is the union of the lineages at the replicas in reach. Versions up to `floor` count as known. `sent_to`
     has each subscriber's partitions by its nickname, except subscribers of all rows. `partitions` are those of the row.
     """
     is_current = covers(each.lineage, newest, floor)
@@ -195,6 +195,7 @@ def _metadata(
     names = [contents.GENERATION, contents.LINEAGE, contents.SEQ]
     text = _literal(rowguid, "string")
     where = f"tablenick = {article.nickname} and rowguid = {text} and {contents.SEQ} <= {info.last_seq}"
+    where += f" and {contents.GENERATION} > {info.cleaned.get(article.nickname, -1)}"
     latest = f"order by {contents.SEQ} desc limit 1"
     live = read_rows(replica.contents, [*names, contents.COLV1], where=where, order_limit=latest)
     deleted = read_rows(replica.tombstone, names, where=where, order_limit=latest)

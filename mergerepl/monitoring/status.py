@@ -6,7 +6,7 @@ from enum import IntEnum
 from mergerepl.changes import PUBLISHER, SUBSCRIBER
 from mergerepl.delta.feed.window import FeedWindow
 from mergerepl.delta.tables import count_rows
-from mergerepl.errors import MergeReplError, StoreError
+from mergerepl.errors import INITIALISE_AGAIN, MergeReplError, StoreError
 from mergerepl.model.article import PublishedArticle
 from mergerepl.model.publication import Tracking
 from mergerepl.model.results import ArticleStatus, ReplicaStatus, SubscriptionStatus
@@ -14,6 +14,7 @@ from mergerepl.model.tasks import CRITICAL, MERGE, WARNING, Status, StatusWarnin
 from mergerepl.monitoring.cost import cost, update_cost
 from mergerepl.monitoring.parties import others, publication_name, subscriber_root
 from mergerepl.monitoring.waiting import NO_VERSION, Uncaptured, uncaptured, unsent_generations
+from mergerepl.replica.expiry import WARNED_FROM, present, waiting_since
 from mergerepl.replica.replica import Replica
 from mergerepl.store.changeset import unfinished_sessions
 from mergerepl.store.location import Location
@@ -63,6 +64,8 @@ def replica_status(
             unsent = 0
             warn(subscriber, error.message)
         subscriptions.append(_subscription(replica, row, unsent))
+        if row.pubid in published and (stated := _expiry(replica, row)) is not None:
+            warn(subscriber, *stated)
         if row.last_sync_status == SyncStatus.FAILED:
             # Perhaps its replica is only out of reach for a while.
             warn(subscriber, f"The last session of '{subscriber}' failed: {row.last_sync_summary}", WARNING)
@@ -83,6 +86,22 @@ def replica_status(
     )
     # Several publications may have one table.
     return Status(MERGE, str(replica.root), role, tuple(dict.fromkeys(warnings)), details)
+
+
+def _expiry(replica: Replica, row: SubscriptionRow) -> tuple[str, str] | None:
+    """Return the text and level of a warning about a subscription that has expired, or is about to."""
+    subscriber = subscriber_root(replica, row)
+    if row.expired_at is not None and not row.is_ended:
+        text = f"The subscription of '{subscriber}' expired on {row.expired_at:%Y-%m-%d %H:%M} UTC. {INITIALISE_AGAIN}"
+        return text, CRITICAL
+    waiting = waiting_since(replica, replica.publication(pubid=row.pubid), row)
+    if waiting is None or (share := waiting.share(present(replica.info()))) < WARNED_FROM:
+        return None
+    text = (
+        f"Changes wait for '{subscriber}' since {waiting.since:%Y-%m-%d %H:%M} UTC, {min(share, 1):.0%} of the retention "
+        "and a day: then its subscription expires, and it must be initialised again. Synchronize it."
+    )
+    return text, WARNING
 
 
 def _article(root: Location, article: PublishedArticle, info: ReplicaInfo, look: Uncaptured) -> ArticleStatus:

@@ -245,7 +245,7 @@ def capture(
     return Listing(each for each in done if each is not None)
 
 
-CLEANUP_KINDS = {"conflicts": MERGE, "commands": TRANSACTIONAL, "changes": CDC}
+CLEANUP_KINDS = {"metadata": MERGE, "conflicts": MERGE, "commands": TRANSACTIONAL, "changes": CDC}
 """What `cleanup` removes, with the type that has it."""
 
 
@@ -260,16 +260,17 @@ def cleanup(
         require_choice("kind of cleanup", kind, tuple(CLEANUP_KINDS))
     types = {CLEANUP_KINDS[kind] for kind in only} or set(TYPES)
     works = list(of_products("cleanup", roots, types))
+    chosen = frozenset(only or CLEANUP_KINDS)
     if older_than is not None and len(works) > 1 and not dry_run:
         # A refusal of one product comes before another one removes rows.
         for root, work in works:
-            work(root, older_than=older_than, dry_run=True)
+            work(root, kinds=chosen, older_than=older_than, dry_run=True)
     kinds = {kind: name for name, kind in CLEANUP_KINDS.items()}
 
     def failed(kind: str, root: Location, error: MergeReplError) -> CleanupResult:
         return CleanupResult(Listing([Removed(kind, str(root), kinds[kind], "", 0, error.message)]))
 
-    done = list(_each(works, failed, older_than=older_than, dry_run=dry_run))
+    done = list(_each(works, failed, kinds=chosen, older_than=older_than, dry_run=dry_run))
     removed = Listing(row for each in done for row in each.removed)
     return CleanupResult(removed, dry_run, sum(each.inactive for each in done))
 

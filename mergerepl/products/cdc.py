@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import replace
 from datetime import timedelta
 from typing import Any
@@ -92,7 +92,9 @@ def capture(root: Location, *, progress: Progress) -> Captured | None:
     return Captured(CDC, str(root), done.rows, done.paused, done)
 
 
-def cleanup(root: Location, *, older_than: timedelta | None, dry_run: bool) -> CleanupResult:
+def cleanup(
+    root: Location, *, kinds: Collection[str], older_than: timedelta | None, dry_run: bool
+) -> CleanupResult:
     """Remove change rows past the retention of the cleanup job, or older than an age."""
     # Rounded up: no row that is younger than asked goes.
     minutes = None if older_than is None else math.ceil(older_than.total_seconds() / 60)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from datetime import timedelta
 from typing import TYPE_CHECKING
 
@@ -101,13 +101,27 @@ def capture(root: Location, *, progress: Progress) -> Captured:
     return Captured(MERGE, str(root), changes, details=done)
 
 
-def cleanup(root: Location, *, older_than: timedelta | None, dry_run: bool) -> CleanupResult:
-    """Remove conflicts past the retention of their publication."""
-    from mergerepl.conflicts.purge import purge_conflicts
+def cleanup(
+    root: Location, *, kinds: Collection[str], older_than: timedelta | None, dry_run: bool
+) -> CleanupResult:
+    """Remove metadata that all replicas know, and conflicts, past the retention of their publication."""
+    removed: list[Removed] = []
+    if "metadata" in kinds:
+        from mergerepl.merge.session.clean_up import clean_up_metadata
 
-    done = purge_conflicts(root, ConflictFilter(), older_than=older_than, dry_run=dry_run)
-    removed = Removed(MERGE, str(root), "conflicts", "MSmerge_conflicts_info", done.conflicts)
-    return CleanupResult(Listing([removed]), dry_run)
+        is_asked = set(kinds) == {"metadata"}
+        cleaned = clean_up_metadata(root, older_than=older_than, dry_run=dry_run, accepts_clock=is_asked)
+        removed += [Removed(MERGE, str(root), "metadata", name, rows) for name, rows in cleaned.rows.items()]
+        removed += [
+            Removed(MERGE, str(root), "metadata", name, 0, note=reason)
+            for name, reason in cleaned.kept.items()
+        ]
+    if "conflicts" in kinds:
+        from mergerepl.conflicts.purge import purge_conflicts
+
+        done = purge_conflicts(root, ConflictFilter(), older_than=older_than, dry_run=dry_run)
+        removed.append(Removed(MERGE, str(root), "conflicts", "MSmerge_conflicts_info", done.conflicts))
+    return CleanupResult(Listing(removed), dry_run)
 
 
 def repair(item: Target, terms: RepairTerms) -> list[Repair]:

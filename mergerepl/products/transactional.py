@@ -161,7 +161,9 @@ def not_compared(publication: str, subscriber: str, error: MergeReplError) -> Ar
     )
 
 
-def cleanup(root: Location, *, older_than: timedelta | None, dry_run: bool) -> CleanupResult:
+def cleanup(
+    root: Location, *, kinds: Collection[str], older_than: timedelta | None, dry_run: bool
+) -> CleanupResult:
     """Remove commands that all subscriptions have, and those above the longest retention."""
     if root not in _publishers(root):
         return CleanupResult(Listing(), dry_run)

@@ -11,7 +11,8 @@ from functools import partial
 
 from pyspark.sql import DataFrame
 
-from mergerepl.changes import ROWGUID
+from enumeration.horizon import clock_of, publishers_horizon, with_horizon
+from mergerepl.changes import PUBLISHER, ROWGUID, SUBSCRIBER
 from mergerepl.delta.layout import clustering_columns
 from mergerepl.delta.marks import SETUP
 from mergerepl.delta.metadata import CDF_PROPERTY
@@ -35,12 +36,13 @@ from mergerepl.failpoints import failpoint
 from mergerepl.merge.partitions.filtered import filtered_publication
 from mergerepl.merge.partitions.membership import base_rows, group_rows, partition_rows, with_rowguid
 from mergerepl.merge.partitions.scratch import require_scratch_outside
+from mergerepl.model.horizon import Horizon
 from mergerepl.model.publication import Subscription, SyncType
 from mergerepl.publish.carry_out import ApplyRun
 from mergerepl.publish.check_rows import check_generated
 from mergerepl.publish.check_subscriber import columns_changed
 from mergerepl.publish.metadata import forget_metadata, give_metadata, last_generation
-from mergerepl.publish.rows import definition, note_captured, publication_row, rows_at_subscriber, update_rows
+from mergerepl.publish.rows import definition, note_captured, publication_row, rows_at_subscriber
 from mergerepl.publish.snapshot import KEY_PREFIX, copy_rows, differing_rows, is_computable, replica_table
 from mergerepl.publish.stored import ReplicaState, read_replica
 from mergerepl.publish.system_tables import (
@@ -52,12 +54,13 @@ from mergerepl.publish.system_tables import (
     initialise_mark,
 )
 from mergerepl.replica.replica import Replica
+from mergerepl.replica.subscription import update_subscription
 from mergerepl.rows.images import with_readable
 from mergerepl.spark.in_memory import Kept
 from mergerepl.spark.session import require_utc
 from mergerepl.store.location import Location
 from mergerepl.systables import catalog
-from mergerepl.systables.catalog import ArticleRow, SubscriptionState, relations
+from mergerepl.systables.catalog import ArticleRow, SubscriptionRow, SubscriptionState, relations
 from mergerepl.systables.replinfo import ReplicaInfo
 
 MOST_NAMED = 5
@@ -81,6 +84,8 @@ class Initialisation:
         published = self.publisher.articles_of(run.pubid)
         self.articles = [each for each in published if names is None or each.name in names]
         self.mark = initialise_mark(subid, "create", self.row.replid)
+        assert self.publisher.info is not None
+        self.clock = clock_of(self.publisher.info, self.publisher.subscriptions)
 
     def carry_out(self) -> None:
         """Make the tables with their rows and metadata, then the rows of the control plane.
@@ -109,7 +114,7 @@ class Initialisation:
             give_metadata(run, self.publisher, list(tables), root, row.replnickname, mark, only=guids)
         finally:
             kept.release()
-        note_captured(root, tables)
+        note_captured(root, tables, clock=self.clock)
         failpoint("initialise.after_captured")
         control = Replica(root).control
         if self.is_new:
@@ -250,13 +255,30 @@ class Initialisation:
         pubid = self.run.pubid
         there, here = last_generation(self.run.publisher, pubid), last_generation(self.root, pubid)
         itself, other = rows_at_subscriber(self.publisher.info, self.row)
+        to, info = self.horizon(), self.publisher.info
+        if to is not None:
+            rows = [itself, other]
+            itself, other = with_horizon(rows, subid=other.subid, side=SUBSCRIBER, to=to, info=info)
         other = replace(other, recgen=there[0], recguid=there[1], sentgen=here[0], sentguid=here[1])
         Replica(self.root).control.replace_where(catalog.SUBSCRIPTIONS, [itself, other], pubid=pubid)
         failpoint("initialise.before_active")
         change = {"sentgen": there[0], "sentguid": there[1], "recgen": here[0], "recguid": here[1]}
         change |= {"status": SubscriptionState.ACTIVE}
-        update_rows(self.run.publisher, catalog.SUBSCRIPTIONS, change, subid=self.row.subid)
+
+        def also(rows: list[SubscriptionRow]) -> list[SubscriptionRow]:
+            subid = self.row.subid
+            return rows if to is None else with_horizon(rows, subid=subid, side=PUBLISHER, to=to, info=info)
+
+        update_subscription(Replica(self.run.publisher), self.row.subid, self.row.replid, change, also)
         failpoint("initialise.after_active")
+
+    def horizon(self) -> Horizon | None:
+        """Return what the publisher's rows, as they were copied, make known to the subscriber; None with row filters."""
+        replica = Replica(self.run.publisher)
+        if replica.publication(pubid=self.run.pubid).filters is not None:
+            return None
+        settled, known = publishers_horizon(replica.rows_of(self.run.pubid), self.clock)
+        return Horizon(through=self.clock, knows=known, settled=settled, known=known)
 
 
 def check_same_rows(

@@ -104,8 +104,12 @@ def give_metadata(
 def _runs(
     spark: SparkSession, root: Location, table: str, tablenicks: Sequence[int], through_seq: int
 ) -> DataFrame:
+    cleaned = Replica(root).info().cleaned
+    is_there = F.lit(True)
+    for nickname in (each for each in tablenicks if cleaned.get(each)):
+        is_there &= (F.col(TABLENICK) != nickname) | (F.col(GENERATION) > cleaned[nickname])
     rows = read(spark, root / FOLDER / table)
-    return rows.where(F.col(TABLENICK).isin(*tablenicks) & (F.col(SEQ) <= through_seq))
+    return rows.where(F.col(TABLENICK).isin(*tablenicks) & (F.col(SEQ) <= through_seq) & is_there)
 
 
 def _only(rows: DataFrame, only: Mapping[int, DataFrame], *, is_tombstone: bool) -> DataFrame:

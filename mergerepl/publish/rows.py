@@ -252,8 +252,12 @@ def change_info(replica: Location, /, **values: Any) -> None:
     control.replace(replinfo.TABLE, [replace(info, **{**values, **added})])
 
 
-def note_captured(replica: Location, /, tables: Mapping[int, tuple[Location, int, str]]) -> None:
+def note_captured(
+    replica: Location, /, tables: Mapping[int, tuple[Location, int, str]], *, clock: int = 0
+) -> None:
     """Note tables as captured, in one commit: nickname -> the table, its version and its Delta table id.
+
+    `clock` is that of the replica they were copied from.
 
     Notes the version's commit too, so that another table in this place is detected at once.
     """
@@ -263,4 +267,7 @@ def note_captured(replica: Location, /, tables: Mapping[int, tuple[Location, int
         captured={nickname: version for nickname, (_, version, _) in tables.items()},
         table_ids={nickname: table_id for nickname, (_, _, table_id) in tables.items()},
         captured_commits={nickname: text for nickname, text in commits.items() if text is not None},
+        clock=max(clock, Replica(replica).info().clock),
+        # A former subscriber's metadata is new, and may have the numbers of its former generations.
+        cleaned=dict.fromkeys(tables, 0),
     )

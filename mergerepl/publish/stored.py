@@ -314,7 +314,7 @@ def _unsent(publisher: Location, subscriber: Location, pubid: str, staged: Colle
             return ""
         articles = replica.articles_of(pubid)
         # The publisher's watermark is not read: even if the publisher was restored, the subscription ends.
-        destination = Destination(str(publisher), held)
+        destination = Destination(str(publisher), held, settled=Replica(publisher).settled(pubid))
         generations = unsent_generations(replica, about_publisher[0], articles, destination=destination)
         looks = [uncaptured(replica, article, info) for article in articles]
     except StoreError as error:

@@ -1,8 +1,10 @@
 """One replica: the places of its tables and the content of its control plane."""
 
+import logging
 import os
 from collections.abc import Callable, Collection, Container, Iterable
 from dataclasses import replace
+from datetime import UTC, datetime
 from functools import cached_property
 from typing import TYPE_CHECKING
 
@@ -44,6 +46,8 @@ from mergerepl.systables.table import FOLDER, Plane
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
+
+log = logging.getLogger(__name__)
 
 _NAMED_AT_MOST = 1000
 """The most guids that a condition names; more are read by their bounds."""
@@ -219,9 +223,30 @@ class Replica:
     def save_info(self, info: ReplicaInfo) -> None:
         """Store the row of MSmerge_replinfo: the commit point of a capture or an apply.
 
-        Notes the commit of each captured version, so that callers need not know it.
+        Notes the commit of each captured version and the time, so that callers need not know them.
         """
-        self.control.replace(replinfo.TABLE, [replace(info, captured_commits=self._noted(info))])
+        noted = replace(info, captured_commits=self._noted(info), last_time=self._time_after(info.last_time))
+        self.control.replace(replinfo.TABLE, [noted])
+
+    def accept_clock(self) -> None:
+        """Store the present time, however long ago the last one is."""
+        self.control.replace(replinfo.TABLE, [replace(self.info(), last_time=datetime.now(UTC))])
+
+    def _time_after(self, last: datetime | None) -> datetime:
+        """Return the present time, never before the last one; the last one if the clock seems to have jumped."""
+        now = datetime.now(UTC)
+        if last is None:
+            return now
+        kept = [row.keeps for row in self.publications if row.keeps is not None]
+        if kept and now - last > max(kept):
+            log.warning(
+                "%s: it was written at %s last, longer ago than the retention: nobody expires. If the clock is right, run "
+                "`mergerepl cleanup --only metadata` there.",
+                self.root,
+                last,
+            )
+            return last
+        return max(now, last)
 
     def _noted(self, info: ReplicaInfo) -> dict[int, str]:
         """Return the commits of the captured versions; reads the logs only for commits that are not noted yet."""
@@ -290,6 +315,25 @@ class Replica:
         Raises: As `subscriptions`.
         """
         return relations(self.subscriptions(), pubid)
+
+    def rows_of(self, pubid: str) -> list[SubscriptionRow]:
+        """Return the replica's rows of sysmergesubscriptions in a publication, with the one about itself.
+
+        Raises: StoreError if that one is missing.
+        """
+        rows = [row for row in self.subscriptions() if row.pubid == pubid]
+        if not any(row.is_own for row in rows):
+            raise edited_table(self.control.path(catalog.SUBSCRIPTIONS.name), "has no row about the replica")
+        return rows
+
+    def settled(self, pubid: str) -> int:
+        """Return the version up to which the replica knows all changes of a publication."""
+        return max((row.settled for row in self.rows_of(pubid) if row.is_own), default=0)
+
+    def cleaned(self, tablenicks: Iterable[int]) -> int:
+        """Return the last generation of these articles whose metadata was cleaned up."""
+        cleaned = self.info().cleaned
+        return max((cleaned.get(nickname, 0) for nickname in tablenicks), default=0)
 
     def relation(self, subid: str, replid: str) -> SubscriptionRow | None:
         """Return the row of a subscription about the replica with this id, or None.

@@ -35,6 +35,7 @@ from mergerepl.delta.tables import compact
 from mergerepl.errors import MergeReplError
 from mergerepl.frames import Column, DataFrame, F, is_in_process
 from mergerepl.model.article import PublishedArticle
+from mergerepl.replica.cleaned import remove_dead
 from mergerepl.replica.replica import Replica
 from mergerepl.spark.expression_cost import query_parameter
 from mergerepl.spark.in_memory import Kept, are_few, broadcast_if_few, in_one_task, is_for_one_task
@@ -141,12 +142,24 @@ class RecentRows:
 
 @dataclass(frozen=True)
 class ArticleRuns:
-    """The runs of one article in contents and tombstones of a replica's system folder, up to a committed one."""
+    """The runs of one article in contents and tombstones of a replica's system folder, up to a committed one.
+
+    Rows of generations up to `cleaned` were forgotten.
+    """
 
     spark: SparkSession
     folder: Location
     article: PublishedArticle
     through_seq_inclusive: int
+    cleaned: int
+
+    @classmethod
+    def of(
+        cls, spark: SparkSession, replica: Replica, article: PublishedArticle, through_seq_inclusive: int
+    ) -> "ArticleRuns":
+        """Return the runs of an article at a replica, up to a committed one."""
+        cleaned = replica.cleaned([article.nickname])
+        return cls(spark, replica.folder, article, through_seq_inclusive, cleaned)
 
     def until(self, seq: int) -> "ArticleRuns":
         """Return those of the runs up to another one."""
@@ -169,6 +182,7 @@ class ArticleRuns:
         so a lower bound on the generation prunes files and still leaves the latest version of every row it admits.
         """
         most = self.through_seq_inclusive
+        above = max(from_generation_exclusive or 0, self.cleaned) or None
         row, base = row_column(self.article.nickname), base_column(self.article.nickname)
 
         def of(table: str) -> DataFrame:
@@ -176,7 +190,7 @@ class ArticleRuns:
             kept = [tombstone.TYPE] if is_tombstone else [PARTCHANGEGEN, BORN_GENERATION, COLV1]
             kept += [base] if with_base else []
             kept += [contents.MARKER] if with_marker else []
-            bounds = {SEQ: (from_seq_exclusive, most), GENERATION: (from_generation_exclusive, None)}
+            bounds = {SEQ: (from_seq_exclusive, most), GENERATION: (above, None)}
             rows = appended.read(
                 self.spark,
                 self.folder / table,
@@ -298,6 +312,7 @@ def compact_when_due(
     if number // SESSIONS_BETWEEN == previous_number // SESSIONS_BETWEEN:
         return
     for replica in replicas:
+        _remove_dead(replica)
         for table, plane in replica.appended_tables().items():
             try:
                 files = appended.file_count(table)
@@ -309,6 +324,13 @@ def compact_when_due(
                     log.info("%s: joined %s files", table, files)
             except _FAILURES as error:
                 log.warning("%s: its small files could not be joined: %s", table, error)
+
+
+def _remove_dead(replica: Replica) -> None:
+    try:
+        remove_dead(replica)
+    except _FAILURES as error:
+        log.warning("%s: cleaned up rows could not be removed: %s", replica.root, error)
 
 
 def _join(table: Location, choice: EngineChoice) -> None:

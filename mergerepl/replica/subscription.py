@@ -5,7 +5,7 @@ about the publisher. Each replica also has a row about itself.
 """
 
 import json
-from collections.abc import Collection, Iterator
+from collections.abc import Callable, Collection, Iterator
 from dataclasses import replace
 from typing import Any, NamedTuple
 
@@ -366,8 +366,20 @@ def _file(subscriber: Replica, session: str) -> Location:
     return Location.of(subscriber.staging) / f"{session}.json"
 
 
-def update_subscription(replica: Replica, subid: str, other_replid: str, changed: dict[str, Any]) -> None:
-    """Change one replica's row about the other side of a subscription."""
-    about = replica.relation(subid, other_replid)
-    rows = [replace(row, **changed) if row == about else row for row in replica.subscriptions()]
-    replica.control.replace(catalog.SUBSCRIPTIONS, rows)
+def update_subscription(
+    replica: Replica,
+    subid: str,
+    other_replid: str,
+    changed: dict[str, Any],
+    also: Callable[[list[SubscriptionRow]], list[SubscriptionRow]] = list,
+) -> None:
+    """Change one replica's row about the other side of a subscription, and rows of the table by `also`, in one commit.
+
+    No commit if nothing changes.
+    """
+
+    def change(rows: list[SubscriptionRow]) -> list[SubscriptionRow]:
+        about = replica.relation(subid, other_replid)
+        return also([replace(row, **changed) if row == about else row for row in rows])
+
+    replica.control.edit(catalog.SUBSCRIPTIONS, change)

@@ -11,6 +11,7 @@ from typing import Any
 
 from mergerepl.changes import DATA_ACTIONS, PUBLISHER, SUBSCRIBER
 from mergerepl.errors import give_up_advice
+from mergerepl.model.horizon import Horizon
 from mergerepl.model.results import PhaseCounts
 from mergerepl.store.lease import LOCK_FILE
 from mergerepl.store.location import Location
@@ -70,9 +71,9 @@ class ArticleWork:
 class SideWork:
     """One replica's work.
 
-    `peer` is the replid of the session's other replica. `base_seq` is its last committed run before, `seq` the run that
-    this changeset appends. `commits` has, by nickname, the commits of the articles' `from_version`, where their logs
-    still have them.
+    `peer` is the replid of the session's other replica. `base_seq` is its last committed run before, `seq` the run
+    that this changeset appends, `clock` its clock after the capture. `commits` has, by nickname, the commits of the
+    articles' `from_version`, where their logs still have them.
     """
 
     root: str
@@ -82,6 +83,7 @@ class SideWork:
     base_seq: int
     seq: int
     last_generation: int
+    clock: int
     publication_number: int = 0
     generations: list[Generation] = field(default_factory=list)
     articles: list[ArticleWork] = field(default_factory=list)
@@ -90,7 +92,11 @@ class SideWork:
 
 @dataclass(frozen=True, kw_only=True)
 class Manifest:
-    """The plan of a changeset. A late round (user commits before our MERGE) has only one side and no watermarks."""
+    """The plan of a changeset. A late round (user commits before our MERGE) has only one side and no watermarks.
+
+    Versions up to `floor` count as known to both sides. `horizon` is stored with the watermarks; None: nothing
+    settles.
+    """
 
     session: str
     number: int
@@ -109,6 +115,8 @@ class Manifest:
     download_watermark: Mark | None = None
     uploaded_guids: list[str] = field(default_factory=list)
     replicastate: str
+    floor: int = 0
+    horizon: Horizon | None = None
 
     def side(self, name: str) -> SideWork | None:
         """Return the work of `publisher` or `subscriber`."""

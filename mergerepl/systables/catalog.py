@@ -2,12 +2,12 @@
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from datetime import datetime
+from datetime import datetime, timedelta
 from enum import IntEnum
 from typing import Annotated, Final
 
 from mergerepl.model.article import PublishedArticle
-from mergerepl.model.columns import Bigint
+from mergerepl.model.columns import NOT_NULL, Bigint
 from mergerepl.systables.table import Plane, TypedTable
 
 
@@ -53,6 +53,16 @@ class SyncStatus(IntEnum):
     FAILED = 6
 
 
+_UNITS: Final = (
+    timedelta(days=1),
+    timedelta(weeks=1),
+    timedelta(days=30),
+    timedelta(days=365),
+    timedelta(hours=1),
+)
+"""Lengths of retention_period_unit."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class PublicationRow:
     """A row of sysmergepublications."""
@@ -87,6 +97,11 @@ class PublicationRow:
         str | None,
         "the row filters and joins (JSON) by which the publisher decides; NULL: none, or a subscriber",
     ] = None
+
+    @property
+    def keeps(self) -> timedelta | None:
+        """The retention; None: for ever."""
+        return self.retention * _UNITS[self.retention_period_unit or 0] if self.retention else None
 
     def is_published_by(self, replid: str) -> bool:
         """Whether this replica is the publisher; every other one is a subscriber."""
@@ -155,7 +170,6 @@ class ArticleRow:
             conflict_table=self.conflict_table,
             vertical=bool(self.vertical_partition),
             rowguid_column=self.rowguid_column,
-            maxversion_at_cleanup=self.maxversion_at_cleanup,
             generated=tuple(sorted(self.generated_columns.items())),
             resolver_info=self.resolver_info,
             partition_options=self.partition_options,
@@ -199,6 +213,23 @@ class SubscriptionRow:
     session_number: Annotated[Bigint, "number of the last session of this subscription"] = 0
     suser_sname: Annotated[str | None, "value of SUSER_SNAME() for this subscription"] = None
     partition_id: Annotated[int | None, "the subscriber's partition; NULL without row filters"] = None
+    through: Annotated[
+        Bigint,
+        NOT_NULL,
+        "all changes made at the subscriber up to this version have arrived at the publisher; both sides keep it",
+    ] = 0
+    knows: Annotated[
+        Bigint, NOT_NULL, "the subscriber knows all changes up to this version; both sides keep it"
+    ] = 0
+    settled: Annotated[
+        Bigint, NOT_NULL, "in the row about itself: the replica knows all changes up to this version"
+    ] = 0
+    known: Annotated[
+        Bigint, NOT_NULL, "in the row about itself: all replicas know all changes up to this version"
+    ] = 0
+    expired_at: Annotated[
+        datetime | None, "when it expired: it no longer counts, and is not synchronized"
+    ] = None
 
     @property
     def is_own(self) -> bool:
@@ -209,6 +240,11 @@ class SubscriptionRow:
     def is_active(self) -> bool:
         """True from the end of the initialisation to the end of the subscription."""
         return self.status == SubscriptionState.ACTIVE
+
+    @property
+    def is_live(self) -> bool:
+        """True if the publisher waits for the other side: it is active and has not expired."""
+        return self.is_active and self.expired_at is None
 
     @property
     def is_ended(self) -> bool:

@@ -65,6 +65,9 @@ class Generation:
         "with `again:` before it once `conflicts retry` was run",
     ] = None
     seq: Annotated[Bigint, NOT_NULL, "number of the appended run; the highest one of a guid counts"] = 0
+    maxversion: Annotated[
+        Bigint | None, "no version of its rows is higher; NULL: unknown, higher than every known one"
+    ] = None
 
     def is_for(self, replid: str) -> bool:
         """True unless it holds changes that wait for another replica."""

@@ -6,6 +6,7 @@ of MSmerge_contents or MSmerge_tombstone with a higher `seq` is the leftover of 
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from datetime import datetime
 from typing import Annotated, Final
 
 from mergerepl.model.columns import NOT_NULL, Bigint
@@ -13,8 +14,11 @@ from mergerepl.systables.table import Plane, TypedTable
 
 NAME: Final = "MSmerge_replinfo"
 
-SCHEMA_VERSION: Final = 2
+SCHEMA_VERSION: Final = 3
 """Version of the whole set of system tables; migrations lead from one to the next."""
+
+FIRST_CLOCK: Final = 1
+"""The clock of a new publisher: its rows have the lineage {0: 1}."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -39,6 +43,13 @@ class ReplicaInfo:
     captured_commits: Annotated[
         Mapping[int, str], "tablenick -> captured version and hash of its log file, to notice an older copy"
     ] = field(default_factory=dict)
+    clock: Annotated[Bigint, NOT_NULL, "no version that is known here is higher; each new one is"] = (
+        FIRST_CLOCK
+    )
+    cleaned: Annotated[
+        Mapping[int, Bigint], "tablenick -> generation up to which metadata of rows was cleaned up"
+    ] = field(default_factory=dict)
+    last_time: Annotated[datetime | None, "the latest time at which it was written"] = None
 
     @property
     def replid(self) -> str:

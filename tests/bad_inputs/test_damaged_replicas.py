@@ -342,7 +342,7 @@ def test_an_unfinished_session_whose_publisher_is_away(network: Network, refused
     pointer = network.system_table("north", "staging") / "s1.json"
     pointer.parent.mkdir()
     pointer.write_text(json.dumps({"publisher": "/nowhere", "replid": "r1"}))
-    refused("capture", "-f", "north", code=1, says=("Session s1", "'/nowhere' is out of reach", "run again"))
+    refused("capture", "-f", "north", code=3, says=("Session s1", "'/nowhere' is out of reach", "run again"))
 
 
 def test_a_damaged_staged_session(network: Network, refused: Refused) -> None:

@@ -109,7 +109,7 @@ def test_inserts_and_moves_are_bound(uploaded: Uploaded) -> None:
 
 def test_the_publishers_row_stands_and_the_subscribers_is_logged(uploaded: Uploaded) -> None:
     bound = bound_to_partition(uploaded, ["c1"])
-    outcome = rejected(uploaded, bound, note="A rule.", resolver_nickname=AGENT, floor=0)
+    outcome = rejected(uploaded, bound, note="A rule.", resolver_nickname=AGENT, clock=0)
     assert outcome.columns == list(RESOLVED_COLUMNS)
     found = {each.rowguid: each for each in outcome.collect()}
     assert set(found) == {name for name, case in CASES.items() if case[-1]}

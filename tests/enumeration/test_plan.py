@@ -1,6 +1,7 @@
 """Where enumeration starts, what is sent and under which numbers it is received: the plan that all ask."""
 
 from collections.abc import Collection
+from contextlib import nullcontext
 from dataclasses import replace
 from typing import Any
 
@@ -17,7 +18,7 @@ from enumeration.plan import (
     plan_session,
 )
 from mergerepl.changes import PUBLISHER, SUBSCRIBER
-from mergerepl.errors import EnumerationError
+from mergerepl.errors import EnumerationError, SubscriptionExpiredError
 from mergerepl.systables.catalog import SubscriptionRow
 from mergerepl.systables.genhistory import Generation, GenStatus
 
@@ -73,6 +74,18 @@ CASES: dict[str, tuple[Source, Destination | None, tuple[int, list[int], list[in
         (1, [2, 3, 4], []),
     ),
     "not what the destination holds": (source(), destination(held=("g2", "g3")), (0, [1, 4], [2, 3])),
+    "not what had settled at the destination, if it does not wait for it": (
+        source(
+            history=[
+                generation(1, maxversion=5),
+                generation(2, maxversion=6),
+                generation(3, maxversion=5, waits_for="r"),
+                generation(4, maxversion=None),
+            ]
+        ),
+        replace(destination(), settled=5),
+        (0, [2, 3, 4], [1]),
+    ),
     "of the articles in question": (source(tablenicks=(LINES,)), destination(), (0, [2], [])),
     "to one that is not asked how far it received": (source(2), destination(None), (2, [3, 4], [])),
     "to one that cannot be asked": (source(1), None, (1, [2, 3, 4], [])),
@@ -162,3 +175,15 @@ def test_what_the_publisher_lost_is_not_sent_to_it_as_if_it_was_new() -> None:
         plan_session(sources, destinations, upload=True, download=True)
     held = {**destinations, PUBLISHER: destination(held=["g1"])}
     assert plan_session(sources, held, upload=True, download=True).up.generations == []
+
+
+@pytest.mark.parametrize(("cleaned", "is_refused"), [(2, False), (3, True)])
+def test_inv_37_a_source_that_has_cleaned_up_what_it_has_yet_to_send_is_refused(
+    cleaned: int, is_refused: bool
+) -> None:
+    down = source(2, cleaned=cleaned)
+    up = replace(source(), root="north", other=about(HQ), after=lambda _: [])
+    sources = {PUBLISHER: down, SUBSCRIBER: up}
+    destinations = {PUBLISHER: destination(), SUBSCRIBER: destination(2)}
+    with pytest.raises(SubscriptionExpiredError, match="up to generation 3") if is_refused else nullcontext():
+        plan_session(sources, destinations, upload=True, download=True)

@@ -116,5 +116,18 @@ MAPPED = (
 """Of a run of a publisher with row filters: they follow the others of the run."""
 
 
+QUIET = ("quiet.before_move",)
+"""Of a session without changes, at each commit by which it moves what is settled."""
+
+
+CLEANED = (
+    "cleanup.before_cleaned",
+    "cleanup.after_cleaned",
+    "cleanup.before_rewrite",
+    "cleanup.after_rewrite",
+)
+"""Of a cleanup of metadata."""
+
+
 GIVEN_UP = ("give_up.before_move", "give_up.after_move", "give_up.before_pointer")
 """Of a session that is given up."""

@@ -14,7 +14,18 @@ from pyspark.sql import SparkSession
 
 from mergerepl.systables.partitions import MAPPINGS
 from tests.calls import merge_capture
-from tests.faults.ladder import CAPTURED_BEFORE, GIVEN_UP, LADDER, LATE, MAPPED, ROOT, SOME, points_in
+from tests.faults.ladder import (
+    CAPTURED_BEFORE,
+    CLEANED,
+    GIVEN_UP,
+    LADDER,
+    LATE,
+    MAPPED,
+    QUIET,
+    ROOT,
+    SOME,
+    points_in,
+)
 from tests.faults.sessions import NORTH, row, stop_at, stopped_at
 from tests.properties.engine_network import EngineNetwork, Rows, Setting
 from tests.properties.side_by_side import OPERATIONS, START, Slot, Together, new_model
@@ -28,7 +39,7 @@ ROOMS = ("merge/session", "merge/apply", "merge/partitions", "merge/stage", "mer
 def named_points() -> set[str]:
     """Return every failpoint a session passes."""
     rooms = [room for room in ROOMS if room != "merge/partitions"]
-    return points_in(*rooms, "store", named=SIDES) | points_in("merge/partitions", named=TABLES)
+    return points_in(*rooms, "replica", "store", named=SIDES) | points_in("merge/partitions", named=TABLES)
 
 
 DURABLE = {
@@ -84,7 +95,7 @@ UNDONE_TOGETHER = {
 
 def test_the_ladder_names_every_failpoint() -> None:
     assert [point for point in LADDER if point in SOME] == [*SOME]
-    assert {*LADDER, *CAPTURED_BEFORE, *LATE, *MAPPED, *GIVEN_UP} == named_points()
+    assert {*LADDER, *CAPTURED_BEFORE, *LATE, *MAPPED, *GIVEN_UP, *QUIET, *CLEANED} == named_points()
 
 
 def functions(*folders: str) -> dict[str, list[str]]:

@@ -19,7 +19,7 @@ import mergerepl
 from mergerepl.changes import PUBLISHER, SUBSCRIBER
 from mergerepl.delta.log import Commit, commit_text, commits, find_own_commit, head_version
 from mergerepl.delta.transactions import transaction_version
-from mergerepl.errors import CaptureError, EnumerationError, PublicationError
+from mergerepl.errors import EnumerationError, OutOfReachError, PublicationError
 from mergerepl.failpoints import failpoint
 from mergerepl.merge.apply import conflict_log
 from mergerepl.merge.apply.side import Side, data_transaction
@@ -88,6 +88,7 @@ class Staged:
         (about,) = (row for row in hq.subscriptions() if row.replid == north.info().replid)
         number = hq.info().session_number + 1
         up, down = self._captured(north), self._captured(hq)
+        works = self._work(hq, north, up), self._work(north, hq, down)
         manifest = Manifest(
             session=f"session-{number}",
             number=number,
@@ -99,10 +100,11 @@ class Staged:
             started="2026-01-01T00:00:00+00:00",
             conflict_logging="publisher",
             conflicts={1: 1},
-            publisher=self._work(hq, north, up),
-            subscriber=self._work(north, hq, down),
-            upload_watermark=up,
-            download_watermark=down,
+            publisher=works[0],
+            subscriber=works[1],
+            # Both have what they received.
+            upload_watermark=Mark(generation=works[1].last_generation, guid=down.guid),
+            download_watermark=Mark(generation=works[0].last_generation, guid=up.guid),
             replicastate=f"state {number}",
         )
         self.changeset = Changeset(hq.staging / manifest.session, manifest)
@@ -135,6 +137,7 @@ class Staged:
             base_seq=info.last_seq,
             seq=info.last_seq + 1,
             last_generation=info.last_generation + 1,
+            clock=info.clock,
             generations=[generation],
             articles=[ArticleWork(nickname=1, from_version=info.captured[1], actions={"update": 1}, live=1)],
             commits={1: commit_text(table, info.captured[1]) or ""},
@@ -401,10 +404,10 @@ def test_a_capture_waits_for_the_publisher_of_a_session_that_is_not_finished(sta
     hq, north = staged.network.root("hq"), staged.network.root("north")
     shutil.move(hq, staged.network.folder / "away")
     before = staged.replica("north").info()
-    with pytest.raises(CaptureError, match="out of reach"):
+    with pytest.raises(OutOfReachError, match="must be finished first"):
         merge_capture(north)
     # Another replica lies where it was.
     shutil.copytree(north, hq)
-    with pytest.raises(CaptureError, match="out of reach"):
+    with pytest.raises(OutOfReachError, match="must be finished first"):
         merge_capture(north)
     assert staged.replica("north").info() == before

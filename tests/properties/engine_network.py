@@ -153,7 +153,7 @@ class EngineNetwork:
 
         there = Replica(self.path(replica))
         seq = there.info().last_seq
-        runs = ArticleRuns(self.spark, there.folder, there.articles[0], seq).read()
+        runs = ArticleRuns.of(self.spark, there, there.articles[0], seq).read()
         rows = current_rows(runs).selectExpr("row.c0 as key", "lineage", "colv1").toArrow().to_pylist()
         return {
             row["key"]: Tracked(

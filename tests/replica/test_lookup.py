@@ -32,7 +32,7 @@ def values(text: str) -> dict[str, str | None]:
 def known(spark: SparkSession, replica: Replica) -> dict[str, tuple[list[int], list[str]]]:
     """Return key -> the versions of its lineage and the columns of its colv1."""
     there = replica.articles[0]
-    rows = ArticleRuns(spark, replica.folder, there, replica.info().last_seq).read()
+    rows = ArticleRuns.of(spark, replica, there, replica.info().last_seq).read()
     state = runs.current_rows(rows).selectExpr("row.c0", "map_values(lineage)", "array_sort(map_keys(colv1))")
     return {key: (versions, columns) for key, versions, columns in state.collect()}
 

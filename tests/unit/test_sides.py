@@ -98,7 +98,7 @@ def test_a_session_of_few_changes_is_known_by_what_it_captures_and_sends(sent: i
         }
 
     generation = new_generation(
-        both(None)["publisher"].articles[0], number=1, nicknames=[1], status=GenStatus.CLOSED
+        both(None)["publisher"].articles[0], number=1, nicknames=[1], status=GenStatus.CLOSED, maxversion=1
     )
     down = Enumeration(0, [replace(generation, changecount=sent)], [])
     plan = SessionPlan(True, True, Enumeration(0, [], []), down)

@@ -116,7 +116,7 @@ def read_changes(
         return CapturedArticle(window, None, None)
     require_utc(spark, window.article.name, window.table, window.timestamp_partitions)
     seq = info.last_seq if through_seq_inclusive is None else through_seq_inclusive
-    runs = ArticleRuns(spark, job.replica.folder, window.article, seq)
+    runs = ArticleRuns.of(spark, job.replica, window.article, seq)
     lookup = Kept()
 
     def known(guids: DataFrame, rows: int) -> DataFrame | None:
@@ -135,7 +135,7 @@ def read_changes(
             return None
         return runs.recent(rows=rows, columns=KNOWN_COLUMNS, kept=lookup)
 
-    origin = Origin(writer or info.nickname, job.priority, job.generation.generation)
+    origin = Origin(writer or info.nickname, job.priority, job.generation.generation, info.clock)
     with released_on_error(lookup):
         if is_in_process():
             reader = reader_here(window, known)
@@ -238,11 +238,13 @@ def open_generations(
 def open_generation(
     genhistory: Sequence[Generation], article: PublishedArticle, info: ReplicaInfo, number: int
 ) -> Generation:
-    """Return the article's open generation, or a new one with the given number."""
+    """Return the article's open generation, or a new one with the given number, for changes above the clock."""
+    version = info.clock + 1
     for row in genhistory:
         if row.art_nick == article.nickname and row.is_open:
-            return row
-    return new_generation(article, number=number, nicknames=[info.nickname], status=GenStatus.OPEN)
+            return replace(row, maxversion=version)
+    own = [info.nickname]
+    return new_generation(article, number=number, nicknames=own, status=GenStatus.OPEN, maxversion=version)
 
 
 def new_generation(
@@ -251,9 +253,10 @@ def new_generation(
     number: int,
     nicknames: Sequence[int],
     status: GenStatus,
+    maxversion: int,
     guid: str | None = None,
 ) -> Generation:
-    """Return a new row of MSmerge_genhistory."""
+    """Return a new row of MSmerge_genhistory; no version of its rows is higher than `maxversion`."""
     return Generation(
         guidsrc=guid or new_guid(),
         pubid=article.pubid,
@@ -263,6 +266,7 @@ def new_generation(
         coldate=datetime.now(UTC),
         genstatus=status,
         changecount=0,
+        maxversion=maxversion,
     )
 
 
@@ -276,7 +280,8 @@ def after_commit(
     entered = [item.generation for item in captured if item.generation is not None]
     moved = {item.article.nickname: item.window.through_version_inclusive for item in captured}
     last = max([info.last_generation, *(row.generation for row in entered)])
-    after = replace(info, last_generation=last, captured={**info.captured, **moved})
+    clock = max([info.clock, *(row.maxversion or 0 for row in entered)])
+    after = replace(info, last_generation=last, captured={**info.captured, **moved}, clock=clock)
     return after, upserted(genhistory, entered)
 
 

@@ -137,7 +137,7 @@ def _joined(
             last = max(last, generation.generation)
         rows = item.rows
         if touched:
-            runs = ArticleRuns(at.choice.for_rules, at.replica.folder, item.article, at.info.last_seq)
+            runs = ArticleRuns.of(at.choice.for_rules, at.replica, item.article, at.info.last_seq)
             moved = with_metadata(runs, touched_rows(found[name]), count=touched, kept=kept)
             # A row without a change has no `base`: it is recorded as it was published.
             rows = moved if rows is None else rows.unionByName(moved, allowMissingColumns=True)

@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
+from enumeration.horizon import clock_of
 from mergerepl.changes import DELETED, OTHER_SIDE, PUBLISHER, ROW, ROWGUID, SUBSCRIBER
 from mergerepl.conflicts.decide_again import refuse_interrupted
 from mergerepl.errors import ConfigurationError, PublicationError
@@ -259,14 +260,17 @@ def _carry_out(
 ) -> None:
     source, other = ends[terms.source], ends[OTHER_SIDE[terms.source]]
     own = [each.article.articles[terms.source] for each in found]
+    clock = max(clock_of(end.info, end.replica.subscriptions()) for end in ends.values())
+    info = replace(source.info, clock=clock)
     genhistory = source.replica.genhistory(
         from_generation_exclusive=last_sent(source.replica, {each.pubid for each in own})
     )
     repaired: list[StampedArticle] = []
     losers: list[Losers] = []
-    for each, generation in zip(found, generations_for(genhistory, own, source.info), strict=True):
+    for each, generation in zip(found, generations_for(genhistory, own, info), strict=True):
         article = each.article.articles[terms.source]
-        origin = Origin(source.info.nickname, own_priority(terms.source, source.other), generation.generation)
+        priority = own_priority(terms.source, source.other)
+        origin = Origin(info.nickname, priority, generation.generation, clock)
         mine, theirs = _IMAGE[terms.source], _IMAGE[OTHER_SIDE[terms.source]]
         rows = each.rows.select(
             ROWGUID,
@@ -304,7 +308,7 @@ def _carry_out(
     session = _session_of(source, other, found)
     log_losers(spark, ends, losers, session=session, source=terms.source)
     failpoint("repair.after_losers")
-    record(spark, source.replica, source.info, genhistory, repaired)
+    record(spark, source.replica, info, genhistory, repaired)
 
 
 def _directed(found: _Found, terms: RepairTerms) -> tuple[int, int]:

@@ -74,7 +74,7 @@ def with_known(
     name: str,
 ) -> DataFrame:
     """Add the metadata of rows (with `rowguid`, `count` of them) at a replica, as the struct column `name`."""
-    runs = ArticleRuns(spark, replica.folder, article, info.last_seq)
+    runs = ArticleRuns.of(spark, replica, article, info.last_seq)
     if info.last_seq == 0:
         types = "struct<lineage:map<int,bigint>,colv1:map<string,struct<nickname:int,version:bigint>>,"
         return rows.withColumn(name, F.lit(None).cast(f"{types}born_generation:bigint>"))
@@ -84,7 +84,7 @@ def with_known(
 
 
 def stamped(rows: DataFrame, article: PublishedArticle, origin: Origin) -> DataFrame:
-    """Return CHANGES with one more version of each row, by this replica, above those that both replicas know.
+    """Return CHANGES with one more version of each row, by this replica, above the clock of both.
 
     Reads: rowguid, deleted, row, `own_known` and `other_known` of `with_known`, `own_exists` and `other_exists` (whether
     the tables have the row), `is_new` (the other replica lacks it), `changed_columns` (of a row-tracked article NULL).
@@ -96,7 +96,7 @@ def stamped(rows: DataFrame, article: PublishedArticle, origin: Origin) -> DataF
 
     base = lineage.merge(known_lineage(OWN, "own_exists"), known_lineage(OTHER, "other_exists"))
     merged = rows.withColumn("merged", base)
-    version = lineage.next_version(F.col("merged"), floor=article.maxversion_at_cleanup)
+    version = lineage.next_version(F.col("merged"), floor=origin.clock)
     nickname = F.lit(origin.nickname)
     is_live = ~F.col(DELETED)
     colv = lineage.with_columns_changed(

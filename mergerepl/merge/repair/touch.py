@@ -4,8 +4,11 @@ With `without_metadata` only rows that contents and tombstones do not know (sp_a
 loaded while the change feed was off.
 """
 
+from dataclasses import replace
+
 from pyspark.sql import functions as F
 
+from enumeration.horizon import clock_of
 from mergerepl.changes import DELETED, ROW, ROWGUID, SUBSCRIBER
 from mergerepl.conflicts.decide_again import refuse_interrupted
 from mergerepl.delta.tables import read_version
@@ -57,6 +60,7 @@ def touch_rows(
         replica.require_unedited()
         refuse_interrupted(replica)
         info, of = replica.info(), article_named(replica, article, publication)
+        info = replace(info, clock=clock_of(info, replica.subscriptions()))
         check_present_columns(replica, of)
         version = captured_position(replica, of, info).version
         spark = recording_jvm(engine.session, (replica,))()
@@ -75,7 +79,7 @@ def touch_rows(
         guid = rowguid_of_image(ROW, image_type(images, ROW), of.identity_fields, existing=is_guid)
         images = images.select(guid.alias(ROWGUID), ROW)
         if without_metadata and info.last_seq:
-            known = ArticleRuns(spark, replica.folder, of, info.last_seq).read().select(ROWGUID)
+            known = ArticleRuns.of(spark, replica, of, info.last_seq).read().select(ROWGUID)
             images = images.join(known, on=ROWGUID, how="left_anti")
         kept = Kept()
         try:
@@ -92,7 +96,7 @@ def touch_rows(
                 return TouchResult(str(replica.root), of.name, 0)
             genhistory = replica.genhistory(from_generation_exclusive=last_sent(replica, [of.pubid]))
             (generation,) = generations_for(genhistory, [of], info)
-            origin = Origin(info.nickname, _priority(replica, of.pubid), generation.generation)
+            origin = Origin(info.nickname, _priority(replica, of.pubid), generation.generation, info.clock)
             described = images.select(
                 ROWGUID,
                 ROW,

@@ -5,22 +5,21 @@ runs are already planned. The generations stay open; the next session closes and
 """
 
 import logging
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from enumeration.horizon import clock_of
 from mergerepl.changes import SUBSCRIBER
 from mergerepl.delta.engine_choice import EngineChoice
-from mergerepl.delta.tables import tables_kept_open
-from mergerepl.errors import CaptureError, LeaseError
 from mergerepl.merge.capture.windows import article_window, last_sent, move_versions
+from mergerepl.merge.session.own_side import held_with_publishers
 from mergerepl.model.progress import Progress
 from mergerepl.model.publication import PUBLISHER_PRIORITY
 from mergerepl.model.results import ArticleCapture, CaptureResult
 from mergerepl.replica.replica import Replica, recording_jvm, refuse_older_bookkeeping
-from mergerepl.replica.subscription import own_priority, pointers, refuse_copies, settle_pointers
+from mergerepl.replica.subscription import own_priority, refuse_copies
 from mergerepl.store.changeset import staged_folders
-from mergerepl.store.lease import lease
 from mergerepl.store.location import Location
 from mergerepl.systables.replinfo import ReplicaInfo
 from mergerepl.tracking.sweep import sweep_root
@@ -35,19 +34,17 @@ log = logging.getLogger(__name__)
 
 SparkSource = Callable[[], "SparkSession"]
 
-_ATTEMPTS = 5
-
 
 def capture_replica(root: Location, *, progress: Progress) -> CaptureResult:
     """Capture all articles of one replica and return the new changes.
 
     Raises: ConfigurationError if the folder is not a replica; CaptureError, SchemaMismatchError (nothing was captured);
-    LeaseError (run again).
+    LeaseError, OutOfReachError (run again).
     """
     replica = Replica(root).require()
     replica.require_tables()
     refuse_copies(replica)
-    with _held(replica) as publishers:
+    with held_with_publishers(replica, "mergerepl capture") as publishers:
         sweep_root(replica.root)
         return _capture(replica, publishers, _embedded_spark, progress)
 
@@ -68,54 +65,6 @@ def _embedded_spark() -> "SparkSession":
     return engine.session()
 
 
-@contextmanager
-def _held(replica: Replica) -> Iterator[list[Replica]]:
-    """Hold a replica and, before it, the publishers whose sessions it must finish first; yield the publishers."""
-    for _ in range(_ATTEMPTS):
-        publishers = _publishers_of_pending(replica)
-        with ExitStack() as stack:
-            for root in sorted(publishers):
-                stack.enter_context(lease(root, purpose=f"mergerepl capture {replica.root}"))
-            stack.enter_context(lease(replica.root, purpose=f"mergerepl capture {replica.root}"))
-            # A session may have started and died before this process got the lease.
-            if _publishers_of_pending(replica) <= publishers and settle_pointers(replica, publishers):
-                with tables_kept_open(replica.root, *publishers):
-                    yield [Replica(root) for root in sorted(publishers)]
-                return
-    raise LeaseError(
-        f"Replica '{replica.root}' is synchronized again and again. Wait for its agent, then run again.",
-        replica=str(replica.root),
-    )
-
-
-def _publishers_of_pending(replica: Replica) -> set[Location]:
-    """Return the publishers that have a staged, unfinished session with this subscriber.
-
-    Raises: CaptureError if such a publisher is out of reach.
-    """
-    publishers = set()
-    for pointer in pointers(replica):
-        publisher = pointer.publisher
-        if publisher is None:
-            raise CaptureError(
-                f"'{pointer.file}' is damaged: it names the publisher of an unfinished session. Nothing was "
-                "captured. Run `mergerepl sync` at that publisher, or remove the file if no session was "
-                "interrupted.",
-                replica=str(replica.root),
-            )
-        if not pointer.is_publisher_there:
-            raise CaptureError(
-                f"Session {pointer.session} of '{replica.root}' was interrupted and its publisher '{publisher.root}' is "
-                "out of reach. Nothing was captured: that session must be finished first. Make the publisher "
-                "reachable, then run again.",
-                replica=str(replica.root),
-                publisher=str(publisher.root),
-            )
-        if pointer.is_staged:
-            publishers.add(publisher.root)
-    return publishers
-
-
 def _capture(
     replica: Replica,
     publishers: Sequence[Replica],
@@ -133,7 +82,9 @@ def _capture(
         with plain_errors(f"finishing the sessions of '{replica.root}' that were interrupted"):
             _recover(replica, publishers, source, progress)
     info = replica.info()
-    refuse_older_bookkeeping(replica.root, info, replica.relations())
+    relations = replica.relations()
+    refuse_older_bookkeeping(replica.root, info, relations)
+    info = replace(info, clock=clock_of(info, relations))
     priorities = {pubid: own for pubid, own in _priorities(replica).items() if only in (None, pubid)}
     windows = [
         article_window(replica, article, info)

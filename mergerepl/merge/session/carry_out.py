@@ -9,8 +9,10 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
+from functools import partial
 from typing import Any
 
+from enumeration.horizon import with_horizon
 from mergerepl.changes import OTHER_SIDE, PUBLISHER, SUBSCRIBER
 from mergerepl.delta.engine_choice import EngineChoice
 from mergerepl.delta.tables import Commit
@@ -22,9 +24,10 @@ from mergerepl.merge.capture.windows import late_windows
 from mergerepl.model.results import ArticleCounts, PhaseCounts, SessionResult
 from mergerepl.replica.replica import Replica
 from mergerepl.replica.subscription import drop_pointer, own_priority, update_subscription
-from mergerepl.store.changeset import Changeset, SideWork, drop, is_staged
+from mergerepl.store.changeset import Changeset, Manifest, SideWork, drop, is_staged
 from mergerepl.store.rehearsal import worker_threads
-from mergerepl.systables.catalog import SyncStatus
+from mergerepl.systables.catalog import SubscriptionRow, SyncStatus
+from mergerepl.systables.replinfo import ReplicaInfo
 
 log = logging.getLogger(__name__)
 
@@ -140,7 +143,7 @@ def _carry_out_side(
             windows,
             merged,
             captured,
-            info,
+            replace(info, clock=_clock(info, [each.work for each in rounds])),
             priority=own_priority(name, subscription),
             client_subscription=subscription.is_client,
             last_generation=max(each.work.last_generation for each in rounds),
@@ -201,9 +204,25 @@ def _save_bookkeeping(
             last_generation=max(info.last_generation, last_generation),
             captured={nick: max(version, info.captured.get(nick, -1)) for nick, version in captured.items()},
             session_number=max(info.session_number, session_number),
+            clock=_clock(info, works),
         )
     )
     failpoint("bookkeeping.after_replinfo")
+
+
+def _with_horizon(
+    rows: list[SubscriptionRow], *, manifest: Manifest, side: str, info: ReplicaInfo
+) -> list[SubscriptionRow]:
+    """Return a side's rows as the session leaves them; nothing settles with row filters."""
+    if manifest.horizon is None:
+        return rows
+    return with_horizon(rows, subid=manifest.subid, side=side, to=manifest.horizon, info=info)
+
+
+def _clock(info: ReplicaInfo, works: Sequence[SideWork]) -> int:
+    """Return a replica's clock after a session and its late rounds: no version is higher, received or made."""
+    versions = [row.maxversion or 0 for work in works for row in work.generations]
+    return max([info.clock, *(work.clock for work in works), *versions])
 
 
 def _move_watermarks(changeset: Changeset, replicas: dict[str, Replica], fallbacks: Sequence[str]) -> None:
@@ -229,7 +248,8 @@ def _move_watermarks(changeset: Changeset, replicas: dict[str, Replica], fallbac
             changed |= {"recgen": mark.generation, "recguid": mark.guid}
         if (mark := sent[name]) is not None:
             changed |= {"sentgen": mark.generation, "sentguid": mark.guid}
-        update_subscription(replica, manifest.subid, other_work.replid, changed)
+        also = partial(_with_horizon, manifest=manifest, side=name, info=replica.info())
+        update_subscription(replica, manifest.subid, other_work.replid, changed, also)
         failpoint(f"watermarks.after_{name}")
 
 

@@ -18,20 +18,23 @@ from mergerepl.changes import PUBLISHER, SUBSCRIBER
 from mergerepl.conflicts.purge import purge_when_due
 from mergerepl.delta.engine_choice import SPARK_ALONE, EngineChoice, NeedsSparkError
 from mergerepl.delta.tables import tables_kept_open
-from mergerepl.errors import MergeReplError, PublicationError, RefusedArticlesError
+from mergerepl.errors import LeaseError, MergeReplError, PublicationError, RefusedArticlesError
 from mergerepl.merge.capture.windows import move_versions
 from mergerepl.merge.partitions.scratch import with_scratch_outside
 from mergerepl.merge.session import session_history
 from mergerepl.merge.session.carry_out import Outcome, carry_out
 from mergerepl.merge.session.choice import choose_engine
+from mergerepl.merge.session.clean_up import clean_up_when_due
+from mergerepl.merge.session.own_side import held_with_publishers, pending_elsewhere
 from mergerepl.merge.session.recovery import named, recover
 from mergerepl.merge.session.session_history import record_failure, record_success
-from mergerepl.merge.session.session_plan import has_few_changes, has_work, session_plan
+from mergerepl.merge.session.session_plan import has_few_changes, has_work, quiet_moves, session_plan
 from mergerepl.merge.session.sides import Refused, SideState, captured_sides, open_sides, with_windows
 from mergerepl.merge.session.stage_session import staged_changeset
 from mergerepl.model import refused_pairs
 from mergerepl.model.progress import Progress
 from mergerepl.model.results import SessionResult
+from mergerepl.replica.expiry import expire_overdue, present
 from mergerepl.replica.replica import Replica, recording_jvm
 from mergerepl.replica.runs import compact_when_due
 from mergerepl.replica.subscription import refuse_copies
@@ -167,6 +170,8 @@ def merge_session(request: SessionRequest, *, lease_wait_s: float = 0.0) -> Sess
     ApplyError, ConflictError, StoreError, RefusedArticlesError if no article can go on (nothing was applied).
     """
     start_time = datetime.now(UTC)
+    for replica in request.ends:
+        _finish_elsewhere(replica, request)
     doing = f"synchronizing '{request.publisher.root}' with '{request.subscriber.root}'"
     with request.held(doing, lease_wait_s) as held:
         about = held.ends, held.subscription.subid, held.publication, held.subscriber.root
@@ -181,6 +186,33 @@ def merge_session(request: SessionRequest, *, lease_wait_s: float = 0.0) -> Sess
         elif result.status == "nothing_to_do":
             record_success(held.ends, held.subscription.subid)
         return result
+
+
+def _finish_elsewhere(replica: Replica, request: SessionRequest) -> None:
+    """Finish the staged sessions that a replica has as the subscriber of publishers of other publications."""
+    if not pending_elsewhere(replica, request.publisher):
+        return
+    with held_with_publishers(replica, "mergerepl sync") as publishers:
+        for publisher in publishers:
+            if publisher.root != request.publisher.root:
+                refuse_copies(publisher, replica)
+                for each in (publisher, replica):
+                    each.require_unedited()
+                recover(publisher, replica, recording_jvm(request.spark_of, (publisher, replica)))
+
+
+def _refuse_pending_elsewhere(request: SessionRequest) -> None:
+    """Check under the leases that no session of another publication died meanwhile.
+
+    Raises: LeaseError: run again.
+    """
+    for replica in request.ends:
+        if others := pending_elsewhere(replica, request.publisher):
+            raise LeaseError(
+                f"A session of '{replica.root}' with '{min(others)}' was interrupted just now. Run again: it is finished "
+                "first.",
+                replica=str(replica.root),
+            )
 
 
 def _staged(session: OpenSession, choice: EngineChoice) -> tuple[Changeset | None, Refused, Refused]:
@@ -214,7 +246,9 @@ def _held_session(
     spark_of = with_scratch_outside(request.spark_of, publisher, request.subscription.pubid, subscriber.root)
     request = replace(request, spark_of=spark_of)
     request.progress.step("recover")
+    _refuse_pending_elsewhere(request)
     recovered = recover(publisher, subscriber, spark_of, engine=request.engine)
+    expire_overdue(publisher, present(publisher.info()), only=request.subscription.subid)
     sides = open_sides(publisher, subscriber, request.subscription)
     if sides[PUBLISHER].filtered is not None and not (request.upload and request.download):
         # Rows that an upload moves must be downloaded by the same session.
@@ -230,6 +264,9 @@ def _held_session(
     if not session.has_work:
         for side in session.sides.values():
             move_versions(side.replica, side.info, side.windows)
+        for move in quiet_moves(session.sides, session.plan):
+            move.store()
+        clean_up_when_due(request.ends)
         return session.finish(nothing), False
     choice = session.engine()
     try:
@@ -260,4 +297,5 @@ def _held_session(
     previous = sides[PUBLISHER].other.session_number
     compact_when_due(request.ends, choice, number=manifest.number, previous_number=previous)
     purge_when_due(request.ends)
+    clean_up_when_due(request.ends)
     return results[0], True

@@ -1,23 +1,28 @@
 """The plan of a session, from both sides' knowledge of each other, and the manifest that commits to it."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from math import inf
+from typing import Any
 from uuid import uuid4
 
 from enumeration.generations import received_generation
+from enumeration.horizon import horizon, with_horizon
 from enumeration.plan import Numbers, SessionPlan, enumeration, plan_session
 from mergerepl.changes import OTHER_SIDE, PUBLISHER, SUBSCRIBER
 from mergerepl.delta.tables import commit_text, is_delta_table, transaction_version
+from mergerepl.failpoints import failpoint
 from mergerepl.merge.apply.side import next_seq
 from mergerepl.merge.capture.capture import new_generation
 from mergerepl.merge.session.sides import SideState
 from mergerepl.merge.stage.article import StagedArticle
+from mergerepl.model.horizon import Horizon
 from mergerepl.replica.application_ids import data_app_id, log_app_id, session_number_of
+from mergerepl.replica.subscription import update_subscription
 from mergerepl.store.changeset import ArticleWork, Manifest, Mark, SideWork
 from mergerepl.systables import conflicts_info
-from mergerepl.systables.catalog import PublicationRow
+from mergerepl.systables.catalog import PublicationRow, SubscriptionRow
 from mergerepl.systables.genhistory import Generation, GenStatus, new_guid
 from triggers.window import SMALL_ROWS
 
@@ -58,6 +63,7 @@ def session_manifest(
     resolved = [nickname for nickname, article in staged.items() if article.resolved or article.undone]
     both = plan.upload and plan.download
     guids = {nickname: new_guid() for nickname in resolved}
+    clock = max(publisher.info.clock, subscriber.info.clock)
 
     def resolution(side: SideState) -> list[Generation]:
         holders = [publisher.info.nickname, subscriber.info.nickname] if both else [side.info.nickname]
@@ -67,7 +73,12 @@ def session_manifest(
         return [
             replace(
                 new_generation(
-                    side.articles[n], number=number[n], nicknames=holders, status=status, guid=guids[n]
+                    side.articles[n],
+                    number=number[n],
+                    nicknames=holders,
+                    status=status,
+                    maxversion=clock + 1,
+                    guid=guids[n],
                 ),
                 changecount=staged[n].resolved + (staged[n].undone if side is subscriber else 0),
             )
@@ -95,7 +106,13 @@ def session_manifest(
         own = [side.info.nickname]
         return [
             replace(
-                new_generation(side.articles[n], number=number[n], nicknames=own, status=GenStatus.CLOSED),
+                new_generation(
+                    side.articles[n],
+                    number=number[n],
+                    nicknames=own,
+                    status=GenStatus.CLOSED,
+                    maxversion=side.info.clock,
+                ),
                 changecount=article.waiting[side.name],
                 waits_for=other.info.replid,
                 refused_by=article.refused_by[other.name],
@@ -136,7 +153,95 @@ def session_manifest(
         download_watermark=watermark(PUBLISHER) if plan.download else None,
         uploaded_guids=[row.guidsrc for row in plan.up.generations] if plan.upload else [],
         replicastate=str(uuid4()),
+        floor=floor_of(sides),
+        horizon=_horizon(
+            sides,
+            is_all_uploaded=plan.upload and not waits[SUBSCRIBER],
+            is_all_downloaded=plan.download and not waits[PUBLISHER],
+        ),
     )
+
+
+def floor_of(sides: Mapping[str, SideState]) -> int:
+    """Return the version up to which changes count as known to both sides: what had settled at the subscriber.
+
+    With row filters it is 0: a subscriber does not know the rows outside of its partition.
+    """
+    return sides[SUBSCRIBER].settled
+
+
+def _horizon(
+    sides: Mapping[str, SideState], *, is_all_uploaded: bool, is_all_downloaded: bool
+) -> Horizon | None:
+    """Return what a session leaves; None with row filters. A session that leaves an article out moves nothing."""
+    if sides[PUBLISHER].filtered is not None:
+        return None
+    is_whole = not any(side.left_out for side in sides.values())
+    return horizon(
+        {name: side.rows for name, side in sides.items()},
+        sides[PUBLISHER].other.subid,
+        sides[SUBSCRIBER].info.clock,
+        is_all_uploaded=is_whole and is_all_uploaded,
+        is_all_downloaded=is_whole and is_all_downloaded,
+    )
+
+
+@dataclass(frozen=True)
+class QuietMove:
+    """What a session without changes to send stores at one side, in one commit: watermarks, and the horizon if given."""
+
+    side: SideState
+    marks: dict[str, Any]
+    horizon: Horizon | None
+
+    @property
+    def is_needed(self) -> bool:
+        """True if it changes a row."""
+        subid, rows = self.side.other.subid, list(self.side.rows)
+        marked = [replace(row, **self.marks) if row.subid == subid else row for row in rows]
+        return self._with_horizon(marked) != rows
+
+    def store(self) -> None:
+        """Store it."""
+        about = self.side.other
+        failpoint("quiet.before_move")
+        update_subscription(self.side.replica, about.subid, about.replid, self.marks, self._with_horizon)
+
+    def _with_horizon(self, rows: list[SubscriptionRow]) -> list[SubscriptionRow]:
+        if self.horizon is None:
+            return rows
+        side = self.side
+        return with_horizon(rows, subid=side.other.subid, side=side.name, to=self.horizon, info=side.info)
+
+
+def quiet_moves(sides: Mapping[str, SideState], plan: SessionPlan) -> list[QuietMove]:
+    """Return what a session without changes to send has to store, in this order; nothing with row filters.
+
+    A source's watermark moves after its destination's: what it acknowledges may be cleaned up. What the publisher settles
+    comes last: the subscriber's clock is stored by then.
+    """
+    to = _horizon(
+        sides,
+        is_all_uploaded=plan.upload and not plan.up.waiting,
+        is_all_downloaded=plan.download and not plan.down.waiting,
+    )
+    if to is None or any(side.left_out for side in sides.values()):
+        return []
+    sent: dict[str, dict[str, Any]] = {name: {} for name in sides}
+    received: dict[str, dict[str, Any]] = {name: {} for name in sides}
+    for name, way, runs in ((SUBSCRIBER, plan.up, plan.upload), (PUBLISHER, plan.down, plan.download)):
+        side, other = sides[name], sides[OTHER_SIDE[name]].other
+        waits = [row.generation for row in side.genhistory if row.is_open or row in way.waiting]
+        mark = _watermark(side, (), min(waits, default=inf))
+        if runs and mark.generation > max(side.other.sentgen, other.recgen):
+            sent[name] = {"sentgen": mark.generation, "sentguid": mark.guid}
+            received[OTHER_SIDE[name]] = {"recgen": mark.generation, "recguid": mark.guid}
+    moves = [
+        QuietMove(sides[PUBLISHER], received[PUBLISHER], None),
+        QuietMove(sides[SUBSCRIBER], received[SUBSCRIBER] | sent[SUBSCRIBER], to),
+        QuietMove(sides[PUBLISHER], received[PUBLISHER] | sent[PUBLISHER], to),
+    ]
+    return [move for move in moves if move.is_needed]
 
 
 def _without_refused(
@@ -168,6 +273,7 @@ def _side_work(
         base_seq=side.info.last_seq,
         seq=next_seq(side.replica.root, side.info.last_seq),
         last_generation=max([side.info.last_generation, *(row.generation for row in generations)]),
+        clock=side.info.clock,
         publication_number=side.filtered.number if side.filtered is not None else 0,
         generations=list(generations),
         articles=list(works),

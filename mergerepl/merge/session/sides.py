@@ -5,6 +5,7 @@ from concurrent.futures import wait
 from dataclasses import dataclass, replace
 
 from enumeration.generations import make_generation
+from enumeration.horizon import clock_of, own_row, refuse_expired
 from enumeration.plan import Destination, Source
 from mergerepl.changes import OTHER_SIDE, PUBLISHER, SUBSCRIBER
 from mergerepl.delta.engine_choice import EngineChoice
@@ -82,6 +83,8 @@ class SideState:
     """Tablenicks of articles that were refused: they are not among `articles`, and their generations wait."""
     filtered: FilteredPublication | None = None
     """The filter of the rows that the other side gets, at a publisher with row filters."""
+    rows: tuple[SubscriptionRow, ...] = ()
+    """The replica's rows of the publication, with the one about itself; none with row filters, where nothing settles."""
 
     @property
     def source(self) -> Source:
@@ -95,12 +98,19 @@ class SideState:
             partition = sent_partition(
                 self.replica, self.filtered.number, self.filtered.tablenicks, self.other
             )
-        return Source(str(self.replica.root), after, self.other, tuple(self.articles), partition)
+        cleaned = max((self.info.cleaned.get(nickname, 0) for nickname in self.articles), default=0)
+        return Source(str(self.replica.root), after, self.other, tuple(self.articles), partition, cleaned)
 
     @property
     def destination(self) -> Destination:
         """The side as the receiver."""
-        return Destination(str(self.replica.root), self.held, self.other, self.replica.row_constraints)
+        rules = self.replica.row_constraints
+        return Destination(str(self.replica.root), self.held, self.other, rules, self.settled)
+
+    @property
+    def settled(self) -> int:
+        """The version up to which the replica knew all changes before this session."""
+        return own_row(self.rows).settled if self.rows else 0
 
     def held(self, guids: Collection[str]) -> Collection[str]:
         """Return those of these generations that the side had before this session."""
@@ -122,10 +132,15 @@ def open_sides(
     pubid, subid = subscription.pubid, subscription.subid
     for replica in (publisher, subscriber):
         replica.require_tables()
-    infos = {PUBLISHER: publisher.info(), SUBSCRIBER: subscriber.info()}
     replicas = {PUBLISHER: publisher, SUBSCRIBER: subscriber}
+    infos = {name: replica.info() for name, replica in replicas.items()}
+    # Both sides stamp above all versions that either knows.
+    clock = max(clock_of(infos[name], replica.subscriptions()) for name, replica in replicas.items())
+    infos = {name: replace(info, clock=clock) for name, info in infos.items()}
     found = {n: replica.relation(subid, infos[OTHER_SIDE[n]].replid) for n, replica in replicas.items()}
     row_of = require_same_session(publisher, subscriber, found)
+    ends = str(publisher.root), str(subscriber.root)
+    refuse_expired(publisher.rows_of(pubid), row_of[PUBLISHER], *ends)
     for name, replica in replicas.items():
         refuse_older_bookkeeping(replica.root, infos[name], replica.relations())
     articles = {
@@ -133,6 +148,7 @@ def open_sides(
         for name, replica in replicas.items()
     }
     require_same_articles(publisher, subscriber, articles[PUBLISHER], articles[SUBSCRIBER])
+    filtered = filtered_publication(publisher, pubid)
     return {
         name: SideState(
             name,
@@ -144,7 +160,8 @@ def open_sides(
             ),
             articles[name],
             row_of[name],
-            filtered=filtered_publication(replica, pubid) if name == PUBLISHER else None,
+            filtered=filtered if name == PUBLISHER else None,
+            rows=() if filtered is not None else tuple(replica.rows_of(pubid)),
         )
         for name, replica in replicas.items()
     }

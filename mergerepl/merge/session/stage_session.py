@@ -22,7 +22,7 @@ from mergerepl.failpoints import failpoint
 from mergerepl.frames import DataFrame
 from mergerepl.merge.resolvers.answers import answers_of_functions
 from mergerepl.merge.resolvers.functions import require_function
-from mergerepl.merge.session.session_plan import session_manifest, session_plan
+from mergerepl.merge.session.session_plan import floor_of, session_manifest, session_plan
 from mergerepl.merge.session.sides import (
     ARTICLE_ERRORS,
     AT_ONCE,
@@ -92,6 +92,11 @@ class PlannedSession:
         """The session of the rules' frames."""
         return self.choice.for_rules
 
+    @property
+    def clock(self) -> int:
+        """The clock of both sides after their captures: a resolution has the next version."""
+        return max(side.info.clock for side in self.sides.values())
+
     @cached_property
     def terms(self) -> SessionTerms:
         """The terms of the session for classification and resolution."""
@@ -115,6 +120,8 @@ class PlannedSession:
             resolved_at_publisher=self.numbers[PUBLISHER].resolved.get(article.nickname, 0),
             resolved_at_subscriber=self.numbers[SUBSCRIBER].resolved.get(article.nickname, 0),
             whole_rows=whole_rows,
+            floor=floor_of(self.sides),
+            clock=self.clock,
         )
 
     def captured(self, nickname: int) -> dict[str, int]:
@@ -244,7 +251,7 @@ def _withholding(session: PlannedSession, changed: Changed, kept: Kept) -> Withh
             note="",
             # Resolved at the subscriber, the only place that records it.
             resolver_nickname=agent_nickname(sides[SUBSCRIBER].info.nickname),
-            floor=changed.terms.floor,
+            clock=changed.terms.clock,
         )
         return put_back(undone(rows, refused), generation=changed.terms.resolved_at_subscriber)
 
@@ -303,6 +310,7 @@ def _partitioned(session: PlannedSession) -> dict[int, StagedArticle]:
             staged=stage,
             progress=session.progress,
             choice=session.choice,
+            clock=session.clock,
         )
     )
 

@@ -49,7 +49,7 @@ class Enumerated:
 
     def runs(self, spark: SparkSession) -> ArticleRuns:
         """Return the runs that it enumerates."""
-        return ArticleRuns(spark, self.replica.folder, self.article, self.through_seq_inclusive)
+        return ArticleRuns.of(spark, self.replica, self.article, self.through_seq_inclusive)
 
 
 def side_changes(spark: SparkSession, side: Enumerated, kept: Kept) -> DataFrame | None:

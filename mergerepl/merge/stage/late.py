@@ -66,7 +66,7 @@ class LateRound:
 
     Mappings are by tablenick: `merged_versions` are those of our MERGEs' commits; `versions` those up to which every commit
     is captured or was written by the session. `info` is the replica's bookkeeping as of the staging. `last_generation` is
-    the last one that the session uses here.
+    the last one that the session uses here. The clock of `info` is that of the session up to here.
     """
 
     spark: SparkSession
@@ -97,9 +97,13 @@ class LateRound:
 
 @dataclass
 class StagedLate:
-    """The staged articles of a late round so far, and its last generation."""
+    """The staged articles of a late round so far, and its last generation.
+
+    Late changes have the first version after `clock`, their resolutions the second.
+    """
 
     last_generation: int
+    clock: int
     works: list[ArticleWork] = field(default_factory=list)
     generations: list[Generation] = field(default_factory=list)
     conflicts: dict[int, int] = field(default_factory=dict)
@@ -107,7 +111,11 @@ class StagedLate:
     def next_generation(self, article: PublishedArticle, side: Side) -> Generation:
         """Return the generation for the next changes of an article; `add` or a capture takes it."""
         return new_generation(
-            article, number=self.last_generation + 1, nicknames=[side.work.nickname], status=GenStatus.CLOSED
+            article,
+            number=self.last_generation + 1,
+            nicknames=[side.work.nickname],
+            status=GenStatus.CLOSED,
+            maxversion=self.clock + 2,
         )
 
     def add(self, work: ArticleWork, generation: Generation, conflicts: int) -> None:
@@ -124,7 +132,7 @@ def stage_late_round(late: LateRound) -> Changeset:
         return staged
     new_folder(late.folder)
     side, before = late.side, late.side.changeset.manifest
-    done = StagedLate(late.last_generation)
+    done = StagedLate(late.last_generation, late.info.clock)
     filtered = filtered_publication(side.replica, before.pubid)
     moving = filtered.tablenicks if filtered is not None else frozenset()
     if filtered is not None:
@@ -301,6 +309,8 @@ def _late_rows(late: LateRound, captured: CapturedArticle, kept: Kept) -> DataFr
             resolved_at_publisher=generation,
             resolved_at_subscriber=generation,
             whole_rows=whole_rows,
+            floor=side.changeset.manifest.floor,
+            clock=late.info.clock + 1,
         )
         # A row that we applied without a late write is not compared.
         changed = Changed(decided_as, of_article, at_publisher, at_subscriber, rows=2 * captured.changes)
@@ -428,7 +438,7 @@ def _touched(
     late: LateRound, article: PublishedArticle, memberships: DataFrame, count: int, kept: Kept
 ) -> DataFrame:
     """Return RESOLVED of unchanged rows that late writes move: the publisher records their metadata as it is."""
-    runs = ArticleRuns(late.spark, late.side.replica.folder, article, late.side.work.seq)
+    runs = ArticleRuns.of(late.spark, late.side.replica, article, late.side.work.seq)
     known = with_metadata(runs, touched_rows(memberships), count=count, kept=kept)
     nothing = F.lit(None)
     values = {

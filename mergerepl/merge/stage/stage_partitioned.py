@@ -98,7 +98,8 @@ class PartitionedSession:
     """The inputs of all steps of a session whose captured changes are committed.
 
     `replica` is the publisher, `subscription` its row about the subscriber, `folder` the place of the changesets,
-    `sent` the subscriber's changes by tablenick. `staged` writes RESOLVED of one article (its rows) and returns its counts.
+    `sent` the subscriber's changes by tablenick, `clock` that of both sides. `staged` writes RESOLVED of one article
+    (its rows) and returns its counts.
     """
 
     spark: SparkSession
@@ -114,6 +115,7 @@ class PartitionedSession:
     staged: Callable[[int, DataFrame], StagedArticle]
     progress: Progress
     choice: EngineChoice
+    clock: int
     kept: Kept = field(default_factory=Kept)
 
     @property
@@ -129,7 +131,7 @@ class PartitionedSession:
 
     def runs(self, article: PublishedArticle) -> ArticleRuns:
         """Return the publisher's runs of an article."""
-        return ArticleRuns(self.spark, self.replica.folder, article, self.last_seq)
+        return ArticleRuns.of(self.spark, self.replica, article, self.last_seq)
 
 
 def stage_partitioned(session: PartitionedSession) -> dict[int, StagedArticle]:
@@ -205,6 +207,7 @@ def _terms(session: PartitionedSession, article: PublishedArticle) -> ArticleTer
         article,
         resolved_at_publisher=session.numbers[PUBLISHER].resolved[article.nickname],
         resolved_at_subscriber=session.numbers[SUBSCRIBER].resolved[article.nickname],
+        clock=session.clock,
     )
 
 
@@ -223,8 +226,8 @@ def _without_refused(session: PartitionedSession, name: str, sent: _Sent) -> _Se
         return sent
     # Resolved at the subscriber, the only place that records it.
     resolver = agent_nickname(session.subscription.replnickname)
-    chosen, floor = refused.select(ROWGUID), sent.terms.floor
-    rows = undone(rejected(sent, chosen, note="", resolver_nickname=resolver, floor=floor), refused)
+    chosen, clock = refused.select(ROWGUID), sent.terms.clock
+    rows = undone(rejected(sent, chosen, note="", resolver_nickname=resolver, clock=clock), refused)
     return _with_rejected(session, sent, rows)
 
 
@@ -232,7 +235,7 @@ def _without_outside(session: PartitionedSession, name: str, sent: _Sent, outsid
     """Reject the rows that the subscriber sends from outside its partition."""
     note = NOTE.format(options=session.articles[name].partition_options)
     resolver = session.terms.resolver_nickname
-    rows = rejected(sent, outside, note=note, resolver_nickname=resolver, floor=sent.terms.floor)
+    rows = rejected(sent, outside, note=note, resolver_nickname=resolver, clock=sent.terms.clock)
     return _with_rejected(session, sent, rows)
 
 

@@ -1,0 +1,16 @@
+"""The versions up to which a session leaves its two sides informed."""
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, kw_only=True)
+class Horizon:
+    """What the rows of sysmergesubscriptions at both sides will say at least, once a session is complete.
+
+    `through` and `knows` are about the subscriber, `settled` and `known` the subscriber's own.
+    """
+
+    through: int = 0
+    knows: int = 0
+    settled: int = 0
+    known: int = 0

@@ -1,0 +1,54 @@
+"""Metadata that was cleaned up: rows of contents, tombstones and genhistory that no reader sees any more.
+
+`cleaned` of MSmerge_replinfo is the cleanup: from that commit on, rows up to that generation of their article do not count.
+Removing them is left to later commits, in any order and as often as needed.
+"""
+
+from collections.abc import Mapping
+from types import MappingProxyType
+
+from mergerepl.delta.tables import count_rows
+from mergerepl.failpoints import failpoint
+from mergerepl.replica.replica import Replica
+from mergerepl.systables import contents, genhistory, tombstone
+from mergerepl.systables.genhistory import GenStatus
+
+
+def dead_rows(replica: Replica, also: Mapping[int, int] = MappingProxyType({})) -> dict[str, str]:
+    """Return, by system table, the SQL condition of the rows that were cleaned up; nothing without a cleanup.
+
+    `also` has, by tablenick, generations up to which rows would go. The generation that a watermark names stays, and so
+    does the last one that was cleaned up: the enumeration for a new subscriber begins there.
+    """
+    cleaned = {nick: last for nick, last in {**replica.info().cleaned, **also}.items() if last}
+    if not cleaned:
+        return {}
+    rows = " or ".join(f"tablenick = {nick} and generation <= {last}" for nick, last in cleaned.items())
+    named = {row.sentgen for row in replica.relations() if not row.is_ended} | {0}
+    older = " or ".join(f"art_nick = {nick} and generation < {last}" for nick, last in cleaned.items())
+    history = f"({older}) and genstatus <> {int(GenStatus.OPEN)}"
+    history += f" and generation not in ({', '.join(map(str, sorted(named)))})"
+    return {contents.NAME: rows, tombstone.NAME: rows, genhistory.NAME: history}
+
+
+def count_dead(replica: Replica, also: Mapping[int, int] = MappingProxyType({})) -> dict[str, int]:
+    """Return the number of rows that were cleaned up and are still there, by system table; `also` as for `dead_rows`."""
+    found = dead_rows(replica, also)
+    return {
+        name: count_rows(replica.folder / name, where=found[name]) if name in found else 0
+        for name in (contents.NAME, tombstone.NAME, genhistory.NAME)
+    }
+
+
+def remove_dead(replica: Replica) -> dict[str, int]:
+    """Remove the rows that were cleaned up, in a marked commit of each table that has some. Returns their number.
+
+    The caller holds the replica. Starts no engine.
+    """
+    counts = count_dead(replica)
+    for table in (contents.TABLE, tombstone.TABLE, genhistory.TABLE):
+        if counts.get(table.name):
+            failpoint("cleanup.before_rewrite")
+            replica.control.delete(table, where=dead_rows(replica)[table.name])
+            failpoint("cleanup.after_rewrite")
+    return counts

@@ -1,0 +1,94 @@
+"""Expiry: a subscription for which something waits for longer than the retention no longer counts.
+
+It is refused from then on, and metadata is not kept for it any more. A quiet publication expires nobody. Clocks decide as
+little as possible: a machine whose clock jumped expires nobody, and one that goes back only delays.
+"""
+
+import logging
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime, timedelta
+
+from mergerepl.replica.replica import Replica
+from mergerepl.systables.catalog import SUBSCRIPTIONS, PublicationRow, SubscriptionRow
+from mergerepl.systables.replinfo import ReplicaInfo
+
+log = logging.getLogger(__name__)
+
+GRACE = timedelta(hours=24)
+"""Added to the retention, as in SQL Server: a subscriber in another time zone is not early."""
+
+
+WARNED_FROM = 0.8
+"""The part of that time from which `status` warns."""
+
+
+@dataclass(frozen=True)
+class Waiting:
+    """Since when changes wait at a publisher for a subscriber, and how long they may."""
+
+    since: datetime
+    keeps: timedelta
+
+    def share(self, now: datetime) -> float:
+        """Return the part of that time which has passed."""
+        return (now - self.since) / (self.keeps + GRACE)
+
+    def is_over(self, now: datetime, info: ReplicaInfo) -> bool:
+        """True if the time is over; never just after the publisher's own clock jumped, or if the publisher stood still."""
+        jumped = info.last_time is None or now - info.last_time > self.keeps
+        return self.share(now) > 1 and not jumped
+
+
+def waiting_since(replica: Replica, publication: PublicationRow, about: SubscriptionRow) -> Waiting | None:
+    """Return since when the oldest change waits for a subscriber; None if none does or the retention is for ever.
+
+    With row filters no metadata is cleaned up, and nobody expires.
+    """
+    if publication.keeps is None or publication.filters is not None or not about.is_live:
+        return None
+    times = [
+        row.coldate
+        for row in replica.genhistory(from_generation_exclusive=about.sentgen)
+        if row.pubid == about.pubid
+        and row.changecount
+        and row.is_for(about.replid)
+        and about.replnickname not in row.nicknames
+        and row.coldate is not None
+    ]
+    return Waiting(min(times), publication.keeps) if times else None
+
+
+def expire_overdue(replica: Replica, now: datetime, *, only: str | None = None) -> None:
+    """Mark the subscriptions of a publisher that are overdue as expired. The caller holds the replica.
+
+    `only` is the one that a session is for; if its last session was within the retention, nothing is read.
+    """
+    info, published = replica.info(), {row.pubid: row for row in replica.published}
+    overdue = {
+        row.subid: found
+        for row in replica.relations()
+        if row.pubid in published
+        and (only is None or (row.subid == only and _was_away(row, published[row.pubid], now)))
+        and (found := waiting_since(replica, published[row.pubid], row)) is not None
+        and found.is_over(now, info)
+    }
+    for subid, found in overdue.items():
+        log.warning("%s: subscription %s expired: changes wait since %s", replica.root, subid, found.since)
+    if overdue:
+        replica.control.edit(SUBSCRIPTIONS, lambda rows: [_expired(row, overdue, now) for row in rows])
+
+
+def _was_away(row: SubscriptionRow, publication: PublicationRow, now: datetime) -> bool:
+    keeps, last = publication.keeps, row.last_sync_date
+    return keeps is not None and (last is None or now - last > keeps)
+
+
+def _expired(row: SubscriptionRow, overdue: Mapping[str, Waiting], now: datetime) -> SubscriptionRow:
+    return replace(row, expired_at=now) if row.subid in overdue else row
+
+
+def present(info: ReplicaInfo) -> datetime:
+    """Return the time at a replica: its clock may go back, and time does not."""
+    now = datetime.now(UTC)
+    return now if info.last_time is None else max(now, info.last_time)

@@ -1,0 +1,112 @@
+"""Cleanup and expiry on the engine, against the model: golden histories and drawn ones."""
+
+import random
+from copy import copy, deepcopy
+from pathlib import Path
+
+import pytest
+from pyspark.sql import SparkSession
+
+from mergerepl import failpoints
+from mergerepl.failpoints import FailpointError
+from tests.faults.ladder import CLEANED, QUIET
+from tests.networks import copy_replicas
+from tests.properties.operations_engine import Both, Step
+from tests.properties.operations_histories import GOLDEN
+
+KEYS = tuple(f"k{number:02d}" for number in range(24))
+SA, SB = ("session", "A"), ("session", "B")
+
+HISTORIES: dict[str, tuple[bool, list[Step]]] = {
+    **{
+        name: (bool(GOLDEN[name][2].get("column")), list(GOLDEN[name][3]))
+        for name in ("a column's entry is cleaned where another replica has not seen the change", "KB309400")
+    },
+    "an expired relation comes back, nothing is cleaned": (
+        False,
+        [("write", "A", "x", "a"), ("expire", "A"), ("write", "B", "y", "a"), SB, SB, ("revive", "A"), SA],
+    ),
+    "an expired relation comes back after a cleanup": (
+        True,
+        [("write", "R", "x", "a"), ("expire", "A"), *[SB] * 4, ("cleanup", "R"), ("revive", "A"), SA],
+    ),
+}
+"""Whether columns are tracked, and the steps."""
+
+
+@pytest.mark.parametrize("name", HISTORIES)
+def test_golden_histories_on_the_engine(spark: SparkSession, replica_dir: Path, name: str) -> None:
+    column, steps = HISTORIES[name]
+    both = Both.of(spark, replica_dir, ("x", "y"), column=column)
+    for step in steps:
+        both.step(step)
+    if "expired" in name:
+        assert both.model.stats["refused"] == 1
+
+
+def test_a_cleanup_or_a_quiet_session_that_dies_is_finished_by_the_next_one(
+    spark: SparkSession, replica_dir: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """At each point, on a copy of one network; the model knows of no death."""
+    work = replica_dir / "work"
+    work.mkdir()
+    both = Both.of(spark, work, ("x", "y"), column=True)
+    for step in [("write", "A", "x", "d"), ("write", "R", "y", "a"), SA, SB, SA]:
+        both.step(step)
+    at_quiet = deepcopy(both.model), _copied(both, replica_dir / "before")
+    for step in (SB, SA, SB, SA, SB):
+        both.step(step)
+    at_cleanup = both.model, work
+    times = [(point, 1) for point in CLEANED] + [(point, 2) for point in CLEANED[2:]]
+    for point, nth in [*times, *((point, nth) for point in QUIET for nth in (1, 2))]:
+        step = SB if point in QUIET else ("cleanup", "R")
+        model, folder = at_quiet if point in QUIET else at_cleanup
+        again = Both(deepcopy(model), both.engine)
+        again.engine = copy(both.engine)
+        again.engine.folder = _copied(folder, replica_dir / f"{point}-{nth}")
+        failpoints._passed.clear()
+        monkeypatch.setenv("MERGEREPL_FAILPOINT", f"{point}:{nth}=raise")
+        with pytest.raises(FailpointError):
+            again.on_engine(step)
+        monkeypatch.delenv("MERGEREPL_FAILPOINT")
+        for following in (step, ("write", "B", "x", "a"), SB):
+            again.step(following)
+    assert at_cleanup[0].stats["cleaned rows"] == 0
+
+
+def _copied(of: Both | Path, to: Path) -> Path:
+    to.mkdir()
+    copy_replicas(of if isinstance(of, Path) else of.engine.folder, to)
+    return to
+
+
+def drawn(rng: random.Random) -> Step:
+    """Return a step: users write to about a quarter of the keys at once."""
+    name = rng.choice("RAB")
+    kind = rng.choices(("write", "session", "cleanup", "expire", "revive"), (9, 9, 3, 0.4, 0.6))[0]
+    if kind == "write":
+        return kind, name, {key: rng.choice("aabbd") for key in KEYS if rng.random() < 0.25}
+    return (kind, name) if kind == "cleanup" else (kind, rng.choice("AB"))
+
+
+@pytest.mark.parametrize(
+    ("seed", "column", "steps"),
+    [
+        pytest.param(1, True, 24, id="column"),
+        *(
+            pytest.param(seed, seed % 2, 40, id=f"long-{seed}", marks=pytest.mark.slow)
+            for seed in range(2, 12)
+        ),
+    ],
+)
+def test_inv_36_drawn_histories_with_cleanups(
+    spark: SparkSession, replica_dir: Path, seed: int, column: bool, steps: int
+) -> None:
+    """After each step rows, lineages, clocks and what is settled and known are equal in engine and model."""
+    rng = random.Random(seed)
+    both = Both.of(spark, replica_dir, KEYS, column=column)
+    for _ in range(steps):
+        both.step(drawn(rng))
+    for step in [("cleanup", "R"), *[SA, SB] * 5, *(("cleanup", name) for name in "RAB")]:
+        both.step(step)
+    assert both.model.stats["cleaned rows"] > 0
