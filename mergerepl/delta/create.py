@@ -12,6 +12,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from mergerepl.delta.known_heads import forget_head
 from mergerepl.delta.log import is_delta_table, log_path
 from mergerepl.delta.marks import CommitMark
 from mergerepl.delta.metadata import CDF_PROPERTY, CONSTRAINT_PREFIX, DEFAULT_EXPRESSION
@@ -60,6 +61,7 @@ def create_table(path: Location, table: NewTable, mark: CommitMark) -> str:
         make_folder(target.parent)
         if is_delta_table(path):
             raise FileExistsError
+        forget_head(path)
         storage(target).put_if_absent(target, f"{text}\n".encode())
     except FileExistsError as error:
         raise StoreError(

@@ -4,15 +4,21 @@ Only the agent that holds the register of a root writes the system tables there.
 stays true until it releases the register. For all other tables nothing is known here.
 """
 
+from __future__ import annotations
+
 from dataclasses import dataclass, field
 from threading import Lock
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from mergerepl.roots import SYSTEM_FOLDERS
-from mergerepl.store.lease import LOCK_FILE
 from mergerepl.store.location import Location
-from mergerepl.store.register import Register, held_register
 from mergerepl.store.storage import is_local
+
+if TYPE_CHECKING:
+    from mergerepl.store.register import Register
+
+ABSENT = -1
+"""The head of a table that does not exist: only this process would create it."""
 
 
 @dataclass
@@ -31,7 +37,9 @@ def _register_of(table: Location) -> Register | None:
     """Return the register under which this process alone writes a table."""
     if is_local(table) or table.parent.name not in SYSTEM_FOLDERS:
         return None
-    return held_register(table.parent.parent / LOCK_FILE)
+    from mergerepl.store.register import ROOT_LOCK, held_register
+
+    return held_register(table.parent.parent / ROOT_LOCK)
 
 
 def _known(table: Location) -> _Head | None:

@@ -9,7 +9,7 @@ from hashlib import sha256
 from typing import Any
 from urllib.parse import unquote
 
-from mergerepl.delta.known_heads import known_head, note_head, note_seen, seen_before
+from mergerepl.delta.known_heads import ABSENT, known_head, note_head, note_seen, seen_before
 from mergerepl.delta.marks import CommitMark
 from mergerepl.delta.metadata import TableMetadata
 from mergerepl.errors import StoreError
@@ -150,19 +150,22 @@ def is_delta_table(table: Location) -> bool:
     Raises: StoreError if it cannot be read: no permission, or a mount that does not answer.
     """
     folder = table / LOG_FOLDER
-    if known_head(table) is not None:
-        return True
+    if (known := known_head(table)) is not None:
+        return known != ABSENT
     try:
         # A loop of links is an error here, as a folder without permission is.
-        return any(name.endswith((".json", ".parquet")) for name in names_in(folder))
+        is_there = any(name.endswith((".json", ".parquet")) for name in names_in(folder))
     except (FileNotFoundError, NotADirectoryError):
-        return False
+        is_there = False
     except OSError as error:
         raise StoreError(
             f"The log of table '{table}' cannot be read: {error.strerror}. Nothing was changed. Check where it leads, "
             "its permissions and its mount, then run again.",
             table=str(table),
         ) from error
+    if not is_there:
+        note_head(table, ABSENT)
+    return is_there
 
 
 def table_place_problem(path: Location) -> str | None:
@@ -191,7 +194,7 @@ def head_version(table: Location) -> int:
 
     Raises: StoreError if the Delta log is missing, or lacks a commit before the latest one.
     """
-    if (known := known_head(table)) is not None:
+    if (known := known_head(table)) not in (None, ABSENT):
         return known
     try:
         names = names_in(table / LOG_FOLDER)
@@ -215,7 +218,7 @@ def head_version(table: Location) -> int:
 def last_version(table: Location) -> int | None:
     """Return the highest version in a table's log folder, despite gaps; None without a commit."""
     if (known := known_head(table)) is not None:
-        return known
+        return None if known == ABSENT else known
     try:
         head = max(int(name[:20]) for name in names_in(table / LOG_FOLDER) if _COMMIT.match(name))
         note_head(table, head)
@@ -276,9 +279,13 @@ def is_as_seen(seen: list[Any]) -> bool:
     """Whether a table is unchanged since `as_seen` returned this value: two look-ups, for a log of any length."""
     table, version = Location.of(seen[0]), seen[1]
     try:
-        return as_seen(table, version) == seen and not has_commit(table, version + 1)
+        is_head = as_seen(table, version) == seen and not has_commit(table, version + 1)
     except OSError:
         return False
+    if is_head:
+        note_head(table, version)
+        note_seen(table, version, seen)
+    return is_head
 
 
 def commit_text(table: Location, version: int) -> str | None:

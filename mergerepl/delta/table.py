@@ -125,6 +125,7 @@ class OpenedTable:
                 there = here
                 while has_commit(self._path, there + 1):
                     there += 1
+                note_head(self._path, there)
             if there > here:
                 self.seen = _seen(self._path, there)
                 try:

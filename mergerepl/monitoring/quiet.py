@@ -18,6 +18,7 @@ from mergerepl.errors import MergeReplError
 from mergerepl.roots import MERGE_FOLDER, resolved
 from mergerepl.store.location import Location
 from mergerepl.store.notes import has_staged_session, read_note, write_note
+from mergerepl.store.storage import storage
 
 if TYPE_CHECKING:
     from mergerepl.model.results import SessionResult
@@ -54,7 +55,12 @@ def waiting_if_quiet(
         if any(map(has_staged_session, (publisher, subscriber))):
             return None
         notes = _remembered(publisher, subscriber, publication, direction)
-        quiet = (note for note in notes if all(is_as_seen(seen) for seen in note["tables"]))
+        quiet = (
+            note
+            for note in notes
+            if all(_fence(Location.of(root)) == fence for root, fence in note["fences"])
+            and all(is_as_seen(seen) for seen in note["tables"])
+        )
         return next((int(note["waiting"]) for note in quiet), None)
     except _UNREADABLE:
         # The full check will report a problem of the file or a table.
@@ -78,20 +84,37 @@ def remember_quiet(
     version newer than the noted one. So no lease is needed.
     """
     pubid = publisher.publication(publication).pubid
+    replicas = (publisher, subscriber)
+    # Whoever writes system tables in a store takes the register before, which raises its fence.
+    fences = [(replica.root, _fence(replica.root)) for replica in replicas if not replica.root.is_local]
     tables = [
-        *(replica.folder / name for replica in (publisher, subscriber) for name in _SYSTEM_TABLES),
-        *(
-            replica.table(article)
-            for replica in (publisher, subscriber)
-            for article in replica.articles_of(pubid)
-        ),
+        *(r.folder / name for r in replicas if r.root.is_local for name in _SYSTEM_TABLES),
+        *(replica.table(article) for replica in replicas for article in replica.articles_of(pubid)),
     ]
     seen = [as_seen(table, head_version(table)) for table in tables]
-    is_staged = any(has_staged_session(replica.root) for replica in (publisher, subscriber))
-    if is_staged or not _has_nothing(publisher, subscriber, pubid, direction):
+    is_staged = any(has_staged_session(replica.root) for replica in replicas)
+    is_held = any(fence is None for _, fence in fences)
+    if is_staged or is_held or not _has_nothing(publisher, subscriber, pubid, direction):
         return
-    note = {"format": _FORMAT, "publication": publication, "tables": seen, "waiting": waiting}
+    note = {
+        "format": _FORMAT,
+        "publication": publication,
+        "tables": seen,
+        "fences": [[str(root), fence] for root, fence in fences],
+        "waiting": waiting,
+    }
     write_note(publisher.root, _name(publisher.root, subscriber.root, publication, direction), note)
+
+
+def _fence(root: Location) -> int | None:
+    """Return the fence of a root in a store; None while another agent may write there."""
+    from mergerepl.store.register import ROOT_LOCK, held_register, read_register
+
+    at = root / ROOT_LOCK
+    if (held := held_register(at)) is not None:
+        return held.fence
+    found = read_register(storage(at), at)
+    return None if found is None or found.holder is not None or found.in_flight else found.fence
 
 
 Target = tuple[Location, Location, str]
@@ -154,6 +177,7 @@ def _remembered(
                 and note["format"] == _FORMAT
                 and note["publication"] == publication
                 and note["tables"]
+                and isinstance(note["fences"], list)
             ):
                 notes.append(note)
     return notes
