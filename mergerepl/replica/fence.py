@@ -7,8 +7,9 @@ from mergerepl.delta.tables import commit_fence, is_delta_table
 from mergerepl.replica.application_ids import application_ids
 from mergerepl.replica.replica import Replica
 from mergerepl.store.location import Location
+from mergerepl.store.register import register_of
 from mergerepl.store.rehearsal import worker_threads
-from mergerepl.store.storage import files_in
+from mergerepl.store.storage import files_in, is_local
 from mergerepl.systables import catalog, replinfo
 
 log = logging.getLogger(__name__)
@@ -37,6 +38,19 @@ def write_fences(root: Location, fence: int) -> None:
     system = [each for each in files_in(replica.folder) if each not in first]
     _commit([*system, *tables], fence, application_ids(subids))
     log.info("fence %s is in the tables of %s", fence, root)
+
+
+def stop_own_writes(root: Location) -> None:
+    """Let no write that this process began at a root, and whose answer it does not have, be committed any more.
+
+    Between folders there are none: a commit has been made or not when its call returns, and an engine's end is waited for.
+
+    Raises: as `write_fences`.
+    """
+    if not is_local(root):
+        register = register_of(root)
+        register.raise_fence()
+        write_fences(root, register.fence)
 
 
 def _commit(tables: Iterable[Location], fence: int, app_ids: Iterable[str]) -> None:

@@ -268,6 +268,13 @@ class Register:
         """
         self._change(lambda was: was)
 
+    def raise_fence(self) -> None:
+        """Go on under the next fence, as if taken again: the caller writes it to the tables.
+
+        Raises: as `stage`.
+        """
+        self._change(lambda was: replace(was, fence=was.fence + 1))
+
     def renew(self) -> None:
         """Show watchers that the holder is alive."""
         try:

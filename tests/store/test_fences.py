@@ -13,6 +13,8 @@ from mergerepl.delta.table import open_table
 from mergerepl.delta.transactions import Transaction, commit_fence, commit_properties
 from mergerepl.delta.writes import add_files
 from mergerepl.errors import CommitConflictError, LeaseError
+from mergerepl.replica.application_ids import REPAIR_APP_ID
+from mergerepl.replica.fence import stop_own_writes
 from mergerepl.store.location import Location
 from mergerepl.store.objects import storage_options
 from mergerepl.store.register import ROOT_LOCK, Pace, Register, take
@@ -136,3 +138,17 @@ def test_a_fence_waits_for_other_writers(root, folder, monkeypatch):
     commit_fence(table, register.fence, [APP])
     assert last_commit(table)["app"] == {FENCE_APP_ID: 1, APP: 1 << 32}
     assert open_table(table).version == 2
+
+
+def test_what_an_agent_has_in_flight_ends_with_a_give_up(root):
+    table = root.join("_mergerepl", "MSmerge_contents")
+    write_deltalake(str(table), ROWS, storage_options=storage_options(root))
+    register = hold(root)
+    opened = open_table(table)
+    stop_own_writes(root)
+    assert register.fence == 2
+    with pytest.raises(CommitConflictError):
+        add_files(opened, {}, written(7))
+    assert last_commit(table)["app"] == {FENCE_APP_ID: 2, APP: 2 << 32, REPAIR_APP_ID: 2 << 32}
+    add_files(open_table(table), {}, written(7))
+    assert last_commit(table)["app"] == {APP: (2 << 32) + 7}
