@@ -17,7 +17,9 @@ from mergerepl.monitoring.waiting import NO_VERSION, Uncaptured, uncaptured, uns
 from mergerepl.replica.expiry import WARNED_FROM, present, waiting_since
 from mergerepl.replica.replica import Replica
 from mergerepl.store.changeset import unfinished_sessions
+from mergerepl.store.lease import holder
 from mergerepl.store.location import Location
+from mergerepl.store.storage import is_local
 from mergerepl.systables import conflicts_info
 from mergerepl.systables.catalog import SubscriberKind, SubscriptionRow, SubscriptionState, SyncStatus
 from mergerepl.systables.replinfo import ReplicaInfo
@@ -55,6 +57,9 @@ def replica_status(
         replica.require_unedited()
     except MergeReplError as error:
         warn(str(root), error.message)
+    if not is_local(root) and (who := holder(root)) is not None:
+        text = "'{}' is held: {purpose} by process {pid} on {host} since {since}; its lease was last renewed {renewed}"
+        warn(str(root), text.format(root, **who), WARNING)
     subscriptions = []
     for row in rows:
         subscriber = subscriber_root(replica, row)

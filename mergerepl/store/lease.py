@@ -23,7 +23,7 @@ from mergerepl.roots import SYSTEM_FOLDERS
 from mergerepl.store.location import Location
 from mergerepl.store.register import ROOT_LOCK, held_register, holding, in_use, read_register, take
 from mergerepl.store.rehearsal import is_rehearsal
-from mergerepl.store.storage import exists, is_folder, storage
+from mergerepl.store.storage import exists, facts_of, is_folder, storage
 
 WAIT_S: ContextVar[float] = ContextVar("WAIT_S", default=0.0)
 """Seconds that the calling object waits for other holders."""
@@ -214,7 +214,8 @@ def record_jvm(root: Location, pid: int | None, *, file: str = LOCK_FILE) -> Non
 def holder(root: Location, *, file: str = LOCK_FILE) -> dict[str, object] | None:
     """Return the holder of a replica's lock file (pid, host, purpose, since), or None if it is free. For `doctor`.
 
-    Reads only the note: even a shared lock would make another command find the replica in use.
+    Reads only the note: even a shared lock would make another command find the replica in use. On a store it also has
+    `renewed`, by the store's clock.
     """
     path = root / file
     if not Location.of(root).is_local:
@@ -232,7 +233,10 @@ def _register_holder(at: Location) -> dict[str, object] | None:
     found = read_register(storage(at), at)
     if found is None or found.holder is None:
         return None
-    return asdict(found.holder)
+    written_ns = facts_of(at).written_ns
+    age_s = max(0, round(time.time() - written_ns / 1e9))
+    renewed = datetime.fromtimestamp(written_ns / 1e9, UTC).isoformat(timespec="seconds")
+    return {**asdict(found.holder), "renewed": f"{renewed} ({age_s} s ago)"}
 
 
 def check_not_held(root: Location) -> None:

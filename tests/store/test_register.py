@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import time
 from pathlib import Path
 
@@ -248,6 +249,7 @@ def test_a_root_on_a_store_is_leased_by_its_register(hq):
     with lease(hq, purpose="mergerepl sync"):
         who = holder(hq)
         assert (who["purpose"], who["pid"]) == ("mergerepl sync", os.getpid())
+        assert re.fullmatch(r"20\d\d-\S+\+00:00 \(\d s ago\)", who["renewed"])
         with (
             pytest.raises(LeaseError, match="in use: mergerepl sync by process"),
             lease(hq, purpose="another"),

@@ -50,10 +50,11 @@ class Agent:
     def stop(self) -> None:
         os.kill(self.process.pid, signal.SIGSTOP)
 
-    def end(self, code: int) -> str:
+    def end(self, code: int, *, printed: bool = False) -> str:
+        """Wait for its exit code; return the errors, or what it printed."""
         shown, error = self.process.communicate(timeout=240)
         assert self.process.returncode == code, f"{shown}\n{error}"
-        return error
+        return shown if printed else error
 
 
 @pytest.fixture
@@ -91,6 +92,7 @@ def test_an_agent_that_was_stopped_commits_nothing_after_it_was_displaced(
     assert broken, first.end(0)
     (session,) = state_of(hq).sessions
     assert list(state_of(north).pointers) == [session]
+    assert "is held: mergerepl sync" in Agent(tmp_path, "status").end(0, printed=True)
     error = Agent(tmp_path, "sync").end(0)
     assert "Watching for up to 2 s whether it is alive" in error
     assert rows(hq) == rows(north) == [(n, 7 if n < 5 else 0) for n in range(20)]
