@@ -23,7 +23,7 @@
 A message names the failure, the object, the cause and the next step. `details()` gives the same facts to `--json`.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 __all__ = [
@@ -214,3 +214,27 @@ class StoreUnavailableError(StoreError, Transient):
     """An object store does not answer, or answers with errors that pass. The outcome of a write may be unknown."""
 
     exit_code = 3
+
+
+TRANSIENT, MEMORY, PERMANENT = "transient", "memory", "permanent"
+TRIES = {TRANSIENT: None, MEMORY: 3, PERMANENT: 1}
+"""Class of an error -> how often a session that ends so is run in one round; None: as often as `--retries` says.
+
+The only classification of errors. docs/errors.md has the errors of each class.
+"""
+
+
+def error_class(kind: type[MergeReplError]) -> str:
+    """Return the class of an error."""
+    if issubclass(kind, EngineLostError):
+        # Most JVMs end because they have too little memory, which more tries do not change.
+        return MEMORY
+    return TRANSIENT if issubclass(kind, Transient) else PERMANENT
+
+
+def class_of_details(details: Mapping[str, Any]) -> str:
+    """Return the class of an error from its `details`."""
+    kind = globals().get(str(details.get("error")))
+    if isinstance(kind, type) and issubclass(kind, MergeReplError):
+        return error_class(kind)
+    return TRANSIENT if details.get("transient") else PERMANENT

@@ -194,6 +194,8 @@ class Project(Caller):
         *replicas: str,
         direction: Direction = "both",
         validate: Level | None = None,
+        validate_interval: timedelta | None = None,
+        retries: int = 0,
         dry_run: bool = False,
         engine: Engine | None = None,
         streams: int | None = None,
@@ -206,7 +208,9 @@ class Project(Caller):
         Args:
             replicas: Names. A publisher stands for all its subscriptions.
             direction: `both`, `upload` (from the subscriber to the publisher) or `download`. Merge only.
-            validate: `rowcount` or `checksum`: compare the replicas after the session. Merge only.
+            validate: `rowcount` or `checksum`: compare the replicas after the session, and record the result. Merge only.
+            validate_interval: Compare at most this often.
+            retries: How often a merge session is run again that failed for a reason that may pass, after the others.
             dry_run: Report the changes and the winners of conflicts without writing; of transactional subscriptions the
                 commands that wait, and the commits to read first.
             engine: With `spark` Spark writes all tables; with `auto` delta-rs writes where up to 100,000 rows changed
@@ -233,6 +237,8 @@ class Project(Caller):
             chosen=self._chosen(replicas),
             direction=direction,
             validate=validate,
+            validate_interval=validate_interval,
+            retries=retries,
             dry_run=dry_run,
             engine=engine,
             streams=streams,
@@ -441,7 +447,7 @@ class Project(Caller):
         """Remove rows past their retention at the publishers and databases. Starts no Java.
 
         Args:
-            only: metadata, conflicts (merge), commands (transactional), changes (cdc); empty for all.
+            only: metadata, conflicts, history (merge), commands (transactional), changes (cdc); empty for all.
             older_than: An age in place of the retention.
             dry_run: Only count.
 

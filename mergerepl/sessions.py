@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import logging
 import os
+import random
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from datetime import timedelta
 from functools import partial
 from typing import TYPE_CHECKING, Any, Literal, TypeVar, get_args
 
 from mergerepl import roots
 from mergerepl.calls import require_choice
-from mergerepl.errors import ConfigurationError, LeaseError, MergeReplError
+from mergerepl.errors import TRIES, ConfigurationError, LeaseError, MergeReplError, class_of_details
 from mergerepl.model.folders import Document
 from mergerepl.model.progress import NoProgress, Progress
 from mergerepl.model.publication import Publication
@@ -35,6 +38,10 @@ Engine = Literal["spark", "auto"]
 Item = Document | Location
 """A document, or the root of a replica."""
 T = TypeVar("T")
+
+log = logging.getLogger(__name__)
+
+_LONGEST_WAIT_S = 300.0
 
 SILENT_WAIT_S, LOCK_WAIT_S = 2.0, 60.0
 """Seconds that a transactional `sync` waits for another one: before it reports the wait, and after that."""
@@ -168,6 +175,8 @@ def synchronize(
     direction: Direction = "both",
     dry_run: bool = False,
     validate: Level | None = None,
+    validate_interval: timedelta | None = None,
+    retries: int = 0,
     engine: Engine | None = None,
     streams: int | None = None,
     skip_errors: Sequence[int] = (),
@@ -185,6 +194,8 @@ def synchronize(
             {
                 "--direction": direction != "both",
                 "--validate": validate is not None,
+                "--validate-interval": validate_interval is not None,
+                "--retries": retries > 0,
                 "--engine": engine is not None,
             },
         )
@@ -209,10 +220,23 @@ def synchronize(
         load(procedures)
     shown = progress or NoProgress()
     is_only = len(targets) == 1 and not one_way
-    sessions = [
-        _reported(item, direction, dry_run, validate, engine, long_running, shown, is_only=is_only)
-        for item in targets
-    ]
+    if validate_interval is not None and validate is None:
+        raise ConfigurationError("An interval of validations needs their level: name one (--validate).")
+
+    def run(item: Target) -> SessionResult:
+        return _reported(
+            item,
+            direction,
+            dry_run,
+            validate,
+            validate_interval,
+            engine,
+            long_running,
+            shown,
+            is_only=is_only,
+        )
+
+    sessions = run_again(run, targets, 0 if dry_run else retries)
     options = {"streams": streams, "skip_errors": list(skip_errors) or None}
     for each in one_way:
         is_only = len(one_way) == 1 and not targets
@@ -233,6 +257,7 @@ def _reported(
     direction: Direction,
     dry_run: bool,
     validate: Level | None,
+    validate_interval: timedelta | None,
     engine: Engine | None,
     long_running: bool,
     progress: Progress,
@@ -247,9 +272,14 @@ def _reported(
         done = _session(chosen, direction, dry_run, long_running, progress)
         if validate is None:
             return done
+        from mergerepl.merge.repair.certificate import is_due, record_validation
         from mergerepl.monitoring.validate import validate_subscription
 
-        found = validate_subscription(item.publisher, item.subscriber, item.publication, validate)
+        place = item.publisher, item.subscriber, item.publication
+        if validate_interval is not None and not is_due(*place, validate_interval):
+            return done
+        found = validate_subscription(*place, validate)
+        record_validation(*place, found)
         return replace(done, validation=found)
     except MergeReplError as error:
         if is_only:
@@ -257,6 +287,42 @@ def _reported(
         if done is not None:
             return replace(done, error=error.details())
         return _failed(item.publication, str(item.subscriber), started, error)
+
+
+def run_again(
+    run: Callable[[Target], SessionResult], targets: Sequence[Target], retries: int
+) -> list[SessionResult]:
+    """Run all sessions, then up to `retries` times again those that failed for a reason that may pass.
+
+    The others of the round go on first. The wait doubles up to five minutes and is drawn, so that agents that failed
+    together do not meet again.
+    """
+    results: dict[Target, SessionResult] = {}
+    left = list(targets)
+    for attempt in range(retries + 1):
+        again: list[Target] = []
+        for item in left:
+            try:
+                results[item] = run(item)
+            except MergeReplError as error:
+                if not _is_tried_again(error.details(), attempt, retries):
+                    raise
+                log.warning("%s Trying again.", error.message)
+                again.append(item)
+                continue
+            details = results[item].error
+            if details is not None and _is_tried_again(details, attempt, retries):
+                again.append(item)
+        left = again
+        if not left or attempt == retries:
+            break
+        time.sleep(random.uniform(0, min(_LONGEST_WAIT_S, 2.0**attempt)))
+    return [results[item] for item in targets]
+
+
+def _is_tried_again(details: Mapping[str, Any], attempt: int, retries: int) -> bool:
+    tries = TRIES[class_of_details(details)]
+    return attempt < retries and (tries is None or attempt + 1 < tries)
 
 
 def _failed(publication: str, subscriber: str, started: float, error: MergeReplError) -> SessionResult:

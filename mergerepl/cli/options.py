@@ -235,6 +235,12 @@ TABLE: Final[dict[str, dict[str, Any]]] = {
         show_default=True,
     ),
     "--validate": _choice("Compare afterwards, by number of rows or row by row.", *_VALIDATIONS),
+    "--validate-interval": _stated(f"Compare at most this often: {DURATION}.", "TIME", duration),
+    "--retries": _whole(
+        "How often a session is run again that failed for a reason that may pass, after the others.",
+        least=0,
+        default=0,
+    ),
     "--level": _choice(
         "Compare numbers of rows, or row by row.", *_VALIDATIONS, default="checksum", show_default=True
     ),

@@ -91,6 +91,8 @@ def apply(run: Invocation) -> None:
     options=(
         "--direction",
         "--validate",
+        "--validate-interval",
+        "--retries",
         "--interval",
         "--engine",
         "--no-agent",

@@ -62,8 +62,10 @@ def purge_conflicts(
         return PurgeResult(infos, sum(rows), resolutions, dry_run=dry_run)
 
 
-def purge_when_due(replicas: Sequence[Replica], *, now: datetime | None = None) -> None:
-    """Once a day, remove the conflicts past the retention of their publications. The caller holds these replicas.
+def purge_when_due(replicas: Sequence[Replica], *, now: datetime | None = None) -> list[Replica]:
+    """Once a day, remove the conflicts past the retention of their publications; return the replicas where it was due.
+
+    The caller holds these replicas.
 
     A failure is only logged: the session itself is complete.
     """
@@ -71,11 +73,13 @@ def purge_when_due(replicas: Sequence[Replica], *, now: datetime | None = None) 
 
     today = now or datetime.now(UTC)
     waits_no_more = cache(lambda: _waits_no_more(replicas))
+    due = []
     for replica in replicas:
         stated = {"day": today.strftime("%Y-%m-%d")}
         # Another's interrupted session may have logged its losing rows but not yet their list.
         if replica.has_staged() or read_note(replica.root, _NOTE) == stated:
             continue
+        due.append(replica)
         try:
             for row in replica.publications:
                 if row.conflict_retention:
@@ -84,6 +88,7 @@ def purge_when_due(replicas: Sequence[Replica], *, now: datetime | None = None) 
             write_note(replica.root, _NOTE, stated)
         except (MergeReplError, DeltaError, OSError) as error:
             log.warning("%s: its old conflicts could not be removed: %s", replica.root, error)
+    return due
 
 
 def _purge_older(replica: Replica, pubid: str, before: datetime, waits_no_more: Callable[[], str]) -> None:

@@ -102,6 +102,15 @@ class ArticleValidation:
         )
 
     @property
+    def result(self) -> str:
+        """The outcome: equal (nothing was left out), uncertain (equal but for waiting changes), different, not_compared."""
+        if self.error is not None:
+            return "not_compared"
+        if not self.ok:
+            return "different"
+        return "equal" if self.is_certain and not self.may_differ else "uncertain"
+
+    @property
     def ok(self) -> bool:
         """True if both sides hold the same rows as far as the level compares, or may differ."""
         is_there = self.missing_at is None and self.error is None
@@ -359,7 +368,8 @@ class SubscriptionStatus:
     from it (numbers of the other end); `unsent_generations` counts those with changes that have not been sent.
     `subscriber_type` is server or client, `status` inactive, active or deleted, `last_sync_status` the outcome of the
     last session. Dates are in UTC; `priority` is 0.00 to 99.99. `partition_id` is the partition of the subscriber in a
-    publication with row filters, at the publisher.
+    publication with row filters, at the publisher. `failures` counts the sessions that failed one after the other, up to 3;
+    `diverged` are the articles that a validation found different.
     """
 
     publication: str
@@ -374,6 +384,8 @@ class SubscriptionStatus:
     last_sync_status: str
     last_sync_summary: str
     partition_id: int | None = None
+    failures: int = 0
+    diverged: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)

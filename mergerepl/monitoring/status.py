@@ -72,8 +72,20 @@ def replica_status(
         if row.pubid in published and (stated := _expiry(replica, row)) is not None:
             warn(subscriber, *stated)
         if row.last_sync_status == SyncStatus.FAILED:
+            is_often = row.failures >= _FAILED_OFTEN
+            which = f"The last {row.failures} sessions or more" if is_often else "The last session"
             # Perhaps its replica is only out of reach for a while.
-            warn(subscriber, f"The last session of '{subscriber}' failed: {row.last_sync_summary}", WARNING)
+            warn(
+                subscriber,
+                f"{which} of '{subscriber}' failed: {row.last_sync_summary}",
+                CRITICAL if is_often else WARNING,
+            )
+        for name, found_at in _diverged(replica, row):
+            warn(
+                subscriber,
+                f"Article '{name}' of '{subscriber}' has other rows than the publisher ({found_at}). `mergerepl repair "
+                f"--table {name} --dry-run` shows them.",
+            )
     try:
         # By the files' statistics.
         conflicts = count_rows(replica.folder / conflicts_info.NAME)
@@ -137,6 +149,15 @@ def _cost(root: Location, article: PublishedArticle, look: Uncaptured) -> str:
     return " ".join(filter(None, [str(found or ""), updates]))
 
 
+_FAILED_OFTEN = 3
+
+
+def _diverged(replica: Replica, row: SubscriptionRow) -> list[tuple[str, str]]:
+    """Return the articles that a validation found different, and its level and time."""
+    names = {each.nickname: each.name for each in replica.articles_of(row.pubid)}
+    return [(names[nickname], text) for nickname, text in row.diverged.items() if nickname in names]
+
+
 def _subscription(replica: Replica, row: SubscriptionRow, unsent: int) -> SubscriptionStatus:
     return SubscriptionStatus(
         publication_name(replica, row.pubid),
@@ -151,6 +172,8 @@ def _subscription(replica: Replica, row: SubscriptionRow, unsent: int) -> Subscr
         _word(SyncStatus, row.last_sync_status),
         row.last_sync_summary,
         row.partition_id,
+        row.failures,
+        tuple(name for name, _ in _diverged(replica, row)),
     )
 
 

@@ -245,8 +245,14 @@ def capture(
     return Listing(each for each in done if each is not None)
 
 
-CLEANUP_KINDS = {"metadata": MERGE, "conflicts": MERGE, "commands": TRANSACTIONAL, "changes": CDC}
-"""What `cleanup` removes, with the type that has it."""
+CLEANUP_KINDS = {
+    "metadata": MERGE,
+    "conflicts": MERGE,
+    "history": MERGE,
+    "commands": TRANSACTIONAL,
+    "changes": CDC,
+}
+"""What `cleanup` removes, with the type that has it; docs/configuration.md has the retention of each."""
 
 
 def cleanup(
@@ -258,17 +264,16 @@ def cleanup(
     """
     for kind in only:
         require_choice("kind of cleanup", kind, tuple(CLEANUP_KINDS))
-    types = {CLEANUP_KINDS[kind] for kind in only} or set(TYPES)
-    works = list(of_products("cleanup", roots, types))
-    chosen = frozenset(only or CLEANUP_KINDS)
+    chosen = set(only) or set(CLEANUP_KINDS)
+    works = list(of_products("cleanup", roots, {CLEANUP_KINDS[kind] for kind in chosen} if only else TYPES))
     if older_than is not None and len(works) > 1 and not dry_run:
         # A refusal of one product comes before another one removes rows.
         for root, work in works:
             work(root, kinds=chosen, older_than=older_than, dry_run=True)
-    kinds = {kind: name for name, kind in CLEANUP_KINDS.items()}
 
-    def failed(kind: str, root: Location, error: MergeReplError) -> CleanupResult:
-        return CleanupResult(Listing([Removed(kind, str(root), kinds[kind], "", 0, error.message)]))
+    def failed(product: str, root: Location, error: MergeReplError) -> CleanupResult:
+        kind = next(each for each, of in CLEANUP_KINDS.items() if of == product and each in chosen)
+        return CleanupResult(Listing([Removed(product, str(root), kind, "", 0, error.message)]))
 
     done = list(_each(works, failed, kinds=chosen, older_than=older_than, dry_run=dry_run))
     removed = Listing(row for each in done for row in each.removed)

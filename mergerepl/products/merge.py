@@ -104,7 +104,7 @@ def capture(root: Location, *, progress: Progress) -> Captured:
 def cleanup(
     root: Location, *, kinds: Collection[str], older_than: timedelta | None, dry_run: bool
 ) -> CleanupResult:
-    """Remove metadata that all replicas know, and conflicts, past the retention of their publication."""
+    """Remove metadata that all replicas know, conflicts and old sessions, past the retention of their publication."""
     removed: list[Removed] = []
     if "metadata" in kinds:
         from mergerepl.merge.session.clean_up import clean_up_metadata
@@ -121,6 +121,12 @@ def cleanup(
 
         done = purge_conflicts(root, ConflictFilter(), older_than=older_than, dry_run=dry_run)
         removed.append(Removed(MERGE, str(root), "conflicts", "MSmerge_conflicts_info", done.conflicts))
+    if "history" in kinds:
+        from mergerepl.merge.session.history_cleanup import HISTORY_RETENTION, purge_history
+
+        age = HISTORY_RETENTION if older_than is None else older_than
+        history = purge_history(root, older_than=age, dry_run=dry_run)
+        removed.append(Removed(MERGE, str(root), "history", "MSmerge_sessions", history.sessions))
     return CleanupResult(Listing(removed), dry_run)
 
 

@@ -202,8 +202,8 @@ class SubscriptionRow:
     sentguid: Annotated[str | None, "its guid"] = None
     schemaversion: Annotated[int, "last schema change received"] = 0
     schemaguid: Annotated[str | None, "its guid"] = None
-    last_validated: Annotated[datetime | None, "reserved: last successful validation"] = None
-    attempted_validate: Annotated[datetime | None, "reserved: last attempted validation"] = None
+    last_validated: Annotated[datetime | None, "last validation that found all articles equal"] = None
+    attempted_validate: Annotated[datetime | None, "last validation"] = None
     last_sync_date: Annotated[datetime | None, "end of the last session"] = None
     last_sync_status: Annotated[
         int, "0 waiting, 1 starting, 2 succeeded, 3 executing, 4 idle, 5 retrying, 6 failed"
@@ -230,6 +230,11 @@ class SubscriptionRow:
     expired_at: Annotated[
         datetime | None, "when it expired: it no longer counts, and is not synchronized"
     ] = None
+    diverged: Annotated[
+        Mapping[int, str],
+        "tablenick -> level and time of the validation that found other rows; until it is equal",
+    ] = field(default_factory=dict)
+    failures: Annotated[int, "sessions that failed one after the other, up to 3"] = 0
 
     @property
     def is_own(self) -> bool:

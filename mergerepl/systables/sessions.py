@@ -47,7 +47,7 @@ class ArticleHistoryRow:
     """A row of MSmerge_articlehistory."""
 
     session_id: Annotated[str | None, "session"] = None
-    phase_id: Annotated[int, "1 upload, 2 download"]
+    phase_id: Annotated[int, "1 upload, 2 download, 3 validation"]
     article_name: Annotated[str, "article"]
     start_time: Annotated[datetime | None, "start"] = None
     duration: Annotated[float | None, "seconds"] = None
@@ -58,6 +58,20 @@ class ArticleHistoryRow:
     conflicts_resolved: Annotated[Bigint, "of them resolved"] = 0
     rows_retried: Annotated[Bigint, "changes that had to be tried again"] = 0
     percent_complete: Annotated[float | None, "0 to 100"] = None
+    level: Annotated[str | None, "validation: rowcount or checksum"] = None
+    result: Annotated[
+        str | None,
+        "validation: equal, different, uncertain (equal but for what was left out) or not_compared",
+    ] = None
+    publisher_version: Annotated[Bigint | None, "validation: version of the publisher's table"] = None
+    subscriber_version: Annotated[Bigint | None, "validation: version of the subscriber's table"] = None
+    publisher_rows: Annotated[Bigint | None, "validation: rows compared at the publisher"] = None
+    subscriber_rows: Annotated[Bigint | None, "validation: rows compared at the subscriber"] = None
+    differing_rows: Annotated[Bigint | None, "validation: keys that differ"] = None
+    unsent_at_publisher: Annotated[Bigint | None, "validation: changes left out, as they wait"] = None
+    unsent_at_subscriber: Annotated[Bigint | None, "validation: changes left out, as they wait"] = None
+    uncaptured_at_publisher: Annotated[Bigint | None, "validation: commits after the version"] = None
+    uncaptured_at_subscriber: Annotated[Bigint | None, "validation: commits after the version"] = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -94,3 +108,4 @@ class Phase(IntEnum):
 
     UPLOAD = 1
     DOWNLOAD = 2
+    VALIDATION = 3

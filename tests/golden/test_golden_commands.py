@@ -21,7 +21,7 @@ from tests.golden.transcript import FILES, Transcript
 from tests.networks import publish
 from tests.transactional.publications import publication_file
 
-LEFT_OUT = {"abort", "cdc cleanup", "agent run", "completion", "demo", "doctor", "init"}
+LEFT_OUT = {"abort", "cdc cleanup", "agent run", "completion", "demo", "doctor", "init", "touch"}
 
 
 @pytest.fixture

@@ -221,6 +221,8 @@ def test_sync_passes_its_options_on(api, hq):
     options = {
         "direction": "upload",
         "validate": "checksum",
+        "validate_interval": None,
+        "retries": 0,
         "dry_run": False,
         "engine": "auto",
         "streams": None,

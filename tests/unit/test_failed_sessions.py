@@ -1,6 +1,7 @@
 """A session that failed is not "succeeded" in `status` and `history`, at each end that can be read. No Spark."""
 
 import json
+import re
 import shutil
 from pathlib import Path
 
@@ -9,9 +10,13 @@ from click.testing import CliRunner
 from deltalake import DeltaTable
 
 import mergerepl
+from mergerepl import errors
 from mergerepl.cli.main import main
-from mergerepl.errors import LeaseError, MergeReplError, OutOfReachError
+from mergerepl.errors import ConflictError, EngineLostError, LeaseError, MergeReplError, OutOfReachError
+from mergerepl.model.results import SessionResult
+from mergerepl.sessions import Target, run_again
 from mergerepl.store.lease import lease
+from mergerepl.store.location import Location
 from tests.calls import merge_history, merge_status
 from tests.networks import Network
 
@@ -75,6 +80,82 @@ def test_an_end_that_cannot_be_reached_is_a_failed_session_at_the_other(
     assert last(root) == ("succeeded", "nothing to do")
     assert [each.runstatus for each in merge_history(root)] == ["failed"]
     assert merge_status(root).problems == ()
+
+
+def test_three_failures_in_a_row_are_critical_until_a_session_succeeds(hq: Path) -> None:
+    north = hq.parent / "north"
+    north.rename(north.with_name("aside"))
+    table = hq / "_mergerepl" / "sysmergesubscriptions"
+    found = []
+    for _ in range(5):
+        with pytest.raises(OutOfReachError):
+            mergerepl.Project.load(hq).sync("north")
+        (row,) = (each for each in merge_status(hq).subscriptions if each.subscriber == str(north))
+        (warning,) = mergerepl.Replica(hq).status()[0].warnings
+        found.append((row.failures, warning.level, DeltaTable(str(table)).version()))
+    assert [each[:2] for each in found] == [*((1, "warning"), (2, "warning")), *[(3, "critical")] * 3]
+    assert found[-1][2] == found[2][2], "what repeats commits nothing"
+    assert warning.text.startswith(f"The last 3 sessions or more of '{north}' failed: ")
+    north.with_name("aside").rename(north)
+    assert mergerepl.Project.load(hq).sync("north").ok
+    assert [each.failures for each in merge_status(hq).subscriptions] == [0, 0]
+
+
+def result(error: MergeReplError | None) -> SessionResult:
+    details = None if error is None else error.details()
+    return SessionResult("p", "s", "succeeded" if error is None else "failed", error=details)
+
+
+@pytest.mark.parametrize(
+    ("error", "retries", "tries"),
+    [
+        (OutOfReachError("x"), 0, 1),
+        (OutOfReachError("x"), 4, 5),
+        (EngineLostError("x"), 4, 3),
+        (ConflictError("x"), 4, 1),
+    ],
+)
+def test_what_may_pass_is_tried_again_after_the_others(
+    monkeypatch: pytest.MonkeyPatch, error: MergeReplError, retries: int, tries: int
+) -> None:
+    waits: list[float] = []
+    monkeypatch.setattr("mergerepl.sessions.time.sleep", waits.append)
+    monkeypatch.setattr("mergerepl.sessions.random.uniform", lambda _, most: most)
+    targets = [Target(Location.of("/hq"), Location.of(f"/{name}"), "p") for name in ("bad", "good")]
+    ran: list[str] = []
+
+    def run(item: Target) -> SessionResult:
+        ran.append(item.subscriber.name)
+        return result(error if ran[-1] == "bad" else None)
+
+    assert [each.status for each in run_again(run, targets, retries)] == ["failed", "succeeded"]
+    assert ran == ["bad", "good", *["bad"] * (tries - 1)]
+    assert waits == [1.0, 2.0, 4.0, 8.0][: tries - 1]
+    # The error of the only session is raised.
+    ran.clear()
+
+    def raise_(_: Target) -> SessionResult:
+        ran.append("")
+        raise error
+
+    with pytest.raises(type(error)):
+        run_again(raise_, targets[:1], retries)
+    assert len(ran) == tries
+
+
+def test_the_page_has_the_errors_of_each_class() -> None:
+    text = (Path(__file__).parents[2] / "docs" / "errors.md").read_text(encoding="utf-8")
+    rows = re.findall(r"^\| (transient|memory|permanent) \| [^|]+ \| (.+) \|$", text, re.M)
+    kinds = [each for each in vars(errors).values() if isinstance(each, type)]
+    named: dict[str, list[str]] = {"transient": [], "memory": [], "permanent": []}
+    for kind in kinds:
+        if issubclass(kind, MergeReplError):
+            named[errors.error_class(kind)].append(kind.__name__)
+    assert dict(rows) == {
+        "transient": ", ".join(sorted(named["transient"])),
+        "memory": ", ".join(named["memory"]),
+        "permanent": "all others",
+    }
 
 
 def test_a_replica_that_another_agent_holds_has_not_failed(hq: Path) -> None:

@@ -1,6 +1,7 @@
 """Validation of what the control plane says: which articles there are at either side."""
 
 from dataclasses import replace
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pyarrow as pa
@@ -11,11 +12,14 @@ from deltalake.schema import PrimitiveType
 import mergerepl
 from mergerepl import Project
 from mergerepl.errors import ConfigurationError
+from mergerepl.merge.repair.certificate import diverged_after
 from mergerepl.model.publication import Article, Publication, Subscription
+from mergerepl.model.results import ArticleValidation
 from mergerepl.monitoring.quiet import nothing_to_do
-from mergerepl.systables import catalog
+from mergerepl.replica.replica import Replica
+from mergerepl.systables import catalog, sessions
 from tests.calls import validated
-from tests.networks import article_row, lose_changes, make_pair, publication_row
+from tests.networks import Network, article_row, lose_changes, make_pair, publication_row
 
 
 @pytest.mark.parametrize(("side", "name"), [(0, "publisher"), (1, "subscriber")])
@@ -87,6 +91,74 @@ def test_a_session_is_validated_by_its_publication(two_publications: Path, monke
         [(each.publication, each.ok) for each in session.validation or ()] for session in result.sessions
     ]
     assert (found, result.ok) == ([[("sales", True)], [("staff", False)]], False)
+
+
+def test_a_validation_after_a_session_is_recorded_until_a_higher_one_passes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    network = Network(tmp_path)
+    hq, north = network.root("hq"), network.root("north")
+    monkeypatch.setattr("mergerepl.spark.session.session", lambda **_: pytest.fail("started Spark"))
+    network.add_rows("north", 9)
+    lose_changes(north)
+
+    def synced() -> tuple[str, ...]:
+        (session,) = Project.load(hq).sync("north", validate="rowcount").sessions
+        return tuple(each.result for each in session.validation or ())
+
+    assert synced() == ("different",)
+    for root in (hq, north):
+        (row,) = Replica(root).control.rows(sessions.ARTICLEHISTORY)
+        assert (row.phase_id, row.level, row.result) == (3, "rowcount", "different")
+        assert (row.publisher_rows, row.subscriber_rows, row.differing_rows) == (3, 4, 1)
+        details = mergerepl.Replica(root).status()[0].details
+        assert [each.diverged for each in details.subscriptions if each.subscriber == str(north)] == [
+            ("orders",)
+        ]
+    assert any("has other rows" in each.text for each in mergerepl.Replica(hq).status()[0].warnings)
+    DeltaTable(str(north / "orders")).delete("id = 9")
+    lose_changes(north)
+    assert synced() == ("equal",)
+    row = next(each for each in Replica(hq).relations() if each.subscriber_server == str(north))
+    assert (row.diverged, row.last_validated) == ({}, row.attempted_validate)
+    # Not again within the interval.
+    (session,) = (
+        Project.load(hq).sync("north", validate="rowcount", validate_interval=timedelta(hours=1)).sessions
+    )
+    assert session.validation is None
+
+
+NOW = datetime(2026, 11, 1, tzinfo=UTC)
+FOUND = {"rowcount": "rowcount before", "checksum": "checksum before"}
+
+
+@pytest.mark.parametrize(
+    ("before", "level", "result", "after"),
+    [
+        (None, "rowcount", "different", "rowcount 2026-11-01T00:00:00+00:00"),
+        (None, "checksum", "equal", None),
+        ("rowcount", "checksum", "different", "checksum 2026-11-01T00:00:00+00:00"),
+        ("checksum", "rowcount", "different", FOUND["checksum"]),
+        ("checksum", "rowcount", "equal", FOUND["checksum"]),
+        ("rowcount", "checksum", "equal", None),
+        ("checksum", "checksum", "equal", None),
+        ("checksum", "checksum", "uncertain", FOUND["checksum"]),
+        ("checksum", "checksum", "not_compared", FOUND["checksum"]),
+    ],
+)
+def test_only_a_passing_validation_of_the_level_ends_a_divergence(
+    before: str | None, level: str, result: str, after: str | None
+) -> None:
+    found = ArticleValidation(
+        "orders",
+        level,
+        *(3, 3, int(result == "different")),
+        error={} if result == "not_compared" else None,
+        unsent_at_publisher=int(result == "uncertain"),
+    )
+    assert found.result == result
+    known = {} if before is None else {1: FOUND[before]}
+    assert diverged_after(known, {1: found}, NOW) == ({} if after is None else {1: after})
 
 
 @pytest.mark.parametrize("side", [0, 1])

@@ -217,7 +217,7 @@ def validated(result: ValidationResult) -> Report:
 def _validation_object(articles: Sequence[ArticleValidation]) -> dict[str, Any]:
     return {
         "ok": all(article.ok for article in articles),
-        "articles": [{**asdict(article), "ok": article.ok} for article in articles],
+        "articles": [{**asdict(article), "ok": article.ok, "result": article.result} for article in articles],
     }
 
 
@@ -255,6 +255,8 @@ def _validation(subscriber: str, articles: Sequence[ArticleValidation]) -> list[
         more = article.differing_rows - len(article.examples)
         if more and article.examples:
             parts.append(f"  {name}: {more} more differing")
+    if subscriber and any(each.result == "different" and each.missing_at is None for each in articles):
+        parts.append(f"See what would make them equal: `mergerepl repair {short(subscriber)} --dry-run`.")
     return parts
 
 

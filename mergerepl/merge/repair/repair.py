@@ -19,6 +19,7 @@ from mergerepl.failpoints import failpoint
 from mergerepl.filters.chosen_rows import NOTHING, ChosenRows
 from mergerepl.frames import Column
 from mergerepl.merge.capture.windows import last_sent
+from mergerepl.merge.repair.certificate import forget_divergence
 from mergerepl.merge.repair.losers import Losers, log_losers
 from mergerepl.merge.repair.stamp import (
     CHANGED_COLUMNS,
@@ -120,6 +121,11 @@ def repair_subscription(
             _refuse_inserts(found, terms, str(publisher))
             if not terms.is_dry and any(each.total for each in found):
                 _carry_out(spark, ends, [each for each in found if each.total], terms, kept)
+            if not terms.is_dry:
+                whole = [each for each in found if not each.others and not sum(each.article.unsent.values())]
+                nicknames = {each.article.articles[PUBLISHER].nickname for each in whole}
+                subid = ends[PUBLISHER].other.subid
+                forget_divergence((at_publisher, at_subscriber), subid, nicknames)
             return [_result(each, publication, str(subscriber), terms) for each in found]
         finally:
             kept.release()

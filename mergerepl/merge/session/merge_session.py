@@ -25,6 +25,7 @@ from mergerepl.merge.session import session_history
 from mergerepl.merge.session.carry_out import Outcome, carry_out
 from mergerepl.merge.session.choice import choose_engine
 from mergerepl.merge.session.clean_up import clean_up_when_due
+from mergerepl.merge.session.history_cleanup import purge_history_of
 from mergerepl.merge.session.own_side import held_with_publishers, pending_elsewhere
 from mergerepl.merge.session.recovery import named, recover
 from mergerepl.merge.session.session_history import record_failure, record_success
@@ -296,6 +297,6 @@ def _held_session(
         carry_out(changeset, {PUBLISHER: publisher, SUBSCRIBER: subscriber}, choice, record=record)
     previous = sides[PUBLISHER].other.session_number
     compact_when_due(request.ends, choice, number=manifest.number, previous_number=previous)
-    purge_when_due(request.ends)
+    purge_history_of(purge_when_due(request.ends))
     clean_up_when_due(request.ends)
     return results[0], True

@@ -23,6 +23,9 @@ from mergerepl.systables.sessions import ArticleHistoryRow, HistoryRow, Phase, R
 
 log = logging.getLogger(__name__)
 
+FAILED_OFTEN = 3
+"""Failed sessions one after the other that `status` reports as critical; more are not counted: they commit nothing."""
+
 
 def record(
     publisher: Replica, subscriber: Replica, manifest: Manifest, result: SessionResult, start_time: datetime
@@ -144,12 +147,14 @@ def record_failure(
                 # The table was dropped. The restored folder has it; a new table would hide that.
                 continue
             for row in replica.relations():
-                is_known = all(getattr(row, name) == value for name, value in failed.items())
-                if row.subid != subid or not row.is_active or is_known:
+                if row.subid != subid or not row.is_active:
                     continue
-                if not is_in_history:
+                is_known = all(getattr(row, name) == value for name, value in failed.items())
+                if is_known and row.failures >= FAILED_OFTEN:
+                    continue
+                if not (is_in_history or is_known):
                     _append_failure(replica, subid, publication, str(subscriber), summary, started)
-                now = {"last_sync_date": datetime.now(UTC)}
+                now = {"last_sync_date": datetime.now(UTC), "failures": min(row.failures + 1, FAILED_OFTEN)}
                 update_subscription(replica, subid, row.replid, failed | now)
     except (MergeReplError, OSError) as error:
         log.warning("that the session failed is not recorded everywhere: %s", error)
@@ -199,6 +204,10 @@ def record_success(ends: Sequence[Replica], subid: str) -> None:
     for replica in ends:
         for row in replica.relations():
             if row.subid == subid and row.last_sync_status == SyncStatus.FAILED:
-                well = {"last_sync_status": int(SyncStatus.SUCCEEDED), "last_sync_summary": "nothing to do"}
+                well = {
+                    "last_sync_status": int(SyncStatus.SUCCEEDED),
+                    "last_sync_summary": "nothing to do",
+                    "failures": 0,
+                }
                 now = {"last_sync_date": datetime.now(UTC)}
                 update_subscription(replica, subid, row.replid, well | now)
