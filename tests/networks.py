@@ -469,6 +469,9 @@ class Network:
             "north": list(rows.rows_at_subscriber(infos["hq"], abouts[0])),
             "south": list(rows.rows_at_subscriber(infos["hq"], abouts[1])),
         }
+        # As an initialisation leaves them: all know the published rows.
+        settled = {True: {"settled": 1, "known": 1}, False: {"through": 1, "knows": 1}}
+        known = {name: [replace(row, **settled[row.is_own]) for row in each] for name, each in known.items()}
         for name in NICKNAMES:
             listed = replace(publication, subscriptions=()) if name != "hq" else publication
             definition = rows.definition(listed, with_subscriptions=name == "hq")

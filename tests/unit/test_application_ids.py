@@ -12,7 +12,9 @@ from mergerepl.store.location import Location
 
 
 def manifest(round_: int, side: str = PUBLISHER) -> Manifest:
-    work = SideWork(root="/hq", replid="r", peer="p", nickname=1, base_seq=1, seq=2, last_generation=3)
+    work = SideWork(
+        root="/hq", replid="r", peer="p", nickname=1, base_seq=1, seq=2, last_generation=3, clock=1
+    )
     return Manifest(
         session="s",
         number=7,

@@ -9,7 +9,12 @@ ROOT = Path(__file__).parents[2]
 LINES = re.findall(
     r"^\| I(\d+) \| .+ \| (.+) \|$", (ROOT / "docs" / "protocol.md").read_text(encoding="utf-8"), re.MULTILINE
 )
-ON_THE_MODEL = {"test_model.py", "test_golden_histories.py", "test_partition_model.py"}
+ON_THE_MODEL = {
+    "test_model.py",
+    "test_golden_histories.py",
+    "test_operations_model.py",
+    "test_partition_model.py",
+}
 
 
 def numbers_tested() -> dict[int, set[str]]:

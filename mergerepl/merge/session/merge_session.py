@@ -267,8 +267,10 @@ def _held_session(
             move_versions(side.replica, side.info, side.windows)
         for move in quiet_moves(session.sides, session.plan):
             move.store()
-        clean_up_when_due(request.ends)
-        return session.finish(nothing), False
+        finished = session.finish(nothing)
+        if not session.refused:
+            clean_up_when_due(request.ends)
+        return finished, False
     choice = session.engine()
     try:
         with choice.rules():
