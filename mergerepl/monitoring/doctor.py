@@ -18,6 +18,7 @@ from uuid import uuid4
 from mergerepl import roots
 from mergerepl.delta.file_faults import FaultyFiles, faulty_files
 from mergerepl.delta.marks import CommitMark
+from mergerepl.delta.store_proof import prove, prove_spark
 from mergerepl.delta.tables import is_delta_table, open_table, reason_of
 from mergerepl.errors import EngineError, MergeReplError
 from mergerepl.model.article import PublishedArticle
@@ -25,8 +26,10 @@ from mergerepl.monitoring.cost import cost
 from mergerepl.replica.replica import Replica
 from mergerepl.spark import archive, artifacts, cache, confs, jars, jvm
 from mergerepl.spark.java import Java, find_java, given_options
+from mergerepl.spark.plain import plain_errors
 from mergerepl.store import lease
 from mergerepl.store.location import Location
+from mergerepl.store.rehearsal import is_rehearsal
 from mergerepl.store.storage import exists, has_system_tables
 from mergerepl.systables.table import Plane
 
@@ -65,7 +68,7 @@ def checks(
     """Check this machine and the given replica roots.
 
     Args:
-        replica_roots: Folders or `file://` URIs; they need not exist yet.
+        replica_roots: Folders, `file://` or `s3://` URIs; they need not exist yet.
         start_engine: Also start the embedded engine (or reach the running session) and count to one in it.
         mend: Rewrite files that other libraries read or remove wrongly, holding each replica's lease.
 
@@ -74,8 +77,11 @@ def checks(
     found = [*_java_and_jars(), *_versions(), _memory(), _cache(), *_environment()]
     for root in replica_roots:
         found += _replica(root, mend=mend)
+    stored = [*filter(None, map(_stored_root, replica_roots))]
+    if stored:
+        found.append(_jars_for_stores())
     if start_engine:
-        found.append(_engine())
+        found.append(_engine(stored))
     return found
 
 
@@ -219,9 +225,12 @@ def _replica(root: str, *, mend: bool) -> Iterator[Check]:
     """Check a replica's storage and its lease."""
     name = f"storage {roots.masked(root)}"
     try:
-        folder = Location.of(roots.parse(root))
+        folder = Location.of(roots.parse(root, may_be_stored=True))
     except MergeReplError as error:
-        yield Check(name, CheckStatus.FAIL, error.message, "Give a local folder.")
+        yield Check(name, CheckStatus.FAIL, error.message, "Give a local folder, or an `s3://` URI.")
+        return
+    if not folder.is_local:
+        yield _store(name, folder)
         return
     if not exists(folder):
         yield Check(
@@ -241,6 +250,49 @@ def _replica(root: str, *, mend: bool) -> Iterator[Check]:
         yield Check(f"lock {folder}", CheckStatus.OK, "free")
     if has_system_tables(folder):
         yield from _files(folder, mend=mend)
+
+
+def _stored_root(root: str) -> Location | None:
+    """Return a root on an object store; None for another one, or an invalid text, which `_replica` reports."""
+    try:
+        at = Location.of(roots.parse(root, may_be_stored=True))
+    except MergeReplError:
+        return None
+    return None if at.is_local else at
+
+
+def _store(name: str, root: Location) -> Check:
+    """Check that the store of a replica refuses the second of two writes."""
+    if is_rehearsal():
+        return Check(name, CheckStatus.OK, f"{root}: not tried in a dry run")
+    try:
+        prove(root)
+    except MergeReplError as error:
+        return Check(name, CheckStatus.FAIL, error.message, _FOLLOW)
+    return Check(name, CheckStatus.OK, f"{root}: conditional writes hold, through obstore and deltalake")
+
+
+def _jars_for_stores() -> Check:
+    """Check the JARs with which Spark reads and writes S3."""
+    name = "jars for S3"
+    try:
+        if jars.has_own_s3():
+            return Check(
+                name, CheckStatus.OK, "hadoop-aws is named in MERGEREPL_JARS, or in pyspark's own folder"
+            )
+        lacking = [artifact for artifact in artifacts.S3 if not jars.is_intact(artifact)]
+    except EngineError as error:
+        return Check(
+            name, CheckStatus.FAIL, error.message, "Correct or unset MERGEREPL_JARS and MERGEREPL_CACHE."
+        )
+    if not lacking:
+        return Check(name, CheckStatus.OK, f"{len(artifacts.S3)} in the cache, checksums as expected")
+    return Check(
+        name,
+        CheckStatus.WARN,
+        f"{len(lacking)} of {len(artifacts.S3)} not in the cache yet",
+        "None: the first session that needs Spark fetches them; `python -m mergerepl.spark.jars s3` does so now.",
+    )
 
 
 def _files(folder: Location, *, mend: bool) -> Iterator[Check]:
@@ -300,7 +352,6 @@ def _mended(folder: Location, faults: FaultyFiles) -> int:
     # Imported here: only this function needs Spark.
     from mergerepl.delta.file_faults import mend_files
     from mergerepl.spark import session as engine
-    from mergerepl.spark.plain import plain_errors
 
     with (
         lease.lease(folder, purpose="mergerepl doctor --fix"),
@@ -363,17 +414,20 @@ STORAGE_NEEDS: dict[str, Callable[[Path], bool]] = {
 }
 
 
-def _engine() -> Check:
-    """Start the engine and run one job in it."""
+def _engine(stored: Sequence[Location]) -> Check:
+    """Start the engine and run one job in it; check that it sees the object stores of replicas."""
     # Imported here: pyspark takes a third of a second that the other checks do not need.
     from mergerepl.spark import session as engine
 
     try:
         session = engine.session()
         counted = session.range(1).count()
-    except (EngineError, OSError) as error:
+        with plain_errors("Spark opened the store of a replica"):
+            for root in () if is_rehearsal() else stored:
+                prove_spark(session, root)
+    except (MergeReplError, OSError) as error:
         # An OSError may be a full or read-only disk; another check may name the cause.
-        said = error.message if isinstance(error, EngineError) else f"it cannot be started: {error}"
+        said = error.message if isinstance(error, MergeReplError) else f"it cannot be started: {error}"
         return Check("engine", CheckStatus.FAIL, said, _FOLLOW)
     pid = engine.jvm_pid()
     if pid is None and (upper := engine.format_in_jvm(session, "%S", "i")) != "I":
@@ -384,5 +438,6 @@ def _engine() -> Check:
             f"{upper}, and Spark and Delta are not tested with that",
             f'Start it with --driver-java-options "{engine.ENGLISH}".',
         )
+    seen = "".join(f"; {root} holds for it, too" for root in stored)
     whose = f"embedded, JVM {pid}" if pid is not None else "the session that was already running"
-    return Check("engine", CheckStatus.OK, f"Spark {session.version}, {whose}; counted {counted} row")
+    return Check("engine", CheckStatus.OK, f"Spark {session.version}, {whose}; counted {counted} row{seen}")

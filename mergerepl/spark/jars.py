@@ -59,10 +59,18 @@ def s3_jars(step: Callable[[str], object] = str) -> list[Path]:
 
     Raises: EngineError: as `delta_jars`.
     """
-    own = [*chosen_jars(), *(pyspark_home() / "jars").glob("hadoop-aws-*.jar")]
-    if any(jar.name.startswith("hadoop-aws-") for jar in own):
+    if has_own_s3():
         return [LOG_STORE]
     return [LOG_STORE, *cached_jars(artifacts.S3, "The JARs for S3", step)]
+
+
+def has_own_s3() -> bool:
+    """True if the user's own JARs have `hadoop-aws`.
+
+    Raises: EngineError: a JAR of `$MERGEREPL_JARS` is missing.
+    """
+    own = [*chosen_jars(), *(pyspark_home() / "jars").glob("hadoop-aws-*.jar")]
+    return any(jar.name.startswith("hadoop-aws-") for jar in own)
 
 
 def cached_jars(wanted: Sequence[Artifact], names: str, step: Callable[[str], object] = str) -> list[Path]:

@@ -11,13 +11,14 @@ import pytest
 from deltalake import CommitProperties, DeltaTable, write_deltalake
 from pyspark.sql import SparkSession
 
-from mergerepl.errors import EngineError
+from mergerepl.delta.store_proof import PROOF, prove, prove_spark
+from mergerepl.errors import EngineError, StoreError
 from mergerepl.spark import session as engine
 from mergerepl.spark import stores
 from mergerepl.store.location import Location
 from mergerepl.store.objects import options_in_use, storage_options
 from mergerepl.store.storage import storage
-from tests.store.proxy import CONFLICT, CUT, LOST, SLOW_DOWN, Fault, Proxy, Request
+from tests.store.proxy import CONFLICT, CUT, LOST, SLOW_DOWN, STRIPPED, Fault, Proxy, Request
 
 pytestmark = pytest.mark.spark
 
@@ -170,3 +171,27 @@ def test_a_users_session_that_would_overwrite_commits_is_refused(
             stores.require_log_store(spark)
     finally:
         confs.unset(conf) if before is None else confs.set(conf, before)
+
+
+def test_a_session_must_see_the_store_that_was_proved(
+    spark: SparkSession, table: Location, proxy: Proxy
+) -> None:
+    root = table.parent
+    prove(root)
+    prove_spark(spark, root)
+    with (
+        proxy.breaking(STRIPPED, lambda request: request.condition != "") as broken,
+        pytest.raises(StoreError, match=r"ignores If-None-Match \(tried through Spark"),
+    ):
+        prove_spark(spark, root)
+    assert len(broken) == 1
+    absent = Fault(answer=404)
+    with (
+        proxy.breaking(
+            absent, lambda request: request.key.endswith(PROOF) and request.method == "HEAD", times=9
+        ),
+        pytest.raises(StoreError, match="reads another store"),
+    ):
+        # This process looks with GET.
+        prove_spark(spark, root)
+    assert list(storage(root).files_below(root)) == [root / PROOF]

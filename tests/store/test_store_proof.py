@@ -4,6 +4,7 @@ import pytest
 
 from mergerepl.delta.store_proof import PROOF, prove, require_proof
 from mergerepl.errors import StoreError
+from mergerepl.monitoring import doctor
 from mergerepl.store.location import Location
 from mergerepl.store.storage import storage
 from tests.store.proxy import CONFLICT, STRIPPED, Fault, Proxy, Request
@@ -46,6 +47,19 @@ def test_a_store_that_ignores_a_condition_is_refused(
     assert list(storage(root).files_below(root)) == [], (
         "nothing is left, and the store is tried again next time"
     )
+
+
+def test_doctor_proves_the_store_of_a_replica(root: Location, proxy: Proxy) -> None:
+    def checked() -> dict[str, doctor.Check]:
+        return {check.name: check for check in doctor.checks([str(root)])}
+
+    sound = checked()
+    assert sound[f"storage {root}"].status is doctor.CheckStatus.OK
+    assert "jars for S3" in sound
+    with proxy.breaking(STRIPPED, lambda request: request.condition == "if-match", times=99):
+        broken = checked()[f"storage {root}"]
+    assert broken.status is doctor.CheckStatus.FAIL
+    assert "ignores If-Match" in broken.detail
 
 
 def test_a_store_that_cannot_renew_is_refused(root: Location, proxy: Proxy) -> None:

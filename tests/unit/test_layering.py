@@ -587,6 +587,8 @@ DELTA_TASKS = {
     # What `apply`, `tune`, `doctor` and snapshots do to a table.
     *("mergerepl.delta.properties", "mergerepl.delta.layout", "mergerepl.delta.file_faults"),
     "mergerepl.delta.copy_files",
+    # What `apply` and `doctor` try before a store is used.
+    "mergerepl.delta.store_proof",
 }
 # The answer that nothing happened loads no library.
 READS_HEADS_ALONE = {"mergerepl.monitoring.quiet"}
