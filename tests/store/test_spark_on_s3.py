@@ -29,9 +29,6 @@ def table(bucket: str, spark: SparkSession) -> Location:
     at = Location.of(f"s3://{bucket}/sales/orders")
     assert not storage(at).is_folder(at)
     assert engine.session() is spark
-    context: Any = spark.sparkContext
-    # S3A repeats a request whose condition fails, with pauses that add up to 10 s.
-    context._jsc.hadoopConfiguration().set(f"fs.s3a.bucket.{bucket}.retry.interval", "5ms")
     return at
 
 
