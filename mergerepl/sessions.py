@@ -358,9 +358,15 @@ def _session(
         raise
 
     def spark_of() -> SparkSession:
+        from mergerepl.delta.store_proof import prove_spark
         from mergerepl.spark import session as engine
 
-        return engine.session(long_running=long_running, step=progress.step)
+        spark = engine.session(long_running=long_running, step=progress.step)
+        for root in (item.publisher, item.subscriber):
+            if not root.is_local and engine.jvm_pid() is None:
+                # A session made elsewhere has its own idea of where the store is.
+                prove_spark(spark, root)
+        return spark
 
     request = SessionRequest(
         publisher,

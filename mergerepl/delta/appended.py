@@ -315,7 +315,7 @@ def delete_where(spark: SparkSession, table: Location, condition: Column) -> boo
         return False
     forget_head(table)
     session = session_with_mark(spark, CommitMark("cleanup", "delete"))
-    DeltaTable.forPath(session, table.spark_uri).delete(condition)
+    DeltaTable.forPath(session, Location.of(table).spark_uri).delete(condition)
     return True
 
 
@@ -338,4 +338,4 @@ def join_small_files(spark: SparkSession, table: Location, *, large_bytes: int) 
     session = new_session(spark)
     session.conf.set("spark.databricks.delta.optimize.minFileSize", str(large_bytes))
     session.conf.set("spark.databricks.delta.optimize.maxFileSize", str(2 * large_bytes))
-    DeltaTable.forPath(session, table.spark_uri).optimize().executeCompaction()
+    DeltaTable.forPath(session, Location.of(table).spark_uri).optimize().executeCompaction()

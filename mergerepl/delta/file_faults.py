@@ -167,7 +167,7 @@ def _write_again(session: SparkSession, table: Location, old: Location, new: Loc
         make_folder(scratch)
         # Spark may take a user's name for a pattern, or for hidden.
         link_file(old, source := scratch / "source.parquet")
-        write_files(session.read.parquet(source.spark_uri), scratch / "new")
+        write_files(session.read.parquet(Location.of(source).spark_uri), scratch / "new")
         (written,) = files_in(scratch / "new", ".parquet")
         before, after = read_footer(old), read_footer(written)
         columns = [pq.read_schema(file).remove_metadata() for file in (old, written)]

@@ -190,7 +190,7 @@ def merge_into(
 
     The session comes from `marked_session` and is used for this MERGE alone.
     """
-    target = DeltaTable.forPath(session, table.spark_uri).alias("t")
+    target = DeltaTable.forPath(session, Location.of(table).spark_uri).alias("t")
     # If a column is missing, Delta's error names it.
     types = {field.name: field.dataType for field in target.toDF().schema}
     if _OF_VECTORS in map(str.lower, types):

@@ -81,7 +81,7 @@ def read_files(
     spark: SparkSession, table: Location, files: Sequence[dict[str, Any]], schema: StructType
 ) -> DataFrame:
     """Return some columns of some files (at least one)."""
-    return spark.read.schema(schema).parquet(*((table / each["path"]).spark_uri for each in files))
+    return spark.read.schema(schema).parquet(*(Location.of(table / each["path"]).spark_uri for each in files))
 
 
 SPARK_SCHEMA = b"org.apache.spark.sql.parquet.row.metadata"
@@ -112,7 +112,7 @@ def write_files(rows: DataFrame, folder: Location, measures: Sequence[Column] = 
         # An observation sees only queries that its own session runs.
         written = written.observe(observation, *measures)
     writer = written.write.option("mapreduce.fileoutputcommitter.marksuccessfuljobs", "false")
-    writer.mode("append").parquet(folder.spark_uri)
+    writer.mode("append").parquet(Location.of(folder).spark_uri)
     return observation.get if measures else {}
 
 
@@ -173,7 +173,7 @@ def read_version(spark: SparkSession, table: Location, version: int) -> DataFram
     its files in place. Missing files fail when they are read.
     """
     reading = copy_if_possible(spark, {_ONLY_RETAINED: "false"})
-    rows = reading.read.format("delta").option("versionAsOf", version).load(table.spark_uri)
+    rows = reading.read.format("delta").option("versionAsOf", version).load(Location.of(table).spark_uri)
     return rows if reading is spark else in_session(rows, spark)
 
 
@@ -183,7 +183,7 @@ def feed_through_delta(
     """Return the change feed of a version range through Delta's own reader."""
     reader = spark.read.format("delta").option("readChangeFeed", "true")
     bounds = {"startingVersion": from_version_inclusive, "endingVersion": through_version_inclusive}
-    return reader.options(**bounds).load(table.spark_uri)
+    return reader.options(**bounds).load(Location.of(table).spark_uri)
 
 
 def feed_as_stored(

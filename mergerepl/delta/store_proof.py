@@ -70,6 +70,8 @@ def prove_spark(spark: SparkSession, root: Location) -> None:
             "Give the session the endpoint of AWS_ENDPOINT_URL (fs.s3a.endpoint).",
             location=str(root),
         )
+    if is_rehearsal():
+        return
     scratch = root / _SCRATCH / str(uuid.uuid4())
     storage(root).put(scratch, b"first")
     try:

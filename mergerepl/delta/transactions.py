@@ -190,7 +190,7 @@ def write_once(writer: "DataFrameWriter", table: Location, transaction: Transact
         writer.option("txnAppId", transaction.app_id)
         .option("txnVersion", version_at(transaction.version, table))
         .option("userMetadata", transaction.mark.to_user_metadata())
-        .save(table.spark_uri)
+        .save(Location.of(table).spark_uri)
     )
     return read_back(table, transaction, from_version_exclusive=head)
 

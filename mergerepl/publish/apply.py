@@ -13,6 +13,7 @@ from dataclasses import dataclass, replace
 
 from mergerepl.config.stated import check_stated
 from mergerepl.delta.metadata import CONSTRAINT_PREFIX
+from mergerepl.delta.store_proof import require_proof
 from mergerepl.delta.tables import open_table
 from mergerepl.errors import LeaseError, PublicationError
 from mergerepl.model.progress import NoProgress, Progress
@@ -119,6 +120,8 @@ def _unusable_constraints(stated: Stated, stored: Stored, run: ApplyRun) -> dict
 def _carry_out(publication: Publication, plan: Plan) -> Plan:
     with ExitStack() as leases:
         for root in plan.roots:
+            # Locks rely on it, too.
+            require_proof(root)
             leases.enter_context(_leased(root))
             plan.run.agent.sweep(root)
         if read_replicas(publication) != plan.replicas:

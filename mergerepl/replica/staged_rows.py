@@ -82,7 +82,7 @@ def read_staged(spark: SparkSession | None, folder: Location) -> DataFrame:
         return frame_of(None, _in_memory(folder, None), StructType.fromJson(json.loads(written)))
     assert spark is not None
     reader = spark.read if written is None else spark.read.schema(StructType.fromJson(json.loads(written)))
-    return reader.parquet(folder.spark_uri)
+    return reader.parquet(Location.of(folder).spark_uri)
 
 
 def require_rows(folder: Location) -> None:

@@ -14,6 +14,7 @@ from urllib.parse import unquote, urlsplit
 
 CONDITIONS = ("if-match", "if-none-match")
 ERROR_CODES = {
+    404: "NoSuchKey",
     409: "ConditionalRequestConflict",
     412: "PreconditionFailed",
     429: "TooManyRequests",

@@ -1,4 +1,4 @@
-"""`apply`, `sync` and what looks at replicas, with replicas in a bucket and in folders, without Java.
+"""`apply`, `sync` and what looks at replicas, with replicas in a bucket and in folders, by default without Java.
 
 Commands and edits run in another process: delta-rs holds Python's lock in some calls, and this process has the server.
 """
@@ -11,6 +11,7 @@ from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import pyarrow as pa
 import pytest
@@ -19,6 +20,8 @@ from deltalake import DeltaTable, write_deltalake
 
 from mergerepl.store.location import Location
 from mergerepl.store.objects import storage_options
+from mergerepl.store.storage import storage
+from tests.store.proxy import STRIPPED, Proxy
 
 ORDERS = pa.table(
     {
@@ -64,9 +67,9 @@ def command(folder: Path, *words: str) -> tuple[int, str, str]:
     def refuse(**_: Any) -> None:
         raise AssertionError("small tables need no engine")
 
-    engine.session = refuse  # type: ignore[assignment]
     os.chdir(folder)
-    done = CliRunner().invoke(main, [*words])
+    with patch.object(engine, "session", engine.session if "spark" in words else refuse):
+        done = CliRunner().invoke(main, [*words])
     return done.exit_code, done.stdout, done.stderr
 
 
@@ -124,15 +127,16 @@ def sites(tmp_path: Path, bucket: str, pool: ProcessPoolExecutor) -> Callable[[s
 
 
 ENDS = [
-    ("store", "folder"),
-    pytest.param("folder", "store", marks=pytest.mark.slow),
-    pytest.param("store", "store", marks=pytest.mark.slow),
+    ("store", "folder", "auto"),
+    pytest.param("folder", "store", "auto", marks=pytest.mark.slow),
+    pytest.param("store", "store", "auto", marks=pytest.mark.slow),
+    pytest.param("store", "store", "spark", marks=pytest.mark.slow),
 ]
 
 
-@pytest.mark.parametrize(("hq", "north"), ENDS)
+@pytest.mark.parametrize(("hq", "north", "engine"), ENDS)
 def test_replicas_in_buckets_and_folders_are_synchronized(
-    sites: Callable[[str, str], Sites], hq: str, north: str
+    sites: Callable[[str, str], Sites], hq: str, north: str, engine: str
 ) -> None:
     both = sites(hq, north)
     both.run("apply")
@@ -140,7 +144,7 @@ def test_replicas_in_buckets_and_folders_are_synchronized(
     both.call(edit, both.hq, ("qty=77", "id < 5"), ("delete", "id = 9"))
     both.call(edit, both.north, ("item='north'", "id = 4 or id > 17"))
     both.call(add, both.north, 100)
-    (done,) = both.json("sync")["sessions"]
+    (done,) = both.json("sync", "--engine", engine)["sessions"]
     assert done["status"] == "succeeded", done
     rows = both.rows(both.hq)
     assert rows == both.rows(both.north)
@@ -153,3 +157,16 @@ def test_replicas_in_buckets_and_folders_are_synchronized(
     ]
     (done,) = both.json("sync")["sessions"]
     assert done["status"] == "nothing_to_do", done
+
+
+def test_apply_refuses_a_store_that_ignores_conditions(
+    sites: Callable[[str, str], Sites], proxy: Proxy
+) -> None:
+    both = sites("store", "folder")
+    before = list(storage(both.hq).files_below(both.hq))
+    with proxy.breaking(STRIPPED, lambda request: request.condition != "", times=999):
+        exit_code, _, error = both.call(command, both.folder, "apply")
+    assert exit_code == 1
+    assert "ignores If-None-Match (tried through obstore): commits of two writers would overwrite" in error
+    assert list(storage(both.hq).files_below(both.hq)) == before
+    assert not (both.folder / "north").exists()
