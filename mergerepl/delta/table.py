@@ -8,7 +8,7 @@ import hashlib
 import json
 from collections import Counter
 from collections.abc import Iterator
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field
 from functools import cached_property
 from threading import Lock, RLock
@@ -30,11 +30,12 @@ from mergerepl.delta.log import (
 )
 from mergerepl.delta.metadata import CHAR_VARCHAR, CONSTRAINT_PREFIX, TableMetadata
 from mergerepl.delta.types import Field, has_not_null_parts, invariants, nested_names
-from mergerepl.errors import StoreError
+from mergerepl.errors import CommitConflictError, StoreError
 from mergerepl.store.location import Location
 from mergerepl.store.objects import storage_options
+from mergerepl.store.register import noting_unknown
 from mergerepl.store.rehearsal import before_write
-from mergerepl.store.storage import exists, facts_of, files_in
+from mergerepl.store.storage import exists, facts_of, files_in, is_local
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -99,7 +100,8 @@ class OpenedTable:
         with self.at(version) as log:
             refuse_fenced(log, self._path)
             seen, self.seen = self.seen, None
-            yield log
+            with _outcome_noted(self._path):
+                yield log
             is_moved = log is self._log and log.version() != version
             if is_moved:
                 note_head(self._path, log.version())
@@ -141,6 +143,17 @@ def _delta_rs(path: Location, version: int | None = None) -> "DeltaTable":
     from deltalake import DeltaTable
 
     return DeltaTable(str(path), version=version, storage_options=storage_options(path) or None)
+
+
+def _outcome_noted(path: Location) -> "AbstractContextManager[None]":
+    """Note a commit to a table on a store whose outcome is unknown."""
+    if is_local(path):
+        return nullcontext()
+    from deltalake.exceptions import CommitFailedError
+
+    from mergerepl.frames import NeedsSparkError
+
+    return noting_unknown(path, CommitFailedError, CommitConflictError, NeedsSparkError)
 
 
 def _seen(path: Location, version: int) -> list[Any] | None:

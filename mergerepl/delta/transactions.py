@@ -18,6 +18,7 @@ from mergerepl.delta.marks import FENCE, CommitMark
 from mergerepl.delta.table import TableState, open_table
 from mergerepl.errors import CommitConflictError
 from mergerepl.store.location import Location
+from mergerepl.store.register import noting_unknown
 from mergerepl.store.rehearsal import before_write
 
 if TYPE_CHECKING:
@@ -139,8 +140,11 @@ def marked_session(
     # They affect the results of generated columns and constraints; a new session has the JVM's initial values.
     for key in ("spark.sql.session.timeZone", "spark.sql.ansi.enabled"):
         session.conf.set(key, str(spark.conf.get(key)))
+    from mergerepl.spark.errors import COMMIT_CONFLICTS
+
     try:
-        yield session
+        with noting_unknown(Location.of(table), *COMMIT_CONFLICTS):
+            yield session
     finally:
         for key in (_USER_METADATA, _TXN_APP_ID, _TXN_VERSION):
             session.conf.unset(key)
@@ -186,12 +190,13 @@ def write_once(writer: "DataFrameWriter", table: Location, transaction: Transact
     Raises: CommitConflictError if the commit is not in the log afterwards (another process overwrote it).
     """
     before_write()
-    (
-        writer.option("txnAppId", transaction.app_id)
-        .option("txnVersion", version_at(transaction.version, table))
-        .option("userMetadata", transaction.mark.to_user_metadata())
-        .save(Location.of(table).spark_uri)
-    )
+    with noting_unknown(Location.of(table)):
+        (
+            writer.option("txnAppId", transaction.app_id)
+            .option("txnVersion", version_at(transaction.version, table))
+            .option("userMetadata", transaction.mark.to_user_metadata())
+            .save(Location.of(table).spark_uri)
+        )
     return read_back(table, transaction, from_version_exclusive=head)
 
 

@@ -20,7 +20,18 @@ from dataclasses import asdict, dataclass, field, replace
 from datetime import UTC, datetime
 from typing import Any, Protocol
 
-from mergerepl.errors import LeaseError, StoreError
+from mergerepl.errors import (
+    CaptureError,
+    ConfigurationError,
+    ConflictError,
+    EnumerationError,
+    LeaseError,
+    OutOfReachError,
+    PublicationError,
+    RefusedArticlesError,
+    SchemaMismatchError,
+    StoreError,
+)
 from mergerepl.settings import Settings
 from mergerepl.store.location import Location
 from mergerepl.store.objects import ChangedError
@@ -397,6 +408,19 @@ def is_void(store: ConditionalStorage, at: Location, session: str) -> bool:
         return True
 
 
+_OF_CHECKS = (
+    CaptureError,
+    ConfigurationError,
+    ConflictError,
+    EnumerationError,
+    LeaseError,
+    OutOfReachError,
+    PublicationError,
+    RefusedArticlesError,
+    SchemaMismatchError,
+)
+"""Errors of checks, which come before a write: nothing is in flight for them. That a replica is in use is the commonest."""
+
 _held: dict[Location, Register] = {}
 """The registers that this process holds, by their place."""
 
@@ -442,10 +466,30 @@ def fence_of(place: Location) -> int:
 
 
 @contextmanager
+def noting_unknown(table: Location, *definite: type[Exception]) -> Iterator[None]:
+    """Note at the register of a table on a store that a write has no known outcome, if the block ends with an error.
+
+    `definite` are the errors after which the write is known to be made or not.
+    """
+    try:
+        yield
+    except _OF_CHECKS:
+        raise
+    except definite:
+        raise
+    except BaseException:
+        for at, register in list(_held.items()):
+            if table.is_in(at.parent):
+                register.is_in_flight = True
+        raise
+
+
+@contextmanager
 def holding(register: Register, *, pace: Pace | None = None) -> Iterator[Register]:
     """Renew a register in a thread until the block ends, then release it.
 
-    If the block ends with an error, requests of it may be in flight: the next agent writes fences.
+    If the block ends with an error other than that of a check, requests of it may be in flight: the next agent writes
+    fences.
     """
     pace, over = pace or Pace.of_settings(), threading.Event()
 
@@ -458,6 +502,9 @@ def holding(register: Register, *, pace: Pace | None = None) -> Iterator[Registe
     thread.start()
     try:
         yield register
+    except _OF_CHECKS:
+        # A write of the block whose outcome is unknown was noted by itself (`note_unknown`).
+        raise
     except BaseException:
         register.is_in_flight = True
         raise

@@ -4,11 +4,18 @@ import json
 import os
 import re
 import time
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
 
-from mergerepl.errors import LeaseError, StoreError, StoreUnavailableError
+from mergerepl.errors import (
+    CommitConflictError,
+    LeaseError,
+    PublicationError,
+    StoreError,
+    StoreUnavailableError,
+)
 from mergerepl.store.lease import LOCK_FILE, holder, lease
 from mergerepl.store.location import Location
 from mergerepl.store.register import (
@@ -19,6 +26,7 @@ from mergerepl.store.register import (
     held_register,
     holding,
     is_void,
+    noting_unknown,
     read_register,
     take,
 )
@@ -26,6 +34,8 @@ from mergerepl.store.storage import storage
 from tests.store.proxy import LOST, Proxy, Request
 
 SOON = Pace(0.3)
+ALIVE = Pace(3.0)
+"""A holder that is alive renews in time on a busy machine, too."""
 
 
 @pytest.fixture(params=["folder", "store"])
@@ -59,18 +69,18 @@ def test_a_register_is_taken_and_released(at):
 
 def test_a_living_holder_is_named(at, caplog):
     with (
-        holding(taken(at), pace=SOON),
+        holding(taken(at), pace=ALIVE),
         pytest.raises(LeaseError, match=r"in use: mergerepl sync by process \d+ on"),
     ):
-        taken(at)
-    assert "Watching for up to 0.3 s whether it is alive" in caplog.text
+        taken(at, pace=ALIVE)
+    assert "Watching for up to 3 s whether it is alive" in caplog.text
     assert stored(at).holder is None
 
 
 def test_a_living_holder_is_waited_for(at):
     begun = time.monotonic()
-    with holding(taken(at), pace=SOON) as register, pytest.raises(LeaseError):
-        taken(at, wait_s=0.5)
+    with holding(taken(at), pace=ALIVE) as register, pytest.raises(LeaseError):
+        taken(at, wait_s=0.5, pace=ALIVE)
     assert time.monotonic() - begun > 0.5
     assert taken(at, wait_s=0.5).fence == register.fence + 1
 
@@ -219,6 +229,39 @@ def test_answers_that_the_network_loses_are_read_back(bucket, proxy: Proxy):
     register.release()
     assert [len(broken), len(broken_later)] == [1, 1]
     assert (list(stored(at).sessions), stored(at).in_flight) == (["s1"], False)
+
+
+def end_with(at: Location, error: Exception) -> bool:
+    """Let a block that holds a register end with an error; return whether the next agent has to write fences."""
+    register = taken(at)
+    register.must_fence = False
+    with suppress(type(error)), holding(register, pace=SOON):
+        raise error
+    return stored(at).in_flight
+
+
+def test_only_an_error_of_a_check_leaves_nothing_in_flight(at):
+    assert not end_with(at, LeaseError("x"))
+    assert not end_with(at, PublicationError("x"))
+    assert end_with(at, StoreUnavailableError("x"))
+    assert end_with(at, CommitConflictError("x"))
+    assert end_with(at, ValueError("x"))
+
+
+def test_a_write_without_an_answer_is_noted_even_if_its_error_is_caught(at):
+    with holding(taken(at), pace=SOON), suppress(ValueError), noting_unknown(at.parent / "t"):
+        raise ValueError("x")
+    assert stored(at).in_flight
+
+
+def test_a_write_that_was_refused_is_not_in_flight(at):
+    with holding(taken(at), pace=SOON):
+        for error in (LeaseError("x"), FileExistsError("x")):
+            with suppress(LeaseError, FileExistsError), noting_unknown(at.parent / "t", FileExistsError):
+                raise error
+        with suppress(ValueError), noting_unknown(at.parent.with_name("other") / "t"):
+            raise ValueError("x")
+    assert not stored(at).in_flight
 
 
 @pytest.mark.parametrize(
