@@ -57,8 +57,10 @@ def test_a_cleanup_or_a_quiet_session_that_dies_is_finished_by_the_next_one(
     for step in (SB, SA, SB, SA, SB):
         both.step(step)
     at_cleanup = both.model, work
-    times = [(point, 1) for point in CLEANED] + [(point, 2) for point in CLEANED[2:]]
-    for point, nth in [*times, *((point, nth) for point in QUIET for nth in (1, 2))]:
+    for point, nth in [
+        *((point, 1) for point in CLEANED),
+        *((point, nth) for point in QUIET for nth in (1, 2)),
+    ]:
         step = SB if point in QUIET else ("cleanup", "R")
         model, folder = at_quiet if point in QUIET else at_cleanup
         again = Both(deepcopy(model), both.engine)
@@ -69,7 +71,7 @@ def test_a_cleanup_or_a_quiet_session_that_dies_is_finished_by_the_next_one(
         with pytest.raises(FailpointError):
             again.on_engine(step)
         monkeypatch.delenv("MERGEREPL_FAILPOINT")
-        for following in (step, ("write", "B", "x", "a"), SB):
+        for following in (step, SB):
             again.step(following)
     assert at_cleanup[0].stats["cleaned rows"] == 0
 
@@ -92,7 +94,7 @@ def drawn(rng: random.Random) -> Step:
 @pytest.mark.parametrize(
     ("seed", "column", "steps"),
     [
-        pytest.param(1, True, 24, id="column"),
+        pytest.param(1, True, 16, id="column"),
         *(
             pytest.param(seed, seed % 2, 40, id=f"long-{seed}", marks=pytest.mark.slow)
             for seed in range(2, 12)
@@ -107,6 +109,6 @@ def test_inv_36_drawn_histories_with_cleanups(
     both = Both.of(spark, replica_dir, KEYS, column=column)
     for _ in range(steps):
         both.step(drawn(rng))
-    for step in [("cleanup", "R"), *[SA, SB] * 5, *(("cleanup", name) for name in "RAB")]:
+    for step in [("cleanup", "R"), *[SA, SB] * 3, *(("cleanup", name) for name in "RAB")]:
         both.step(step)
     assert both.model.stats["cleaned rows"] > 0
