@@ -20,7 +20,7 @@ from deltalake import DeltaTable, write_deltalake
 
 from mergerepl.store.location import Location
 from mergerepl.store.objects import storage_options
-from mergerepl.store.storage import storage
+from mergerepl.store.storage import files_below, storage
 from tests.store.proxy import STRIPPED, Proxy
 
 ORDERS = pa.table(
@@ -126,37 +126,126 @@ def sites(tmp_path: Path, bucket: str, pool: ProcessPoolExecutor) -> Callable[[s
     return make
 
 
-ENDS = [
-    ("store", "folder", "auto"),
-    pytest.param("folder", "store", "auto", marks=pytest.mark.slow),
-    pytest.param("store", "store", "auto", marks=pytest.mark.slow),
-    pytest.param("store", "store", "spark", marks=pytest.mark.slow),
-]
+README = Path(__file__).parents[2] / "README.md"
+SECRETS = ("test-key", "test-secret")
+"""The credentials of the fixture `proxy`."""
 
 
+def secrets_in(*roots: Location) -> list[str]:
+    """Return the files below some roots that hold a secret."""
+    files = [file for root in roots for file in files_below(root)]
+    assert len(files) > 20
+    found = []
+    for file in files:
+        stored = storage(file).read(file)
+        assert stored is not None
+        found += [str(file) for secret in SECRETS if secret.encode() in stored[0]]
+    return found
+
+
+def test_a_publisher_in_a_bucket_and_a_subscriber_in_a_folder_are_synchronized(
+    sites: Callable[[str, str], Sites], proxy: Proxy
+) -> None:
+    both = sites("store", "folder")
+    (both.folder / "mergerepl.yml").unlink()
+    block = README.read_text(encoding="utf-8").partition("## Replicas in a bucket")[2].split("```")[1]
+    lines = [
+        line for line in block.replace("lake", both.hq.bucket).splitlines() if line.startswith("mergerepl ")
+    ]
+    assert [line.split()[1] for line in lines] == ["init", "apply", "sync"]
+    shown = [both.run(*line.split()[1:], "--verbose") for line in lines]
+    assert both.rows(both.hq) == both.rows(both.north)
+    proxy.reset()
+    assert both.json("sync")["sessions"][0]["status"] == "nothing_to_do"
+    # A note, the register twice, the last commit of the table and whether it has a successor.
+    assert proxy.counts() == {"GET": 3, "HEAD": 2}
+    _change_both(both)
+    proxy.reset()
+    (done,) = both.json("sync")["sessions"]
+    assert len(proxy.requests) <= MOST_REQUESTS
+    _check_both(both, done)
+    shown += [both.run(*words, "--verbose") for words in (("status",), ("conflicts", "list"))]
+    assert [text for text in shown for secret in SECRETS if secret in text] == []
+    assert secrets_in(both.hq, both.north) == []
+    both.run("agent", "run", code=2)
+
+
+LOOKS = (
+    "status",
+    "pending",
+    "history",
+    "conflicts show --table orders",
+    "row orders --key id=4",
+    "apply --dry-run",
+    "sync --dry-run",
+    "tune --dry-run",
+    "cleanup",
+)
+"""Commands that need no engine, either."""
+
+ENDS = [("folder", "store", "auto"), ("store", "store", "auto"), ("store", "store", "spark")]
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize(("hq", "north", "engine"), ENDS)
 def test_replicas_in_buckets_and_folders_are_synchronized(
     sites: Callable[[str, str], Sites], hq: str, north: str, engine: str
 ) -> None:
     both = sites(hq, north)
     both.run("apply")
-    assert both.rows(both.hq) == both.rows(both.north)
+    _change_both(both)
+    (done,) = both.json("sync", "--engine", engine)["sessions"]
+    _check_both(both, done)
+    (done,) = both.json("sync")["sessions"]
+    assert done["status"] == "nothing_to_do", done
+    for line in LOOKS:
+        assert both.run(*line.split()), line
+
+
+POINTS = ("stage.before_manifest", "stage.after_manifest", "publisher.after_merge", "session.before_drop")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("point", POINTS)
+def test_a_session_in_a_bucket_that_was_cut_short_is_finished(
+    sites: Callable[[str, str], Sites], point: str
+) -> None:
+    both = sites("store", "store")
+    both.run("apply")
+    _change_both(both)
+    assert both.call(cut_short, both.folder, point) != 0
+    both.run("sync")
+    _check_both(both)
+    (done,) = both.json("sync")["sessions"]
+    assert done["status"] == "nothing_to_do", done
+
+
+def cut_short(folder: Path, point: str) -> int:
+    """Run a sync that ends at a failpoint."""
+    os.environ["MERGEREPL_FAILPOINT"] = f"{point}=raise"
+    try:
+        return command(folder, "sync")[0]
+    finally:
+        del os.environ["MERGEREPL_FAILPOINT"]
+
+
+MOST_REQUESTS = 470
+"""Of a sync of five updates, two deletes and inserts, and a conflict, in a process that has run `apply`. Only lower it."""
+
+
+def _change_both(both: Sites) -> None:
     both.call(edit, both.hq, ("qty=77", "id < 5"), ("delete", "id = 9"))
     both.call(edit, both.north, ("item='north'", "id = 4 or id > 17"))
     both.call(add, both.north, 100)
-    (done,) = both.json("sync", "--engine", engine)["sessions"]
-    assert done["status"] == "succeeded", done
+
+
+def _check_both(both: Sites, done: Any = None) -> None:
+    assert done is None or done["status"] == "succeeded", done
     rows = both.rows(both.hq)
     assert rows == both.rows(both.north)
     assert len(rows) == 20
-    assert [row[1:] for row in rows if row[0] in (3, 4, 18, 100)] == [
-        ("i3", 77),
-        ("i4", 77),
-        ("north", 3),
-        ("i0", 0),
-    ]
-    (done,) = both.json("sync")["sessions"]
-    assert done["status"] == "nothing_to_do", done
+    changed = [row[1:] for row in rows if row[0] in (3, 4, 18, 100)]
+    assert changed == [("i3", 77), ("i4", 77), ("north", 3), ("i0", 0)]
 
 
 def test_apply_refuses_a_store_that_ignores_conditions(
