@@ -114,8 +114,12 @@ def lease(
 @contextmanager
 def _register_held(at: Location, purpose: str, wait_s: float) -> Iterator[None]:
     """Hold a register in a store. If an earlier holder may still write, its root gets fences first."""
-    if held_register(at) is not None:
-        raise in_use(at.parent, held.state.holder if (held := held_register(at)) else None)
+    deadline = time.monotonic() + wait_s
+    while (held := held_register(at)) is not None:
+        # By another thread of this process, which is alive: there is nothing to watch.
+        if time.monotonic() >= deadline:
+            raise in_use(at.parent, held.state.holder)
+        time.sleep(0.1)
     with holding(take(storage(at), at, purpose=purpose, wait_s=wait_s)) as register:
         if register.must_fence:
             if at.name == LOCK_FILE:

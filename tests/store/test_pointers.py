@@ -9,12 +9,20 @@ import pytest
 from mergerepl.errors import LeaseError
 from mergerepl.replica.replica import Replica
 from mergerepl.replica.subscription import drop_pointer, pointers, require_publisher, settle_pointers
-from mergerepl.store.changeset import drop, new_folder, unfinished_sessions
+from mergerepl.store.changeset import Changeset, Manifest, SideWork, drop, new_folder, unfinished_sessions
 from mergerepl.store.lease import LOCK_FILE, lease
 from mergerepl.store.location import Location
 from mergerepl.store.notes import has_staged_session
 from mergerepl.store.register import Pace, Register, register_of, state_of, take
 from mergerepl.store.storage import put_text, storage
+
+TERMS = {
+    **dict.fromkeys(("session", "publication", "pubid", "subid", "started", "replicastate"), "x"),
+    "number": 7,
+    "upload": True,
+    "download": True,
+    "conflict_logging": "publisher",
+}
 
 
 @pytest.fixture
@@ -106,6 +114,20 @@ def test_a_displaced_agent_removes_no_rows_of_its_successor(hq, hold):
     with pytest.raises(LeaseError, match="was taken over"):
         drop(folder)
     assert storage(rows).exists(rows)
+
+
+def test_the_late_round_of_another_agent_has_a_folder_of_its_own(hq, hold):
+    work = SideWork(root="", replid="P", peer="S", nickname=1, base_seq=1, seq=2, last_generation=3, clock=0)
+    session = Changeset(hq.staging / "s1", Manifest(**TERMS, publisher=work, subscriber=work))
+    hold(hq)
+    assert session.late_folder("publisher", 1).name == "late-publisher-1-1"
+    register_of(hq.root).raise_fence()
+    assert session.late_folder("publisher", 1).name == "late-publisher-1-2"
+    # Once a round is staged, every agent carries out that one.
+    register_of(hq.root).stage("s1/late-publisher-1-2", "sha", "S")
+    register_of(hq.root).raise_fence()
+    assert session.late_folder("publisher", 1) == hq.staging.join("s1", "late-publisher-1-2")
+    assert session.late_folder("publisher", 2).name == "late-publisher-2-3"
 
 
 def test_a_session_is_forgotten_with_its_late_rounds(hq, hold):

@@ -3,6 +3,7 @@
 import json
 import os
 import re
+import threading
 import time
 from contextlib import suppress
 from pathlib import Path
@@ -300,6 +301,25 @@ def test_a_root_on_a_store_is_leased_by_its_register(hq):
             pass
     assert holder(hq) is None
     assert not stored(hq / LOCK_FILE).in_flight
+
+
+def test_a_thread_waits_for_another_one_of_its_process(hq):
+    begun, over = threading.Event(), threading.Event()
+
+    def other() -> None:
+        with lease(hq, purpose="another thread"):
+            begun.set()
+            over.wait(30)
+
+    thread = threading.Thread(target=other)
+    thread.start()
+    assert begun.wait(30)
+    with pytest.raises(LeaseError, match="in use: another thread"), lease(hq, purpose="a test"):
+        pass
+    threading.Timer(0.2, over.set).start()
+    with lease(hq, purpose="a test", wait_s=30):
+        assert over.is_set()
+    thread.join()
 
 
 def test_the_lease_of_a_dead_agent_is_taken_over_with_fences(hq, monkeypatch):
