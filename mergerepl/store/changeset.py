@@ -7,7 +7,6 @@ guids, watermarks.
 """
 
 from dataclasses import dataclass, field
-from typing import Any
 
 from mergerepl.changes import DATA_ACTIONS, PUBLISHER, SUBSCRIBER
 from mergerepl.errors import give_up_advice
@@ -193,22 +192,22 @@ def redo_log(folder: Location) -> RedoLog[Manifest]:
     is_late = folder.parent.name != STAGING
     session = folder.parent if is_late else folder
     root = session.parents[2]
-    of_session: dict[str, Any] = {
-        "folder": folder,
-        "plan_type": Manifest,
-        "engine": "late" if is_late else "stage",
-        "name": "manifest",
-        "what": f"The staged session '{session.name}'",
-        "otherwise": "Its session must be finished before another one. " + give_up_advice(root, session.name),
-        "owns_folder": True,
-    }
+    local = RedoLog(
+        folder,
+        Manifest,
+        "late" if is_late else "stage",
+        "manifest",
+        f"The staged session '{session.name}'",
+        "Its session must be finished before another one. " + give_up_advice(root, session.name),
+        owns_folder=True,
+    )
     if is_local(folder) or session.parent.name != STAGING:
-        return RedoLog(**of_session)
+        return local
     return RegisteredRedoLog(
+        **vars(local),
         lock=root / LOCK_FILE,
         key=folder.relative_to(session.parent),
         subscriber_of=_subscriber_of,
-        **of_session,
     )
 
 
