@@ -107,9 +107,16 @@ class Replica(Caller):
         return products.resume(self.root, table, compare=compare, restart=restart)
 
     def vacuum(self, *tables: str) -> Listing[Vacuumed]:
-        """Remove old files of captured tables that no reader of changes needs, by Delta's VACUUM; without names of all.
+        """Remove old files of tables that no reader of changes needs, by Delta's VACUUM; without names of all.
 
-        Raises: ConfigurationError if nothing is captured here; CdcError if a table is gone; LeaseError (run again).
+        A merge replica is captured first.
+
+        Args:
+            tables: Articles, captured tables, or their paths.
+
+        Raises: ConfigurationError if a name is unknown, or Compact change tracking reads the table; CaptureError,
+            SchemaMismatchError if changes cannot be captured (nothing is removed); ConflictError if a session is
+            interrupted; CdcError if a table is gone; LeaseError (run again).
         """
         return products.vacuum(self.root, tables)
 

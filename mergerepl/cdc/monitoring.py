@@ -4,18 +4,18 @@ from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 
 from mergerepl.cdc.tables import CdcTables
-from mergerepl.delta.properties import FILE_RETENTION, LOG_RETENTION, interval_of
+from mergerepl.delta.properties import FILE_RETENTION, LOG_RETENTION, RETENTION_DEFAULTS, interval_of
 from mergerepl.delta.tables import head_version, is_delta_table, written_ns
+from mergerepl.delta.vacuum import moment_of_ns
 from mergerepl.errors import StoreError
 from mergerepl.logreader.lsn import Lsn
-from mergerepl.logreader.plan import moment_of_ns, redo_log
+from mergerepl.logreader.plan import redo_log
 from mergerepl.logreader.positions import read_state
 from mergerepl.logreader.sources import metadata_of
 from mergerepl.model.cdc import CRITICAL, LATENCY, WARNING, DatabaseStatus, SourceStatus, StatusWarning
 from mergerepl.systables.cdc import ChangeTable
 from mergerepl.systables.logreader import LogReaderRow
 
-_DEFAULTS = {FILE_RETENTION: timedelta(days=7), LOG_RETENTION: timedelta(days=30)}
 NOTHING, REPLICATION = "NOTHING", "REPLICATION"
 _WARNED = 4
 _NONE = timedelta(0)
@@ -69,7 +69,7 @@ def _source(database: CdcTables, row: LogReaderRow, instances: list[ChangeTable]
     kept = metadata.configuration
     until = {
         name: oldest + (interval_of(kept.get(name, "")) or default) if oldest is not None else None
-        for name, default in _DEFAULTS.items()
+        for name, default in RETENTION_DEFAULTS.items()
     }
     unread = 0 if head is None else max(0, head - row.position)
     return SourceStatus(

@@ -4,21 +4,19 @@ VACUUM keeps all files that readers of a source still need.
 """
 
 import logging
-import math
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from mergerepl.cdc.consumer import begin_step
 from mergerepl.cdc.refusals import CdcError, CdcUsageError
 from mergerepl.cdc.tables import NAME, CdcTables, held
-from mergerepl.delta.properties import FILE_RETENTION, interval_of
-from mergerepl.delta.tables import compact, head_version, is_delta_table, open_table, written_ns
+from mergerepl.delta.tables import compact, is_delta_table, open_table
 from mergerepl.delta.types import ddl_of, field, json_of
+from mergerepl.delta.vacuum import vacuum_read
 from mergerepl.logreader.consumer import COMPARE
 from mergerepl.logreader.log_reader import LogReader
-from mergerepl.logreader.plan import Plan, moment_of_ns
+from mergerepl.logreader.plan import Plan
 from mergerepl.logreader.positions import LogState, read_state, save_state
 from mergerepl.logreader.scan import Begin, begin, checked_state, leave, look_ahead
 from mergerepl.logreader.scan import scan as one_cycle
@@ -26,12 +24,9 @@ from mergerepl.model.cdc import CapturedColumn, ScanResult, Vacuumed
 from mergerepl.replica.control import ControlPlane
 from mergerepl.replica.replica import Replica
 from mergerepl.replica.subscription import position_of
-from mergerepl.rows.sql import quote
 from mergerepl.spark.plain import plain_errors
-from mergerepl.spark.session import copy_if_possible
 from mergerepl.store.lease import lease
 from mergerepl.store.location import Location
-from mergerepl.store.rehearsal import before_write
 from mergerepl.store.storage import folders_in, is_there, remove_table
 from mergerepl.systables import tracking
 from mergerepl.systables.cdc import (
@@ -128,12 +123,6 @@ def _restart(
     begin(reader, NAME, [Begin(row.source_path, row.source_schema, row.source_name, from_head=True)], steps)
 
 
-_DEFAULT_RETENTION = timedelta(days=7)
-
-_LONGEST_COMMIT = timedelta(days=1)
-"""A commit's files may be older than the commit by its duration."""
-
-
 def vacuum(found: CdcTables, source: str) -> Vacuumed:
     """Run VACUUM on a source, as `Database.vacuum` says. The readers are the log reader and merge capture."""
     found.require_enabled()
@@ -153,17 +142,7 @@ def vacuum(found: CdcTables, source: str) -> Vacuumed:
         lease(found.root, purpose="cdc vacuum", wait_s=found.lock_wait_s),
     ):
         read = min([row.position, *_merge_positions(found, path)])
-        kept = interval_of(open_table(path).properties.get(FILE_RETENTION, "")) or _DEFAULT_RETENTION
-        unread = None
-        if head_version(path) > read:
-            unread = read
-            since = moment_of_ns(written_ns(path, read + 1)) - _LONGEST_COMMIT
-            kept = max(kept, datetime.now(UTC) - since)
-        hours = math.ceil(kept.total_seconds() / 3600)
-        # The copy commits, which changes a conf of its session.
-        session = copy_if_possible(found.spark, {})
-        before_write()
-        session.sql(f"VACUUM delta.{quote(str(path))} RETAIN {hours} HOURS")
+        hours, unread = vacuum_read(found.spark, path, read)
     return Vacuumed(row.source_path, hours, unread)
 
 

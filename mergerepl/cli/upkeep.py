@@ -295,14 +295,15 @@ def cleanup(run: Invocation, only: tuple[str, ...] | None, older_than: timedelta
 def vacuum(run: Invocation, tables: tuple[str, ...]) -> None:
     """Remove old files that no reader of changes needs.
 
-    It is Delta's VACUUM, for captured tables; without a TABLE all of them.
+    It is Delta's VACUUM, for the tables of a merge replica and for captured tables; without a TABLE all of them. A merge
+    replica is captured first. Files stay for the table's retention, and until the log reader has read them, too.
 
     Example:
       mergerepl vacuum
       mergerepl vacuum orders
     """
     replica = run.replica
-    named = ", ".join(tables) or "all captured tables"
+    named = ", ".join(tables) or "all tables"
     found = run.rehearse(
         lambda: replica.vacuum(*tables), {"tables": []}, f"Old files of {named} would be removed."
     )

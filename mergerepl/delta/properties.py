@@ -28,7 +28,7 @@ KEPT_A_DAY = {LOG_RETENTION: "interval 1 days", FILE_RETENTION: "interval 1 days
 _NUMBERED_PROTOCOL = 6
 """Up to this writer version a protocol is numbers; later, table features."""
 
-_DEFAULTS = {LOG_RETENTION: timedelta(days=30), FILE_RETENTION: timedelta(days=7)}
+RETENTION_DEFAULTS = {LOG_RETENTION: timedelta(days=30), FILE_RETENTION: timedelta(days=7)}
 """Delta's defaults for a table without these properties."""
 
 _UNIT_SECONDS = {
@@ -56,14 +56,18 @@ def retention_properties(properties: Mapping[str, str], retention: timedelta) ->
     """Return the retention properties to set so that files live at least `retention`; longer settings stay."""
     lengths = {
         name: default if name not in properties else interval_of(properties[name])
-        for name, default in _DEFAULTS.items()
+        for name, default in RETENTION_DEFAULTS.items()
     }
     wanted = {
         name: f"interval {interval_text(retention)}"
         for name, length in lengths.items()
         if length is not None and length < retention
     }
-    if FILE_RETENTION in wanted and retention > _DEFAULTS[LOG_RETENTION] and LOG_RETENTION not in wanted:
+    if (
+        FILE_RETENTION in wanted
+        and retention > RETENTION_DEFAULTS[LOG_RETENTION]
+        and LOG_RETENTION not in wanted
+    ):
         # Delta compares it with the file retention, and assumes its default if a command does not state it.
         wanted[LOG_RETENTION] = properties[LOG_RETENTION]
     return wanted

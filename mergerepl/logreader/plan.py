@@ -262,11 +262,6 @@ def end_times(times: Iterable[datetime], *, last: datetime | None) -> list[datet
     return found
 
 
-def moment_of_ns(nanoseconds: int) -> datetime:
-    """Return a time in microseconds, cut off."""
-    return _EPOCH + timedelta(microseconds=nanoseconds // 1000)
-
-
 def moment_of_ms(milliseconds: int) -> datetime:
     """Return a time given in milliseconds since 1970."""
     return _EPOCH + timedelta(milliseconds=milliseconds)

@@ -9,6 +9,7 @@ from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
 from mergerepl.delta.tables import commit_text, open_table
+from mergerepl.delta.vacuum import moment_of_ns
 from mergerepl.failpoints import failpoint
 from mergerepl.logreader.consumer import UNUSABLE, PauseSource, Wanted, highest_cycle, pausing, remove_rows
 from mergerepl.logreader.log_reader import (
@@ -34,7 +35,6 @@ from mergerepl.logreader.plan import (
     end_times,
     in_order,
     moment_of_ms,
-    moment_of_ns,
     paused_row,
     redo_log,
 )

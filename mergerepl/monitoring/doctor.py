@@ -22,7 +22,9 @@ from mergerepl.delta.store_proof import prove, prove_spark
 from mergerepl.delta.tables import is_delta_table, open_table, reason_of
 from mergerepl.errors import EngineError, MergeReplError
 from mergerepl.model.article import PublishedArticle
+from mergerepl.monitoring.capture_lag import REMEDY, article_lag
 from mergerepl.monitoring.cost import cost
+from mergerepl.monitoring.waiting import uncaptured
 from mergerepl.replica.replica import Replica
 from mergerepl.spark import archive, artifacts, cache, confs, jars, jvm
 from mergerepl.spark.java import Java, find_java, given_options
@@ -311,6 +313,7 @@ def _files(folder: Location, *, mend: bool) -> Iterator[Check]:
             found.append(faulty_files(table))
             if (article := articles.get(table)) is not None:
                 yield from _cost(folder, article, table)
+                yield from _lag(replica, article, table)
         except Exception as error:
             yield Check(
                 f"files {table}", CheckStatus.WARN, f"could not be checked: {reason_of(error)}", _FOLLOW
@@ -329,6 +332,15 @@ def _cost(folder: Location, article: PublishedArticle, table: Location) -> Itera
     found = cost(folder, article.name, article.bounded_identity, open_table(table))
     if found is not None:
         yield Check(f"cost {table}", CheckStatus.WARN, "; ".join(found.reasons), found.remedy)
+
+
+def _lag(replica: Replica, article: PublishedArticle, table: Location) -> Iterator[Check]:
+    """Warn if commits that are not captured may soon be lost for it."""
+    info = replica.info()
+    lag = article_lag(article, uncaptured(replica, article, info), info)
+    if lag is not None:
+        status = CheckStatus.FAIL if lag[1] else CheckStatus.WARN
+        yield Check(f"capture {table}", status, lag[0], f"{REMEDY} -f {replica.root}.")
 
 
 def _faulty(folder: Location, faults: FaultyFiles, *, mended: int) -> Check:

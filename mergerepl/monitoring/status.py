@@ -11,6 +11,7 @@ from mergerepl.model.article import PublishedArticle
 from mergerepl.model.publication import Tracking
 from mergerepl.model.results import ArticleStatus, ReplicaStatus, SubscriptionStatus
 from mergerepl.model.tasks import CRITICAL, MERGE, WARNING, Status, StatusWarning
+from mergerepl.monitoring.capture_lag import article_lag
 from mergerepl.monitoring.cost import cost, update_cost
 from mergerepl.monitoring.parties import others, publication_name, subscriber_root
 from mergerepl.monitoring.waiting import NO_VERSION, Uncaptured, uncaptured, unsent_generations
@@ -53,6 +54,8 @@ def replica_status(
             found += table_problems(article, look.window)
         for text in found:
             warn(article.name, text)
+        if not found and (lag := article_lag(article, look, info)) is not None:
+            warn(article.name, lag[0], CRITICAL if lag[1] else WARNING)
     try:
         replica.require_unedited()
     except MergeReplError as error:

@@ -417,8 +417,41 @@ def resume(root: Location, name: str, *, compare: bool, restart: bool) -> bool:
 
 
 def vacuum(root: Location, tables: Sequence[str]) -> Listing[Vacuumed]:
-    """Remove old files of tables here, without names of all."""
-    return Listing(row for _, work in of_products("vacuum", [root]) for row in work(root, tables))
+    """Remove old files of tables here, without names of all. A table of several products is vacuumed once."""
+    works = list(of_products("vacuum", [root]))
+    types = types_at(root)
+    if not (MERGE in types and CDC in types):
+        return Listing(row for _, work in works for row in work(root, tables))
+    from mergerepl.products import cdc, merge
+
+    articles = [name for name in tables if merge.is_known(root, name)]
+    found: list[Vacuumed] = []
+    if articles or not tables:
+        found += merge.vacuum(root, articles)
+    done = {each.source for each in found}
+    others = [name for name in tables if name not in articles] if tables else cdc.sources(root)
+    if others := [name for name in others if name not in done]:
+        found += cdc.vacuum(root, others)
+    return Listing(found)
+
+
+def read_through(root: Location) -> dict[str, int | str]:
+    """Return the tables below a merge replica that other products read: the version read, or why it is not vacuumed."""
+    found: dict[str, int | str] = {}
+    if TRACKING in types_at(root):
+        from mergerepl.replica.control import ControlPlane
+        from mergerepl.systables.tracking import FOLDER, TRACKED_OBJECTS
+
+        reason = "Compact change tracking reads it, too; run `mergerepl tracking adopt` first, then Spark's own VACUUM"
+        tracked = ControlPlane(root / FOLDER).rows_if_any(TRACKED_OBJECTS)
+        found |= {row.table: reason for row in tracked}
+    if {CDC, TRANSACTIONAL} & set(types_at(root)):
+        from mergerepl.logreader.positions import control_of, has_log_reader, read_state
+
+        if has_log_reader(control := control_of(root)):
+            read = {row.source_path: row.position for row in read_state(control).sources.values()}
+            found = {**read, **found}
+    return found
 
 
 def upgrade(roots: Sequence[Location]) -> bool:

@@ -118,7 +118,12 @@ def resume(root: Location, name: str, *, compare: bool, restart: bool) -> bool:
     return _database(root).resume(name, compare=compare, restart=restart)
 
 
+def sources(root: Location) -> list[str]:
+    """Return the captured tables, by their paths below the folder."""
+    return [row.source for row in _database(root).status().sources]
+
+
 def vacuum(root: Location, tables: Sequence[str]) -> list[Vacuumed]:
     """Remove old files of captured tables, without names of all."""
     database = _database(root)
-    return [database.vacuum(each) for each in tables or (row.source for row in database.status().sources)]
+    return [database.vacuum(each) for each in tables or sources(root)]

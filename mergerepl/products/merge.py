@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from mergerepl.errors import ConfigurationError
 from mergerepl.merge.session.table_problems import table_problems
+from mergerepl.model.cdc import Vacuumed
 from mergerepl.model.conflicts import ConflictFilter
 from mergerepl.model.listing import Listing
 from mergerepl.model.progress import Progress
@@ -128,6 +129,21 @@ def cleanup(
         history = purge_history(root, older_than=age, dry_run=dry_run)
         removed.append(Removed(MERGE, str(root), "history", "MSmerge_sessions", history.sessions))
     return CleanupResult(Listing(removed), dry_run)
+
+
+def vacuum(root: Location, tables: Sequence[str]) -> list[Vacuumed]:
+    """Capture, then remove old files of the tables that no reader of changes needs."""
+    from mergerepl.merge.session.vacuum import vacuum_replica
+    from mergerepl.products import read_through
+
+    return vacuum_replica(root, tables, others=read_through(root))
+
+
+def is_known(root: Location, name: str) -> bool:
+    """True if an article of the replica, or its table, is called so."""
+    from mergerepl.replica.replica import Replica
+
+    return any(name in (each.name, each.table) for each in Replica(root).require().articles)
 
 
 def repair(item: Target, terms: RepairTerms) -> list[Repair]:

@@ -5,9 +5,9 @@ from datetime import datetime, timedelta
 
 from mergerepl.delta.sql_text import text_literal, text_literals
 from mergerepl.delta.tables import count_rows, head_version, is_delta_table, written_ns
+from mergerepl.delta.vacuum import moment_of_ns
 from mergerepl.errors import StoreError
 from mergerepl.logreader.lsn import Lsn
-from mergerepl.logreader.plan import moment_of_ns
 from mergerepl.logreader.positions import read_state
 from mergerepl.model.cdc import CRITICAL, LATENCY, WARNING, StatusWarning
 from mergerepl.model.results import ArticleCounts, PhaseCounts

@@ -112,6 +112,17 @@ def test_touched_rows_wait_are_listed_and_go_over(hub: Hub) -> None:
     assert rows(hub, "hq") == rows(hub, "north") == FROM_PUBLISHER | {9: ("extra", 9)}
 
 
+def test_vacuum_captures_first_and_keeps_the_files_of_unread_versions(hub: Hub) -> None:
+    hq = mergerepl.Replica(hub.root("hq"))
+    (done,) = hq.vacuum("orders")
+    # The article keeps 14 days; what was not captured is now.
+    assert (done.source, done.retention_hours, done.read_through) == ("orders", 14 * 24, None)
+    assert project(hub).pending_rows("hq")[0].key == {"id": "3"}
+    assert {each.uncaptured_commits for each in hq.pending() if each.direction == "download"} == {0}
+    with pytest.raises(ConfigurationError, match="no article 'others'"):
+        hq.vacuum("others")
+
+
 @pytest.mark.slow
 def test_only_chosen_rows_are_repaired_and_a_key_of_several_rows_is_refused(hub: Hub) -> None:
     (planned,) = project(hub).repair("north", dry_run=True).articles

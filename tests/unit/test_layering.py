@@ -301,7 +301,13 @@ MAY_IMPORT: dict[str, set[str]] = {
         "mergerepl.tracking",
         "mergerepl.transactional",
     },
-    "mergerepl.monitoring.doctor": BASE | {"mergerepl.spark", "mergerepl.monitoring.cost"},
+    "mergerepl.monitoring.doctor": BASE
+    | {
+        "mergerepl.spark",
+        "mergerepl.monitoring.capture_lag",
+        "mergerepl.monitoring.cost",
+        "mergerepl.monitoring.waiting",
+    },
     "mergerepl.cli.demo": BASE | {"mergerepl", "mergerepl.cli", "mergerepl.cli.report", "mergerepl.config"},
     "mergerepl.cli.report": {"mergerepl.monitoring.doctor", "mergerepl.errors", "mergerepl.model"},
     "mergerepl.cli": {
@@ -586,6 +592,7 @@ DELTA_TASKS = {
     "mergerepl.delta.appended",
     # What `apply`, `tune`, `doctor` and snapshots do to a table.
     *("mergerepl.delta.properties", "mergerepl.delta.layout", "mergerepl.delta.file_faults"),
+    "mergerepl.delta.vacuum",
     "mergerepl.delta.copy_files",
     # What `apply` and `doctor` try before a store is used.
     "mergerepl.delta.store_proof",

@@ -5,6 +5,7 @@ sides, make_generation while staging the changeset, carry it out. Before the man
 changes are written; after it this run or the next one finishes the session.
 """
 
+import logging
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -35,6 +36,7 @@ from mergerepl.merge.session.stage_session import staged_changeset
 from mergerepl.model import refused_pairs
 from mergerepl.model.progress import Progress
 from mergerepl.model.results import SessionResult
+from mergerepl.monitoring.capture_lag import lag_warning
 from mergerepl.replica.expiry import expire_overdue, present
 from mergerepl.replica.replica import Replica, recording_jvm
 from mergerepl.replica.runs import compact_when_due
@@ -45,6 +47,8 @@ from mergerepl.store.changeset import Changeset
 from mergerepl.store.lease import leases
 from mergerepl.systables.catalog import SubscriptionRow
 from mergerepl.tracking.sweep import sweep_root
+
+log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -156,8 +160,19 @@ def open_session(request: SessionRequest, sides: dict[str, SideState], started: 
     """Read the logs of both sides' tables, and plan the changes to send."""
     names = {nickname: article.name for nickname, article in sides[PUBLISHER].articles.items()}
     sides, refused = with_windows(sides)
+    _warn_of_lags(sides)
     plan = session_plan(sides, upload=request.upload, download=request.download)
     return OpenSession(request, sides, plan, refused, names, started)
+
+
+def _warn_of_lags(sides: dict[str, SideState]) -> None:
+    """Log which tables had commits for so long that the next late session may not be able to capture theirs."""
+    for side in sides.values():
+        for window in side.windows:
+            if window.user_commits and window.state is not None:
+                lag = lag_warning(window.article.name, window.state, window.first_change)
+                if lag is not None:
+                    log.warning("%s", lag[0])
 
 
 def merge_session(request: SessionRequest, *, lease_wait_s: float = 0.0) -> SessionResult:
