@@ -1,5 +1,6 @@
 """Spark on a store: the log store commits once whatever the answer, and lists a log from a version on."""
 
+import random
 import subprocess
 import sys
 from collections.abc import Callable
@@ -192,3 +193,30 @@ def test_a_session_must_see_the_store_that_was_proved(
         # This process looks with GET.
         prove_spark(spark, root)
     assert list(storage(root).files_below(root)) == [root / PROOF]
+
+
+@pytest.mark.slow
+def test_partitions_of_odd_names_are_found_by_both_libraries(spark: SparkSession, table: Location) -> None:
+    names = ["a b", "a+b", "a/b", "50%", "50%25", "ü", "a=b", "a:b", "?#"]
+    rows = spark.createDataFrame([(name,) for name in names], "name string").selectExpr(
+        "name", "name as part"
+    )
+    rows.coalesce(1).write.format("delta").partitionBy("part").save(table.spark_uri)
+    both = pa.table({"name": names, "part": names})
+    write_deltalake(opened(table), both, mode="append")
+    found = opened(table).to_pyarrow_table().to_pylist()
+    assert sorted(row["name"] for row in found if row["name"] == row["part"]) == sorted(2 * names)
+    seen = spark.read.format("delta").load(table.spark_uri).where("name = part").collect()
+    assert sorted(row.name for row in seen) == sorted(2 * names)
+
+
+@pytest.mark.slow
+def test_a_storm_of_faults_loses_no_commit(spark: SparkSession, table: Location, proxy: Proxy) -> None:
+    drawn, faults = random.Random(0), (LOST, CUT, SLOW_DOWN)
+    append(spark, table, 0)
+    proxy.rule = lambda _: drawn.choices((*faults, None), (4, 4, 6, 86))[0]
+    for number in range(1, 26):
+        append(spark, table, number)
+    proxy.rule = None
+    assert numbers(table) == [*range(26)]
+    assert opened(table).version() == 25
