@@ -1,0 +1,130 @@
+"""A sync that is killed at any of its requests is finished by the next one, as if nothing had happened.
+
+Both replicas are in one bucket, which is put back to the same objects for each point. At a point the process is killed
+before a request reaches the store, or after the store has carried it out.
+"""
+
+import json
+import multiprocessing
+import os
+import random
+import signal
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+from obstore.store import S3Store
+
+from mergerepl.store.location import Location
+from tests.store.proxy import Fault, Proxy
+from tests.store.test_sync_on_s3 import add, command, edit, rows_of, write_orders
+
+DRAWN = 40 if os.environ.get("MERGEREPL_TEST_PROFILE") == "long" else 2
+"""Points of one run; each takes some five seconds of a quiet machine. A sync has two for each of about 280 requests."""
+
+LEASE_S = "0.3"
+
+FORKED = multiprocessing.get_context("forkserver")
+FORKED.set_forkserver_preload(["tests.store.test_sync_on_s3", "mergerepl.cli.main"])
+
+
+def _call(channel: Any, function: Any, arguments: tuple[Any, ...]) -> None:
+    channel.send(function(*arguments))
+
+
+@dataclass(frozen=True)
+class Site:
+    """Two replicas in a bucket, and the objects of that bucket before a sync."""
+
+    folder: Path
+    hq: Location
+    north: Location
+    proxy: Proxy
+
+    def call(self, function: Any, *arguments: Any) -> Any:
+        """Call a function in a process of its own; None if the process was killed."""
+        process, channel = self.started(function, *arguments)
+        process.join()
+        return channel.recv() if channel.poll() else None
+
+    def started(self, function: Any, *arguments: Any) -> tuple[Any, Any]:
+        receiver, sender = FORKED.Pipe(duplex=False)
+        process = FORKED.Process(target=_call, args=(sender, function, arguments))
+        process.start()
+        sender.close()
+        return process, receiver
+
+    def run(self, *words: str) -> str:
+        exit_code, shown, error = self.call(command, self.folder, *words)
+        assert exit_code == 0, error
+        return str(shown)
+
+    def outcome(self) -> dict[str, Any]:
+        """Return what a finished session leaves: rows of both tables, and the conflicts."""
+        conflicts = json.loads(self.run("conflicts", "list", "--json"))["conflicts"]
+        told = sorted(
+            (each["article"], str(each["key"]), each["conflict_type"], each["winner"]) for each in conflicts
+        )
+        return {"hq": self.call(rows_of, self.hq), "north": self.call(rows_of, self.north), "conflicts": told}
+
+    def objects(self) -> dict[str, bytes]:
+        store = S3Store(self.hq.bucket)
+        return {
+            each["path"]: bytes(store.get(each["path"]).bytes()) for page in store.list() for each in page
+        }
+
+    def put_back(self, objects: dict[str, bytes]) -> None:
+        store = S3Store(self.hq.bucket)
+        store.delete([each["path"] for page in store.list() for each in page])
+        for key, data in objects.items():
+            store.put(key, data)
+
+    def killed_at(self, number: int, *, is_stored: bool) -> None:
+        """Run a sync that is killed at a request."""
+        self.proxy.reset()
+        process, _ = self.started(command, self.folder, "sync")
+
+        def kill() -> None:
+            os.kill(process.pid, signal.SIGKILL)
+
+        fault = Fault(is_lost=True, after=kill) if is_stored else Fault(is_cut=True, before=kill)
+        with self.proxy.breaking(fault, lambda request: request.number == number) as broken:
+            process.join()
+        assert len(broken) == 1, "the sync sent fewer requests"
+        assert process.exitcode == -signal.SIGKILL
+
+
+@pytest.fixture
+def site(tmp_path: Path, bucket: str, proxy: Proxy, monkeypatch: pytest.MonkeyPatch) -> Site:
+    """Replicas that are edited at both sides, with a conflict; a sync is due."""
+    monkeypatch.setenv("MERGEREPL_LEASE_S", LEASE_S)
+    root = Location.of(f"s3://{bucket}")
+    made = Site(tmp_path, root / "hq", root / "north", proxy)
+    made.call(write_orders, made.hq)
+    (tmp_path / "mergerepl.yml").write_text(
+        f"publication: sales\npublisher: {made.hq}\narticles:\n  - {{name: orders, key: [id]}}\n"
+        f"subscriptions:\n  - {{subscriber: {made.north}, name: north}}\n"
+    )
+    made.run("apply")
+    made.call(edit, made.hq, ("qty=77", "id < 2"), ("delete", "id = 9"))
+    made.call(edit, made.north, ("item='north'", "id = 1 or id > 18"))
+    made.call(add, made.north, 100)
+    return made
+
+
+def test_a_sync_that_is_killed_at_a_request_is_finished(site: Site) -> None:
+    before = site.objects()
+    site.proxy.reset()
+    site.run("sync")
+    requests = len(site.proxy.requests)
+    wanted = site.outcome()
+    assert wanted["hq"] == wanted["north"]
+    points = [(number, is_stored) for number in range(1, requests - 5) for is_stored in (False, True)]
+    drawn = random.Random(os.environ.get("MERGEREPL_TEST_SEED", "0")).sample(points, DRAWN)
+    for number, is_stored in sorted(drawn):
+        site.put_back(before)
+        site.killed_at(number, is_stored=is_stored)
+        killed = site.proxy.requests[number - 1]
+        site.run("sync")
+        assert site.outcome() == wanted, f"killed at request {number} ({killed}), stored: {is_stored}"
