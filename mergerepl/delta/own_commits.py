@@ -26,8 +26,8 @@ if TYPE_CHECKING:
 
 _ENGINE = "mergerepl"
 _MOST_WRITER = 2
-_COMMITS_OF_CHECKPOINT = 32
-"""Without checkpoints, whoever opens a table reads all its commits."""
+_COMMITS_OF_CHECKPOINT = 8
+"""Whoever opens a table with delta-rs reads each commit since the last checkpoint twice."""
 
 
 def last_overwrite(table: Location) -> "tuple[int, list[pa.Table]] | None":
