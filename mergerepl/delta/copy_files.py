@@ -5,6 +5,7 @@ values that it would write differently (times of another calendar, INT96), colum
 """
 
 import logging
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 from uuid import uuid4
 
@@ -42,7 +43,9 @@ def copy_files(source: TableState, target: Location, transaction: Transaction) -
     if find_own_commit(target, transaction.mark, from_version_exclusive=0) is not None:
         return True
     state = open_table(target)
-    footers = _footers(source, state)
+    footers = _footers(
+        source, [each["name"] for each in state.fields], is_partitioned=bool(state.metadata.partition_columns)
+    )
     if footers is None:
         return False
     bounded = [
@@ -59,10 +62,18 @@ def copy_files(source: TableState, target: Location, transaction: Transaction) -
     return True
 
 
-def _footers(source: TableState, target: TableState) -> "dict[Location, FileMetaData] | None":
+def can_copy_files(source: TableState, columns: Sequence[str]) -> bool:
+    """True if `copy_files` gives these columns to a new table without Spark."""
+    is_partitioned = bool(source.metadata.partition_columns)
+    return _footers(source, columns, is_partitioned=is_partitioned) is not None
+
+
+def _footers(
+    source: TableState, columns: Sequence[str], *, is_partitioned: bool
+) -> "dict[Location, FileMetaData] | None":
     """Return the files of a source with their footers; None if their rows cannot be copied unchanged."""
     files = plain_files(source)
-    if files is None or len(files) > MOST_FILES or target.metadata.partition_columns:
+    if files is None or len(files) > MOST_FILES or is_partitioned:
         return None
     # Delta on Spark checks, pads or computes some columns' values on writing.
     is_checked = (
@@ -70,7 +81,7 @@ def _footers(source: TableState, target: TableState) -> "dict[Location, FileMeta
     )
     if feature_problem(source) is not None or any(is_checked):
         return None
-    if [field["name"] for field in source.fields] != [field["name"] for field in target.fields]:
+    if [each["name"] for each in source.fields] != [*columns]:
         return None
     paths = [source.path / each["path"] for each in files]
     try:

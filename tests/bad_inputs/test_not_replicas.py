@@ -84,14 +84,17 @@ def test_a_path_that_leads_nowhere(
 
 def deny(monkeypatch: pytest.MonkeyPatch, folder: Path) -> None:
     """Answer as the file system does to who may not look into a folder; root may look into any."""
-    stat = os.stat
 
-    def stat_if_allowed(path: Any, **options: Any) -> os.stat_result:
-        if not isinstance(path, int) and str(folder) in map(str, Path(path).parents):
-            raise PermissionError(errno.EACCES, "Permission denied")
-        return stat(path, **options)
+    def if_allowed(call: Callable[..., Any]) -> Callable[..., Any]:
+        def called(path: Any, **options: Any) -> Any:
+            if not isinstance(path, int) and str(folder) in map(str, Path(path).parents):
+                raise PermissionError(errno.EACCES, "Permission denied")
+            return call(path, **options)
 
-    monkeypatch.setattr(os, "stat", stat_if_allowed)
+        return called
+
+    for name in ("stat", "listdir"):
+        monkeypatch.setattr(os, name, if_allowed(getattr(os, name)))
 
 
 @pytest.mark.parametrize("command", COMMANDS)
