@@ -342,6 +342,7 @@ def test_an_unfinished_session_whose_publisher_is_away(network: Network, refused
     pointer = network.system_table("north", "staging") / "s1.json"
     pointer.parent.mkdir()
     pointer.write_text(json.dumps({"publisher": "/nowhere", "replid": "r1"}))
+    refused(*SYNC, code=3, says=("Session s1", "'/nowhere' is out of reach", "must be finished first"))
     refused("capture", "-f", "north", code=3, says=("Session s1", "'/nowhere' is out of reach", "run again"))
 
 

@@ -23,8 +23,10 @@ from mergerepl.errors import EnumerationError, OutOfReachError, PublicationError
 from mergerepl.failpoints import failpoint
 from mergerepl.merge.apply import conflict_log
 from mergerepl.merge.apply.side import Side, data_transaction
-from mergerepl.merge.session import carry_out
+from mergerepl.merge.session import carry_out, merge_session
+from mergerepl.merge.session.merge_session import SessionRequest
 from mergerepl.merge.session.recovery import recover
+from mergerepl.model.progress import NoProgress
 from mergerepl.replica.application_ids import RUN_APP_ID
 from mergerepl.replica.replica import Replica
 from mergerepl.replica.subscription import write_pointer
@@ -249,6 +251,17 @@ def test_a_publisher_that_was_moved_finishes_its_sessions(staged: Staged) -> Non
     assert not hq.exists()
     shutil.move(moved, hq)
     staged.check()
+
+
+def test_a_session_with_another_publisher_finishes_the_subscribers_side_first(staged: Staged) -> None:
+    staged.stage()
+    staged.stopped_at("publisher.after_done")
+    south, north = staged.replica("south"), staged.replica("north")
+    (about,) = (row for row in south.relations() if not row.is_own)
+    request = SessionRequest(south, north, about, "other", lambda: None, NoProgress())  # type: ignore[arg-type,return-value]
+    merge_session._finish_elsewhere(north, request)
+    staged.check()
+    merge_session._refuse_pending_elsewhere(request)
 
 
 @pytest.mark.parametrize("copied", ["north", "hq"])
