@@ -108,7 +108,8 @@ def remember_quiet(
 
 def _fence(root: Location) -> int | None:
     """Return the fence of a root in a store; None while another agent may write there."""
-    from mergerepl.store.register import ROOT_LOCK, held_register, read_register
+    from mergerepl.store.register import ROOT_LOCK, held_register
+    from mergerepl.store.register_state import read_register
 
     at = root / ROOT_LOCK
     if (held := held_register(at)) is not None:

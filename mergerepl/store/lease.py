@@ -21,7 +21,8 @@ from importlib import import_module
 from mergerepl.errors import EngineLostError, LeaseError, MergeReplError, StoreError
 from mergerepl.roots import SYSTEM_FOLDERS
 from mergerepl.store.location import Location
-from mergerepl.store.register import ROOT_LOCK, held_register, holding, in_use, read_register, take
+from mergerepl.store.register import ROOT_LOCK, held_register, holding, in_use, take
+from mergerepl.store.register_state import read_register
 from mergerepl.store.rehearsal import is_rehearsal
 from mergerepl.store.storage import exists, facts_of, is_folder, storage
 

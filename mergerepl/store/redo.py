@@ -18,7 +18,8 @@ from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeVar
 from mergerepl.errors import StoreError
 from mergerepl.failpoints import failpoint
 from mergerepl.store.location import Location
-from mergerepl.store.register import Register, StagedSession, held_register, state_of
+from mergerepl.store.register import Register, held_register, state_of
+from mergerepl.store.register_state import StagedSession
 from mergerepl.store.storage import storage
 
 if TYPE_CHECKING:

@@ -7,18 +7,13 @@ stopped by the fence (`fence`), which rises with each take. `tests/properties/le
 Python.
 """
 
-import json
 import logging
-import os
-import socket
 import threading
 import time
-import uuid
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, field, replace
-from datetime import UTC, datetime
-from typing import Any, Protocol
+from dataclasses import dataclass, replace
+from typing import Any
 
 from mergerepl.errors import (
     CaptureError,
@@ -35,12 +30,19 @@ from mergerepl.errors import (
 from mergerepl.settings import Settings
 from mergerepl.store.location import Location
 from mergerepl.store.objects import ChangedError
+from mergerepl.store.register_state import (
+    ConditionalStorage,
+    Holder,
+    PointedSession,
+    RegisterState,
+    StagedSession,
+    described,
+    new_uuid,
+    read_register,
+)
 from mergerepl.store.storage import storage
 
 log = logging.getLogger(__name__)
-
-FORMAT = 1
-"""The format of registers. One of another format is refused, never guessed at."""
 
 ROOT_LOCK = ".mergerepl.lock"
 """The name of a root's own register, or lock file: that of every command that writes users' tables or `_mergerepl`."""
@@ -50,107 +52,6 @@ _RENEWALS = 4
 
 _LOOKS = 30
 """How often a watcher reads a register within that time."""
-
-
-class ConditionalStorage(Protocol):
-    """The functions of a storage that a register needs; the tag names one content of an object.
-
-    If another writer was first, `put_if_absent` raises FileExistsError and `put_if_unchanged` ChangedError. Any other
-    error means that the outcome is unknown.
-    """
-
-    def read(self, at: Location) -> tuple[bytes, str] | None:
-        """Return the bytes of an object and its tag, or None if it is absent."""
-
-    def put_if_absent(self, at: Location, data: bytes) -> str:
-        """Create an object and return its tag."""
-
-    def put_if_unchanged(self, at: Location, data: bytes, tag: str) -> str:
-        """Replace an object that still has a tag, and return the new tag."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class Holder:
-    """The agent that holds a register."""
-
-    agent: str
-    purpose: str
-    host: str
-    pid: int
-    since: str
-
-    @classmethod
-    def of_this_process(cls, purpose: str) -> "Holder":
-        """Return a new agent of this process."""
-        now = datetime.now(UTC).isoformat(timespec="seconds")
-        return cls(agent=_uuid(), purpose=purpose, host=socket.gethostname(), pid=os.getpid(), since=now)
-
-
-@dataclass(frozen=True, kw_only=True)
-class StagedSession:
-    """A session that will be carried out: the SHA-256 of its manifest, its subscriber, and the outcomes by side."""
-
-    manifest: str
-    subscriber: str
-    done: Mapping[str, Any] = field(default_factory=dict)
-
-
-@dataclass(frozen=True, kw_only=True)
-class PointedSession:
-    """A subscriber's record of a session that may be staged at a publisher."""
-
-    publisher: str
-    replid: str
-
-
-@dataclass(frozen=True, kw_only=True)
-class RegisterState:
-    """The content of a register, and the tag by which the store names it. `write` is the UUID of the PUT that wrote it."""
-
-    write: str = ""
-    fence: int = 0
-    in_flight: bool = False
-    holder: Holder | None = None
-    sessions: Mapping[str, StagedSession] = field(default_factory=dict)
-    pointers: Mapping[str, PointedSession] = field(default_factory=dict)
-    tag: str = field(default="", compare=False)
-
-    def encoded(self) -> bytes:
-        """Return the object's bytes."""
-        stated = {"format": FORMAT} | asdict(self)
-        del stated["tag"]
-        return json.dumps(stated, indent=1).encode()
-
-    @classmethod
-    def of(cls, at: Location, found: tuple[bytes, str]) -> "RegisterState":
-        """Read an object.
-
-        Raises: StoreError if it is damaged or has another format.
-        """
-        data, tag = found
-        try:
-            stated = json.loads(data)
-            if stated["format"] != FORMAT:
-                raise StoreError(
-                    f"The register '{at}' has the format {stated['format']}; this mergerepl reads {FORMAT}. Nothing was "
-                    "changed. Use the mergerepl that wrote it.",
-                    path=str(at),
-                )
-            return cls(
-                write=stated["write"],
-                fence=int(stated["fence"]),
-                in_flight=bool(stated["in_flight"]),
-                holder=stated["holder"] and Holder(**stated["holder"]),
-                sessions={name: StagedSession(**each) for name, each in stated["sessions"].items()},
-                pointers={name: PointedSession(**each) for name, each in stated["pointers"].items()},
-                tag=tag,
-            )
-        except (ValueError, KeyError, TypeError, AttributeError) as error:
-            raise StoreError(
-                f"The register '{at}' is damaged ({error}). Nothing was changed. Restore the object from a copy; a "
-                "replica must not go on without it.",
-                path=str(at),
-            ) from error
 
 
 @dataclass(frozen=True)
@@ -173,15 +74,6 @@ class Pace:
     def look_s(self) -> float:
         """Seconds between two readings of a watcher."""
         return self.watch_s / _LOOKS
-
-
-def read_register(store: ConditionalStorage, at: Location) -> RegisterState | None:
-    """Return the content of a register, or None if there is none.
-
-    Raises: StoreError if it is damaged.
-    """
-    found = store.read(at)
-    return None if found is None else RegisterState.of(at, found)
 
 
 class Register:
@@ -312,7 +204,7 @@ class Register:
         with self._lock:
             self.check()
             while True:
-                changed = replace(change(self._state), write=_uuid())
+                changed = replace(change(self._state), write=new_uuid())
                 try:
                     tag = self._store.put_if_unchanged(self.at, changed.encoded(), self._state.tag)
                 except ChangedError:
@@ -378,7 +270,11 @@ def _taken(
     # It stays in the register until the tables have their fences: if this agent dies before, the next one writes them.
     must_fence = was.in_flight or was.holder is not None
     mine = replace(
-        was, write=_uuid(), fence=was.fence + 1, in_flight=must_fence, holder=Holder.of_this_process(purpose)
+        was,
+        write=new_uuid(),
+        fence=was.fence + 1,
+        in_flight=must_fence,
+        holder=Holder.of_this_process(purpose),
     )
     try:
         if found is None:
@@ -402,7 +298,7 @@ def is_void(store: ConditionalStorage, at: Location, session: str) -> bool:
         if session in found.sessions:
             return False
         try:
-            store.put_if_unchanged(at, replace(found, write=_uuid()).encoded(), found.tag)
+            store.put_if_unchanged(at, replace(found, write=new_uuid()).encoded(), found.tag)
         except ChangedError:
             continue
         return True
@@ -515,11 +411,6 @@ def holding(register: Register, *, pace: Pace | None = None) -> Iterator[Registe
         register.release()
 
 
-def described(holder: Holder) -> str:
-    """Return who holds a register, as a clause."""
-    return f"{holder.purpose} by process {holder.pid} on {holder.host} since {holder.since}"
-
-
 def displaced(root: Location, by: Holder | None = None) -> LeaseError:
     """Return the error of a holder whose root was taken over."""
     who = f" ({described(by)})" if by is not None else ""
@@ -538,7 +429,3 @@ def in_use(root: Location, holder: Holder | None) -> LeaseError:
         replica=str(root),
         holder=holder.pid if holder is not None else None,
     )
-
-
-def _uuid() -> str:
-    return str(uuid.uuid4())

@@ -22,15 +22,14 @@ from mergerepl.store.location import Location
 from mergerepl.store.register import (
     Pace,
     Register,
-    RegisterState,
     fence_of,
     held_register,
     holding,
     is_void,
     noting_unknown,
-    read_register,
     take,
 )
+from mergerepl.store.register_state import RegisterState, read_register
 from mergerepl.store.storage import storage
 from tests.store.proxy import LOST, Proxy, Request
 

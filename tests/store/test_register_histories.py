@@ -21,7 +21,8 @@ import pytest
 from mergerepl.errors import LeaseError, StoreUnavailableError
 from mergerepl.store.location import Location
 from mergerepl.store.objects import ChangedError
-from mergerepl.store.register import Pace, Register, is_void, read_register, take
+from mergerepl.store.register import Pace, Register, is_void, take
+from mergerepl.store.register_state import read_register
 from mergerepl.store.storage import FolderStorage
 
 IS_LONG = os.environ.get("MERGEREPL_TEST_PROFILE") == "long"
