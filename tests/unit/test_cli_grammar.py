@@ -297,7 +297,7 @@ def test_no_text_names_a_command_or_option_that_is_gone(file: Path) -> None:
         assert used <= known, f"{file.name}: {line}"
 
 
-HEAVY = ("pyspark", "delta", "pyarrow", "pandas", "numpy", "deltalake", "pydantic")
+HEAVY = ("pyspark", "delta", "pyarrow", "pandas", "numpy", "deltalake", "pydantic", "obstore")
 
 
 @pytest.mark.parametrize(

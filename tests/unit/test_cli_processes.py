@@ -258,7 +258,18 @@ def test_a_closed_stream_is_nobodys_error(hq, closed):
     assert ("nothing to do" in said) is (closed == "sys.stderr")
 
 
-HEAVY = {"rich", "pydantic", "pandas", "pyarrow", "numpy", "pyspark", "delta", "deltalake", "networkx"}
+HEAVY = {
+    "rich",
+    "pydantic",
+    "pandas",
+    "pyarrow",
+    "numpy",
+    "pyspark",
+    "delta",
+    "deltalake",
+    "networkx",
+    "obstore",
+}
 
 
 @pytest.mark.parametrize(

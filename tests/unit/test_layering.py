@@ -339,7 +339,7 @@ MAY_IMPORT: dict[str, set[str]] = {
 }
 
 SPARK = {"pyspark", "delta", "py4j"}
-DATA = {*SPARK, "deltalake", "pyarrow", "pandas", "numpy"}
+DATA = {*SPARK, "deltalake", "pyarrow", "pandas", "numpy", "obstore"}
 FOR_PEOPLE = {"click", "rich"}
 MUST_NOT_IMPORT: dict[str, set[str]] = {
     "mergerepl": DATA | FOR_PEOPLE,

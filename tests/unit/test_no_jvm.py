@@ -8,7 +8,7 @@ import pytest
 
 from tests.networks import Network
 
-HEAVY = ("pyspark", "delta", "pyarrow", "pandas", "numpy", "deltalake")
+HEAVY = ("pyspark", "delta", "pyarrow", "pandas", "numpy", "deltalake", "obstore")
 
 
 @pytest.mark.parametrize(
