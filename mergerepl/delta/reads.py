@@ -207,7 +207,9 @@ def feed_as_stored(
         if not isinstance(reader, JavaClass):
             return None
         nothing = getattr(jvm, "scala.Option").empty()
-        delta_log = getattr(jvm, "org.apache.spark.sql.delta.DeltaLog").forTable(session, str(table))
+        delta_log = getattr(jvm, "org.apache.spark.sql.delta.DeltaLog").forTable(
+            session, Location.of(table).spark_uri
+        )
         at_end = delta_log.getSnapshotAt(through_version_inclusive, nothing, nothing, False)
         snapshot = getattr(jvm, "scala.Option").apply(at_end)
         # Delta needs only the metadata of the first version. The log may no longer have its whole state: the cleanup of
