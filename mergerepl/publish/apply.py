@@ -10,6 +10,7 @@ import time
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
+from itertools import chain, takewhile
 
 from mergerepl.config.stated import check_stated
 from mergerepl.delta.metadata import CONSTRAINT_PREFIX
@@ -19,17 +20,18 @@ from mergerepl.errors import LeaseError, PublicationError
 from mergerepl.model.progress import NoProgress, Progress
 from mergerepl.model.publication import Publication, SyncType
 from mergerepl.model.results import ApplyResult
-from mergerepl.publish.carry_out import Agent, ApplyRun, MergeStep
+from mergerepl.publish.carry_out import Agent, ApplyRun, MergeStep, start_engine_of_copies
 from mergerepl.publish.check_subscriber import check_in_step, check_targets
 from mergerepl.publish.difference import difference
 from mergerepl.publish.stated import Stated, check_publisher, prepare
 from mergerepl.publish.steps import AGAIN, PURPOSE, carry_out, check_steps
-from mergerepl.publish.stored import ReplicaState, Stored, read_replicas, read_stored
+from mergerepl.publish.stored import ReplicaState, Stored, SubscriberState, read_replicas, read_stored
 from mergerepl.roots import resolved
 from mergerepl.spark.plain import plain_errors
 from mergerepl.store.lease import lease
 from mergerepl.store.location import Location
 from mergerepl.store.storage import MISSING, folder_problem, has_system_tables, provide_folder, replica_above
+from mergerepl.systables.catalog import ArticleRow
 from mergerepl.systables.table import FOLDER
 
 
@@ -65,11 +67,12 @@ def _real(root: str) -> str:
 
 @dataclass(frozen=True)
 class Plan:
-    """The steps, the replicas to hold for them, and their state when the plan was made."""
+    """The steps, the replicas to hold for them, their state when the plan was made, and the articles to be copied."""
 
     steps: Sequence[MergeStep]
     roots: Sequence[Location]
     replicas: Sequence[ReplicaState]
+    copied: Sequence[ArticleRow]
     run: ApplyRun
 
 
@@ -96,13 +99,20 @@ def _plan(publication: Publication, agent: Agent, progress: Progress) -> Plan:
     check_steps(steps, run)
     named = {publication.publisher, *(each.subscriber for each in publication.subscriptions)}
     first, *others = [replica.root for replica in replicas if replica.info or str(replica.root) in named]
-    return Plan(steps, [first, *sorted(set(others))], replicas, run)
+    lacking = (each.missing(stored.articles) for each in _copying(stored))
+    copied = [*chain.from_iterable(lacking), *(stated.new_rows if _copying(stored) else ())]
+    return Plan(steps, [first, *sorted(set(others))], replicas, copied, run)
+
+
+def _copying(stored: Stored) -> list[SubscriberState]:
+    """Return the subscribers that get their rows from the publisher."""
+    return [each for each in stored.subscribers if each.subscription.sync_type is SyncType.AUTOMATIC]
 
 
 def _unusable_constraints(stated: Stated, stored: Stored, run: ApplyRun) -> dict[str, list[str]]:
     """Return by article the CHECK constraints that a new copy cannot have because a vertical filter leaves columns out."""
     found = {}
-    copying = [each for each in stored.subscribers if each.subscription.sync_type is SyncType.AUTOMATIC]
+    copying = _copying(stored)
     for row in [*stored.articles, *stated.new_rows]:
         if row.vertical_partition and any(each.missing([row]) for each in copying):
             table = open_table(run.publisher / row.source_table)
@@ -134,7 +144,11 @@ def _carry_out(publication: Publication, plan: Plan) -> Plan:
                     replica=str(other),
                 )
         plan.run.hold(plan.roots)
-        carry_out(plan.steps, plan.run, plan.run.progress)
+        # A capture may refuse, and needs no Spark for that.
+        captures = [*takewhile(lambda step: step.action == "capture", plan.steps)]
+        carry_out(captures, plan.run, plan.run.progress)
+        start_engine_of_copies(plan.copied, plan.run)
+        carry_out(plan.steps[len(captures) :], plan.run, plan.run.progress)
     return plan
 
 

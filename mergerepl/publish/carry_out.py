@@ -408,13 +408,13 @@ def check_rows_there(subscriber: Location, articles: Sequence[ArticleRow], run: 
         check_same_rows(run, article, source, source.version, target, target.version)
 
 
-def check_copies(articles: Sequence[ArticleRow], run: ApplyRun) -> None:
-    """Start Spark if it copies the rows of new articles: a machine where it cannot start refuses before any change."""
+def start_engine_of_copies(articles: Sequence[ArticleRow], run: ApplyRun) -> None:
+    """Start Spark if it copies rows of these articles: where it cannot start, nothing was changed."""
     from mergerepl.delta.copy_files import can_copy_files
 
     is_filtered = bool(run.publication.joins) or any(each.filter for each in run.publication.articles)
     sources = ((each, open_table(run.publisher / each.source_table)) for each in articles)
-    if is_filtered or not all(can_copy_files(source, each.published_columns) for each, source in sources):
+    if any(is_filtered or not can_copy_files(source, each.published_columns) for each, source in sources):
         _ = run.spark
 
 

@@ -266,11 +266,7 @@ def _subscribe(
     lacking = (
         f", without CHECK {', '.join(without)} (not all of their columns are published)" if without else ""
     )
-    check = (
-        partial(carry_out.check_copies, rows)
-        if is_copied
-        else partial(carry_out.check_rows_there, subscriber.replica.root, rows)
-    )
+    check = None if is_copied else partial(carry_out.check_rows_there, subscriber.replica.root, rows)
     if known is not None and subscriber.is_active:
         run = partial(carry_out.initialise_new, subscription, known.subid, [row.name for row in rows])
         return Step("initialise", subscription.subscriber, f"add {names}{lacking}", run, check)
