@@ -66,12 +66,12 @@ def version_and_rows(
     required: Sequence[str] = (),
 ) -> tuple[int, "pa.Table"]:
     """Return the version of a table and rows of it, as `read_rows` does."""
-    import pyarrow as pa
-
     is_whole = where is None and not order_limit
     with _as_store_error(path):
         own = last_overwrite(path) if is_whole else None
     if own is not None:
+        import pyarrow as pa
+
         version, parts = own
         result = pa.concat_tables(parts) if parts else pa.table({})
         result = result.select([name for name in names if name in result.column_names])

@@ -83,7 +83,7 @@ def test_without_commands_no_library_of_the_engine_is_loaded(feed: Path) -> None
         "    sys.argv = ['mergerepl', *words]\n"
         "    try:\n        main()\n"
         "    except SystemExit as done:\n        assert not done.code, words\n"
-        "    assert not heavy & set(sys.modules), words\n"
+        "    assert not (found := heavy & set(sys.modules)), (words, found)\n"
     )
     done = subprocess.run([sys.executable, "-c", script], cwd=feed.parent, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
