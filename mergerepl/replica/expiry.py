@@ -43,7 +43,8 @@ class Waiting:
 def waiting_since(replica: Replica, publication: PublicationRow, about: SubscriptionRow) -> Waiting | None:
     """Return since when the oldest change waits for a subscriber; None if none does or the retention is for ever.
 
-    With row filters no metadata is cleaned up, and nobody expires.
+    A row that a table refused waits for the table, and no sync would bring it there: it does not count. With row filters
+    no metadata is cleaned up, and nobody expires.
     """
     if publication.keeps is None or publication.filters is not None or not about.is_live:
         return None
@@ -52,7 +53,7 @@ def waiting_since(replica: Replica, publication: PublicationRow, about: Subscrip
         for row in replica.genhistory(from_generation_exclusive=about.sentgen)
         if row.pubid == about.pubid
         and row.changecount
-        and row.is_for(about.replid)
+        and row.waits_for is None
         and about.replnickname not in row.nicknames
         and row.coldate is not None
     ]

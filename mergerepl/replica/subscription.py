@@ -5,7 +5,7 @@ about the publisher. Each replica also has a row about itself.
 """
 
 import json
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import replace
 from typing import Any, NamedTuple
 
@@ -168,7 +168,9 @@ def require_same_session(
             publisher=str(publisher.root),
             subscriber=str(subscriber.root),
         )
-    if found["publisher"].replicastate != found["subscriber"].replicastate:
+    if found["publisher"].replicastate != found["subscriber"].replicastate or _is_one_older(
+        publisher, subscriber, found
+    ):
         raise EnumerationError(
             f"'{subscriber.root}' and '{publisher.root}' do not end with the same session: one of the two "
             "was restored from an older copy, so it is not certain what it already sent or received. Nothing was changed. "
@@ -177,6 +179,16 @@ def require_same_session(
             subscriber=str(subscriber.root),
         )
     return found
+
+
+def _is_one_older(publisher: Replica, subscriber: Replica, about: Mapping[str, SubscriptionRow]) -> bool:
+    """True if one side lacks what a session without changes, which keeps `replicastate`, has stored there first.
+
+    Its clock is older, too: what it captures would get versions that count as known to all replicas.
+    """
+    there, here = about["publisher"], about["subscriber"]
+    is_told = here.through >= there.through and here.knows >= there.knows
+    return not is_told or subscriber.settled(there.pubid) > publisher.settled(there.pubid)
 
 
 def require_same_articles(

@@ -168,6 +168,10 @@ def genhistory_gone(network: Network) -> None:
     network.edit("north", catalog.SUBSCRIPTIONS, recgen=3, recguid="g3")
 
 
+def settled_more(network: Network) -> None:
+    network.edit("north", catalog.SUBSCRIPTIONS, settled=9)
+
+
 EVERY = (*LOOKS, SYNC, CAPTURE)
 OLDER = ("restored from an older copy", "Nothing was changed", "run `mergerepl apply")
 EDITED: list[Any] = [
@@ -182,6 +186,8 @@ EDITED: list[Any] = [
     pytest.param(subscriptions(sentgen=2**63 - 1, sentguid="x"), (SYNC,), 1, (f"{2**63 - 1}", *OLDER), id="51 huge watermark"),
     pytest.param(genhistory_gone, (SYNC,), 1, ("generation 3", *OLDER), id="51 gap in generations"),
     pytest.param(subscriptions(replicastate="x"), (SYNC,), 1, ("do not end with the same session", "older copy", "To initialise"), id="49 restored"),
+    pytest.param(subscriptions(through=9), (SYNC,), 1, ("do not end with the same session", *OLDER), id="49 subscriber older than a session without changes"),
+    pytest.param(settled_more, (SYNC,), 1, ("do not end with the same session", *OLDER), id="49 publisher older than a session without changes"),
     pytest.param(subscriptions(status=2), (SYNC, VALIDATE), 2, ("no replica 'north' here", "mergerepl apply"), id="95 dropped"),
     pytest.param(subscriptions(status=0), (SYNC, VALIDATE), 2, ("no replica 'north' here", "mergerepl apply"), id="95 unfinished"),
     pytest.param(publications(publisher_replid="x"), (("apply", "-f", FILE),), 1, ("cannot publish", "Publish from"), id="51 role"),

@@ -43,6 +43,7 @@ def pair(
         pytest.param(15.1, {"changecount": 0}, None, id="no change waits"),
         pytest.param(15.1, {"nicknames": (1, 2)}, None, id="it came from there"),
         pytest.param(15.1, {"waits_for": "another"}, None, id="it waits for another one"),
+        pytest.param(15.1, {"waits_for": "replica-2"}, None, id="the subscriber's table refused it"),
         pytest.param(15.1, {"publication": {"retention": 0}}, None, id="for ever"),
         pytest.param(
             9000, {"last_days": 8999}, "warning", id="the clock jumped, or the publisher stood still"
