@@ -35,10 +35,10 @@ def last_overwrite(table: Location) -> "tuple[int, list[pa.Table]] | None":
 
     These are commits that replaced all rows, or that made the table. None for another table.
     """
-    import pyarrow.parquet as pq
-
     if is_local(table):
         return None
+    import pyarrow.parquet as pq
+
     version = last_version(table)
     if version is None:
         return None

@@ -17,16 +17,16 @@ import pytest
 from obstore.store import S3Store
 
 from mergerepl.store.location import Location
+from tests.store.order_tables import add, command, edit, rows_of, write_orders
 from tests.store.proxy import Fault, Proxy
-from tests.store.test_sync_on_s3 import add, command, edit, rows_of, write_orders
 
-DRAWN = 40 if os.environ.get("MERGEREPL_TEST_PROFILE") == "long" else 2
+DRAWN = 40
 """Points of one run; each takes some five seconds of a quiet machine. A sync has two for each of about 280 requests."""
 
 LEASE_S = "0.3"
 
 FORKED = multiprocessing.get_context("forkserver")
-FORKED.set_forkserver_preload(["tests.store.test_sync_on_s3", "mergerepl.cli.main"])
+FORKED.set_forkserver_preload(["tests.store.order_tables", "mergerepl.cli.main"])
 
 
 def _call(channel: Any, function: Any, arguments: tuple[Any, ...]) -> None:
@@ -113,6 +113,7 @@ def site(tmp_path: Path, bucket: str, proxy: Proxy, monkeypatch: pytest.MonkeyPa
     return made
 
 
+@pytest.mark.slow
 def test_a_sync_that_is_killed_at_a_request_is_finished(site: Site) -> None:
     before = site.objects()
     site.proxy.reset()

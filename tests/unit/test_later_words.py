@@ -121,7 +121,6 @@ def test_a_later_option_is_answered_with_the_way_out(arguments: tuple[str, ...],
         (("cdc", "register-source"), LATER["cdc"]["register_source"]),
         (("dashboard",), LATER["commands"]["dashboard"]),
         (("identity", "next"), LATER["commands"]["identity"]),
-        (("touch", "orders"), LATER["commands"]["touch"]),
         (("agent", "profiles"), LATER["commands"]["profiles"]),
     ],
 )
