@@ -34,7 +34,13 @@ HISTORIES: dict[str, tuple[bool, list[Step]]] = {
 """Whether columns are tracked, and the steps."""
 
 
-@pytest.mark.parametrize("name", HISTORIES)
+@pytest.mark.parametrize(
+    "name",
+    [
+        pytest.param(name, marks=[pytest.mark.slow] if number in (1, 2) else [])
+        for number, name in enumerate(HISTORIES)
+    ],
+)
 def test_golden_histories_on_the_engine(spark: SparkSession, replica_dir: Path, name: str) -> None:
     column, steps = HISTORIES[name]
     both = Both.of(spark, replica_dir, ("x", "y"), column=column)
