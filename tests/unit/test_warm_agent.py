@@ -25,7 +25,7 @@ from mergerepl.cli.report.table import Table
 from mergerepl.errors import AgentLostError
 from mergerepl.model.progress import NoProgress, Progress
 
-WAIT_S = 20.0
+WAIT_S = 60.0
 
 
 @pytest.fixture
