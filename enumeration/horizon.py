@@ -1,9 +1,9 @@
 """Which versions both sides of a session know for certain, and the subscriptions that no longer count.
 
-Pure Python on rows of sysmergesubscriptions. Every replica has one clock: no version that it knows is higher. Of a
-subscription, the publisher keeps `through` (all changes that were made at the subscriber up to it have arrived) and `knows`
-(the subscriber knows all changes up to it). A replica keeps `settled` (it knows all changes up to it, wherever they were
-made) and `known` (so do all replicas) in its row about itself. Rules: docs/decisions/0066.
+Pure Python on rows of sysmergesubscriptions. Every replica has one clock: no version that it knows is higher.
+The publisher keeps for each subscription `through` (all changes that were made at the subscriber up to it have arrived) and
+`knows` (the subscriber knows all changes up to it). A replica keeps `settled` (it knows all changes up to it, wherever they
+were made) and `known` (so do all replicas) in its row about itself. Rules: docs/decisions/0066.
 """
 
 from collections.abc import Collection, Iterable, Mapping

@@ -30,6 +30,7 @@ from mergerepl.model.tasks import (
     ValidationResult,
 )
 from mergerepl.places import SUBSCRIBER, NamedRoot, choose_root, find_places
+from mergerepl.products.stated_roots import roots_known_at, roots_stated_by, type_of
 from mergerepl.sessions import Direction, Engine, Item, Level, synchronize
 from mergerepl.store.location import Location
 
@@ -120,9 +121,9 @@ class Project(Caller):
 
         Raises: ConfigurationError if a folder cannot be read as what it is.
         """
-        found = [named for each in self.documents for named in products.roots_stated_by(each)]
+        found = [named for each in self.documents for named in roots_stated_by(each)]
         for folder in self._folders:
-            found += products.roots_known_at(folder)
+            found += roots_known_at(folder)
         return tuple(dict.fromkeys(found))
 
     def at(self, name: str | None = None) -> Replica:
@@ -144,7 +145,7 @@ class Project(Caller):
 
     def own_roots(self) -> list[str]:
         """Return the folders of the publishers and databases that are stated, and those that were loaded."""
-        stated = (named for each in self.documents for named in products.roots_stated_by(each))
+        stated = (named for each in self.documents for named in roots_stated_by(each))
         own = [each.root for each in stated if each.role != SUBSCRIBER]
         return list(dict.fromkeys([*own, *map(str, self._folders)]))
 
@@ -173,7 +174,7 @@ class Project(Caller):
             )
         shown = progress or NoProgress()
         may_remove = None if planned is None else planned.steps
-        typed = [(products.type_of(each), each) for each in self.documents]
+        typed = [(type_of(each), each) for each in self.documents]
         if len(typed) == 1:
             return products.apply(*typed[0], dry_run, shown, may_remove)
         results = [products.apply(kind, each, True, shown) for kind, each in typed]
@@ -467,7 +468,7 @@ class Project(Caller):
         Raises: LeaseError if such a replica is in use; StoreError, CommitConflictError if files cannot be written.
         """
         # A folder with a damaged catalog is examined, too: it need not name its replicas.
-        stated = (named.root for each in self.documents for named in products.roots_stated_by(each))
+        stated = (named.root for each in self.documents for named in roots_stated_by(each))
         chosen = self._chosen(replicas) or dict.fromkeys([*self.own_roots(), *stated])
         return examined(list(chosen), start_engine=start_engine, fix=fix)
 

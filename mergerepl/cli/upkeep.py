@@ -125,8 +125,8 @@ def doctor(run: Invocation, replicas: tuple[str, ...], start_engine: bool, fix: 
 def repair(run: Invocation, replicas: tuple[str, ...], key: tuple[str, ...], **terms: Any) -> None:
     """Make differing rows equal.
 
-    Of a merge publication the rows of the right side get new versions there, which the next sync carries like any change;
-    the other side's rows are logged as conflicts, and rows with waiting changes are left out. Of a transactional one the
+    In a merge publication the rows of the right side get new versions, which the next sync carries like any change;
+    the other side's rows are logged as conflicts, and rows with waiting changes are left out. In a transactional one the
     publisher's rows come back to the subscriber's tables, as of its last batch. Without --key and --where whole tables.
 
     Example:

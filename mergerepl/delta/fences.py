@@ -1,8 +1,9 @@
 """Fences: what keeps an earlier holder of a root on an object store from committing to its tables.
 
-A transaction's version has the fence of its holder in the high half and the number that the product gave it in the low
-half. Roots on this machine have fence 0, so there the version is the number. Who takes a root over from a holder that may
-still write commits its fence to each table (`transactions.commit_fence`), and the rules here stop that holder:
+A transaction's version has the fence of its holder in the high half and the number that the product gave it in the
+low half. Roots on this machine have fence 0, so there the version is the number. An agent that takes a root over from
+a holder that may still write commits its fence to each table (`transactions.commit_fence`), and the rules here stop
+that holder:
 
 | its write | after the fence |
 |---|---|

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 _ENGINE = "mergerepl"
 _MOST_WRITER = 2
 _COMMITS_OF_CHECKPOINT = 8
-"""Whoever opens a table with delta-rs reads each commit since the last checkpoint twice."""
+"""delta-rs reads each commit since the last checkpoint twice when it opens a table."""
 
 
 def last_overwrite(table: Location) -> "tuple[int, list[pa.Table]] | None":

@@ -37,7 +37,7 @@ def parquet_dataset(files: Sequence[Location], format_: "ds.ParquetFileFormat | 
 def folder_dataset(folder: Location, format_: "ds.ParquetFileFormat | None" = None) -> "ds.Dataset":
     """Return the rows of the files of a folder.
 
-    Raises: FileNotFoundError if there are none.
+    Raises: FileNotFoundError if the file is absent.
     """
     import pyarrow.dataset as ds
 

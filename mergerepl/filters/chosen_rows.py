@@ -30,7 +30,7 @@ class ChosenRows:
     def tables(self, known: Sequence[str]) -> list[str]:
         """Return the articles among the known ones.
 
-        Raises: ConfigurationError if there is none, or several for a key or a condition.
+        Raises: ConfigurationError if no article fits, or several fit a key or a condition.
         """
         found = [name for name in known if self.table in (None, name)]
         listed = ", ".join(known)
@@ -106,7 +106,7 @@ def _condition(text: str, types: Mapping[str, str]) -> Clause:
 def static_clause(stated: str, types: Mapping[str, str]) -> Clause:
     """Return a condition with the columns' exact names and explicit casts.
 
-    Raises: ClauseError if it is none, or not the same for all subscribers.
+    Raises: ClauseError if it is not a condition, or differs between subscribers.
     """
     clause = prepare_clause(parse_filter(stated), {None: types})
     if functions_of(clause):

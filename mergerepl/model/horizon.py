@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, kw_only=True)
 class Horizon:
-    """What the rows of sysmergesubscriptions at both sides will say at least, once a session is complete.
+    """The lowest values of the rows of sysmergesubscriptions at both sides once a session is complete.
 
     `through` and `knows` are about the subscriber, `settled` and `known` the subscriber's own.
     """

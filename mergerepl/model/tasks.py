@@ -163,7 +163,7 @@ class ValidationResult(HtmlResult):
 
 @dataclass(frozen=True)
 class Removed:
-    """What `cleanup` removed of one kind: metadata and conflicts (merge), commands (transactional), changes (cdc).
+    """The rows that `cleanup` removed of one kind: metadata and conflicts (merge), commands (transactional), changes (cdc).
 
     `what` is the system table, the conflict log, the publication store or the capture instance; `error` why it could not be
     cleaned, `note` why nothing of it is.

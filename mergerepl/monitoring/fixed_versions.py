@@ -1,7 +1,7 @@
 """Both ends of a subscription at their captured versions, and the rows whose changes have not been synchronized yet.
 
-Nothing is locked: sessions and users may go on. Both ends are read until their control tables stay the same meanwhile.
-Rows outside of the unsent changes are equal at both ends, else the replicas have diverged.
+Nothing is locked: sessions and users may go on. Both ends are read again until their control tables did not
+change during the read. Rows outside of the unsent changes are equal at both ends, else the replicas have diverged.
 """
 
 from collections.abc import Mapping

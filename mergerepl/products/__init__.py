@@ -15,10 +15,9 @@ from typing import TYPE_CHECKING, Any, get_args
 from mergerepl.calls import require_choice, require_limit
 from mergerepl.errors import ConfigurationError, EngineError, MergeReplError
 from mergerepl.model.cdc import Vacuumed
-from mergerepl.model.folders import Capture, Document, FolderTracking
+from mergerepl.model.folders import Document
 from mergerepl.model.listing import Listing
 from mergerepl.model.progress import Progress
-from mergerepl.model.publication import Publication
 from mergerepl.model.results import ApplyResult, ArticleValidation, PlanStep
 from mergerepl.model.tasks import (
     CDC,
@@ -40,9 +39,8 @@ from mergerepl.model.tasks import (
     StatusWarning,
     ValidationResult,
 )
-from mergerepl.model.transactional import Publication as TransactionalPublication
-from mergerepl.places import DATABASE, PUBLISHER, SUBSCRIBER, NamedRoot, named_root, types_at
-from mergerepl.roots import parse, resolved
+from mergerepl.places import PUBLISHER, SUBSCRIBER, types_at
+from mergerepl.roots import resolved
 from mergerepl.sessions import NO_SUBSCRIPTION, Distribution, Item, Level, distributions, merge_targets
 from mergerepl.store.location import Location
 
@@ -223,7 +221,9 @@ def pending_rows(items: Sequence[Item], chosen: Collection[str] | None, *, limit
     require_limit(limit)
     targets = merge_targets(items, chosen)
     if not targets:
-        raise ConfigurationError("Rows that wait are listed of merge subscriptions, and there is none here.")
+        raise ConfigurationError(
+            "Only merge subscriptions list the rows that wait, and this project has no merge subscription."
+        )
     found: list[PendingRow] = []
     for each in targets:
         found += of_subscription(each.publisher, each.subscriber, each.publication, limit=limit - len(found))
@@ -252,7 +252,7 @@ CLEANUP_KINDS = {
     "commands": TRANSACTIONAL,
     "changes": CDC,
 }
-"""What `cleanup` removes, with the type that has it; docs/configuration.md has the retention of each."""
+"""The kinds of rows that `cleanup` removes, with their types; docs/configuration.md has the retention of each."""
 
 
 def cleanup(
@@ -458,60 +458,3 @@ def upgrade(roots: Sequence[Location]) -> bool:
     """Bring the data of some folders to this version; False if one has open transactions."""
     done = [work(root) for root, work in of_products("upgrade", roots)]
     return all(done)
-
-
-def type_of(document: Document) -> str:
-    """Return the type of a document."""
-    return _TYPES[type(document)]
-
-
-_TYPES: dict[type, str] = {
-    Publication: MERGE,
-    TransactionalPublication: TRANSACTIONAL,
-    Capture: CDC,
-    FolderTracking: TRACKING,
-}
-
-
-def roots_stated_by(document: Document) -> list[NamedRoot]:
-    """Return the replicas and databases that a document states, with their names."""
-    kind = type_of(document)
-    if isinstance(document, Capture | FolderTracking):
-        return [named_root(document.root, kind, DATABASE)]
-    ends = [
-        (document.publisher, PUBLISHER, None),
-        *((each.subscriber, SUBSCRIBER, each.name) for each in document.subscriptions),
-    ]
-    stored = kind == MERGE
-    return [
-        named_root(parse(root, may_be_stored=stored), kind, role, document.name, name)
-        for root, role, name in ends
-    ]
-
-
-def roots_known_at(folder: Location) -> tuple[NamedRoot, ...]:
-    """Return a folder, and the replicas at the other ends of its subscriptions, with their names.
-
-    A folder that no product uses is known by its own name.
-
-    Raises: ConfigurationError, StoreError if a catalog cannot be read.
-    """
-    types = types_at(folder)
-    ends: list[tuple[str, str, str, str]] = []
-    if MERGE in types:
-        for target in merge_targets([folder]):
-            ends.append((str(target.publisher), MERGE, PUBLISHER, target.publication))
-            ends.append((str(target.subscriber), MERGE, SUBSCRIBER, target.publication))
-    if TRANSACTIONAL in types:
-        from mergerepl.transactional.catalog import DistributionStore, subscriptions_of
-
-        for each in distributions([folder]):
-            found = subscriptions_of(DistributionStore(each.publisher), publication=each.publication)
-            for publication, row in found:
-                if each.subscriber in (None, row.subscriber):
-                    ends.append((str(each.publisher), TRANSACTIONAL, PUBLISHER, publication))
-                    ends.append((row.subscriber, TRANSACTIONAL, SUBSCRIBER, publication))
-    ends += [(str(folder), kind, DATABASE, "") for kind in (CDC, TRACKING) if kind in types]
-    if all(root != str(folder) for root, *_ in ends):
-        ends.append((str(folder), types[0] if types else "", DATABASE, ""))
-    return tuple(named_root(*end) for end in dict.fromkeys(ends))

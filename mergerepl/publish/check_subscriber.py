@@ -21,7 +21,8 @@ from mergerepl.model.publication import Subscription, SyncType
 from mergerepl.publish.stated import Stated
 from mergerepl.publish.stored import ReplicaState, Stored
 from mergerepl.publish.system_tables import check_unwritten, is_unfinished
-from mergerepl.replica.replica import Replica, no_subscriptions, refuse_older_bookkeeping
+from mergerepl.replica.damage import no_subscriptions, refuse_older_bookkeeping
+from mergerepl.replica.replica import Replica
 from mergerepl.replica.subscription import captured_position
 from mergerepl.roots import resolved
 from mergerepl.store.lease import check_not_held

@@ -28,7 +28,7 @@ from mergerepl.publish.filters import (
 from mergerepl.publish.rows import article_row
 from mergerepl.publish.stored import ReplicaState, Stored, SubscriberState
 from mergerepl.publish.system_tables import image_type
-from mergerepl.replica.replica import no_subscriptions
+from mergerepl.replica.damage import no_subscriptions
 from mergerepl.roots import resolved
 from mergerepl.store.location import Location
 from mergerepl.systables import catalog

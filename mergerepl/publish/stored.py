@@ -14,7 +14,8 @@ from mergerepl.model.publication import Publication, Subscription
 from mergerepl.model.words import counted
 from mergerepl.publish.check_article import read_article_table
 from mergerepl.replica.control import ControlPlane
-from mergerepl.replica.replica import Replica, require_schema_version
+from mergerepl.replica.damage import require_schema_version
+from mergerepl.replica.replica import Replica
 from mergerepl.store.location import Location
 from mergerepl.store.notes import has_staged_session
 from mergerepl.store.storage import is_writable, same_place

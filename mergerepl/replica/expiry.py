@@ -1,7 +1,8 @@
 """Expiry: a subscription for which something waits for longer than the retention no longer counts.
 
-It is refused from then on, and metadata is not kept for it any more. A quiet publication expires nobody. Clocks decide as
-little as possible: a machine whose clock jumped expires nobody, and one that goes back only delays.
+It is refused from then on, and metadata is not kept for it any more. No subscription of a quiet publication
+expires. Clocks decide as little as possible: a clock that jumped lets no subscription expire, and one that goes back only
+delays.
 """
 
 import logging
@@ -44,7 +45,7 @@ def waiting_since(replica: Replica, publication: PublicationRow, about: Subscrip
     """Return since when the oldest change waits for a subscriber; None if none does or the retention is for ever.
 
     A row that a table refused waits for the table, and no sync would bring it there: it does not count. With row filters
-    no metadata is cleaned up, and nobody expires.
+    no metadata is cleaned up, and no subscription expires.
     """
     if publication.keeps is None or publication.filters is not None or not about.is_live:
         return None

@@ -43,7 +43,7 @@ def write_fences(root: Location, fence: int) -> None:
 def stop_own_writes(root: Location) -> None:
     """Let no write that this process began at a root, and whose answer it does not have, be committed any more.
 
-    Between folders there are none: a commit has been made or not when its call returns, and an engine's end is waited for.
+    Folders need no fence: a commit has been made or not when its call returns, and an engine's end is waited for.
 
     Raises: as `write_fences`.
     """

@@ -9,7 +9,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import replace
 from typing import Any, NamedTuple
 
-from mergerepl.changes import PUBLISHER
+from mergerepl.changes import PUBLISHER, SUBSCRIBER
 from mergerepl.delta.feed.window import FeedPosition
 from mergerepl.errors import (
     INITIALISE_AGAIN,
@@ -126,6 +126,13 @@ def own_priority(side: str, subscription: SubscriptionRow) -> float:
     if side == PUBLISHER:
         return PUBLISHER_PRIORITY
     return 0.0 if subscription.is_client else subscription.priority
+
+
+def own_priorities(replica: Replica) -> dict[str, float]:
+    """Return pubid -> the priority of local changes, for the publications of the replica."""
+    # The tables of an ended subscription belong to the user again, and may be gone.
+    received = {row.pubid: own_priority(SUBSCRIBER, row) for row in replica.relations() if not row.is_ended}
+    return received | {row.pubid: PUBLISHER_PRIORITY for row in replica.published}
 
 
 def _about(rows: list[SubscriptionRow], subscriber: Replica) -> list[SubscriptionRow]:

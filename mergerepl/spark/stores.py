@@ -31,7 +31,7 @@ PERFORMANCE_FLAGS = "fs.s3a.performance.flags"
 _PROVIDERS = (
     "software.amazon.awssdk.auth.credentials.EnvironmentVariableCredentialsProvider",
     "software.amazon.awssdk.auth.credentials.WebIdentityTokenFileCredentialsProvider",
-    # Of a container or of the machine.
+    # The role of a container or of the machine.
     "org.apache.hadoop.fs.s3a.auth.IAMInstanceCredentialsProvider",
 )
 

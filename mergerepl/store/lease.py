@@ -205,7 +205,7 @@ def _end(descriptor: int, file: Location, *, is_done: bool) -> None:
 def record_jvm(root: Location, pid: int | None, *, file: str = LOCK_FILE) -> None:
     """Note the JVM that writes for the holder, so that a successor can wait for its end."""
     if not Location.of(root).is_local:
-        # What a lost JVM may still send is stopped by fences.
+        # Fences stop the commits that a lost JVM may still send.
         return
     path = root / file
     holder = _read(_text(path)) if exists(path) else {}

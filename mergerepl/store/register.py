@@ -2,9 +2,9 @@
 
 The object is changed only while its tag is unchanged, so a displaced agent can neither stage a session nor finish one. No
 clock decides anything: an agent takes over a register whose `write` it saw unchanged for the length of a lease, and if
-the old holder was only paused, that one's next write is refused. What the old holder still has in flight to tables is
-stopped by the fence (`fence`), which rises with each take. `tests/properties/lease_model.py` is the protocol in plain
-Python.
+the old holder was only paused, that one's next write is refused. The fence (`fence`), which rises with each
+take, stops the commits that the old holder still has in flight to tables. `tests/properties/lease_model.py` is the protocol
+in plain Python.
 """
 
 import logging
@@ -197,7 +197,7 @@ class Register:
             log.warning("the register '%s' was not released: %s", self.at, error)
 
     def _change(self, change: Callable[[RegisterState], RegisterState]) -> None:
-        """Write what `change` makes of the content, while nobody else has written it.
+        """Write the content as `change` returns it, unless another agent has written it.
 
         Raises: LeaseError if another agent has; an error of the storage if the outcome is unknown.
         """
@@ -367,6 +367,16 @@ def noting_unknown(table: Location, *definite: type[Exception]) -> Iterator[None
 
     `definite` are the errors after which the write is known to be made or not.
     """
+    with _noting_unknown(
+        lambda: [each for at, each in list(_held.items()) if table.is_in(at.parent)], definite
+    ):
+        yield
+
+
+@contextmanager
+def _noting_unknown(
+    registers: Callable[[], list[Register]], definite: tuple[type[Exception], ...] = ()
+) -> Iterator[None]:
     try:
         yield
     except _OF_CHECKS:
@@ -374,9 +384,9 @@ def noting_unknown(table: Location, *definite: type[Exception]) -> Iterator[None
     except definite:
         raise
     except BaseException:
-        for at, register in list(_held.items()):
-            if table.is_in(at.parent):
-                register.is_in_flight = True
+        # An interrupt, too, may come while a request is on its way.
+        for register in registers():
+            register.is_in_flight = True
         raise
 
 
@@ -385,7 +395,7 @@ def holding(register: Register, *, pace: Pace | None = None) -> Iterator[Registe
     """Renew a register in a thread until the block ends, then release it.
 
     If the block ends with an error other than that of a check, requests of it may be in flight: the next agent writes
-    fences.
+    fences. `noting_unknown` has noted a write of the block whose outcome is unknown.
     """
     pace, over = pace or Pace.of_settings(), threading.Event()
 
@@ -397,13 +407,8 @@ def holding(register: Register, *, pace: Pace | None = None) -> Iterator[Registe
     _held[register.at] = register
     thread.start()
     try:
-        yield register
-    except _OF_CHECKS:
-        # A write of the block whose outcome is unknown was noted by itself (`note_unknown`).
-        raise
-    except BaseException:
-        register.is_in_flight = True
-        raise
+        with _noting_unknown(lambda: [register]):
+            yield register
     finally:
         over.set()
         thread.join()

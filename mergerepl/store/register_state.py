@@ -123,7 +123,7 @@ class RegisterState:
 
 
 def read_register(store: ConditionalStorage, at: Location) -> RegisterState | None:
-    """Return the content of a register, or None if there is none.
+    """Return the content of a register, or None if it is absent.
 
     Raises: StoreError if it is damaged.
     """

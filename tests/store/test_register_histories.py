@@ -29,7 +29,7 @@ IS_LONG = os.environ.get("MERGEREPL_TEST_PROFILE") == "long"
 HISTORIES = 10_000 if IS_LONG else 120
 AT_ONCE = Pace(1e-9)
 _MOST_REQUESTS = 40
-"""Of one agent that is alone, at least."""
+"""The least number for one agent that is alone."""
 
 
 class KilledError(BaseException):

@@ -1,4 +1,4 @@
-"""What a validation after a session found: rows of MSmerge_articlehistory at both ends, and which articles have diverged.
+"""The results of a validation after a session: rows of MSmerge_articlehistory at both ends, and the diverged articles.
 
 An article stays diverged until a validation of the same or a higher level finds it equal with nothing left out, or a
 repair has covered it.

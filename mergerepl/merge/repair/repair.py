@@ -28,7 +28,7 @@ from mergerepl.merge.repair.stamp import (
     OWN,
     StampedArticle,
     all_columns,
-    generations_for,
+    open_generations_of,
     record,
     stamped,
     with_known,
@@ -91,8 +91,8 @@ def repair_subscription(
     Rows with changes that wait for a sync are left out.
 
     Raises: ConfigurationError if a name, the key or the condition does not fit, if the source may not write an article, or
-    rows would be inserted that nobody named; PublicationError for a key of several rows; ConflictError if a session is
-    interrupted; SchemaMismatchError, StoreError, CaptureError if tables cannot be compared; LeaseError.
+    rows would be inserted that the caller did not name; PublicationError for a key of several rows; ConflictError if a
+    session is interrupted; SchemaMismatchError, StoreError, CaptureError if tables cannot be compared; LeaseError.
     """
     from mergerepl.spark import session as engine
 
@@ -247,7 +247,7 @@ def _refuse_strangers(article: FixedArticle, rows: int) -> None:
 
 
 def _refuse_inserts(found: Sequence[_Found], terms: RepairTerms, publisher: str) -> None:
-    """Refuse rows that a subscriber would bring back though nobody named them.
+    """Refuse rows that a subscriber would bring back though the caller did not name them.
 
     Raises: ConfigurationError.
     """
@@ -273,7 +273,7 @@ def _carry_out(
     )
     repaired: list[StampedArticle] = []
     losers: list[Losers] = []
-    for each, generation in zip(found, generations_for(genhistory, own, info), strict=True):
+    for each, generation in zip(found, open_generations_of(genhistory, own, info), strict=True):
         article = each.article.articles[terms.source]
         priority = own_priority(terms.source, source.other)
         origin = Origin(info.nickname, priority, generation.generation, clock)
@@ -294,7 +294,7 @@ def _carry_out(
         rows = kept.keep(rows)
         changes = kept.keep(stamped(rows, article, origin))
         inserts, deletes = _directed(each, terms)
-        # What both sides agree on from now on is the source's row.
+        # From now on both sides have the source's row.
         images = changes.select(
             ROWGUID, F.col(ROW).alias("before"), F.when(~F.col(DELETED), F.col(ROW)).alias("after")
         )

@@ -127,7 +127,7 @@ def all_columns(article: PublishedArticle) -> Column:
     return F.array(*(F.lit(name) for name in article.value_columns)).cast("array<string>")
 
 
-def generations_for(
+def open_generations_of(
     genhistory: Sequence[Generation], articles: Sequence[PublishedArticle], info: ReplicaInfo
 ) -> list[Generation]:
     """Return the open generation of each article; new ones are numbered in turn."""

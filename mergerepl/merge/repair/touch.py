@@ -9,7 +9,7 @@ from dataclasses import replace
 from pyspark.sql import functions as F
 
 from enumeration.horizon import clock_of
-from mergerepl.changes import DELETED, ROW, ROWGUID, SUBSCRIBER
+from mergerepl.changes import DELETED, ROW, ROWGUID
 from mergerepl.conflicts.decide_again import refuse_interrupted
 from mergerepl.delta.tables import read_version
 from mergerepl.errors import ConfigurationError, PublicationError
@@ -22,18 +22,17 @@ from mergerepl.merge.repair.stamp import (
     OWN,
     StampedArticle,
     all_columns,
-    generations_for,
+    open_generations_of,
     record,
     stamped,
     with_known,
 )
-from mergerepl.model.publication import PUBLISHER_PRIORITY
 from mergerepl.model.results import TouchResult
 from mergerepl.monitoring.fixed_article import check_present_columns
 from mergerepl.monitoring.parties import article_named
 from mergerepl.replica.replica import Replica, recording_jvm
 from mergerepl.replica.runs import ArticleRuns
-from mergerepl.replica.subscription import captured_position, own_priority, refuse_copies
+from mergerepl.replica.subscription import captured_position, own_priorities, refuse_copies
 from mergerepl.rows.images import all_true, image_type, row_image, rowguid_of_image
 from mergerepl.rows.sql import quote, struct_type
 from mergerepl.spark.in_memory import Kept
@@ -95,8 +94,13 @@ def touch_rows(
             if not count:
                 return TouchResult(str(replica.root), of.name, 0)
             genhistory = replica.genhistory(from_generation_exclusive=last_sent(replica, [of.pubid]))
-            (generation,) = generations_for(genhistory, [of], info)
-            origin = Origin(info.nickname, _priority(replica, of.pubid), generation.generation, info.clock)
+            (generation,) = open_generations_of(genhistory, [of], info)
+            priority = own_priorities(replica).get(of.pubid)
+            if priority is None:
+                raise ConfigurationError(
+                    f"'{replica.root}' has no active subscription for this table: nothing would be sent. {NOTHING}"
+                )
+            origin = Origin(info.nickname, priority, generation.generation, info.clock)
             described = images.select(
                 ROWGUID,
                 ROW,
@@ -118,14 +122,3 @@ def touch_rows(
             return TouchResult(str(replica.root), of.name, count)
         finally:
             kept.release()
-
-
-def _priority(replica: Replica, pubid: str) -> float:
-    if replica.publishes(pubid):
-        return PUBLISHER_PRIORITY
-    row = next((row for row in replica.relations(pubid) if row.is_active), None)
-    if row is None:
-        raise ConfigurationError(
-            f"'{replica.root}' has no active subscription for this table: nothing would be sent. {NOTHING}"
-        )
-    return own_priority(SUBSCRIBER, row)

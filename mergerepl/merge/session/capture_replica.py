@@ -10,15 +10,14 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from enumeration.horizon import clock_of
-from mergerepl.changes import SUBSCRIBER
 from mergerepl.delta.engine_choice import EngineChoice
 from mergerepl.merge.capture.windows import article_window, last_sent, move_versions
 from mergerepl.merge.session.own_side import held_with_publishers
 from mergerepl.model.progress import Progress
-from mergerepl.model.publication import PUBLISHER_PRIORITY
 from mergerepl.model.results import ArticleCapture, CaptureResult
-from mergerepl.replica.replica import Replica, recording_jvm, refuse_older_bookkeeping
-from mergerepl.replica.subscription import own_priority, refuse_copies
+from mergerepl.replica.damage import refuse_older_bookkeeping
+from mergerepl.replica.replica import Replica, recording_jvm
+from mergerepl.replica.subscription import own_priorities, refuse_copies
 from mergerepl.store.changeset import staged_folders
 from mergerepl.store.location import Location
 from mergerepl.systables.replinfo import ReplicaInfo
@@ -85,7 +84,7 @@ def _capture(
     relations = replica.relations()
     refuse_older_bookkeeping(replica.root, info, relations)
     info = replace(info, clock=clock_of(info, relations))
-    priorities = {pubid: own for pubid, own in _priorities(replica).items() if only in (None, pubid)}
+    priorities = {pubid: own for pubid, own in own_priorities(replica).items() if only in (None, pubid)}
     windows = [
         article_window(replica, article, info)
         for article in replica.articles
@@ -117,14 +116,6 @@ def _recover(
     if _has_staged(replica):
         # No subscriber is leased here: each session is finished at the publisher's side only.
         recover(replica, replica, spark_of)
-
-
-def _priorities(replica: Replica) -> dict[str, float]:
-    """Return pubid -> the priority of local changes, for the publications of the replica."""
-    # The tables of an ended subscription belong to the user again, and may be gone.
-    received = {row.pubid: own_priority(SUBSCRIBER, row) for row in replica.relations() if not row.is_ended}
-    published = [row.pubid for row in replica.published]
-    return received | dict.fromkeys(published, PUBLISHER_PRIORITY)
 
 
 def _captured(

@@ -1,8 +1,8 @@
-"""Metadata cleanup (sp_mergemetadataretentioncleanup): what every replica knows is forgotten.
+"""Metadata cleanup (sp_mergemetadataretentioncleanup): forget the changes that every replica knows.
 
-Of each publication the highest generation is looked for up to which all generations were acknowledged by every live
-subscription, came here longer ago than the retention, and are known to all replicas. It is stored in MSmerge_replinfo: this
-one commit is the cleanup. The rows are removed later (`replica.cleaned`).
+For each publication it finds the highest generation up to which every live subscription has acknowledged all generations,
+all came here longer ago than the retention, and all replicas know them. It stores that bound in MSmerge_replinfo: this one
+commit is the cleanup. The rows are removed later (`replica.cleaned`).
 """
 
 import logging
@@ -35,7 +35,7 @@ READS_ANCESTORS = "its resolver reads the versions before a conflict, so its met
 
 @dataclass(frozen=True)
 class CleanedMetadata:
-    """What a cleanup removed: rows by system table. `kept` has by publication or article why nothing of it goes."""
+    """The rows that a cleanup removed, by system table. `kept` has the reasons by publication or article that stays."""
 
     rows: dict[str, int]
     kept: dict[str, str]

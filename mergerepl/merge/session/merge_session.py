@@ -218,7 +218,7 @@ def _finish_elsewhere(replica: Replica, request: SessionRequest) -> None:
 
 
 def _refuse_pending_elsewhere(request: SessionRequest) -> None:
-    """Check under the leases that no session of another publication died meanwhile.
+    """Check under the leases that no session of another publication has died since.
 
     Raises: LeaseError: run again.
     """

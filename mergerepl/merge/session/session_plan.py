@@ -188,7 +188,7 @@ def _horizon(
 
 @dataclass(frozen=True)
 class QuietMove:
-    """What a session without changes to send stores at one side, in one commit: watermarks, and the horizon if given."""
+    """The watermarks, and the horizon if given, that a session without changes to send stores at one side in one commit."""
 
     side: SideState
     marks: dict[str, Any]

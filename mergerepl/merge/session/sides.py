@@ -31,7 +31,8 @@ from mergerepl.merge.capture.capture import (
 from mergerepl.merge.capture.windows import article_window
 from mergerepl.merge.partitions.filtered import FilteredPublication, filtered_publication, sent_partition
 from mergerepl.model.article import PublishedArticle
-from mergerepl.replica.replica import Replica, refuse_older_bookkeeping
+from mergerepl.replica.damage import refuse_older_bookkeeping
+from mergerepl.replica.replica import Replica
 from mergerepl.replica.subscription import own_priority, require_same_articles, require_same_session
 from mergerepl.spark.plain import plain_errors
 from mergerepl.store.rehearsal import worker_threads

@@ -255,7 +255,7 @@ def broken_rules(
 
 
 def _left_to_spark(refused: DataFrame, facts: TableState) -> DataFrame:
-    """Return rows that a table refuses; in process there are none, as Spark names their keys and decides about them."""
+    """Return rows that a table refuses; [] in process, as Spark names their keys and decides about them."""
     if is_in_process() and refused.count():
         raise NeedsSparkError("it refuses some rows", facts.path)
     return refused
