@@ -11,6 +11,7 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import os
+import time
 from typing import TYPE_CHECKING, Any
 
 from mergerepl.delta.log import as_seen, head_version, is_as_seen
@@ -102,6 +103,7 @@ def remember_quiet(
         "tables": seen,
         "fences": [[str(root), fence] for root, fence in fences],
         "waiting": waiting,
+        "day": _today(),
     }
     write_note(publisher.root, _name(publisher.root, subscriber.root, publication, direction), note)
 
@@ -179,9 +181,15 @@ def _remembered(
                 and note["publication"] == publication
                 and note["tables"]
                 and isinstance(note["fences"], list)
+                # What waits in the other direction expires, unless a session notes each day that it ran.
+                and (noted == _BOTH or note["day"] == _today())
             ):
                 notes.append(note)
     return notes
+
+
+def _today() -> str:
+    return time.strftime("%Y-%m-%d", time.gmtime())
 
 
 def _has_nothing(publisher: Replica, subscriber: Replica, pubid: str, direction: str) -> bool:

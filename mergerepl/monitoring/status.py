@@ -15,7 +15,7 @@ from mergerepl.monitoring.capture_lag import article_lag
 from mergerepl.monitoring.cost import cost, update_cost
 from mergerepl.monitoring.parties import others, publication_name, subscriber_root
 from mergerepl.monitoring.waiting import NO_VERSION, Uncaptured, uncaptured, unsent_generations
-from mergerepl.replica.expiry import WARNED_FROM, present, waiting_since
+from mergerepl.replica.expiry import WARNED_FROM, present, waiting_since, was_away
 from mergerepl.replica.replica import Replica
 from mergerepl.store.changeset import unfinished_sessions
 from mergerepl.store.lease import holder
@@ -114,9 +114,16 @@ def _expiry(replica: Replica, row: SubscriptionRow) -> tuple[str, str] | None:
     if row.expired_at is not None and not row.is_ended:
         text = f"The subscription of '{subscriber}' expired on {row.expired_at:%Y-%m-%d %H:%M} UTC. {INITIALISE_AGAIN}"
         return text, CRITICAL
-    waiting = waiting_since(replica, replica.publication(pubid=row.pubid), row)
-    if waiting is None or (share := waiting.share(present(replica.info()))) < WARNED_FROM:
+    publication, now = replica.publication(pubid=row.pubid), present(replica.info())
+    waiting = waiting_since(replica, publication, row)
+    if waiting is None or (share := waiting.share(now)) < WARNED_FROM:
         return None
+    if not was_away(row, publication, now):
+        text = (
+            f"Changes wait for '{subscriber}' since {waiting.since:%Y-%m-%d %H:%M} UTC, though it is synchronized: its "
+            "sessions only upload, or leave an article out. Metadata is kept for it as long."
+        )
+        return text, WARNING
     text = (
         f"Changes wait for '{subscriber}' since {waiting.since:%Y-%m-%d %H:%M} UTC, {min(share, 1):.0%} of the retention "
         "and a day: then its subscription expires, and it must be initialised again. Synchronize it."

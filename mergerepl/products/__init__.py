@@ -287,6 +287,7 @@ def validate(
 
     Raises: the error of the only subscription; ConfigurationError, EngineError.
     """
+    from mergerepl.merge.repair.certificate import record_news
     from mergerepl.monitoring.validate import not_compared, validate_subscription
 
     require_choice("level of validation", level, get_args(Level))
@@ -301,6 +302,7 @@ def validate(
             rows = validate_subscription(
                 item.publisher, item.subscriber, item.publication, level, tables=tables
             )
+            record_news(item.publisher, item.subscriber, item.publication, rows)
         except MergeReplError as error:
             if len(targets) + len(one_way) == 1 or isinstance(error, ConfigurationError | EngineError):
                 raise

@@ -1,8 +1,8 @@
 """Expiry: a subscription for which something waits for longer than the retention no longer counts.
 
-It is refused from then on, and metadata is not kept for it any more. No subscription of a quiet publication
-expires. Clocks decide as little as possible: a clock that jumped lets no subscription expire, and one that goes back only
-delays.
+It is refused from then on, and metadata is not kept for it any more. No subscription of a quiet publication expires, and
+none that had a session within the retention, also if its sessions only upload or leave an article out. Clocks decide as
+little as possible: a clock that jumped lets no subscription expire, and one that goes back only delays.
 """
 
 import logging
@@ -64,14 +64,15 @@ def waiting_since(replica: Replica, publication: PublicationRow, about: Subscrip
 def expire_overdue(replica: Replica, now: datetime, *, only: str | None = None) -> None:
     """Mark the subscriptions of a publisher that are overdue as expired. The caller holds the replica.
 
-    `only` is the one that a session is for; if its last session was within the retention, nothing is read.
+    `only` is the one that a session is for. If the last session of one was within the retention, nothing is read.
     """
     info, published = replica.info(), {row.pubid: row for row in replica.published}
     overdue = {
         row.subid: found
         for row in replica.relations()
         if row.pubid in published
-        and (only is None or (row.subid == only and _was_away(row, published[row.pubid], now)))
+        and only in (None, row.subid)
+        and was_away(row, published[row.pubid], now)
         and (found := waiting_since(replica, published[row.pubid], row)) is not None
         and found.is_over(now, info)
     }
@@ -81,7 +82,8 @@ def expire_overdue(replica: Replica, now: datetime, *, only: str | None = None) 
         replica.control.edit(SUBSCRIPTIONS, lambda rows: [_expired(row, overdue, now) for row in rows])
 
 
-def _was_away(row: SubscriptionRow, publication: PublicationRow, now: datetime) -> bool:
+def was_away(row: SubscriptionRow, publication: PublicationRow, now: datetime) -> bool:
+    """True if a subscriber had no session within the retention."""
     keeps, last = publication.keeps, row.last_sync_date
     return keeps is not None and (last is None or now - last > keeps)
 

@@ -7,6 +7,8 @@ from typing import Any
 
 import pytest
 
+from mergerepl.delta.log import head_version
+from mergerepl.merge.session.session_history import note_presence
 from mergerepl.monitoring.status import replica_status
 from mergerepl.replica.expiry import expire_overdue, present
 from mergerepl.replica.replica import Replica
@@ -66,8 +68,8 @@ def test_who_expires(tmp_path: Path, waits_days: float, others: dict[str, Any], 
     assert ("expired on" in str(said)) == (expected == "expired")
 
 
-@pytest.mark.parametrize(("synced_days", "expires"), [(None, True), (15, True), (1, False)])
-def test_inv_37_a_session_asks_only_if_the_last_one_is_long_ago(
+@pytest.mark.parametrize(("synced_days", "expires"), [(None, True), (15, True), (1.1, False)])
+def test_inv_37_a_subscription_whose_sessions_leave_changes_out_does_not_expire(
     tmp_path: Path, synced_days: float | None, expires: bool
 ) -> None:
     hq, _ = pair(tmp_path, 15.1)
@@ -76,8 +78,22 @@ def test_inv_37_a_session_asks_only_if_the_last_one_is_long_ago(
     hq.control.change_where(catalog.SUBSCRIPTIONS, {"last_sync_date": last}, subid=about.subid)
     expire_overdue(hq, NOW, only="another")
     assert hq.relations()[0].expired_at is None
-    expire_overdue(hq, NOW, only=about.subid)
-    assert (hq.relations()[0].expired_at is not None) == expires
+    for only in (about.subid, None):
+        expire_overdue(hq, NOW, only=only)
+        assert (hq.relations()[0].expired_at is not None) == expires
+    (said,) = [
+        each.text
+        for each in replica_status(hq.root, table_problems=lambda *_: []).warnings
+        if "UTC" in each.text
+    ]
+    assert ("though it is synchronized" in said) == (not expires)
+    # A session that brings nothing over says so once a day.
+    table, seen = hq.folder / "sysmergesubscriptions", []
+    for _ in range(2):
+        note_presence(hq, about.subid)
+        seen.append(head_version(table))
+        assert NOW - timedelta(hours=1) < (hq.relations()[0].last_sync_date or NOW)
+    assert seen[0] == seen[1]
 
 
 @pytest.mark.parametrize(("last_days", "stays"), [(13, False), (15, True), (-1, True)])

@@ -44,13 +44,32 @@ def record_validation(
     """
     now = datetime.now(UTC)
     try:
-        with leases(publisher, subscriber, purpose="mergerepl sync --validate"):
+        with leases(publisher, subscriber, purpose="recording a validation"):
             at_publisher, at_subscriber, row = find_subscription(publisher, subscriber, publication)
             for replica in (at_publisher, at_subscriber):
                 replica.control.append(sessions.ARTICLEHISTORY, [_history(each, now) for each in found])
                 _mark(replica, row.subid, found, now)
     except (MergeReplError, OSError) as error:
         log.warning("the validation of '%s' is not recorded: %s", subscriber, error)
+
+
+def record_news(
+    publisher: Location, subscriber: Location, publication: str, found: Sequence[ArticleValidation]
+) -> None:
+    """Record results as `record_validation` does if they change which articles count as diverged; else write nothing."""
+    at_publisher, _, row = find_subscription(publisher, subscriber, publication)
+    now = datetime.now(UTC)
+    after = diverged_after(row.diverged, _results(at_publisher, row, found), now)
+    if after.keys() != row.diverged.keys():
+        record_validation(publisher, subscriber, publication, found)
+
+
+def _results(
+    replica: Replica, row: SubscriptionRow, found: Sequence[ArticleValidation]
+) -> dict[int, ArticleValidation]:
+    """Return the results of articles that both sides have, by tablenick."""
+    nicknames = {each.name: each.nickname for each in replica.articles_of(row.pubid)}
+    return {nicknames[each.article]: each for each in found if each.article in nicknames}
 
 
 def _history(each: ArticleValidation, now: datetime) -> ArticleHistoryRow:
@@ -76,13 +95,13 @@ def _mark(replica: Replica, subid: str, found: Sequence[ArticleValidation], now:
     row = next((row for row in replica.relations() if row.subid == subid), None)
     if row is None:
         return
-    nicknames = {each.name: each.nickname for each in replica.articles_of(row.pubid)}
-    results = {nicknames[each.article]: each for each in found if each.article in nicknames}
+    results = _results(replica, row, found)
     changed: dict[str, Any] = {
         "attempted_validate": now,
         "diverged": diverged_after(row.diverged, results, now),
     }
-    if all(each.result == "equal" for each in found):
+    # Some tables alone say nothing about the others.
+    if len(results) == len(replica.articles_of(row.pubid)) and all(each.result == "equal" for each in found):
         changed["last_validated"] = now
     update_subscription(replica, subid, row.replid, changed)
 

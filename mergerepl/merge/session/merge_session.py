@@ -29,7 +29,7 @@ from mergerepl.merge.session.clean_up import clean_up_when_due
 from mergerepl.merge.session.history_cleanup import purge_history_of
 from mergerepl.merge.session.own_side import held_with_publishers, pending_elsewhere
 from mergerepl.merge.session.recovery import named, recover
-from mergerepl.merge.session.session_history import record_failure, record_success
+from mergerepl.merge.session.session_history import note_presence, record_failure, record_success
 from mergerepl.merge.session.session_plan import has_few_changes, has_work, quiet_moves, session_plan
 from mergerepl.merge.session.sides import Refused, SideState, captured_sides, open_sides, with_windows
 from mergerepl.merge.session.stage_session import staged_changeset
@@ -201,6 +201,8 @@ def merge_session(request: SessionRequest, *, lease_wait_s: float = 0.0) -> Sess
             record_failure(*about, result.reason, start_time, is_in_history=is_in_history)
         elif result.status == "nothing_to_do":
             record_success(held.ends, held.subscription.subid)
+        if result.error is not None or result.status == "nothing_to_do":
+            note_presence(held.publisher, held.subscription.subid)
         return result
 
 

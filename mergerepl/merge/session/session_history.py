@@ -23,6 +23,8 @@ from mergerepl.systables.sessions import ArticleHistoryRow, HistoryRow, Phase, R
 
 log = logging.getLogger(__name__)
 
+A_DAY = timedelta(days=1)
+
 FAILED_OFTEN = 3
 """Failed sessions one after the other that `status` reports as critical; more are not counted: they commit nothing."""
 
@@ -197,6 +199,17 @@ def record_unreached(
                         record_failure([replica], row.subid, publication, subscriber, error.message, started)
         except (MergeReplError, OSError) as unreadable:
             log.info("'%s' cannot record that the session failed: %s", own, unreadable)
+
+
+def note_presence(publisher: Replica, subid: str) -> None:
+    """Note at most once a day that a session ran which brought nothing over, so that its subscription does not expire.
+
+    The caller holds the publisher.
+    """
+    now = datetime.now(UTC)
+    for row in publisher.relations():
+        if row.subid == subid and (row.last_sync_date is None or now - row.last_sync_date > A_DAY):
+            update_subscription(publisher, subid, row.replid, {"last_sync_date": now})
 
 
 def record_success(ends: Sequence[Replica], subid: str) -> None:
