@@ -26,13 +26,21 @@ from mergerepl.conflicts.listing import conditions_of, no_conflict, require_ids
 from mergerepl.delta.engine_choice import EngineChoice
 from mergerepl.delta.feed.window import feed_window
 from mergerepl.delta.marks import CommitMark
-from mergerepl.delta.tables import TableState, Transaction, head_version, merge_rows, open_table, write_files
+from mergerepl.delta.tables import (
+    TableState,
+    head_version,
+    merge_rows,
+    next_transaction,
+    open_table,
+    write_files,
+)
 from mergerepl.errors import ApplyError, ConfigurationError, ConflictError, MergeReplError
 from mergerepl.failpoints import failpoint
 from mergerepl.merge.stage.constraints import Destination, broken_rules, refuse_table
 from mergerepl.model.article import PublishedArticle
 from mergerepl.model.conflicts import Choice, ConflictFilter, NotResolved, PlannedWrite, ResolveResult, Wish
 from mergerepl.model.progress import Progress
+from mergerepl.replica.application_ids import RESOLVE_APP_ID
 from mergerepl.replica.replica import Replica
 from mergerepl.replica.staged_rows import read_staged
 from mergerepl.replica.subscription import captured_position
@@ -364,10 +372,8 @@ def _carry_out(spark: SparkSession, replica: Replica, plan: _Plan, wish: Wish, r
             action=ACTION,
             actions=plan.work.actions,
             bounds=plan.work.bounds,
-            transaction=Transaction(
-                f"mergerepl-resolve-{resolution}",
-                1,
-                CommitMark(resolution, f"resolve:{resolution}", replica.info().replid),
+            transaction=next_transaction(
+                table, RESOLVE_APP_ID, CommitMark(resolution, f"resolve:{resolution}", replica.info().replid)
             ),
             from_version_exclusive=plan.head,
             generated_columns=open_table(table).generated_columns,

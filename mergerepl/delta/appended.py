@@ -28,7 +28,7 @@ from mergerepl.delta.reads import Bounds, may_hold, plain_files, read_files, rea
 from mergerepl.delta.small_tables import is_of_odd_text, typed_rows
 from mergerepl.delta.sql_text import text_literal
 from mergerepl.delta.table import TableState, open_table, reason_of
-from mergerepl.delta.transactions import Transaction, is_done, session_with_mark
+from mergerepl.delta.transactions import Transaction, is_done, marked_session, next_transaction
 from mergerepl.delta.writes import add_files
 from mergerepl.errors import CommitConflictError, StoreError
 from mergerepl.frames import Column, DataFrame, F, is_in_process
@@ -309,13 +309,17 @@ def row_count(table: Location, *, from_run_exclusive: int | None = None) -> int 
     return sum(counts) if len(counts) == len(files) else None
 
 
-def delete_where(spark: SparkSession, table: Location, condition: Column) -> bool:
-    """Delete rows, in a commit marked as ours if any match. Returns whether any did."""
+def delete_where(spark: SparkSession, table: Location, condition: Column, app_id: str) -> bool:
+    """Delete rows, in a commit marked as ours if any match. Returns whether any did.
+
+    `app_id` is an application that counts such commits: a fence stops one of a displaced agent.
+    """
     if read(spark, table).where(condition).isEmpty():
         return False
     forget_head(table)
-    session = session_with_mark(spark, CommitMark("cleanup", "delete"))
-    DeltaTable.forPath(session, Location.of(table).spark_uri).delete(condition)
+    transaction = next_transaction(table, app_id, CommitMark("cleanup", "delete"))
+    with marked_session(spark, transaction, table) as session:
+        DeltaTable.forPath(session, Location.of(table).spark_uri).delete(condition)
     return True
 
 

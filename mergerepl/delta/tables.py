@@ -54,6 +54,7 @@ from mergerepl.delta.transactions import (
     commit_once,
     lost_commits,
     marked_session,
+    next_transaction,
     read_back,
     retry_conflicts,
     session_with_mark,

@@ -222,6 +222,11 @@ def transaction_version(table: Location, app_id: str) -> int:
     return open_table(table).transaction_version(app_id)
 
 
+def next_transaction(table: Location, app_id: str, mark: CommitMark) -> Transaction:
+    """Return the next transaction of an application that counts its writes to a table."""
+    return Transaction(app_id, transaction_version(table, app_id) + 1, mark)
+
+
 def is_done(table: TableState, transaction: Transaction) -> bool:
     """Whether a table holds a transaction, or a later one of its application."""
     return table.transaction_version(transaction.app_id) >= transaction.version

@@ -53,15 +53,18 @@ from mergerepl.publish.system_tables import (
     drop_unfinished_replica,
     initialise_mark,
 )
+from mergerepl.replica.application_ids import RUN_APP_ID, copy_app_id
+from mergerepl.replica.fence import fence_new_table
 from mergerepl.replica.replica import Replica
 from mergerepl.replica.subscription import update_subscription
 from mergerepl.rows.images import with_readable
 from mergerepl.spark.in_memory import Kept
 from mergerepl.spark.session import require_utc
 from mergerepl.store.location import Location
-from mergerepl.systables import catalog
+from mergerepl.systables import catalog, contents, tombstone
 from mergerepl.systables.catalog import ArticleRow, SubscriptionRow, SubscriptionState, relations
 from mergerepl.systables.replinfo import ReplicaInfo
+from mergerepl.systables.table import FOLDER
 
 MOST_NAMED = 5
 
@@ -153,6 +156,8 @@ class Initialisation:
         if state.info is None:
             info = ReplicaInfo(repid=row.replid, replnickname=row.replnickname, root=str(root))
             create_replica(root, info, images, retention=run.retention, mark=self.mark)
+            for name in (contents.NAME, tombstone.NAME):
+                fence_new_table(root.join(FOLDER, name), [RUN_APP_ID])
         else:
             Replica(root).require_unedited()
             # A former subscriber may have articles that the publication no longer has.
@@ -224,6 +229,7 @@ class Initialisation:
             is_computable=partial(is_computable, lambda: run.spark, source, columns),
         )
         table_id = create_table(target, new, self.mark)
+        made = fence_new_table(target, [copy_app_id(self.row.subid)])
         failpoint("initialise.after_create")
         version = copy_rows(
             lambda: run.spark,
@@ -232,11 +238,11 @@ class Initialisation:
             target,
             columns=columns,
             partition_columns=new.partition_columns,
-            transaction=Transaction(self.mark.session, 1, replace(self.mark, step=f"{SETUP}:rows")),
+            transaction=Transaction(copy_app_id(self.row.subid), 1, replace(self.mark, step=f"{SETUP}:rows")),
             only=only,
         )
         # A commit between the two is a user's write, which is captured later.
-        return (version if version == 1 else 0), table_id
+        return (version if version == made + 1 else made), table_id
 
     def enter_publication(self) -> None:
         """Write the publication's row at a new subscriber; replaces the old row of a former subscriber."""

@@ -19,7 +19,7 @@ from mergerepl.merge.apply.side import next_seq
 from mergerepl.publish.carry_out import ApplyRun
 from mergerepl.publish.rows import change_info
 from mergerepl.publish.stored import ReplicaState
-from mergerepl.replica.application_ids import RUN_APP_ID
+from mergerepl.replica.application_ids import DELETE_APP_ID, RUN_APP_ID
 from mergerepl.replica.replica import Replica
 from mergerepl.replica.runs import current_rows, delete_runs_after
 from mergerepl.store.location import Location
@@ -175,7 +175,7 @@ def forget_metadata(run: ApplyRun, replica: ReplicaState, nicknames: Sequence[in
         path = replica.root / FOLDER / name
         if head_version(path) > 0:
             delete_runs_after(run.spark, path, through_seq_inclusive=replica.info.last_seq)
-            delete_where(run.spark, path, F.col(TABLENICK).isin(*nicknames))
+            delete_where(run.spark, path, F.col(TABLENICK).isin(*nicknames), DELETE_APP_ID)
         failpoint("initialise.forgetting")
     there = Replica(replica.root)
     if nicknames:

@@ -24,9 +24,11 @@ from mergerepl.delta.tables import (
 from mergerepl.delta.types import Field, Json, ddl_of, field, json_of, nullable
 from mergerepl.errors import PublicationError, StoreError
 from mergerepl.failpoints import failpoint
+from mergerepl.replica.application_ids import copy_app_id
 from mergerepl.replica.control import CHECKPOINT_INTERVAL
 from mergerepl.replica.replica import Replica
 from mergerepl.store.location import Location
+from mergerepl.store.register import register_of
 from mergerepl.store.storage import is_local, keep_former, remove_folder, remove_leftover, rename
 from mergerepl.systables import conflicts_info, contents, partitions, registry, replinfo, tombstone
 from mergerepl.systables.contents import base_column, row_column
@@ -152,7 +154,7 @@ _DROPPED = f"{FOLDER}.dropped"
 
 def initialise_mark(subid: str, step: str, replid: str = "") -> CommitMark:
     """Return the mark of a commit that initialises a subscription."""
-    return CommitMark(f"initialise {subid}", f"{SETUP}:{step}", replid)
+    return CommitMark(copy_app_id(subid), f"{SETUP}:{step}", replid)
 
 
 def is_unfinished(table: Location, subid: str) -> bool:
@@ -213,4 +215,7 @@ def _drop(folder: Location, aside: Location) -> None:
     if is_local(folder):
         rename(folder, aside)
         failpoint("unfinished.dropping")
+    else:
+        # The folder may be a later holder's.
+        register_of(folder).settle()
     remove_folder(aside if is_local(folder) else folder)

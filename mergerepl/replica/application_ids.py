@@ -1,4 +1,4 @@
-"""The Delta applications under which merge sessions write, and the numbers of their transactions.
+"""The Delta applications under which merge replication writes, and the numbers of their transactions.
 
 Delta skips a transaction whose number is not above the last one of its application. The ids of a table are a finite list:
 the fence of a root names all of them (`application_ids`).
@@ -14,6 +14,12 @@ RUN_APP_ID = "mergerepl-runs"
 REPAIR_APP_ID = "mergerepl-repairs"
 """Application of the rows that `repair` takes away, in the conflict tables; it counts up by one."""
 
+RESOLVE_APP_ID = "mergerepl-resolve"
+"""Application of the rows that `conflicts resolve` writes to users' tables; it counts up by one."""
+
+DELETE_APP_ID = "mergerepl-deletes"
+"""Application of rows that Spark deletes from contents and tombstone; it counts up by one."""
+
 _ROUNDS = 1000
 """Numbers that a session has for its rounds."""
 
@@ -21,6 +27,11 @@ _ROUNDS = 1000
 def data_app_id(subid: str) -> str:
     """Return the application of a subscription's writes to users' tables."""
     return f"mergerepl-{subid}"
+
+
+def copy_app_id(subid: str) -> str:
+    """Return the application of the rows that `apply` copies to a new table of a subscriber."""
+    return f"initialise {subid}"
 
 
 def log_app_id(subid: str, side: str = PUBLISHER, *, is_late: bool = False) -> str:
@@ -33,10 +44,10 @@ def log_app_id(subid: str, side: str = PUBLISHER, *, is_late: bool = False) -> s
 
 
 def application_ids(subids: Iterable[str]) -> list[str]:
-    """Return all applications under which sessions of these subscriptions write to tables of a root."""
-    found = [RUN_APP_ID, REPAIR_APP_ID]
+    """Return all applications under which we write to tables of a root with these subscriptions."""
+    found = [RUN_APP_ID, REPAIR_APP_ID, RESOLVE_APP_ID, DELETE_APP_ID]
     for subid in subids:
-        found += [data_app_id(subid), log_app_id(subid)]
+        found += [data_app_id(subid), copy_app_id(subid), log_app_id(subid)]
         found += [log_app_id(subid, side, is_late=True) for side in (PUBLISHER, SUBSCRIBER)]
     return found
 

@@ -3,11 +3,13 @@
 import logging
 from collections.abc import Iterable
 
-from mergerepl.delta.tables import commit_fence, is_delta_table
+from mergerepl.delta.marks import FENCE
+from mergerepl.delta.tables import commit_fence, is_delta_table, read_commit
+from mergerepl.errors import CommitConflictError
 from mergerepl.replica.application_ids import application_ids
 from mergerepl.replica.replica import Replica
 from mergerepl.store.location import Location
-from mergerepl.store.register import register_of
+from mergerepl.store.register import fence_of, register_of
 from mergerepl.store.rehearsal import worker_threads
 from mergerepl.store.storage import files_in, is_local
 from mergerepl.systables import catalog, replinfo
@@ -51,6 +53,24 @@ def stop_own_writes(root: Location) -> None:
         register = register_of(root)
         register.raise_fence()
         write_fences(root, register.fence)
+
+
+def fence_new_table(table: Location, app_ids: Iterable[str]) -> int:
+    """Fence a table that was just made, if it is on a store; return its version then.
+
+    An earlier table of this place was removed with its fences: an agent that was displaced may still commit to it.
+
+    Raises: CommitConflictError if another commit came first; others as `write_fences`.
+    """
+    if is_local(table):
+        return 0
+    commit_fence(table, fence_of(table), app_ids)
+    if (mark := read_commit(table, 1).mark) is None or mark.kind != FENCE:
+        raise CommitConflictError(
+            f"Another agent wrote to '{table}', which was just made. Run again: the table is made again.",
+            table=str(table),
+        )
+    return 1
 
 
 def _commit(tables: Iterable[Location], fence: int, app_ids: Iterable[str]) -> None:

@@ -35,6 +35,7 @@ from mergerepl.delta.tables import compact
 from mergerepl.errors import MergeReplError
 from mergerepl.frames import Column, DataFrame, F, is_in_process
 from mergerepl.model.article import PublishedArticle
+from mergerepl.replica.application_ids import DELETE_APP_ID
 from mergerepl.replica.cleaned import remove_dead
 from mergerepl.replica.replica import Replica
 from mergerepl.spark.expression_cost import query_parameter
@@ -298,7 +299,7 @@ def _hold_at_most(folder: Location, rows: int) -> bool:
 
 def delete_runs_after(spark: SparkSession, table: Location, *, through_seq_inclusive: int) -> bool:
     """Remove runs that a crash left after the last committed one. Returns True if it removed any."""
-    return appended.delete_where(spark, table, F.col(SEQ) > through_seq_inclusive)
+    return appended.delete_where(spark, table, F.col(SEQ) > through_seq_inclusive, DELETE_APP_ID)
 
 
 def compact_when_due(

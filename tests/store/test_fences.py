@@ -7,14 +7,15 @@ import pytest
 from deltalake import DeltaTable, write_deltalake
 from deltalake.exceptions import CommitFailedError
 
+from mergerepl.delta.create import NewTable, create_table
 from mergerepl.delta.fences import FENCE_APP_ID
 from mergerepl.delta.marks import CommitMark, is_own_of_merge
 from mergerepl.delta.table import open_table
 from mergerepl.delta.transactions import Transaction, commit_fence, commit_properties
 from mergerepl.delta.writes import add_files
 from mergerepl.errors import CommitConflictError, LeaseError
-from mergerepl.replica.application_ids import REPAIR_APP_ID
-from mergerepl.replica.fence import stop_own_writes
+from mergerepl.replica.application_ids import application_ids
+from mergerepl.replica.fence import fence_new_table, stop_own_writes
 from mergerepl.store.location import Location
 from mergerepl.store.objects import storage_options
 from mergerepl.store.register import ROOT_LOCK, Pace, Register, take
@@ -149,6 +150,32 @@ def test_what_an_agent_has_in_flight_ends_with_a_give_up(root):
     assert register.fence == 2
     with pytest.raises(CommitConflictError):
         add_files(opened, {}, written(7))
-    assert last_commit(table)["app"] == {FENCE_APP_ID: 2, APP: 2 << 32, REPAIR_APP_ID: 2 << 32}
+    assert last_commit(table)["app"] == {FENCE_APP_ID: 2, **dict.fromkeys(application_ids(()), 2 << 32)}
     add_files(open_table(table), {}, written(7))
     assert last_commit(table)["app"] == {APP: (2 << 32) + 7}
+
+
+def test_a_table_that_is_made_again_is_fenced_before_it_gets_rows(root):
+    table, fields = root / "t", [{"name": "id", "type": "long", "nullable": True, "metadata": {}}]
+
+    def make() -> None:
+        create_table(table, NewTable(fields), CommitMark("s", "setup:create"))
+
+    first = hold(root)
+    make()
+    opened = open_table(table)
+    storage(table).delete_tree(table)
+    second = hold(root)
+    make()
+    assert fence_new_table(table, [APP]) == 1
+    act_as(first)
+    with pytest.raises(CommitConflictError, match="at the same time"):
+        add_files(opened, {}, written(7))
+    storage(table).delete_tree(table)
+    act_as(second)
+    make()
+    act_as(first)
+    add_files(opened, {}, written(7))
+    act_as(second)
+    with pytest.raises(CommitConflictError, match="which was just made"):
+        fence_new_table(table, [APP])

@@ -11,7 +11,7 @@ from mergerepl import changes
 from mergerepl.changes import LINEAGE, PRIORITY, PUBLISHER, ROW, ROWGUID, SUBSCRIBER
 from mergerepl.delta import appended
 from mergerepl.delta.marks import CommitMark
-from mergerepl.delta.tables import Transaction, transaction_version
+from mergerepl.delta.tables import next_transaction
 from mergerepl.failpoints import failpoint
 from mergerepl.merge.apply.conflict_log import info_rows, losing_rows
 from mergerepl.merge.repair.stamp import CHANGED_COLUMNS, OTHER
@@ -106,5 +106,5 @@ def _append(spark: SparkSession, table: Location, rows: DataFrame, mark: CommitM
     """Append the rows that the table lacks: a repair that died may have appended some."""
     known = appended.read(spark, table, columns=[CONFLICT_ID]).select(CONFLICT_ID)
     new = rows.join(known, on=CONFLICT_ID, how="left_anti").select(*rows.columns)
-    transaction = Transaction(REPAIR_APP_ID, transaction_version(table, REPAIR_APP_ID) + 1, mark)
+    transaction = next_transaction(table, REPAIR_APP_ID, mark)
     appended.append(new, table, transaction, even_if_empty=False)
