@@ -5,13 +5,25 @@ The decision is a mask over encoded fields; `resolved_rows` picks the typed valu
 
 from pyspark.sql.types import StructField, StructType
 
-from conflict.detect import DIFFERENT, NAME, PUBLISHER_CHANGED, SUBSCRIBER_CHANGED, is_conflict, sides
-from conflict.resolvers.adapter import IS_MADE, VALUE
+from conflict.detect import (
+    DIFFERENT,
+    FIELD,
+    NAME,
+    PUBLISHER_CHANGED,
+    PUBLISHER_SAYS,
+    SUBSCRIBER_CHANGED,
+    SUBSCRIBER_SAYS,
+    both_say,
+    is_conflict,
+    sides,
+)
+from conflict.resolvers.adapter import IS_MADE, VALUE, one_deleted
 from mergerepl.changes import (
     ARTICLE,
     BY_COLUMNS,
     COLUMN_TRACKING,
     COLV1,
+    DELETED,
     LOSER,
     LOSER_COLUMNS,
     MADE,
@@ -38,12 +50,17 @@ SUBSCRIBER_ROW = "subscriber_row"
 """The typed rows of both sides, for `resolved_rows`; NULL where a side has none."""
 
 
-def of_subscriber(takes_columns: Column, takes_made: Column | None, fields: Fields) -> Column:
+def of_subscriber(
+    takes_columns: Column, takes_made: Column | None, fields: Fields, *, is_any_unknown: bool
+) -> Column:
     """True by field if its value is the subscriber's.
 
     Where columns are taken, the value is that of the side that changed it, a clashing one the winner's; else all values
     are the winner's. `takes_made`, if a rule makes values: whether the columns of such a rule are taken like that in any
     case. A change of one side alone does not belong to a sum, and survives even if its row loses.
+
+    A field of which the winner says nothing is the loser's (`is_any_unknown`); where neither says anything, it stays as
+    the publisher has it. Where the publisher's row wins over a delete, it stays whole.
     """
     publisher_prevails = F.coalesce(PUBLISHER_WINS, F.lit(True))
 
@@ -52,16 +69,21 @@ def of_subscriber(takes_columns: Column, takes_made: Column | None, fields: Fiel
         is_by_column = (
             takes_columns if takes_made is None else takes_columns | (takes_made & _is_of_maker(side))
         )
-        return F.when(is_by_column, side[NAME].isNotNull() & prevails).otherwise(~F.col(PUBLISHER_WINS))
+        taken = F.when(is_by_column, side[NAME].isNotNull() & prevails).otherwise(~F.col(PUBLISHER_WINS))
+        if not is_any_unknown:
+            return taken
+        is_whole = one_deleted() & publisher_prevails & ~F.col(f"{PUBLISHER}.{DELETED}")
+        by_word = F.when(both_say(side), taken).otherwise(side[SUBSCRIBER_SAYS] & ~side[PUBLISHER_SAYS])
+        return F.when(is_whole, False).otherwise(by_word)
 
-    return fields.each_struct(sides(fields), is_taken)
+    return fields.each_struct(sides(fields, is_any_unknown=is_any_unknown), is_taken)
 
 
 def _is_of_maker(side: Struct) -> Column:
     return F.coalesce(F.array_contains(F.col(f"{ARTICLE}.{MADE_COLUMNS}"), side[NAME]), F.lit(False))
 
 
-def is_changed_for(side: str, *, is_any_made: bool, fields: Fields) -> Column:
+def is_changed_for(side: str, *, is_any_made: bool, is_any_unknown: bool, fields: Fields) -> Column:
     """True if a decided row differs from a side's row: it gets the other side's value, or a computed one."""
 
     def differs(each: Struct, is_of_subscriber: Column) -> Column:
@@ -70,10 +92,10 @@ def is_changed_for(side: str, *, is_any_made: bool, fields: Fields) -> Column:
             return from_other
         return F.coalesce(F.try_element_at(MADE, each[NAME])[side], from_other)
 
-    return fields.any_struct(sides(fields), F.col(OF_SUBSCRIBER), differs)
+    return fields.any_struct(sides(fields, is_any_unknown=is_any_unknown), F.col(OF_SUBSCRIBER), differs)
 
 
-def merged_colv(stamp: Column, *, is_any_made: bool, fields: Fields) -> Column:
+def merged_colv(stamp: Column, *, is_any_made: bool, is_any_unknown: bool, fields: Fields) -> Column:
     """Return colv1 of both sides joined: per column the entry of the side that changed it; the publisher's if both did,
     since other subscribers may know it; the later one if neither did.
 
@@ -84,7 +106,7 @@ def merged_colv(stamp: Column, *, is_any_made: bool, fields: Fields) -> Column:
 
     def entry(side: Struct) -> Column:
         at_publisher, at_subscriber = (
-            F.try_element_at(F.col(f"{each}.{COLV1}"), side[NAME]) for each in (PUBLISHER, SUBSCRIBER)
+            F.try_element_at(F.col(f"{each}.{COLV1}"), side[FIELD]) for each in (PUBLISHER, SUBSCRIBER)
         )
         by_publisher, by_subscriber = side[PUBLISHER_CHANGED], side[SUBSCRIBER_CHANGED]
         merged = (
@@ -99,15 +121,17 @@ def merged_colv(stamp: Column, *, is_any_made: bool, fields: Fields) -> Column:
         is_overridden = (
             F.when(is_by_column, by_publisher & by_subscriber).otherwise(by_loser) & side[DIFFERENT]
         )
+        if is_any_unknown:
+            is_overridden &= both_say(side)
         if is_any_made:
             made = F.try_element_at(MADE, side[NAME])
             is_overridden = F.coalesce(made[PUBLISHER] | made[SUBSCRIBER], is_overridden)
         is_stamped = is_conflict() & is_overridden
         last = F.when(is_stamped, stamp).otherwise(merged)
         has_entry = side[NAME].isNotNull() & last.isNotNull()
-        return F.when(has_entry, F.struct(side[NAME].alias("key"), last.alias("value")))
+        return F.when(has_entry, F.struct(side[FIELD].alias("key"), last.alias("value")))
 
-    entries = fields.present(sides(fields), entry)
+    entries = fields.present(sides(fields, is_any_unknown=is_any_unknown), entry)
     return F.when(F.col(f"{ARTICLE}.{COLUMN_TRACKING}"), F.map_from_entries(entries))
 
 

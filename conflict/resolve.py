@@ -33,6 +33,7 @@ from mergerepl.changes import (
     SUBSCRIBER,
     TABLENICK,
     TOMBSTONE_TYPE,
+    UNKNOWN,
     UPLOADED_PRIORITY,
     VERDICT,
     Action,
@@ -41,7 +42,7 @@ from mergerepl.changes import (
 from mergerepl.frames import Column, DataFrame, F, cached
 from mergerepl.model.session_terms import ArticleTerms, SessionTerms
 from mergerepl.rows import lineage_columns as lineage
-from mergerepl.rows.images import image_type
+from mergerepl.rows.images import image_type, no_fields
 from mergerepl.rows.nested import INTERPRETED, Fields
 from mergerepl.spark.expression_cost import parameter_column, where_computed
 from mergerepl.systables.conflicts_info import ConflictType
@@ -56,7 +57,12 @@ _VERSION = "resolution_version"
 
 
 def resolve(
-    detected: DataFrame, decide: Decide, terms: SessionTerms, fields: Fields = INTERPRETED
+    detected: DataFrame,
+    decide: Decide,
+    terms: SessionTerms,
+    fields: Fields = INTERPRETED,
+    *,
+    is_any_unknown: bool = False,
 ) -> DataFrame:
     """Return DECIDED: a row that only one side changed is sent unchanged, others are merged or resolved.
 
@@ -70,7 +76,7 @@ def resolve(
     is_any_made = bool(made)
     for columns in _joined(terms.resolver_nickname, fields):
         rows = rows.withColumns(columns)
-    rows = rows.withColumns(_of_both(fields, is_any_made=is_any_made))
+    rows = rows.withColumns(_of_both(fields, is_any_made=is_any_made, is_any_unknown=is_any_unknown))
     state = _state(
         terms.resolver_nickname,
         terms.upload,
@@ -78,11 +84,19 @@ def resolve(
         fields,
         is_any_made=is_any_made,
         is_any_answered=custom.ANSWER in rows.columns,
+        is_any_unknown=is_any_unknown,
     )
     rows = rows.withColumns(state)
     sends_rows = all(ROW in image_type(rows, side).names for side in (PUBLISHER, SUBSCRIBER))
     outcome = dict(
-        _outcome(terms.upload, terms.download, fields, is_any_made=is_any_made, sends_rows=sends_rows)
+        _outcome(
+            terms.upload,
+            terms.download,
+            fields,
+            is_any_made=is_any_made,
+            is_any_unknown=is_any_unknown,
+            sends_rows=sends_rows,
+        )
     )
     if REJECTED in rows.columns:
         outcome |= outcome_of_rejected(outcome, F.col(_JOINED))
@@ -136,14 +150,16 @@ def _lineage_with(resolver: Column, version: Column) -> Column:
 
 
 @cached
-def _of_both(fields: Fields, *, is_any_made: bool) -> dict[str, Column]:
+def _of_both(fields: Fields, *, is_any_made: bool, is_any_unknown: bool) -> dict[str, Column]:
     clock = parameter_column(f"{ARTICLE}.{CLOCK}")
     takes_columns = _is_merge() | (F.col(f"{ARTICLE}.{BY_COLUMNS}") & ~one_deleted())
     return {
         _VERSION: F.greatest(*(lineage.next_version(each, floor=clock) for each in _lineages())).cast(
             "bigint"
         ),
-        OF_SUBSCRIBER: of_subscriber(takes_columns, ~one_deleted() if is_any_made else None, fields),
+        OF_SUBSCRIBER: of_subscriber(
+            takes_columns, ~one_deleted() if is_any_made else None, fields, is_any_unknown=is_any_unknown
+        ),
     }
 
 
@@ -156,6 +172,7 @@ def _state(
     *,
     is_any_made: bool,
     is_any_answered: bool,
+    is_any_unknown: bool,
 ) -> dict[str, Column]:
     """Return the final state of a row: as sent, or as decided if both sides changed it."""
     wins, joined, version = F.col(PUBLISHER_WINS), F.col(_JOINED), F.col(_VERSION)
@@ -172,7 +189,7 @@ def _state(
     # A row that is restored after a delete has the winner's columns: the other side did not change columns.
     winner_colv = F.when(wins, F.col(f"{PUBLISHER}.{COLV1}")).otherwise(F.col(f"{SUBSCRIBER}.{COLV1}"))
     stamp = F.struct(nickname.alias("nickname"), version.alias("version"))
-    colv = merged_colv(stamp, is_any_made=is_any_made, fields=fields)
+    colv = merged_colv(stamp, is_any_made=is_any_made, is_any_unknown=is_any_unknown, fields=fields)
     of_two = {
         DELETED: deleted,
         TOMBSTONE_TYPE: F.when(deleted, F.lit(int(TombstoneType.USER_DELETE))),
@@ -181,10 +198,24 @@ def _state(
         LINEAGE: both,
         COLV1: F.when(~deleted, F.when(one_deleted(), winner_colv).otherwise(colv)),
         PRIORITY: _priority(upload, unpublished).cast("double"),
+        UNKNOWN: _unknown(deleted, is_any_answered=is_any_answered) if is_any_unknown else no_fields(),
     }
     return {
         name: F.when(_is_of_two(), of_two[name]).otherwise(F.col(f"{SENT}.{name}")) for name in STATE_COLUMNS
     }
+
+
+def _unknown(deleted: Column, *, is_any_answered: bool) -> Column:
+    """Return the fields of which the final row says nothing: neither side does.
+
+    A row that wins over a delete says what it said before, although it takes the tombstone's values: a losing delete is
+    not logged.
+    """
+    at_publisher, at_subscriber = (F.col(f"{side}.{UNKNOWN}") for side in (PUBLISHER, SUBSCRIBER))
+    of_winner = F.when(F.col(PUBLISHER_WINS), at_publisher).otherwise(at_subscriber)
+    of_neither = F.array_intersect(at_publisher, at_subscriber)
+    unknown = F.when(one_deleted() & ~deleted, of_winner).otherwise(of_neither)
+    return F.when(~custom.is_row(), unknown) if is_any_answered else unknown
 
 
 def _priority(upload: bool, unpublished: str | None) -> Column:
@@ -198,7 +229,7 @@ def _priority(upload: bool, unpublished: str | None) -> Column:
 
 @cached
 def _outcome(
-    upload: bool, download: bool, fields: Fields, *, is_any_made: bool, sends_rows: bool
+    upload: bool, download: bool, fields: Fields, *, is_any_made: bool, is_any_unknown: bool, sends_rows: bool
 ) -> dict[str, Column]:
     """Return the action and the generation of each side for the final state, and the loser."""
     wins = F.col(PUBLISHER_WINS)
@@ -210,7 +241,8 @@ def _outcome(
     return {
         **{
             changes.ACTION_OF[side]: of_two(
-                changes.ACTION_OF[side], _action(side, fields, runs=runs, is_any_made=is_any_made)
+                changes.ACTION_OF[side],
+                _action(side, fields, runs=runs, is_any_made=is_any_made, is_any_unknown=is_any_unknown),
             )
             for side, runs in ((PUBLISHER, upload), (SUBSCRIBER, download))
         },
@@ -232,7 +264,7 @@ def _outcome(
     }
 
 
-def _action(side: str, fields: Fields, *, runs: bool, is_any_made: bool) -> Column:
+def _action(side: str, fields: Fields, *, runs: bool, is_any_made: bool, is_any_unknown: bool) -> Column:
     if not runs:
         return F.lit(None).cast("string")
     is_deleted, was_deleted = F.col(DELETED), F.col(f"{side}.{DELETED}")
@@ -240,7 +272,10 @@ def _action(side: str, fields: Fields, *, runs: bool, is_any_made: bool) -> Colu
         F.when(is_deleted & was_deleted, Action.METADATA.value)
         .when(is_deleted, Action.DELETE.value)
         .when(was_deleted, Action.INSERT.value)
-        .when(is_changed_for(side, is_any_made=is_any_made, fields=fields), Action.UPDATE.value)
+        .when(
+            is_changed_for(side, is_any_made=is_any_made, is_any_unknown=is_any_unknown, fields=fields),
+            Action.UPDATE.value,
+        )
         .otherwise(Action.METADATA.value)
     )
 

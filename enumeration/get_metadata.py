@@ -235,6 +235,7 @@ def _terms_struct(article: ArticleTerms) -> Column:
         *_properties(article.column_tracking, article.by_columns, article.whole_rows),
         *_rules(article.resolver, article.update_delete, article.made_columns, article.clashing_columns),
         _names(article.names),
+        _named_fields(article.named_fields),
         *(F.lit(number).cast("bigint").alias(name) for name, number in numbers.items()),
     )
 
@@ -263,6 +264,11 @@ def _rules(
 @cached
 def _names(names: tuple[str | None, ...]) -> Column:
     return _texts(names).alias("names")
+
+
+@cached
+def _named_fields(fields: tuple[str, ...]) -> Column:
+    return _texts(fields).alias("named_fields")
 
 
 def _texts(texts: Iterable[str | None]) -> Column:

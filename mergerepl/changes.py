@@ -8,9 +8,9 @@ PAIRS (enumeration -> conflict): the changes of one row at both sides, with the 
 DECIDED (conflict -> agent): the outcome of all articles, one row per (tablenick, rowguid), with a mask for the values.
 RESOLVED (agent -> apply): the changeset of an article, one row per rowguid: DECIDED with the typed rows.
 
-`row` is always a row image: struct c0..cN in the order of the article's published columns; for a deleted row, its last
-known values. `fields` are the canonical encodings (`rows.encodings`) of its fields, without generated columns: in this
-form rows of all articles enter one plan.
+`row` is always a row image: a struct with a field `c<number>` for each published column, in their order; for a deleted
+row, its last known values. `fields` are the canonical encodings (`rows.encodings`) of its fields, without generated
+columns: in this form rows of all articles enter one plan.
 """
 
 from collections.abc import Iterable
@@ -31,6 +31,9 @@ BORN_GENERATION: Final = "born_generation"
 LINEAGE: Final = "lineage"
 COLV1: Final = "colv1"
 PRIORITY: Final = "priority"
+UNKNOWN: Final = "unknown"
+"""The fields of which a row says nothing, since its writer's table lacked them; NULL: none. Their values do not count."""
+
 TOMBSTONE_TYPE: Final = "tombstone_type"
 
 
@@ -69,6 +72,7 @@ METADATA_COLUMNS: Final = (
     LINEAGE,
     COLV1,
     PRIORITY,
+    UNKNOWN,
 )
 
 CHANGE_COLUMNS: Final = (ROWGUID, *METADATA_COLUMNS, ROW)
@@ -87,6 +91,7 @@ CLASHING_COLUMNS: Final = "clashing_columns"
 FLOOR: Final = "floor"
 CLOCK: Final = "clock"
 NAMES: Final = "names"
+NAMED_FIELDS: Final = "named_fields"
 RESOLVED_AT_PUBLISHER: Final = "resolved_at_publisher"
 RESOLVED_AT_SUBSCRIBER: Final = "resolved_at_subscriber"
 """Fields of `article`: those of ArticleTerms."""
@@ -191,7 +196,7 @@ OF_SUBSCRIBER: Final = "of_subscriber"
 """Column of DECIDED: for each field of `fields`, whether its value is the subscriber's. NULL if one side lacks the row."""
 
 WINNER_COLUMNS: Final = (LINEAGE, PRIORITY)
-LOSER_COLUMNS: Final = (DELETED, *WINNER_COLUMNS)
+LOSER_COLUMNS: Final = (DELETED, *WINNER_COLUMNS, UNKNOWN)
 """Columns of `winner` and `loser`; `loser` also has its row. The final state has the winner's row, or a part."""
 
 RULE: Final = "rule"
@@ -221,7 +226,7 @@ RESOLVED_COLUMNS: Final = (
     WINNER,
 )
 """Columns of RESOLVED: the final state of the row, the action of each side and the generation there that records the
-row, and for a conflict the losing change (deleted, lineage, priority, row) and the winning one (lineage, priority)
+row, and for a conflict the losing change (deleted, lineage, priority, unknown, row) and the winning one (lineage, priority)
 as structs."""
 
 CONFLICT_HASH: Final = "conflict_hash"

@@ -35,7 +35,8 @@ are only ever added at the end.
 
 Two columns of images, `row_<article nickname>` and `base_<article nickname>` (the row before its first change, for
 resolvers that ask), are added to `{contents.NAME}` and `{tombstone.NAME}` for every article:
-a struct with one field `c<i>` for each published column, in the order of `sysmergearticles.published_columns`.
+a struct with one field `c<number>` for each published column. Columns that changed later have images of their own,
+`row_<tablenick>_<version>`.
 
 How a session uses these tables: [protocol.md](protocol.md).
 """

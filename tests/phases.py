@@ -47,6 +47,10 @@ from triggers.tracked_rows import KNOWN_COLUMNS, Origin, tracked_rows
 NICKNAMES = {"published": 0, "hq": 1, "north": 2, "south": 3}
 _NAMES = {nickname: name for name, nickname in NICKNAMES.items()}
 _IMAGE = "struct<c0:string,c1:string,c2:string>"
+_COLUMNS = ("id", "a", "b")
+_CONTESTED = ("id", "v", "a")
+"""The columns of the articles of cases, in the order of their fields."""
+
 WRITTEN_OUT = Fields.of_many(StructType([StructField(name, StringType()) for name in ("c0", "c1", "c2")]))
 """How the fields of the cases' rows are gone through where there are many."""
 
@@ -67,7 +71,7 @@ for_few_and_many = pytest.mark.parametrize(
 _CHANGES = (
     "rowguid string, deleted boolean, tombstone_type int, generation bigint, partchangegen bigint, "
     "born_generation bigint, "
-    f"lineage {LINEAGE_TYPE}, colv1 {COLV1_TYPE}, priority double, row {_IMAGE}"
+    f"lineage {LINEAGE_TYPE}, colv1 {COLV1_TYPE}, priority double, unknown array<string>, row {_IMAGE}"
 )
 
 
@@ -322,7 +326,7 @@ def ruled(spark: SparkSession, contests: Mapping[str, Contest]) -> dict[str, Rul
             row[PUBLISHER_WINS] if row[PUBLISHER_WINS] is None else "hq" if row[PUBLISHER_WINS] else "north",
             tuple(row["made_columns"] or ()),
             row["note"],
-            _colv_words(row["colv1"]),
+            _colv_words(row["colv1"], _CONTESTED),
             (row["publisher_action"], row["subscriber_action"]),
         )
         for row in computed_by_spark(
@@ -407,10 +411,10 @@ def _contestants(
             for name, is_changed in (("v", each.only in (None, side)), ("a", not each.same_a))
             if is_changed and not is_deleted
         ]
-        colv = {name: Row(nickname=number, version=1) for name in changed}
+        colv = {f"c{_CONTESTED.index(name)}": Row(nickname=number, version=1) for name in changed}
         priority = each.priority if side == "hq" else 75.0
         letters[rule] = "p" if side == "hq" or each.same_a else "s"
-        rows.append((rule, is_deleted, None, 1, None, None, {0: 1, number: 1}, colv, priority))
+        rows.append((rule, is_deleted, None, 1, None, None, {0: 1, number: 1}, colv, priority, None))
     metadata = LocalDataToArrowConversion.convert(rows, StructType(struct_of(_CHANGES).fields[:-1]), False)
     images = _images(
         contests, {rule: getattr(each, side) for rule, each in contests.items()}, letters, values
@@ -632,6 +636,7 @@ def _changes(spark: SparkSession, setting: Setting, changes: Mapping[str, Change
             _lineage(change.lineage),
             _colv(change.colv) if is_by_column and change.row is not None else None,
             change.priority,
+            None,
             _image(rule, change.row or change.last),
         )
         for rule, change in changes.items()
@@ -659,12 +664,13 @@ def _lineage_words(lineage: Mapping[int, int]) -> str:
 
 def _colv(words: str) -> dict[str, tuple[int, int]]:
     pairs = [each.split(": ") for each in words.split(", ") if each]
-    return {name: next(iter(_lineage(version).items())) for name, version in pairs}
+    return {f"c{_COLUMNS.index(name)}": next(iter(_lineage(version).items())) for name, version in pairs}
 
 
-def _colv_words(colv: Mapping[str, Any] | None) -> str | None:
+def _colv_words(colv: Mapping[str, Any] | None, columns: Sequence[str] = _COLUMNS) -> str | None:
     if colv is None:
         return None
+    named = {columns[int(field[1:])]: entry for field, entry in colv.items()}
     return ", ".join(
-        f"{name}: {_NAMES[entry['nickname']]} {entry['version']}" for name, entry in sorted(colv.items())
+        f"{name}: {_NAMES[entry['nickname']]} {entry['version']}" for name, entry in sorted(named.items())
     )

@@ -263,7 +263,7 @@ def _gap_if_gone(window: CaptureWindow, gap: str | None = None) -> Iterator[None
 
 def shape_of(article: PublishedArticle) -> RowShape:
     """Return the columns of an article's images, and those that identify its rows."""
-    return RowShape(article.columns, article.identity, article.rowguid_column is not None)
+    return RowShape(article.columns, article.identity, article.rowguid_column is not None, article.fields)
 
 
 def _kept(window: CaptureWindow, changed: DataFrame, *, gap: str | None) -> NetRows:

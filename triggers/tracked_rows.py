@@ -20,23 +20,23 @@ from mergerepl.changes import (
     ROW,
     ROWGUID,
     TOMBSTONE_TYPE,
+    UNKNOWN,
 )
 from mergerepl.delta.feed.net_changes import AFTER, BEFORE, EXISTED, EXISTS
 from mergerepl.frames import Column, DataFrame, F, cached
 from mergerepl.model.article import PublishedArticle
 from mergerepl.rows import lineage_columns as lineage
-from mergerepl.rows.images import differing_columns, image_type
-from mergerepl.rows.sql import struct_type
+from mergerepl.rows.images import differing_columns, image_type, no_fields, stored_type
 from mergerepl.spark.expression_cost import query_parameter
 from mergerepl.systables import contents, tombstone
 from mergerepl.systables.contents import LINEAGE_TYPE, SEQ, base_column, row_column
 from mergerepl.systables.tombstone import TombstoneType
 
-KNOWN_COLUMNS = (ROWGUID, LINEAGE, COLV1, BORN_GENERATION, TOMBSTONE_TYPE)
+KNOWN_COLUMNS = (ROWGUID, LINEAGE, COLV1, BORN_GENERATION, TOMBSTONE_TYPE, UNKNOWN)
 """The metadata of a row that a new change continues."""
 
 
-_KEPT = (ROWGUID, GENERATION, PARTCHANGEGEN, BORN_GENERATION, LINEAGE, COLV1, PRIORITY)
+_KEPT = (ROWGUID, GENERATION, PARTCHANGEGEN, BORN_GENERATION, LINEAGE, COLV1, PRIORITY, UNKNOWN)
 """Columns of CAPTURED that MSmerge_contents has under the same name."""
 
 
@@ -61,7 +61,7 @@ GENERATION_OF_ORIGIN, NICKNAME, ORIGIN_PRIORITY, CLOCK = (
 )
 IS_KNOWN = "is_known"
 CHANGED_COLUMNS = "changed_columns"
-"""Columns added to net changes: the values of Origin, and the array of columns whose version rises:
+"""Columns added to net changes: the values of Origin, and the array of fields whose version rises:
 those of a live row that its writer set. NULL in row-tracked articles.
 """
 
@@ -156,18 +156,20 @@ def _columns(is_written_out: bool) -> dict[str, Column]:
         LINEAGE: lineage.with_version(base, F.col(NICKNAME), version, is_written_out=is_written_out),
         COLV1: _colv(version),
         PRIORITY: F.col(ORIGIN_PRIORITY),
+        # Who writes a row has all columns of the table; who deletes it says no more of them than its last version.
+        UNKNOWN: F.when(is_deleted, F.col("known_unknown")),
         ROW: F.col(ROW),
     }
 
 
 def _changed_columns(article: PublishedArticle, image: StructType) -> Column:
-    """Return the columns that a change's writer set: those that differ, or all for an insert."""
+    """Return the fields that a change's writer set: those that differ, or all for an insert."""
     if not article.column_tracking:
         return F.lit(None).cast("array<string>")
-    every_column = F.array(*(F.lit(name) for name in article.value_columns)).cast("array<string>")
-    field_of = dict(zip(article.columns, article.fields, strict=True))
-    names = [(name, field_of[name]) for name in article.value_columns]
-    differing = differing_columns(BEFORE, AFTER, image, names)
+    every_column = F.array(*(F.lit(field) for field in article.value_fields)).cast("array<string>")
+    differing = differing_columns(
+        BEFORE, AFTER, image, zip(article.value_fields, article.value_fields, strict=True)
+    )
     return F.when(F.col(EXISTED), differing).otherwise(every_column)
 
 
@@ -190,6 +192,7 @@ def _with_known(named: DataFrame, known: DataFrame | None) -> DataFrame:
             F.lit(None).cast("map<int,bigint>").alias("known_lineage"),
             lineage.no_colv().alias("known_colv1"),
             F.lit(None).cast("bigint").alias("known_born_generation"),
+            no_fields().alias("known_unknown"),
         )
     has_left = F.coalesce(F.col(TOMBSTONE_TYPE) == int(TombstoneType.PARTIAL_DELETE), F.lit(False))
     earlier = known.select(
@@ -197,6 +200,7 @@ def _with_known(named: DataFrame, known: DataFrame | None) -> DataFrame:
         F.when(~has_left, F.col(LINEAGE)).alias("known_lineage"),
         F.when(~has_left, F.col(COLV1)).alias("known_colv1"),
         F.when(~has_left, F.col(BORN_GENERATION)).alias("known_born_generation"),
+        F.when(~has_left, F.col(UNKNOWN)).alias("known_unknown"),
         F.lit(True).alias(IS_KNOWN),
     )
     return named.join(earlier, on=ROWGUID, how="left")
@@ -215,7 +219,9 @@ def contents_rows(rows: DataFrame, article: PublishedArticle, *, seq: int, marke
 def _base(rows: DataFrame, article: PublishedArticle) -> list[Column]:
     if BASE not in rows.columns:
         return []
-    return [F.col(BASE).cast(struct_type(article.types)).alias(base_column(article.nickname))]
+    return [
+        F.col(BASE).cast(stored_type(article)).alias(base_column(article.nickname, article.image_version))
+    ]
 
 
 @cached
@@ -228,7 +234,7 @@ def _of_contents(article: PublishedArticle) -> dict[str, Column]:
         contents.LOGICAL_RECORD_PARENT_ROWGUID: nothing.cast("string"),
         contents.LOGICAL_RECORD_LINEAGE: nothing.cast(LINEAGE_TYPE),
         contents.LOGICAL_RELATION_CHANGE_GEN: nothing.cast("bigint"),
-        row_column(article.nickname): F.col(ROW).cast(struct_type(article.types)),
+        row_column(article.nickname, article.image_version): F.col(ROW).cast(stored_type(article)),
     }
     return {name: value.alias(name) for name, value in values.items()}
 
@@ -247,6 +253,7 @@ def tombstone_rows(rows: DataFrame, article: PublishedArticle, *, seq: int, mark
         PRIORITY,
         F.lit(marker).alias(contents.MARKER),
         query_parameter(seq, "bigint").alias(SEQ),
-        F.col(ROW).cast(struct_type(article.types)).alias(row_column(article.nickname)),
+        F.col(ROW).cast(stored_type(article)).alias(row_column(article.nickname, article.image_version)),
+        UNKNOWN,
         *_base(rows, article),
     )

@@ -21,12 +21,11 @@ from mergerepl.rows.images import (
     all_true,
     differing_columns,
     image_type,
-    row_image,
     rowguid_of_image,
     same_value,
+    stored_image,
 )
 from mergerepl.rows.key_bounds import bounds_of, within_bounds
-from mergerepl.rows.sql import struct_type
 from mergerepl.spark.in_memory import Kept, frame_of
 from mergerepl.store.lease import lease
 from mergerepl.store.location import Location
@@ -57,7 +56,7 @@ def decide_again(
     conflicts = F.broadcast(frame_of(spark, _listed(rows)))
     lost = appended.read(spark, replica.folder / article.conflict_table)
     losers = lost.join(conflicts.select("conflict_id"), on="conflict_id", how="left_semi").select(
-        "conflict_id", row_image(article.columns).cast(struct_type(article.types)).alias(_LOSER)
+        "conflict_id", stored_image(article).alias(_LOSER)
     )
     known = _known(spark, replica, article, conflicts)
     info = replica.info()
@@ -226,7 +225,7 @@ def _held(
     """Return the rows as the table has them: rowguid, held_row. Skips files whose keys lie outside."""
     bounds = bounds_of(known, article, lambda field: F.col(f"{_KNOWN}.{ROW}.{field}"))
     rows = read_version(spark, replica.table(article), head).where(within_bounds(article, bounds))
-    images = rows.select(row_image(article.columns).cast(struct_type(article.types)).alias(_HELD))
+    images = rows.select(stored_image(article).alias(_HELD))
     rowguid = rowguid_of_image(
         _HELD, image_type(images, _HELD), article.identity_fields, existing=article.rowguid_column is not None
     )

@@ -10,14 +10,26 @@ BOUNDED_TYPES = ("tinyint", "smallint", "int", "bigint", "date", "string")
 
 
 @dataclass(frozen=True)
+class ImageColumn:
+    """An image column of an article, by the version that introduced it: its fields and their types (Spark DDL)."""
+
+    version: int
+    fields: tuple[str, ...]
+    types: tuple[str, ...]
+
+
+@dataclass(frozen=True)
 class PublishedArticle:
     """One row of sysmergearticles.
 
-    `columns` are the published columns in stored order: column i is field `c<i>` of a row image, so that any column
-    name may be published. `identity` are the columns (among them) that identify a row, `generated` those that Delta
-    computes, each with its expression. `resolver_info` are the settings of the resolver, as stored. `partition_options`
-    from 1 on: a subscriber may not write rows outside of its partition. `compensates`: a subscriber's change that the
-    publisher's table refuses is undone at that subscriber.
+    `columns` are the published columns in stored order. Each is a *field* under a number that the root gives once:
+    `c<number>` names it in row images, in colv1 and in `unknown`, so that a column may have any name, and another
+    one later. `numbers` are these numbers; empty: 0, 1, …. `version` is the article's version of its columns,
+    `images` are all of its image columns, the present one last; empty: only that of version 1. `identity` are the
+    columns (among them) that identify a row, `generated` those that Delta computes, each with its expression.
+    `resolver_info` are the settings of the resolver, as stored. `partition_options` from 1 on: a subscriber may not
+    write rows outside of its partition. `compensates`: a subscriber's change that the publisher's table refuses is
+    undone at that subscriber.
     """
 
     publication: str
@@ -39,6 +51,9 @@ class PublishedArticle:
     resolver_info: str | None = None
     partition_options: int = 0
     compensates: bool = False
+    numbers: tuple[int, ...] = ()
+    version: int = 1
+    images: tuple[ImageColumn, ...] = ()
 
     @classmethod
     def of_table(
@@ -53,7 +68,7 @@ class PublishedArticle:
     @property
     def identity_fields(self) -> tuple[str, ...]:
         """Return the image fields of the identity columns."""
-        return tuple(f"c{self.columns.index(name)}" for name in self.identity)
+        return tuple(self.field_of(name) for name in self.identity)
 
     @property
     def bounded_identity(self) -> tuple[str, ...]:
@@ -65,7 +80,26 @@ class PublishedArticle:
     @property
     def fields(self) -> tuple[str, ...]:
         """Return the image fields, in column order."""
-        return tuple(f"c{i}" for i in range(len(self.columns)))
+        return tuple(f"c{number}" for number in self.numbers or range(len(self.columns)))
+
+    def field_of(self, name: str) -> str:
+        """Return the image field of a column."""
+        return self.fields[self.columns.index(name)]
+
+    @property
+    def image_columns(self) -> tuple[ImageColumn, ...]:
+        """Return all of its image columns; the last one is of the present fields and types."""
+        return self.images or (ImageColumn(1, self.fields, self.types),)
+
+    @property
+    def may_lack_fields(self) -> bool:
+        """Whether a row of it may say nothing of a field: its columns changed since it was published."""
+        return len(self.image_columns) > 1
+
+    @property
+    def image_version(self) -> int:
+        """Return the version that introduced its present image column."""
+        return self.image_columns[-1].version
 
     @property
     def written_fields(self) -> tuple[str, ...]:
@@ -77,12 +111,17 @@ class PublishedArticle:
 
     @property
     def value_columns(self) -> tuple[str, ...]:
-        """Return the columns outside the identity that writers set: the columns of colv1.
+        """Return the columns outside the identity that writers set: colv1 has an entry for each that was changed.
 
         A generated column never changes by itself, so it neither counts as changed nor conflicts.
         """
         computed = dict(self.generated)
         return tuple(name for name in self.columns if name not in self.identity and name not in computed)
+
+    @property
+    def value_fields(self) -> tuple[str, ...]:
+        """Return the image fields of `value_columns`: the keys of colv1."""
+        return tuple(self.field_of(name) for name in self.value_columns)
 
     @property
     def needs_base(self) -> bool:

@@ -15,9 +15,10 @@ class ArticleTerms:
     `by_columns`: a conflict is lost by columns, not by the row. `whole_rows`: rows that differ are never merged.
     `resolver` decides two updates, `update_delete` an update against a delete. `made_columns`: the resolver makes
     their values; `clashing_columns`: two changes of them to one value are two changes. `floor`: versions up to it
-    count as known to both sides. `clock`: a resolution's version is higher. `names`: by field of `fields` the name of
-    a value column, None for a key's. `resolved_at_…`: the generations that merged and resolved rows join at each
-    side. `rejects`: the side whose changes are not taken, or None.
+    count as known to both sides. `clock`: a resolution's version is higher. `names`: by field of `fields` the name
+    of a value column, None for a key's; `named_fields`: its image field, the key of colv1. `resolved_at_…`: the
+    generations that merged and resolved rows join at each side. `rejects`: the side whose changes are not taken, or
+    None.
     """
 
     tablenick: int
@@ -31,6 +32,7 @@ class ArticleTerms:
     floor: int
     clock: int
     names: tuple[str | None, ...]
+    named_fields: tuple[str, ...]
     resolved_at_publisher: int = 0
     resolved_at_subscriber: int = 0
     rejects: str | None = None
@@ -70,6 +72,7 @@ def terms_of(
         floor=floor,
         clock=clock,
         names=tuple(name if name in article.value_columns else None for name in names),
+        named_fields=article.written_fields,
         resolved_at_publisher=resolved_at_publisher,
         resolved_at_subscriber=resolved_at_subscriber,
         rejects=resolver.rejects,

@@ -171,9 +171,9 @@ def _at_replica(
     row, problem = _row(replica, article, values)
     colv = known.get("colv1") or {}
     versions = [
-        ColumnVersion(name, colv[name]["nickname"], colv[name]["version"])
-        for name in article.columns
-        if name in colv
+        ColumnVersion(name, colv[field]["nickname"], colv[field]["version"])
+        for name, field in zip(article.columns, article.fields, strict=True)
+        if field in colv
     ]
     return RowReplicaInfo(
         str(replica.root),

@@ -24,15 +24,7 @@ from mergerepl.replica.replica import Replica
 from mergerepl.replica.runs import current_rows, delete_runs_after
 from mergerepl.store.location import Location
 from mergerepl.systables import catalog, contents, tombstone
-from mergerepl.systables.contents import (
-    BORN_GENERATION,
-    GENERATION,
-    MARKER,
-    ROWGUID,
-    SEQ,
-    TABLENICK,
-    row_column,
-)
+from mergerepl.systables.contents import BORN_GENERATION, GENERATION, MARKER, ROWGUID, SEQ, TABLENICK
 from mergerepl.systables.genhistory import Generation
 from mergerepl.systables.table import FOLDER
 
@@ -84,7 +76,9 @@ def give_metadata(
         }
         if BORN_GENERATION in values:
             values[BORN_GENERATION] = _renumbered(F.col(BORN_GENERATION), numbers)
-        images = [F.col(row_column(each)) for each in nicknames]
+        images = [
+            F.col(name) for name in current.columns if name.startswith(tuple(f"row_{n}" for n in nicknames))
+        ]
         copied = current.select(*(value.alias(name) for name, value in values.items()), *images)
         append(copied, root / FOLDER / table, Transaction(RUN_APP_ID, seq, mark))
         failpoint("initialise.between_appends")

@@ -141,7 +141,8 @@ def copy_rows(
         if only is None:
             rows = read_version(spark_of(), source, version).select(*(F.col(quote(name)) for name in columns))
         else:
-            rows = only.select(*(F.col(f"{ROW}.c{i}").alias(name) for i, name in enumerate(columns)))
+            fields = zip(image_type(only, ROW).names, columns, strict=True)
+            rows = only.select(*(F.col(f"{ROW}.{field}").alias(name) for field, name in fields))
         append(by_partition(rows, partition_columns), target, transaction)
     commit = find_own_commit(target, transaction.mark, from_version_exclusive=0)
     assert commit is not None

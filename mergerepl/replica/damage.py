@@ -65,6 +65,12 @@ def contradiction_of(row: ArticleRow, publications: Container[str]) -> str | Non
         return "no list of columns in published_columns"
     if None in types or len(types) != len(columns):
         return "not one type in published_types for each of published_columns"
+    try:
+        known = row.definitions
+    except (ValueError, KeyError, TypeError):
+        return "no definitions that can be read in fields"
+    if not known:
+        return "no definition in fields"
     if not key or not set(key) <= set(columns) or row.rowguid_column not in (None, *key):
         return "key_columns or a rowguid_column that are not among published_columns"
     return None

@@ -12,6 +12,7 @@ from mergerepl.delta.sql_text import text_literal, text_literals
 from mergerepl.delta.tables import commit_text, edited_table, is_delta_table, open_table, row_constraints
 from mergerepl.errors import ConfigurationError, PublicationError, StoreError
 from mergerepl.model.article import PublishedArticle
+from mergerepl.model.definition import FIRST_VERSION
 from mergerepl.replica.control import ControlPlane
 from mergerepl.replica.damage import contradiction_of, no_subscriptions, refuse_edited, require_schema_version
 from mergerepl.roots import resolved, uses
@@ -230,7 +231,9 @@ class Replica:
             if wrong is not None:
                 path = self.control.path(catalog.ARTICLES.name)
                 raise edited_table(path, f"has {wrong} for article '{row.name}'", article=row.name)
-        return sorted((row.published(names[row.pubid]) for row in rows), key=lambda a: a.nickname)
+        versions = self.info().article_versions if any(row.fields is not None for row in rows) else {}
+        found = (row.published(names[row.pubid], versions.get(row.nickname, FIRST_VERSION)) for row in rows)
+        return sorted(found, key=lambda article: article.nickname)
 
     def articles_of(self, pubid: str) -> list[PublishedArticle]:
         """Return the articles of one publication."""

@@ -28,13 +28,14 @@ from mergerepl.changes import (
     ROW,
     ROWGUID,
     TOMBSTONE_TYPE,
+    UNKNOWN,
 )
 from mergerepl.delta import appended
 from mergerepl.delta.engine_choice import EngineChoice, NeedsSparkError, arrow_refusals
 from mergerepl.delta.tables import compact
 from mergerepl.errors import MergeReplError
 from mergerepl.frames import Column, DataFrame, F, is_in_process
-from mergerepl.model.article import PublishedArticle
+from mergerepl.model.article import ImageColumn, PublishedArticle
 from mergerepl.replica.application_ids import DELETE_APP_ID
 from mergerepl.replica.cleaned import remove_dead
 from mergerepl.replica.replica import Replica
@@ -112,14 +113,14 @@ def run_rows(article: PublishedArticle, rows: "pa.Table", table: str, *, seq: in
 
     is_tombstone = table == tombstone.NAME
     chosen = rows.filter(rows[DELETED] if is_tombstone else pc.invert(rows[DELETED]))
-    columns = {name: chosen[name] for name in (ROWGUID, GENERATION, LINEAGE, PRIORITY)}
+    columns = {name: chosen[name] for name in (ROWGUID, GENERATION, LINEAGE, PRIORITY, UNKNOWN)}
     if is_tombstone:
         columns[tombstone.TYPE] = chosen[TOMBSTONE_TYPE]
     else:
         columns |= {name: chosen[name] for name in (PARTCHANGEGEN, BORN_GENERATION, COLV1)}
-    columns[row_column(article.nickname)] = chosen[ROW]
+    columns[row_column(article.nickname, article.image_version)] = chosen[ROW]
     if BASE in chosen.column_names:
-        columns[base_column(article.nickname)] = chosen[BASE]
+        columns[base_column(article.nickname, article.image_version)] = chosen[BASE]
     of_run = {
         contents.TABLENICK: pa.scalar(article.nickname, pa.int32()),
         contents.MARKER: pa.scalar(marker, pa.string()),
@@ -139,6 +140,59 @@ class RecentRows:
 
     rows: DataFrame
     older: Callable[[DataFrame, int], DataFrame] | None
+
+
+_OF_RUNS = (contents.TABLENICK, ROWGUID, GENERATION, LINEAGE, PRIORITY, UNKNOWN, SEQ)
+
+
+@dataclass(frozen=True)
+class Images:
+    """The image columns of an article in contents and tombstones: each row has its image in one of them.
+
+    Older images are brought forward by field: dropped fields are left out, wider types are a cast, and a row says nothing
+    of fields that its image lacks.
+    """
+
+    article: PublishedArticle
+    rows: tuple[str, ...]
+    bases: tuple[str, ...]
+
+    @classmethod
+    def of(cls, article: PublishedArticle) -> "Images":
+        """Return those of an article."""
+        versions = [each.version for each in article.image_columns]
+        rows = tuple(row_column(article.nickname, version) for version in versions)
+        return cls(article, rows, tuple(base_column(article.nickname, version) for version in versions))
+
+    def present(self, columns: Sequence[str]) -> Column:
+        """Return the image of a row, in one of these columns, with the present fields and types."""
+        if len(columns) == 1:
+            return F.col(columns[0])
+        types = dict(zip(self.article.fields, self.article.types, strict=True))
+
+        def brought(image: ImageColumn, column: str) -> Column:
+            fields = (
+                (F.col(f"{column}.{name}") if name in image.fields else F.lit(None)).cast(type_).alias(name)
+                for name, type_ in types.items()
+            )
+            return F.when(F.col(column).isNotNull(), F.struct(*fields))
+
+        return F.coalesce(*map(brought, self.article.image_columns, columns))
+
+    def unknown(self) -> Column:
+        """Return the fields of which a row says nothing; NULL: none."""
+        found = F.col(UNKNOWN)
+        if len(self.rows) == 1:
+            return found
+        present = F.array(*(F.lit(name) for name in self.article.fields))
+        stated = F.array_intersect(found, present)
+        for image, column in zip(self.article.image_columns, self.rows, strict=True):
+            lacking = [name for name in self.article.fields if name not in image.fields]
+            if lacking:
+                lacks = F.array(*(F.lit(name) for name in lacking))
+                both = F.array_union(F.coalesce(found, F.array().cast("array<string>")), lacks)
+                stated = F.when(F.col(column).isNotNull(), F.array_intersect(both, present)).otherwise(stated)
+        return stated
 
 
 @dataclass(frozen=True)
@@ -184,19 +238,19 @@ class ArticleRuns:
         """
         most = self.through_seq_inclusive
         above = max(from_generation_exclusive or 0, self.cleaned) or None
-        row, base = row_column(self.article.nickname), base_column(self.article.nickname)
+        images = Images.of(self.article)
 
         def of(table: str) -> DataFrame:
             is_tombstone = table == tombstone.NAME
             kept = [tombstone.TYPE] if is_tombstone else [PARTCHANGEGEN, BORN_GENERATION, COLV1]
-            kept += [base] if with_base else []
+            kept += [*images.bases] if with_base else []
             kept += [contents.MARKER] if with_marker else []
             bounds = {SEQ: (from_seq_exclusive, most), GENERATION: (above, None)}
             rows = appended.read(
                 self.spark,
                 self.folder / table,
                 bounds,
-                columns=[contents.TABLENICK, ROWGUID, GENERATION, LINEAGE, PRIORITY, row, SEQ, *kept],
+                columns=[*_OF_RUNS, *images.rows, *kept],
                 among={contents.TABLENICK: [self.article.nickname]}
                 | ({} if guids is None else {ROWGUID: guids}),
             ).where(F.col(contents.TABLENICK) == self.article.nickname)
@@ -213,9 +267,10 @@ class ArticleRuns:
                 LINEAGE,
                 (F.lit(None).cast(COLV1_TYPE) if is_tombstone else F.col(COLV1)).alias(COLV1),
                 PRIORITY,
-                F.col(row).alias(ROW),
+                images.unknown().alias(UNKNOWN),
+                images.present(images.rows).alias(ROW),
                 SEQ,
-                *([F.col(base).alias(BASE)] if with_base else ()),
+                *([images.present(images.bases).alias(BASE)] if with_base else ()),
                 *([contents.MARKER] if with_marker else ()),
             )
 

@@ -9,12 +9,24 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from pyspark.sql import types as T
 
 from mergerepl.frames import Column, DataFrame, F, bits_of, cached, is_in_process
-from mergerepl.rows.sql import quote
+from mergerepl.model.article import PublishedArticle
+from mergerepl.rows.sql import quote, struct_type
 
 
-def row_image(columns: Sequence[str]) -> Column:
-    """Return the image of the current row: field i is the i-th column."""
-    return F.struct(*(F.col(quote(name)).alias(f"c{i}") for i, name in enumerate(columns)))
+def row_image(columns: Sequence[str], fields: Sequence[str] = ()) -> Column:
+    """Return the image of the current row, under these field names; else field `c<i>` is the i-th column."""
+    names = fields or [f"c{i}" for i, _ in enumerate(columns)]
+    return F.struct(*(F.col(quote(name)).alias(field) for name, field in zip(columns, names, strict=True)))
+
+
+def stored_type(article: PublishedArticle) -> str:
+    """Return the DDL type of an article's images as they are stored now."""
+    return struct_type(dict(zip(article.fields, article.types, strict=True)))
+
+
+def stored_image(article: PublishedArticle) -> Column:
+    """Return the image of the current row of an article's table, as it is stored."""
+    return row_image(article.columns, article.fields).cast(stored_type(article))
 
 
 def comparable(value: Column, data_type: T.DataType) -> Column:
@@ -127,6 +139,11 @@ def image_hash(image: str, data_type: T.StructType) -> Column:
 def no_names() -> Column:
     """Return an empty array of column names."""
     return F.array().cast("array<string>")
+
+
+def no_fields() -> Column:
+    """Return NULL as an array of image fields: a row says something of all its fields."""
+    return F.lit(None).cast("array<string>")
 
 
 def differing_columns(

@@ -1,6 +1,6 @@
 """SQL text: identifiers and literals. Pure; everything else is DataFrame code."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
 
 def quote(name: str) -> str:
@@ -13,9 +13,9 @@ def literal(text: str) -> str:
     return "'" + text.replace("\\", "\\\\").replace("'", "\\'") + "'"
 
 
-def struct_type(types: Iterable[str]) -> str:
-    """Return the DDL type of a row image whose field i has the i-th type."""
-    return "struct<" + ",".join(f"c{i}:{type_}" for i, type_ in enumerate(types)) + ">"
+def struct_type(types: Mapping[str, str]) -> str:
+    """Return the DDL type of a row image; `types`: image field -> type."""
+    return "struct<" + ",".join(f"{field}:{type_}" for field, type_ in types.items()) + ">"
 
 
 def free_name(name: str, taken: Iterable[str]) -> str:

@@ -1,13 +1,21 @@
 """The sysmerge* catalog: publications, articles, subscriptions, filters, schema changes (merge_replication.md 1.3)."""
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from enum import IntEnum
 from typing import Annotated, Final
 
 from mergerepl.model.article import PublishedArticle
 from mergerepl.model.columns import NOT_NULL, Bigint
+from mergerepl.model.definition import (
+    FIRST_VERSION,
+    Definition,
+    definitions_of,
+    definitions_text,
+    first_definition,
+    image_columns,
+)
 from mergerepl.systables.table import Plane, TypedTable
 
 
@@ -143,7 +151,8 @@ class ArticleRow:
     key_types: Annotated[tuple[str, ...], "their types"] = ()
     rowguid_column: Annotated[str | None, "existing GUID column used as identity"] = None
     published_columns: Annotated[
-        tuple[str, ...], "published columns: position i is field c<i> of a row image"
+        tuple[str, ...],
+        "published columns, as `fields` has them in its last version; without it position i is field c<i> of a row image",
     ]
     published_types: Annotated[tuple[str, ...], "their types (DDL)"]
     resolution: Annotated[str, "row: the winner's whole row wins; columns: only conflicting columns are lost"]
@@ -151,9 +160,33 @@ class ArticleRow:
         Mapping[str, str], "published columns that Delta computes, with their expressions"
     ] = field(default_factory=dict)
     partition_options: Annotated[int, "what a subscriber may write outside of its partition (0 to 3)"] = 0
+    fields: Annotated[
+        str | None,
+        "once its columns changed: by version the published columns with their field numbers and image column, as JSON",
+    ] = None
 
-    def published(self, publication: str) -> PublishedArticle:
-        """Return the article as the phases know it, in the publication of this name."""
+    @property
+    def definitions(self) -> Mapping[int, Definition]:
+        """The article's definitions by version."""
+        if self.fields is None:
+            first = first_definition(self.published_columns, self.published_types)
+            return {first.version: first}
+        return definitions_of(self.fields)
+
+    def with_definition(self, definition: Definition) -> "ArticleRow":
+        """Return the row with one more definition, or another one in the place of its version."""
+        known = {**self.definitions, definition.version: definition}
+        return replace(
+            self,
+            published_columns=tuple(field.name for field in definition.fields),
+            published_types=tuple(field.type for field in definition.fields),
+            fields=definitions_text(known.values()),
+        )
+
+    def published(self, publication: str, version: int = FIRST_VERSION) -> PublishedArticle:
+        """Return the article as the phases know it, in the publication of this name, with a version of its columns."""
+        definitions = self.definitions
+        definition = definitions[version]
         return PublishedArticle(
             publication=publication,
             pubid=self.pubid,
@@ -162,8 +195,8 @@ class ArticleRow:
             nickname=self.nickname,
             table=self.source_table,
             identity=self.key_columns,
-            columns=self.published_columns,
-            types=self.published_types,
+            columns=tuple(field.name for field in definition.fields),
+            types=tuple(field.type for field in definition.fields),
             column_tracking=bool(self.column_tracking),
             resolution=self.resolution,
             resolver=self.article_resolver,
@@ -174,6 +207,9 @@ class ArticleRow:
             resolver_info=self.resolver_info,
             partition_options=self.partition_options,
             compensates=bool(self.compensate_for_errors),
+            numbers=() if self.fields is None else tuple(field.number for field in definition.fields),
+            version=version,
+            images=() if self.fields is None else image_columns(definitions, version),
         )
 
 

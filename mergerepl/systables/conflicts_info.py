@@ -119,6 +119,8 @@ class ConflictRow:
         tuple[str, ...], "columns that the resolver computed from both sides; NULL: none"
     ] = ()
     note: Annotated[str | None, "the resolver's remark on its decision, such as a sum out of range"] = None
+    article_version: Annotated[int, "version of the article's columns in the losing row"] = 1
+    unknown: Annotated[tuple[str, ...], "fields (c<number>) of which the losing row says nothing"] = ()
 
     @property
     def is_undecided(self) -> bool:

@@ -3,7 +3,8 @@
 On disk the table is append-only: each capture or apply appends a *run* of rows with one rising `seq`. Among all rows of
 one (tablenick, rowguid) in this table and in MSmerge_tombstone the one with the highest `seq` counts, so a delete
 supersedes the contents row and a re-insert the tombstone, each with a single append. `row_<tablenick>` columns, one per
-article, hold the row's image as captured or applied, so that enumeration need not read the users' table.
+article and set of its fields, hold the row's image as captured or applied, so that enumeration need not read the users'
+table.
 `base_<tablenick>`, for articles whose resolver needs the common ancestor of two changes, holds the published row in the
 first version of a row that existed before.
 """
@@ -41,7 +42,7 @@ TABLE: Final = SystemTable(
         generation | bigint | generation of the row's latest change, local number
         partchangegen | bigint | reserved: generation of the row's last change of partitions
         lineage | {LINEAGE_TYPE} | replica nickname -> version: which changes this version of the row includes
-        colv1 | {COLV1_TYPE} | column -> who changed it last at which version; NULL for row-tracked articles
+        colv1 | {COLV1_TYPE} | field (c<number>) -> who changed it last at which version; NULL for row-tracked articles
         marker | string | merge session or capture that wrote the row
         logical_record_parent_rowguid | string | reserved: top-level row of the logical record
         logical_record_lineage | {LINEAGE_TYPE} | reserved: lineage of the logical record
@@ -49,19 +50,27 @@ TABLE: Final = SystemTable(
         priority | double | priority of the replica that made this version (100 publisher, 0 unmerged client)
         seq | bigint | number of the appended run; the highest one of a row counts
         born_generation | bigint | generation of the row's insert while nothing older is known of it, else NULL
+        unknown | array<string> | fields (c<number>) of which the row says nothing, as its writer's table lacked them
         """
     ),
 )
 
 
-def base_column(tablenick: int) -> str:
+def base_column(tablenick: int, version: int = 1) -> str:
     """Return the name of the column with the row before its first change known here (in contents and tombstone).
 
     Only articles whose resolver reads it have values there.
     """
-    return f"base_{tablenick}"
+    return _image_column("base", tablenick, version)
 
 
-def row_column(tablenick: int) -> str:
-    """Return the name of the image column of one article (in contents, tombstone and staged changesets)."""
-    return f"row_{tablenick}"
+def row_column(tablenick: int, version: int = 1) -> str:
+    """Return the name of the image column of one article that this version of its columns introduced.
+
+    Contents and tombstone have it.
+    """
+    return _image_column("row", tablenick, version)
+
+
+def _image_column(of: str, tablenick: int, version: int) -> str:
+    return f"{of}_{tablenick}" if version == 1 else f"{of}_{tablenick}_{version}"

@@ -14,7 +14,7 @@ from mergerepl.systables.table import Plane, TypedTable
 
 NAME: Final = "MSmerge_replinfo"
 
-SCHEMA_VERSION: Final = 3
+SCHEMA_VERSION: Final = 4
 """Version of the whole set of system tables; migrations lead from one to the next."""
 
 FIRST_CLOCK: Final = 1
@@ -50,6 +50,9 @@ class ReplicaInfo:
         Mapping[int, Bigint], "tablenick -> generation up to which metadata of rows was cleaned up"
     ] = field(default_factory=dict)
     last_time: Annotated[datetime | None, "the latest time at which it was written"] = None
+    article_versions: Annotated[
+        Mapping[int, int], "tablenick -> version of the article's columns here; 1 where it is missing"
+    ] = field(default_factory=dict)
 
     @property
     def replid(self) -> str:

@@ -41,6 +41,7 @@ TABLE: Final = SystemTable(
         priority | double | priority of the replica that deleted the row
         marker | string | merge session or capture that wrote the row
         seq | bigint | number of the appended run; the highest one of a row counts
+        unknown | array<string> | fields (c<number>) of which the row says nothing, as its writer's table lacked them
         """
     ),
 )

@@ -13,7 +13,7 @@ pytestmark = pytest.mark.spark
 CHANGES = (
     "rowguid string, deleted boolean, tombstone_type int, generation bigint, partchangegen bigint, "
     "born_generation bigint, lineage map<int,bigint>, colv1 map<string,struct<nickname:int,version:bigint>>, "
-    "priority double, row struct<c0:string>"
+    "priority double, unknown array<string>, row struct<c0:string>"
 )
 REFUSED = (
     "rowguid string, verdict string, publisher_action string, subscriber_action string, "
@@ -84,7 +84,19 @@ def found(spark: SparkSession) -> dict[str, Row]:
     for side in (PUBLISHER, SUBSCRIBER):
         own = {rule: case for rule, (case, _) in CASES.items() if case[0][0] == side}
         sent = [
-            (rule, deleted, 1 if deleted else None, generation, None, born, {1: 2}, None, 7.0, Row(c0=rule))
+            (
+                rule,
+                deleted,
+                1 if deleted else None,
+                generation,
+                None,
+                born,
+                {1: 2},
+                None,
+                7.0,
+                None,
+                Row(c0=rule),
+            )
             for rule, (_, deleted, generation, born, _) in own.items()
         ]
         # A row that no table refuses is not in REFUSED.
@@ -129,7 +141,9 @@ def test_what_becomes_of_it(found: dict[str, Row], rule: str) -> None:
         assert (row["loser"], row["publisher_wins"]) == (None, None)
         assert row["note"] == actions[2 if side == SUBSCRIBER else 3]
     else:
-        assert row["loser"] == Row(deleted=deleted, lineage={1: 2}, priority=7.0, row=Row(c0=rule))
+        assert row["loser"] == Row(
+            deleted=deleted, lineage={1: 2}, priority=7.0, unknown=None, row=Row(c0=rule)
+        )
         assert row["note"] == next(rule for rule in actions[2:] if rule)
         assert row["publisher_wins"] == (side == SUBSCRIBER)
     assert row["winner"] is None
@@ -167,7 +181,7 @@ def test_what_is_undone(spark: SparkSession) -> None:
     rejected, refused = [], []
     nothing: dict[str, Any] = dict.fromkeys(RESOLVED_COLUMNS)
     for name, (action, rule, (deleted, value), (gone, held), _) in UNDONE.items():
-        loser = Row(deleted=deleted, lineage={1: 2}, priority=7.0, row=Row(c0=value))
+        loser = Row(deleted=deleted, lineage={1: 2}, priority=7.0, unknown=None, row=Row(c0=value))
         of_both = {"verdict": "conflict", "conflict_type": 11, "note": "", "loser": loser}
         rejected.append(Row(**{**nothing, "rowguid": name, "deleted": gone, "row": Row(c0=held), **of_both}))
         refused.append((name, "upload", action, None, rule, None if rule else "CHECK y"))
@@ -175,7 +189,7 @@ def test_what_is_undone(spark: SparkSession) -> None:
         "deleted": "boolean",
         "row": IMAGE,
         "conflict_type": "int",
-        "loser": f"struct<deleted:boolean,lineage:map<int,bigint>,priority:double,row:{IMAGE}>",
+        "loser": f"struct<deleted:boolean,lineage:map<int,bigint>,priority:double,unknown:array<string>,row:{IMAGE}>",
     }
     schema = ", ".join(f"{name} {types.get(name, 'string')}" for name in RESOLVED_COLUMNS)
     rows = undone(spark.createDataFrame(rejected, schema), spark.createDataFrame(refused, REFUSED))

@@ -9,16 +9,16 @@ from mergerepl.changes import RESOLVED_COLUMNS
 pytestmark = pytest.mark.spark
 
 ROWS = "row struct<c0:string,c1:string,c2:int>"
-LOSER = f"struct<deleted:boolean,lineage:map<int,bigint>,priority:double,{ROWS.replace(' ', ':')}>"
+LOSER = f"struct<deleted:boolean,lineage:map<int,bigint>,priority:double,unknown:array<string>,{ROWS.replace(' ', ':')}>"
 WINNER = "struct<lineage:map<int,bigint>,priority:double>"
 STATE = (
     "deleted boolean, tombstone_type int, partchangegen bigint, born_generation bigint, lineage map<int,bigint>, "
-    "colv1 map<string,struct<nickname:int,version:bigint>>, priority double"
+    "colv1 map<string,struct<nickname:int,version:bigint>>, priority double, unknown array<string>"
 )
 CHANGES = (
     "rowguid string, deleted boolean, tombstone_type int, generation bigint, partchangegen bigint, "
     "born_generation bigint, lineage map<int,bigint>, colv1 map<string,struct<nickname:int,version:bigint>>, "
-    f"priority double, {ROWS}"
+    f"priority double, unknown array<string>, {ROWS}"
 )
 RESOLVED = (
     f"rowguid string, verdict string, {STATE}, {ROWS}, publisher_action string, publisher_generation bigint, "
@@ -87,10 +87,10 @@ def uploaded(spark: SparkSession) -> Uploaded:
         lineage, values = version
         type_ = 1 if values is None else None
         colv = {"c1": Row(nickname=max(lineage), version=max(lineage.values()))}
-        return name, values is None, type_, 3, None, None, lineage, colv, priority, row(name, values)
+        return name, values is None, type_, 3, None, None, lineage, colv, priority, None, row(name, values)
 
     def outcome(name: str, verdict: str, values: tuple[str, int] | None) -> tuple[object, ...]:
-        state = (values is None, None, None, None, {0: 1}, None, 7.0)
+        state = (values is None, None, None, None, {0: 1}, None, 7.0, None)
         return name, verdict, *state, row(name, values), *[None] * 12
 
     return Uploaded(
@@ -123,5 +123,7 @@ def test_the_publishers_row_stands_and_the_subscribers_is_logged(uploaded: Uploa
         assert each.tombstone_type == (6 if there is None else None)
         assert each.row == (row(name, sent) if known is None else row(name, there))
         assert each.priority == (50.0 if known is None else 100.0)
-        assert each.loser == Row(deleted=False, lineage=mine, priority=50.0, row=row(name, sent))
+        assert each.loser == Row(
+            deleted=False, lineage=mine, priority=50.0, unknown=None, row=row(name, sent)
+        )
         assert each.note == "A rule."

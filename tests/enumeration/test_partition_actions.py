@@ -11,7 +11,7 @@ ROWS = "row struct<c0:string>"
 CHANGES = (
     "rowguid string, deleted boolean, tombstone_type int, generation bigint, partchangegen bigint, "
     "born_generation bigint, lineage map<int,bigint>, colv1 map<string,struct<nickname:int,version:bigint>>, "
-    f"priority double, {ROWS}"
+    f"priority double, unknown array<string>, {ROWS}"
 )
 MEMBERSHIPS = "rowguid string, before struct<c0:string>, was array<int>, is array<int>, written boolean"
 NORTH, SOUTH = 1, 2
@@ -19,8 +19,8 @@ NORTH, SOUTH = 1, 2
 
 def test_a_row_that_was_only_looked_at_and_stays_is_left_alone(spark: SparkSession) -> None:
     """Of such a row, whose parent moved, nothing is read: it is no row that went."""
-    entered = ("enters", False, None, 0, None, None, {0: 1}, None, 100.0, Row(c0="enters"))
-    left = ("leaves", False, None, 0, None, None, {0: 1}, None, 100.0, Row(c0="leaves"))
+    entered = ("enters", False, None, 0, None, None, {0: 1}, None, 100.0, None, Row(c0="enters"))
+    left = ("leaves", False, None, 0, None, None, {0: 1}, None, 100.0, None, Row(c0="leaves"))
     memberships = [
         ("enters", Row(c0="enters"), [SOUTH], [NORTH], False),
         ("leaves", Row(c0="leaves"), [NORTH], [SOUTH], False),

@@ -153,11 +153,13 @@ class EngineNetwork:
 
         there = Replica(self.path(replica))
         seq = there.info().last_seq
-        runs = ArticleRuns.of(self.spark, there, there.articles[0], seq).read()
+        article = there.articles[0]
+        names = dict(zip(article.fields, article.columns, strict=True))
+        runs = ArticleRuns.of(self.spark, there, article, seq).read()
         rows = current_rows(runs).selectExpr("row.c0 as key", "lineage", "colv1").toArrow().to_pylist()
         return {
             row["key"]: Tracked(
-                dict(row["lineage"]), {name: by["nickname"] for name, by in row["colv1"] or ()}
+                dict(row["lineage"]), {names[field]: by["nickname"] for field, by in row["colv1"] or ()}
             )
             for row in rows
         }

@@ -13,9 +13,22 @@ pytestmark = pytest.mark.spark
 ODD = ("it's", "back\\slash", "`quoted`", 'a "b"', "x\ny", "Straße", "${env:HOME}", "--", None)
 TERMS = [
     ArticleTerms(
-        1, True, True, False, "priority", "delete_wins", ODD[:3], ODD[1:2], 0, 9, ODD, 2**40, 2**40 + 1
+        1,
+        True,
+        True,
+        False,
+        "priority",
+        "delete_wins",
+        ODD[:3],
+        ODD[1:2],
+        0,
+        9,
+        ODD,
+        ("c0", "c7"),
+        2**40,
+        2**40 + 1,
     ),
-    ArticleTerms(7, False, False, True, "o'dd\\", "pri'ority", (), (), 2**40, 2**41, ()),
+    ArticleTerms(7, False, False, True, "o'dd\\", "pri'ority", (), (), 2**40, 2**41, (), ()),
 ]
 
 

@@ -87,7 +87,7 @@ def _of_event(shape: RowShape) -> tuple[Column, ...]:
     return (
         F.col(COMMIT_VERSION).cast("bigint").alias(VERSION),
         is_before(),
-        row_image(shape.columns).alias(ROW),
+        row_image(shape.columns, shape.fields).alias(ROW),
         half.alias(_HALF),
     )
 

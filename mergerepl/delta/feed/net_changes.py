@@ -27,19 +27,22 @@ COMMIT_VERSION = "_commit_version"
 
 @dataclass(frozen=True)
 class RowShape:
-    """The columns of a table in a row's image (column i is its field `c<i>`), and those that identify the row.
+    """The columns of a table in a row's image, and those that identify the row.
 
+    `fields` names the image's fields; empty: column i is its field `c<i>`.
     `is_guid`: the one identity column holds GUIDs, compared without regard to case.
     """
 
     columns: tuple[str, ...]
     identity: tuple[str, ...]
     is_guid: bool = False
+    fields: tuple[str, ...] = ()
 
     @property
     def identity_fields(self) -> tuple[str, ...]:
         """The image fields of the identity columns."""
-        return tuple(f"c{self.columns.index(name)}" for name in self.identity)
+        places = (self.columns.index(name) for name in self.identity)
+        return tuple(self.fields[i] if self.fields else f"c{i}" for i in places)
 
 
 def net_changes(feed: DataFrame, shape: RowShape) -> DataFrame:
@@ -60,7 +63,7 @@ def net_changes(feed: DataFrame, shape: RowShape) -> DataFrame:
     Reads: the feed of commits that count. Returns: existed, before, exists, after (row images), doubtful, duplicated
     (False: a feed does not show unchanged rows), half_updates.
     """
-    events = feed.select(row_image(shape.columns).alias(ROW), *of_event())
+    events = feed.select(row_image(shape.columns, shape.fields).alias(ROW), *of_event())
     image = image_type(events, ROW)
     spans = spans_of_events(events, _aliased_keys(shape), image)
     return where_computed(spans, counts(image) | (F.col(HALF_UPDATES) != 0))
@@ -153,7 +156,7 @@ def decided(net: DataFrame, before: DataFrame, after: DataFrame, shape: RowShape
 
 
 def _images(rows: DataFrame, shape: RowShape) -> DataFrame:
-    return rows.select(row_image(shape.columns).alias(ROW))
+    return rows.select(row_image(shape.columns, shape.fields).alias(ROW))
 
 
 def _compared(before: DataFrame, after: DataFrame, shape: RowShape) -> DataFrame:

@@ -303,6 +303,8 @@ def info_rows(
         "resolver": F.col(changes.RESOLVER),
         "made_columns": F.col(changes.MADE_COLUMNS),
         "note": F.col(changes.NOTE),
+        "article_version": F.lit(article.version),
+        "unknown": F.col(f"{changes.LOSER}.{changes.UNKNOWN}"),
     }
     types = {column.name: column.type for column in conflicts_info.TABLE.columns}
     return rows.select(*(value.cast(types[name]).alias(name) for name, value in values.items()))

@@ -110,6 +110,8 @@ class Conflicts:
                 "resolver": rows[changes.RESOLVER],
                 "made_columns": rows[changes.MADE_COLUMNS],
                 "note": rows[changes.NOTE],
+                "article_version": pa.repeat(pa.scalar(article.version, pa.int32()), count),
+                "unknown": pc.struct_field(loser, changes.UNKNOWN),
             }
             yield pa.table(info)
 

@@ -28,8 +28,7 @@ from mergerepl.merge.partitions.filtered import FilteredPublication, function_co
 from mergerepl.merge.partitions.join_bounds import Sought, Values, looked_for
 from mergerepl.model.article import PublishedArticle
 from mergerepl.replica.replica import Replica
-from mergerepl.rows.images import image_type, row_image, rowguid_of_image
-from mergerepl.rows.sql import struct_type
+from mergerepl.rows.images import image_type, rowguid_of_image, stored_image
 from mergerepl.spark.in_memory import Kept, broadcast_if_few, frame_of, in_one_task, is_for_one_task
 from mergerepl.systables.partitions import EVERYBODY, PARTITION_ID, PartitionGroup
 
@@ -88,7 +87,7 @@ def base_rows(
             table = read_columns(spark, path, version, article.columns, files_at_most=_FILES_READ_WHOLE)
             if sought is not None:
                 table = table.where(sought)
-        return table.select(row_image(article.columns).cast(struct_type(article.types)).alias(ROW))
+        return table.select(stored_image(article).alias(ROW))
 
     return rows
 

@@ -17,6 +17,7 @@ from mergerepl.changes import (
     ROW,
     ROWGUID,
     TOMBSTONE_TYPE,
+    UNKNOWN,
 )
 from mergerepl.delta.commit_files import frame_here, rows_having
 from mergerepl.delta.tables import open_table, read_version
@@ -26,9 +27,8 @@ from mergerepl.model.article import PublishedArticle
 from mergerepl.model.publication import PUBLISHER_PRIORITY
 from mergerepl.replica.runs import ArticleRuns
 from mergerepl.rows import lineage_columns as lineage
-from mergerepl.rows.images import row_image
+from mergerepl.rows.images import no_fields, stored_image
 from mergerepl.rows.key_bounds import bounds_of, same_key
-from mergerepl.rows.sql import struct_type
 from mergerepl.spark.in_memory import Kept, broadcast_if_few, collected, in_one_task
 from mergerepl.store.location import Location
 
@@ -44,6 +44,7 @@ def published_state(article: PublishedArticle) -> Mapping[str, Column]:
         LINEAGE: lineage.published_lineage(),
         COLV1: lineage.empty_colv() if article.column_tracking else lineage.no_colv(),
         PRIORITY: F.lit(PUBLISHER_PRIORITY),
+        UNKNOWN: no_fields(),
     }
 
 
@@ -93,7 +94,7 @@ def versions_of(runs: ArticleRuns, table: TableRows, sent: DataFrame, *, rows: i
     bounds = bounds_of(in_one_task(wanted, rows), article, lambda name: F.col(f"{ROW}.{name}"))
     of_keys = same_key(article, bounds)
     there = table(keys).alias("t").join(broadcast_if_few(keys, rows), on=of_keys, how="left_semi")
-    image = row_image(article.columns).cast(struct_type(article.types)).alias(ROW)
+    image = stored_image(article).alias(ROW)
     state = published_state(article)
     published = with_rowguid(there.select(image), article).select(
         ROWGUID, *(value.alias(name) for name, value in state.items()), ROW

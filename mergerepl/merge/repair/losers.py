@@ -8,7 +8,7 @@ from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from mergerepl import changes
-from mergerepl.changes import LINEAGE, PRIORITY, PUBLISHER, ROW, ROWGUID, SUBSCRIBER
+from mergerepl.changes import LINEAGE, PRIORITY, PUBLISHER, ROW, ROWGUID, SUBSCRIBER, UNKNOWN
 from mergerepl.delta import appended
 from mergerepl.delta.marks import CommitMark
 from mergerepl.delta.tables import next_transaction
@@ -18,7 +18,7 @@ from mergerepl.merge.repair.stamp import CHANGED_COLUMNS, OTHER
 from mergerepl.model.article import PublishedArticle
 from mergerepl.monitoring.fixed_versions import FixedEnd
 from mergerepl.replica.application_ids import REPAIR_APP_ID
-from mergerepl.rows.images import no_names
+from mergerepl.rows.images import no_fields, no_names
 from mergerepl.store.location import Location
 from mergerepl.systables import conflicts_info
 from mergerepl.systables.conflicts_info import CONFLICT_ID, ConflictType
@@ -81,6 +81,7 @@ def _conflicts(losers: Losers, session: str, *, source: str) -> DataFrame:
         F.lit(False).alias(changes.DELETED),
         F.col(f"{OTHER}.{LINEAGE}").alias(LINEAGE),
         F.lit(None).cast("double").alias(PRIORITY),
+        no_fields().alias(UNKNOWN),
         F.col("losing").alias(ROW),
     )
     winner = F.struct(F.col("new_lineage").alias(LINEAGE), F.col("new_priority").alias(PRIORITY))

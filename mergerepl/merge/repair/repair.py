@@ -41,8 +41,15 @@ from mergerepl.monitoring.fixed_versions import FixedEnd, fixed_ends
 from mergerepl.publish.snapshot import DIFFERENT, EXTRA, KEY_PREFIX, MISSING, compared_rows
 from mergerepl.replica.replica import recording_jvm
 from mergerepl.replica.subscription import own_priority, refuse_copies, require_ends
-from mergerepl.rows.images import all_true, differing_columns, image_type, readable, rowguid_of_image
-from mergerepl.rows.sql import quote, struct_type
+from mergerepl.rows.images import (
+    all_true,
+    differing_columns,
+    image_type,
+    readable,
+    rowguid_of_image,
+    stored_type,
+)
+from mergerepl.rows.sql import quote
 from mergerepl.spark.in_memory import Kept
 from mergerepl.spark.plain import plain_errors
 from mergerepl.store.lease import leases
@@ -165,7 +172,7 @@ def _differing(spark: SparkSession, article: FixedArticle, terms: RepairTerms, k
         rows, key = {side: each.withColumn(_GUID, guid) for side, each in rows.items()}, [_GUID]
     both = compared_rows(rows[PUBLISHER], rows[SUBSCRIBER], of.columns, key)
     types = dict(zip(of.columns, of.types, strict=True))
-    fields = dict(zip(of.columns, of.fields, strict=True))
+    fields = {name: f"c{i}" for i, name in enumerate(of.columns)}
     numbers = {name: f"{KEY_PREFIX}{i}" for i, name in enumerate(of.identity)}
     conditions = terms.chosen.conditions(
         of.name,
@@ -182,7 +189,7 @@ def _differing(spark: SparkSession, article: FixedArticle, terms: RepairTerms, k
     if counts:
         _refuse_duplicates(both, chosen, of, list(numbers.values()))
         _refuse_strangers(article, counts.get(EXTRA, 0))
-    declared = struct_type(of.types)
+    declared = stored_type(of)
     images = chosen.select(
         "kind", *numbers.values(), *(F.col(side).cast(declared).alias(side) for side in _IMAGE.values())
     ).withColumn(ROW, F.coalesce("ours", "theirs"))
@@ -324,11 +331,10 @@ def _directed(found: _Found, terms: RepairTerms) -> tuple[int, int]:
 
 
 def _changed(rows: DataFrame, article: PublishedArticle) -> Column:
-    """Return the columns whose versions rise: those that differ, all of a row that a side lacks."""
+    """Return the fields whose versions rise: those that differ, all of a row that a side lacks."""
     if not article.column_tracking:
         return all_columns(article)
-    fields = dict(zip(article.columns, article.fields, strict=True))
-    names = [(name, fields[name]) for name in article.value_columns]
+    names = zip(article.value_fields, article.value_fields, strict=True)
     differ = differing_columns("ours", "theirs", image_type(rows, "ours"), names)
     return F.when(F.col("kind") == DIFFERENT, differ).otherwise(all_columns(article))
 

@@ -20,6 +20,7 @@ from mergerepl.changes import (
     ROW,
     ROWGUID,
     TOMBSTONE_TYPE,
+    UNKNOWN,
 )
 from mergerepl.delta.engine_choice import EngineChoice
 from mergerepl.frames import Column, DataFrame, F
@@ -29,7 +30,7 @@ from mergerepl.model.article import PublishedArticle
 from mergerepl.replica.replica import Replica
 from mergerepl.replica.runs import ArticleRuns
 from mergerepl.rows import lineage_columns as lineage
-from mergerepl.rows.sql import struct_type
+from mergerepl.rows.images import no_fields, stored_type
 from mergerepl.spark.in_memory import Kept
 from mergerepl.systables.genhistory import Generation
 from mergerepl.systables.replinfo import ReplicaInfo
@@ -115,16 +116,17 @@ def stamped(rows: DataFrame, article: PublishedArticle, origin: Origin) -> DataF
         LINEAGE: lineage.with_version(F.col("merged"), nickname, version),
         COLV1: F.when(is_live & F.col(CHANGED_COLUMNS).isNotNull(), colv).otherwise(lineage.no_colv()),
         PRIORITY: F.lit(origin.priority),
-        ROW: F.col(ROW).cast(struct_type(article.types)),
+        UNKNOWN: no_fields(),
+        ROW: F.col(ROW).cast(stored_type(article)),
     }
     return merged.select(*(values[name].alias(name) for name in CHANGE_COLUMNS))
 
 
 def all_columns(article: PublishedArticle) -> Column:
-    """Return the columns of colv1 that a change of the whole row sets; NULL in a row-tracked article."""
+    """Return the fields of colv1 that a change of the whole row sets; NULL in a row-tracked article."""
     if not article.column_tracking:
         return F.lit(None).cast("array<string>")
-    return F.array(*(F.lit(name) for name in article.value_columns)).cast("array<string>")
+    return F.array(*(F.lit(field) for field in article.value_fields)).cast("array<string>")
 
 
 def open_generations_of(

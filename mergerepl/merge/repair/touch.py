@@ -33,8 +33,8 @@ from mergerepl.monitoring.parties import article_named
 from mergerepl.replica.replica import Replica, recording_jvm
 from mergerepl.replica.runs import ArticleRuns
 from mergerepl.replica.subscription import captured_position, own_priorities, refuse_copies
-from mergerepl.rows.images import all_true, image_type, row_image, rowguid_of_image
-from mergerepl.rows.sql import quote, struct_type
+from mergerepl.rows.images import all_true, image_type, rowguid_of_image, stored_image
+from mergerepl.rows.sql import quote
 from mergerepl.spark.in_memory import Kept
 from mergerepl.spark.plain import plain_errors
 from mergerepl.store.lease import lease
@@ -73,7 +73,7 @@ def touch_rows(
         )
         rows = read_version(spark, replica.table(of), version)
         rows = rows.where(all_true(conditions)) if conditions else rows
-        images = rows.select(row_image(of.columns).cast(struct_type(of.types)).alias(ROW))
+        images = rows.select(stored_image(of).alias(ROW))
         is_guid = of.rowguid_column is not None
         guid = rowguid_of_image(ROW, image_type(images, ROW), of.identity_fields, existing=is_guid)
         images = images.select(guid.alias(ROWGUID), ROW)

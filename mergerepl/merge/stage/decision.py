@@ -33,6 +33,7 @@ from mergerepl.changes import (
     SUBSCRIBER,
     TABLENICK,
     TOMBSTONE_TYPE,
+    UNKNOWN,
     ancestor_column,
     values_column,
 )
@@ -43,7 +44,7 @@ from mergerepl.model.resolvers import CUSTOM, resolver_info
 from mergerepl.model.session_terms import ArticleTerms, SessionTerms
 from mergerepl.rows import lineage_columns as lineage
 from mergerepl.rows.encodings import encoded_fields
-from mergerepl.rows.images import image_type
+from mergerepl.rows.images import image_type, no_fields
 from mergerepl.rows.nested import INTERPRETED, Fields
 from mergerepl.spark.in_memory import Kept, in_one_task, is_for_one_task
 from mergerepl.systables.tombstone import TombstoneType
@@ -131,19 +132,20 @@ def _decided(
     # An article whose resolver reads values has a column of its own for them.
     together = partial(DataFrame.unionByName, allowMissingColumns=True)
     at_publisher, at_subscriber = (in_one_task(reduce(together, side), rows) for side in sides)
+    is_any_unknown = any(each.article.may_lack_fields for each in contested)
     articles = [each.terms for each in contested]
     pairs = get_metadata(at_publisher, at_subscriber, articles, terms, is_written_out=fields.is_written_out)
     one_way = [each for each in articles if each.rejects is not None]
     if one_way:
         pairs = with_rejected(pairs, one_way, terms)
-    detected = detect(pairs, fields)
+    detected = detect(pairs, fields, is_any_unknown=is_any_unknown)
     if one_way:
         detected = without_equal(detected)
     asking = [each.article for each in contested if each.terms.resolver == CUSTOM]
     if asking:
         assert answered is not None
         detected = answered(kept.keep(detected), asking)
-    decision = resolve(acted_on(detected), decide, terms, fields)
+    decision = resolve(acted_on(detected), decide, terms, fields, is_any_unknown=is_any_unknown)
     # Many rows are read once, with their article.
     return decision if with_rows else kept.keep(decision)
 
@@ -280,6 +282,7 @@ def with_held(
         GENERATION: F.lit(0).cast("bigint"),
         LINEAGE: lineage.empty_lineage(),
         COLV1: lineage.no_colv(),
+        UNKNOWN: no_fields(),
     }
     absent = sent.join(known.select(ROWGUID), on=ROWGUID, how="left_anti").withColumns(never_there)
     held = kept.keep(known.unionByName(absent.select(*CHANGE_COLUMNS)))

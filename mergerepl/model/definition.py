@@ -1,0 +1,110 @@
+"""The definition of an article: its fields, which are the published columns under numbers that the root gives once.
+
+Names belong to tables; whatever outlives a session speaks of fields: images (`c<number>`), colv1, `unknown`.
+"""
+
+import json
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Any
+
+from mergerepl.model.article import ImageColumn
+
+FIRST_VERSION = 1
+
+
+@dataclass(frozen=True)
+class PublishedField:
+    """A field as a replica's table has it.
+
+    `type` is Spark DDL. `default` is an SQL expression, `physical` the column's physical name where columns are mapped.
+    """
+
+    number: int
+    name: str
+    type: str
+    nullable: bool = True
+    default: str | None = None
+    comment: str | None = None
+    physical: str | None = None
+
+    @property
+    def key(self) -> str:
+        """Its name in images, colv1 and `unknown`."""
+        return f"c{self.number}"
+
+    @property
+    def identity(self) -> str:
+        """The identity of its column in the table."""
+        return self.physical or self.name
+
+
+@dataclass(frozen=True)
+class Definition:
+    """The fields of an article at one version, in stored order; `image` is the version that introduced its image column."""
+
+    version: int
+    image: int
+    fields: tuple[PublishedField, ...]
+
+    @cached_property
+    def by_number(self) -> dict[int, PublishedField]:
+        """The fields by number."""
+        return {field.number: field for field in self.fields}
+
+    @property
+    def image_column(self) -> ImageColumn:
+        """Its image column."""
+        keys = tuple(field.key for field in self.fields)
+        return ImageColumn(self.image, keys, tuple(field.type for field in self.fields))
+
+    def next(self, fields: Iterable[PublishedField], *, version: int | None = None) -> "Definition":
+        """Return the next definition, with these fields; another set of fields or types gets its own image column."""
+        number = self.version + 1 if version is None else version
+        after = replace(self, version=number, fields=tuple(fields))
+        is_same = after.image_column == self.image_column
+        return after if is_same else replace(after, image=number)
+
+
+def first_definition(columns: Iterable[str], types: Iterable[str]) -> Definition:
+    """Return the definition of an article whose columns never changed."""
+    named = enumerate(zip(columns, types, strict=True))
+    return Definition(FIRST_VERSION, FIRST_VERSION, tuple(PublishedField(n, *each) for n, each in named))
+
+
+def definitions_text(definitions: Iterable[Definition]) -> str:
+    """Return definitions as JSON, by version."""
+    stated = {
+        str(each.version): {"image": each.image, "fields": [_stated(field) for field in each.fields]}
+        for each in definitions
+    }
+    return json.dumps(stated, separators=(",", ":"), ensure_ascii=False)
+
+
+def _stated(field: PublishedField) -> dict[str, Any]:
+    stated: dict[str, Any] = {"field": field.number, "name": field.name, "type": field.type}
+    stated |= {} if field.nullable else {"nullable": False}
+    others = {"default": field.default, "comment": field.comment, "physical": field.physical}
+    return stated | {name: value for name, value in others.items() if value is not None}
+
+
+def definitions_of(text: str) -> Mapping[int, Definition]:
+    """Return definitions by version from their JSON.
+
+    Raises: ValueError, KeyError, TypeError if the text is no such JSON.
+    """
+    found = {}
+    for number, stated in json.loads(text).items():
+        fields = tuple(PublishedField(each.pop("field"), **each) for each in stated["fields"])
+        found[int(number)] = Definition(int(number), int(stated["image"]), fields)
+    return dict(sorted(found.items()))
+
+
+def image_columns(definitions: Mapping[int, Definition], through: int) -> tuple[ImageColumn, ...]:
+    """Return the image columns of an article's definitions up to a version, the one of that version last."""
+    used = {
+        each.image: definitions[each.image].image_column for n, each in definitions.items() if n <= through
+    }
+    last = definitions[through].image
+    return (*(column for image, column in used.items() if image != last), used[last])
