@@ -99,8 +99,8 @@ def _restore(table: Location, version: int) -> str:
 
 def replaced_column(article: PublishedArticle, window: "FeedWindow") -> "tuple[str, Commit] | None":
     """Return a published column that has only the name of the captured one, and the commit that took that one away."""
-    found = window.replaced_columns.items()
-    return next((each for each in found if each[0].partition(".")[0] in article.columns), None)
+    found = window.schema.replaced_names.items()
+    return next(((".".join(path), commit) for path, commit in found if path[0] in article.columns), None)
 
 
 def columns_gap(article: PublishedArticle, window: "FeedWindow", changes: Collection[int]) -> str | None:

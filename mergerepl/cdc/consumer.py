@@ -17,6 +17,7 @@ from mergerepl.cdc.jobs import fitting_jobs
 from mergerepl.cdc.refusals import CdcError
 from mergerepl.cdc.tables import NAME, CdcTables, is_shared
 from mergerepl.delta import appended
+from mergerepl.delta.feed.column_changes import ADD, DROP, RENAME, TYPE, ColumnChange, is_mapped, statement
 from mergerepl.delta.marks import CommitMark
 from mergerepl.delta.metadata import STATS_PROPERTY
 from mergerepl.delta.properties import KEPT_A_DAY
@@ -30,9 +31,8 @@ from mergerepl.delta.tables import (
 )
 from mergerepl.delta.types import field, fits, json_of, nested_names, nullable
 from mergerepl.failpoints import failpoint
-from mergerepl.logreader.column_changes import ADD, DROP, RENAME, TYPE, is_mapped, statement
 from mergerepl.logreader.consumer import COMPARE, Cycle, PauseSource, ReadRows, Wanted, pausing
-from mergerepl.logreader.plan import BEGIN, ColumnChange, Entry, Plan, SourcePlan, transaction_id
+from mergerepl.logreader.plan import BEGIN, Entry, Plan, SourcePlan, transaction_id
 from mergerepl.logreader.positions import LogState
 from mergerepl.logreader.sources import metadata_of
 from mergerepl.model.cdc import CapturedColumn, DdlEntry

@@ -15,13 +15,13 @@ from mergerepl.cdc.new_instance import NewInstance, check_key, checked, source_p
 from mergerepl.cdc.refusals import CdcError, CdcUsageError
 from mergerepl.cdc.sources import tidied
 from mergerepl.cdc.tables import NAME, CdcTables, is_shared
+from mergerepl.delta.feed.column_changes import added_fields, column_id
 from mergerepl.delta.marks import CommitMark
 from mergerepl.delta.metadata import CDF_PROPERTY, GENERATION_EXPRESSION
 from mergerepl.delta.properties import FILE_RETENTION, LOG_RETENTION, retention_properties, set_properties
 from mergerepl.delta.types import ddl_of
 from mergerepl.errors import PublicationError
 from mergerepl.failpoints import failpoint
-from mergerepl.logreader.column_changes import added_fields, column_id
 from mergerepl.logreader.consumer import COMPARE, STOP
 from mergerepl.logreader.log_reader import LogReader, make_log_reader, recover
 from mergerepl.logreader.lsn import Lsn, epoch_of

@@ -23,6 +23,7 @@ from mergerepl.cdc.change_rows import (
 from mergerepl.cdc.refusals import CdcError, CdcUsageError, LsnRangeError
 from mergerepl.cdc.tables import CdcTables, check_range, checked_lsn, lsn_of_text, version_through
 from mergerepl.delta import appended
+from mergerepl.delta.feed.column_changes import column_id, is_mapped
 from mergerepl.delta.tables import (
     head_version,
     is_another_commit,
@@ -32,7 +33,6 @@ from mergerepl.delta.tables import (
     read_version,
 )
 from mergerepl.errors import StoreError
-from mergerepl.logreader.column_changes import column_id, is_mapped
 from mergerepl.logreader.lsn import Lsn
 from mergerepl.logreader.positions import read_state
 from mergerepl.rows.images import all_true, with_readable

@@ -88,6 +88,8 @@ class Commit:
     """The size of the data files that it added and removed, as far as the commit states it."""
     replaces_rows: bool = False
     """It is an overwrite, of all rows or of some partitions, or it replaced the table."""
+    replaces_table: bool = False
+    """It is an overwrite of all rows, or it replaced the table."""
 
     @property
     def removes_by_own_names(self) -> bool:
@@ -421,6 +423,7 @@ def _commit_of(table: Location, version: int, actions: list[dict[str, Any]]) -> 
         None if info.get("inCommitTimestamp") is None else int(info["inCommitTimestamp"]),
         file_bytes,
         _replaces_rows(info),
+        _replaces_rows(info) and not _is_partial(info),
     )
 
 
@@ -428,6 +431,13 @@ def _replaces_rows(info: Mapping[str, Any]) -> bool:
     operation, parameters = str(info.get("operation", "")), info.get("operationParameters") or {}
     modes = {str(parameters.get(name, "")).lower() for name in ("mode", "outputMode")}
     return "REPLACE TABLE" in operation or operation == "CLONE" or bool(modes & {"overwrite", "complete"})
+
+
+def _is_partial(info: Mapping[str, Any]) -> bool:
+    """Whether an overwrite left rows alone: it has a predicate, or replaced the partitions that it wrote to."""
+    parameters = info.get("operationParameters") or {}
+    is_dynamic = str(parameters.get("isDynamicPartitionOverwrite", "")).lower() == "true"
+    return is_dynamic or str(parameters.get("predicate") or "[]") != "[]"
 
 
 def _engine(info: Mapping[str, Any]) -> str:

@@ -6,7 +6,7 @@ So a reader of the log knows the author of a change, even if the process died be
 
 import json
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 SETUP = "setup"
 """The kind of commits by which `apply` publishes a table or initialises a subscriber: properties, tables, rows."""
@@ -19,6 +19,40 @@ SCHEMA = "schema"
 
 FENCE = "fence"
 """The kind of commits without rows by which the new holder of a root on a store stops an earlier one."""
+
+
+@dataclass(frozen=True)
+class SchemaStep:
+    """The step of a `schema:` mark, `schema:<what>:c<field>[:<name>]`: a change of one published column of a table.
+
+    `name` is the column's name in this table after the step. LEAVE: the column stays in the table, unpublished; ADOPT: the
+    table had it before. These two commits have no actions.
+    """
+
+    what: str
+    field: int
+    name: str = ""
+
+    ADD: ClassVar[str] = "add"
+    ADOPT: ClassVar[str] = "adopt"
+    DROP: ClassVar[str] = "drop"
+    LEAVE: ClassVar[str] = "leave"
+    RENAME: ClassVar[str] = "rename"
+    TYPE: ClassVar[str] = "type"
+
+    def to_step(self) -> str:
+        """Return the step of the commit's mark."""
+        return f"{SCHEMA}:{self.what}:c{self.field}" + (f":{self.name}" if self.name else "")
+
+    @staticmethod
+    def of(step: str) -> "SchemaStep | None":
+        """Return the step of a mark, None if it is of another kind or names no column."""
+        kind, _, rest = step.partition(":")
+        what, _, rest = rest.partition(":")
+        field, _, name = rest.partition(":")
+        is_one = kind == SCHEMA and field[:1] == "c" and field[1:].isdecimal()
+        return SchemaStep(what, int(field[1:]), name) if is_one else None
+
 
 MERGE_KINDS = frozenset({SETUP, APPLY, SCHEMA})
 """The kinds of commits that merge replication writes to users' tables. It treats every other commit as a user's change."""

@@ -5,6 +5,7 @@ from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
+from mergerepl.delta.feed.column_changes import RENAME, ColumnChange
 from mergerepl.logreader.lsn import Lsn
 from mergerepl.logreader.positions import LogState
 from mergerepl.model.cdc import ScanError
@@ -65,7 +66,8 @@ class Reading:
     `versions` are those with changes. `compared` is why the versions `from_version_inclusive - 1` and
     `through_version_inclusive` are compared, None where the feed is read. `by_files` are versions whose change files
     cannot be used: they are read from added and removed files. `by_keys` are such versions too, but only rows with a
-    changed key are read. `fields` are the columns at the end, as in the log. `most_rows` is the maximum of changed rows,
+    changed key are read. `fields` are the columns at the end, as in the log; `former` are their names before the first
+    version, None for new columns. `most_rows` is the maximum of changed rows,
     by the writers' counts; None without counts.
     """
 
@@ -80,6 +82,7 @@ class Reading:
     most_rows: int | None = None
     timestamp_partitions: tuple[str, ...] = ()
     by_keys: tuple[int, ...] = ()
+    former: tuple[str | None, ...] = ()
 
     @property
     def is_gap(self) -> bool:
@@ -92,29 +95,10 @@ class Reading:
         return tuple(each["name"] for each in self.fields)
 
 
-@dataclass(frozen=True)
-class ColumnChange:
-    """The change of a source's columns by one commit.
-
-    `kind`: add, drop, rename, type, fields, nullability, replace. `column` is the name before, `new_name` the one after;
-    types are Spark DDL. `added_fields` are fields added inside the type, as SQL.
-    """
-
-    version: int
-    kind: str
-    column: str = ""
-    new_name: str = ""
-    old_type: str = ""
-    new_type: str = ""
-    is_nullable: bool = True
-    column_id: int = 0
-    added_fields: tuple[str, ...] = ()
-
-
 def name_at(changes: Iterable[ColumnChange], column: str, version: int) -> str:
     """Return the name that a column has at a version, after some changes."""
     for change in changes:
-        if change.kind == "rename" and change.column == column and change.version <= version:
+        if change.kind == RENAME and change.column == column and change.version <= version:
             column = change.new_name
     return column
 

@@ -2,20 +2,21 @@
 
 import logging
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 from pyspark.errors import AnalysisException
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.types import DataType
 
+from mergerepl.delta.feed.column_changes import added_fields
 from mergerepl.delta.feed.commit_changes import KeptEvents, as_feed, commit_changes, keep_events, read_segment
 from mergerepl.delta.feed.net_changes import CHANGE_TYPE, COMMIT_VERSION, RowShape
 from mergerepl.delta.feed.window import Segment
 from mergerepl.delta.tables import open_table, read_version
 from mergerepl.delta.types import ddl_of
-from mergerepl.logreader.column_changes import ADD, FIELDS, RENAME, TYPE, column_changes
 from mergerepl.logreader.consumer import STOP, UNUSABLE, PauseSource, ReadRows
 from mergerepl.logreader.plan import Reading, SourcePlan
 from mergerepl.logreader.positions import RESUME
@@ -192,23 +193,21 @@ def _events_of_versions(spark: SparkSession, path: Location, reading: Reading, s
 def rows_before(spark: SparkSession, path: Location, version: int, reading: Reading) -> DataFrame:
     """Return the rows of an earlier version under the columns of a reading; missing values are NULL."""
     rows = read_version(spark, path, version)
-    changes = column_changes(version, open_table(path, version).metadata.fields, reading.fields)
-    new = {change.new_name for change in changes if change.kind == ADD}
-    renamed = {change.new_name: change.column for change in changes if change.kind == RENAME}
-    retyped = {change.new_name for change in changes if change.kind == TYPE}
-    reshaped = {change.new_name for change in changes if change.kind == FIELDS}
+    types = {each["name"]: each["type"] for each in open_table(path, version).metadata.fields}
 
-    def value(name: str, type_: str) -> Column:
-        if name in new:
+    def value(stated: Mapping[str, Any], before: str | None) -> Column:
+        type_ = ddl_of(stated["type"])
+        if before is None:
             return F.lit(None).cast(type_)
-        before = renamed.get(name, name)
         column = F.col(quote(before))
-        if name in reshaped:
-            return in_shape(column, rows.schema[before].dataType, DataType.fromDDL(type_))
-        return column.try_cast(type_) if name in retyped else column
+        fields = added_fields(types[before], stated["type"], "")
+        if fields is None:
+            return column.try_cast(type_)
+        is_same = ddl_of(types[before]) == type_
+        return column if is_same else in_shape(column, rows.schema[before].dataType, DataType.fromDDL(type_))
 
-    selected = (value(each["name"], ddl_of(each["type"])).alias(each["name"]) for each in reading.fields)
-    return rows.select(*selected)
+    pairs = zip(reading.fields, reading.former, strict=True)
+    return rows.select(*(value(stated, before).alias(stated["name"]) for stated, before in pairs))
 
 
 def counts_of(rows: Sequence[ReadRows]) -> int | None:

@@ -4,6 +4,19 @@ import json
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
+from mergerepl.delta.feed.column_changes import (
+    ADD,
+    DROP,
+    FIELDS,
+    NULLABILITY,
+    RENAME,
+    REPLACE,
+    RESTORE,
+    TYPE,
+    ColumnChange,
+    is_additive,
+)
+from mergerepl.delta.feed.schema_walk import walk
 from mergerepl.delta.feed.window import unmatched_removals, untrue_versions
 from mergerepl.delta.metadata import TableMetadata
 from mergerepl.delta.tables import (
@@ -19,9 +32,8 @@ from mergerepl.delta.tables import (
     written_ns,
 )
 from mergerepl.errors import StoreError
-from mergerepl.logreader.column_changes import REPLACE, TYPE, column_changes, is_additive
 from mergerepl.logreader.consumer import STOP, UNUSABLE
-from mergerepl.logreader.plan import REPLACED, ColumnChange, Paused, Placed, Reading, cut, name_at
+from mergerepl.logreader.plan import REPLACED, Paused, Placed, Reading, cut, name_at
 from mergerepl.logreader.positions import RESUME, may_pass
 from mergerepl.store.location import Location
 from mergerepl.systables.logreader import LogReaderRow
@@ -217,11 +229,12 @@ def _with_commits(look: SourceLook, *, began_ns: int, most: int, on_gap: str) ->
     if not found:
         return replace(look, has_waiting=True)
     last = found[-1][0].version
-    columns = _column_changes(row, [commit for commit, _ in found])
+    commits = [commit for commit, _ in found]
+    columns = _column_changes(row, commits)
     at = replace(
         look,
         through_version_inclusive=last,
-        commits=tuple(commit for commit, _ in found),
+        commits=tuple(commits),
         columns=tuple(change for changes in columns.values() for change in changes),
         has_waiting=has_waiting or last < head,
     )
@@ -275,19 +288,23 @@ def _stopped(row: LogReaderRow, why: str) -> Paused:
     return Paused(row.source_object_id, UNUSABLE, text)
 
 
+_DDL = (ADD, DROP, RENAME, TYPE, FIELDS, NULLABILITY)
+"""The changes of columns that consumers follow; others change no row and no row's shape."""
+
+
 def _column_changes(row: LogReaderRow, found: Sequence[Commit]) -> dict[int, list[ColumnChange]]:
     changes: dict[int, list[ColumnChange]] = {}
-    known = metadata_of(row)
+    walked = walk(metadata_of(row), found)
     for commit in found:
-        if commit.metadata is None:
-            continue
-        stated = column_changes(commit.version, known.fields, commit.metadata.fields)
-        is_replaced = "REPLACE" in commit.operation.upper()
-        if is_replaced or (commit.data_change and not is_additive(stated)):
-            stated.append(ColumnChange(commit.version, REPLACE))
-        if stated:
-            changes[commit.version] = stated
-        known = commit.metadata
+        stated = walked.at(commit.version)
+        columns = [each for each in stated if each.kind in _DDL]
+        # Rows that are only read under more columns need no other versions.
+        is_replaced = "REPLACE" in commit.operation.upper() or (
+            commit.data_change and not is_additive(columns)
+        )
+        table = [each for each in stated if is_replaced and each.kind in (REPLACE, RESTORE)]
+        if columns or table:
+            changes[commit.version] = [*columns, *table]
     return changes
 
 
@@ -325,9 +342,8 @@ def _unmatched(look: SourceLook) -> str | None:
 
 def _is_replaced(commit: Commit, changed: Sequence[ColumnChange]) -> bool:
     """True if a commit that changed rows cannot be read under its own columns."""
-    if any(change.kind == REPLACE for change in changed) and not is_additive(
-        [change for change in changed if change.kind != REPLACE]
-    ):
+    columns = [change for change in changed if change.kind in _DDL]
+    if len(columns) < len(changed) and not is_additive(columns):
         return True
     return bool(changed) and commit.operation != "WRITE" and commit.engine.startswith(_DELTA_RS)
 
@@ -398,6 +414,7 @@ def _reading(look: SourceLook, run: Sequence[Unit], key: Sequence[str]) -> Readi
         most_rows=None if by_files or None in counts else 2 * sum(count or 0 for count in counts),
         timestamp_partitions=metadata.timestamp_partitions,
         by_keys=by_keys,
+        former=_former_names(look, first, last),
     )
 
 
@@ -411,4 +428,12 @@ def compared(look: SourceLook, from_version: int, through_version: int, why: str
         tuple(metadata.fields),
         compared=why,
         timestamp_partitions=metadata.timestamp_partitions,
+        former=_former_names(look, from_version, through_version),
     )
+
+
+def _former_names(look: SourceLook, from_version: int, through_version: int) -> tuple[str | None, ...]:
+    """Return the names that the columns of a version had before an earlier one; None for columns added since."""
+    inside = [each for each in look.commits if from_version <= each.version <= through_version]
+    names = walk(look.metadata_at(from_version - 1), inside).former_names
+    return tuple(names[each["name"]] for each in look.metadata_at(through_version).fields)

@@ -16,7 +16,8 @@ from mergerepl.changes import ROW
 from mergerepl.delta.appended import union_all
 from mergerepl.delta.feed.commit_changes import read_segment
 from mergerepl.delta.feed.net_changes import COMMIT_VERSION, is_before, sides_of
-from mergerepl.delta.feed.window import FeedPosition, FeedWindow, feed_window, identities
+from mergerepl.delta.feed.schema_walk import identities
+from mergerepl.delta.feed.window import FeedPosition, FeedWindow, feed_window
 from mergerepl.delta.metadata import FEED_COLUMNS
 from mergerepl.delta.tables import Commit, TableState, TruncatedLogError, commits, head_version, open_table
 from mergerepl.errors import MergeReplError, StoreError
@@ -240,8 +241,8 @@ def readable_window(
         gap = "files were removed from it by names that its log does not know"
     if gap is not None and changes:
         raise ForeignCommitError.unreadable(table.name, changes[0].version, gap)
-    for name, commit in window.replaced_columns.items():
-        raise ForeignCommitError.column_replaced(table.name, name, commit)
+    for names, commit in window.schema.replaced_names.items():
+        raise ForeignCommitError.column_replaced(table.name, ".".join(names), commit)
     lost = _lost_column(window)
     if lost is not None:
         raise ForeignCommitError.column_replaced(table.name, *lost)
@@ -266,8 +267,8 @@ def require_known_columns(database: Database, table: TrackedTable, versions: Map
     if identities(facts.fields).items() <= known.items() or since == facts.version:
         return
     window = feed_window(facts.path, FeedPosition(table.table_id, since))
-    for name, commit in window.replaced_columns.items():
-        raise ForeignCommitError.column_replaced(table.name, name, commit)
+    for names, commit in window.schema.replaced_names.items():
+        raise ForeignCommitError.column_replaced(table.name, ".".join(names), commit)
 
 
 def _lost_column(window: FeedWindow) -> tuple[str, Commit] | None:

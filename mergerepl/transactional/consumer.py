@@ -8,6 +8,16 @@ from dataclasses import asdict, replace
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
+from mergerepl.delta.feed.column_changes import (
+    ADD,
+    DROP,
+    FIELDS,
+    NULLABILITY,
+    RENAME,
+    REPLACE,
+    TYPE,
+    ColumnChange,
+)
 from mergerepl.delta.marks import CommitMark
 from mergerepl.delta.metadata import STATS_PROPERTY
 from mergerepl.delta.properties import KEPT_A_DAY
@@ -16,9 +26,8 @@ from mergerepl.delta.types import field, json_of
 from mergerepl.failpoints import failpoint
 from mergerepl.filters.clause import columns_of
 from mergerepl.filters.parse import parse_stored
-from mergerepl.logreader.column_changes import ADD, DROP, FIELDS, NULLABILITY, RENAME, REPLACE, TYPE
 from mergerepl.logreader.consumer import Cycle, PauseSource, ReadRows, Wanted, pausing
-from mergerepl.logreader.plan import ColumnChange, Entry, Plan, SourcePlan, transaction_id
+from mergerepl.logreader.plan import Entry, Plan, SourcePlan, transaction_id
 from mergerepl.logreader.positions import LogState
 from mergerepl.replica.control import CHECKPOINT_INTERVAL
 from mergerepl.spark.plain import plain_errors

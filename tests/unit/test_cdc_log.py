@@ -1,5 +1,6 @@
 """Which commits a cycle takes, in which order and when; what a commit did to columns. No Spark."""
 
+import json
 import os
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
@@ -11,9 +12,11 @@ from deltalake import DeltaTable, write_deltalake
 
 from mergerepl import cdc
 from mergerepl.cdc.consumer import columns_after, is_wider, retyped
-from mergerepl.delta.log import log_path
+from mergerepl.delta.feed.column_changes import ColumnChange, is_additive, statement
+from mergerepl.delta.feed.schema_walk import walk
+from mergerepl.delta.log import Commit, log_path
+from mergerepl.delta.metadata import TableMetadata
 from mergerepl.delta.table import open_table
-from mergerepl.logreader.column_changes import column_changes, is_additive, statement
 from mergerepl.logreader.plan import TICK, Entry, Paused, Placed, Plan, cut, end_times, in_order
 from mergerepl.logreader.positions import LogState
 from mergerepl.logreader.sources import SourceLook, begun, look_at, readings
@@ -75,8 +78,17 @@ def mapped(key: dict) -> dict:
 
 
 def field(name: str, type_: str | dict = "long", *, number: int | None = None, nullable: bool = True) -> dict:
-    metadata = {} if number is None else {"delta.columnMapping.id": number}
+    identity = {"delta.columnMapping.id": number, "delta.columnMapping.physicalName": f"p{number}"}
+    metadata = {} if number is None else identity
     return {"name": name, "type": type_, "nullable": nullable, "metadata": metadata}
+
+
+def column_changes(version: int, before: list[dict], after: list[dict]) -> list[ColumnChange]:
+    one, other = (
+        TableMetadata("t", json.dumps({"type": "struct", "fields": fields}), {}, ())
+        for fields in (before, after)
+    )
+    return list(walk(one, [Commit(version, "", None, False, other)]).changes)
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,8 @@ from typing import Any
 
 import pytest
 
-from mergerepl.delta.feed.window import replaced_columns, retyped_column
+from mergerepl.delta.feed.schema_walk import walk
+from mergerepl.delta.feed.window import retyped_column
 from mergerepl.delta.log import Commit
 from mergerepl.delta.metadata import TableMetadata
 
@@ -41,7 +42,14 @@ def of(columns: Columns, *, is_mapped: bool) -> TableMetadata:
 def commit(version: int, step: Step) -> Commit:
     metadata = of(step.columns, is_mapped=step.is_mapped)
     restored = 0 if step.restores else None
-    return Commit(version, "", None, step.data_change, metadata, restored_version=restored)
+    return Commit(
+        version,
+        "RESTORE" if step.restores else "",
+        None,
+        step.data_change,
+        metadata,
+        restored_version=restored,
+    )
 
 
 A, B = {"a": "p1"}, {"b": "p2"}
@@ -86,10 +94,9 @@ CASES: dict[str, tuple[Columns, list[Step], dict[str, int]]] = {
 def test_a_name_means_the_column_that_had_it_before(case: str) -> None:
     before, steps, expected = CASES[case]
     is_mapped = "string" not in before.values()
-    found = replaced_columns(
-        of(before, is_mapped=is_mapped), [commit(i, step) for i, step in enumerate(steps, 1)]
-    )
-    assert {name: each.version for name, each in found.items()} == expected
+    commits = [commit(i, step) for i, step in enumerate(steps, 1)]
+    found = walk(of(before, is_mapped=is_mapped), commits).replaced_names
+    assert {".".join(path): each.version for path, each in found.items()} == expected
 
 
 def nested(physical: str) -> TableMetadata:
@@ -107,8 +114,8 @@ def nested(physical: str) -> TableMetadata:
 
 
 def test_a_field_inside_of_a_column_may_be_another_one_too() -> None:
-    found = replaced_columns(nested("p1"), [Commit(1, "", None, False, nested("p2"))])
-    assert list(found) == ["s.elementType.x"]
+    found = walk(nested("p1"), [Commit(1, "", None, False, nested("p2"))]).replaced_names
+    assert list(found) == [("s", "elementType", "x")]
 
 
 def test_a_column_is_retyped_unless_delta_widened_it() -> None:

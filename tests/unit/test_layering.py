@@ -45,7 +45,9 @@ PURE_ROWS = {
     "mergerepl.spark.errors",
     "mergerepl.spark.in_memory",
     "mergerepl.spark.expression_cost",
+    "mergerepl.delta.feed.column_changes",
     "mergerepl.delta.feed.net_changes",
+    "mergerepl.delta.feed.schema_walk",
     "mergerepl.rows",
 }
 PURE = {

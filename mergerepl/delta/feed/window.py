@@ -4,13 +4,14 @@ Every product that reads a feed starts here, and refuses unusable facts itself.
 """
 
 import logging
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import pairwise
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 from urllib.parse import unquote
 
+from mergerepl.delta.feed.schema_walk import PHYSICAL_NAME, SchemaWalk, walk
 from mergerepl.delta.log import (
     Commit,
     TruncatedLogError,
@@ -23,7 +24,7 @@ from mergerepl.delta.log import (
 from mergerepl.delta.marks import CommitMark
 from mergerepl.delta.metadata import TableMetadata
 from mergerepl.delta.table import TableState, file_names, open_table
-from mergerepl.delta.types import Field, ddl_of
+from mergerepl.delta.types import ddl_of
 from mergerepl.errors import StoreError
 from mergerepl.store.location import Location
 
@@ -159,13 +160,11 @@ class FeedWindow:
         return [commit for commit in self.commits if commit.metadata is not None]
 
     @cached_property
-    def replaced_columns(self) -> dict[str, Commit]:
-        """The columns that replaced columns of the same names since the position, with the commits that removed these.
-
-        Empty if the metadata at the position is unknown.
-        """
-        stated = self.metadata_commits
-        return replaced_columns(self.before, stated) if stated and self.before is not None else {}
+    def schema(self) -> SchemaWalk:
+        """The columns through the window; empty if no commit states metadata, or if the metadata at its start is gone."""
+        if not self.metadata_commits or self.before is None:
+            return SchemaWalk()
+        return walk(self.before, self.commits)
 
     def changes(self, is_own: IsOwn) -> list[Commit]:
         """Return the commits that changed rows, without a reader's own."""
@@ -352,74 +351,8 @@ def feed_window(
     )
 
 
-PHYSICAL_NAME = "delta.columnMapping.physicalName"
-_MODE = "delta.columnMapping.mode"
 _TYPE_CHANGES = "delta.typeChanges"
 """The property of a column whose type Delta widened: older files are still read as they were written."""
-
-Path = tuple[str, ...]
-
-
-def identities(fields: Sequence[Field]) -> dict[Path, Path]:
-    """Return the identity of each column, and of each field inside of one: path of names -> path of physical names."""
-    return dict(_identities(fields, (), ()))
-
-
-def _identities(fields: Sequence[Field], names: Path, physical: Path) -> Iterator[tuple[Path, Path]]:
-    for each in fields:
-        name = (*names, each["name"])
-        identity = (*physical, each["metadata"].get(PHYSICAL_NAME, each["name"]))
-        yield name, identity
-        yield from _inside(each["type"], name, identity)
-
-
-def _inside(type_: Any, names: Path, physical: Path) -> Iterator[tuple[Path, Path]]:
-    if isinstance(type_, str):
-        return
-    yield from _identities(type_.get("fields", ()), names, physical)
-    for part in ("elementType", "keyType", "valueType"):
-        if part in type_:
-            yield from _inside(type_[part], (*names, part), (*physical, part))
-
-
-def replaced_columns(before: "TableMetadata", commits: Iterable["Commit"]) -> dict[str, "Commit"]:
-    """Return the columns of the last commit that replaced columns of the same names before.
-
-    A dropped column does not return by its name, except by RESTORE. A commit that also replaces the rows, or switches
-    column mapping on or off, keeps the columns that it names, also under new physical names.
-
-    Returns: The dotted name of a column, or of a field inside of one, and the commit that removed the former one.
-    """
-    known = identities(before.fields)
-    now, mode = known, _mode(before)
-    dropped: dict[Path, Commit] = {}
-    away: dict[Path, Commit] = {}
-    for commit in commits:
-        if commit.metadata is None:
-            continue
-        now = identities(commit.metadata.fields)
-        there = set(now.values())
-        is_restore = commit.restored_version is not None
-        keeps_names = not is_restore and (commit.data_change or mode != _mode(commit.metadata))
-        mode = _mode(commit.metadata)
-        for name, identity in known.items():
-            is_here = now.get(name) == identity
-            if is_here and is_restore:
-                dropped.pop(name, None)
-            elif identity not in there and keeps_names and name in now and name not in away:
-                known[name] = now[name]
-                is_here = True
-            elif identity not in there:
-                dropped.setdefault(name, commit)
-            if is_here and name not in dropped:
-                away.pop(name, None)
-            else:
-                away.setdefault(name, commit)
-    return {".".join(name): dropped.get(name, commit) for name, commit in away.items() if name in now}
-
-
-def _mode(metadata: "TableMetadata") -> str:
-    return metadata.configuration.get(_MODE, "none").lower()
 
 
 def retyped_column(before: "TableMetadata", after: "TableMetadata") -> str | None:

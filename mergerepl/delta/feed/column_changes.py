@@ -1,25 +1,53 @@
-"""The column changes of a commit, from the table's columns before and after it (cdc.md 7). Pure.
+"""The change of a column by one commit, as a value; its statement in SQL. Pure.
 
-Delta keeps no SQL text: statements are rebuilt from the difference.
+`feed.schema_walk` finds the changes. Delta keeps no SQL text: statements are rebuilt from the difference.
 """
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from mergerepl.delta.types import Json, ddl_of
-from mergerepl.logreader.plan import ColumnChange
 from mergerepl.rows.sql import quote
 
-ADD, DROP, RENAME, TYPE, NULLABILITY, REPLACE = "add", "drop", "rename", "type", "nullability", "replace"
+ADD, DROP, RENAME, TYPE, NULLABILITY = "add", "drop", "rename", "type", "nullability"
 
 FIELDS = "fields"
 """A type with added or reordered fields: each value keeps its parts, by the names of the fields."""
+
+DEFAULT, COMMENT, COMPUTED = "default", "comment", "computed"
+"""Changed properties of a column. COMPUTED: it became generated or an identity column, or is not any more."""
+
+REPLACE, RESTORE, MAPPING = "replace", "restore", "mapping"
+"""Changes of the whole table: columns and rows were replaced, it was restored, column mapping was switched on or off."""
 
 _PARTS = {"elementType": "element", "valueType": "value"}
 
 _COLUMN_ID = "delta.columnMapping.id"
 
 Fields = Sequence[Mapping[str, Any]]
+
+
+@dataclass(frozen=True)
+class ColumnChange:
+    """The change of a table's columns by one commit.
+
+    `kind` is one of the constants of this module. `column` is the name before, `new_name` the one after; types are Spark
+    DDL. `added_fields` are fields added inside the type, as SQL. `new_text` is the new default or comment, empty if it was
+    removed. `field` is the number of a published column, if the reader gave one or the commit's mark names it.
+    """
+
+    version: int
+    kind: str
+    column: str = ""
+    new_name: str = ""
+    old_type: str = ""
+    new_type: str = ""
+    is_nullable: bool = True
+    column_id: int = 0
+    added_fields: tuple[str, ...] = ()
+    new_text: str = ""
+    field: int | None = None
 
 
 def column_id(fields: Fields, name: str) -> int:
@@ -33,49 +61,6 @@ def column_id(fields: Fields, name: str) -> int:
 def is_mapped(fields: Fields) -> bool:
     """True if columns are mapped: then a column keeps its id when it is renamed."""
     return all(_COLUMN_ID in each.get("metadata", {}) for each in fields)
-
-
-def column_changes(version: int, before: Fields, after: Fields) -> list[ColumnChange]:
-    """Return the change of each column: drops and renames first, in the order of the columns before, then new columns."""
-    by_id = is_mapped(before) and is_mapped(after)
-
-    def identity(field: Mapping[str, Any]) -> Any:
-        return field["metadata"][_COLUMN_ID] if by_id else field["name"]
-
-    now = {identity(each): each for each in after}
-    found = []
-    for place, old in enumerate(before, 1):
-        new = now.pop(identity(old), None)
-        number = int(old.get("metadata", {}).get(_COLUMN_ID, place))
-        name, type_ = old["name"], ddl_of(old["type"])
-        if new is None:
-            found.append(ColumnChange(version, DROP, name, old_type=type_, column_id=number))
-            continue
-        if new["name"] != name:
-            found.append(ColumnChange(version, RENAME, name, new["name"], type_, type_, column_id=number))
-        if (new_type := ddl_of(new["type"])) != type_:
-            fields = added_fields(old["type"], new["type"], quote(new["name"]))
-            kind = TYPE if fields is None else FIELDS
-            found.append(
-                ColumnChange(
-                    *(version, kind, name, new["name"], type_, new_type),
-                    column_id=number,
-                    added_fields=tuple(fields or ()),
-                )
-            )
-        if new["nullable"] != old["nullable"]:
-            found.append(
-                ColumnChange(
-                    version, NULLABILITY, name, new["name"], type_, new_type, new["nullable"], number
-                )
-            )
-    for new in now.values():
-        type_ = ddl_of(new["type"])
-        number = column_id(after, new["name"])
-        found.append(
-            ColumnChange(version, ADD, "", new["name"], "", type_, new["nullable"], column_id=number)
-        )
-    return found
 
 
 def added_fields(old: Json, new: Json, path: str) -> list[str] | None:
@@ -107,8 +92,8 @@ def added_fields(old: Json, new: Json, path: str) -> list[str] | None:
 
 
 def is_additive(changes: Sequence[ColumnChange]) -> bool:
-    """True if columns and fields were only added, or made nullable: older rows are read with NULLs."""
-    return all(change.kind in (ADD, FIELDS, NULLABILITY) for change in changes)
+    """True if older rows are read with NULLs: columns and fields were only added, or their properties changed."""
+    return not any(change.kind in (DROP, RENAME, TYPE, REPLACE, RESTORE) for change in changes)
 
 
 def statement(change: ColumnChange, table: str) -> str:
@@ -125,4 +110,6 @@ def statement(change: ColumnChange, table: str) -> str:
         FIELDS: f"{alter} ADD COLUMNS ({added})" if added else retyped,
         NULLABILITY: f"{alter} ALTER COLUMN {new} {'DROP' if change.is_nullable else 'SET'} NOT NULL",
         REPLACE: f"REPLACE TABLE delta.{quote(table)}",
+        RESTORE: f"RESTORE TABLE delta.{quote(table)}"
+        + (f" TO VERSION AS OF {change.new_text}" if change.new_text else ""),
     }[change.kind]
