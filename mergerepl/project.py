@@ -6,16 +6,18 @@ import logging
 import os
 import time
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any, Literal
 
 from mergerepl import products, roots
 from mergerepl.calls import Caller, methods_of_caller, require_choice
 from mergerepl.errors import ConfigurationError, MergeReplError, Transient
+from mergerepl.model.alerts import Alerts
 from mergerepl.model.folders import Capture, Document, FolderTracking
 from mergerepl.model.listing import Listing
 from mergerepl.model.progress import NoProgress, Progress
 from mergerepl.model.results import ApplyResult, InitResult, SessionResult, SyncResult
+from mergerepl.model.snapshot import Snapshot
 from mergerepl.model.tasks import (
     MERGE,
     TYPES,
@@ -30,7 +32,7 @@ from mergerepl.model.tasks import (
     ValidationResult,
 )
 from mergerepl.places import SUBSCRIBER, NamedRoot, choose_root, find_places
-from mergerepl.products.stated_roots import roots_known_at, roots_stated_by, type_of
+from mergerepl.products.stated_roots import alerts_of, roots_known_at, roots_stated_by, type_of
 from mergerepl.sessions import Direction, Engine, Item, Level, synchronize
 from mergerepl.store.location import Location
 
@@ -297,7 +299,27 @@ class Project(Caller):
         Raises: ConfigurationError if no product uses a folder; PublicationError, StoreError, TrackingError if the only
             product there cannot be read.
         """
-        return products.status(self._roots(replicas), _types(type))
+        return products.status(self._roots(replicas), _types(type), alerts_of=self._alerts)
+
+    def snapshot(self, *replicas: str, days: float = 7.0) -> Snapshot:
+        """Return the state of each product, with its runs of some days and its conflicts. Starts no Java.
+
+        `status`, the dashboard and the metrics are views of it.
+
+        Args:
+            replicas: Names, as for `status`.
+            days: How far back runs are read.
+
+        Raises: as `status`.
+        """
+        from mergerepl.products.snapshot import snapshot
+
+        since = datetime.now(UTC) - timedelta(days=days)
+        return snapshot(self._roots(replicas), since=since, alerts_of=self._alerts)
+
+    def _alerts(self, kind: str, root: Location) -> Alerts:
+        """Return the thresholds that the documents of a type state for a folder."""
+        return alerts_of(self.documents, kind, str(root))
 
     def pending(self, *replicas: str) -> Listing[Pending]:
         """Return the changes that wait for the next sync, by subscription, article and direction. Starts no Java.

@@ -12,12 +12,13 @@ from mergerepl.logreader.lsn import Lsn
 from mergerepl.logreader.plan import redo_log
 from mergerepl.logreader.positions import read_state
 from mergerepl.logreader.sources import metadata_of
+from mergerepl.model.alerts import DEFAULT, Alerts
 from mergerepl.model.cdc import CRITICAL, LATENCY, WARNING, DatabaseStatus, SourceStatus, StatusWarning
 from mergerepl.systables.cdc import ChangeTable
 from mergerepl.systables.logreader import LogReaderRow
 
 NOTHING, REPLICATION = "NOTHING", "REPLICATION"
-_WARNED = 4
+_WARNED = 0.25
 _NONE = timedelta(0)
 _FEED_OFF = (
     "Its Change Data Feed is off: somebody switched it off, or restored an older version. Whole versions are compared, and "
@@ -25,7 +26,7 @@ _FEED_OFF = (
 )
 
 
-def status(found: CdcTables) -> DatabaseStatus:
+def status(found: CdcTables, alerts: Alerts = DEFAULT) -> DatabaseStatus:
     """Return the position of each source, the latest safe time for VACUUM, the validity interval, and the problems.
 
     Raises: CdcUsageError if the database is not enabled.
@@ -46,7 +47,7 @@ def status(found: CdcTables) -> DatabaseStatus:
         ),
         has_plan=redo_log(found.root).is_pending,
     )
-    return replace(state_now, warnings=tuple(warnings_of(state_now, datetime.now(UTC))))
+    return replace(state_now, warnings=tuple(warnings_of(state_now, datetime.now(UTC), alerts)))
 
 
 def source_status(database: CdcTables, instance: ChangeTable) -> SourceStatus:
@@ -90,13 +91,14 @@ def _source(database: CdcTables, row: LogReaderRow, instances: list[ChangeTable]
     )
 
 
-def warnings_of(found: DatabaseStatus, now: datetime) -> list[StatusWarning]:
+def warnings_of(found: DatabaseStatus, now: datetime, alerts: Alerts = DEFAULT) -> list[StatusWarning]:
     """Return the problems of sources: paused ones, and unread commits whose files or log entries may soon be removed.
 
     Warnings: unread commits older than 30 seconds (consumers have an older state), less than a quarter of the time left, a
-    feed that is off. Critical: no time left, or a paused source. Pure.
+    feed that is off. Critical: no time left, or a paused source. `alerts` may state another part of the time. Pure.
     """
     warnings = []
+    warned = _WARNED if alerts.capture_lag is None else 1 - alerts.capture_lag
     for each in found.sources:
         if each.status != "active":
             warnings.append(StatusWarning(each.source, CRITICAL, str(each.reason)))
@@ -110,10 +112,11 @@ def warnings_of(found: DatabaseStatus, now: datetime) -> list[StatusWarning]:
             if until is None or each.oldest_unread is None:
                 continue
             left, whole = until - now, until - each.oldest_unread
-            if left < whole / _WARNED:
+            if left < whole * warned:
                 text = (
                     f"Unread commits: {each.unread_commits:,}, the oldest of {each.oldest_unread:%Y-%m-%d %H:%M}Z. "
-                    f"From {until:%Y-%m-%d %H:%M}Z on {what} that they need. Capture them before."
+                    f"From {until:%Y-%m-%d %H:%M}Z on {what} that they need. Run `mergerepl capture -f {found.database}` "
+                    "before."
                 )
                 warnings.append(StatusWarning(each.source, CRITICAL if left <= _NONE else WARNING, text))
         is_late = (

@@ -57,29 +57,30 @@ class Layout:
 
 def layout(table: TableState, key: Sequence[str]) -> Layout:
     """Return the layout of a table's rows, by its log alone. `key` are the columns whose bounds count."""
-    import pyarrow.compute as pc
-
-    files = table.files()
-    sizes, counts = files["size_bytes"], files["num_records"]
-    is_counted = not counts.null_count and "deletionVectors" not in table.features
-    stated = pc.if_else(pc.is_valid(counts), sizes, 0)
-    stated_rows = pc.sum(counts).as_py() or 0
+    # Without pyarrow, which takes `status` half a second to load.
+    names, files = table.file_values(["size_bytes", "num_records", *(f"min.{name}" for name in key)])
+    sizes = files["size_bytes"]
+    # Delta states no number of rows of a file without statistics.
+    counts = files.get("num_records") or [None] * len(sizes)
+    is_counted = None not in counts and "deletionVectors" not in table.features
+    stated_rows = sum(each or 0 for each in counts)
+    stated = sum(size for size, count in zip(sizes, counts, strict=True) if count is not None)
     # Partition columns have their values in the log.
     others = table.metadata.partition_columns
     bounded = [name for name in key if name not in others and table.field(name) is not None]
-    has_bounds = pc.is_valid(files["path"])
     # Unknown here: bounds of columns that the table's properties leave out, and of `a.b` next to a field b of a struct
     # a.
-    for name in (f"min.{name}" for name in bounded if files.column_names.count(f"min.{name}") == 1):
-        is_empty = pc.fill_null(pc.equal(counts, 0), False)
-        has_bounds = pc.and_(has_bounds, pc.or_(pc.is_valid(files[name]), is_empty))
+    bounds = [files[f"min.{name}"] for name in bounded if names.count(f"min.{name}") == 1]
+    has_bounds = [
+        count == 0 or all(each[number] is not None for each in bounds) for number, count in enumerate(counts)
+    ]
     return Layout(
-        files.num_rows,
+        len(sizes),
         stated_rows if is_counted else None,
-        (pc.sum(stated).as_py() or 0) / stated_rows if stated_rows else None,
-        pc.sum(sizes).as_py() or 0,
-        pc.max(sizes).as_py() or 0,
-        pc.sum(has_bounds).as_py() or 0,
+        stated / stated_rows if stated_rows else None,
+        sum(sizes),
+        max(sizes, default=0),
+        sum(has_bounds),
         _statistics_properties(table, bounded),
     )
 

@@ -7,7 +7,7 @@ two look-ups show that there are none.
 import hashlib
 import json
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -31,6 +31,7 @@ from mergerepl.delta.log import (
 from mergerepl.delta.metadata import CHAR_VARCHAR, CONSTRAINT_PREFIX, TableMetadata
 from mergerepl.delta.types import Field, has_not_null_parts, invariants, nested_names
 from mergerepl.errors import CommitConflictError, StoreError
+from mergerepl.rows.arrow_values import python_values
 from mergerepl.store.location import Location
 from mergerepl.store.objects import storage_options
 from mergerepl.store.register import noting_unknown
@@ -230,6 +231,18 @@ class TableState:
 
         with self.opened.at(self.version) as log:
             return pa.table(log.get_add_actions(flatten=with_bounds))
+
+    def file_values(self, names: Sequence[str]) -> tuple[list[str], dict[str, list[Any]]]:
+        """Return the names of all columns of `files`, and the values of these columns; a missing column is left out."""
+        with self.opened.at(self.version) as log:
+            found = log.get_add_actions(flatten=True)
+        there = list(found.schema.names)
+        # A column of a name that occurs twice cannot be told apart.
+        return there, {
+            name: python_values(found.column(there.index(name)))
+            for name in dict.fromkeys(names)
+            if there.count(name) == 1
+        }
 
     def transaction_version(self, app_id: str) -> int:
         """Return the number of the last transaction of an application in this version, or -1."""

@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import timedelta
 
+from mergerepl.model.alerts import DEFAULT, Alerts
 from mergerepl.model.publication import Publication
 from mergerepl.model.tracking import Foreign, TrackingKeyType, TrackingOptions
 from mergerepl.model.transactional import Publication as TransactionalPublication
@@ -34,6 +35,7 @@ class Capture:
     tables: tuple[TableCapture, ...]
     log_retention: timedelta | None = None
     jobs: Mapping[str, Mapping[str, object]] = field(default_factory=dict)
+    alerts: Alerts = DEFAULT
 
 
 @dataclass(frozen=True)
@@ -59,6 +61,7 @@ class FolderTracking:
     tables: tuple[TableTracking, ...]
     foreign: Foreign = Foreign.ADOPT
     retention: timedelta = timedelta(days=14)
+    alerts: Alerts = DEFAULT
 
 
 Document = Publication | TransactionalPublication | Capture | FolderTracking

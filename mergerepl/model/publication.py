@@ -4,6 +4,7 @@ from dataclasses import dataclass
 from datetime import timedelta
 from enum import StrEnum
 
+from mergerepl.model.alerts import DEFAULT, Alerts
 from mergerepl.model.resolvers import NO_RESOLVER_INFO, PRIORITY, ResolverInfo
 
 
@@ -133,3 +134,4 @@ class Publication:
     allow_partition_realignment: bool = True
     engine: str = "auto"
     """The engine that writes users' tables in a session: `spark` alone, or `auto` (few rows by delta-rs)."""
+    alerts: Alerts = DEFAULT

@@ -6,6 +6,7 @@ from datetime import datetime
 from typing import Any, Literal
 
 from mergerepl.model.listing import HtmlResult
+from mergerepl.model.relation import Relation
 
 SessionStatus = Literal["succeeded", "nothing_to_do", "planned", "failed", "given_up"]
 
@@ -344,7 +345,12 @@ class PartitionInfo:
 
 @dataclass(frozen=True)
 class ArticleStatus:
-    """One article at one replica. `uncaptured_commits` counts user commits that are not captured yet."""
+    """One article at one replica.
+
+    `uncaptured_commits` counts user commits that are not captured yet, the first of `uncaptured_since`. `retention_used` is
+    the part of the shorter of file and log retention that has passed since then. `rows`, `files` and `bytes` are those of
+    its table by its log; None if the log does not state them or cannot be read.
+    """
 
     publication: str
     article: str
@@ -358,46 +364,65 @@ class ArticleStatus:
     triggers: tuple[str, str, str]
     cost: str = ""
     """Why small changes of its table take long, and the remedy; empty if they do not."""
+    uncaptured_since: datetime | None = None
+    retention_used: float | None = None
+    rows: int | None = None
+    files: int | None = None
+    bytes: int | None = None
 
 
-@dataclass(frozen=True)
-class SubscriptionStatus:
-    """One subscription as the asked replica knows it.
+@dataclass(frozen=True, kw_only=True)
+class SubscriptionStatus(Relation):
+    """One merge subscription as the replica that was read knows it.
 
-    `sentgen` and `recgen` are the last generations sent to the other end (numbers of the asked replica) and received
+    `sentgen` and `recgen` are the last generations sent to the other end (numbers of this replica) and received
     from it (numbers of the other end); `unsent_generations` counts those with changes that have not been sent.
-    `subscriber_type` is server or client, `status` inactive, active or deleted, `last_sync_status` the outcome of the
-    last session. Dates are in UTC; `priority` is 0.00 to 99.99. `partition_id` is the partition of the subscriber in a
-    publication with row filters, at the publisher. `failures` counts the sessions that failed one after the other, up to 3;
-    `diverged` are the articles that a validation found different.
+    `subscriber_type` is server or client; `priority` is 0.00 to 99.99. `partition_id` is the partition of the subscriber
+    in a publication with row filters, at the publisher. `through` and `knows` are the versions up to which the subscriber's
+    changes have arrived, and up to which it knows all changes: the lowest ones hold metadata back.
     """
 
-    publication: str
-    subscriber: str
     subscriber_type: str
     priority: float
-    status: str
     sentgen: int
     recgen: int
     unsent_generations: int
-    last_sync_date: datetime | None
-    last_sync_status: str
     last_sync_summary: str
     partition_id: int | None = None
-    failures: int = 0
-    diverged: tuple[str, ...] = ()
+    through: int = 0
+    knows: int = 0
+
+
+@dataclass(frozen=True)
+class MetadataStatus:
+    """The versions of one publication below which metadata of rows may be forgotten, as one replica knows them.
+
+    `settled`: all replicas know all changes up to it; `known`: all replicas know that. `clock` is the highest version
+    there is. `holders` are the subscribers whose sessions move them on.
+    """
+
+    publication: str
+    clock: int
+    settled: int
+    known: int
+    holders: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
 class ReplicaStatus:
-    """The state of a replica of merge publications: its identity, articles, subscriptions with their progress."""
+    """The state of a replica of merge publications: its identity, articles, subscriptions with their progress.
+
+    `metadata_rows` are the rows of contents and tombstone; `conflicts` the logged ones. None if they cannot be read.
+    """
 
     replid: str
     nickname: int
     articles: tuple[ArticleStatus, ...]
     subscriptions: tuple[SubscriptionStatus, ...]
-    conflicts: int
+    conflicts: int | None
     open_sessions: tuple[str, ...] = ()
+    metadata_rows: int | None = None
+    metadata: tuple[MetadataStatus, ...] = ()
 
 
 @dataclass(frozen=True)

@@ -4,6 +4,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 
+from mergerepl.model.alerts import DEFAULT, Alerts
+from mergerepl.model.relation import Relation
+
 DEFAULT_MIN_RETENTION = timedelta(0)
 DEFAULT_MAX_RETENTION = timedelta(hours=72)
 MOST_STREAMS = 64
@@ -48,6 +51,7 @@ class Publication:
     subscriptions: tuple[Subscription, ...] = ()
     min_retention: timedelta = DEFAULT_MIN_RETENTION
     max_retention: timedelta = DEFAULT_MAX_RETENTION
+    alerts: Alerts = DEFAULT
 
 
 @dataclass(frozen=True)
@@ -118,20 +122,15 @@ class ArticleState:
     schema_version: int
 
 
-@dataclass(frozen=True)
-class DeliveryState:
-    """The progress of a subscription: the last transaction it has, what waits for it, since when its agent is stopped.
+@dataclass(frozen=True, kw_only=True)
+class DeliveryState(Relation):
+    """The progress of a transactional subscription: the last transaction it has, since when its agent is stopped.
 
-    `status` is subscribed, active or inactive.
+    `download` counts the commands that wait, `transactions_waiting` their transactions.
     """
 
-    publication: str
-    subscriber: str
-    status: str
     xact_seqno: str
     transactions_waiting: int
-    commands_waiting: int
-    unread_commits: int
     is_known_to_be_equal: bool
     stopped_since: datetime | None
 

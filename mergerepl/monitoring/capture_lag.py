@@ -6,10 +6,11 @@ from typing import Final
 
 from mergerepl.delta.marks import is_own_of_merge
 from mergerepl.delta.tables import TableState
-from mergerepl.delta.vacuum import lag_of
+from mergerepl.delta.vacuum import Lag, lag_of
 from mergerepl.errors import StoreError
 from mergerepl.model.article import PublishedArticle
 from mergerepl.monitoring.waiting import Uncaptured
+from mergerepl.store.location import Location
 from mergerepl.systables.replinfo import ReplicaInfo
 
 WARNED, GRAVE = 0.5, 0.8
@@ -18,13 +19,17 @@ WARNED, GRAVE = 0.5, 0.8
 REMEDY: Final = "Run `mergerepl sync` or `mergerepl capture`"
 
 
-def article_lag(article: PublishedArticle, look: Uncaptured, info: ReplicaInfo) -> tuple[str, bool] | None:
-    """Return the warning about an article's uncaptured commits, as `lag_warning`."""
+def article_lag(article: PublishedArticle, look: Uncaptured, info: ReplicaInfo) -> Lag | None:
+    """Return the lag of an article's oldest uncaptured commit; None if all are captured, or the log is damaged."""
     window = look.window
     if window is None or not look.commits:
         return None
     first = window.changes(partial(is_own_of_merge, replid=info.replid))[0]
-    return lag_warning(article.name, window.table, first.version)
+    try:
+        return lag_of(window.table, first.version)
+    except (StoreError, OSError):
+        # The damaged log is reported for itself.
+        return None
 
 
 def lag_warning(
@@ -36,14 +41,19 @@ def lag_warning(
     except (StoreError, OSError):
         # The damaged log is reported for itself.
         return None
-    if lag is None:
-        return None
+    return None if lag is None else warning_of_lag(name, table.path, lag, now=now)
+
+
+def warning_of_lag(
+    name: str, table: Location, lag: Lag, *, warned: float = WARNED, now: datetime | None = None
+) -> tuple[str, bool] | None:
+    """Return the warning about a lag and whether it is critical; None below the part `warned` of the retention."""
     used = lag.used(now or datetime.now(UTC))
-    if used < WARNED:
+    if used < warned:
         return None
     until = lag.since + lag.retention
     text = (
-        f"Article '{name}': commits of '{table.path}' since {lag.since:%Y-%m-%d %H:%M}Z are not captured. From "
+        f"Article '{name}': commits of '{table}' since {lag.since:%Y-%m-%d %H:%M}Z are not captured. From "
         f"{until:%Y-%m-%d %H:%M}Z on Delta may remove files or log entries that capture needs. {REMEDY} before."
     )
     return text, used >= GRAVE

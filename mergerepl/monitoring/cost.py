@@ -50,7 +50,11 @@ def cost(root: Location, article: str, key: Sequence[str], table: TableState) ->
 
     Raises: StoreError if one of its last commits is damaged.
     """
-    found = layout(table, key)
+    return cost_of(root, article, table, layout(table, key))
+
+
+def cost_of(root: Location, article: str, table: TableState, found: Layout) -> Cost | None:
+    """Return why changes of an article's table with this layout are expensive, as `cost`."""
     reasons = layout_reasons(found, FILE_BYTES)
     dear = [commit for commit in last_merges(table) if _is_dear(commit)]
     size = FILE_BYTES

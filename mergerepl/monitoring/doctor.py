@@ -22,8 +22,8 @@ from mergerepl.delta.store_proof import prove, prove_spark
 from mergerepl.delta.tables import is_delta_table, open_table, reason_of
 from mergerepl.errors import EngineError, MergeReplError
 from mergerepl.model.article import PublishedArticle
-from mergerepl.monitoring.capture_lag import REMEDY, article_lag
-from mergerepl.monitoring.cost import cost
+from mergerepl.monitoring.capture_lag import REMEDY, article_lag, warning_of_lag
+from mergerepl.monitoring.cost import cost, update_cost
 from mergerepl.monitoring.waiting import uncaptured
 from mergerepl.replica.replica import Replica
 from mergerepl.spark import archive, artifacts, cache, confs, jars, jvm
@@ -332,15 +332,18 @@ def _cost(folder: Location, article: PublishedArticle, table: Location) -> Itera
     found = cost(folder, article.name, article.bounded_identity, open_table(table))
     if found is not None:
         yield Check(f"cost {table}", CheckStatus.WARN, "; ".join(found.reasons), found.remedy)
+    if updates := update_cost(open_table(table), article.identity):
+        yield Check(f"cost {table}", CheckStatus.WARN, updates)
 
 
 def _lag(replica: Replica, article: PublishedArticle, table: Location) -> Iterator[Check]:
     """Warn if commits that are not captured may soon be lost for it."""
     info = replica.info()
     lag = article_lag(article, uncaptured(replica, article, info), info)
-    if lag is not None:
-        status = CheckStatus.FAIL if lag[1] else CheckStatus.WARN
-        yield Check(f"capture {table}", status, lag[0], f"{REMEDY} -f {replica.root}.")
+    warned = None if lag is None else warning_of_lag(article.name, table, lag)
+    if warned is not None:
+        status = CheckStatus.FAIL if warned[1] else CheckStatus.WARN
+        yield Check(f"capture {table}", status, warned[0], f"{REMEDY} -f {replica.root}.")
 
 
 def _faulty(folder: Location, faults: FaultyFiles, *, mended: int) -> Check:

@@ -1,6 +1,7 @@
 """`mergerepl history`: the last merge sessions, their articles and their messages."""
 
 from collections.abc import Iterable, Sequence
+from datetime import datetime
 
 from mergerepl import roots
 from mergerepl.delta.sql_text import text_literal, text_literals, timestamp_literal
@@ -48,6 +49,21 @@ def session_history(
             [each for each in messages if each.session_id == row.session_id],
         )
         for row in chosen
+    )
+
+
+def recent_sessions(root: Location, since: datetime, *, limit: int) -> tuple[SessionRecord, ...]:
+    """Return the sessions since a time, newest first, without their articles; only those that failed have messages.
+
+    Raises: as `session_history`.
+    """
+    replica = Replica(root).require()
+    chosen = _last_sessions(replica, limit, f"start_time >= {timestamp_literal(since)}")
+    failed = [row.session_id for row in chosen if row.runstatus in (RunStatus.FAIL, RunStatus.RETRY)]
+    earliest = timestamp_literal(since)
+    messages = _rows_of(replica, sessions.HISTORY, failed, f"timestamp >= {earliest}") if failed else []
+    return tuple(
+        _record(row, (), [each for each in messages if each.session_id == row.session_id]) for row in chosen
     )
 
 

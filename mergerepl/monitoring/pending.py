@@ -8,7 +8,13 @@ from mergerepl.errors import EnumerationError, StoreError
 from mergerepl.model.article import PublishedArticle
 from mergerepl.model.tasks import MERGE, Pending
 from mergerepl.monitoring.parties import others, publication_name, reachable, subscriber_root
-from mergerepl.monitoring.waiting import changes_for, uncaptured, unsent_generations
+from mergerepl.monitoring.waiting import (
+    GenerationsAfter,
+    changes_for,
+    generations_read_once,
+    uncaptured,
+    unsent_generations,
+)
 from mergerepl.replica.replica import Replica
 from mergerepl.store.location import Location
 from mergerepl.systables.catalog import SubscriptionRow
@@ -33,26 +39,35 @@ def pending_changes(root: Location, *, table_problems: TableProblems) -> list[Pe
     Raises: ConfigurationError if the folder is not a replica; StoreError if one of its tables cannot be read.
     """
     replica = Replica(root).require()
-    info = replica.info()
-    active = (row for row in others(replica) if row.is_active)
+    active = [row for row in others(replica) if row.is_active]
+    after = generations_read_once(replica, active)
+    look = looked_at_once(table_problems)
+    return [each for row in active for each in pending_of(replica, row, look, after)]
+
+
+def looked_at_once(table_problems: TableProblems) -> Look:
+    """Return a function that reads each table once, not for every subscription."""
     seen: dict[tuple[Location, int], tuple[int, str | None]] = {}
 
-    def look(source: Replica, source_info: ReplicaInfo, article: PublishedArticle) -> tuple[int, str | None]:
-        # Read the publisher's tables once, not for every subscription.
+    def look(source: Replica, info: ReplicaInfo, article: PublishedArticle) -> tuple[int, str | None]:
         place = source.root, article.nickname
         if place not in seen:
-            found = uncaptured(source, article, source_info)
+            found = uncaptured(source, article, info)
             problem = found.problem
             if problem is None and found.window is not None:
                 problem = " ".join(table_problems(article, found.window)) or None
             seen[place] = found.commits, problem
         return seen[place]
 
-    return [each for row in active for each in _subscription(replica, info, row, look)]
+    return look
 
 
-def _subscription(replica: Replica, info: ReplicaInfo, row: SubscriptionRow, look: Look) -> list[Pending]:
-    """Return the article counts of this replica's own direction, then of the other one."""
+def pending_of(replica: Replica, row: SubscriptionRow, look: Look, after: GenerationsAfter) -> list[Pending]:
+    """Return the article counts of this replica's own direction, then of the other one.
+
+    `row` is about the other end; `after` has this replica's generations.
+    """
+    info = replica.info()
     other = reachable(row.subscriber_server, row.replid)
     away, back = (DOWNLOAD, UPLOAD) if replica.publishes(row.pubid) else (UPLOAD, DOWNLOAD)
     ends = publication_name(replica, row.pubid), subscriber_root(replica, row)
@@ -68,7 +83,7 @@ def _subscription(replica: Replica, info: ReplicaInfo, row: SubscriptionRow, loo
             about_us = other.relation(row.subid, info.replid)
             settled = other.settled(row.pubid), replica.settled(row.pubid)
             there = Destination(str(other.root), other.held, about_us, settled=settled[0])
-            found = list(_direction(ends, away, replica, info, row, there, look))
+            found = list(_direction(ends, away, replica, info, row, there, look, after))
             if about_us is not None and not about_us.is_ended:
                 here = Destination(str(replica.root), replica.held, row, settled=settled[1])
                 found += _direction(ends, back, other, other.info(), about_us, here, look)
@@ -76,7 +91,7 @@ def _subscription(replica: Replica, info: ReplicaInfo, row: SubscriptionRow, loo
             # A problem there does not concern the other subscriptions.
             found, problem = None, error.message
     if found is None:
-        found = list(_direction(ends, away, replica, info, row, None, look))
+        found = list(_direction(ends, away, replica, info, row, None, look, after))
     if problem is not None:
         found.append(Pending(MERGE, *ends, "", back, problem=problem))
     return found
@@ -90,10 +105,11 @@ def _direction(
     row: SubscriptionRow,
     destination: Destination | None,
     look: Look,
+    after: GenerationsAfter | None = None,
 ) -> Iterator[Pending]:
     """Yield the waiting changes of a source; `destination` is None if it cannot be read."""
     articles = source.articles_of(row.pubid)
-    waiting = unsent_generations(source, row, articles, destination=destination)
+    waiting = unsent_generations(source, row, articles, destination=destination, after=after)
     changes_of = changes_for(source, row, min((each.generation for each in waiting), default=0) - 1)
     for article in articles:
         generations = [each for each in waiting if each.art_nick == article.nickname]

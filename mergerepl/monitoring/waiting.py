@@ -90,11 +90,38 @@ def _gone(article: PublishedArticle, table: Location) -> str:
     )
 
 
-def source_of(replica: Replica, other: SubscriptionRow, articles: Iterable[PublishedArticle]) -> Source:
-    """Return a replica as the sender of these articles; `other` is its row about the destination."""
+GenerationsAfter = Callable[[int], list[Generation]]
+"""Returns the generations of a replica after a number."""
+
+
+def generations_read_once(replica: Replica, others: Iterable[SubscriptionRow]) -> GenerationsAfter:
+    """Return a function that reads the generations of a replica once for all these subscriptions."""
+    # An enumeration also reads the generation that it starts after.
+    least = min((row.sentgen for row in others), default=0) - 1
+    read: list[list[Generation]] = []
 
     def after(number: int) -> list[Generation]:
-        return replica.genhistory(from_generation_exclusive=number)
+        if number < least:
+            return replica.genhistory(from_generation_exclusive=number)
+        if not read:
+            read.append(replica.genhistory(from_generation_exclusive=least))
+        return [row for row in read[0] if row.generation > number]
+
+    return after
+
+
+def source_of(
+    replica: Replica,
+    other: SubscriptionRow,
+    articles: Iterable[PublishedArticle],
+    *,
+    after: GenerationsAfter | None = None,
+) -> Source:
+    """Return a replica as the sender of these articles; `other` is its row about the destination."""
+    if after is None:
+
+        def after(number: int) -> list[Generation]:
+            return replica.genhistory(from_generation_exclusive=number)
 
     publication = filtered_publication(replica, other.pubid)
     partition = None
@@ -125,6 +152,7 @@ def unsent_generations(
     articles: Iterable[PublishedArticle],
     *,
     destination: Destination | None,
+    after: GenerationsAfter | None = None,
 ) -> list[Generation]:
     """Return the generations with changes, including open ones, that a replica has yet to send to another.
 
@@ -132,5 +160,5 @@ def unsent_generations(
 
     Raises: UnknownGenerationError if the watermarks of both contradict each other.
     """
-    sent = enumeration(source_of(replica, other, articles), destination)
+    sent = enumeration(source_of(replica, other, articles, after=after), destination)
     return [row for row in sent.generations if row.changecount]

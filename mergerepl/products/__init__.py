@@ -9,11 +9,13 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
+from functools import partial, update_wrapper
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, get_args
 
 from mergerepl.calls import require_choice, require_limit
 from mergerepl.errors import ConfigurationError, EngineError, MergeReplError
+from mergerepl.model.alerts import DEFAULT, Alerts
 from mergerepl.model.cdc import Vacuumed
 from mergerepl.model.folders import Document
 from mergerepl.model.listing import Listing
@@ -119,12 +121,33 @@ def lacks(task: str, known: tuple[str, str] | None, what: str | None = None) -> 
     return ConfigurationError(f"{known[0]} is {known[1]}: {said}.")
 
 
-def status(roots: Sequence[Location], types: Collection[str] = TYPES) -> Listing[Status]:
+AlertsOf = Callable[[str, Location], Alerts]
+"""Returns the thresholds of one type at one folder."""
+
+
+def default_alerts(kind: str, root: Location) -> Alerts:
+    """Return the defaults, for folders without a file."""
+    return DEFAULT
+
+
+def status(
+    roots: Sequence[Location], types: Collection[str] = TYPES, *, alerts_of: AlertsOf = default_alerts
+) -> Listing[Status]:
     """Return the state of each product at each folder.
 
     A product that cannot be read has the warning `unknown`; if it is the only one, its error is raised.
     """
-    return Listing(_each(of_products("status", roots, types), _unknown))
+
+    def with_alerts(root: Location, work: Callable[..., Status]) -> Callable[[Location], Status]:
+        read = partial(work, alerts=alerts_of(_kind_of(work), root))
+        return update_wrapper(read, work)
+
+    works = [(root, with_alerts(root, work)) for root, work in of_products("status", roots, types)]
+    return Listing(_each(works, _unknown))
+
+
+def _kind_of(work: Callable[..., Any]) -> str:
+    return work.__module__.rpartition(".")[2]
 
 
 def _unknown(kind: str, root: Location, error: MergeReplError) -> Status:
@@ -144,7 +167,7 @@ def _each(
         except MergeReplError as error:
             if len(found) == 1:
                 raise
-            yield failed(work.__module__.rpartition(".")[2], root, error)
+            yield failed(_kind_of(work), root, error)
 
 
 def captured_checks(roots: Iterable[Location]) -> Iterator[Check]:

@@ -5,18 +5,20 @@ from __future__ import annotations
 import math
 from collections.abc import Collection, Sequence
 from dataclasses import replace
-from datetime import timedelta
+from datetime import datetime, timedelta
 from typing import Any
 
-from mergerepl.cdc import Database
+from mergerepl.cdc import Database, monitoring
 from mergerepl.cdc.tables import is_shared, tables_at
 from mergerepl.delta.tables import count_rows
 from mergerepl.logreader.positions import read_state
+from mergerepl.model.alerts import DEFAULT, Alerts
 from mergerepl.model.cdc import ScanError, ScanSession, Vacuumed
 from mergerepl.model.folders import Capture
 from mergerepl.model.listing import Listing
 from mergerepl.model.progress import Progress
 from mergerepl.model.results import ApplyResult
+from mergerepl.model.snapshot import MOST_RUNS
 from mergerepl.model.tasks import CDC, Captured, CleanupResult, Removed, Run, Status
 from mergerepl.model.words import counted
 from mergerepl.places import DATABASE
@@ -32,9 +34,9 @@ def apply(document: Capture, **terms: Any) -> ApplyResult:
     return apply_capture(document, **terms)
 
 
-def status(root: Location) -> Status:
+def status(root: Location, *, alerts: Alerts = DEFAULT) -> Status:
     """Return the positions of the captured tables, and what is wrong with them."""
-    found = Database(root).status()
+    found = monitoring.status(tables_at(root), alerts)
     return Status(CDC, str(root), DATABASE, found.warnings, replace(found, warnings=()))
 
 
@@ -49,6 +51,12 @@ def history(root: Location, *, failed: bool, limit: int, subscriber: str | None)
     if failed:
         return [_error(root, each) for each in Database(root).history(failed=True, limit=limit)]
     return [_scan(root, each) for each in Database(root).history(limit=limit)]
+
+
+def recent(root: Location, since: datetime) -> list[Run]:
+    """Return the last scan sessions since a time; 32 are kept."""
+    found = history(root, failed=False, limit=MOST_RUNS, subscriber=None)
+    return [each for each in found if each.time is not None and each.time >= since]
 
 
 def count_history(root: Location, *, failed: bool, subscriber: str | None) -> int:

@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
-from datetime import timedelta
+from datetime import datetime, timedelta
 from typing import TYPE_CHECKING
 
 from mergerepl.errors import ConfigurationError
 from mergerepl.merge.session.table_problems import table_problems
+from mergerepl.model.alerts import DEFAULT, Alerts
 from mergerepl.model.cdc import Vacuumed
-from mergerepl.model.conflicts import ConflictFilter
+from mergerepl.model.conflicts import ConflictCount, ConflictFilter
 from mergerepl.model.listing import Listing
 from mergerepl.model.progress import Progress
 from mergerepl.model.publication import Publication
-from mergerepl.model.results import ApplyResult, SessionRecord, SessionResult
+from mergerepl.model.results import ApplyResult, ReplicaStatus, SessionRecord, SessionResult
+from mergerepl.model.snapshot import MOST_RUNS, HeldMetadata
 from mergerepl.model.tasks import MERGE, Captured, CleanupResult, Pending, Removed, Repair, Run, Status
 from mergerepl.sessions import Target, merge_targets
 from mergerepl.store.location import Location
@@ -47,11 +49,11 @@ def apply(publication: Publication, dry_run: bool, progress: Progress) -> ApplyR
     return apply_publication(publication, SessionAgent(), dry_run=dry_run, progress=progress)
 
 
-def status(root: Location) -> Status:
+def status(root: Location, *, alerts: Alerts = DEFAULT) -> Status:
     """Return the state of a replica."""
     from mergerepl.monitoring.status import replica_status
 
-    return replica_status(root, table_problems=table_problems)
+    return replica_status(root, table_problems=table_problems, alerts=alerts)
 
 
 def pending(root: Location) -> list[Pending]:
@@ -67,6 +69,36 @@ def history(root: Location, *, failed: bool, limit: int, subscriber: str | None)
 
     found = session_history(root, limit=limit, subscriber=subscriber, failed=failed)
     return [_run(root, each) for each in found]
+
+
+def recent(root: Location, since: datetime) -> list[Run]:
+    """Return the sessions since a time."""
+    from mergerepl.monitoring.history import recent_sessions
+
+    return [_run(root, each) for each in recent_sessions(root, since, limit=MOST_RUNS)]
+
+
+def logged_conflicts(root: Location) -> Listing[ConflictCount]:
+    """Return the conflicts that a replica has logged, counted."""
+    from mergerepl.conflicts.listing import conflict_summary
+
+    return Listing(conflict_summary(root, ConflictFilter()))
+
+
+def held_metadata(root: Location, found: ReplicaStatus) -> list[HeldMetadata]:
+    """Return the changes at a publisher whose metadata stays because of the subscribers that are furthest behind."""
+    from mergerepl.replica.replica import Replica
+
+    held = []
+    for each in found.metadata:
+        behind = [row for row in found.subscriptions if row.subscriber in each.holders]
+        if not behind:
+            continue
+        reached = min(min(row.through, row.knows) for row in behind)
+        later = [row for row in Replica(root).genhistory() if (row.maxversion or 0) > reached]
+        changes = sum(row.changecount for row in later)
+        held += [HeldMetadata(each.publication, row.subscriber, changes) for row in behind if changes]
+    return held
 
 
 def count_history(root: Location, *, failed: bool, subscriber: str | None) -> int:

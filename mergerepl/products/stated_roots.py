@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+from functools import reduce
+from operator import or_
+
+from mergerepl.model.alerts import Alerts
 from mergerepl.model.folders import Capture, Document, FolderTracking
 from mergerepl.model.publication import Publication
 from mergerepl.model.tasks import CDC, MERGE, TRACKING, TRANSACTIONAL
@@ -39,6 +44,17 @@ def roots_stated_by(document: Document) -> list[NamedRoot]:
         named_root(parse(root, may_be_stored=stored), kind, role, document.name, name)
         for root, role, name in ends
     ]
+
+
+def alerts_of(documents: Iterable[Document], kind: str, root: str) -> Alerts:
+    """Return the thresholds of the documents of one type whose publisher or database is a folder."""
+    found = (
+        each.alerts
+        for each in documents
+        if type_of(each) == kind
+        and any(own.root == root and own.role != SUBSCRIBER for own in roots_stated_by(each))
+    )
+    return reduce(or_, found, Alerts())
 
 
 def roots_known_at(folder: Location) -> tuple[NamedRoot, ...]:

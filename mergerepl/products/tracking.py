@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from datetime import datetime
 from typing import Any
 
+from mergerepl.model.alerts import DEFAULT, Alerts
 from mergerepl.model.folders import FolderTracking
 from mergerepl.model.results import ApplyResult
 from mergerepl.model.tasks import CRITICAL, TRACKING, Run, Status, StatusWarning
@@ -19,7 +21,7 @@ def apply(document: FolderTracking, **terms: Any) -> ApplyResult:
     return apply_tracking(document, **terms)
 
 
-def status(root: Location) -> Status:
+def status(root: Location, *, alerts: Alerts = DEFAULT) -> Status:
     """Return tables, numbers, open transactions and consumers of a tracked folder, and tables that cannot be read on."""
     from mergerepl.tracking.change_tracking import ChangeTracking
 
@@ -35,6 +37,11 @@ def history(root: Location, *, failed: bool, limit: int, subscriber: str | None)
     if failed or subscriber is not None:
         return []
     return [_run(root, each) for each in ChangeTracking(root).transactions(limit)]
+
+
+def recent(root: Location, since: datetime) -> list[Run]:
+    """Return nothing: transactions are users' own, and their number is not bounded."""
+    return []
 
 
 def count_history(root: Location, *, failed: bool, subscriber: str | None) -> int:

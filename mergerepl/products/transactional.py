@@ -8,9 +8,11 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from mergerepl.errors import ConfigurationError, EngineError, MergeReplError
+from mergerepl.model.alerts import DEFAULT, Alerts
 from mergerepl.model.listing import Listing
 from mergerepl.model.progress import Progress
 from mergerepl.model.results import ApplyResult, ArticleValidation
+from mergerepl.model.snapshot import MOST_RUNS
 from mergerepl.model.tasks import (
     TRANSACTIONAL,
     UNKNOWN,
@@ -29,7 +31,7 @@ from mergerepl.store.lease import WAIT_S
 from mergerepl.store.location import Location
 from mergerepl.transactional import Distributor
 from mergerepl.transactional.catalog import required, subscriptions_of
-from mergerepl.transactional.monitoring import count_runs
+from mergerepl.transactional.monitoring import count_runs, warnings_of
 
 
 def apply(document: Publication, **terms: Any) -> ApplyResult:
@@ -39,18 +41,18 @@ def apply(document: Publication, **terms: Any) -> ApplyResult:
     return apply_publication(document, **terms)
 
 
-def status(root: Location) -> Status:
+def status(root: Location, *, alerts: Alerts = DEFAULT) -> Status:
     """Return publications and subscriptions, and what is wrong with them; at a subscriber its own."""
     publishers = _publishers(root) or [root]
     if root in publishers:
         distributor = Distributor(root)
-        warnings = distributor.warnings(datetime.now(UTC))
+        warnings = tuple(warnings_of(root, datetime.now(UTC), alerts))
         return Status(TRANSACTIONAL, str(root), PUBLISHER, warnings, distributor.status())
     found, warned = DistributorStatus(", ".join(map(str, publishers)), (), ()), list[StatusWarning]()
     for each in publishers:
         distributor = Distributor(each)
         try:
-            of_one, warnings = distributor.status(), distributor.warnings(datetime.now(UTC))
+            of_one, warnings = distributor.status(), tuple(warnings_of(each, datetime.now(UTC), alerts))
         except MergeReplError as error:
             if len(publishers) == 1:
                 raise
@@ -86,6 +88,12 @@ def history(root: Location, *, failed: bool, limit: int, subscriber: str | None)
         else:
             found += [_batch(publisher, each) for each in distributor.history(limit=limit, subscriber=of)]
     return found
+
+
+def recent(root: Location, since: datetime) -> list[Run]:
+    """Return the batches since a time."""
+    found = history(root, failed=False, limit=MOST_RUNS, subscriber=None)
+    return [each for each in found if each.time is not None and each.time >= since]
 
 
 def count_history(root: Location, *, failed: bool, subscriber: str | None) -> int:

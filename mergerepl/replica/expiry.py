@@ -6,22 +6,19 @@ little as possible: a clock that jumped lets no subscription expire, and one tha
 """
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 
 from mergerepl.replica.replica import Replica
 from mergerepl.systables.catalog import SUBSCRIPTIONS, PublicationRow, SubscriptionRow
+from mergerepl.systables.genhistory import Generation
 from mergerepl.systables.replinfo import ReplicaInfo
 
 log = logging.getLogger(__name__)
 
 GRACE = timedelta(hours=24)
 """Added to the retention, as in SQL Server: a subscriber in another time zone is not early."""
-
-
-WARNED_FROM = 0.8
-"""The part of that time from which `status` warns."""
 
 
 @dataclass(frozen=True)
@@ -41,7 +38,13 @@ class Waiting:
         return self.share(now) > 1 and not jumped
 
 
-def waiting_since(replica: Replica, publication: PublicationRow, about: SubscriptionRow) -> Waiting | None:
+def waiting_since(
+    replica: Replica,
+    publication: PublicationRow,
+    about: SubscriptionRow,
+    *,
+    after: Callable[[int], Iterable[Generation]] | None = None,
+) -> Waiting | None:
     """Return since when the oldest change waits for a subscriber; None if none does or the retention is for ever.
 
     A row that a table refused waits for the table, and no sync would bring it there: it does not count. With row filters
@@ -51,7 +54,11 @@ def waiting_since(replica: Replica, publication: PublicationRow, about: Subscrip
         return None
     times = [
         row.coldate
-        for row in replica.genhistory(from_generation_exclusive=about.sentgen)
+        for row in (
+            after(about.sentgen)
+            if after is not None
+            else replica.genhistory(from_generation_exclusive=about.sentgen)
+        )
         if row.pubid == about.pubid
         and row.changecount
         and row.waits_for is None

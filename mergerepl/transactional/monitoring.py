@@ -1,7 +1,7 @@
 """The state of publications, subscriptions and agents. Without Spark."""
 
 from collections.abc import Iterator
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
 
 from mergerepl.delta.sql_text import text_literal, text_literals
 from mergerepl.delta.tables import count_rows, head_version, is_delta_table, written_ns
@@ -9,6 +9,7 @@ from mergerepl.delta.vacuum import moment_of_ns
 from mergerepl.errors import StoreError
 from mergerepl.logreader.lsn import Lsn
 from mergerepl.logreader.positions import read_state
+from mergerepl.model.alerts import DEFAULT, EXPIRATION, Alerts
 from mergerepl.model.cdc import CRITICAL, LATENCY, WARNING, StatusWarning
 from mergerepl.model.results import ArticleCounts, PhaseCounts
 from mergerepl.model.tasks import TRANSACTIONAL, Pending
@@ -25,6 +26,8 @@ from mergerepl.systables.transactional import (
     LOG_READER_AGENT,
     STOPS,
     SUBSCRIBED,
+    HistoryRow,
+    PublicationRow,
     StopRow,
     SubscriptionRow,
 )
@@ -120,7 +123,7 @@ def history(root: Root, *, limit: int = 20, subscriber: str | None = None) -> tu
         Batch(
             agents.get(row.agent_id, f"agent {row.agent_id}"),
             row.time,
-            "failed" if row.runstatus == FAILED else "succeeded",
+            _outcome(row),
             row.delivered_transactions,
             row.delivered_commands,
             row.inserts,
@@ -134,6 +137,10 @@ def history(root: Root, *, limit: int = 20, subscriber: str | None = None) -> tu
         )
         for row in rows
     )
+
+
+def _outcome(row: HistoryRow) -> str:
+    return "failed" if row.runstatus == FAILED else "succeeded"
 
 
 def errors(root: Root, *, limit: int = 20, subscriber: str | None = None) -> tuple[AgentError, ...]:
@@ -191,7 +198,6 @@ def status(root: Root) -> DistributorStatus:
     distributor = required(root)
     found = _pending(distributor)
     stops = {row.agent_id: row.time for row in distributor.control.rows(STOPS)}
-    statuses = {INACTIVE: "inactive", ACTIVE: "active"}
     publications = distributor.publications()
     articles = (
         ArticleState(
@@ -208,36 +214,66 @@ def status(root: Root) -> DistributorStatus:
         for row in publications
         for each in distributor.articles(row.publication_id)
     )
+    now = datetime.now(UTC)
     deliveries = (
-        DeliveryState(
-            row.publication,
-            each.subscriber,
-            statuses.get(each.status, "subscribed"),
-            str(Lsn(position)),
-            waiting.units,
-            waiting.changes,
-            waiting.uncaptured_commits,
-            each.is_equal and not has_foreign_commits(distributor, each),
-            stops.get(each.agent_id),
-        )
+        _delivery(distributor, row, each, found[each.subscription_guid], stops.get(each.agent_id), now)
         for row in publications
         for each in distributor.subscriptions(row.publication_id)
-        for position, waiting in [found[each.subscription_guid]]
     )
     return DistributorStatus(str(distributor.root), tuple(articles), tuple(deliveries))
 
 
-EXPIRATION = 0.8
-"""The share of the longest retention after which waiting commands count as about to expire."""
+_STATUSES = {INACTIVE: "inactive", ACTIVE: "active"}
 
 
-def warnings_of(root: Root, now: datetime) -> list[StatusWarning]:
+def _delivery(
+    distributor: DistributionStore,
+    publication: PublicationRow,
+    row: SubscriptionRow,
+    waits: tuple[bytes, Pending],
+    stopped_since: datetime | None,
+    now: datetime,
+) -> DeliveryState:
+    position, waiting = waits
+    oldest = next(
+        iter(distributor.meant_for(row.publication_id, distributor.transactions_after(position))), None
+    )
+    since = None if oldest is None else oldest.commit_time
+    last = distributor.control.rows(
+        HISTORY, where=f"agent_id = {row.agent_id}", order_limit="order by time desc limit 1"
+    )
+    return DeliveryState(
+        publication=publication.publication,
+        subscriber=row.subscriber,
+        status=_STATUSES.get(row.status, "subscribed"),
+        xact_seqno=str(Lsn(position)),
+        download=waiting.changes,
+        transactions_waiting=waiting.units,
+        uncaptured_commits=waiting.uncaptured_commits,
+        waiting_since=since,
+        retention_used=retention_used(since, publication, now),
+        last_sync_date=last[0].time if last else None,
+        last_sync_status=_outcome(last[0]) if last else "",
+        is_reachable=is_folder(Location.of(row.subscriber)),
+        is_known_to_be_equal=row.is_equal and not has_foreign_commits(distributor, row),
+        stopped_since=stopped_since,
+    )
+
+
+def retention_used(since: datetime | None, publication: PublicationRow, now: datetime) -> float | None:
+    """Return the part of the longest retention that commands have waited; None if none wait."""
+    if since is None or not publication.max_distretention:
+        return None
+    return round(max((now - since) / timedelta(hours=publication.max_distretention), 0.0), 3)
+
+
+def warnings_of(root: Root, now: datetime, alerts: Alerts = DEFAULT) -> list[StatusWarning]:
     """Return the problems of the published tables and of the subscribers. Starts no JVM.
 
     Warnings: commands that wait longer than 30 seconds, or four fifths of the longest retention; a subscriber that is
     missing, not initialised, or not known to be equal; an agent that stopped for a reason that may pass. Critical: a
     paused table, an agent that stopped for another reason, a subscriber that is inactive or whose commands are above the
-    longest retention.
+    longest retention. `alerts` has the thresholds that a file states.
 
     Raises: TransactionalUsageError if nothing is published there.
     """
@@ -255,7 +291,7 @@ def warnings_of(root: Root, now: datetime) -> list[StatusWarning]:
     return found + [
         StatusWarning(row.subscriber, level, text)
         for row in distributor.subscriptions()
-        for level, text in _of_subscription(distributor, row, stops.get(row.agent_id), now)
+        for level, text in _of_subscription(distributor, row, stops.get(row.agent_id), now, alerts)
     ]
 
 
@@ -282,7 +318,7 @@ def _of_source(table: Location, row: LogReaderRow, now: datetime) -> Iterator[tu
 
 
 def _of_subscription(
-    distributor: DistributionStore, row: SubscriptionRow, stop: StopRow | None, now: datetime
+    distributor: DistributionStore, row: SubscriptionRow, stop: StopRow | None, now: datetime, alerts: Alerts
 ) -> Iterator[tuple[str, str]]:
     reinit = to_run("reinit", distributor.root, at=row.subscriber)
     if row.status == INACTIVE:
@@ -292,6 +328,8 @@ def _of_subscription(
     if not is_there:
         yield WARNING, "It is not there: is it mounted?"
     if row.status == SUBSCRIBED:
+        if not alerts.uninitialized:
+            return
         yield (
             WARNING,
             f"Its snapshot is not done. Run {reinit if row.snapshot_seqno else '`mergerepl apply`'}.",
@@ -304,10 +342,10 @@ def _of_subscription(
         retention = timedelta(hours=distributor.publication_of(row.publication_id).max_distretention)
         text = f"Transactions that wait: {len(waiting):,}, the oldest of {oldest:%Y-%m-%d %H:%M}Z."
         age = now - oldest
-        if age > EXPIRATION * retention:
+        if age > (alerts.expiration or EXPIRATION) * retention:
             expires = f"{text} Commands are removed after {retention}: run the distribution agent before."
             yield CRITICAL if age > retention else WARNING, expires
-        elif age > LATENCY:
+        elif age > (LATENCY if alerts.pending_hours is None else timedelta(hours=alerts.pending_hours)):
             yield WARNING, f"{text} Run the distribution agent."
     if stop is not None and is_there:
         yield _of_stop("Its agent", stop)

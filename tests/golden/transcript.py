@@ -40,7 +40,7 @@ _VOLATILE = (
     (r"\b\d{12,}\b", "<number>"),
 )
 _MEASURED = {"duration_s", "latency_s", "latency", "latency_ms", "duration", "seconds"}
-_MEASURED |= {"largest_bytes_before", "largest_bytes_after", "epoch"}
+_MEASURED |= {"largest_bytes_before", "largest_bytes_after", "bytes", "epoch"}
 """Keys and headings of what clocks give, and of sizes of files."""
 
 

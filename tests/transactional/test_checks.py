@@ -44,7 +44,7 @@ def test_exit_codes_of_a_monitor(
     warned(1, "warning", "items", "Commits that are not read: 1, ")
     run("capture", "-f", hq)
     warned(1, "warning", north, "Transactions that wait: 1, ")
-    monkeypatch.setattr(monitoring, "EXPIRATION", 0)
+    monkeypatch.setattr(monitoring, "EXPIRATION", 0.0)
     warned(1, "warning", north, "Commands are removed after 3 days, 0:00:00")
     delete(north / "items", "id = 1")
     run("sync", "-f", hq, code=1)

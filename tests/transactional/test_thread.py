@@ -61,7 +61,7 @@ def test_from_a_file_to_rows_at_the_subscriber(spark: SparkSession, replica_dir:
     ]
     assert run("sync", "-f", file)["sessions"][0]["status"] == "nothing_to_do"
     assert [each["differing_rows"] for each in run("validate", "-f", file)] == [0]
-    assert [each["commands_waiting"] for each in state(hq)["subscriptions"]] == [0]
+    assert [each["download"] for each in state(hq)["subscriptions"]] == [0]
 
 
 @pytest.mark.slow

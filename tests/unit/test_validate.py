@@ -113,8 +113,8 @@ def test_a_validation_after_a_session_is_recorded_until_a_higher_one_passes(
         assert (row.phase_id, row.level, row.result) == (3, "rowcount", "different")
         assert (row.publisher_rows, row.subscriber_rows, row.differing_rows) == (3, 4, 1)
         details = mergerepl.Replica(root).status()[0].details
-        assert [each.diverged for each in details.subscriptions if each.subscriber == str(north)] == [
-            ("orders",)
+        assert [[*each.diverged] for each in details.subscriptions if each.subscriber == str(north)] == [
+            ["orders"]
         ]
     assert any("has other rows" in each.text for each in mergerepl.Replica(hq).status()[0].warnings)
     DeltaTable(str(north / "orders")).delete("id = 9")

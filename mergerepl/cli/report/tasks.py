@@ -21,6 +21,11 @@ from mergerepl.model.tracking import (
 from mergerepl.model.transactional import ArticleState, DeliveryState
 from mergerepl.model.words import counted, key_text, moment_text, short, typed
 
+
+def _share(part: float | None) -> str | None:
+    return None if part is None else f"{part:.0%}"
+
+
 _DETAILS: dict[type, Columns] = {
     ArticleStatus: {
         "article": "article",
@@ -33,11 +38,12 @@ _DETAILS: dict[type, Columns] = {
     SubscriptionStatus: {
         "subscription": lambda each: short(each.subscriber),
         "publication": "publication",
-        "subscriber type": "subscriber_type",
         ">partition": "partition_id",
         ">priority": lambda each: f"{each.priority:.2f}",
-        "status": "status",
-        ">unsent": "unsent_generations",
+        "status": lambda each: each.status if each.is_reachable else "out of reach",
+        ">to upload": lambda each: "unknown" if each.upload is None else each.upload,
+        ">to download": lambda each: "unknown" if each.download is None else each.download,
+        ">retention used": lambda each: _share(each.retention_used),
         "last sync": lambda each: each.last_sync_date or "never",
         # The reason of a failure is a warning.
         "result": lambda each: (
@@ -62,8 +68,9 @@ _DETAILS: dict[type, Columns] = {
         "status": "status",
         "last transaction": "xact_seqno",
         ">transactions waiting": "transactions_waiting",
-        ">commands waiting": "commands_waiting",
-        ">unread commits": "unread_commits",
+        ">commands waiting": "download",
+        ">retention used": lambda each: _share(each.retention_used),
+        ">unread commits": "uncaptured_commits",
         "known to be equal": "is_known_to_be_equal",
         "stopped since": "stopped_since",
     },
