@@ -18,6 +18,8 @@ from mergerepl.errors import SchemaMismatchError as SchemaMismatchError
 from mergerepl.errors import StoreError as StoreError
 from mergerepl.errors import Transient as Transient
 from mergerepl.errors import UnfinishedSessionError as UnfinishedSessionError
+from mergerepl.logreader.user_unit import Unit as Unit
+from mergerepl.logreader.user_unit import unit as unit
 from mergerepl.merge.resolvers.functions import ResolverContext as ResolverContext
 from mergerepl.merge.resolvers.functions import register_resolver as register_resolver
 from mergerepl.merge.resolvers.functions import resolvers as resolvers

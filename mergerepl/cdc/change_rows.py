@@ -38,6 +38,9 @@ from mergerepl.systables.cdc import (
 _PHASES = {DELETE: 0, UPDATE_AFTER: 1, INSERT: 2}
 """The first byte of seqval: deletes come before updates, updates before inserts."""
 
+_PHASES_OF_PLACE = 4
+"""Values of that byte for each place of a commit in its unit."""
+
 _LITERALS = 200
 """Up to this number of LSNs are written into the query; more are joined."""
 
@@ -49,11 +52,13 @@ def change_rows(
     read: ReadRows,
     lsns: Mapping[int, Lsn],
     captured: Sequence[tuple[str, str | None, str]],
+    places: Mapping[int, int],
 ) -> DataFrame:
     """Return the rows of a change table, its columns in order, for the changes that were read of its source.
 
     `lsns`: version -> LSN. `captured`, by ordinal: the column's name in the change table, its name in the source at the
-    end of the reading (None if missing), its type in the change table (Spark DDL).
+    end of the reading (None if missing), its type in the change table (Spark DDL). `places`: version -> its place in a
+    unit, without those at the first place.
     """
     field_of = {name: f"c{i}" for i, name in enumerate(read.columns)}
     fields = tuple(None if source is None else field_of[source] for _, source, _ in captured)
@@ -63,7 +68,9 @@ def change_rows(
     # An update of columns that are not captured.
     masked = masked.where(~(_is_update() & (F.col(UPDATE_MASK) == F.lit(bytes(mask_length(len(captured)))))))
     located = _with_lsn(spark, masked, lsns)
-    exploded = located.select(_LSN, _seqval().alias(SEQVAL), F.explode(_events(len(captured))).alias("event"))
+    exploded = located.select(
+        _LSN, _seqval(places).alias(SEQVAL), F.explode(_events(len(captured))).alias("event")
+    )
     values = [
         _value(field, image, name, type_) for field, (name, _, type_) in zip(fields, captured, strict=True)
     ]
@@ -132,13 +139,21 @@ def _with_lsn(spark: SparkSession, rows: DataFrame, lsns: Mapping[int, Lsn]) -> 
     return rows.join(F.broadcast(known), on=VERSION, how="inner")
 
 
-def _seqval() -> Column:
-    phase = (
-        F.when(_is_update(), F.lit(bytes([_PHASES[UPDATE_AFTER]])))
-        .when(F.col(AFTER).isNotNull(), F.lit(bytes([_PHASES[INSERT]])))
-        .otherwise(F.lit(bytes([_PHASES[DELETE]])))
-    )
-    return F.concat(phase, F.col(ROW_HASH))
+def _seqval(places: Mapping[int, int]) -> Column:
+    """Return __$seqval: a byte of the commit's place in its unit and of the phase, then the hash of the row's key."""
+
+    def phase(place: int) -> Column:
+        update, insert, delete = (
+            F.lit(bytes([_PHASES_OF_PLACE * place + _PHASES[each]]))
+            for each in (UPDATE_AFTER, INSERT, DELETE)
+        )
+        return F.when(_is_update(), update).when(F.col(AFTER).isNotNull(), insert).otherwise(delete)
+
+    found = phase(0)
+    for place in sorted(set(places.values())):
+        versions = [version for version, at in places.items() if at == place]
+        found = F.when(F.col(VERSION).isin(versions), phase(place)).otherwise(found)
+    return F.concat(found, F.col(ROW_HASH))
 
 
 def _events(columns: int) -> Column:

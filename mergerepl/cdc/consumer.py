@@ -32,7 +32,7 @@ from mergerepl.delta.tables import (
 from mergerepl.delta.types import field, fits, json_of, nested_names, nullable
 from mergerepl.failpoints import failpoint
 from mergerepl.logreader.consumer import COMPARE, Cycle, PauseSource, ReadRows, Wanted, pausing
-from mergerepl.logreader.plan import BEGIN, Entry, Plan, SourcePlan, transaction_id
+from mergerepl.logreader.plan import Entry, Plan, SourcePlan
 from mergerepl.logreader.positions import LogState
 from mergerepl.logreader.sources import metadata_of
 from mergerepl.model.cdc import CapturedColumn, DdlEntry
@@ -61,9 +61,6 @@ from mergerepl.systables.cdc import (
 def consumer_at(root: Location) -> "Capture":
     """Return the consumer of a folder."""
     return Capture(CdcTables(root))
-
-
-_NO_TRANSACTION = bytes(10)
 
 
 class Capture:
@@ -210,11 +207,12 @@ class Capture:
         if cycle.is_written(table, APP_ID):
             return 0
         lsns = cycle.plan.lsns_of(instance.source_object_id)
+        places = cycle.plan.places_of(instance.source_object_id)
         frames = []
         for read, shape in zip(cycle.changes(instance.source_object_id), shapes, strict=True):
             captured = [(c.column_name, name, c.column_type) for c, name in zip(columns, shape, strict=True)]
             of_reading = {version: lsns[version] for version in read.reading.versions}
-            frames.append(change_rows(cycle.spark(), read, of_reading, captured))
+            frames.append(change_rows(cycle.spark(), read, of_reading, captured, places))
         return cycle.append(frames, table, cycle.transaction(APP_ID, "capture"))
 
     def _change_columns(self, cycle: Cycle, instance: ChangeTable, columns: Sequence[CapturedColumn]) -> None:
@@ -274,7 +272,7 @@ class Capture:
         once = (APP_ID, plan.scan_cycle)
         # A source may have left the cycle after it was decided.
         self._end_paused(plan)
-        entries = {(each.object_id, each.version): each for each in plan.entries}
+        entries = {(c.source_object_id, c.version): each for each in plan.entries for c in each.members}
         history = []
         for step in (plan.steps.get(NAME) or {}).get("ddl", ()):
             entry = entries.get((step["source_object_id"], step["version"]))
@@ -288,12 +286,11 @@ class Capture:
 
 def _time(plan: Plan, entry: Entry) -> LsnTime:
     lsn = plan.lsn(entry)
-    has_commit = entry.object_id > 0 and entry.kind != BEGIN
     return LsnTime(
         start_lsn=lsn,
         tran_begin_time=entry.begin_time,
         tran_end_time=entry.end_time,
-        tran_id=transaction_id(entry.object_id, entry.version) if has_commit else _NO_TRANSACTION,
+        tran_id=entry.transaction_id,
         tran_begin_lsn=lsn,
         scan_cycle=plan.scan_cycle,
         kind=entry.kind,

@@ -17,7 +17,7 @@ from mergerepl.delta.tables import transaction_version
 from mergerepl.errors import LeaseError
 from mergerepl.logreader.log_reader import LogReader
 from mergerepl.logreader.lsn import ZERO, Lsn
-from mergerepl.logreader.plan import transaction_id
+from mergerepl.logreader.plan import TRANSACTION, transaction_id
 from mergerepl.logreader.positions import LogState, control_of, read_state
 from mergerepl.model.cdc import CapturedColumn
 from mergerepl.replica.control import ControlDatabase, ControlPlane
@@ -229,24 +229,35 @@ def _entry(database: CdcTables, where: str, order: str) -> LsnTime | None:
 def version_through(database: CdcTables, instance: ChangeTable, lsn: Lsn) -> int:
     """Return the version of an instance's source that the history up to an LSN, at or above start_lsn, has reached."""
     where = f"scan_cycle <= {lsn.scan_cycle} and start_lsn <= X'{lsn.hex()}' and {_of_source(instance)}"
-    last = _transaction(database, where, "desc")
+    last = _transaction(database, instance, where, "desc")
     return instance.start_version if last is None else max(instance.start_version, last[1])
 
 
 def _of_source(instance: ChangeTable, *, above: int = -1, most: int = (1 << 48) - 1) -> str:
-    """Return the condition of the transactions of an instance's source whose versions are in a range."""
-    low, high = (transaction_id(instance.source_object_id, version).hex() for version in (above + 1, most))
-    return f"tran_id between X'{low}' and X'{high}'"
+    """Return the condition of the transactions of an instance's source whose versions are in a range.
+
+    A unit over several tables has no number of its own: its commits are looked through.
+    """
+    number = instance.source_object_id
+    low, high = (transaction_id(number, version).hex() for version in (above + 1, most))
+    unit = f"kind = '{TRANSACTION}' and tran_id = X'{bytes(10).hex()}'"
+    of_units = (
+        f"select start_lsn from (select start_lsn, unnest(commits) as c from t where {unit}) u "
+        f"where u.c['source_object_id'] = {number} and u.c['version'] between {above + 1} and {most}"
+    )
+    return f"(tran_id between X'{low}' and X'{high}' or ({unit} and start_lsn in ({of_units})))"
 
 
-def _transaction(database: CdcTables, where: str, order: str) -> tuple[int, int, Lsn] | None:
-    """Return the first transaction in the order of versions: its versions from and through, and its LSN."""
+def _transaction(
+    database: CdcTables, instance: ChangeTable, where: str, order: str
+) -> tuple[int, int, Lsn] | None:
+    """Return the first transaction of a source by LSN: its versions from and through, and its LSN."""
     rows = database.control.rows(
-        LSN_TIME_MAPPING, where=where, order_limit=f"order by tran_id {order} limit 1"
+        LSN_TIME_MAPPING, where=where, order_limit=f"order by start_lsn {order} limit 1"
     )
     if not rows:
         return None
-    commit = rows[0].commits[0]
+    commit = next(c for c in rows[0].commits if c["source_object_id"] == instance.source_object_id)
     return int(commit["from_version"]), int(commit["version"]), Lsn(rows[0].start_lsn)
 
 
@@ -255,10 +266,10 @@ def lsn_of(tables: CdcTables, chosen: ChangeTable, version: int) -> Lsn | None:
     state = read_state(tables.log).sources.get(chosen.source_object_id)
     if state is None or not chosen.start_version <= version <= state.position:
         return None
-    covering = _transaction(tables, _of_source(chosen, above=version), "asc")
+    covering = _transaction(tables, chosen, _of_source(chosen, above=version), "asc")
     if covering is not None and covering[0] <= version:
         return None
-    last = _transaction(tables, _of_source(chosen, most=version), "desc")
+    last = _transaction(tables, chosen, _of_source(chosen, most=version), "desc")
     return max(Lsn(chosen.start_lsn), ZERO if last is None else last[2])
 
 

@@ -10,7 +10,7 @@ from typing import Any
 from urllib.parse import unquote
 
 from mergerepl.delta.known_heads import ABSENT, known_head, note_head, note_seen, seen_before
-from mergerepl.delta.marks import CommitMark
+from mergerepl.delta.marks import CommitMark, CommitUnit
 from mergerepl.delta.metadata import TableMetadata
 from mergerepl.errors import StoreError
 from mergerepl.store.location import Location
@@ -90,6 +90,8 @@ class Commit:
     """It is an overwrite, of all rows or of some partitions, or it replaced the table."""
     replaces_table: bool = False
     """It is an overwrite of all rows, or it replaced the table."""
+    unit: CommitUnit | None = None
+    """The commits of several tables to which it belongs."""
 
     @property
     def removes_by_own_names(self) -> bool:
@@ -424,6 +426,7 @@ def _commit_of(table: Location, version: int, actions: list[dict[str, Any]]) -> 
         file_bytes,
         _replaces_rows(info),
         _replaces_rows(info) and not _is_partial(info),
+        CommitUnit.of_user_metadata(info.get("userMetadata")),
     )
 
 

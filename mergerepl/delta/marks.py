@@ -5,7 +5,7 @@ So a reader of the log knows the author of a change, even if the process died be
 """
 
 import json
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
 SETUP = "setup"
@@ -58,12 +58,33 @@ MERGE_KINDS = frozenset({SETUP, APPLY, SCHEMA})
 """The kinds of commits that merge replication writes to users' tables. It treats every other commit as a user's change."""
 
 
+_UNIT = "mergerepl_unit"
+"""The key of a unit in the userMetadata of a user's commit."""
+
+
 @dataclass(frozen=True)
 class CommitUnit:
     """Commits of several tables that belong together: their id, and the tables below the root."""
 
     id: str
     tables: tuple[str, ...]
+
+    def to_user_metadata(self) -> str:
+        """Return the text for the userMetadata of a user's commit: {"mergerepl_unit": {"id", "tables"}}."""
+        return json.dumps({_UNIT: {"id": self.id, "tables": list(self.tables)}}, separators=(",", ":"))
+
+    @staticmethod
+    def of_user_metadata(text: object) -> "CommitUnit | None":
+        """Return the unit of a commit of ours or of a user, or None; other writers may store any JSON."""
+        if (mark := CommitMark.of_user_metadata(text)) is not None:
+            return mark.unit
+        if not isinstance(text, str) or not text.startswith(f'{{"{_UNIT}":'):
+            return None
+        try:
+            unit = json.loads(text)[_UNIT]
+            return CommitUnit(str(unit["id"]), tuple(map(str, unit["tables"])))
+        except (ValueError, KeyError, TypeError):
+            return None
 
 
 @dataclass(frozen=True)
@@ -74,7 +95,8 @@ class CommitMark:
     step: str
     replid: str = ""
     peer: str = ""
-    unit: CommitUnit | None = None
+    unit: CommitUnit | None = field(default=None, compare=False)
+    """Other commits to which it belongs; the others identify it."""
 
     @property
     def kind(self) -> str:

@@ -323,7 +323,7 @@ def _note_session(reader: LogReader, plan: Plan, rows: int, began: datetime) -> 
     ended = datetime.now(UTC)
     last = reader.control.rows(SCAN_SESSIONS, where="true", order_limit="order by session_id desc limit 1")
     session_id = last[0].session_id + 1 if last else 1
-    transactions = [each for each in plan.entries if each.object_id]
+    transactions = [each for each in plan.entries if each.members]
     lsns = [plan.lsn(each) for each in plan.entries]
     at = plan.entries[-1].end_time if plan.entries else None
     changed_at = transactions[-1].end_time if transactions else None

@@ -1,7 +1,7 @@
 """The plan of a scan cycle, staged as `_logreader/plan.json`. Versions are fixed: a repeated run reads the same rows."""
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -20,34 +20,45 @@ BEGIN = "begin"
 DUMMY = "dummy"
 
 
+_NO_TRANSACTION = bytes(10)
+
+
+@dataclass(frozen=True)
+class EntryCommit:
+    """A commit of a source, or several that are compared."""
+
+    source_object_id: int
+    from_version: int
+    version: int
+    operation: str = ""
+    origin: str = ""
+
+
 @dataclass(frozen=True)
 class Entry:
-    """One LSN of the cycle. Without a commit, `object_id` is 0 and the versions are -1."""
+    """One LSN of the cycle. It has no commit, one, or those of a unit over several sources, by their times."""
 
     slot: int
     kind: str
     begin_time: datetime
     end_time: datetime
-    object_id: int = 0
-    from_version: int = -1
-    version: int = -1
-    operation: str = ""
-    origin: str = ""
+    members: tuple[EntryCommit, ...] = ()
 
     @property
     def commits(self) -> tuple[dict[str, Any], ...]:
-        """The commit as a tuple of one, as the products' tables of transactions state it; empty without a commit."""
-        if not self.object_id:
-            return ()
-        return (
-            {
-                "source_object_id": self.object_id,
-                "from_version": self.from_version,
-                "version": self.version,
-                "operation": self.operation,
-                "origin": self.origin,
-            },
-        )
+        """The commits as the products' tables of transactions state them."""
+        return tuple(map(asdict, self.members))
+
+    @property
+    def transaction_id(self) -> bytes:
+        """The id of its transaction: zeros without a commit, and for a unit."""
+        if self.kind == BEGIN or len(self.members) != 1:
+            return _NO_TRANSACTION
+        return transaction_id(self.members[0].source_object_id, self.members[0].version)
+
+    def of(self, object_id: int) -> EntryCommit | None:
+        """Return the commit of a source; a source has one at most."""
+        return next((each for each in self.members if each.source_object_id == object_id), None)
 
 
 def transaction_id(object_id: int, version: int) -> bytes:
@@ -155,14 +166,29 @@ class Plan:
 
     def lsns_of(self, object_id: int) -> dict[int, Lsn]:
         """Return the LSN of each version of a source that has one."""
-        return {each.version: self.lsn(each) for each in self.entries if each.object_id == object_id}
+        found = ((each, each.of(object_id)) for each in self.entries)
+        return {commit.version: self.lsn(each) for each, commit in found if commit is not None}
+
+    def places_of(self, object_id: int) -> dict[int, int]:
+        """Return, of each version of a source that is not the first commit of its unit, its place in the unit."""
+        places = (
+            (commit.version, place)
+            for each in self.entries
+            for place, commit in enumerate(each.members)
+            if place and commit.source_object_id == object_id
+        )
+        return dict(places)
 
     def without(self, paused: Paused, row: LogReaderRow) -> "Plan":
         """Return the plan without a source that cannot be read any more; `row` is its row before the cycle.
 
         The LSNs of its commits stay unused.
         """
-        entries = tuple(each for each in self.entries if each.object_id != paused.object_id)
+        left = (
+            (each, tuple(m for m in each.members if m.source_object_id != paused.object_id))
+            for each in self.entries
+        )
+        entries = tuple(replace(each, members=rest) for each, rest in left if rest or not each.members)
         after = self.after.with_source(paused_row(row, paused))
         if not entries:
             after = replace(after, database=replace(after.database, cycle=self.previous_cycle))
@@ -205,11 +231,15 @@ _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 @dataclass(frozen=True)
 class Placed:
-    """A commit with the time of its log file; in the cut at most `began_ns`, and never below the version before it."""
+    """A commit with the time of its log file; in the cut at most `began_ns`, and never below the version before it.
+
+    `unit` is the id of the commits of several tables to which it belongs.
+    """
 
     at_ns: int
     object_id: int
     version: int
+    unit: str = ""
 
 
 def cut(commits: Iterable[Placed], *, began_ns: int, seen: int) -> Iterator[Placed]:
@@ -227,10 +257,10 @@ def cut(commits: Iterable[Placed], *, began_ns: int, seen: int) -> Iterator[Plac
         yield replace(commit, at_ns=at_ns)
 
 
-def in_order(sources: Iterable[Sequence[Placed]], *, most: int) -> list[Placed]:
-    """Return the first commits of all sources: by effective time, then source, then version."""
+def in_order(sources: Iterable[Sequence[Placed]]) -> list[Placed]:
+    """Return the commits of all sources in order: by effective time, then source, then version."""
     placed = [each for source in sources for each in source]
-    return sorted(placed, key=lambda each: (each.at_ns, each.object_id, each.version))[:most]
+    return sorted(placed, key=lambda each: (each.at_ns, each.object_id, each.version))
 
 
 def end_times(times: Iterable[datetime], *, last: datetime | None) -> list[datetime]:

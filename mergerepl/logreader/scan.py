@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
-from mergerepl.delta.tables import commit_text, open_table
+from mergerepl.delta.tables import open_table
 from mergerepl.delta.vacuum import moment_of_ns
 from mergerepl.failpoints import failpoint
-from mergerepl.logreader.consumer import UNUSABLE, PauseSource, Wanted, highest_cycle, pausing, remove_rows
+from mergerepl.logreader.consumer import PauseSource, Wanted, pausing
 from mergerepl.logreader.log_reader import (
     LogReader,
     carry_out,
@@ -21,26 +22,22 @@ from mergerepl.logreader.log_reader import (
     refuse_restored,
     wanted_of,
 )
-from mergerepl.logreader.lsn import MAX_SLOT, Lsn, scan_cycle_of
+from mergerepl.logreader.lsn import MAX_SLOT, Lsn
 from mergerepl.logreader.plan import (
     BEGIN,
-    DDL,
     DUMMY,
-    NET,
-    TRANSACTION,
-    Entry,
+    EntryCommit,
     Paused,
+    Placed,
     Plan,
     SourcePlan,
-    end_times,
     in_order,
-    moment_of_ms,
-    paused_row,
     redo_log,
 )
+from mergerepl.logreader.planning import Chosen, cycle_plan, entries_of, new_plan, row_after
 from mergerepl.logreader.positions import LogState, read_state, save_state
-from mergerepl.logreader.sources import SourceLook, Unit, begun, look_at, readings
-from mergerepl.model.cdc import ScanError
+from mergerepl.logreader.sources import SourceLook, begun, look_at, readings
+from mergerepl.logreader.units import Units, grouped, is_unfinished, readable, units_of
 from mergerepl.store.storage import file_system_now_ns
 from mergerepl.systables.logreader import LogReaderRow
 
@@ -110,30 +107,23 @@ def _cycle(reader: LogReader, maxtrans: int) -> CycleResult:
     began = datetime.now(UTC)
     state = checked_state(reader)
     wanted = wanted_of(state, reader.consumers)
+    # Before the cut: a unit that is finished later has its commits in no list of this cycle.
+    will_be_finished = bool(state.database.waiting) and is_unfinished(reader.root)
     began_ns = file_system_now_ns(reader.control.folder)
-    active = [row for row in state.sources.values() if row.status == "active"]
-    looks = {
-        row.source_object_id: look_at(
-            *(reader.root, row),
-            began_ns=began_ns,
-            most=min(maxtrans, MAX_SLOT),
-            on_gap=wanted.get(row.source_object_id, Wanted()).on_gap,
-        )
-        for row in active
-    }
+    most = min(maxtrans, MAX_SLOT)
+    looks, units = _in_cut(reader, state, wanted, began_ns, most, will_be_finished=will_be_finished)
     paused = [look.paused for look in looks.values() if look.paused is not None]
     looks = {object_id: look for object_id, look in looks.items() if look.paused is None}
-    chosen = in_order(
-        ([unit.placed for unit in look.units] for look in looks.values()), most=min(maxtrans, MAX_SLOT)
-    )
-    counts = {object_id: sum(each.object_id == object_id for each in chosen) for object_id in looks}
-    looks = {object_id: look.limited(counts[object_id]) for object_id, look in looks.items()}
+    groups, _ = grouped(readable(_order(looks), units.needs))
+    chosen = Counter(each.object_id for group in groups[:most] for each in group)
+    looks = {object_id: look.limited(chosen[object_id]) for object_id, look in looks.items()}
+    noted = replace(state, database=replace(state.database, waiting=units.waiting))
     if not chosen and not paused:
-        return _idle(reader, state, looks, began_ns)
+        return _idle(reader, state, noted, looks, began_ns)
     read: dict[int, ReadSource] = {}
     try:
         sources = _read(reader, looks, wanted, read, paused)
-        plan = _plan(reader, state, sources, paused, began_ns)
+        plan = cycle_plan(reader, noted, sources, paused, began_ns, units)
         redo_log(reader.root).stage(plan)
     except BaseException:
         for each in read.values():
@@ -148,6 +138,38 @@ def _cycle(reader: LogReader, maxtrans: int) -> CycleResult:
         {state.sources[each.object_id].source_path: each.reason for each in plan.paused},
         any(look.has_waiting for look in looks.values()),
     )
+
+
+def _in_cut(
+    reader: LogReader,
+    state: LogState,
+    wanted: Mapping[int, Wanted],
+    began_ns: int,
+    most: int,
+    *,
+    will_be_finished: bool,
+) -> tuple[dict[int, SourceLook], Units]:
+    """Return the new commits of the active sources, and their units. A unit may need more than `most` of a source."""
+    looks = {
+        row.source_object_id: look_at(
+            *(reader.root, row),
+            began_ns=began_ns,
+            most=most,
+            on_gap=wanted.get(row.source_object_id, Wanted()).on_gap,
+        )
+        for row in state.sources.values()
+        if row.status == "active"
+    }
+    read = {number: look for number, look in looks.items() if look.paused is None}
+    now, since = moment_of_ns(began_ns), state.database.waiting
+    units = units_of(reader.root, read, _order(read), since, now=now, will_be_finished=will_be_finished)
+    if units.waiting and most < MAX_SLOT and any(look.has_waiting for look in read.values()):
+        return _in_cut(reader, state, wanted, began_ns, MAX_SLOT, will_be_finished=will_be_finished)
+    return looks, units
+
+
+def _order(looks: Mapping[int, SourceLook]) -> list[Placed]:
+    return in_order([unit.placed for unit in look.units] for look in looks.values())
 
 
 def look_ahead(
@@ -171,28 +193,29 @@ def look_ahead(
     return replace(look, paused=paused[0]) if paused else look
 
 
-def _idle(reader: LogReader, state: LogState, looks: Mapping[int, SourceLook], began_ns: int) -> CycleResult:
-    """Move positions over commits without changes; after a while without transactions, write a dummy entry."""
-    moved = state
+def _idle(
+    reader: LogReader, state: LogState, noted: LogState, looks: Mapping[int, SourceLook], began_ns: int
+) -> CycleResult:
+    """Move positions over commits without changes; after a while without transactions, write a dummy entry.
+
+    `noted` is the state with the units that wait.
+    """
+    moved = noted
     for look in looks.values():
         row = look.row
         if look.through_version_inclusive > row.position or look.head > max(row.seen, row.position):
-            moved = moved.with_source(_row_after(look))
+            moved = moved.with_source(row_after(look))
     last = state.database.last_time
     if last is not None and moment_of_ns(began_ns) - last >= IDLE and state.sources:
         # With an LSN comes the state, positions and all.
-        entry = _entries(moved, [(None, DUMMY)], began_ns)
-        plan = _new_plan(reader, state, entry, (), moved, [])
+        entry = entries_of(moved, [Chosen(DUMMY)], began_ns)
+        plan = new_plan(reader, noted, entry, (), moved, [])
         redo_log(reader.root).stage(plan)
         carry_out(reader, plan, {})
         return CycleResult(plan.scan_cycle, 0, 0, plan.last_lsn)
     if moved != state:
         save_state(reader.control, moved)
     return CycleResult(has_more=False)
-
-
-def _row_after(look: SourceLook) -> LogReaderRow:
-    return look.after(commit=commit_text(look.path, look.through_version_inclusive))
 
 
 def _read(
@@ -237,128 +260,6 @@ def _read(
     return sources
 
 
-def _plan(
-    reader: LogReader,
-    state: LogState,
-    sources: Sequence[tuple[SourceLook, SourcePlan]],
-    paused: Sequence[Paused],
-    began_ns: int,
-) -> Plan:
-    units: dict[tuple[int, int], tuple[Unit, str]] = {}
-    notices = []
-    after = state
-    for look, source in sources:
-        for unit, kind in _units_read(look, source):
-            units[source.object_id, unit.version] = unit, kind
-        notices += _notices(source)
-        if look.head > look.row.position:
-            after = after.with_source(_row_after(look))
-    for each in paused:
-        after = after.with_source(paused_row(state.sources[each.object_id], each))
-    order = in_order([[unit.placed for unit, _ in units.values()]], most=MAX_SLOT)
-    chosen = [units[each.object_id, each.version] for each in order]
-    entries = _entries(state, chosen, began_ns)
-    plans = tuple(source for look, source in sources if look.units)
-    return _new_plan(reader, state, entries, plans, after, notices, paused)
-
-
-def _units_read(look: SourceLook, source: SourcePlan) -> list[tuple[Unit, str]]:
-    """Return the units that get LSNs once the rows were read: versions that were compared are one transaction together."""
-    units = {unit.version: unit for unit in look.units}
-    found = [(unit, DDL) for unit in look.units if unit.is_ddl]
-    for reading in source.readings:
-        if reading.is_gap:
-            last = units[reading.through_version_inclusive]
-            found.append((replace(last, from_version=reading.from_version_inclusive), NET))
-        else:
-            found += [(units[version], TRANSACTION) for version in reading.versions]
-    return found
-
-
-def _notices(source: SourcePlan) -> list[ScanError]:
-    return [
-        ScanError(
-            session_id=0,
-            entry_time=datetime.now(UTC),
-            error_number=UNUSABLE,
-            error_severity=10,
-            error_message=(
-                f"Table '{source.path}', versions {reading.from_version_inclusive} to "
-                f"{reading.through_version_inclusive}: {reading.compared}. Their difference is one transaction; states in "
-                "between are lost."
-            ),
-        )
-        for reading in source.readings
-        if reading.is_gap
-    ]
-
-
-def _entries(state: LogState, units: Sequence[tuple[Unit | None, str]], began_ns: int) -> tuple[Entry, ...]:
-    latest = moment_of_ns(began_ns)
-    committed = [latest if unit is None else min(latest, _commit_time(unit)) for unit, _ in units]
-    ends = end_times(committed, last=state.database.last_time)
-    found = []
-    for slot, ((unit, kind), end) in enumerate(zip(units, ends, strict=True), 1):
-        if unit is None:
-            found.append(Entry(slot, kind, end, end))
-            continue
-        begin = min(end, moment_of_ms(unit.commit.made_at_ms)) if unit.commit.made_at_ms > 0 else end
-        found.append(
-            Entry(
-                *(slot, kind, begin, end, unit.placed.object_id, unit.from_version, unit.version),
-                operation=unit.commit.operation,
-                origin=unit.origin,
-            )
-        )
-    return tuple(found)
-
-
-def _commit_time(unit: Unit) -> datetime:
-    """Return Delta's commit time: the in-commit timestamp, else that of the log file, in milliseconds."""
-    if unit.commit.in_commit_ms is not None:
-        return moment_of_ms(unit.commit.in_commit_ms)
-    return moment_of_ms(unit.placed.at_ns // 1_000_000)
-
-
-def _new_plan(
-    reader: LogReader,
-    state: LogState,
-    entries: tuple[Entry, ...],
-    sources: tuple[SourcePlan, ...],
-    after: LogState,
-    notices: Sequence[ScanError],
-    paused: Sequence[Paused] = (),
-    steps: Mapping[str, Any] | None = None,
-) -> Plan:
-    """Give a cycle its number: above every cycle that any table of any consumer has."""
-    database = state.database
-    above = max(database.cycle, scan_cycle_of(database.epoch, 0), *map(highest_cycle, reader.consumers))
-    if above > database.cycle and above > scan_cycle_of(database.epoch, 0):
-        # A plan was removed manually: rows that its cycle left must never count.
-        for consumer in reader.consumers:
-            remove_rows(consumer, f"> {database.cycle}", database.cycle + 1)
-    scan_cycle = above + 1
-    if entries:
-        last = Lsn.of(scan_cycle, entries[-1].slot)
-        database = replace(database, cycle=scan_cycle, last_lsn=last, last_time=entries[-1].end_time)
-    plan = Plan(
-        scan_cycle,
-        tuple(each.name for each in reader.consumers),
-        entries,
-        sources,
-        replace(after, database=replace(database, next_object_id=after.database.next_object_id)),
-        tuple(paused),
-        tuple(notices),
-        state.database.last_lsn,
-        state.database.cycle,
-        steps or {},
-    )
-    if steps is None:
-        decided = {each.name: each.decide(plan) for each in reader.consumers}
-        plan = replace(plan, steps={name: step for name, step in decided.items() if step is not None})
-    return plan
-
-
 @dataclass(frozen=True)
 class Begin:
     """A source that a consumer begins to read, or reads again from its head: the known part of its row.
@@ -391,11 +292,12 @@ def begin(
         rows.append(row)
     first = after.database.next_object_id
     after = replace(after, database=replace(after.database, next_object_id=first + object_ids))
+    begun = entries_of(state, [Chosen(BEGIN)] * len(rows), began_ns)
     entries = tuple(
-        replace(entry, object_id=row.source_object_id, from_version=row.position, version=row.position)
-        for entry, row in zip(_entries(state, [(None, BEGIN)] * len(rows), began_ns), rows, strict=True)
+        replace(entry, members=(EntryCommit(row.source_object_id, row.position, row.position),))
+        for entry, row in zip(begun, rows, strict=True)
     )
-    plan = _new_plan(reader, state, entries, (), after, (), steps={})
+    plan = new_plan(reader, state, entries, (), after, (), steps={})
     decisions = steps(plan, rows, range(first, first + object_ids))
     plan = replace(plan, steps={consumer: decisions})
     redo_log(reader.root).stage(plan)

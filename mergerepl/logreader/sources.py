@@ -219,7 +219,8 @@ def _with_commits(look: SourceLook, *, began_ns: int, most: int, on_gap: str) ->
             if changes > most:
                 has_waiting = True
                 break
-            found.append((commit, placed))
+            unit = "" if commit.unit is None else commit.unit.id
+            found.append((commit, replace(placed, unit=unit)))
     except TruncatedLogError as error:
         if not found:
             return _truncated(look, error, on_gap)
@@ -323,7 +324,9 @@ def _units(
             why = "Change Data Feed was off" if switched_off else gap
             before = units[-1] if units and why is not None and units[-1].gap == why else None
             from_version = commit.version if before is None else before.from_version
-            unit = Unit(commit, placed, from_version, why, is_replaced=_is_replaced(commit, changed))
+            # What is compared belongs to no unit.
+            at = placed if why is None else replace(placed, unit="")
+            unit = Unit(commit, at, from_version, why, is_replaced=_is_replaced(commit, changed))
             units = [*(units if before is None else units[:-1]), unit]
         elif changed:
             units.append(Unit(commit, placed, commit.version, is_ddl=True))

@@ -77,7 +77,6 @@ LATER: Final[dict[str, dict[str, str]]] = {
         "register_functions": "Call `changes` or `net_changes` of an instance, and make a view of the result.",
         "register_source": "Read windows with `changes`, or keep a table with `load`.",
         "generate_wrapper_function": "Call `changes` with two times.",
-        "unit": "Each commit has an LSN of its own: write what belongs together into one table.",
     },
     "tracking": {
         "force": "Let the registered consumers acknowledge first: `mergerepl status` shows them.",

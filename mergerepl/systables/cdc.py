@@ -113,7 +113,9 @@ class LsnTime:
     start_lsn: Annotated[bytes, "LSN of a transaction"]
     tran_begin_time: Annotated[datetime, "when it began"]
     tran_end_time: Annotated[datetime, "when it committed; never falls"]
-    tran_id: Annotated[bytes, "number of the source (4 bytes) and version (6); zeros without a commit"]
+    tran_id: Annotated[
+        bytes, "number of the source (4 bytes) and version (6); zeros without a commit and for several"
+    ]
     tran_begin_lsn: Annotated[bytes, "the same as start_lsn"]
     scan_cycle: Annotated[Bigint, "scan cycle: the first 8 bytes of the LSN"]
     kind: Annotated[

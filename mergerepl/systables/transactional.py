@@ -113,7 +113,9 @@ class TransactionRow:
     """A row of `MSrepl_transactions`."""
 
     publisher_database_id: Annotated[int, "always 1"] = 1
-    xact_id: Annotated[bytes, "number of the source (4 bytes) and version (6)"]
+    xact_id: Annotated[
+        bytes, "number of the source (4 bytes) and version (6); zeros for commits of several tables"
+    ]
     xact_seqno: Annotated[bytes, "LSN of the transaction"]
     entry_time: Annotated[datetime, "when the log reader wrote it"]
     scan_cycle: Annotated[Bigint, "scan cycle: the first 8 bytes of the LSN"]

@@ -26,12 +26,17 @@ def has_work(root: Location) -> bool:
     )
 
 
+def is_unfinished(root: Location) -> bool:
+    """True if a decided transaction has to be carried out: its commits are not all there."""
+    return counters.is_database(root) and any(map(counters.has_intent, counters.transaction_folders(root)))
+
+
 def sweep_root(root: Location, *, lock_wait_s: float = 60.0) -> None:
     """Finish the transactions that a dead process left decided below a root. The caller holds its lease.
 
     For commands of other products, which must not read partial transactions. Without tracking it lists one folder.
     """
-    if counters.is_database(root) and any(map(counters.has_intent, counters.transaction_folders(root))):
+    if is_unfinished(root):
         # Spark is loaded only if there is something to do: commands of other products call this.
         from mergerepl.tracking.database import Database, Session
 

@@ -27,7 +27,7 @@ from mergerepl.failpoints import failpoint
 from mergerepl.filters.clause import columns_of
 from mergerepl.filters.parse import parse_stored
 from mergerepl.logreader.consumer import Cycle, PauseSource, ReadRows, Wanted, pausing
-from mergerepl.logreader.plan import Entry, Plan, SourcePlan, transaction_id
+from mergerepl.logreader.plan import Entry, Plan, SourcePlan
 from mergerepl.logreader.positions import LogState
 from mergerepl.replica.control import CHECKPOINT_INTERVAL
 from mergerepl.spark.plain import plain_errors
@@ -177,12 +177,11 @@ class Commands:
         from mergerepl.transactional.commands import commands_of
 
         lsns = cycle.plan.lsns_of(source.object_id)
+        commits = (entry.of(source.object_id) for entry in cycle.plan.entries)
         updates = {
-            entry.version
-            for entry in cycle.plan.entries
-            if entry.object_id == source.object_id
-            and entry.operation == "UPDATE"
-            and entry.from_version == entry.version
+            each.version
+            for each in commits
+            if each is not None and each.operation == "UPDATE" and each.from_version == each.version
         }
         places = readings.get(str(article.article_id), ())
         shapes = {
@@ -277,7 +276,7 @@ def _transaction(
     plan: Plan, entry: Entry, kind: str, now: datetime, counts: Mapping[int, int], schema_text: str | None
 ) -> TransactionRow:
     return TransactionRow(
-        xact_id=transaction_id(entry.object_id, max(entry.version, 0)),
+        xact_id=entry.transaction_id,
         xact_seqno=bytes(plan.lsn(entry)),
         entry_time=now,
         scan_cycle=plan.scan_cycle,

@@ -9,7 +9,7 @@ from mergerepl.delta.tables import Commit, commits, head_version, is_delta_table
 from mergerepl.logreader.lsn import Lsn
 from mergerepl.store.location import Location
 from mergerepl.store.redo import RedoLog
-from mergerepl.store.storage import is_folder, same_place
+from mergerepl.store.storage import files_in, is_folder, same_place
 from mergerepl.systables.transactional import (
     FOLDER,
     INACTIVE,
@@ -227,6 +227,11 @@ class BatchPlan:
 def redo_log(subscriber: Location, guid: str) -> RedoLog[BatchPlan]:
     """Return the redo log of a subscription, at its subscriber."""
     return RedoLog(subscriber / FOLDER, BatchPlan, "distribute", f"plan-{guid}", "The batch")
+
+
+def is_unfinished(root: Location) -> bool:
+    """True if a batch to a subscriber at this root has to be carried out: its commits are not all there."""
+    return any(each.name.startswith("plan-") for each in files_in(root / FOLDER, ".json"))
 
 
 def begun_plan(

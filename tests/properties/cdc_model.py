@@ -25,6 +25,7 @@ import random
 from dataclasses import dataclass, field
 
 from mergerepl.logreader.plan import Placed, cut, in_order
+from mergerepl.logreader.units import grouped, incomplete, readable
 
 Row = tuple[int, ...]
 Lsn = tuple[int, int]  # (scan cycle, slot); the epoch is constant here
@@ -188,12 +189,14 @@ class Database:
             step("listed")
         tracked = {i.object_id for i in self.instances.values()}
         placed = [self.in_cut(object_id, heads[object_id], began) for object_id in tracked]
-        found = [
-            (each.at_ns, each.object_id, each.version, self.commit(each.object_id, each.version))
-            for each in in_order(placed, most=len(self.sources) * 10_000)
-        ]
+        found = in_order(placed)
         waiting = dict(self.state["waiting"])
-        transactions = grouped(found, tracked, waiting, now=began)[:maxtrans]
+        needs = needs_of(found, self.commit, tracked, waiting, self.state["position"], now=began)
+        groups, _ = grouped(readable(found, needs))
+        transactions = [
+            [(each.at_ns, each.object_id, each.version, None) for each in group]
+            for group in groups[:maxtrans]
+        ]
         new_seen = {o: max(self.state["seen"][o], heads[o]) for o in heads}
         noted = {"seen": new_seen, "waiting": waiting}
         if not transactions:
@@ -224,7 +227,7 @@ class Database:
         """Return a source's commits in the cut, by the engine's own function."""
         position = self.state["position"][object_id]
         logged = (
-            Placed(commit.mtime, object_id, commit.version)
+            Placed(commit.mtime, object_id, commit.version, commit.unit[0] if commit.unit else "")
             for commit in self.sources[object_id].commits[position:head]
         )
         return list(cut(logged, began_ns=began, seen=self.state["seen"][object_id]))
@@ -308,36 +311,21 @@ UNIT_WAIT = 40
 TICK = 2**-20  # 1 µs: the least time between two cycles
 
 
-def grouped(found: list[tuple], tracked: set[int], waiting: dict[str, int], *, now: int) -> list[list[tuple]]:
-    """Give units one place: that of their last member, where no other commit of a member's table lies between.
+def needs_of(found: list[Placed], commits, tracked: set[int], waiting: dict[str, int], position, *, now: int):
+    """Return the sources of each unit that must have a commit; none after a while from when it was first seen (`waiting`).
 
-    A unit whose members in tracked tables are partly missing holds back itself and all that follows, for a while
-    from when it was first seen (`waiting`): no clock but the scanner's own is asked.
+    No clock but the scanner's own is asked.
     """
-    place: dict[str, list[int]] = {}
-    for i, (_, _, _, commit) in enumerate(found):
-        if commit.unit:
-            place.setdefault(commit.unit[0], []).append(i)
-    end = len(found)
-    for unit, at in place.items():
-        is_whole = {found[i][1] for i in at} >= tracked.intersection(found[at[0]][3].unit[1])
-        if not is_whole and now - waiting.setdefault(unit, now) <= UNIT_WAIT:
-            end = min(end, at[0])
-    moved: dict[int, int] = {}
-    for at in place.values():
-        last = at[-1]
-        if last >= end:
-            continue
-        for i in at[:-1]:
-            others = {found[j][1] for j in range(i + 1, last + 1)}
-            if found[i][1] not in others:
-                moved[i] = last
-    out: list[list[tuple]] = []
-    for i, each in enumerate(found[:end]):
-        if i in moved:
-            continue
-        out.append([each, *(found[j] for j, to in moved.items() if to == i)])
-    return out
+    needs = {}
+    for each in found:
+        unit = commits(each.object_id, each.version).unit
+        if unit:
+            passed = {o for o in tracked for v in range(1, position[o] + 1) if commits(o, v).unit == unit}
+            needs[unit[0]] = tracked.intersection(unit[1]) - passed
+    for unit in incomplete(found, needs):
+        if now - waiting.setdefault(unit, now) > UNIT_WAIT:
+            needs[unit] = set()
+    return needs
 
 
 # -- checks --------------------------------------------------------------------------------------------------

@@ -17,7 +17,7 @@ from mergerepl.delta.feed.schema_walk import walk
 from mergerepl.delta.log import Commit, log_path
 from mergerepl.delta.metadata import TableMetadata
 from mergerepl.delta.table import open_table
-from mergerepl.logreader.plan import TICK, Entry, Paused, Placed, Plan, cut, end_times, in_order
+from mergerepl.logreader.plan import TICK, Entry, EntryCommit, Paused, Placed, Plan, cut, end_times, in_order
 from mergerepl.logreader.positions import LogState
 from mergerepl.logreader.sources import SourceLook, begun, look_at, readings
 from mergerepl.model.cdc import CapturedColumn
@@ -50,7 +50,7 @@ def test_the_cut(name, written, seen, taken):
 def test_commits_of_one_moment_are_ordered_by_source_then_version():
     one = [Placed(5, 2, 7), Placed(5, 2, 8)]
     other = [Placed(5, 1, 30), Placed(4, 1, 29)]
-    order = in_order([one, other], most=3)
+    order = in_order([one, other])[:3]
     assert [(each.object_id, each.version) for each in order] == [(1, 29), (1, 30), (2, 7)]
 
 
@@ -315,7 +315,7 @@ def test_a_truncated_log_is_one_gap(table: Path):
 
 def test_a_source_that_pauses_leaves_the_plan(table: Path):
     row, now = row_of(table), datetime.now(UTC)
-    entry = Entry(1, "transaction", now, now, 1, 2, 2, "WRITE", "user")
+    entry = Entry(1, "transaction", now, now, (EntryCommit(1, 2, 2, "WRITE", "user"),))
     after = LogState(LogReaderRow(source_object_id=0), {1: row})
     without = Plan(5, ("cdc",), (entry,), (), after).without(Paused(1, 22859, "gone"), row)
     assert (without.entries, without.after.sources[1].status) == ((), "paused")

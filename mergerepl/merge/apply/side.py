@@ -14,7 +14,7 @@ from pyspark.sql import SparkSession
 from mergerepl import changes
 from mergerepl.delta import appended
 from mergerepl.delta.engine_choice import EngineChoice, NeedsSparkError
-from mergerepl.delta.marks import APPLY, CommitMark
+from mergerepl.delta.marks import APPLY, CommitMark, CommitUnit
 from mergerepl.delta.tables import (
     Commit,
     Transaction,
@@ -99,10 +99,18 @@ class Side:
 
 
 def data_transaction(side: Side, nickname: int) -> Transaction:
-    """Return the transaction of one article's MERGE."""
+    """Return the transaction of one article's MERGE; the MERGEs of a side are one unit."""
     manifest = side.changeset.manifest
     step = f"{APPLY}:{side.name}:{nickname}:{manifest.round}"
-    mark = CommitMark(manifest.session, step, side.work.replid, side.work.peer)
+    tables = tuple(
+        sorted(
+            side.articles[work.nickname].table
+            for work in side.work.articles
+            if work.touches_rows and work.nickname in side.articles
+        )
+    )
+    unit = CommitUnit(f"{manifest.session}:{side.name}:{manifest.round}", tables) if len(tables) > 1 else None
+    mark = CommitMark(manifest.session, step, side.work.replid, side.work.peer, unit)
     return Transaction(data_app_id(manifest.subid), round_number(manifest.number, manifest.round), mark)
 
 
