@@ -23,10 +23,13 @@ if TYPE_CHECKING:
 def status(run: Invocation, replicas: tuple[str, ...], type: str | None, check: bool) -> int:
     """Show replicas, subscriptions and problems.
 
-    Without a REPLICA: the publisher. With --check the exit code is that of a monitor: 0 if all is well, 1 for a warning
-    (changes that wait for more than 30 seconds, files that VACUUM may soon remove, a subscriber that is not there, not
-    initialised or not known to be equal, a session that failed), 2 if it is critical (a paused table, a table that cannot
-    be captured, an agent that stopped at a command, a subscriber that is inactive, no time left), 3 if it is not known.
+    Without a REPLICA: the publisher. A value that cannot be read, as of a subscriber that is out of reach, is unknown.
+
+    With --check only problems are printed, one line each with the command to run, and the exit code is that of a monitor: 0
+    if all is well, 1 for a warning (changes that wait, files that VACUUM may soon remove, a subscriber that is not there,
+    not initialised or not known to be equal, a session that failed), 2 if it is critical (a paused table, a table that
+    cannot be captured, an agent that stopped at a command, a subscriber that is inactive or expired, no time left), 3 if it
+    is not known. `alerts:` in the file states the thresholds.
 
     Example:
       mergerepl status

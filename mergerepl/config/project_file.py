@@ -29,6 +29,7 @@ from mergerepl.config.stated import Problem, find_repeated, first_problem
 from mergerepl.config.wording import dotted, kind, known, place, shown
 from mergerepl.errors import ConfigurationError
 from mergerepl.model import refused_pairs
+from mergerepl.model.alerts import Alerts
 from mergerepl.model.folders import Capture, Document, FolderTracking, TableCapture, TableTracking
 from mergerepl.model.publication import (
     DEFAULT_SERVER_PRIORITY,
@@ -141,7 +142,13 @@ def _transactional(stated: TransactionalKeys, check: "_Check", folder: Path) -> 
         for index, each in enumerate(stated.subscriptions)
     )
     return TransactionalPublication(
-        stated.publication, publisher, articles, subscriptions, stated.min_retention, stated.retention
+        stated.publication,
+        publisher,
+        articles,
+        subscriptions,
+        stated.min_retention,
+        stated.retention,
+        Alerts(**_values(stated.alerts)),
     )
 
 
@@ -167,6 +174,7 @@ def _capture(stated: CaptureKeys, check: "_Check", folder: Path) -> Capture:
         tables,
         stated.log_retention,
         {name: parameters for name, parameters in jobs.items() if parameters},
+        Alerts(**_values(stated.alerts)),
     )
 
 
@@ -263,6 +271,7 @@ def _publication(stated: PublicationKeys, check: _Check, *, folder: Path) -> Pub
         subscriptions=subscriptions,
         conflict_logging=ConflictLogging(stated.conflict_logging),
         joins=tuple(Join(**join.model_dump()) for join in stated.joins),
+        alerts=Alerts(**_values(stated.alerts)),
     )
     del values["publication"], values["type"]
     return Publication(**values)

@@ -3,6 +3,7 @@
 These models are the only declaration. Messages, the JSON Schema and the tables of the docs follow them.
 """
 
+import re
 from collections.abc import Callable
 from datetime import timedelta
 from typing import Annotated, Any, Final, Literal
@@ -76,6 +77,14 @@ def _duration(*, unit: timedelta = timedelta(hours=1), least: int = 1) -> Callab
         return found
 
     return read
+
+
+def _share(stated: object) -> float:
+    """Return the part that `80%` states."""
+    found = re.fullmatch(r"\s*(\d{1,3})\s*%\s*", stated) if isinstance(stated, str) else None
+    if found is None or not 1 <= int(found[1]) <= 100:
+        raise ValueError(f"is {shown(stated)}; write it as `80%`, from 1% to 100%")
+    return int(found[1]) / 100
 
 
 def _conflict_retention(stated: object) -> int:
@@ -155,6 +164,11 @@ _UNITS = {
 }
 
 
+Share = Annotated[
+    float, BeforeValidator(_share), WithJsonSchema({"type": "string", "pattern": r"^\s*\d{1,3}\s*%\s*$"})
+]
+
+
 class Keys(BaseModel):
     """Values must have the right type as written: `yes` is not a name, "75" not a number."""
 
@@ -214,6 +228,29 @@ class SubscriptionKeys(Keys):
     suser_sname: HostName | None = None
 
 
+class DeliveryAlertKeys(Keys):
+    """`alerts` of a transactional publication: from when `status` and its `--check` warn."""
+
+    expiration: Share | None = None
+    pending_hours: float | None = Field(default=None, ge=0, allow_inf_nan=False)
+    run_seconds: float | None = Field(default=None, ge=0, allow_inf_nan=False)
+    min_rows_per_second: float | None = Field(default=None, ge=0, allow_inf_nan=False)
+    uninitialized: bool = True
+
+
+class AlertKeys(DeliveryAlertKeys):
+    """`alerts` of a merge publication."""
+
+    capture_lag: Share | None = None
+    conflicts_per_session: int | None = Field(default=None, ge=0)
+
+
+class CaptureAlertKeys(Keys):
+    """`alerts` of a captured folder."""
+
+    capture_lag: Share | None = None
+
+
 class PublicationKeys(Keys):
     """A document without `type`, or with `type: merge`."""
 
@@ -230,6 +267,7 @@ class PublicationKeys(Keys):
     engine: Literal["spark", "auto"] = "auto"
     joins: list[JoinKeys] = []
     allow_partition_realignment: bool = True
+    alerts: AlertKeys = AlertKeys()
 
 
 class TransactionalArticleKeys(Keys):
@@ -269,6 +307,7 @@ class TransactionalKeys(Keys):
     subscriptions: list[TransactionalSubscriptionKeys] = []
     retention: AnyHours = DEFAULT_MAX_RETENTION
     min_retention: AnyHours = DEFAULT_MIN_RETENTION
+    alerts: DeliveryAlertKeys = DeliveryAlertKeys()
 
 
 class CaptureTableKeys(Keys):
@@ -314,6 +353,7 @@ class CaptureKeys(Keys):
     log_retention: Hours | None = None
     interval: Seconds | None = None
     jobs: JobKeys = JobKeys()
+    alerts: CaptureAlertKeys = CaptureAlertKeys()
 
 
 class TrackingTableKeys(Keys):

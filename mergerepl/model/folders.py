@@ -61,7 +61,6 @@ class FolderTracking:
     tables: tuple[TableTracking, ...]
     foreign: Foreign = Foreign.ADOPT
     retention: timedelta = timedelta(days=14)
-    alerts: Alerts = DEFAULT
 
 
 Document = Publication | TransactionalPublication | Capture | FolderTracking

@@ -21,7 +21,6 @@ _BY_HAND = "Synchronize, then decide with `mergerepl conflicts resolve`."
 
 _FILE = {
     "history_retention": "Leave it out: the history is kept.",
-    "alerts": "Leave it out, and look at `mergerepl status` from your monitor.",
     "profile": "Leave it out: agents have one set of parameters.",
 }
 _REPEAT = "Leave it out: `--interval` of `mergerepl sync` and `mergerepl agent run` repeats the sync."

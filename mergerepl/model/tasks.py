@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
@@ -16,6 +17,8 @@ MERGE, TRANSACTIONAL, CDC, TRACKING = TYPES = ("merge", "transactional", "cdc", 
 WARNING, CRITICAL, UNKNOWN = "warning", "critical", "unknown"
 """Levels of a `StatusWarning`; unknown: the state could not be read."""
 
+_COMMAND = re.compile(r"`(mergerepl [^`]+)`")
+
 _CODES = {CRITICAL: 2, UNKNOWN: 3, WARNING: 1}
 """Exit codes of `status --check` by level, the gravest first; 0 without a warning."""
 
@@ -27,6 +30,18 @@ class StatusWarning:
     source: str
     level: str
     text: str
+
+    @property
+    def command(self) -> str:
+        """The first command that the text names; else the one that examines the replicas."""
+        named = _COMMAND.search(self.text)
+        return named[1] if named else "mergerepl doctor"
+
+    @property
+    def line(self) -> str:
+        """The problem on one line that names a command."""
+        text = " ".join(f"{self.level.capitalize()}: {self.source}: {self.text}".split())
+        return text if _COMMAND.search(text) else f"{text} See `{self.command}`."
 
 
 @dataclass(frozen=True)

@@ -291,9 +291,12 @@ def _metadata(
     if publication.filters is not None:
         return MetadataStatus(publication.name, info.clock, own.settled, own.known)
     live = [row for row in rows if row.pubid == publication.pubid and row.is_live]
-    reached = {row.subscriber_server: min(row.through, row.knows) for row in live}
-    least = min(reached.values(), default=info.clock)
-    behind = () if least >= info.clock else tuple(root for root, at in reached.items() if at == least)
+    # First all changes have to arrive, then all replicas have to know them.
+    behind: tuple[str, ...] = ()
+    for reached in ([row.through for row in live], [row.knows for row in live]):
+        if not behind and (least := min(reached, default=info.clock)) < info.clock:
+            pairs = zip(live, reached, strict=True)
+            behind = tuple(row.subscriber_server for row, at in pairs if at == least)
     return MetadataStatus(publication.name, info.clock, own.settled, own.known, behind)
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
-from functools import partial, update_wrapper
+from functools import update_wrapper
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, get_args
 
@@ -121,6 +121,9 @@ def lacks(task: str, known: tuple[str, str] | None, what: str | None = None) -> 
     return ConfigurationError(f"{known[0]} is {known[1]}: {said}.")
 
 
+_RECENT = timedelta(days=1)
+"""Thresholds of sessions are about the last one, if it is not older."""
+
 AlertsOf = Callable[[str, Location], Alerts]
 """Returns the thresholds of one type at one folder."""
 
@@ -139,7 +142,18 @@ def status(
     """
 
     def with_alerts(root: Location, work: Callable[..., Status]) -> Callable[[Location], Status]:
-        read = partial(work, alerts=alerts_of(_kind_of(work), root))
+        alerts = alerts_of(_kind_of(work), root)
+
+        def read(root: Location) -> Status:
+            found = work(root, alerts=alerts)
+            if not alerts.reads_sessions:
+                return found
+            from mergerepl.products.session_alerts import session_warnings
+
+            recent = import_module(work.__module__).recent
+            warnings = session_warnings(recent(root, datetime.now(UTC) - _RECENT), alerts)
+            return replace(found, warnings=(*found.warnings, *warnings))
+
         return update_wrapper(read, work)
 
     works = [(root, with_alerts(root, work)) for root, work in of_products("status", roots, types)]

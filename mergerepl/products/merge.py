@@ -94,7 +94,8 @@ def held_metadata(root: Location, found: ReplicaStatus) -> list[HeldMetadata]:
         behind = [row for row in found.subscriptions if row.subscriber in each.holders]
         if not behind:
             continue
-        reached = min(min(row.through, row.knows) for row in behind)
+        through = min(row.through for row in behind)
+        reached = through if through < each.clock else min(row.knows for row in behind)
         later = [row for row in Replica(root).genhistory() if (row.maxversion or 0) > reached]
         changes = sum(row.changecount for row in later)
         held += [HeldMetadata(each.publication, row.subscriber, changes) for row in behind if changes]

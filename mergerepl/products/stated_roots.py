@@ -51,7 +51,8 @@ def alerts_of(documents: Iterable[Document], kind: str, root: str) -> Alerts:
     found = (
         each.alerts
         for each in documents
-        if type_of(each) == kind
+        if not isinstance(each, FolderTracking)
+        and type_of(each) == kind
         and any(own.root == root and own.role != SUBSCRIBER for own in roots_stated_by(each))
     )
     return reduce(or_, found, Alerts())

@@ -48,6 +48,8 @@ def definition(publication: Publication, *, with_subscriptions: bool = True) -> 
     """Return the publication as canonical JSON, as sysmergepublications keeps it."""
     stated = asdict(publication)
     stated["retention"] = publication.retention.total_seconds()
+    # Thresholds of `status` are a matter of the file alone.
+    del stated["alerts"]
     for subscription in stated["subscriptions"]:
         # The name in commands is a matter of the file alone.
         del subscription["name"]

@@ -107,7 +107,7 @@ def test_what_a_folder_does_not_state_stays_open(folder: Path) -> None:
         (CAPTURED, "root: ./hq", "root: ./gone", "line 3: root is './gone', and there is no folder"),
         (CAPTURED, "net: true", "nett: true", "tables[0].nett is not a known key; did you mean `net`?"),
         (CAPTURED, "retention: 2d", "retention: 90s", "retention is '90s'; write it in whole minutes"),
-        (CAPTURED, "retention: 2d", "alerts: []", "alerts is a key of a later version. Leave it out"),
+        (CAPTURED, "retention: 2d", "alerts: []", "alerts is a list; it must be a mapping of keys"),
         (CAPTURED, "maxtrans: 50", "maxtrans: 0", "jobs.capture.maxtrans is 0; it must be at least 1"),
         (CAPTURED, "maxtrans: 50", "threshold: 5", "jobs.capture.threshold is not a known key"),
         (
