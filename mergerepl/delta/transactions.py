@@ -16,7 +16,7 @@ from mergerepl.delta.known_heads import forget_head
 from mergerepl.delta.log import Commit, find_own_commit
 from mergerepl.delta.marks import FENCE, CommitMark
 from mergerepl.delta.table import TableState, open_table
-from mergerepl.errors import CommitConflictError
+from mergerepl.errors import CommitConflictError, StoreError
 from mergerepl.store.location import Location
 from mergerepl.store.register import noting_unknown
 from mergerepl.store.rehearsal import before_write
@@ -242,6 +242,7 @@ def commit_fence(table: Location, fence: int, app_ids: Iterable[str]) -> None:
     """
     from deltalake import CommitProperties
     from deltalake import Transaction as LogTransaction
+    from deltalake.exceptions import CommitFailedError
 
     mark = CommitMark(FENCE, f"{FENCE}:{fence}")
 
@@ -259,7 +260,19 @@ def commit_fence(table: Location, fence: int, app_ids: Iterable[str]) -> None:
                 app_transactions=[LogTransaction(*each) for each in versions.items()],
                 max_commit_retries=0,
             )
-            log.create_write_transaction([], mode="append", schema=log.schema(), commit_properties=properties)
+            try:
+                log.create_write_transaction(
+                    [], mode="append", schema=log.schema(), commit_properties=properties
+                )
+            except CommitFailedError as error:
+                if "table features" not in str(error):
+                    raise
+                raise StoreError(
+                    f"A process that was killed may still write to '{table}', and delta-rs cannot commit the fence that "
+                    f"stops it ({error}). Nothing was changed. Drop the feature with ALTER TABLE … DROP FEATURE, then run "
+                    "again.",
+                    table=str(table),
+                ) from error
         # delta-rs does not move to such a commit.
         forget_head(table)
 

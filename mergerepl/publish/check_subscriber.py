@@ -5,7 +5,7 @@ from contextlib import contextmanager
 
 from mergerepl.delta.contract.problems import OF_REPLICAS, OF_REPLICATED_COLUMNS, TableContract
 from mergerepl.delta.feed.window import feed_window
-from mergerepl.delta.metadata import CHAR_VARCHAR, GENERATION_EXPRESSION
+from mergerepl.delta.metadata import CHAR_VARCHAR, DEFAULT_EXPRESSION, GENERATION_EXPRESSION
 from mergerepl.delta.tables import TableState, is_delta_table, is_vacant, open_table
 from mergerepl.delta.types import Field, bare, ddl_of
 from mergerepl.errors import (
@@ -122,6 +122,8 @@ def check_target(
             )
         _check_schema(article, source, _facts_of_adopted(article, table, subid))
         return
+    if not table.is_local:
+        _refuse_defaults(article, open_table(publisher / article.source_table), table)
     if subid is not None and is_unfinished(table, subid):
         check_unwritten(Location.of(subscription.subscriber), table)
         return
@@ -136,6 +138,19 @@ def check_target(
         replica=subscription.subscriber,
         table=str(table),
     )
+
+
+def _refuse_defaults(article: ArticleRow, source: TableState, table: Location) -> None:
+    """Check that a copy on a store gets no column defaults: their table feature keeps fences away."""
+    fields = [each for each in source.fields if each["name"] in article.published_columns]
+    if found := next((each["name"] for each in fields if DEFAULT_EXPRESSION in each["metadata"]), None):
+        raise PublicationError(
+            f"Article '{article.name}': column '{found}' has a default, so the copy at '{table}' would have the Delta "
+            "table feature allowColumnDefaults, with which a table in an object store cannot be a replica. Drop the default, "
+            "leave the column out, or put the subscriber in a folder.",
+            article=article.name,
+            table=str(table),
+        )
 
 
 def _facts_of_adopted(article: ArticleRow, table: Location, subid: str | None) -> TableState:

@@ -225,7 +225,8 @@ class Initialisation:
             source,
             columns,
             properties,
-            clustering=clustering_columns(lambda: run.spark, source),
+            # Its table feature keeps fences away.
+            clustering=clustering_columns(lambda: run.spark, source) if target.is_local else (),
             is_computable=partial(is_computable, lambda: run.spark, source, columns),
         )
         table_id = create_table(target, new, self.mark)

@@ -1,6 +1,7 @@
 """Why a table cannot take part: the list of problems, case by case, and the texts that a product states."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -9,6 +10,7 @@ import pytest
 from mergerepl.delta.contract.problems import Code, TableContract, write_problem
 from mergerepl.delta.metadata import CHAR_VARCHAR, DEFAULT_EXPRESSION, GENERATION_EXPRESSION, TableMetadata
 from mergerepl.delta.table import TableState
+from mergerepl.store.location import Location
 
 
 def column(name: str, type_: Any = "string", *, nullable: bool = True, **metadata: Any) -> dict[str, Any]:
@@ -84,3 +86,22 @@ def test_the_order_of_the_texts_decides_which_problem_is_told() -> None:
         "x",
     )
     assert contract.explain({Code.PROTOCOL: ("", "")}) is None
+
+
+@pytest.mark.parametrize(
+    ("place", "features", "properties", "code"),
+    [
+        ("s3://lake/hq/t", {"clustering", "domainMetadata"}, {}, Code.UNFENCED),
+        ("s3://lake/hq/t", {"deletionVectors"}, {}, None),
+        ("hq/t", {"clustering"}, {}, None),
+        ("s3://lake/hq/t", set(), {"delta.setTransactionRetentionDuration": "interval 1 day"}, Code.EXPIRING),
+        ("hq/t", set(), {"delta.setTransactionRetentionDuration": "interval 1 day"}, None),
+    ],
+)
+def test_a_table_in_a_store_must_take_fences_and_keep_them(
+    place: str, features: set[str], properties: dict[str, str], code: Code | None
+) -> None:
+    found = TableContract(
+        replace(table(**properties), path=Location.of(place), features=frozenset(features))
+    ).find(Code.UNFENCED, Code.EXPIRING)
+    assert (found and found.code) == code

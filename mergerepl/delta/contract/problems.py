@@ -18,6 +18,7 @@ from mergerepl.delta.types import (
     nested_names,
     padded_types,
 )
+from mergerepl.store.storage import is_local
 
 Problem = tuple[str, str]
 """The reason why a table cannot take part, and the remedy."""
@@ -52,6 +53,24 @@ _HEEDED_FEATURES = frozenset(
     {"checkpointProtection", "icebergCompatV1", "icebergCompatV2", "materializePartitionColumns"}
 )
 """Features that a published table may get later, as DROP FEATURE adds the first: Spark honours them on writing."""
+
+_FENCED_FEATURES = frozenset(
+    {
+        "appendOnly",
+        "changeDataFeed",
+        "checkConstraints",
+        "columnMapping",
+        "deletionVectors",
+        "generatedColumns",
+        "invariants",
+        "timestampNtz",
+        "v2Checkpoint",
+        "variantType",
+    }
+)
+"""Features of tables that delta-rs 1.6.6 commits to, found by trying: a table on a store needs a fence by it."""
+
+_TRANSACTION_RETENTION = "delta.setTransactionRetentionDuration"
 
 _LAST_READER_VERSION, _LAST_WRITER_VERSION = 3, 7
 _ISOLATION_LEVEL, _SERIALIZABLE = "delta.isolationLevel", "Serializable"
@@ -89,6 +108,8 @@ class Code(StrEnum):
     HEEDED_FEATURE = "a table feature that is known, but not to publish with"
     PROTOCOL = "a later protocol"
     ISOLATION = "appends do not conflict with a MERGE"
+    UNFENCED = "a table feature with which a table on a store cannot get a fence"
+    EXPIRING = "transactions are forgotten, and with them the fences of a table on a store"
     APPEND_ONLY = "no updates or deletes"
     FEED_NAME = "a name of the change feed's own columns"
     MERGE_NAME = "a name that Delta's MERGE needs"
@@ -168,6 +189,11 @@ class TableContract:
         level = table.properties.get(_ISOLATION_LEVEL, _SERIALIZABLE)
         if level.casefold() != _SERIALIZABLE.casefold():
             yield FoundProblem(Code.ISOLATION, detail=level)
+        if not is_local(table.path):
+            if unfenced := table.features & _KNOWN_FEATURES - _FENCED_FEATURES:
+                yield FoundProblem(Code.UNFENCED, detail=", ".join(sorted(unfenced)))
+            if _TRANSACTION_RETENTION in table.properties:
+                yield FoundProblem(Code.EXPIRING)
         if table.is_append_only:
             yield FoundProblem(Code.APPEND_ONLY)
         if self.columns is not None and set(self.columns) <= set(table.metadata.partition_columns):
@@ -242,7 +268,19 @@ _APPEND_ONLY: Texts = {
         "Unset the property, or leave the table out.",
     )
 }
-OF_REPLICAS: Texts = {**_OF_SESSIONS, Code.HEEDED_FEATURE: _UNKNOWN_FEATURE, **_APPEND_ONLY}
+_OF_STORES: Texts = {
+    Code.UNFENCED: (
+        "table '{path}' is in an object store and uses the Delta table feature {detail}. An agent that takes over from one "
+        "that was killed commits to each table through delta-rs first, which cannot commit to a table with this feature",
+        "Drop the feature with ALTER TABLE … DROP FEATURE, or keep the replica in a folder.",
+    ),
+    Code.EXPIRING: (
+        f"table '{{path}}' is in an object store and has the property {_TRANSACTION_RETENTION}: Delta would forget which "
+        "agent may write to it",
+        f"Unset it with ALTER TABLE … UNSET TBLPROPERTIES ('{_TRANSACTION_RETENTION}').",
+    ),
+}
+OF_REPLICAS: Texts = {**_OF_SESSIONS, Code.HEEDED_FEATURE: _UNKNOWN_FEATURE, **_OF_STORES, **_APPEND_ONLY}
 """Problems that bar a table from a merge publication, at any replica."""
 
 _NO_TYPE = (
