@@ -138,4 +138,5 @@ def user_changes(window: "FeedWindow", replid: str, *, is_late: bool) -> "list[C
     def is_left_out(commit: "Commit") -> bool:
         return is_own(commit.mark) and (is_late or commit.kind != APPLY)
 
-    return [commit for commit in window.commits if commit.data_change and not is_left_out(commit)]
+    changed = (each for each in window.commits if each.data_change and not each.is_repetition)
+    return [commit for commit in changed if not is_left_out(commit)]

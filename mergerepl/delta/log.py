@@ -92,6 +92,8 @@ class Commit:
     """It is an overwrite of all rows, or it replaced the table."""
     unit: CommitUnit | None = None
     """The commits of several tables to which it belongs."""
+    is_repetition: bool = False
+    """It appends the files of an earlier commit again, which changes no row; `feed_window` looks."""
 
     @property
     def removes_by_own_names(self) -> bool:

@@ -146,8 +146,8 @@ def _refuse_defaults(article: ArticleRow, source: TableState, table: Location) -
     if found := next((each["name"] for each in fields if DEFAULT_EXPRESSION in each["metadata"]), None):
         raise PublicationError(
             f"Article '{article.name}': column '{found}' has a default, so the copy at '{table}' would have the Delta "
-            "table feature allowColumnDefaults, with which a table in an object store cannot be a replica. Drop the default, "
-            "leave the column out, or put the subscriber in a folder.",
+            "table feature allowColumnDefaults, with which a table in an object store cannot be a replica. Drop the "
+            "default, leave the column out, or put the subscriber in a folder.",
             article=article.name,
             table=str(table),
         )

@@ -5,12 +5,13 @@ Every product that reads a feed starts here, and refuses unusable facts itself.
 
 import logging
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import pairwise
 from typing import TYPE_CHECKING
 from urllib.parse import unquote
 
+from mergerepl.delta.feed.repetitions import is_repetition
 from mergerepl.delta.feed.schema_walk import PHYSICAL_NAME, SchemaWalk, walk
 from mergerepl.delta.log import (
     Commit,
@@ -167,8 +168,9 @@ class FeedWindow:
         return walk(self.before, self.commits)
 
     def changes(self, is_own: IsOwn) -> list[Commit]:
-        """Return the commits that changed rows, without a reader's own."""
-        return [commit for commit in self.commits if commit.data_change and not is_own(commit.mark)]
+        """Return the commits that changed rows, without a reader's own and without repetitions."""
+        changed = (commit for commit in self.commits if commit.data_change and not commit.is_repetition)
+        return [commit for commit in changed if not is_own(commit.mark)]
 
     @cached_property
     def standing_foreign_files(self) -> dict[str, Commit]:
@@ -335,9 +337,8 @@ def feed_window(
     found: list[Commit] = []
     unreadable = None
     try:
-        found.extend(
-            commits(path, from_version_exclusive=position.version, through_version_inclusive=through)
-        )
+        for each in commits(path, from_version_exclusive=position.version, through_version_inclusive=through):
+            found.append(replace(each, is_repetition=is_repetition(path, each)))
     except StoreError as error:
         unreadable = error
     return FeedWindow(
