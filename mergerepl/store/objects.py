@@ -30,6 +30,8 @@ _TRIES = 5
 _RETRIES: Any = {"max_retries": 4, "retry_timeout": timedelta(seconds=30)}
 _CODE = re.compile(r"<Code>(\w+)</Code>")
 _STATUS = re.compile(r"status code: (\d+ [\w ]+)")
+_TIMES = re.compile(r"<(RequestTime|ServerTime)>([^<]*)<")
+_EXPIRED = frozenset({"ExpiredToken", "ExpiredTokenException", "TokenRefreshRequired"})
 _LONGEST_REASON = 200
 
 
@@ -307,7 +309,21 @@ def _refuse(error: Exception, verb: str, at: Location) -> None:
     from obstore.exceptions import PermissionDeniedError, UnauthenticatedError
 
     _require_bucket(error, at)
-    if isinstance(error, PermissionDeniedError | UnauthenticatedError):
+    if (code := _code(error)) in _EXPIRED:
+        raise StoreUnavailableError(
+            f"Cannot {verb} '{at}': the credentials have expired ({code}). Export new ones, then run again: a session that "
+            "was staged is finished first.",
+            location=str(at),
+        ) from error
+    if code == "RequestTimeTooSkewed":
+        times = ", ".join(f"{name} {text}" for name, text in _TIMES.findall(str(error)))
+        raise StoreError(
+            f"Cannot {verb} '{at}': the clock of this machine is not that of the store ({times or code}). Set it, then run "
+            "again.",
+            location=str(at),
+        ) from error
+    # obstore has no class for a listing that is denied.
+    if isinstance(error, PermissionDeniedError | UnauthenticatedError) or _status(error).startswith("403"):
         raise StoreError(
             f"Cannot {verb} '{at}': access was denied ({_reason(error)}). Check the credentials and their rights to list, "
             "read, write and delete there.",
@@ -342,6 +358,10 @@ def _code(error: Exception) -> str:
 
 def _reason(error: Exception) -> str:
     """Return the store's own code, or the beginning of the error: never a request with its headers."""
-    status = _STATUS.search(str(error))
     first = (str(error).strip() or type(error).__name__).splitlines()[0]
-    return _code(error) or (status[1] if status else first[:_LONGEST_REASON])
+    return _code(error) or _status(error) or first[:_LONGEST_REASON]
+
+
+def _status(error: Exception) -> str:
+    found = _STATUS.search(str(error))
+    return found[1] if found else ""

@@ -14,6 +14,8 @@ from urllib.parse import unquote, urlsplit
 
 CONDITIONS = ("if-match", "if-none-match")
 ERROR_CODES = {
+    400: "ExpiredToken",
+    403: "AccessDenied",
     404: "NoSuchKey",
     409: "ConditionalRequestConflict",
     412: "PreconditionFailed",
@@ -48,6 +50,8 @@ class Fault:
 
     answer: int = 0
     """The status of an error that the proxy answers itself; 0 forwards the request."""
+    code: str = ""
+    """The code of that error, by default that of `ERROR_CODES`."""
     is_cut: bool = False
     """True to close the connection instead of forwarding."""
     is_lost: bool = False
@@ -158,7 +162,8 @@ class Proxy:
             return False
         if fault.answer:
             request.status = fault.answer
-            text = f"<Error><Code>{ERROR_CODES[fault.answer]}</Code><Message>proxy</Message></Error>"
+            code = fault.code or ERROR_CODES[fault.answer]
+            text = f"<Error><Code>{code}</Code><Message>proxy</Message></Error>"
             head = f"HTTP/1.1 {fault.answer} Error\r\nContent-Type: application/xml\r\nContent-Length: {len(text)}"
             writer.write(f"{head}\r\n\r\n{'' if method == 'HEAD' else text}".encode())
             await writer.drain()

@@ -193,6 +193,44 @@ def test_a_conditional_put_without_an_outcome_is_transient(proxy: Proxy, stored)
     assert storage(at).read(at) is None
 
 
+DENIED = [
+    (Fault(answer=403), 1, r"access was denied \((AccessDenied|403 Forbidden)\). Check the credentials"),
+    (
+        Fault(answer=403, code="InvalidAccessKeyId"),
+        1,
+        r"access was denied \((InvalidAccessKeyId|403 Forbidden)\)",
+    ),
+    (Fault(answer=403, code="RequestTimeTooSkewed"), 1, "the clock of this machine is not that of the store"),
+    (
+        Fault(answer=400),
+        3,
+        "the credentials have expired \\(ExpiredToken\\). Export new ones, then run again",
+    ),
+]
+
+
+@pytest.mark.parametrize(("fault", "code", "says"), DENIED)
+def test_an_answer_about_rights_is_never_that_an_object_is_absent(proxy: Proxy, stored, fault, code, says):
+    at = stored / "register"
+    tag = storage(at).put_if_absent(at, b"one")
+    uses = [
+        lambda: storage(at).read(at),
+        lambda: storage(at).list_from(at.parent),
+        lambda: storage(at).is_folder(at.parent),
+        lambda: storage(at).put(at, b"two"),
+        lambda: storage(at).put_if_unchanged(at, b"two", tag),
+        lambda: storage(at).delete(at),
+    ]
+    if not fault.code and code == 1:
+        # An answer to HEAD has no code.
+        uses += [lambda: storage(at).exists(at), lambda: storage(at).facts(at)]
+    for use in uses:
+        with proxy.breaking(fault, lambda _: True, times=9), pytest.raises(StoreError, match=says) as raised:
+            use()
+        assert raised.value.exit_code == code
+    assert storage(at).read(at) == (b"one", tag)
+
+
 def test_a_missing_bucket_is_named(proxy: Proxy):
     at = Location.of("s3://no-such-bucket/hq/file")
     for use in (
