@@ -45,6 +45,8 @@ def worker_spark() -> Iterator[SparkSession]:
     from mergerepl.spark import session as engine
 
     with pytest.MonkeyPatch.context() as patch:
+        # Room for new objects: without it the collector takes a tenth of the JVM's time.
+        patch.setenv("JAVA_TOOL_OPTIONS", "-Xms1500m -Xmn900m")
         # The JVM's own, for tests with a store; it takes the address of the store from each test.
         for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
             patch.setenv(name, "test")
@@ -78,6 +80,22 @@ def compiled_spark(worker_spark: SparkSession) -> Iterator[SparkSession]:
 def worker_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """This worker's scratch folder, which pytest removes when it is old."""
     return tmp_path_factory.mktemp("replicas")
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _disk_is_not_waited_for() -> Iterator[None]:
+    """Let files of this process reach the disk when the system likes: only a machine that dies needs them there."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(os, "fsync", lambda _: None)
+        yield
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _templates(tmp_path_factory: pytest.TempPathFactory) -> None:
+    """Keep the replicas that tests are given copies of in a folder of this worker's."""
+    from tests.networks import Published
+
+    Published.folder = tmp_path_factory.mktemp("published")
 
 
 @pytest.fixture

@@ -55,39 +55,55 @@ def moved(text: Any, folder: Path, to: Path) -> Any:
     return text.replace(str(folder), str(to)) if isinstance(text, str) else text
 
 
-def copy_replicas(folder: Path, to: Path) -> None:
+Rows = tuple[str, TypedTable[Any], list[Any]]
+"""The rows of a system table of the replica in a folder of that name."""
+
+
+def rows_that_name(folder: Path) -> list[Rows]:
+    """Return the system tables below a folder that hold its path, with all their rows."""
+    found = []
+    for system_tables in sorted(folder.glob(f"*/{FOLDER}")):
+        control = Replica(system_tables.parent).control
+        for table in registry.CONTROL_PLANE:
+            if str(folder) in str(rows := control.rows(table)):
+                found.append((system_tables.parent.name, table, rows))
+    return found
+
+
+def copy_replicas(folder: Path, to: Path, naming: Sequence[Rows] | None = None) -> None:
     """Copy all replicas of a folder to another, as if they had been published there.
 
-    They have the identities of those that they are copied from: no session may meet both.
+    They have the identities of those that they are copied from: no session may meet both. `naming` is `rows_that_name`
+    of the folder, if it is known.
     """
     shutil.copytree(folder, to, dirs_exist_ok=True)
-    for root in (system_tables.parent for system_tables in to.glob(f"*/{FOLDER}")):
-        control = Replica(root).control
-        for table in registry.CONTROL_PLANE:
-            rows = control.rows(table)
-            there = [
-                replace(row, **{n: moved(value, folder, to) for n, value in table.values(row).items()})
-                for row in rows
-            ]
-            if there != rows:
-                assert str(folder) not in str(there), f"{table.name} names the folder that was copied"
-                control.replace(table, there)
+    for name, table, known in rows_that_name(folder) if naming is None else naming:
+        there = [
+            replace(row, **{n: moved(value, folder, to) for n, value in table.values(row).items()})
+            for row in known
+        ]
+        assert str(folder) not in str(there), f"{table.name} names the folder that was copied"
+        Replica(to / name).control.replace(table, there)
 
 
 class Published:
     """What one process published, by what it was published from."""
 
+    folder: Path | None = None
+    """Where templates lie; without one each is made beside its first copy."""
+
     def __init__(self) -> None:
-        self._folders: dict[object, Path] = {}
+        self._templates: dict[object, tuple[Path, list[Rows]]] = {}
 
     def copy(self, of: object, to: Path, publish: Callable[[Path], None]) -> None:
-        """Copy what `publish` makes in an empty folder; the first time, let it do so beside `to`."""
-        if of not in self._folders:
-            folder = to.with_name(f"published-{len(self._folders)}-{to.name}")
+        """Copy what `publish` makes in an empty folder; the first time, let it do so."""
+        if of not in self._templates:
+            folder = (self.folder or to.parent) / f"published-{uuid.uuid4().hex[:12]}"
             folder.mkdir()
             publish(folder)
-            self._folders[of] = folder
-        copy_replicas(self._folders[of], to)
+            self._templates[of] = folder, rows_that_name(folder)
+        folder, naming = self._templates[of]
+        copy_replicas(folder, to, naming)
 
 
 TO_NORTH = ({"subscriber": "./north"},)
@@ -398,10 +414,13 @@ class Network:
             "subscriptions": [{"subscriber": "./north"}, {"subscriber": "./south"}],
         }
         if not is_there:
-            for name in NICKNAMES:
-                write_table(self.root(name) / "orders")
-            self.write_file()
-            self._publish()
+            _PUBLISHED.copy(Network, folder, lambda template: Network(template, is_there=True)._make())
+
+    def _make(self) -> None:
+        for name in NICKNAMES:
+            write_table(self.root(name) / "orders")
+        self.write_file()
+        self._publish()
 
     def root(self, name: str) -> Path:
         return self.folder / name
@@ -610,6 +629,11 @@ def subscription_row(server: Path, replid: str, nickname: int, *, subid: str = "
 
 def make_replica(folder: Path, name: str) -> Replica:
     """Write the system tables of `hq` or `north`, which captured its one table up to its head and knows the other one."""
+    _PUBLISHED.copy((make_replica, name), folder, lambda template: _make_replica(template, name))
+    return Replica(folder / name)
+
+
+def _make_replica(folder: Path, name: str) -> None:
     root, nickname = folder / name, NICKNAMES[name]
     other_name, its_nickname = ("north", 2) if name == "hq" else ("hq", 1)
     other = subscription_row(folder / other_name, f"replica-{its_nickname}", its_nickname)
@@ -633,7 +657,6 @@ def make_replica(folder: Path, name: str) -> Replica:
     itself = subscription_row(root, f"replica-{nickname}", nickname, subid=PUBID)
     rows = [replace(itself, settled=1, known=1), replace(other, through=1, knows=1)]
     replica.control.replace(catalog.SUBSCRIPTIONS, rows)
-    return replica
 
 
 def make_pair(folder: Path) -> tuple[Replica, Replica]:
