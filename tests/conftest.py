@@ -111,9 +111,18 @@ def pytest_configure(config: pytest.Config) -> None:
     folder_budgets.pytest_configure(config)
 
 
+def is_rare_on_spark(item: pytest.Item, cases: tuple[str, ...]) -> bool:
+    """True if a test of both executors runs on Spark, with none of these cases."""
+    call = item.callspec  # type: ignore[attr-defined]
+    return call.params.get("spark") == "on_spark" and not any(case in call.id for case in cases)
+
+
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Leave the slow tests to `scripts/test --long`, or to a run that names them (`-m slow`, `-k`); long ones first."""
     items.sort(key=lambda item: item.path.parent.name not in LONGEST)
+    for item in items:
+        if (marker := item.get_closest_marker("on_spark")) and is_rare_on_spark(item, marker.args):
+            item.add_marker("slow")
     is_chosen = bool(config.option.markexpr or config.option.keyword)
     if is_chosen or os.environ.get("MERGEREPL_TEST_PROFILE") == "long":
         return

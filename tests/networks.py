@@ -327,6 +327,7 @@ class Hub:
         self.publisher.mkdir(parents=True, exist_ok=True)
         self.publication = Publication("sales", str(self.publisher), ())
         self.captures: list[tuple[Path, str]] = []
+        self._naming: list[Rows] | None = None
 
     def root(self, name: str) -> Path:
         return self.folder / name
@@ -370,8 +371,13 @@ class Hub:
         return apply_publication(self.publication, capturing(noted), dry_run=dry_run)
 
     def copied(self, folder: Path) -> "Hub":
-        """Return the same replicas below another folder, as if they had been published there."""
-        copy_replicas(self.folder, folder)
+        """Return the same replicas below another folder, as if they had been published there.
+
+        Between copies they must not change.
+        """
+        if self._naming is None:
+            self._naming = rows_that_name(self.folder)
+        copy_replicas(self.folder, folder, self._naming)
         hub = Hub(folder)
         subscriptions = tuple(
             replace(s, subscriber=moved(s.subscriber, self.folder, folder))
@@ -414,7 +420,14 @@ class Network:
             "subscriptions": [{"subscriber": "./north"}, {"subscriber": "./south"}],
         }
         if not is_there:
-            _PUBLISHED.copy(Network, folder, lambda template: Network(template, is_there=True)._make())
+            _PUBLISHED.copy(Network, folder, Network.of_its_own)
+
+    @classmethod
+    def of_its_own(cls, folder: Path) -> "Network":
+        """Make replicas with identities that no others have."""
+        network = cls(folder, is_there=True)
+        network._make()
+        return network
 
     def _make(self) -> None:
         for name in NICKNAMES:

@@ -293,9 +293,14 @@ class Ruling(NamedTuple):
     acts: tuple[str | None, str | None] = (None, None)
 
 
+def setting_of(contest: Contest) -> tuple[Any, ...]:
+    """Return the resolver, type and settings of an article with a contest."""
+    return contest[:2] + contest[6:9]
+
+
 def ruled(spark: SparkSession, contests: Mapping[str, Contest]) -> dict[str, Ruling]:
     """Return what each contest comes to: those of one resolver, type and settings are an article, all are in one plan."""
-    settings = list(dict.fromkeys(each[:2] + each[6:9] for each in contests.values()))
+    settings = list(dict.fromkeys(map(setting_of, contests.values())))
     texts = {
         (part or "null", each.type) for each in contests.values() for part in (each.hq, each.north, each.base)
     }
@@ -312,7 +317,7 @@ def ruled(spark: SparkSession, contests: Mapping[str, Contest]) -> dict[str, Rul
             resolver=name,
             resolver_info=info.stored,
         )
-        own = {rule: each for rule, each in contests.items() if each[:2] + each[6:9] == setting}
+        own = {rule: each for rule, each in contests.items() if setting_of(each) == setting}
         sides = (_contestants(spark, own, side, values) for side in ("hq", "north"))
         bases = _ancestors(spark, own, values) if resolver.needs_base else None
         changed.append(Changed(article, terms_of(article), *sides, len(contests), bases))

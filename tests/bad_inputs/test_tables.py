@@ -201,7 +201,7 @@ def test_30_a_table_to_adopt_that_lies_elsewhere(network: Network, refused: Refu
 def of_another_network(name: str) -> Callable[[Network], str]:
     def make(network: Network) -> str:
         (network.folder / "other").mkdir()
-        return str(Network(network.folder / "other").root(name))
+        return str(Network.of_its_own(network.folder / "other").root(name))
 
     return make
 

@@ -287,11 +287,29 @@ BY_COLUMNS: dict[str, tuple[Contest, Ruling]] = {
 CASES = SUMS | DELTAS | UNIONS | FIELDS | TEXTS | ORDER | SIDES | DELETES | BY_COLUMNS | ONE_WAY
 
 
+FIRST = {contest.resolver: contest for contest, _ in reversed(CASES.values())}
+ON_SPARK = [
+    rule
+    for rule, (contest, _) in CASES.items()
+    if phases.setting_of(contest) == phases.setting_of(FIRST[contest.resolver])
+]
+"""The first article of each resolver."""
+
+
 @pytest.fixture(scope="module")
-def ruled(spark: SparkSession) -> dict[str, Ruling]:
-    return phases.ruled(spark, {rule: contest for rule, (contest, _) in CASES.items()})
+def ruled(spark: SparkSession, request: pytest.FixtureRequest) -> dict[str, Ruling]:
+    """Every ruling that a test of this run asks for."""
+    calls = [
+        item.callspec.params  # type: ignore[attr-defined]
+        for item in request.session.items
+        if item.path == request.path and "ruled" in item.fixturenames  # type: ignore[attr-defined]
+    ]
+    place = "on_spark" if isinstance(spark, SparkSession) else "in_process"
+    asked = {each["rule"] for each in calls if each["spark"] == place}
+    return phases.ruled(spark, {rule: contest for rule, (contest, _) in CASES.items() if rule in asked})
 
 
+@pytest.mark.on_spark(*(f"-{rule}" for rule in ON_SPARK))
 @pytest.mark.parametrize("rule", CASES)
 def test_what_a_contest_comes_to(ruled: dict[str, Ruling], rule: str) -> None:
     assert ruled[rule]._replace(colv=None, acts=(None, None)) == CASES[rule][1]
@@ -310,6 +328,7 @@ STAMPS = {
 """The version of each column, and what each side does: a made value is the resolution's, or a later edit would undo it."""
 
 
+@pytest.mark.on_spark(*(f"-{rule}" for rule in ON_SPARK))
 @pytest.mark.parametrize("rule", STAMPS)
 def test_how_a_made_value_is_recorded(ruled: dict[str, Ruling], rule: str) -> None:
     assert (ruled[rule].colv, ruled[rule].acts) == STAMPS[rule]

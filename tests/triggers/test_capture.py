@@ -119,6 +119,7 @@ def outcome(spark: SparkSession, case: Case, **stated: object) -> tuple[dict[str
     return found, (net.inserts, net.changes - net.inserts - net.deletes, net.deletes)
 
 
+@pytest.mark.on_spark("one change of each kind", "a deleted key that still has a row")
 @pytest.mark.parametrize("case", CASES.values(), ids=CASES)
 def test_inv_24_a_window_comes_to_what_became_of_its_rows(spark: SparkSession, case: Case) -> None:
     assert outcome(spark, case) == (case.changes, case.counts)
@@ -149,6 +150,7 @@ REFUSED: dict[str, tuple[Case, type[MergeReplError], str]] = {
 }
 
 
+@pytest.mark.on_spark("no key, beside a key in doubt")
 @pytest.mark.parametrize(("case", "error", "words"), REFUSED.values(), ids=REFUSED)
 def test_inv_24_keys_that_are_none_are_refused_and_in_a_late_window_logged(
     spark: SparkSession, caplog: pytest.LogCaptureFixture, case: Case, error: type[MergeReplError], words: str
