@@ -6,6 +6,7 @@
     │   └── EngineLostError       the engine ended in the middle; run again               (transient)
     ├── PublicationError          a table cannot be published or a replica cannot take part
     ├── SchemaMismatchError       the two sides of an article no longer have one schema
+    │   └── SchemaStoppedError      a subscriber's table cannot take a schema change
     ├── CaptureError              the change feed has a gap that cannot be bridged
     ├── EnumerationError          watermarks and generations of two replicas do not fit together
     ├── ConflictError             a resolver is unknown or returned something unusable
@@ -43,6 +44,7 @@ __all__ = [
     "PublicationError",
     "RefusedArticlesError",
     "SchemaMismatchError",
+    "SchemaStoppedError",
     "StoreError",
     "StoreUnavailableError",
     "Transient",
@@ -97,6 +99,10 @@ class PublicationError(MergeReplError):
 
 class SchemaMismatchError(MergeReplError):
     """The two sides of an article no longer have one schema."""
+
+
+class SchemaStoppedError(SchemaMismatchError):
+    """A subscriber's table cannot take a schema change: its subscription waits until that is undone."""
 
 
 class CaptureError(MergeReplError):

@@ -46,7 +46,7 @@ PURPOSE = {
     catalog.ARTICLES.name: "The articles of those publications: the published tables.",
     catalog.SUBSETFILTERS.name: "Join filters. Empty: sysmergepublications.filters has them.",
     catalog.SUBSCRIPTIONS.name: "One row for each subscription, about the other side: who it is and how far the two are.",
-    catalog.SCHEMACHANGE.name: "Schema changes. Empty: they do not travel in this version.",
+    catalog.SCHEMACHANGE.name: "Changes of published columns that travel, by article.",
     contents.NAME: "Rows inserted or updated since the publication. Append-only: the row with the highest `seq`, "
     f"here or in `{tombstone.NAME}`, counts.",
     tombstone.NAME: "Rows deleted since the publication. Append-only like the contents.",

@@ -30,6 +30,7 @@ MINUTES = {
     "publish": 3.0,
     "rows": 0.5,
     "scenarios": 1.0,
+    "schema": 0.4,
     "staging": 1.0,
     "store": 1.0,
     "replica": 1.0,

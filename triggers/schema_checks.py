@@ -36,10 +36,13 @@ class ArticleTable:
         return self.root / self.article.table
 
 
-def check_captured_table(at: ArticleTable, window: "FeedWindow", *, is_late: bool = False) -> None:
+def check_captured_table(
+    at: ArticleTable, window: "FeedWindow", *, is_late: bool = False, is_followed: bool = False
+) -> None:
     """Check that an article's table is the one that was captured.
 
-    `is_late`: after a session's MERGE, when the table's id is not compared.
+    `is_late`: after a session's MERGE, when the table's id is not compared. `is_followed`: the commits that changed the
+    columns, or the id, are known; the log must go on from the captured commit.
 
     Raises: CaptureError if it is gone, another table or an older copy; StoreError if its log cannot be read.
     """
@@ -51,7 +54,8 @@ def check_captured_table(at: ArticleTable, window: "FeedWindow", *, is_late: boo
         raise older_copy(name, path, at.root, what)
     if window.is_unchanged:
         return
-    if not is_late and window.table.metadata.table_id != window.position.table_id:
+    is_new_id = not is_late and window.table.metadata.table_id != window.position.table_id
+    if is_new_id and not (is_followed and window.position.commit is not None):
         raise replaced_table(name, path, at.root)
     if window.is_another_commit:
         what = f"has another commit as version {captured} than the one captured"
@@ -64,30 +68,35 @@ def check_columns(at: ArticleTable, window: "FeedWindow") -> None:
     Raises: SchemaMismatchError.
     """
     stated = [] if window.is_truncated else window.metadata_commits
-    problem = schema_problem(at.article, window.table.metadata, window.before if stated else None)
-    of_article = f"Article '{at.article.name}' at '{at.root}'"
+    before = window.before if stated else None
+    problem = schema_problem(at.article, window.table.metadata, before, has_own=not at.is_publisher)
     if problem is not None:
-        where = f"version {stated[-1].version}, {stated[-1].operation}" if stated else "an earlier version"
-        raise SchemaMismatchError(
-            f"{of_article}: {problem} ({where}). Schema changes do not travel in this version. Nothing was changed. Undo "
-            "it: ADD, RENAME and NOT NULL with ALTER TABLE; all else with RESTORE TABLE, which takes back all later "
-            "changes of the table too.",
-            replica=str(at.root),
-            article=at.article.name,
-        )
+        raise changed_columns(at, problem, stated[-1] if stated else None)
     replaced = replaced_column(at.article, window)
     if replaced is not None:
         name, commit = replaced
         raise SchemaMismatchError(
-            f"{of_article}: {another_column(name, commit.version, commit.operation)} Schema changes do not travel in this "
-            "version: its values would replace the published ones at every replica. Nothing was changed. Go back with "
-            f"{_restore(at.path, commit.version)}; or {begin_again(is_publisher=at.is_publisher)}.",
+            f"Article '{at.article.name}' at '{at.root}': {another_column(name, commit.version, commit.operation)} This "
+            "change does not travel: its values would replace the published ones at every replica. Nothing was changed. Go "
+            f"back with {_restore(at.path, commit.version)}; or {begin_again(is_publisher=at.is_publisher)}.",
             replica=str(at.root),
             article=at.article.name,
             table=str(at.path),
             column=name,
             version=commit.version,
         )
+
+
+def changed_columns(at: ArticleTable, problem: str, commit: "Commit | None") -> SchemaMismatchError:
+    """Return the error about a change of columns that is not followed."""
+    where = f"version {commit.version}, {commit.operation}" if commit is not None else "an earlier version"
+    return SchemaMismatchError(
+        f"Article '{at.article.name}' at '{at.root}': {problem} ({where}). This schema change does not travel. Nothing was "
+        "changed. Undo it: ADD, RENAME and NOT NULL with ALTER TABLE; all else with RESTORE TABLE, which takes back all "
+        "later changes of the table too.",
+        replica=str(at.root),
+        article=at.article.name,
+    )
 
 
 def _restore(table: Location, version: int) -> str:
@@ -103,8 +112,17 @@ def replaced_column(article: PublishedArticle, window: "FeedWindow") -> "tuple[s
     return next(((".".join(path), commit) for path, commit in found if path[0] in article.columns), None)
 
 
-def columns_gap(article: PublishedArticle, window: "FeedWindow", changes: Collection[int]) -> str | None:
+def columns_gap(
+    article: PublishedArticle,
+    window: "FeedWindow",
+    changes: Collection[int],
+    *,
+    has_own: bool,
+    is_followed: bool,
+) -> str | None:
     """Return why the feed lacks these versions' changes although the columns at its end are the published ones.
+
+    Where columns were followed, no row was changed between their changes.
 
     The columns were others in between; or the partitioning was, and for files written under the old partitioning the
     feed lacks the values of these columns.
@@ -114,7 +132,8 @@ def columns_gap(article: PublishedArticle, window: "FeedWindow", changes: Collec
         return None
     before = window.before
     passed = [commit.metadata for commit in stated if commit.metadata is not None]
-    if any(schema_problem(article, metadata, before) for metadata in passed):
+    is_changed = any(schema_problem(article, metadata, before, has_own=has_own) for metadata in passed)
+    if is_changed and not is_followed:
         return "its columns were changed in between"
     if before is not None and any(each.partition_columns != before.partition_columns for each in passed):
         return "its partitioning was changed"
@@ -186,11 +205,16 @@ def require_columns(article: PublishedArticle, table: Location, present: Collect
 
 
 def schema_problem(
-    article: PublishedArticle, metadata: "TableMetadata", before: "TableMetadata | None"
+    article: PublishedArticle,
+    metadata: "TableMetadata",
+    before: "TableMetadata | None",
+    *,
+    has_own: bool = False,
 ) -> str | None:
     """Return how a table's columns differ from the published ones, or None.
 
-    `before` is the captured state of the table, if known: its NOT NULL and its padded texts count.
+    `before` is the captured state of the table, if known: its NOT NULL and its padded texts count. `has_own`: it may have
+    further columns of its own, which take NULL.
     """
     present = {column["name"]: column for column in metadata.fields}
     for name, type_ in zip(article.columns, article.types, strict=True):
@@ -211,6 +235,8 @@ def schema_problem(
             return f"published column '{name}' became an identity column"
     # Compact change tracking adds its own columns, which are never published.
     added = [name for name in present if name not in article.columns and not name.startswith(SYSTEM_PREFIX)]
+    if has_own:
+        added = [name for name in added if not present[name]["nullable"]]
     if added and not article.vertical:
         return f"column '{added[0]}' was added"
     if before is None:

@@ -8,11 +8,12 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING
 
-from mergerepl.delta.marks import APPLY, is_own_of_merge
+from mergerepl.delta.marks import APPLY, SchemaStep, is_own_of_merge
 from mergerepl.model.article import PublishedArticle
 from mergerepl.store.location import Location
 from triggers.schema_checks import (
     ArticleTable,
+    changed_columns,
     check_captured_table,
     check_columns,
     check_files,
@@ -28,6 +29,17 @@ if TYPE_CHECKING:
 
 SMALL_ROWS, SMALL_BYTES = 10_000, 4 * 1024 * 1024
 """For a window up to this size, interpreting the queries is faster than compiling them."""
+
+
+@dataclass(frozen=True)
+class Followed:
+    """What is known of a window whose end was chosen by the commits that changed the columns.
+
+    `gap` is why whole versions are compared, and `former` as in CaptureWindow.
+    """
+
+    gap: str | None = None
+    former: Mapping[str, str | None] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -50,7 +62,9 @@ class CaptureWindow:
     generated_columns: Mapping[str, str] = field(default_factory=dict)
     timestamp_partitions: tuple[str, ...] = ()
     state: "TableState | None" = field(default=None, compare=False, repr=False)
-    """The table at the window's end, if that is its head."""
+    """The table at the window's end, if that is its head or the window was cut there."""
+    former: Mapping[str, str | None] = field(default_factory=dict)
+    """By published column its name before the window, where it was another one; None: the table lacked it."""
 
     @property
     def has_changes(self) -> bool:
@@ -84,8 +98,12 @@ class CaptureWindow:
         return self.user_commits[0].version if self.user_commits else self.from_version_exclusive + 1
 
 
-def capture_window(at: ArticleTable, window: "FeedWindow", *, is_late: bool = False) -> CaptureWindow:
+def capture_window(
+    at: ArticleTable, window: "FeedWindow", *, is_late: bool = False, followed: Followed | None = None
+) -> CaptureWindow:
     """Return the window to capture of an article's table.
+
+    The columns of a `followed` window are those of the article: it was cut where they changed.
 
     The users' commits of a late window cannot be refused any more. Changed columns are refused by the next ordinary
     window; for bad keys, capture logs a warning.
@@ -93,23 +111,29 @@ def capture_window(at: ArticleTable, window: "FeedWindow", *, is_late: bool = Fa
     Raises: CaptureError if the table was restored, re-created or is gone, or has files elsewhere; SchemaMismatchError if
         its published columns are others at the window's end; StoreError if a commit of the window is damaged.
     """
-    check_captured_table(at, window, is_late=is_late)
+    check_captured_table(at, window, is_late=is_late, is_followed=followed is not None)
     article, through = at.article, window.through_version_inclusive
     whole = CaptureWindow(article, at.path, window.from_version_exclusive, through)
     if through == window.from_version_exclusive and (is_late or window.is_unchanged):
         return whole
     if window.unreadable is not None and not window.is_truncated:
         raise window.unreadable
-    if not is_late:
+    if not is_late and followed is None:
+        _refuse_own_steps(at, window)
         check_columns(at, window)
-    metadata = window.table.metadata
+    end = window.end if followed is not None else window.table
+    metadata = end.metadata
     changes = [] if window.is_truncated else user_changes(window, at.replid, is_late=is_late)
     gap = None
     if not window.is_truncated:
         if not is_late:
             check_files(at, window)
             check_removals(at, window)
-        gap = columns_gap(article, window, {commit.version for commit in changes})
+        versions = {commit.version for commit in changes}
+        gap = followed.gap if followed is not None else None
+        gap = gap or columns_gap(
+            article, window, versions, has_own=not at.is_publisher, is_followed=followed is not None
+        )
         gap = gap or (None if is_late else files_gap(window)) or window.unmatched_removals.gap
     gap = gap or window.gap(changes)
     return CaptureWindow(
@@ -123,8 +147,20 @@ def capture_window(at: ArticleTable, window: "FeedWindow", *, is_late: bool = Fa
         is_late,
         {name: text for name, text in metadata.generated_columns.items() if name in article.columns},
         metadata.timestamp_partitions,
-        window.table if through == window.head_version else None,
+        end if followed is not None or through == window.head_version else None,
+        followed.former if followed is not None else {},
     )
+
+
+def _refuse_own_steps(at: ArticleTable, window: "FeedWindow") -> None:
+    """Check that no commit of the agent's own changed the columns: a session that died left it.
+
+    Raises: SchemaMismatchError.
+    """
+    for commit in window.commits:
+        mark = commit.mark
+        if mark is not None and mark.replid == at.replid and SchemaStep.of(mark.step) is not None:
+            raise changed_columns(at, "its columns are being changed", commit)
 
 
 def user_changes(window: "FeedWindow", replid: str, *, is_late: bool) -> "list[Commit]":

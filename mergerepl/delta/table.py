@@ -280,6 +280,11 @@ class TableState:
         return self.properties.get("delta.appendOnly", "false").lower() == "true"
 
     @property
+    def has_column_mapping(self) -> bool:
+        """Whether columns have physical names: then Delta can rename and drop them."""
+        return self.properties.get(_MAPPING_MODE, "none").lower() != "none"
+
+    @property
     def written_columns(self) -> list[str]:
         """The columns that a writer may set: without those that Delta computes or counts itself."""
         return [

@@ -7,11 +7,19 @@ from typing import TYPE_CHECKING, Any
 from mergerepl.delta.create import NewTable, features_of
 from mergerepl.delta.known_heads import forget_head
 from mergerepl.delta.log import head_version
+from mergerepl.delta.marks import CommitMark
 from mergerepl.delta.own_commits import commit_files, is_committed_here
 from mergerepl.delta.table import TableState, open_table
-from mergerepl.delta.transactions import Transaction, commit_properties, is_done, read_back, write_once
+from mergerepl.delta.transactions import (
+    Transaction,
+    commit_properties,
+    is_done,
+    read_back,
+    session_with_mark,
+    write_once,
+)
 from mergerepl.delta.types import Field, ddl_of, field, json_of
-from mergerepl.rows.sql import quote
+from mergerepl.rows.sql import literal, quote
 from mergerepl.store.location import Location
 from mergerepl.store.rehearsal import before_write
 from mergerepl.store.storage import facts_of
@@ -122,26 +130,39 @@ def retype_columns(
     overwrite(rows, table, transaction, partition_columns=state.metadata.partition_columns)
 
 
-def add_columns(spark_of: "Callable[[], SparkSession]", path: Location, columns: Sequence[Field]) -> None:
+def add_columns(
+    spark_of: "Callable[[], SparkSession]",
+    path: Location,
+    columns: Sequence[Field],
+    mark: CommitMark | None = None,
+) -> None:
     """Add columns at a table's end: by delta-rs, in milliseconds, unless they need a missing table feature."""
     if not columns:
         return
     state = open_table(path)
-    if not _missing_features(state, columns):
+    if not _missing_features(state, columns) and not state.has_column_mapping:
         from deltalake import Field as LogField
 
+        properties = None if mark is None else commit_properties(path, mark)
         with state.writing() as opened:
-            opened.alter.add_columns([LogField.from_json(json.dumps(column)) for column in columns])
+            added = [LogField.from_json(json.dumps(column)) for column in columns]
+            opened.alter.add_columns(added, commit_properties=properties)
         return
-    named = ", ".join(f"{quote(column['name'])} {ddl_of(column['type'])}" for column in columns)
+    named = ", ".join(_declared(column) for column in columns)
     from mergerepl.spark.session import new_session
 
     forget_head(path)
     # A commit changes a conf of its session.
-    session = new_session(spark_of())
+    session = new_session(spark_of()) if mark is None else session_with_mark(spark_of(), mark)
     state_features(lambda: session, state, (ddl_of(column["type"]) for column in columns))
     before_write()
     session.sql(f"ALTER TABLE delta.{quote(str(path))} ADD COLUMNS ({named})")
+
+
+def _declared(column: Field) -> str:
+    comment = column["metadata"].get("comment")
+    said = f" COMMENT {literal(str(comment))}" if comment is not None else ""
+    return f"{quote(column['name'])} {ddl_of(column['type'])}{said}"
 
 
 def state_features(spark_of: "Callable[[], SparkSession]", table: TableState, types: Iterable[str]) -> None:

@@ -24,12 +24,12 @@ class PublishedArticle:
 
     `columns` are the published columns in stored order. Each is a *field* under a number that the root gives once:
     `c<number>` names it in row images, in colv1 and in `unknown`, so that a column may have any name, and another
-    one later. `numbers` are these numbers; empty: 0, 1, …. `version` is the article's version of its columns,
-    `images` are all of its image columns, the present one last; empty: only that of version 1. `identity` are the
-    columns (among them) that identify a row, `generated` those that Delta computes, each with its expression.
-    `resolver_info` are the settings of the resolver, as stored. `partition_options` from 1 on: a subscriber may not
-    write rows outside of its partition. `compensates`: a subscriber's change that the publisher's table refuses is
-    undone at that subscriber.
+    one later. `numbers` are these numbers; empty: 0, 1, …. `version` is the replica's version of its columns,
+    `root_version` the publisher's, `images` are all of its image columns, the present one last; empty: only that of
+    version 1. `identity` are the columns (among them) that identify a row, `generated` those that Delta computes,
+    each with its expression. `resolver_info` are the settings of the resolver, as stored. `partition_options` from
+    1 on: a subscriber may not write rows outside of its partition. `compensates`: a subscriber's change that the
+    publisher's table refuses is undone at that subscriber.
     """
 
     publication: str
@@ -54,6 +54,7 @@ class PublishedArticle:
     numbers: tuple[int, ...] = ()
     version: int = 1
     images: tuple[ImageColumn, ...] = ()
+    root_version: int = 1
 
     @classmethod
     def of_table(

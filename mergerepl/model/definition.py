@@ -42,11 +42,15 @@ class PublishedField:
 
 @dataclass(frozen=True)
 class Definition:
-    """The fields of an article at one version, in stored order; `image` is the version that introduced its image column."""
+    """The fields of an article at one version, in stored order; `image` is the version that introduced its image column.
+
+    A replica counts its own versions. `root` is the publisher's version that this one has in full.
+    """
 
     version: int
     image: int
     fields: tuple[PublishedField, ...]
+    root: int = FIRST_VERSION
 
     @cached_property
     def by_number(self) -> dict[int, PublishedField]:
@@ -59,10 +63,19 @@ class Definition:
         keys = tuple(field.key for field in self.fields)
         return ImageColumn(self.image, keys, tuple(field.type for field in self.fields))
 
-    def next(self, fields: Iterable[PublishedField], *, version: int | None = None) -> "Definition":
-        """Return the next definition, with these fields; another set of fields or types gets its own image column."""
-        number = self.version + 1 if version is None else version
-        after = replace(self, version=number, fields=tuple(fields))
+    @property
+    def columns(self) -> dict[int, tuple[str, str]]:
+        """The name and type of each field, by number."""
+        return {field.number: (field.name, field.type) for field in self.fields}
+
+    def next(self, fields: Iterable[PublishedField], number: int, *, is_root: bool) -> "Definition":
+        """Return the next definition, with these fields and this version; the same one if it has the same columns.
+
+        Another set of fields or types gets its own image column. `is_root`: at the publisher, which counts the versions.
+        """
+        after = replace(self, version=number, fields=tuple(fields), root=number if is_root else self.root)
+        if after.columns == self.columns:
+            return self
         is_same = after.image_column == self.image_column
         return after if is_same else replace(after, image=number)
 
@@ -76,7 +89,7 @@ def first_definition(columns: Iterable[str], types: Iterable[str]) -> Definition
 def definitions_text(definitions: Iterable[Definition]) -> str:
     """Return definitions as JSON, by version."""
     stated = {
-        str(each.version): {"image": each.image, "fields": [_stated(field) for field in each.fields]}
+        str(each.version): {"image": each.image, "root": each.root, "fields": [*map(_stated, each.fields)]}
         for each in definitions
     }
     return json.dumps(stated, separators=(",", ":"), ensure_ascii=False)
@@ -97,7 +110,7 @@ def definitions_of(text: str) -> Mapping[int, Definition]:
     found = {}
     for number, stated in json.loads(text).items():
         fields = tuple(PublishedField(each.pop("field"), **each) for each in stated["fields"])
-        found[int(number)] = Definition(int(number), int(stated["image"]), fields)
+        found[int(number)] = Definition(int(number), int(stated["image"]), fields, int(stated["root"]))
     return dict(sorted(found.items()))
 
 

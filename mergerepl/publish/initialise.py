@@ -36,6 +36,7 @@ from mergerepl.failpoints import failpoint
 from mergerepl.merge.partitions.filtered import filtered_publication
 from mergerepl.merge.partitions.membership import base_rows, group_rows, partition_rows, with_rowguid
 from mergerepl.merge.partitions.scratch import require_scratch_outside
+from mergerepl.model.definition import FIRST_VERSION
 from mergerepl.model.horizon import Horizon
 from mergerepl.model.publication import Subscription, SyncType
 from mergerepl.publish.carry_out import ApplyRun
@@ -46,6 +47,7 @@ from mergerepl.publish.rows import definition, note_captured, publication_row, r
 from mergerepl.publish.snapshot import KEY_PREFIX, copy_rows, differing_rows, is_computable, replica_table
 from mergerepl.publish.stored import ReplicaState, read_replica
 from mergerepl.publish.system_tables import (
+    add_definition_columns,
     add_image_columns,
     create_conflict_table,
     create_replica,
@@ -117,7 +119,10 @@ class Initialisation:
             give_metadata(run, self.publisher, list(tables), root, row.replnickname, mark, only=guids)
         finally:
             kept.release()
-        note_captured(root, tables, clock=self.clock)
+        assert self.publisher.info is not None
+        known = self.publisher.info.article_versions
+        versions = {nickname: known.get(nickname, FIRST_VERSION) for nickname in tables}
+        note_captured(root, tables, clock=self.clock, versions=versions)
         failpoint("initialise.after_captured")
         control = Replica(root).control
         if self.is_new:
@@ -151,7 +156,10 @@ class Initialisation:
         drop_unfinished([root / article.source_table for article in self.articles], row.subid)
         if row.status == SubscriptionState.INACTIVE and not self.is_shared(read_replica(root)):
             drop_unfinished_replica(root, row.subid)
-        images = {article.nickname: self.fields(article) for article in self.articles}
+        columns = {article.nickname: self.fields(article) for article in self.articles}
+        # Images of columns that changed have the numbers of their fields.
+        changed = [article for article in self.articles if article.fields is not None]
+        images = {n: each for n, each in columns.items() if n not in {row.nickname for row in changed}}
         state = read_replica(root)
         if state.info is None:
             info = ReplicaInfo(repid=row.replid, replnickname=row.replnickname, root=str(root))
@@ -169,11 +177,14 @@ class Initialisation:
             create_conflict_table(
                 root,
                 article.conflict_table,
-                images[article.nickname],
+                columns[article.nickname],
                 spark_of=lambda: run.spark,
                 retention=run.retention,
                 mark=self.mark,
             )
+        for article in changed:
+            for each in article.definitions.values():
+                add_definition_columns(lambda: run.spark, root, article, each)
 
     def is_shared(self, subscriber: ReplicaState) -> bool:
         """True if a replica also belongs to a publication other than the one that created it.

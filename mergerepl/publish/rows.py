@@ -255,11 +255,16 @@ def change_info(replica: Location, /, **values: Any) -> None:
 
 
 def note_captured(
-    replica: Location, /, tables: Mapping[int, tuple[Location, int, str]], *, clock: int = 0
+    replica: Location,
+    /,
+    tables: Mapping[int, tuple[Location, int, str]],
+    *,
+    clock: int = 0,
+    versions: Mapping[int, int] | None = None,
 ) -> None:
     """Note tables as captured, in one commit: nickname -> the table, its version and its Delta table id.
 
-    `clock` is that of the replica they were copied from.
+    `clock` is that of the replica they were copied from, `versions` are those of their columns.
 
     Notes the version's commit too, so that another table in this place is detected at once.
     """
@@ -272,4 +277,5 @@ def note_captured(
         clock=max(clock, Replica(replica).info().clock),
         # A former subscriber's metadata is new, and may have the numbers of its former generations.
         cleaned=dict.fromkeys(tables, 0),
+        article_versions=dict(versions or {}),
     )

@@ -24,6 +24,7 @@ from mergerepl.delta.tables import (
 from mergerepl.delta.types import Field, Json, ddl_of, field, json_of, nullable
 from mergerepl.errors import PublicationError, StoreError
 from mergerepl.failpoints import failpoint
+from mergerepl.model.definition import Definition
 from mergerepl.replica.application_ids import copy_app_id
 from mergerepl.replica.control import CHECKPOINT_INTERVAL
 from mergerepl.replica.replica import Replica
@@ -31,6 +32,7 @@ from mergerepl.store.location import Location
 from mergerepl.store.register import register_of
 from mergerepl.store.storage import is_local, keep_former, remove_folder, remove_leftover, rename
 from mergerepl.systables import conflicts_info, contents, partitions, registry, replinfo, tombstone
+from mergerepl.systables.catalog import ArticleRow
 from mergerepl.systables.contents import base_column, row_column
 from mergerepl.systables.replinfo import ReplicaInfo
 from mergerepl.systables.table import FOLDER
@@ -108,6 +110,31 @@ def add_image_columns(
         path = root / FOLDER / name
         present = {column["name"] for column in open_table(path).fields}
         add_columns(spark_of, path, [each for each in image_fields(images) if each["name"] not in present])
+
+
+def definition_fields(nickname: int, definition: Definition) -> list[Field]:
+    """Return the two image columns of one definition of an article."""
+    image = definition.image_column
+    parts = [
+        field(name, nullable(json_of(type_))) for name, type_ in zip(image.fields, image.types, strict=True)
+    ]
+    type_: Json = {"type": "struct", "fields": parts}
+    return [field(name_of(nickname, image.version), type_) for name_of in (row_column, base_column)]
+
+
+def add_definition_columns(
+    spark_of: Callable[[], "SparkSession"], root: Location, row: ArticleRow, definition: Definition
+) -> None:
+    """Add what the tables of a replica lack for a definition: image columns, and columns of the conflict table."""
+    for name in IMAGE_TABLES:
+        path = root / FOLDER / name
+        present = {column["name"] for column in open_table(path).fields}
+        wanted = definition_fields(row.nickname, definition)
+        add_columns(spark_of, path, [each for each in wanted if each["name"] not in present])
+    path = root / FOLDER / row.conflict_table
+    present = {column["name"].lower() for column in open_table(path).fields}
+    columns = [field(each.name, nullable(json_of(each.type))) for each in definition.fields]
+    add_columns(spark_of, path, [each for each in columns if each["name"].lower() not in present])
 
 
 def create_conflict_table(

@@ -210,6 +210,7 @@ class ArticleRow:
             numbers=() if self.fields is None else tuple(field.number for field in definition.fields),
             version=version,
             images=() if self.fields is None else image_columns(definitions, version),
+            root_version=definition.root,
         )
 
 

@@ -56,7 +56,7 @@ def no_null(body: Schema) -> None:
     body["fields"][1]["nullable"] = False
 
 
-SCHEMA = ("Schema changes do not travel", "with ALTER TABLE; all else with RESTORE TABLE")
+SCHEMA = ("This schema change does not travel", "with ALTER TABLE; all else with RESTORE TABLE")
 
 
 def with_lines(network: Network) -> None:

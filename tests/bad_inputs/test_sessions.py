@@ -99,7 +99,6 @@ def file_elsewhere(name: str) -> Callable[[Path], None]:
 ELSEWHERE = ("since version 1 (CLONE)", "has files outside its folder", "RESTORE TABLE")
 GAP = (("cannot be read", "its log has a gap", f"{1:020d}.json is missing", "from a copy"),)
 CHANGES: list[Any] = [
-    pytest.param(altered(add), ("column 'extra' was added", *SCHEMA), id="67 extra column"),
     pytest.param(altered(drop), ("'amount' was dropped or renamed", *SCHEMA), id="68 dropped column"),
     pytest.param(altered(rename), ("'region' was dropped or renamed", *SCHEMA), id="68 renamed column"),
     pytest.param(altered(recase), ("'region' was dropped or renamed", *SCHEMA), id="60 renamed in case"),

@@ -68,6 +68,7 @@ FEATURES = {
     "mergerepl.merge.stage",
     "mergerepl.merge.capture",
     "mergerepl.merge.repair",
+    "mergerepl.merge.schema",
 }
 
 # Values that every room knows.
@@ -183,6 +184,10 @@ MAY_IMPORT: dict[str, set[str]] = {
     "mergerepl.merge.stage": BASE
     | PHASES
     | {"mergerepl.merge.apply", "mergerepl.merge.partitions", "mergerepl.merge.capture"},
+    # A subscriber's tables get the publisher's columns: what was written before each change is captured first.
+    "mergerepl.merge.schema": BASE
+    | PHASES
+    | {"mergerepl.merge.apply", "mergerepl.merge.capture", "mergerepl.publish"},
     # Repair compares as `validate`, and writes runs as a capture does.
     "mergerepl.merge.repair": BASE
     | PHASES

@@ -146,6 +146,15 @@ class FeedWindow:
         return open_table(self.path, self.head_version)
 
     @cached_property
+    def end(self) -> TableState:
+        """The table at the end of the window.
+
+        Raises: StoreError if its log cannot be read.
+        """
+        through = self.through_version_inclusive
+        return self.table if through == self.head_version else open_table(self.path, through)
+
+    @cached_property
     def before(self) -> TableMetadata | None:
         """The metadata at the position; None if that version is gone or did not exist."""
         if self.position.version < 0:

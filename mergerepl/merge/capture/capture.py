@@ -22,7 +22,7 @@ from mergerepl.delta.marks import CommitMark
 from mergerepl.delta.tables import Transaction, read_columns, read_version, transaction_version
 from mergerepl.delta.update_keys import update_keys
 from mergerepl.failpoints import failpoint
-from mergerepl.frames import DataFrame, is_in_process, on_spark
+from mergerepl.frames import DataFrame, F, is_in_process, on_spark
 from mergerepl.merge.apply.side import append_run, next_seq, run_tables
 from mergerepl.merge.partitions.runs import Events, append_events
 from mergerepl.model.article import PublishedArticle
@@ -168,12 +168,17 @@ def table_reader(
         rows = read_columns(spark, table, window.through_version_inclusive, article.identity)
         return rows.where(within_bounds(article, bounds))
 
+    def rows_at(version: int) -> DataFrame:
+        rows = read_version(spark, table, version)
+        if version > window.from_version_exclusive or not window.former:
+            return rows
+        types = dict(zip(article.columns, article.types, strict=True))
+        named = {name: window.former.get(name, name) for name in types}
+        values = {n: F.lit(None) if was is None else F.col(quote(was)) for n, was in named.items()}
+        return rows.select(*(values[name].cast(type_).alias(name) for name, type_ in types.items()))
+
     return TableReader(
-        feed=partial(_feed, spark, window),
-        rows_at=partial(read_version, spark, table),
-        with_keys=with_keys,
-        known=known,
-        recent=recent,
+        feed=partial(_feed, spark, window), rows_at=rows_at, with_keys=with_keys, known=known, recent=recent
     )
 
 

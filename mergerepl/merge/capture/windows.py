@@ -10,7 +10,7 @@ from mergerepl.replica.replica import Replica
 from mergerepl.replica.subscription import captured_position
 from mergerepl.systables.replinfo import ReplicaInfo
 from triggers.schema_checks import ArticleTable
-from triggers.window import CaptureWindow, capture_window
+from triggers.window import CaptureWindow, Followed, capture_window
 
 if TYPE_CHECKING:
     from mergerepl.merge.apply.side import Side
@@ -23,6 +23,7 @@ def article_window(
     *,
     through_version_inclusive: int | None = None,
     is_late: bool = False,
+    followed: Followed | None = None,
 ) -> CaptureWindow:
     """Return the window from an article's captured version to the head, or to a version before it.
 
@@ -31,7 +32,7 @@ def article_window(
     at = ArticleTable(article, replica.root, info.replid, replica.publishes(article.pubid))
     position = captured_position(replica, article, info)
     facts = feed_window(at.path, position, through_version_inclusive=through_version_inclusive)
-    return capture_window(at, facts, is_late=is_late)
+    return capture_window(at, facts, is_late=is_late, followed=followed)
 
 
 def last_sent(replica: Replica, pubids: Iterable[str]) -> int:

@@ -10,8 +10,9 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from enumeration.horizon import clock_of
-from mergerepl.delta.engine_choice import EngineChoice
-from mergerepl.merge.capture.windows import article_window, last_sent, move_versions
+from mergerepl.merge.capture.record import Recorder, RowCounts
+from mergerepl.merge.capture.windows import article_window
+from mergerepl.merge.schema.follow import follow_columns
 from mergerepl.merge.session.own_side import held_with_publishers
 from mergerepl.model.progress import Progress
 from mergerepl.model.results import ArticleCapture, CaptureResult
@@ -20,14 +21,12 @@ from mergerepl.replica.replica import Replica, recording_jvm
 from mergerepl.replica.subscription import own_priorities, refuse_copies
 from mergerepl.store.changeset import staged_folders
 from mergerepl.store.location import Location
-from mergerepl.systables.replinfo import ReplicaInfo
 from mergerepl.tracking.sweep import sweep_root
 from triggers.window import CaptureWindow
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-    from mergerepl.merge.capture.capture import CapturedArticle
 
 log = logging.getLogger(__name__)
 
@@ -85,19 +84,19 @@ def _capture(
     refuse_older_bookkeeping(replica.root, info, relations)
     info = replace(info, clock=clock_of(info, relations))
     priorities = {pubid: own for pubid, own in own_priorities(replica).items() if only in (None, pubid)}
-    windows = [
-        article_window(replica, article, info)
-        for article in replica.articles
-        if article.pubid in priorities and article.nickname in info.captured
+    recorder = Recorder(replica, priorities, source, progress)
+    chosen = [a.nickname for a in replica.articles if a.pubid in priorities and a.nickname in info.captured]
+    followed = follow_columns(recorder, chosen)
+    if followed:
+        replica = replica.reread()
+        info = replace(replica.info(), clock=info.clock)
+    windows = [article_window(replica, a, info) for a in replica.articles if a.nickname in chosen]
+    recorded = replace(recorder, replica=replica).record(info, windows)
+    counts = [
+        _article_capture(window, rows + followed.get(window.article.nickname, RowCounts()))
+        for window, rows in zip(windows, recorded, strict=True)
     ]
-    if not any(window.has_changes for window in windows):
-        move_versions(replica, info, windows)
-        return CaptureResult(str(replica.root), tuple(_article_capture(window) for window in windows))
-    from mergerepl.spark.plain import plain_errors
-
-    with plain_errors(f"capturing '{replica.root}'"):
-        captured = _captured(replica, info, priorities, windows, source, progress)
-    return CaptureResult(str(replica.root), captured)
+    return CaptureResult(str(replica.root), tuple(counts))
 
 
 def _has_staged(replica: Replica) -> bool:
@@ -118,59 +117,12 @@ def _recover(
         recover(replica, replica, spark_of)
 
 
-def _captured(
-    replica: Replica,
-    info: ReplicaInfo,
-    priorities: dict[str, float],
-    windows: Sequence[CaptureWindow],
-    spark_of: SparkSource,
-    progress: Progress,
-) -> tuple[ArticleCapture, ...]:
-    from mergerepl.merge.capture.capture import (
-        CaptureJob,
-        commit_changes,
-        open_generations,
-        read_changes,
-        remove_leftovers,
-    )
-    from mergerepl.merge.capture.partitions import Capturing, filtered_publications, with_memberships
-    from mergerepl.spark import session as engine
-
-    spark = spark_of()
-    if all(window.is_small for window in windows):
-        spark = engine.interpreting(spark)
-    remove_leftovers(lambda: spark, replica, info)
-    genhistory = replica.genhistory(from_generation_exclusive=last_sent(replica, priorities))
-    captured: list[CapturedArticle] = []
-    filtered = filtered_publications(replica, list(priorities))
-    images_of = {publication.pubid for publication in filtered}
-    try:
-        for window, generation in zip(windows, open_generations(genhistory, windows, info), strict=True):
-            progress.step("capture", article=window.article.name)
-            priority = priorities[window.article.pubid]
-            with_images = window.article.pubid in images_of
-            job = CaptureJob(replica, window, info, priority, generation, with_images=with_images)
-            captured.append(read_changes(spark, job))
-        at = Capturing(replica, genhistory, info, EngineChoice(uses_arrow=False, spark_of=lambda: spark))
-        captured = list(with_memberships(at, filtered, captured))
-        commit_changes(replica, captured, genhistory, info)
-    finally:
-        for item in captured:
-            item.release()
-    return tuple(
-        _article_capture(item.window, inserts=item.inserts, updates=item.updates, deletes=item.deletes)
-        for item in captured
-    )
-
-
-def _article_capture(
-    window: CaptureWindow, *, inserts: int = 0, updates: int = 0, deletes: int = 0
-) -> ArticleCapture:
+def _article_capture(window: CaptureWindow, rows: RowCounts) -> ArticleCapture:
     return ArticleCapture(
         window.article.name,
-        inserts,
-        updates,
-        deletes,
+        rows.inserts,
+        rows.updates,
+        rows.deletes,
         window.from_version_exclusive,
         window.through_version_inclusive,
     )

@@ -29,9 +29,17 @@ from mergerepl.merge.session.clean_up import clean_up_when_due
 from mergerepl.merge.session.history_cleanup import purge_history_of
 from mergerepl.merge.session.own_side import held_with_publishers, pending_elsewhere
 from mergerepl.merge.session.recovery import named, recover
+from mergerepl.merge.session.schema_step import changed_articles, followed_schema
 from mergerepl.merge.session.session_history import note_presence, record_failure, record_success
 from mergerepl.merge.session.session_plan import has_few_changes, has_work, quiet_moves, session_plan
-from mergerepl.merge.session.sides import Refused, SideState, captured_sides, open_sides, with_windows
+from mergerepl.merge.session.sides import (
+    Refused,
+    SideState,
+    captured_sides,
+    open_sides,
+    with_windows,
+    without,
+)
 from mergerepl.merge.session.stage_session import staged_changeset
 from mergerepl.model import refused_pairs
 from mergerepl.model.progress import Progress
@@ -156,10 +164,16 @@ class OpenSession:
         return replace(result, refused=refused_names, error=error.details())
 
 
-def open_session(request: SessionRequest, sides: dict[str, SideState], started: float) -> OpenSession:
-    """Read the logs of both sides' tables, and plan the changes to send."""
+def open_session(
+    request: SessionRequest, sides: dict[str, SideState], started: float, stopped: Refused | None = None
+) -> OpenSession:
+    """Read the logs of both sides' tables, and plan the changes to send.
+
+    `stopped` are articles whose columns cannot be followed, with the reasons.
+    """
     names = {nickname: article.name for nickname, article in sides[PUBLISHER].articles.items()}
-    sides, refused = with_windows(sides)
+    sides, refused = with_windows(sides if not stopped else without(sides, stopped))
+    refused = {**refused, **(stopped or {})}
     _warn_of_lags(sides)
     plan = session_plan(sides, upload=request.upload, download=request.download)
     return OpenSession(request, sides, plan, refused, names, started)
@@ -254,9 +268,12 @@ def _staged(session: OpenSession, choice: EngineChoice) -> tuple[Changeset | Non
 
 
 def _held_session(
-    request: SessionRequest, start_time: datetime, started: float
+    request: SessionRequest, start_time: datetime, started: float, stopped: Refused | None = None
 ) -> tuple[SessionResult, bool]:
-    """Run one session of two held replicas; return its result, and whether their history has it."""
+    """Run one session of two held replicas; return its result, and whether their history has it.
+
+    `stopped` are articles whose columns could not be followed; None: that was not tried yet.
+    """
     publisher, subscriber = request.ends
     for replica in request.ends:
         sweep_root(replica.root)
@@ -275,7 +292,13 @@ def _held_session(
             publication=request.publication,
         )
     request.progress.step("capture")
-    session = open_session(request, sides, started)
+    session = open_session(request, sides, started, stopped)
+    if stopped is None and (changed := changed_articles(sides, session.refused)):
+        stopped = followed_schema(
+            request.ends, request.subscription, changed, request.engine, spark_of, request.progress
+        )
+        result, is_in_history = _held_session(request.reread(), start_time, started, stopped)
+        return replace(result, recovered=result.recovered + recovered), is_in_history
     nothing = replace(
         session.nothing_to_do, recovered=recovered, status="succeeded" if recovered else "nothing_to_do"
     )
@@ -296,7 +319,8 @@ def _held_session(
         if not choice.in_process:
             raise
         # Nothing is staged. The captured changes are recorded, and are sent like those of earlier captures.
-        result, is_in_history = _held_session(replace(request.reread(), refused=error), start_time, started)
+        again = replace(request.reread(), refused=error)
+        result, is_in_history = _held_session(again, start_time, started, stopped)
         return replace(result, recovered=result.recovered + recovered), is_in_history
     refused = not_captured | not_staged
     if changeset is None:

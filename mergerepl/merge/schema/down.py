@@ -1,0 +1,151 @@
+"""Bring the publisher's columns to a subscriber's tables: the step of a session before rows.
+
+The subscriber's columns are brought to the publisher's definition, not through its history. All that a table cannot take
+is found before the first statement. Each ALTER is a marked commit, read back by `follow_columns`, which captures what
+users wrote before it under the old columns. A step that dies leaves marks; the next one plans the rest.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+
+from mergerepl.delta.marks import CommitMark, SchemaStep
+from mergerepl.delta.metadata import CHAR_VARCHAR
+from mergerepl.delta.tables import TableState, add_columns, open_table
+from mergerepl.delta.types import Field, field
+from mergerepl.errors import SchemaStoppedError
+from mergerepl.failpoints import failpoint
+from mergerepl.merge.capture.record import Recorder
+from mergerepl.merge.schema.follow import article_row, follow_columns
+from mergerepl.model.definition import Definition, PublishedField
+from mergerepl.replica.replica import Replica
+from mergerepl.systables import catalog
+
+_KEPT_METADATA = ("comment", CHAR_VARCHAR)
+"""What a new column keeps of the publisher's."""
+
+
+@dataclass(frozen=True)
+class Step:
+    """A change of one column of a subscriber's table, with its statement for people."""
+
+    what: SchemaStep
+    column: Field
+    statement: str
+
+
+@dataclass(frozen=True)
+class SubscribersTable:
+    """An article's table at a subscriber, with its definition there and the publisher's."""
+
+    article: str
+    root: str
+    table: TableState
+    known: Definition
+    target: Definition
+    publishers: TableState
+
+    def steps(self) -> list[Step]:
+        """Return the steps that give the table the publisher's columns.
+
+        Raises: SchemaStoppedError if the table cannot take them; nothing was changed.
+        """
+        return [*self._adds()]
+
+    def _adds(self) -> Iterator[Step]:
+        present = {column["name"].lower(): column for column in self.table.fields}
+        for each in self.target.fields:
+            if each.number in self.known.by_number:
+                continue
+            there = present.get(each.name.lower())
+            if there is not None:
+                raise stopped(
+                    self.article,
+                    self.root,
+                    f"the publisher added column '{each.name}' and table '{self.table.path}' has a column of that name of "
+                    f"its own. Rename or drop that one, then run `mergerepl sync` again",
+                )
+            column = self._new_column(each)
+            statement = f"ALTER TABLE {self.article} ADD COLUMN {each.name} {each.type}"
+            yield Step(SchemaStep(SchemaStep.ADD, each.number, each.name), column, statement)
+
+    def _new_column(self, each: PublishedField) -> Field:
+        source = self.publishers.field(each.name)
+        if source is None:
+            raise stopped(
+                self.article,
+                self.root,
+                f"column '{each.name}' was changed at the publisher just now. Run again",
+            )
+        kept = {name: source["metadata"][name] for name in _KEPT_METADATA if name in source["metadata"]}
+        return {**field(each.name, source["type"]), "metadata": kept}
+
+
+def stopped(article: str, root: str, reason: str) -> SchemaStoppedError:
+    """Return the error about a table that cannot take a schema change."""
+    return SchemaStoppedError(
+        f"Article '{article}' at '{root}': {reason}. Nothing was changed; other articles and subscribers go on.",
+        replica=root,
+        article=article,
+    )
+
+
+def schema_down(publisher: Replica, recorder: Recorder, nickname: int) -> int:
+    """Bring one article's columns to the publisher's definition at a held subscriber; return the number of statements.
+
+    Raises: SchemaStoppedError if the table cannot take them; as `follow_columns`.
+    """
+    row = article_row(publisher, nickname)
+    version = publisher.info().article_versions.get(nickname, 1)
+    target = row.definitions[version]
+    # What a step that died has done already.
+    follow_columns(recorder, [nickname])
+    subscriber = recorder.replica.reread()
+    article = next(each for each in subscriber.articles if each.nickname == nickname)
+    if article.root_version == target.version:
+        return 0
+    known = article_row(subscriber, nickname).definitions[article.version]
+    table, publishers = open_table(subscriber.table(article)), open_table(publisher.root / row.source_table)
+    steps = SubscribersTable(article.name, str(subscriber.root), table, known, target, publishers).steps()
+    replid = subscriber.info().replid
+    for step in steps:
+        failpoint("schema.before_alter")
+        mark = CommitMark("schema", step.what.to_step(), replid)
+        add_columns(recorder.spark_of, table.path, [step.column], mark)
+        failpoint("schema.after_alter")
+    failpoint("schema.before_capture")
+    follow_columns(recorder, [nickname])
+    _settle(recorder.replica.reread(), publisher, nickname, target)
+    return len(steps)
+
+
+def _settle(subscriber: Replica, publisher: Replica, nickname: int, target: Definition) -> None:
+    """Note that a subscriber has the publisher's version of the columns, and copy what changed for readers.
+
+    Raises: SchemaStoppedError if a user changed the columns meanwhile.
+    """
+    row = article_row(subscriber, nickname)
+    version = subscriber.info().article_versions.get(nickname, 1)
+    known = row.definitions[version]
+    if known.columns != target.columns:
+        raise stopped(
+            row.name,
+            str(subscriber.root),
+            "its columns were changed at the same time. Run `mergerepl sync` again",
+        )
+    failpoint("schema.before_articles")
+    control = subscriber.control
+    theirs = publisher.control.rows(catalog.SCHEMACHANGE)
+    changes = [each for each in theirs if each.artid == row.artid]
+    control.replace_where(catalog.SCHEMACHANGE, changes, artid=row.artid)
+    last = max(changes, key=lambda each: each.schemaversion or 0)
+    values = {"schemaversion": last.schemaversion or 0, "schemaguid": last.schemaguid}
+    replids = {publisher.info().replid, subscriber.info().replid}
+    for replica in (subscriber, publisher):
+        if replica is publisher:
+            failpoint("schema.before_published_version")
+        other = replids - {replica.info().replid}
+        replica.control.change_where(catalog.SUBSCRIPTIONS, values, pubid=row.pubid, replid=other)
+    # Last: until the subscriber names the publisher's version, the step is repeated.
+    entered = row.with_definition(replace(known, root=target.version))
+    control.replace_where(catalog.ARTICLES, [entered], artid=row.artid)
+    failpoint("schema.after_articles")

@@ -1,0 +1,187 @@
+"""Follow the columns of a replica's tables: capture what was written before each change, then move the definition.
+
+A move is one commit of MSmerge_replinfo, with the captured version. What is written before it (image columns, columns of
+the conflict table, sysmergeschemachange, sysmergearticles) does not count without it, and is written again.
+"""
+
+import json
+import logging
+from collections.abc import Iterable
+from dataclasses import replace
+from datetime import timedelta
+from uuid import NAMESPACE_OID, uuid5
+
+from enumeration.horizon import clock_of
+from mergerepl.delta.feed.column_changes import ADD, ColumnChange
+from mergerepl.delta.feed.window import feed_window
+from mergerepl.delta.marks import SETUP, CommitMark
+from mergerepl.delta.properties import missing_properties, set_properties
+from mergerepl.delta.tables import open_table
+from mergerepl.errors import MergeReplError
+from mergerepl.failpoints import failpoint
+from mergerepl.merge.capture.record import Recorder, RowCounts
+from mergerepl.merge.capture.windows import article_window
+from mergerepl.merge.schema.moves import Follower, Move
+from mergerepl.model.definition import Definition
+from mergerepl.publish.system_tables import add_definition_columns
+from mergerepl.replica.replica import Replica
+from mergerepl.replica.subscription import captured_position
+from mergerepl.systables import catalog
+from mergerepl.systables.catalog import ArticleRow, SchemaChangeRow
+from mergerepl.systables.replinfo import ReplicaInfo
+from triggers.schema_checks import ArticleTable, check_captured_table
+from triggers.window import Followed
+
+log = logging.getLogger(__name__)
+
+SCHEMA_TYPE = 300
+"""sysmergeschemachange.schematype of a change of columns (ALTER TABLE)."""
+
+_MOST_MOVES = 100
+
+
+def follow_columns(recorder: Recorder, tablenicks: Iterable[int]) -> dict[int, RowCounts]:
+    """Follow the columns of some articles of a held replica up to the heads of their tables; return the captured rows.
+
+    Raises: SchemaMismatchError if columns changed in a way that is not followed; as a capture.
+    """
+    found: dict[int, RowCounts] = {}
+    for nickname in tablenicks:
+        for _ in range(_MOST_MOVES):
+            counts = _follow_once(recorder, nickname)
+            if counts is None:
+                break
+            found[nickname] = found.get(nickname, RowCounts()) + counts
+    return found
+
+
+def article_row(replica: Replica, nickname: int) -> ArticleRow:
+    """Return an article's row."""
+    return next(row for row in replica.control.rows(catalog.ARTICLES) if row.nickname == nickname)
+
+
+def _follow_once(recorder: Recorder, nickname: int) -> RowCounts | None:
+    """Make the next move of one article; None without one."""
+    replica = recorder.replica.reread()
+    info = replica.info()
+    article = next(each for each in replica.articles if each.nickname == nickname)
+    if replica.publication(pubid=article.pubid).filters is not None:
+        return None
+    at = ArticleTable(article, replica.root, info.replid, replica.publishes(article.pubid))
+    window = feed_window(at.path, captured_position(replica, article, info))
+    if window.head_version is None or not window.metadata_commits:
+        return None
+    row = article_row(replica, nickname)
+    definition = row.definitions[article.version]
+    move = Follower(at, definition, row.definitions).next_move(window)
+    if move is None:
+        return None
+    check_captured_table(at, window, is_followed=True)
+    info = replace(info, clock=clock_of(info, replica.relations()))
+    recorder = replace(recorder, replica=replica)
+    counts = RowCounts()
+    if move.first - 1 > window.from_version_exclusive:
+        before = article_window(
+            replica, article, info, through_version_inclusive=move.first - 1, followed=Followed()
+        )
+        (counts,) = recorder.record(info, [before])
+        info = replace(replica.info(), clock=info.clock)
+    return counts + _moved(recorder, info, at, row, definition, move)
+
+
+def _moved(
+    recorder: Recorder,
+    info: ReplicaInfo,
+    at: ArticleTable,
+    row: ArticleRow,
+    definition: Definition,
+    move: Move,
+) -> RowCounts:
+    """Move the definition and capture the rows that the same commits changed."""
+    replica, article = recorder.replica, at.article
+    after = info
+    if move.definition is not definition:
+        failpoint("schema.before_record")
+        enter_definition(recorder, row, move.definition)
+        if at.is_publisher:
+            _record_change(replica, row, move)
+        failpoint("schema.after_record")
+        versions = {**info.article_versions, article.nickname: move.definition.version}
+        after = replace(after, article_versions=versions)
+    table_id = open_table(at.path).metadata.table_id
+    after = replace(after, table_ids={**info.table_ids, article.nickname: table_id})
+    entered = row if move.definition is definition else row.with_definition(move.definition)
+    published = entered.published(article.publication, move.definition.version)
+    captured = {**info.captured, article.nickname: move.first - 1}
+    as_before = replace(after, captured=captured, table_ids=info.table_ids)
+    window = article_window(
+        replica,
+        published,
+        as_before,
+        through_version_inclusive=move.through,
+        followed=Followed(move.gap, move.former),
+    )
+    (counts,) = recorder.record(after, [window])
+    failpoint("schema.after_capture")
+    if move.gap is not None:
+        failpoint("replace.after_capture")
+        _set_properties_again(recorder, at)
+        failpoint("replace.after_properties")
+    log.info(
+        "%s: the columns of '%s' were followed up to version %d", replica.root, article.name, move.through
+    )
+    return counts
+
+
+def enter_definition(recorder: Recorder, row: ArticleRow, definition: Definition) -> None:
+    """Write a definition to a replica's tables; it counts once MSmerge_replinfo names its version."""
+    replica = recorder.replica
+    entered = row.with_definition(definition)
+    add_definition_columns(recorder.spark_of, replica.root, entered, definition)
+    replica.control.replace_where(catalog.ARTICLES, [entered], artid=row.artid)
+
+
+def _record_change(replica: Replica, row: ArticleRow, move: Move) -> None:
+    """Record the move in sysmergeschemachange, under an id that is the same if it is recorded again."""
+    guid = str(uuid5(NAMESPACE_OID, f"{row.artid} {move.definition.version}"))
+    others = [each for each in replica.control.rows(catalog.SCHEMACHANGE) if each.schemaguid != guid]
+    number = max((each.schemaversion or 0 for each in others if each.pubid == row.pubid), default=0) + 1
+    changes = [_stated(each, move.definition) for each in move.changes]
+    change = SchemaChangeRow(
+        pubid=row.pubid,
+        artid=row.artid,
+        schemaversion=number,
+        schemaguid=guid,
+        schematype=SCHEMA_TYPE,
+        schematext=json.dumps({"article_version": move.definition.version, "changes": changes}),
+        schemastatus=1,
+    )
+    replica.control.replace(catalog.SCHEMACHANGE, [*others, change])
+
+
+def _stated(change: ColumnChange, after: Definition) -> dict[str, object]:
+    numbers = {field.name: field.number for field in after.fields}
+    number = change.field if change.field is not None else numbers.get(change.new_name)
+    stated = {
+        "what": change.kind,
+        "field": number,
+        "column": change.column,
+        "name": change.new_name if change.kind == ADD or change.new_name != change.column else "",
+        "type": change.new_type,
+    }
+    return {name: value for name, value in stated.items() if value not in ("", None)}
+
+
+def _set_properties_again(recorder: Recorder, at: ArticleTable) -> None:
+    """Set the properties that a replacement dropped: without the feed the next changes would have to be compared."""
+    table = open_table(at.path)
+    retention = recorder.replica.publication(pubid=at.article.pubid).keeps
+    missing = missing_properties(table, retention or timedelta(0))
+    if not missing:
+        return
+    mark = CommitMark("schema", f"{SETUP}:properties", at.replid)
+    try:
+        set_properties(recorder.spark_of, table, missing, mark)
+    except MergeReplError as error:
+        # The rows are captured; `apply` sets them, and says why not.
+        log.warning("%s: %s", at.path, error.message)

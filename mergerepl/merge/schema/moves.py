@@ -1,0 +1,225 @@
+"""The next move of an article's definition at a replica: which commits change the published columns, and to what. Pure.
+
+Capture cuts its window there: rows written before are read under the old columns, so that they say nothing of new ones.
+"""
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+from mergerepl.delta.contract.problems import Code, TableContract
+from mergerepl.delta.feed.column_changes import (
+    ADD,
+    COMPUTED,
+    DROP,
+    FIELDS,
+    NULLABILITY,
+    RENAME,
+    REPLACE,
+    RESTORE,
+    TYPE,
+    ColumnChange,
+)
+from mergerepl.delta.feed.schema_walk import SchemaWalk, identity_of, walk
+from mergerepl.delta.feed.window import FeedWindow
+from mergerepl.delta.metadata import DEFAULT_EXPRESSION, TableMetadata
+from mergerepl.delta.tables import Commit
+from mergerepl.delta.types import Field, ddl_of
+from mergerepl.model.definition import Definition, PublishedField
+from mergerepl.model.resolvers import resolver_info
+from mergerepl.systables.tracking import SYSTEM_PREFIX
+from triggers.schema_checks import ArticleTable, changed_columns
+
+_OF_PUBLISHED = (DROP, RENAME, TYPE, FIELDS, NULLABILITY, COMPUTED)
+_UNFIT = (
+    *(Code.FEED_NAME, Code.MERGE_NAME, Code.MAPPED_NAME, Code.MAPPED_PART, Code.BACKTICK, Code.BACKTICK_PART),
+    *(Code.VOID, Code.TYPE, Code.COLLATED, Code.IDENTITY, Code.GENERATED, Code.INNER_RULE, Code.INNER_LENGTH),
+)
+"""Problems of a column that is added later; a generated one would have to be computed for all rows."""
+
+
+@dataclass(frozen=True)
+class Move:
+    """A move of an article's definition, by the commits from `first` to `through`.
+
+    `changes` are those of published columns. `gap` is why the rows before `first` and at `through` are compared; None if
+    the feed has what these commits changed. `former` has by column of the new definition its name before `first`; None: it
+    is new.
+    """
+
+    definition: Definition
+    first: int
+    through: int
+    changes: tuple[ColumnChange, ...]
+    gap: str | None
+    former: Mapping[str, str | None]
+
+
+@dataclass(frozen=True)
+class Follower:
+    """An article at one replica, with its definition there and all that its row of sysmergearticles has.
+
+    Those of later versions are left of a move that died: it is made again, or its versions and numbers are passed over.
+    """
+
+    at: ArticleTable
+    definition: Definition
+    entered: Mapping[int, Definition]
+
+    def next_move(self, window: FeedWindow) -> Move | None:
+        """Return the next move of the definition in a window; None without one.
+
+        None also where the log no longer says what happened, and for changes that are not followed: the checks of a
+        session then refuse the article.
+
+        Raises: SchemaMismatchError if a new column cannot be published.
+        """
+        numbers = self._numbers(window)
+        if numbers is None:
+            return None
+        whole = self._counted(
+            walk(self._before(window), window.commits, fields=numbers, replid=self.at.replid)
+        )
+        if not whole:
+            return None
+        first = whole[0].version
+        through = _through(window, first, whole)
+        passed = [commit for commit in window.commits if commit.version <= through]
+        walked = walk(self._before(window), passed, fields=numbers, replid=self.at.replid)
+        changes = [each for each in self._counted(walked) if each.version <= through]
+        metadata = next(c.metadata for c in reversed(passed) if c.metadata is not None)
+        is_replaced = any(each.kind in (REPLACE, RESTORE) for each in changes)
+        if any(each.kind in _OF_PUBLISHED for each in changes):
+            return None
+        definition, former = self._after(walked, metadata)
+        self._refuse_unfit(window, definition, changes)
+        gap = "the table was replaced" if is_replaced else None
+        return Move(definition, first, through, tuple(changes), gap, former)
+
+    def _before(self, window: FeedWindow) -> TableMetadata:
+        assert window.before is not None
+        return window.before
+
+    def _numbers(self, window: FeedWindow) -> dict[str, int] | None:
+        """Return the numbers of the published columns by their identities at the window's start; None if unknown."""
+        if window.unreadable is not None or not window.metadata_commits or window.before is None:
+            return None
+        identities = {column["name"]: identity_of(column) for column in window.before.fields}
+        if any(field.name not in identities for field in self.definition.fields):
+            return None
+        return {identities[field.name]: field.number for field in self.definition.fields}
+
+    def _counted(self, walked: SchemaWalk) -> list[ColumnChange]:
+        """Return the changes of the definition; RESTORE is one only if it changed columns."""
+        found = [each for each in walked.changes if self._counts(each)]
+        changed = {each.version for each in found if each.kind != RESTORE}
+        return [each for each in found if each.kind != RESTORE or each.version in changed]
+
+    def _counts(self, change: ColumnChange) -> bool:
+        if change.kind == ADD:
+            return change.field is not None or self._is_published(change.new_name)
+        return change.kind in (REPLACE, RESTORE) or (
+            change.kind in _OF_PUBLISHED and change.field is not None
+        )
+
+    def _is_published(self, name: str) -> bool:
+        """Whether a column that a user adds is published: at the publisher, if the article has all columns."""
+        return self.at.is_publisher and not self.at.article.vertical and not name.startswith(SYSTEM_PREFIX)
+
+    def _after(self, walked: SchemaWalk, metadata: TableMetadata) -> tuple[Definition, dict[str, str | None]]:
+        """Return the definition after a walk, and the former names of its columns."""
+        columns = {column["name"]: column for column in metadata.fields}
+        published = walked.published()
+        order = {field.number: place for place, field in enumerate(self.definition.fields)}
+        fields: list[PublishedField] = []
+        former: dict[str, str | None] = {}
+        for number, column in sorted(
+            published.items(), key=lambda each: (order.get(each[0], len(order)), each[0])
+        ):
+            assert column.name is not None
+            fields.append(published_field(number, columns[column.name]))
+            former[column.name] = column.first_name
+        taken = {field.name for field in fields}
+        news = [column for name, column in columns.items() if name not in taken and self._is_published(name)]
+        former |= {column["name"]: None for column in news}
+        return self._next(fields, news), former
+
+    def _next(self, fields: Sequence[PublishedField], news: Sequence[Field]) -> Definition:
+        """Return the next definition: these fields, then new columns under the next numbers."""
+        left = [each for version, each in self.entered.items() if version > self.definition.version]
+        is_root = self.at.is_publisher
+
+        def with_news(known: Iterable[Definition], version: int) -> Definition:
+            first = 1 + max(field.number for each in known for field in each.fields)
+            numbered = [published_field(number, column) for number, column in enumerate(news, first)]
+            return self.definition.next([*fields, *numbered], version, is_root=is_root)
+
+        counted = [each for version, each in self.entered.items() if version <= self.definition.version]
+        after = with_news(counted, self.definition.version + 1)
+        again = next((each for each in left if each.columns == after.columns), None)
+        if after is self.definition or not left:
+            return after
+        return again or with_news(self.entered.values(), max(self.entered) + 1)
+
+    def _refuse_unfit(self, window: FeedWindow, after: Definition, changes: Sequence[ColumnChange]) -> None:
+        """Check that new columns can be published.
+
+        Raises: SchemaMismatchError naming the first one that cannot.
+        """
+        known = {field.number for field in self.definition.fields}
+        for field in after.fields:
+            problem = None if field.number in known else self._problem_of_new(window, field)
+            if problem is not None:
+                raise changed_columns(self.at, problem, _commit(window, changes[-1].version))
+
+    def _problem_of_new(self, window: FeedWindow, field: PublishedField) -> str | None:
+        if not field.nullable:
+            return f"column '{field.name}' was added as NOT NULL"
+        lower = [each.name.lower() for each in self.definition.fields]
+        if field.name.lower() in lower:
+            return f"column '{field.name}' was added, which differs from another one in letter case only"
+        if field.name in resolver_info(self.at.article.resolver_info).columns:
+            return f"column '{field.name}' was added, which the article's resolver names"
+        found = TableContract(window.table, [field.name]).find(*_UNFIT)
+        if found is not None and found.column == field.name:
+            return f"column '{field.name}' was added, which cannot be published ({found.code.value})"
+        return None
+
+
+def published_field(number: int, column: Field) -> PublishedField:
+    """Return a field as a column of a table's metadata states it."""
+    metadata = column["metadata"]
+    identity = identity_of(column)
+    return PublishedField(
+        number,
+        column["name"],
+        ddl_of(column["type"]),
+        bool(column["nullable"]),
+        metadata.get(DEFAULT_EXPRESSION),
+        metadata.get("comment"),
+        identity if identity != column["name"] else None,
+    )
+
+
+def _through(window: FeedWindow, first: int, changes: Iterable[ColumnChange]) -> int:
+    """Return the last version of a move that begins with a commit.
+
+    A replacement is compared with the head, once for all of them. Else the move ends before the next commit with rows,
+    which is captured under the new definition.
+    """
+    kinds = {each.kind for each in changes if each.version == first}
+    if kinds & {REPLACE, RESTORE}:
+        return window.through_version_inclusive
+    through = first
+    for commit in _from(window.commits, first):
+        if commit.data_change:
+            break
+        through = commit.version
+    return through
+
+
+def _from(commits: Iterable[Commit], version: int) -> Iterator[Commit]:
+    return (commit for commit in commits if commit.version >= version)
+
+
+def _commit(window: FeedWindow, version: int) -> Commit:
+    return next(commit for commit in window.commits if commit.version == version)

@@ -1,0 +1,66 @@
+"""The step of a session that follows changed columns: the publisher's, then the subscriber's, before rows.
+
+It runs only where a log, or the versions of the columns at both sides, say that something changed.
+"""
+
+from collections.abc import Callable, Collection, Mapping
+from typing import TYPE_CHECKING
+
+from mergerepl.changes import PUBLISHER, SUBSCRIBER
+from mergerepl.delta.engine_choice import ARROW_FOR_FEW
+from mergerepl.errors import CaptureError, SchemaMismatchError
+from mergerepl.merge.capture.record import Recorder
+from mergerepl.merge.schema.down import schema_down
+from mergerepl.merge.schema.follow import follow_columns
+from mergerepl.merge.session.sides import ARTICLE_ERRORS, Refused, SideState, refuse
+from mergerepl.model.progress import Progress
+from mergerepl.replica.replica import Replica
+from mergerepl.replica.subscription import own_priorities
+from mergerepl.spark.plain import plain_errors
+from mergerepl.systables.catalog import SubscriptionRow
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+
+def changed_articles(sides: Mapping[str, SideState], refused: Refused) -> list[int]:
+    """Return the tablenicks of the articles whose columns have to be followed; none with row filters."""
+    if sides[PUBLISHER].filtered is not None:
+        return []
+    versions = sides[PUBLISHER].articles
+    others = sides[SUBSCRIBER].articles
+    return [
+        nickname
+        for nickname, article in versions.items()
+        if article.version != others[nickname].root_version
+        or isinstance(refused.get(nickname), SchemaMismatchError | CaptureError)
+    ]
+
+
+def followed_schema(
+    ends: tuple[Replica, Replica],
+    subscription: SubscriptionRow,
+    tablenicks: Collection[int],
+    engine: str,
+    spark_of: "Callable[[], SparkSession]",
+    progress: Progress,
+) -> Refused:
+    """Follow the columns of some articles at both held replicas; return the articles that stop, with the reasons.
+
+    Raises: a transient error.
+    """
+    publisher, subscriber = ends
+    in_process = engine == ARROW_FOR_FEW
+    recorders = {
+        replica: Recorder(replica, own_priorities(replica), spark_of, progress, in_process)
+        for replica in ends
+    }
+    stopped: Refused = {}
+    for nickname in tablenicks:
+        try:
+            with plain_errors(f"following the columns of '{publisher.root}' and '{subscriber.root}'"):
+                follow_columns(recorders[publisher], [nickname])
+                schema_down(publisher.reread(), recorders[subscriber], nickname)
+        except ARTICLE_ERRORS as error:
+            refuse(stopped, nickname, error)
+    return stopped

@@ -1,0 +1,114 @@
+"""A publisher with subscribers in a star, in this process, whose users write and change columns by deltalake."""
+
+import shutil
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+from deltalake import DeltaTable, Field, write_deltalake
+from deltalake.schema import PrimitiveType
+
+import mergerepl
+
+SUBSCRIBERS = {"north": 75.0, "south": 50.0}
+Row = dict[str, Any]
+
+
+class Star:
+    """The publication `sales` with the articles `by_row` and `by_column`, which have the same rows."""
+
+    def __init__(
+        self, root: Path, resolver: str = "priority", subscribers: Sequence[str] = ("north", "south")
+    ) -> None:
+        self.root = root
+        self.subscribers = subscribers
+        rows = pa.table({"id": pa.array([1, 2, 3], pa.int64()), "a": ["x"] * 3, "b": ["y"] * 3})
+        articles = []
+        for tracking in ("row", "column"):
+            write_deltalake(str(root / "hq" / f"by_{tracking}"), rows)
+            articles.append(
+                f"  - {{name: by_{tracking}, key: [id], tracking: {tracking}, resolver: {{name: {resolver}}}}}"
+            )
+        stated = [f"  - {{subscriber: ./{n}, type: server, priority: {SUBSCRIBERS[n]}}}" for n in subscribers]
+        lines = ["publication: sales", "publisher: ./hq", "retention: 14 days", "articles:", *articles]
+        (root / "mergerepl.yml").write_text(
+            "\n".join([*lines, "subscriptions:", *stated, ""]), encoding="utf-8"
+        )
+        self.project.apply()
+
+    @property
+    def project(self) -> mergerepl.Project:
+        """The project, as a new process sees it."""
+        return mergerepl.Project.load(self.root / "mergerepl.yml")
+
+    def table(self, replica: str, name: str) -> DeltaTable:
+        """Return a table at its head."""
+        return DeltaTable(str(self.root / replica / name))
+
+    def rows(self, replica: str, name: str) -> dict[int, Row]:
+        """Return the rows of a table by their key."""
+        found = self.table(replica, name).to_pyarrow_table().to_pylist()
+        return {row.pop("id"): row for row in found}
+
+    def write(self, replica: str, key: int, values: Mapping[str, str | None]) -> None:
+        """Update a row of both tables."""
+        stated = {name: "NULL" if value is None else f"'{value}'" for name, value in values.items()}
+        for name in ("by_row", "by_column"):
+            self.table(replica, name).update(stated, predicate=f"id = {key}")
+
+    def delete(self, replica: str, key: int) -> None:
+        """Delete a row of both tables."""
+        for name in ("by_row", "by_column"):
+            self.table(replica, name).delete(f"id = {key}")
+
+    def add(self, replica: str, column: str, type_: str = "string") -> None:
+        """Add a column to both tables."""
+        for name in ("by_row", "by_column"):
+            self.table(replica, name).alter.add_columns([Field(column, PrimitiveType(type_), True)])
+
+    def replace(self, replica: str, rows: Sequence[Row], schema: pa.Schema) -> None:
+        """Replace both tables, with these rows and columns, as a job does that overwrites with a schema."""
+        for name in ("by_row", "by_column"):
+            table = pa.Table.from_pylist(list(rows), schema=schema)
+            write_deltalake(str(self.root / replica / name), table, mode="overwrite", schema_mode="overwrite")
+
+    def sync(self, subscriber: str | None = None) -> list[Any]:
+        """Synchronize one subscriber, or all; return the results of the sessions."""
+        if subscriber is None:
+            return list(self.project.sync().sessions)
+        return list(self.project.sync(subscriber).sessions)
+
+    def settle(self) -> None:
+        """Synchronize until all replicas have heard everything."""
+        for _ in range(2):
+            for result in self.sync():
+                assert result.error is None, result.error
+
+    def tables(self, name: str) -> dict[str, dict[int, Row]]:
+        """Return the rows of a table at each replica."""
+        return {replica: self.rows(replica, name) for replica in ("hq", *self.subscribers)}
+
+    def conflicts(self, replica: str, name: str) -> list[Row]:
+        """Return the losing rows of an article that a replica has logged."""
+        path = self.root / replica / "_mergerepl" / f"MSmerge_conflict_sales_{name}"
+        return DeltaTable(str(path)).to_pyarrow_table().to_pylist()
+
+    def subscribe(self, name: str) -> None:
+        """Add a subscriber to the file, and apply it."""
+        file = self.root / "mergerepl.yml"
+        stated = (
+            file.read_text(encoding="utf-8") + f"  - {{subscriber: ./{name}, type: server, priority: 25.0}}\n"
+        )
+        file.write_text(stated, encoding="utf-8")
+        self.subscribers = (*self.subscribers, name)
+        self.project.apply()
+
+    def save(self, to: Path) -> None:
+        """Keep a copy of all folders."""
+        shutil.copytree(self.root, to)
+
+    def load(self, saved: Path) -> None:
+        """Put a copy back in the same place."""
+        shutil.rmtree(self.root)
+        shutil.copytree(saved, self.root)

@@ -1,0 +1,158 @@
+"""ADD COLUMN at the publisher reaches every subscriber before the rows that need it, and unknown is not NULL."""
+
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+
+from mergerepl.replica.replica import Replica
+from mergerepl.store.location import Location
+from tests.faults.deaths import dies
+from tests.schema.stars import Star
+
+ARTICLES = ("by_row", "by_column")
+LADDER = (
+    "schema.before_record",
+    "schema.after_record",
+    "capture.before_replinfo",
+    "schema.after_capture",
+    "schema.before_alter",
+    "schema.after_alter",
+    "schema.before_capture",
+    "schema.before_articles",
+    "schema.before_published_version",
+    "schema.after_articles",
+    "stage.after_manifest",
+    "publisher.after_merge",
+    "subscriber.before_merge",
+)
+SOME = ("schema.after_record", "schema.after_alter", "schema.before_articles")
+"""Those at which every run of the tests stops a session."""
+
+
+@pytest.fixture(scope="module")
+def prepared(tmp_path_factory: pytest.TempPathFactory) -> tuple[Star, Path]:
+    """Return a star with unsent edits at both subscribers, whose publisher has a new column with values; and its copy."""
+    star = Star(tmp_path_factory.mktemp("star") / "root")
+    star.write("north", 1, {"a": "n1"})
+    star.write("south", 2, {"b": "s2"})
+    star.write("hq", 1, {"b": "h1"})
+    star.add("hq", "c")
+    star.write("hq", 1, {"c": "C1"})
+    star.write("hq", 3, {"c": "C3"})
+    saved = tmp_path_factory.mktemp("saved") / "root"
+    star.save(saved)
+    return star, saved
+
+
+@pytest.fixture
+def star(prepared: tuple[Star, Path]) -> Star:
+    """Return the prepared star as it was."""
+    prepared[0].load(prepared[1])
+    return prepared[0]
+
+
+def check(star: Star) -> None:
+    star.settle()
+    by_row, by_column = (star.tables(name) for name in ARTICLES)
+    # The unsent edits say nothing of the new column.
+    expected = (
+        {"a": "n1", "b": "h1", "c": "C1"},
+        {"a": "x", "b": "s2", "c": None},
+        {"a": "x", "b": "y", "c": "C3"},
+    )
+    assert by_column["hq"] == dict(enumerate(expected, 1))
+    assert by_row["hq"] == by_column["hq"] | {1: {"a": "x", "b": "h1", "c": "C1"}}
+    for tables in (by_row, by_column):
+        assert tables["north"] == tables["south"] == tables["hq"]
+    assert [row["a"] for row in star.conflicts("hq", "by_row")] == ["n1"]
+    assert star.conflicts("hq", "by_column") == []
+
+
+def test_a_new_column_travels_before_its_rows(star: Star) -> None:
+    check(star)
+    for name in ARTICLES:
+        # One metadata commit; no file is rewritten.
+        added = [c for c in star.table("north", name).history() if c["operation"] == "ADD COLUMN"]
+        assert len(added) == 1
+        assert "schema:add:c3:c" in added[0]["userMetadata"]
+    for replica in ("hq", "north", "south"):
+        there = Replica(Location.of(star.root / replica))
+        assert there.info().article_versions == {1: 2, 2: 2}
+        assert {row.schemaversion for row in there.subscriptions() if not row.is_own} == {2}
+
+
+@pytest.mark.parametrize(
+    "point", [p if p in SOME else pytest.param(p, marks=pytest.mark.slow) for p in LADDER]
+)
+def test_a_sync_that_dies_is_finished_by_the_next_one(star: Star, point: str) -> None:
+    with dies(point, action="stop"):
+        star.sync("north")
+    check(star)
+
+
+def test_a_value_of_another_replica_outlives_an_edit_without_the_column(star: Star) -> None:
+    star.sync("north")
+    star.write("north", 2, {"c": "N2"})
+    star.sync("north")
+    # South edited this row before it had the column.
+    star.sync("south")
+    star.settle()
+    for name in ARTICLES:
+        assert star.rows("hq", name)[2]["c"] == "N2"
+        assert star.tables(name)["north"] == star.tables(name)["south"] == star.tables(name)["hq"]
+
+
+def test_a_write_just_before_the_alter_says_nothing_of_the_column(
+    star: Star, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from mergerepl.merge.schema import down
+
+    def written(point: str) -> None:
+        if point == "schema.before_alter":
+            star.write("north", 3, {"b": "n3"})
+            monkeypatch.setattr(down, "failpoint", lambda _: None)
+
+    monkeypatch.setattr(down, "failpoint", written)
+    star.sync("north")
+    star.settle()
+    for name in ARTICLES:
+        assert star.rows("hq", name)[3]["c"] == "C3"
+        assert star.tables(name)["north"] == star.tables(name)["south"] == star.tables(name)["hq"]
+
+
+def test_a_column_of_the_subscribers_own_is_left_out_and_one_of_that_name_stops_it(star: Star) -> None:
+    star.add("north", "own")
+    star.add("south", "c")
+    north, south = star.sync()
+    assert north.error is None
+    assert south.error is not None
+    assert "has a column of that name of its own" in south.reason
+    assert set(star.rows("north", "by_row")[1]) == {"a", "b", "c", "own"}
+    assert star.rows("hq", "by_row")[1]["c"] == "C1"
+
+
+def test_a_column_with_rows_in_one_commit_is_followed(star: Star) -> None:
+    from deltalake import write_deltalake
+
+    more = pa.table({"id": pa.array([7], pa.int64()), "a": ["m"], "b": ["m"], "c": ["m"], "d": ["m"]})
+    for name in ARTICLES:
+        write_deltalake(str(star.root / "hq" / name), more, mode="append", schema_mode="merge")
+    star.settle()
+    for name in ARTICLES:
+        assert star.rows("south", name)[7] == {"a": "m", "b": "m", "c": "m", "d": "m"}
+        assert star.tables(name)["north"] == star.tables(name)["south"] == star.tables(name)["hq"]
+
+
+@pytest.mark.spark
+@pytest.mark.slow
+def test_a_new_subscriber_gets_the_columns_and_what_is_known_of_rows(star: Star) -> None:
+    star.settle()
+    star.subscribe("west")
+    star.write("west", 3, {"c": "W3"})
+    star.write("hq", 1, {"c": "C4"})
+    star.settle()
+    for name in ARTICLES:
+        tables = star.tables(name)
+        assert (tables["hq"][3]["c"], tables["hq"][1]["c"]) == ("W3", "C4")
+        assert tables["west"] == tables["north"] == tables["hq"]
