@@ -56,11 +56,19 @@ class Operator(StrEnum):
     TRIM = "TRIM"
     LTRIM = "LTRIM"
     RTRIM = "RTRIM"
+    LENGTH = "LENGTH"
+    SUBSTRING = "SUBSTRING"
+    YEAR = "YEAR"
+    MONTH = "MONTH"
+    DAY = "DAY"
+    CASE = "CASE"
 
 
 COMPARISONS = frozenset(map(Operator, ("=", "<=>", "<>", "<", "<=", ">", ">=")))
 ARITHMETIC = frozenset(map(Operator, "+-*/%"))
-CALLS = frozenset(map(Operator, ("COALESCE", "UPPER", "LOWER", "TRIM", "LTRIM", "RTRIM")))
+OF_DATES = frozenset(map(Operator, ("YEAR", "MONTH", "DAY")))
+_OF_TEXTS = frozenset(map(Operator, ("UPPER", "LOWER", "TRIM", "LTRIM", "RTRIM", "LENGTH", "SUBSTRING")))
+CALLS = frozenset({Operator.COALESCE, *_OF_TEXTS, *OF_DATES})
 
 Value = str | bool | int | float | Decimal | date | datetime | None
 """The values that a clause computes with. A TIMESTAMP is a datetime with a time zone, a TIMESTAMP_NTZ one without."""
@@ -98,7 +106,10 @@ class Cast:
 
 @dataclass(frozen=True)
 class Operation:
-    """An operator and its operands; AND and OR have two or more, BETWEEN three, IN the value and then its list."""
+    """An operator and its operands; AND and OR have two or more, BETWEEN three, IN the value and then its list.
+
+    CASE has pairs of a condition and a value, and at the end the value of ELSE.
+    """
 
     operator: Operator
     operands: "tuple[Clause, ...]"
@@ -163,8 +174,16 @@ def text(clause: Clause) -> str:
 def _operation_text(operator: Operator, operands: tuple[Clause, ...]) -> str:
     if operator in CALLS:
         return f"{operator}({', '.join(text(operand) for operand in operands)})"
+    if operator is Operator.CASE:
+        *pairs, last = map(text, operands)
+        whens = (
+            f"WHEN {condition} THEN {value}" for condition, value in zip(pairs[::2], pairs[1::2], strict=True)
+        )
+        return f"CASE {' '.join(whens)} ELSE {last} END"
     # In brackets unless it is a single token.
-    is_infix = (isinstance(each, Operation) and each.operator not in CALLS for each in operands)
+    is_infix = (
+        isinstance(each, Operation) and each.operator not in {*CALLS, Operator.CASE} for each in operands
+    )
     first, *others = (
         f"({text(e)})" if infix else text(e) for e, infix in zip(operands, is_infix, strict=True)
     )
@@ -215,6 +234,9 @@ def operation(operator: Operator, values: tuple[Any, ...]) -> Any:
             return True if True in values else None if None in values else False
         case Operator.IS_NULL:
             return values[0] is None
+        case Operator.CASE:
+            met = (value for condition, value in zip(values[:-1:2], values[1::2], strict=True) if condition)
+            return next(met, values[-1])
         case Operator.COALESCE:
             return next((value for value in values if value is not None), None)
         case Operator.NULL_SAFE_EQUAL:
@@ -249,6 +271,11 @@ _OF_VALUES: Mapping[Operator, Any] = {
     Operator.TRIM: lambda value: value.strip(" "),
     Operator.LTRIM: lambda value: value.lstrip(" "),
     Operator.RTRIM: lambda value: value.rstrip(" "),
+    Operator.LENGTH: len,
+    Operator.SUBSTRING: lambda value, start, length: value[start - 1 : start - 1 + length],
+    Operator.YEAR: lambda value: value.year,
+    Operator.MONTH: lambda value: value.month,
+    Operator.DAY: lambda value: value.day,
 }
 
 

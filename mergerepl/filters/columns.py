@@ -60,6 +60,7 @@ def column_of(clause: Clause, *, column: ColumnOf, function: FunctionOf = no_fun
 
 _IN_PROCESS = {
     *(Operator.AND, Operator.OR, Operator.NOT, Operator.IS_NULL, Operator.IN, Operator.BETWEEN),
+    Operator.CASE,
     *(Operator.EQUAL, Operator.NULL_SAFE_EQUAL, Operator.NOT_EQUAL),
     *(Operator.LESS, Operator.LESS_OR_EQUAL, Operator.GREATER, Operator.GREATER_OR_EQUAL),
 }
@@ -81,6 +82,14 @@ def spark_operation(filters: PublicationFilters) -> str | None:
 
     clauses = [*filters.own.values(), *(join.on for join in filters.joins)]
     return next(filter(None, map(of, clauses)), None)
+
+
+def _case(*operands: SparkColumn) -> SparkColumn:
+    """Return the value of the first condition that is true, else the last one."""
+    *pairs, found = operands
+    for condition, value in reversed(list(zip(pairs[::2], pairs[1::2], strict=True))):
+        found = F.when(condition, value).otherwise(found)
+    return found
 
 
 _OPERATIONS: dict[Operator, Callable[..., SparkColumn]] = {
@@ -110,4 +119,10 @@ _OPERATIONS: dict[Operator, Callable[..., SparkColumn]] = {
     Operator.TRIM: F.trim,
     Operator.LTRIM: F.ltrim,
     Operator.RTRIM: F.rtrim,
+    Operator.LENGTH: F.length,
+    Operator.SUBSTRING: F.substr,
+    Operator.YEAR: F.year,
+    Operator.MONTH: F.month,
+    Operator.DAY: F.dayofmonth,
+    Operator.CASE: _case,
 }

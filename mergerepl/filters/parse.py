@@ -163,6 +163,7 @@ class _Reader:
             exp.Anonymous: self._function,
             exp.Between: self._between,
             exp.Boolean: lambda node: Literal(self._only(node, "this")),
+            exp.Case: self._case,
             exp.Cast: self._cast,
             exp.Coalesce: self._coalesce,
             exp.Column: self._column,
@@ -177,6 +178,12 @@ class _Reader:
             exp.Paren: lambda node: self.clause(self._only(node, "this")),
             exp.Trim: self._trim,
             exp.TryCast: self._cast,
+            exp.Length: lambda node: self._call(Operator.LENGTH, node),
+            exp.Substring: self._substring,
+            exp.Year: lambda node: self._of_date(Operator.YEAR, node),
+            exp.Month: lambda node: self._of_date(Operator.MONTH, node),
+            exp.Day: lambda node: self._of_date(Operator.DAY, node),
+            exp.DayOfMonth: lambda node: self._of_date(Operator.DAY, node),
             exp.Upper: lambda node: self._call(Operator.UPPER, node),
         }
 
@@ -251,6 +258,33 @@ class _Reader:
 
     def _call(self, operator: Operator, node: Node) -> Clause:
         return Operation(operator, (self.clause(self._only(node, "this")),))
+
+    def _of_date(self, operator: Operator, node: Node) -> Clause:
+        # The parser wraps what another database would have to convert.
+        value = self._only(node, "this")
+        inner = self._only(value, "this") if isinstance(value, self.expressions.TsOrDsToDate) else value
+        return Operation(operator, (self.clause(inner),))
+
+    def _substring(self, node: Node) -> Clause:
+        value, *bounds = map(self.clause, self._parts(node, "this", "start", "length"))
+        least = zip(bounds, (1, 0), strict=True)
+        if not all(
+            isinstance(each, Literal) and type(each.value) is int and each.value >= low for each, low in least
+        ):
+            raise _refused("SUBSTRING with a start below 1, a negative length, or one that is no number")
+        return Operation(Operator.SUBSTRING, (value, *bounds))
+
+    def _case(self, node: Node) -> Clause:
+        (whens,) = self._parts(node, "ifs", ignored=("this", "default"))
+        value = None if node.args.get("this") is None else self.clause(node.args["this"])
+        operands: list[Clause] = []
+        for when in whens:
+            condition, then = map(self.clause, self._parts(when, "this", "true"))
+            is_met = condition if value is None else Operation(Operator.EQUAL, (value, condition))
+            operands += (is_met, then)
+        otherwise = node.args.get("default")
+        last = Literal(None) if otherwise is None else self.clause(otherwise)
+        return Operation(Operator.CASE, (*operands, last))
 
     def _trim(self, node: Node) -> Clause:
         (text,) = self._parts(node, "this", ignored=("position",))

@@ -17,6 +17,7 @@ from mergerepl.filters.clause import (
     ARITHMETIC,
     CALLS,
     COMPARISONS,
+    OF_DATES,
     Cast,
     Clause,
     ClauseError,
@@ -158,6 +159,23 @@ class _Typing:
         elif operator is Operator.COALESCE:
             parts = self._unified(operator, parts)
             type_ = next((part.type for part in parts if part.kind != _NULL), _NULL)
+        elif operator is Operator.CASE:
+            conditions, values = parts[:-1:2], [*parts[1::2], parts[-1]]
+            self._require(_BOOLEAN, operator, conditions)
+            values = self._unified(operator, values)
+            type_ = next((part.type for part in values if part.kind != _NULL), _NULL)
+            pairs = zip(conditions, values, strict=False)
+            parts = [*(each for pair in pairs for each in pair), values[-1]]
+        elif operator in OF_DATES:
+            parts = [self._adapted(part, "date") if part.is_adaptable else part for part in parts]
+            self._require_date(operator, parts[0])
+            type_ = "int"
+        elif operator is Operator.SUBSTRING:
+            self._require(_STRING, operator, parts[:1])
+            type_ = _STRING
+        elif operator is Operator.LENGTH:
+            self._require(_STRING, operator, parts)
+            type_ = "int"
         elif operator in ARITHMETIC:
             self._require(_NUMBER, operator, parts)
             parts = [self._widened(part, parts, operator) for part in parts]
@@ -173,6 +191,12 @@ class _Typing:
                 what = f"{operator}()" if operator in CALLS else str(operator)
                 advice = "write a comparison" if kind == _BOOLEAN else f"write CAST(… AS {_EXAMPLE[kind]})"
                 raise ClauseError(f"uses {what} with a {part.type.upper()}; {advice}")
+
+    def _require_date(self, operator: Operator, part: _Typed) -> None:
+        if part.type == "timestamp":
+            raise ClauseError(_TIME_ZONE)
+        if part.kind not in ("date", "timestamp_ntz", _NULL):
+            raise ClauseError(f"uses {operator}() with a {part.type.upper()}; write CAST(… AS DATE)")
 
     def _unified(self, operator: Operator, parts: list[_Typed]) -> list[_Typed]:
         """Return parts in types that Spark compares without a cast of its own."""

@@ -96,6 +96,7 @@ COMPARE = (
     *(Operator.EQUAL, Operator.NOT_EQUAL, Operator.LESS, Operator.GREATER_OR_EQUAL),
     *(Operator.NULL_SAFE_EQUAL, Operator.LESS_OR_EQUAL, Operator.GREATER),
 )
+OF_DATES = (Operator.YEAR, Operator.MONTH, Operator.DAY)
 ARITHMETIC = (Operator.ADD, Operator.SUBTRACT, Operator.MULTIPLY, Operator.DIVIDE, Operator.REMAINDER)
 
 
@@ -113,6 +114,14 @@ texts = st.recursive(
             inner,
         )
         | st.builds(operation, st.sampled_from((Operator.CONCATENATE, Operator.COALESCE)), inner, inner)
+        | st.builds(
+            lambda text, start, length: operation(Operator.SUBSTRING, text, Literal(start), Literal(length)),
+            *(inner, st.integers(1, 4), st.integers(0, 4)),
+        )
+        | st.builds(
+            lambda flag, one, other: operation(Operator.CASE, Column(flag), one, other),
+            *(st.just("b"), inner, inner),
+        )
     ),
     max_leaves=3,
 ) | st.sampled_from(("i", "l", "n", "b", "d")).map(lambda name: Cast(Column(name), "string"))
@@ -122,7 +131,9 @@ numbers = st.recursive(
     | st.builds(Cast, texts, st.sampled_from(("int", "bigint", "double", "decimal(9,2)")))
     | st.builds(
         Cast, st.sampled_from(("i", "l", "n", "x", "b")).map(Column), st.sampled_from(("tinyint", "int"))
-    ),
+    )
+    | texts.map(lambda text: operation(Operator.LENGTH, text))
+    | st.sampled_from(OF_DATES).map(lambda each: operation(each, Column("d"))),
     lambda inner: st.builds(operation, st.sampled_from(ARITHMETIC), inner, inner),
     max_leaves=3,
 )
@@ -239,6 +250,9 @@ CLAUSES_IN_PROCESS = (
     "n <= i",
     "`odd ``name` < s",
     "NULL OR b = TRUE",
+    "CASE WHEN i > 0 THEN s WHEN b THEN 'a' END = HOST_NAME()",
+    "CASE s WHEN 'a' THEN i WHEN SUSER_SNAME() THEN NULL ELSE 7 END > 0",
+    "CASE WHEN NULL THEN d WHEN b THEN d END = d",
 )
 
 
