@@ -269,12 +269,16 @@ def net_rows(
 def _parts(columns: int) -> dict[str, Column]:
     """Return the masks of a group taken together, as hexadecimal texts from the left."""
     parts = {}
-    length = mask_length(columns)
-    for at in range(0, length, _CHUNK):
-        wide = min(_CHUNK, length - at)
+    for at, wide in mask_chunks(columns):
         number = F.conv(F.hex(F.substring(quote(UPDATE_MASK), at + 1, wide)), 16, 10).cast("bigint")
         parts[f"mask{at}"] = F.lpad(F.hex(F.bit_or(number)), 2 * wide, "0")
     return parts
+
+
+def mask_chunks(columns: int) -> list[tuple[int, int]]:
+    """Return the places and lengths of parts of a mask that fit a number each."""
+    length = mask_length(columns)
+    return [(at, min(_CHUNK, length - at)) for at in range(0, length, _CHUNK)]
 
 
 def net_of_table(

@@ -156,6 +156,21 @@ class Database:
         reader = LogReader(found.root, found.given, found.lock_wait_s)
         return sources.run_cycles(reader, maxtrans=maxtrans, maxscans=maxscans)
 
+    def register_functions(self, spark: SparkSession) -> tuple[str, ...]:
+        """Make the query functions of all instances table functions of SQL in a session: call it again for new instances.
+
+        `fn_cdc_get_all_changes_<instance>(from_lsn, to_lsn, row_filter_option)` and `fn_cdc_get_net_changes_<instance>`
+        return rows as `Instance.changes` and `net_changes` do, unordered; LSNs are BINARY, both ends included.
+        `fn_cdc_get_min_lsn(capture_instance)` and `fn_cdc_get_max_lsn()` are their ends. Read the ends in a statement of
+        its own before the query.
+
+        Returns: The names of the functions.
+        """
+        from mergerepl.cdc.sql_functions import register
+        from mergerepl.spark.session import usable
+
+        return register(self._tables, usable(spark))
+
     def relocate(self) -> bool:
         """Take over a folder that was moved or copied. Returns True if it was a copy, so that a new epoch began.
 
@@ -235,6 +250,7 @@ class Database:
         Raises: CdcUsageError 22931 if it is not a source, or change tracking tracks it; CdcError 22859 if it is gone;
             LeaseError.
         """
+        self._tables.require_enabled()
         return sources.vacuum(self._tables, table)
 
     def resume(self, instance: str, *, compare: bool = False, restart: bool = False) -> bool:

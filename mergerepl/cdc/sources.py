@@ -124,8 +124,10 @@ def _restart(
 
 
 def vacuum(found: CdcTables, source: str) -> Vacuumed:
-    """Run VACUUM on a source, as `Database.vacuum` says. The readers are the log reader and merge capture."""
-    found.require_enabled()
+    """Run VACUUM on a source, as `Database.vacuum` says, also of a publication alone.
+
+    The readers are the log reader and merge capture.
+    """
     row = read_state(found.log).source_at(source.strip("/"))
     if row is None:
         raise CdcUsageError.no_such_source(source, "no capture instance reads it")

@@ -306,25 +306,41 @@ def check_range(
     else:
         is_paused = instance.end_lsn is not None and gate is not None and to_lsn <= gate
         reason = "paused" if is_paused else "above_high"
-    why = {
-        "null": "from_lsn or to_lsn is missing. Take the first from `Instance.min_lsn`, `Database.lsn_at`, or `Lsn.next` "
-        "of the last window's end, the other from `Database.max_lsn`",
-        "reversed": "its end lies before its beginning. A window after the last one that begins above the highest LSN is "
-        "empty: nothing is new yet",
-        "below_low": "change rows below the low end were cleaned up, or the instance began later. Take "
-        "`Instance.snapshot()` and go on from its LSN",
-        "above_high": "nothing was captured up to its end yet. Ask up to `Database.max_lsn`, or wait for the next scan",
-        "paused": "its table is paused, and later changes have no LSN yet. Ask up to the high end; see `mergerepl "
-        f"status`, then `mergerepl resume {instance.capture_instance}`",
-    }[reason]
+    shown = {
+        "from_lsn": from_lsn or "nothing",
+        "to_lsn": to_lsn or "nothing",
+        "low": low,
+        "high": high or "none",
+    }
     raise LsnRangeError(
-        f"Capture instance '{instance.capture_instance}': {from_lsn or 'nothing'} to {to_lsn or 'nothing'} is not in the "
-        f"validity interval {low} to {high or 'none'}: {why}.",
+        range_error(instance, reason).format(**shown),
         reason=reason,
         capture_instance=instance.capture_instance,
         low=low,
         high=high,
     )
+
+
+RANGE_ERRORS = {
+    "null": "from_lsn or to_lsn is missing. Take the first from `Instance.min_lsn`, `Database.lsn_at`, or `Lsn.next` "
+    "of the last window's end, the other from `Database.max_lsn`",
+    "reversed": "its end lies before its beginning. A window after the last one that begins above the highest LSN is "
+    "empty: nothing is new yet",
+    "below_low": "change rows below the low end were cleaned up, or the instance began later. Take "
+    "`Instance.snapshot()` and go on from its LSN",
+    "above_high": "nothing was captured up to its end yet. Ask up to `Database.max_lsn`, or wait for the next scan",
+    "paused": "its table is paused, and later changes have no LSN yet. Ask up to the high end; see `mergerepl "
+    "status`, then `mergerepl resume {instance}`",
+}
+"""Why a range is refused (error 313), and what to do, by the reason."""
+
+
+def range_error(instance: ChangeTable, reason: str) -> str:
+    """Return the text of error 313, with fields for the range (`from_lsn`, `to_lsn`) and the interval (`low`, `high`)."""
+    name = instance.capture_instance
+    why = RANGE_ERRORS[reason].replace("{instance}", name)
+    interval = "{from_lsn} to {to_lsn} is not in the validity interval {low} to {high}"
+    return f"Capture instance '{name}': {interval}: {why}."
 
 
 def checked_lsn(database: CdcTables, instance: ChangeTable, lsn: Lsn | None) -> Lsn:

@@ -21,12 +21,11 @@ from mergerepl.settings import Settings
 COMMANDS: Final[dict[str, dict[str, str]]] = {
     "Start": {"init": "project", "apply": "project", "demo": "demo"},
     "Synchronize": {"sync": "project", "capture": "project", "agent": "agent"},
-    "Look": dict.fromkeys(("status", "pending", "history", "row"), "look")
-    | {"conflicts": "conflicts", "dashboard": "look"},
+    "Look": dict.fromkeys(("status", "pending", "history", "row"), "look") | {"conflicts": "conflicts"},
     "Check and repair": dict.fromkeys(("validate", "repair", "reinit", "resume", "doctor"), "upkeep"),
     "Maintain": dict.fromkeys(("cleanup", "vacuum", "tune"), "upkeep") | {"partitions": "look"},
     "More than merge": {"transactional": "transactional", "cdc": "cdc", "tracking": "tracking"},
-    "": {"abort": "project", "touch": "upkeep", "upgrade": "upkeep", "completion": "completion"},
+    "": {"abort": "project", "touch": "upkeep", "completion": "completion"},
 }
 """Tasks in the order of `--help` -> the commands of each and their modules. The last ones are hidden."""
 FAILED, USAGE, TRANSIENT, INTERRUPTED = 1, 2, 3, 130

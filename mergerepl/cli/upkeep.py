@@ -314,21 +314,3 @@ def vacuum(run: Invocation, tables: tuple[str, ...]) -> None:
         why = f" Version {each.read_through + 1:,} has still to be read." if unread else ""
         lines.append(f"{each.source}: old files are removed. {kept}{why}")
     run.output.reported({"tables": found}, lines)
-
-
-@command(effect=DESTROYS, call="Project.upgrade", hidden=True)
-def upgrade(run: Invocation) -> None:
-    """Bring a folder's tracking data to this version of mergerepl.
-
-    Example:
-      mergerepl upgrade -f ./branch
-    """
-    project = run.place.project
-    run.confirm(
-        f"Rewrite the tracking data of {', '.join(project.own_roots())}? Older versions cannot read them then."
-    )
-    is_done = run.rehearse(project.upgrade, {"upgraded": False}, "The tracking data would be upgraded.")
-    text = "The tracking data are of this version."
-    run.output.reported(
-        {"upgraded": is_done}, [text if is_done else "Transactions are open: end them, then run again."]
-    )

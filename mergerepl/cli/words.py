@@ -49,7 +49,7 @@ COMMANDS: Final[dict[str, str]] = {
     "cdc vacuum": "vacuum TABLE",
     "tracking status": "status",
     "tracking transactions": "history",
-    "tracking upgrade": "upgrade",
+    "tracking upgrade": "status",
 }
 """A command that is gone -> the words after `mergerepl` that do its work."""
 

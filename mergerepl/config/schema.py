@@ -295,6 +295,7 @@ class TransactionalSubscriptionKeys(Keys):
     skip_errors: Annotated[list[int], AfterValidator(_skip)] = []
     streams: int = Field(default=1, ge=1, le=MOST_STREAMS)
     destination: dict[str, Table] = {}
+    procedures: dict[str, Text] = {}
 
 
 class TransactionalKeys(Keys):

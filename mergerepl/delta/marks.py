@@ -133,3 +133,7 @@ class CommitMark:
 def is_own_of_merge(mark: CommitMark | None, replid: str) -> bool:
     """Whether merge replication wrote a commit at this replica, so that capture leaves it out; fences have no rows."""
     return mark is not None and (mark.kind == FENCE or (mark.kind in MERGE_KINDS and mark.replid == replid))
+
+
+BOOKKEEPING = CommitMark("", "bookkeeping")
+"""The mark of writes to system tables that no session, capture or transaction names: commits without one are edits."""

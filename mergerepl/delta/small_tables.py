@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from mergerepl.delta.create import NewTable, create_table
 from mergerepl.delta.log import is_delta_table
-from mergerepl.delta.marks import CommitMark
+from mergerepl.delta.marks import BOOKKEEPING, CommitMark
 from mergerepl.delta.own_commits import commit_files, is_committed_here, last_overwrite, put_rows
 from mergerepl.delta.sql_text import quoted
 from mergerepl.delta.table import open_or_reuse, open_table, reason_of, refuse_empty_commit
@@ -218,7 +218,10 @@ def write_rows(
     if not is_delta_table(path):
         if is_local(path):
             before_write()
-            write_deltalake(str(path), rows, mode=mode, configuration=dict(properties))
+            terms = commit_properties(path, BOOKKEEPING)
+            write_deltalake(
+                str(path), rows, mode=mode, configuration=dict(properties), commit_properties=terms
+            )
             return 0
         fields = json.loads(Schema.from_arrow(rows.schema).to_json())["fields"]
         create_table(path, NewTable(fields, (), properties), CommitMark("", "create"))
@@ -233,13 +236,13 @@ def write_rows(
             if rows.num_rows:
                 file, size = put_rows(path, rows)
                 files[file] = size, {"numRecords": rows.num_rows}
-            return commit_files(state, files, once=once, is_overwrite=is_overwrite)
+            return commit_files(state, files, mark=BOOKKEEPING, once=once, is_overwrite=is_overwrite)
     with _writing(path) as table:
         # A table of an older release lacks the newest columns.
         is_older = not set(rows.column_names) <= {field.name for field in table.schema().fields}
         more: dict[str, Any] = {"schema_mode": "merge"} if is_older else {}
-        done = None if once is None else Transaction(*once, CommitMark("", ""))
-        terms = commit_properties(path, transaction=done)
+        done = None if once is None else Transaction(*once, BOOKKEEPING)
+        terms = commit_properties(path, BOOKKEEPING, done)
         write_deltalake(table, rows, mode=mode, commit_properties=terms, **more)
         return table.version()
 
@@ -247,7 +250,9 @@ def write_rows(
 def update_rows(path: Location, values: Mapping[str, str], *, where: str) -> None:
     """Set columns (to expressions) in the rows that fulfil a condition, in one commit if any do."""
     with _writing(path) as table:
-        table.update(updates=dict(values), predicate=where, commit_properties=commit_properties(path))
+        table.update(
+            updates=dict(values), predicate=where, commit_properties=commit_properties(path, BOOKKEEPING)
+        )
 
 
 def delete_rows(path: Location, *, where: str) -> None:

@@ -36,7 +36,6 @@ from mergerepl.logreader.plan import (
 )
 from mergerepl.logreader.planning import Chosen, cycle_plan, entries_of, new_plan, row_after
 from mergerepl.logreader.positions import LogState, read_state, save_state
-from mergerepl.logreader.replaced import set_properties_again
 from mergerepl.logreader.sources import SourceLook, begun, look_at, readings
 from mergerepl.logreader.units import Units, grouped, is_unfinished, readable, units_of
 from mergerepl.store.storage import file_system_now_ns
@@ -101,13 +100,10 @@ def scan(reader: LogReader, *, maxtrans: int = 1000) -> CycleResult:
     with ExitStack() as stack:
         for each in reader.consumers:
             stack.enter_context(each.at_work())
-        done, state = _cycle(reader, maxtrans)
-        set_properties_again(reader, state)
-        return done
+        return _cycle(reader, maxtrans)
 
 
-def _cycle(reader: LogReader, maxtrans: int) -> tuple[CycleResult, LogState]:
-    """Run one cycle; return its result and the state after it."""
+def _cycle(reader: LogReader, maxtrans: int) -> CycleResult:
     began = datetime.now(UTC)
     state = checked_state(reader)
     wanted = wanted_of(state, reader.consumers)
@@ -134,7 +130,7 @@ def _cycle(reader: LogReader, maxtrans: int) -> tuple[CycleResult, LogState]:
             each.release()
         raise
     plan, rows = carry_out(reader, plan, read, began=began)
-    result = CycleResult(
+    return CycleResult(
         plan.scan_cycle if plan.entries else None,
         len(plan.entries),
         rows,
@@ -142,7 +138,6 @@ def _cycle(reader: LogReader, maxtrans: int) -> tuple[CycleResult, LogState]:
         {state.sources[each.object_id].source_path: each.reason for each in plan.paused},
         any(look.has_waiting for look in looks.values()),
     )
-    return result, plan.after
 
 
 def _in_cut(
@@ -200,7 +195,7 @@ def look_ahead(
 
 def _idle(
     reader: LogReader, state: LogState, noted: LogState, looks: Mapping[int, SourceLook], began_ns: int
-) -> tuple[CycleResult, LogState]:
+) -> CycleResult:
     """Move positions over commits without changes; after a while without transactions, write a dummy entry.
 
     `noted` is the state with the units that wait.
@@ -217,10 +212,10 @@ def _idle(
         plan = new_plan(reader, noted, entry, (), moved, [])
         redo_log(reader.root).stage(plan)
         carry_out(reader, plan, {})
-        return CycleResult(plan.scan_cycle, 0, 0, plan.last_lsn), plan.after
+        return CycleResult(plan.scan_cycle, 0, 0, plan.last_lsn)
     if moved != state:
         save_state(reader.control, moved)
-    return CycleResult(has_more=False), moved
+    return CycleResult(has_more=False)
 
 
 def _read(

@@ -122,7 +122,7 @@ class ScanSession:
     start_time: Annotated[datetime, "when the cycle began"]
     end_time: Annotated[datetime | None, "when it ended; NULL if it did not"] = None
     duration: Annotated[Bigint, "seconds"] = 0
-    scan_phase: Annotated[str, "last phase that it reached; Done at the end"] = "Done"
+    scan_phase: Annotated[str, "always Done: a cycle is recorded at its end"] = "Done"
     error_count: Annotated[int, "sources that were paused, and other errors"] = 0
     start_lsn: Annotated[bytes | None, "first LSN of the cycle"] = None
     current_lsn: Annotated[bytes | None, "LSN that was being written"] = None
@@ -137,8 +137,6 @@ class ScanSession:
     last_commit_cdc_lsn: Annotated[bytes | None, "last LSN that changes were written under"] = None
     last_commit_cdc_time: Annotated[datetime | None, "its tran_end_time"] = None
     latency: Annotated[int, "seconds from last_commit_cdc_time to end_time"] = 0
-    empty_scan_count: Annotated[int, "scans before this one that found nothing"] = 0
-    failed_sessions_count: Annotated[int, "cycles before this one that failed"] = 0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -146,15 +144,11 @@ class ScanError:
     """A row of `errors`."""
 
     session_id: Annotated[int, "session in which it occurred"]
-    phase_number: Annotated[int, "phase of the scan"] = 0
     entry_time: Annotated[datetime, "when it was recorded"]
     error_number: Annotated[int, "number of the error"]
     error_severity: Annotated[int, "10 is a notice, 16 an error"] = 16
     error_state: Annotated[int, "always 1"] = 1
     error_message: Annotated[str, "what failed, on which source, why, and what to do next"] = ""
-    start_lsn: Annotated[bytes | None, "first LSN concerned"] = None
-    begin_lsn: Annotated[bytes | None, "first LSN of its transaction"] = None
-    sequence_value: Annotated[bytes | None, "always NULL"] = None
 
 
 @dataclass(frozen=True)

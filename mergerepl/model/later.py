@@ -62,6 +62,7 @@ LATER: Final[dict[str, dict[str, str]]] = {
         "end_now": "Synchronize, then take the subscription out of the file and apply.",
         "identity": "Give each replica keys of its own, such as GUIDs, or a range of numbers each.",
         "profiles": "Leave it out: agents have one set of parameters.",
+        "dashboard": "See `mergerepl status`, `mergerepl history` and `mergerepl conflicts report`.",
         "dismiss": "Use --winner: the conflict is settled, and nothing is written.",
     },
     "transactional commands": {
@@ -72,7 +73,6 @@ LATER: Final[dict[str, dict[str, str]]] = {
         "hold": "See `mergerepl status` for how long VACUUM keeps what is not read.",
         "large_columns": "Leave it out: all columns are captured whole.",
         "scd_type": "Leave it out: the target has the newest state of each row. For a history read `changes`.",
-        "register_functions": "Call `changes` or `net_changes` of an instance, and make a view of the result.",
         "register_source": "Read windows with `changes`, or keep a table with `load`.",
         "generate_wrapper_function": "Call `changes` with two times.",
     },

@@ -75,7 +75,7 @@ RENAMED: Final[dict[str, dict[str, str]]] = {
         "purge_tombstone_table_data": "purge",
         "purge_transaction_sequence_data": "purge",
         "unpack_tombstone_key": "unpack_key",
-        "upgrade_public_tracking": "upgrade",
+        "upgrade_public_tracking": "mergerepl.tracking.SqlCeChangeTracking.UpgradePublicTracking",
     },
     "mergerepl.transactional": {
         **{

@@ -38,6 +38,7 @@ class Subscription:
     skip_errors: tuple[int, ...] = ()
     streams: int = 1
     destination: Mapping[str, str] = field(default_factory=dict)
+    procedures: Mapping[str, str] = field(default_factory=dict)
     name: str | None = None
 
 

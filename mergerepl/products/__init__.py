@@ -60,7 +60,6 @@ _NOUNS = {
     "reinit": "subscriber to fill again",
     "repair": "repair of rows",
     "vacuum": "files to remove",
-    "upgrade": "data of an older version",
     "resume": "paused tables",
     "conflicts": "conflicts",
 }
@@ -457,10 +456,11 @@ def resume(root: Location, name: str, *, compare: bool, restart: bool) -> bool:
 
 def vacuum(root: Location, tables: Sequence[str]) -> Listing[Vacuumed]:
     """Remove old files of tables here, without names of all. A table of several products is vacuumed once."""
-    works = list(of_products("vacuum", [root]))
     types = types_at(root)
-    if not (MERGE in types and CDC in types):
-        return Listing(row for _, work in works for row in work(root, tables))
+    # What publications and captures read is one list.
+    chosen = [each for each in TYPES if each != TRANSACTIONAL] if CDC in types else TYPES
+    if not (MERGE in types and {CDC, TRANSACTIONAL} & set(types)):
+        return Listing(row for _, work in of_products("vacuum", [root], chosen) for row in work(root, tables))
     from mergerepl.products import cdc, merge
 
     articles = [name for name in tables if merge.is_known(root, name)]
@@ -491,9 +491,3 @@ def read_through(root: Location) -> dict[str, int | str]:
             read = {row.source_path: row.position for row in read_state(control).sources.values()}
             found = {**read, **found}
     return found
-
-
-def upgrade(roots: Sequence[Location]) -> bool:
-    """Bring the data of some folders to this version; False if one has open transactions."""
-    done = [work(root) for root, work in of_products("upgrade", roots)]
-    return all(done)

@@ -11,7 +11,7 @@ from typing import Any
 from mergerepl.cdc import Database, monitoring
 from mergerepl.cdc.tables import is_shared, tables_at
 from mergerepl.delta.tables import count_rows
-from mergerepl.logreader.positions import read_state
+from mergerepl.logreader.positions import has_log_reader, read_state
 from mergerepl.model.alerts import DEFAULT, Alerts
 from mergerepl.model.cdc import ScanError, ScanSession, Vacuumed
 from mergerepl.model.folders import Capture
@@ -127,11 +127,14 @@ def resume(root: Location, name: str, *, compare: bool, restart: bool) -> bool:
 
 
 def sources(root: Location) -> list[str]:
-    """Return the captured tables, by their paths below the folder."""
-    return [row.source for row in _database(root).status().sources]
+    """Return the tables whose log is read, for captures or for publications; none at a subscriber."""
+    log = tables_at(root).log
+    return [row.source_path for row in read_state(log).sources.values()] if has_log_reader(log) else []
 
 
 def vacuum(root: Location, tables: Sequence[str]) -> list[Vacuumed]:
-    """Remove old files of captured tables, without names of all."""
-    database = _database(root)
-    return [database.vacuum(each) for each in tables or sources(root)]
+    """Remove old files of tables whose log is read, without names of all."""
+    from mergerepl.cdc.sources import vacuum as vacuum_source
+
+    found = tables_at(root)
+    return [vacuum_source(found, each) for each in tables or sources(root)]

@@ -59,10 +59,3 @@ def _run(root: Location, each: CommittedTransaction) -> Run:
     return Run(
         TRACKING, "transaction", str(each.csn), *ends, each.commit_time, 0.0, "committed", changes, text, each
     )
-
-
-def upgrade(root: Location) -> bool:
-    """Bring the tracking data to this version; False if transactions are open."""
-    from mergerepl.tracking.change_tracking import ChangeTracking
-
-    return ChangeTracking(root).upgrade()

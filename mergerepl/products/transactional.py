@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from mergerepl.errors import ConfigurationError, EngineError, MergeReplError
 from mergerepl.model.alerts import DEFAULT, Alerts
+from mergerepl.model.cdc import Vacuumed
 from mergerepl.model.listing import Listing
 from mergerepl.model.progress import Progress
 from mergerepl.model.results import ApplyResult, ArticleValidation
@@ -200,3 +201,10 @@ def repair(item: Distribution, **terms: Any) -> Listing[Repair]:
     return Distributor(item.publisher, lock_wait_s=WAIT_S.get()).repair(
         subscriber=item.subscriber, publication=item.publication, **terms
     )
+
+
+def vacuum(root: Location, tables: Sequence[str]) -> list[Vacuumed]:
+    """Remove old files of published tables that the log reader has read."""
+    from mergerepl.products import cdc
+
+    return cdc.vacuum(root, tables)

@@ -24,3 +24,8 @@ def free_name(name: str, taken: Iterable[str]) -> str:
     while name.lower() in others:
         name += "_"
     return name
+
+
+def table_text(path: str) -> str:
+    """Return a table as SQL names it."""
+    return f"delta.{quote(path)}"

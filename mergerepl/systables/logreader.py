@@ -17,7 +17,7 @@ from mergerepl.systables.table import Plane, SystemTable, TypedTable
 FOLDER: Final = LOG_READER_FOLDER
 """The folder below a root that holds these tables and `plan.json`."""
 
-SCHEMA_VERSION: Final = 1
+SCHEMA_VERSION: Final = 2
 
 DATABASE: Final = 0
 """The source_object_id of the row that describes the database."""

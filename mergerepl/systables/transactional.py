@@ -22,7 +22,7 @@ PAUSES_APP_ID: Final = "mergerepl-paused"
 CONSUMER: Final = "transactional"
 """The log reader's consumer name for publications."""
 
-SCHEMA_VERSION: Final = 2
+SCHEMA_VERSION: Final = 3
 
 ACTIVE, SUBSCRIBED, INACTIVE = 2, 1, 0
 """Values of `MSsubscriptions.status`."""
@@ -76,11 +76,8 @@ class ArticleRow:
     first_seqno: Annotated[bytes, "LSN from which on this shape holds"]
     has_all_columns: Annotated[bool, "whether new columns of the source belong to the article"] = True
     singleton_key_updates: Annotated[bool, "whether a single changed key is sent as an update"] = True
-    schema_text: Annotated[str | None, "what changed the columns"] = None
-    former: Annotated[
-        tuple[str, ...],
-        "names of the columns in the shape before, empty for a new one; none in the first shape",
-    ] = ()
+    schema_text: Annotated[str | None, "what changed the columns or methods"] = None
+    is_additive: Annotated[bool, "whether the change only added columns"] = True
 
 
 ARTICLES: Final = TypedTable("MSarticles", Plane.CONTROL, ArticleRow)
@@ -106,6 +103,9 @@ class SubscriptionRow:
     ] = field(default_factory=dict)
     subscription_guid: Annotated[str, "identity of the subscription"]
     is_equal: Annotated[bool, "false if rows were not compared, commands skipped or others wrote"] = True
+    procedures: Annotated[
+        Mapping[str, str], "procedure that an article calls to the one that this subscriber has in its place"
+    ] = field(default_factory=dict)
 
 
 SUBSCRIPTIONS: Final = TypedTable("MSsubscriptions", Plane.CONTROL, SubscriptionRow)
@@ -124,11 +124,11 @@ class TransactionRow:
     scan_cycle: Annotated[Bigint, "scan cycle: the first 8 bytes of the LSN"]
     commit_time: Annotated[datetime, "tran_end_time of the LSN"]
     kind: Annotated[
-        str, "transaction, schema (an article's columns changed), dummy (a cycle without commands)"
+        str, "transaction, schema (an article's columns or methods changed), dummy (a cycle without commands)"
     ]
     commands: Annotated[Mapping[int, Bigint], "article to number of commands"] = field(default_factory=dict)
     commits: Annotated[Commits, "the commits of the transaction"] = ()
-    schema_text: Annotated[str | None, "what changed the columns"] = None
+    schema_text: Annotated[str | None, "what changed the columns or methods"] = None
 
 
 TRANSACTIONS: Final = TypedTable("MSrepl_transactions", Plane.HISTORY, TransactionRow)

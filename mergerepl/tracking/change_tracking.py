@@ -331,14 +331,15 @@ class ChangeTracking:
     ) -> Purged:
         """Remove tombstones of a table, or rows of the commit sequence, that no registered consumer needs.
 
+        An application that keeps its own anchors names the last CSN that it does not need (`to`).
+
         Args:
             table: The table; None for the commit sequence and `tracking_commits`.
             older_than: The age of rows to remove, such as `90 days`.
             to: The CSN through which rows are removed, in place of an age.
             dry_run: Only count.
 
-        Raises: TrackingError if the table is not tracked, the arguments are wrong, or the commit sequence is to be purged
-            and no consumer is registered.
+        Raises: TrackingError if the table is not tracked or the arguments are wrong.
         """
         self._require()
         return consumers.purge(self.session, table, older_than=older_than, to=to, dry_run=dry_run)
@@ -390,19 +391,6 @@ class ChangeTracking:
             raise TrackingError.cannot_abort(bsn, "it has ended, or never began")
         if not counters.mark_aborted(folder):
             raise TrackingError.cannot_abort(bsn, "its commit was decided, and is carried out")
-
-    def upgrade(self) -> bool:
-        """Bring the tracking data of the folder to this version of mergerepl; there is one version so far.
-
-        Returns: True if they are, or nothing is tracked; False if a transaction is open.
-
-        Raises: TrackingError if they are of a version that is not known.
-        """
-        root = self.session.database.root
-        if not counters.is_database(root):
-            return True
-        counters.read_counters(root)
-        return not any(each.state in ("open", "committing") for each in counters.open_transactions(root))
 
     if not TYPE_CHECKING:
 
@@ -478,8 +466,15 @@ class SqlCeChangeTracking:
         return self.tracking.purge(**_range(pType, retentionValue))
 
     def UpgradePublicTracking(self) -> bool:
-        """Bring the tracking data to this version; False if a transaction is open."""
-        return self.tracking.upgrade()
+        """Check that the tracking data are of this version, the only one so far; False if a transaction is open.
+
+        Raises: TrackingError if they are of a version that is not known.
+        """
+        root = self.tracking.session.database.root
+        if not counters.is_database(root):
+            return True
+        counters.read_counters(root)
+        return not any(each.state in ("open", "committing") for each in counters.open_transactions(root))
 
 
 def _range(purge_type: PurgeType, value: int) -> dict[str, Any]:

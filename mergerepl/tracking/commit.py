@@ -18,7 +18,7 @@ from mergerepl.tracking import counters, foreign, staged_rows
 from mergerepl.tracking.adoption import plan, stage
 from mergerepl.tracking.carry_out import carry_out
 from mergerepl.tracking.counters import Begun, Intent, Planned, Write, decide, read_counters
-from mergerepl.tracking.database import Database, Session, facts_of, tracked_tables
+from mergerepl.tracking.database import Database, Session, facts_of, require_unedited, tracked_tables
 from mergerepl.tracking.errors import ForeignCommitError, TrackingError, TransactionConflictError
 from mergerepl.tracking.foreign import Looked, events_of, look_at_all, readable_window, writable_facts
 from mergerepl.tracking.staged_rows import Touched
@@ -269,9 +269,10 @@ def _adopt(
 def catch_up(session: Session, purpose: str, needed: Collection[str] | None = None) -> None:
     """Finish dead transactions and adopt foreign commits, where there are some: only then the lease is taken.
 
-    Raises: As `adopt_or_refuse`; LeaseError.
+    Raises: As `adopt_or_refuse`; LeaseError; StoreError if a system table was edited.
     """
     database = session.database
+    require_unedited(database)
     if has_work(database.root) or any(each.commits or each.problem for each in look_at_all(database)):
         with session.held(purpose):
             sweep(session)

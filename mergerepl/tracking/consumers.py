@@ -25,7 +25,7 @@ from mergerepl.systables.tracking import (
 )
 from mergerepl.tracking import counters
 from mergerepl.tracking.commit import catch_up
-from mergerepl.tracking.counters import change_counters
+from mergerepl.tracking.counters import change_counters, read_counters
 from mergerepl.tracking.database import (
     Database,
     Session,
@@ -251,8 +251,7 @@ def purge(
 ) -> Purged:
     """Remove tombstones of a table; without one, rows of the commit sequence.
 
-    Raises: TrackingError, with nothing removed, if the table is not tracked, an argument is wrong, or the commit sequence
-        is to be purged and no consumer is registered.
+    Raises: TrackingError, with nothing removed, if the table is not tracked or an argument is wrong.
     """
     cutoff = _cutoff(older_than, to)
     below = 0 if to is None else to + 1
@@ -287,16 +286,11 @@ def _purge_tombstones(
 def _purge_sequence(database: Database, cutoff: datetime | None, below: int, *, dry_run: bool) -> Purged:
     """Remove rows of the commit sequence, and rows of `tracking_commits` that all windows have passed."""
     bound = _bound(database)
-    if bound is None:
-        raise TrackingError.later(
-            "Purging the commit sequence without a registered consumer (`force`)",
-            "Register the consumers first: `ct.consumer(name)`.",
-        )
     rows = database.control.rows(COMMIT_SEQUENCE)
     wanted = [
         row for row in rows if (unpacked(row.csn) < below if cutoff is None else row.commit_time < cutoff)
     ]
-    gone = [row for row in wanted if max(unpacked(row.bsn), unpacked(row.csn)) < bound]
+    gone = [row for row in wanted if bound is None or max(unpacked(row.bsn), unpacked(row.csn)) < bound]
     if not dry_run:
         kept = [row for row in rows if row not in gone]
         _purge_commits(database, bound, cutoff, below)
@@ -308,9 +302,10 @@ def _purge_sequence(database: Database, cutoff: datetime | None, below: int, *, 
     return Purged(COMMIT_SEQUENCE.name, len(gone), len(wanted) - len(gone), bound, dry_run)
 
 
-def _purge_commits(database: Database, bound: int, cutoff: datetime | None, to_csn: int) -> None:
-    """Remove published transactions below the last one that a consumer begins at."""
-    below = bound if cutoff is not None else min(bound, to_csn)
+def _purge_commits(database: Database, bound: int | None, cutoff: datetime | None, to_csn: int) -> None:
+    """Remove published transactions below the last one that a consumer, or an application's own anchors, begin at."""
+    last = read_counters(database.root).last_csn + 1
+    below = min(last if bound is None else bound, last if cutoff is not None else to_csn)
     first = commit_before(database, below)
     if first is None:
         return

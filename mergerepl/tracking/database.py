@@ -36,6 +36,7 @@ from mergerepl.model.tracking import (
     TrackingOptions,
 )
 from mergerepl.replica.control import CHECKPOINT_INTERVAL, ControlDatabase
+from mergerepl.replica.damage import refuse_edited
 from mergerepl.spark import session as engine
 from mergerepl.store.lease import lease, record_jvm
 from mergerepl.store.location import Location
@@ -117,6 +118,13 @@ def create_tables(database: Database, *, retention: timedelta) -> None:
         }
         columns = [field(column.name, json_of(column.type)) for column in DELETED_ROWS.columns]
         create_table(database.deleted_rows, NewTable(columns, (), properties), database.setup_mark("setup"))
+
+
+def require_unedited(database: Database) -> None:
+    """Check in the logs of the system tables that mergerepl made the last change of their rows. Raises: StoreError."""
+    for path in (*(database.control.path(each.name) for each in database.tables), database.deleted_rows):
+        if is_delta_table(path):
+            refuse_edited(path)
 
 
 def require_database(database: Database) -> None:
@@ -323,9 +331,10 @@ class Session:
     def held(self, purpose: str) -> Iterator[None]:
         """Hold the root's lease, and keep its tables open: all writes to tables and system tables happen under it.
 
-        Raises: LeaseError if it is still held after the time to wait.
+        Raises: LeaseError if it is still held after the time to wait; StoreError if a system table was edited.
         """
         root = self.database.root
         with lease(root, purpose=purpose, wait_s=self.lock_wait_s), tables_kept_open(root):
             record_jvm(root, engine.jvm_pid())
+            require_unedited(self.database)
             yield

@@ -240,6 +240,8 @@ def disable(session: Session, name: str, *, keep_columns: bool) -> None:
     Raises: TrackingError if a transaction that has touched the table is open, or dropping would rewrite the table.
     """
     database = session.database
+    if not keep_columns:
+        _refuse_unmapped(database, tracked_table(database, name))
     with session.held("tracking disable"):
         table = tracked_table(database, name)
         try:
@@ -264,17 +266,30 @@ def disable(session: Session, name: str, *, keep_columns: bool) -> None:
         database.control.delete(DELETED_ROWS, where=f"{quoted(TABLE_NAME)} = {text_literal(name)}")
 
 
+def _tracking_columns(facts: TableState) -> list[str]:
+    return [name for name, _ in ROW_COLUMNS if facts.field(name) is not None]
+
+
+def _refuse_unmapped(database: Database, table: TrackedTable) -> None:
+    """Check, before anything else, that the columns of a table can be dropped. Raises: TrackingError."""
+    path = database.path(table.name)
+    if not is_delta_table(path):
+        return
+    facts = open_table(path)
+    if _tracking_columns(facts) and facts.properties.get(_MAPPING, "none") == "none":
+        raise TrackingError(
+            f"Tracking of '{table.name}' cannot be ended with its columns: Delta drops columns only of a table with column "
+            f"mapping. Nothing was changed. Turn it on (ALTER TABLE delta.{quote(str(path))} SET TBLPROPERTIES "
+            "('delta.columnMapping.mode' = 'name'); older readers cannot open the table then) and run again; or leave the "
+            "columns: `keep_columns=True`, `--keep-columns`.",
+            table=table.name,
+        )
+
+
 def _drop_columns(session: Session, facts: TableState) -> None:
-    present = [name for name, _ in ROW_COLUMNS if facts.field(name) is not None]
+    present = _tracking_columns(facts)
     if not present:
         return
-    if facts.properties.get(_MAPPING, "none") == "none":
-        raise TrackingError.later(
-            f"Dropping the tracking columns of '{facts.path.name}' would rewrite the whole table, as it has no column "
-            "mapping; that",
-            "Keep the columns (`keep_columns=True`, `--keep-columns`), or enable column mapping first "
-            "(delta.columnMapping.mode = name).",
-        )
     marked = session_with_mark(session.spark, session.database.setup_mark("disable"))
     marked.sql(f"ALTER TABLE delta.{quote(str(facts.path))} DROP COLUMNS ({', '.join(map(quote, present))})")
 

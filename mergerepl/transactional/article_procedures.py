@@ -3,14 +3,17 @@
 The agent executes these texts. They are made from the article each time, never read from a replica's files.
 """
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
+from typing import Any
 
-from mergerepl.rows.sql import literal, quote
+from mergerepl.rows.sql import literal, quote, table_text
 from mergerepl.systables.transactional import ArticleRow
 from mergerepl.transactional.call_syntax import (
     KEYS,
     CommandType,
+    Method,
     Operation,
     bit_text,
     default_procedure,
@@ -57,9 +60,26 @@ class Shape(ArticleRow):
         return default_procedure(operation, self.destination_object)
 
 
-def table_text(path: str) -> str:
-    """Return a table as SQL names it."""
-    return f"delta.{quote(path)}"
+def called_procedures(shape: Shape) -> dict[Operation, str]:
+    """Return the procedures that the commands of an article call, generated or custom."""
+    named = {each: shape.command(each) for each in Operation}
+    return {
+        each: command.named(shape.procedure(each))
+        for each, command in named.items()
+        if command.method not in (Method.SQL, Method.NONE)
+    }
+
+
+def at_subscriber(shape: Shape, procedures: Mapping[str, str]) -> Shape:
+    """Return an article as a subscription has it that replaces some of its procedures."""
+    if not procedures:
+        return shape
+    commands: dict[str, Any] = {
+        KEYS[each]: f"{shape.command(each).method} {procedures[name]}"
+        for each, name in called_procedures(shape).items()
+        if name in procedures
+    }
+    return replace(shape, **commands)
 
 
 def procedure_text(shape: Shape, operation: Operation, path: str) -> str:

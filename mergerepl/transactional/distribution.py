@@ -16,15 +16,25 @@ from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from typing import Any, TypeVar
 
+from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 
 from mergerepl.delta import appended
 from mergerepl.delta.marks import CommitMark
-from mergerepl.delta.tables import head_version, merges_prepared, transaction_version
+from mergerepl.delta.tables import (
+    head_version,
+    merges_prepared,
+    open_table,
+    session_with_mark,
+    state_features,
+    transaction_version,
+)
 from mergerepl.failpoints import failpoint
 from mergerepl.logreader.lsn import Lsn
 from mergerepl.model.transactional import DistributionResult
+from mergerepl.rows.sql import quote, table_text
 from mergerepl.spark.in_memory import Kept
+from mergerepl.store.location import Location
 from mergerepl.store.rehearsal import worker_threads
 from mergerepl.systables.transactional import (
     ERRORS,
@@ -35,9 +45,8 @@ from mergerepl.systables.transactional import (
     TransactionRow,
 )
 from mergerepl.transactional.article_batch import Batch, Ends, Sent, commands_between, stage_end
-from mergerepl.transactional.article_procedures import Shape
+from mergerepl.transactional.article_procedures import Shape, at_subscriber
 from mergerepl.transactional.call_syntax import Operation
-from mergerepl.transactional.followed_columns import CannotFollowError, follow
 from mergerepl.transactional.judge import LOGGED, Effect, Failure
 from mergerepl.transactional.position import (
     DISTRIBUTE,
@@ -61,6 +70,7 @@ from mergerepl.transactional.refusals import (
     StoppedAt,
     TransactionalError,
 )
+from mergerepl.transactional.row_rules import COMPUTED, misfits
 
 T = TypeVar("T")
 
@@ -114,7 +124,11 @@ class Agent(Ends):
         return self._batch(position, chosen, plan)
 
     def _articles(self) -> list[Shape]:
-        return self.distributor.articles(self.subscription.publication_id)
+        rows = self.distributor.articles(self.subscription.publication_id)
+        return [at_subscriber(row, self.subscription.procedures) for row in rows]
+
+    def _shape_at(self, article_id: int, seqno: bytes) -> Shape:
+        return at_subscriber(self.distributor.shape_at(article_id, seqno), self.subscription.procedures)
 
     def _one_stage(self, position: PositionRow, chosen: Sequence[TransactionRow]) -> list[TransactionRow]:
         """Return the transactions for which one call of each custom procedure is enough."""
@@ -124,7 +138,7 @@ class Agent(Ends):
             stage_end(
                 commands_between(
                     self.spark(),
-                    self.distributor.commands_table(self.distributor.shape_at(row.article_id, through)),
+                    self.distributor.commands_table(self._shape_at(row.article_id, through)),
                     position.transaction_timestamp,
                     through,
                 )
@@ -144,7 +158,7 @@ class Agent(Ends):
         for transaction in chosen:
             counts.update({each: n for each, n in transaction.commands.items() if each in mine})
         through = chosen[-1].xact_seqno
-        shapes = {each: self.distributor.shape_at(each, through) for each in mine}
+        shapes = {each: self._shape_at(each, through) for each in mine}
         # Before a table is changed: a procedure may have been written for other columns.
         procedures = {each: procedures_of(shapes[each]) for each in counts}
         if chosen[0].kind == "schema":
@@ -351,25 +365,50 @@ class Agent(Ends):
     def _follow_columns(self, seqno: bytes, shapes: Mapping[int, Shape]) -> None:
         """Bring changed columns of the articles to the subscriber's tables.
 
-        Raises: TransactionalError 21076 if a table cannot follow.
+        Raises: TransactionalError 21076 if a change did more than add columns.
         """
-        changed = [row for row in shapes.values() if row.first_seqno == seqno and row.schema_version > 1]
-        for row in changed:
-            before, after, left = self.distributor.changed_at(row)
-            mark = CommitMark(self.guid, f"{DISTRIBUTE}:columns")
-            try:
-                follow(self.spark, self.table(row), before, after, mark, left=left)
-            except CannotFollowError as error:
-                raise self._cannot_follow(row, error) from error
+        for row in shapes.values():
+            if row.first_seqno != seqno or row.schema_version == 1:
+                continue
 
-    def _cannot_follow(self, row: Shape, error: CannotFollowError) -> TransactionalError:
-        subscriber, reinit = self.subscriber.root, self.to_run("reinit")
-        remedy = f"Run `{error.remedy}`, then sync again; or begin" if error.remedy else "Begin"
-        return TransactionalError(
-            SCHEMA_CHANGED,
-            f"Article '{row.article}' at '{subscriber}': the publisher's columns changed ({row.schema_text}), and table "
-            f"'{self.table(row)}' cannot follow: {error.why}. Everything before that change is applied. {remedy} again "
-            f"with the new columns: {reinit}.",
-            subscriber=str(subscriber),
-            article=row.article,
-        )
+            def refusal(what: str, row: Shape = row) -> TransactionalError:
+                subscriber = self.subscriber.root
+                return TransactionalError(
+                    SCHEMA_CHANGED,
+                    f"Article '{row.article}' at '{subscriber}': the publisher's columns changed ({what}), and only added "
+                    "columns are carried over. Everything before that change is applied. Begin again with the new "
+                    f"columns: {self.to_run('reinit')}.",
+                    subscriber=str(subscriber),
+                    article=row.article,
+                )
+
+            if not row.is_additive:
+                raise refusal(str(row.schema_text))
+            mark = CommitMark(self.guid, f"{DISTRIBUTE}:columns")
+            add_columns(self.spark, self.table(row), row, mark, refusal)
+            failpoint("distribute.after_columns")
+
+
+def add_columns(
+    spark: Callable[[], SparkSession],
+    table: Location,
+    article: Shape,
+    mark: CommitMark,
+    refusal: Callable[[str], TransactionalError],
+) -> None:
+    """Add the columns of an article that its table lacks, as NULL in existing rows; repeating it does nothing.
+
+    Raises: `refusal` if the table has such a column with another type.
+    """
+    state, types = open_table(table), dict(zip(article.columns, article.types, strict=True))
+    found = misfits(state, article)
+    for name, has in found.items():
+        if has == COMPUTED:
+            raise refusal(f"column {name} is computed there and sent from here")
+        if has:
+            raise refusal(f"column {name} is {has.upper()} there and {types[name].upper()} here")
+    if found:
+        session = session_with_mark(spark(), mark)
+        state_features(lambda: session, state, [types[name] for name in found])
+        columns = ", ".join(f"{quote(name)} {types[name].upper()}" for name in found)
+        session.sql(f"ALTER TABLE {table_text(str(table))} ADD COLUMNS ({columns})")

@@ -45,9 +45,29 @@ if TYPE_CHECKING:
     from mergerepl.model.results import ArticleValidation
     from mergerepl.model.tasks import CleanupResult, Pending, Repair, StatusWarning
     from mergerepl.systables.transactional import SubscriptionRow
+    from mergerepl.transactional.article_procedures import Shape
 
 LOCK_WAIT_S = 60.0
 """Seconds that work on whole tables waits at least for another process."""
+
+
+def _procedures_there(store: DistributionStore, article: Shape) -> list[str]:
+    """Return the comment that names the procedures of an article at each subscriber, if there are any."""
+    from mergerepl.transactional.article_procedures import at_subscriber, called_procedures
+
+    lines = []
+    for row in store.subscriptions(article.publication_id):
+        reached = row.last_xact_seqno or row.snapshot_seqno
+        if reached is None:
+            continue
+        shape = at_subscriber(store.shape_at(article.article_id, reached), row.procedures)
+        named = (
+            f"{name} ({'generated' if name == shape.procedure(each) else 'custom'})"
+            for each, name in called_procedures(shape).items()
+        )
+        version = f"schema version {shape.schema_version} of {article.schema_version}"
+        lines.append(f"-- {article.article} at {row.subscriber}, {version}: {', '.join(named) or 'none'}")
+    return ["\n".join(lines)] if lines else []
 
 
 def load_procedures(modules: Sequence[str]) -> None:
@@ -182,10 +202,12 @@ class Distributor(Caller):
     ) -> str:
         """Return the generated procedures (`sp_MSins_…`, `sp_MSupd_…`, `sp_MSdel_…`) as Spark SQL. Starts no JVM.
 
+        Comments say which procedures each subscriber has, and the schema version that it has reached.
+
         `batch`: the single MERGE that does the work of all three. `custom`: a Python template for custom procedures. The
         tables are the named or first subscriber's.
         """
-        from mergerepl.transactional.article_procedures import batch_script, procedure_text
+        from mergerepl.transactional.article_procedures import at_subscriber, batch_script, procedure_text
         from mergerepl.transactional.procedures import OPERATIONS, custom_operations, skeleton
 
         store = required(self.path)
@@ -195,8 +217,11 @@ class Distributor(Caller):
         texts = []
         for each in store.articles_named(table):
             there = row.destination if row else {}
-            shape = replace(each, destination_object=there.get(each.article, each.destination_object))
+            shape = at_subscriber(each, row.procedures if row else {})
+            shape = replace(shape, destination_object=there.get(each.article, each.destination_object))
             path = str(root / shape.destination_object)
+            if not custom and not batch:
+                texts += _procedures_there(store, each)
             if batch:
                 texts.append(batch_script(shape, path))
                 continue

@@ -33,12 +33,12 @@ from mergerepl.delta.tables import (
 from mergerepl.failpoints import failpoint
 from mergerepl.roots import resolved
 from mergerepl.rows.images import same_value
-from mergerepl.rows.sql import quote
+from mergerepl.rows.sql import quote, table_text
 from mergerepl.spark.callers import callers_session
 from mergerepl.spark.in_memory import Kept, frame_of
 from mergerepl.spark.session import in_session, new_session
 from mergerepl.store.location import Location
-from mergerepl.transactional.article_procedures import Shape, table_text
+from mergerepl.transactional.article_procedures import Shape
 from mergerepl.transactional.call_syntax import CommandType, Method, Operation, bit_text, mask_text
 from mergerepl.transactional.position import is_written
 from mergerepl.transactional.refusals import SCHEMA_CHANGED, TransactionalError, TransactionalUsageError
@@ -141,7 +141,7 @@ def procedures_of(article: Shape) -> dict[Operation, Procedure]:
                 f"The procedure '{name}' was written for the columns {', '.join(known.columns)}; article "
                 f"'{article.article}' has {', '.join(article.columns)} (schema version {article.schema_version}). "
                 "Everything before that change is applied. Write the procedure again for these columns and state them in "
-                "`columns`, or state `columns=None`.",
+                f"`columns`, or state `columns=None`. It begins as:\n{skeleton(article, operation)}",
                 article=article.article,
             )
         found[operation] = known

@@ -19,7 +19,7 @@ from mergerepl.delta.tables import head_version, open_table
 from mergerepl.failpoints import failpoint
 from mergerepl.logreader.log_reader import LogReader, make_log_reader, refuse_copy, refuse_other_key
 from mergerepl.logreader.positions import has_log_reader, read_state
-from mergerepl.logreader.scan import Begin, begin, leave
+from mergerepl.logreader.scan import Begin, begin, checked_state, leave
 from mergerepl.model.progress import NoProgress, Progress
 from mergerepl.model.results import ApplyResult, PlanStep
 from mergerepl.model.transactional import Publication, Subscription
@@ -40,7 +40,7 @@ from mergerepl.systables.transactional import (
 )
 from mergerepl.systables.transactional import CONSUMER as NAME
 from mergerepl.transactional.agents import forget_stop, held
-from mergerepl.transactional.article_procedures import Shape
+from mergerepl.transactional.article_procedures import Shape, called_procedures
 from mergerepl.transactional.catalog import DistributionStore
 from mergerepl.transactional.consumer import as_stated
 from mergerepl.transactional.position import other_publisher, stored_position
@@ -49,6 +49,7 @@ from mergerepl.transactional.snapshot import check_equal, initialise
 from mergerepl.transactional.stated_articles import (
     CheckedArticle,
     changed_key,
+    changed_methods,
     check_destinations,
     check_key,
     checked_article,
@@ -200,6 +201,10 @@ def _article_steps(
         )
         for name in leaving
     ]
+    for name, row in stored.articles.items():
+        if name in named and name not in leaving and (methods := changed_methods(named[name], row)):
+            shown = ", ".join(f"{key}: {getattr(row, key)} to {text}" for key, text in methods.items())
+            steps.append(Step("change", name, shown, partial(_change_methods, name, methods, shown)))
     if new:
         shown = "; ".join(
             f"{e.stated.name}: {e.stated.ins_cmd}, {e.stated.upd_cmd}, {e.stated.del_cmd}" for e in new
@@ -213,6 +218,7 @@ def _subscription_steps(
 ) -> list[Step[ApplyRun]]:
     row = stored.subscriptions.get(stated.subscriber)
     skipped_numbers(stated.skip_errors)
+    _check_procedures(stated, articles)
     if row is None or stored.is_new(stated):
         is_copied = stated.sync_type == "automatic"
         check = None if is_copied or not stated.verify else partial(_check_rows, stated, articles)
@@ -227,6 +233,17 @@ def _subscription_steps(
     if not changed:
         return []
     return [Step("change", stated.subscriber, ", ".join(changed), partial(_change, stated, row))]
+
+
+def _check_procedures(stated: Subscription, articles: Sequence[CheckedArticle]) -> None:
+    rows = [each.row(0, 0, 0, bytes(10)) for each in articles]
+    known = [name for row in rows for name in called_procedures(row).values()]
+    if missing := next((name for name in stated.procedures if name not in known), None):
+        raise TransactionalUsageError(
+            f"Subscriber '{stated.subscriber}' replaces the procedure '{missing}', which no article calls. Nothing was "
+            f"changed. Name one of: {', '.join(known) or 'none'}.",
+            subscriber=stated.subscriber,
+        )
 
 
 def _publication_row(stated: Publication, publications: Sequence[PublicationRow]) -> PublicationRow:
@@ -247,6 +264,7 @@ def _options(stated: Subscription) -> dict[str, Any]:
     return {
         "skip_errors": tuple(map(str, stated.skip_errors)),
         "subscription_streams": stated.streams,
+        "procedures": dict(stated.procedures),
         "sync_type": SYNC_AUTOMATIC if stated.sync_type == "automatic" else SYNC_NONE,
     }
 
@@ -316,6 +334,31 @@ def _save_publication(run: ApplyRun) -> PublicationRow:
     row = _publication_row(run.publication, run.distributor.publications())
     run.distributor.control.replace_where(PUBLICATIONS, [row], publication=row.publication)
     return row
+
+
+def _change_methods(article: str, methods: Mapping[str, Any], shown: str, run: ApplyRun) -> None:
+    """Cut the log: commits that are not read yet are sent by the new methods, in a new shape of the article."""
+    with held(run.reader, "apply"):
+        # A run that died may have decided it.
+        checked_state(run.reader)
+        row = _read_stored(run.distributor, run.publication.name).articles[article]
+        if all(getattr(row, name) == text for name, text in methods.items()):
+            return
+
+        def rows(plan: Any, sources: Sequence[Any], numbers: range) -> dict[str, Any]:
+            del sources, numbers
+            new = replace(
+                row,
+                **methods,
+                schema_version=row.schema_version + 1,
+                first_seqno=bytes(plan.lsn(plan.entries[0])),
+                schema_text=shown,
+                is_additive=True,
+            )
+            return {"shapes": [as_stated(new)]}
+
+        schema, _, name = row.source_object.rpartition("/")
+        begin(run.reader, NAME, [Begin(row.source_object, schema or "dbo", name)], rows)
 
 
 def _change_retention(run: ApplyRun) -> None:

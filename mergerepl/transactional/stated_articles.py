@@ -15,6 +15,7 @@ from mergerepl.model.transactional import Article, Subscription
 from mergerepl.store.location import Location
 from mergerepl.systables.transactional import SubscriptionRow
 from mergerepl.transactional.article_procedures import Shape
+from mergerepl.transactional.call_syntax import KEYS
 from mergerepl.transactional.refusals import NO_KEY, TransactionalError, TransactionalUsageError
 from mergerepl.transactional.row_rules import COMPUTED, misfits
 from mergerepl.transactional.snapshot import is_ours
@@ -97,10 +98,16 @@ def checked_article(root: Location, stated: Article) -> CheckedArticle:
     )
 
 
-def changed_key(wanted: CheckedArticle, row: Shape) -> str | None:
-    """Return the first key of the file that differs from the published article, or None."""
+def changed_methods(wanted: CheckedArticle, row: Shape) -> dict[str, str]:
+    """Return the command types in which the file differs from the published article: `upd_cmd` -> `XCALL audit`."""
     new = wanted.row(row.publication_id, row.article_id, row.source_object_id, row.first_seqno)
-    same = ("ins_cmd", "upd_cmd", "del_cmd", "text_columns", "singleton_key_updates")
+    return {name: getattr(new, name) for name in KEYS.values() if getattr(new, name) != getattr(row, name)}
+
+
+def changed_key(wanted: CheckedArticle, row: Shape) -> str | None:
+    """Return the first key of the file that differs from the published article, or None; methods may differ."""
+    new = wanted.row(row.publication_id, row.article_id, row.source_object_id, row.first_seqno)
+    same = ("text_columns", "singleton_key_updates")
     keys = {
         "source_object": "table",
         "key_columns": "key",

@@ -165,7 +165,6 @@ def test_tracking(spark: SparkSession, transcript: Transcript) -> None:
     run("status -f branch")
     run("tracking forget hq -f branch --yes")
     run("tracking sql orders")
-    run("upgrade -f branch --yes")
     run("tracking disable orders -f branch --keep-columns --yes")
     run("status -f branch")
     transcript.compare("tracking")

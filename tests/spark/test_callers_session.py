@@ -459,12 +459,6 @@ TRACKING = [
     of_tracking("transactions"),
     of_tracking("count_transactions"),
     Case("ChangeTracking.abort", None, lambda w: w.tracking.abort(999)),
-    of_tracking("upgrade"),
-    Case(
-        "Project.upgrade",
-        lambda w: Project.load(w.path("shelf")).upgrade(),
-        lambda w: Project.load(w.path("hq")).upgrade(),
-    ),
     of_tracking("disable", "items", keep_columns=True, fails=("none",)),
 ]  # fmt: skip
 

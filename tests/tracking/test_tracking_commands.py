@@ -45,7 +45,7 @@ def test_what_commands_refuse(spark: SparkSession, replica_dir: Path, tmp_path: 
     assert "would be registered" in rehearsal
     assert "'hk' is not registered" in run("tracking", "forget", "hk", *at, "--yes", code=1)
     assert "'x' is no bigint" in run("tracking", "key", "orders", *at, "--key", "id=x", code=1)
-    assert "would rewrite the whole table" in run("tracking", "disable", "orders", *at, "--yes", code=1)
+    assert "only of a table with column mapping" in run("tracking", "disable", "orders", *at, "--yes", code=1)
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,76 @@
+"""The system tables of a tracked folder: an edit is noticed, and the commit sequence is purged by own anchors. No Spark."""
+
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import pytest
+from deltalake import DeltaTable
+
+from mergerepl.errors import StoreError
+from mergerepl.model.tracking import CommittedTransaction
+from mergerepl.store.location import Location
+from mergerepl.systables.tracking import COMMIT_SEQUENCE, COMMITS, CONSUMERS, OutOfSequence
+from mergerepl.tracking import consumers
+from mergerepl.tracking.counters import change_counters, create_database
+from mergerepl.tracking.database import Database, Session, create_tables, packed, require_unedited
+
+NOW = datetime.now(UTC)
+BEFORE = NOW - timedelta(days=10)
+
+
+@pytest.fixture
+def database(tmp_path: Path) -> Database:
+    """A folder in which transactions 1 and 2 committed in the other order, then 3 and 4 ten days later."""
+    found = Database(Location.of(tmp_path))
+    create_database(found.root)
+    create_tables(found, retention=timedelta(days=30))
+    change_counters(found.root, lambda each: replace(each, last_bsn=4, last_csn=4))
+    times = {1: BEFORE, 2: BEFORE, 3: NOW, 4: NOW}
+    found.control.append(
+        COMMITS,
+        [
+            CommittedTransaction(csn, bsn, times[csn], f"n{csn}", None, {"orders": csn})
+            for csn, bsn in ((1, 2), (2, 1), (3, 4), (4, 3))
+        ],
+    )
+    found.control.append(
+        COMMIT_SEQUENCE,
+        [OutOfSequence(packed(b), packed(c), times[c]) for b, c in ((2, 1), (1, 2), (4, 3), (3, 4))],
+    )
+    return found
+
+
+def purged(database: Database, **terms: object) -> tuple[int, int, int | None, list[int]]:
+    stated = {"older_than": None, "to": None, **terms}
+    done = consumers.purge(Session(database), None, **stated, dry_run=False)  # type: ignore[arg-type]
+    left = sorted(int.from_bytes(row.csn, "big") for row in database.control.rows(COMMIT_SEQUENCE))
+    return done.removed, done.held_back, done.bound_csn, left
+
+
+def test_an_application_purges_by_its_own_anchors(database: Database) -> None:
+    assert purged(database, to=2) == (2, 0, None, [3, 4])
+    assert [row.csn for row in database.control.rows(COMMITS)] == [2, 3, 4]
+    assert purged(database, older_than="1 day") == (0, 0, None, [3, 4])
+    assert purged(database, to=4) == (2, 0, None, [])
+    # The last transaction stays: the next window begins at its snapshot.
+    assert [row.csn for row in database.control.rows(COMMITS)] == [4]
+
+
+def test_edits_of_system_tables_are_noticed(database: Database) -> None:
+    for table in (COMMIT_SEQUENCE.name, COMMITS.name, CONSUMERS.name):
+        require_unedited(database)
+        path = str(database.control.path(table))
+        version = DeltaTable(path).version()
+        if table == CONSUMERS.name:
+            DeltaTable(path).alter.set_table_properties({"delta.logRetentionDuration": "interval 40 days"})
+            continue
+        DeltaTable(path).delete("true")
+        with pytest.raises(
+            StoreError, match=f"'{table}' .* was edited: its version {version + 1} .DELETE. is not ours"
+        ):
+            require_unedited(database)
+        with pytest.raises(StoreError, match=f"VERSION AS OF {version}"), Session(database).held("test"):
+            pass
+        DeltaTable(path).restore(version)
+    require_unedited(database)
