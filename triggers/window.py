@@ -66,6 +66,11 @@ class CaptureWindow:
     former: Mapping[str, str | None] = field(default_factory=dict)
     """By published column its name before the window, where it was another one; None: the table lacked it."""
 
+    def names_at(self, version: int) -> dict[str, str | None]:
+        """Return by published column the name that it had at a version; None: the table lacked it."""
+        former = self.former if version <= self.from_version_exclusive else {}
+        return {name: former.get(name, name) for name in self.article.columns}
+
     @property
     def has_changes(self) -> bool:
         """True if users changed rows in these versions."""

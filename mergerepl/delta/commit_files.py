@@ -288,8 +288,8 @@ def rows_having(
 
 
 @arrow_refusals()
-def few_rows(table: TableState, columns: Sequence[str]) -> "pa.Table":
-    """Return columns of a small table's rows.
+def few_rows(table: TableState, columns: Sequence[str], *, is_key: bool = True) -> "pa.Table":
+    """Return columns of a small table's rows; `is_key`: they are compared as keys.
 
     Raises: NeedsSparkError if Arrow does not read the rows as Spark does, or there are too many.
     """
@@ -299,7 +299,8 @@ def few_rows(table: TableState, columns: Sequence[str]) -> "pa.Table":
         raise NeedsSparkError(problem)
     for name in columns:
         stored = table.field(name)
-        if stored is None or not isinstance(stored["type"], str) or stored["type"] not in KEY_TYPES:
+        is_fit = stored is not None and isinstance(stored["type"], str)
+        if stored is None or not is_fit or (is_key and stored["type"] not in KEY_TYPES):
             raise NeedsSparkError(f"the type of column '{name}'")
     plain = plain_files(table)
     if plain is None:

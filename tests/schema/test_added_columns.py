@@ -156,3 +156,30 @@ def test_a_new_subscriber_gets_the_columns_and_what_is_known_of_rows(star: Star)
         tables = star.tables(name)
         assert (tables["hq"][3]["c"], tables["hq"][1]["c"]) == ("W3", "C4")
         assert tables["west"] == tables["north"] == tables["hq"]
+
+
+@pytest.mark.spark
+@pytest.mark.slow
+def test_a_column_that_is_added_while_a_session_writes_is_followed(
+    star: Star, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from mergerepl.merge.apply import side
+
+    star.settle()
+    star.write("north", 2, {"a": "n2"})
+
+    def added(point: str) -> None:
+        if point == "publisher.before_merge":
+            monkeypatch.setattr(side, "failpoint", lambda _: None)
+            star.add("hq", "d")
+            star.write("hq", 2, {"b": "h2", "d": "D2"})
+            star.write("hq", 3, {"d": "D3"})
+
+    monkeypatch.setattr(side, "failpoint", added)
+    star.sync("north")
+    star.write("hq", 1, {"d": "D1"})
+    star.settle()
+    for name in ARTICLES:
+        tables = star.tables(name)
+        assert [tables["hq"][key]["d"] for key in (1, 2, 3)] == ["D1", "D2", "D3"]
+        assert tables["north"] == tables["south"] == tables["hq"]

@@ -14,12 +14,12 @@ from uuid import uuid4
 from pyspark.sql import SparkSession
 
 from mergerepl.changes import ROWGUID
-from mergerepl.delta.commit_files import MOST_KEYS_BYTES, feed_of_files, frame_here, rows_having
+from mergerepl.delta.commit_files import MOST_KEYS_BYTES, feed_of_files, few_rows, frame_here, rows_having
 from mergerepl.delta.engine_choice import NeedsSparkError
 from mergerepl.delta.feed.commit_changes import read_segment
 from mergerepl.delta.feed.net_changes import CHANGE_TYPE, COMMIT_VERSION
 from mergerepl.delta.marks import CommitMark
-from mergerepl.delta.tables import Transaction, read_columns, read_version, transaction_version
+from mergerepl.delta.tables import Transaction, open_table, read_columns, read_version, transaction_version
 from mergerepl.delta.update_keys import update_keys
 from mergerepl.failpoints import failpoint
 from mergerepl.frames import DataFrame, F, is_in_process, on_spark
@@ -169,13 +169,7 @@ def table_reader(
         return rows.where(within_bounds(article, bounds))
 
     def rows_at(version: int) -> DataFrame:
-        rows = read_version(spark, table, version)
-        if version > window.from_version_exclusive or not window.former:
-            return rows
-        types = dict(zip(article.columns, article.types, strict=True))
-        named = {name: window.former.get(name, name) for name in types}
-        values = {n: F.lit(None) if was is None else F.col(quote(was)) for n, was in named.items()}
-        return rows.select(*(values[name].cast(type_).alias(name) for name, type_ in types.items()))
+        return _as_published(read_version(spark, table, version), window, version)
 
     return TableReader(
         feed=partial(_feed, spark, window), rows_at=rows_at, with_keys=with_keys, known=known, recent=recent
@@ -210,10 +204,22 @@ def reader_here(window: CaptureWindow, known: Known) -> TableReader:
         rows = rows_having(table, article.identity, wanted, is_guid=is_guid, most_bytes=MOST_KEYS_BYTES)
         return frame_here(rows, table)
 
-    def rows_at(_: int) -> DataFrame:
-        raise NeedsSparkError("whole versions of it are compared", window.table)
+    def rows_at(version: int) -> DataFrame:
+        at = open_table(window.table, version)
+        names = [was for was in window.names_at(version).values() if was is not None]
+        return _as_published(frame_here(few_rows(at, names, is_key=False), at), window, version)
 
     return TableReader(feed=feed, rows_at=rows_at, with_keys=with_keys, known=known)
+
+
+def _as_published(rows: DataFrame, window: CaptureWindow, version: int) -> DataFrame:
+    """Return the rows of a version of the table with the published columns; one that it lacked is NULL."""
+    types = dict(zip(window.article.columns, window.article.types, strict=True))
+    values = {
+        name: F.lit(None) if was is None else F.col(quote(was))
+        for name, was in window.names_at(version).items()
+    }
+    return rows.select(*(value.cast(types[name]).alias(name) for name, value in values.items()))
 
 
 def _feed(spark: SparkSession, window: CaptureWindow) -> DataFrame | None:

@@ -124,5 +124,8 @@ def _is_plain(window: CaptureWindow) -> bool:
     """Whether few rows of one segment changed, which this process may capture."""
     if not window.has_changes:
         return True
+    if window.gap is not None:
+        # Whole versions of a small table.
+        return True
     one = len(window.segments) == 1 and window.segments[0].is_one_metadata
     return one and window.is_small and window.state is not None

@@ -69,7 +69,7 @@ def _follow_once(recorder: Recorder, nickname: int) -> RowCounts | None:
         return None
     at = ArticleTable(article, replica.root, info.replid, replica.publishes(article.pubid))
     window = feed_window(at.path, captured_position(replica, article, info))
-    if window.head_version is None or not window.metadata_commits:
+    if window.head_version is None or not window.commits:
         return None
     row = article_row(replica, nickname)
     definition = row.definitions[article.version]

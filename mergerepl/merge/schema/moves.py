@@ -76,23 +76,26 @@ class Follower:
         numbers = self._numbers(window)
         if numbers is None:
             return None
-        whole = self._counted(
-            walk(self._before(window), window.commits, fields=numbers, replid=self.at.replid)
-        )
-        if not whole:
+        before = self._before(window)
+        whole = self._counted(walk(before, window.commits, fields=numbers, replid=self.at.replid))
+        late = [each["name"] for each in before.fields if identity_of(each) not in numbers]
+        # A session that was writing when a column was added passed that commit.
+        is_late = any(self._is_published(name) for name in late)
+        if not whole and not is_late:
             return None
-        first = whole[0].version
-        through = _through(window, first, whole)
+        first = window.from_version_exclusive + 1 if is_late else whole[0].version
+        through = window.through_version_inclusive if is_late else _through(window, first, whole)
         passed = [commit for commit in window.commits if commit.version <= through]
-        walked = walk(self._before(window), passed, fields=numbers, replid=self.at.replid)
+        walked = walk(before, passed, fields=numbers, replid=self.at.replid)
         changes = [each for each in self._counted(walked) if each.version <= through]
-        metadata = next(c.metadata for c in reversed(passed) if c.metadata is not None)
+        metadata = next((c.metadata for c in reversed(passed) if c.metadata is not None), before)
         is_replaced = any(each.kind in (REPLACE, RESTORE) for each in changes)
         if any(each.kind in _OF_PUBLISHED for each in changes):
             return None
         definition, former = self._after(walked, metadata)
-        self._refuse_unfit(window, definition, changes)
+        self._refuse_unfit(window, definition, passed[-1])
         gap = "the table was replaced" if is_replaced else None
+        gap = "a column was added while a session wrote" if is_late else gap
         return Move(definition, first, through, tuple(changes), gap, former)
 
     def _before(self, window: FeedWindow) -> TableMetadata:
@@ -101,7 +104,7 @@ class Follower:
 
     def _numbers(self, window: FeedWindow) -> dict[str, int] | None:
         """Return the numbers of the published columns by their identities at the window's start; None if unknown."""
-        if window.unreadable is not None or not window.metadata_commits or window.before is None:
+        if window.unreadable is not None or not window.commits or window.before is None:
             return None
         identities = {column["name"]: identity_of(column) for column in window.before.fields}
         if any(field.name not in identities for field in self.definition.fields):
@@ -160,7 +163,7 @@ class Follower:
             return after
         return again or with_news(self.entered.values(), max(self.entered) + 1)
 
-    def _refuse_unfit(self, window: FeedWindow, after: Definition, changes: Sequence[ColumnChange]) -> None:
+    def _refuse_unfit(self, window: FeedWindow, after: Definition, commit: Commit) -> None:
         """Check that new columns can be published.
 
         Raises: SchemaMismatchError naming the first one that cannot.
@@ -169,7 +172,7 @@ class Follower:
         for field in after.fields:
             problem = None if field.number in known else self._problem_of_new(window, field)
             if problem is not None:
-                raise changed_columns(self.at, problem, _commit(window, changes[-1].version))
+                raise changed_columns(self.at, problem, commit)
 
     def _problem_of_new(self, window: FeedWindow, field: PublishedField) -> str | None:
         if not field.nullable:
@@ -219,7 +222,3 @@ def _through(window: FeedWindow, first: int, changes: Iterable[ColumnChange]) ->
 
 def _from(commits: Iterable[Commit], version: int) -> Iterator[Commit]:
     return (commit for commit in commits if commit.version >= version)
-
-
-def _commit(window: FeedWindow, version: int) -> Commit:
-    return next(commit for commit in window.commits if commit.version == version)

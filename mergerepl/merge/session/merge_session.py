@@ -293,7 +293,7 @@ def _held_session(
         )
     request.progress.step("capture")
     session = open_session(request, sides, started, stopped)
-    if stopped is None and (changed := changed_articles(sides, session.refused)):
+    if stopped is None and (changed := changed_articles(session.sides, sides, session.refused)):
         stopped = followed_schema(
             request.ends, request.subscription, changed, request.engine, spark_of, request.progress
         )

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from mergerepl.changes import PUBLISHER, SUBSCRIBER
 from mergerepl.delta.engine_choice import ARROW_FOR_FEW
+from mergerepl.delta.feed.schema_walk import is_replacement
 from mergerepl.errors import CaptureError, SchemaMismatchError
 from mergerepl.merge.capture.record import Recorder
 from mergerepl.merge.schema.down import schema_down
@@ -23,8 +24,13 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 
-def changed_articles(sides: Mapping[str, SideState], refused: Refused) -> list[int]:
-    """Return the tablenicks of the articles whose columns have to be followed; none with row filters."""
+def changed_articles(
+    opened: Mapping[str, SideState], sides: Mapping[str, SideState], refused: Refused
+) -> list[int]:
+    """Return the tablenicks of the articles whose columns, or replaced tables, have to be followed; none with row filters.
+
+    `opened` are both sides with the windows that can be captured.
+    """
     if sides[PUBLISHER].filtered is not None:
         return []
     versions = sides[PUBLISHER].articles
@@ -34,7 +40,13 @@ def changed_articles(sides: Mapping[str, SideState], refused: Refused) -> list[i
         for nickname, article in versions.items()
         if article.version != others[nickname].root_version
         or isinstance(refused.get(nickname), SchemaMismatchError | CaptureError)
+        or any(_is_replaced(side, nickname) for side in opened.values())
     ]
+
+
+def _is_replaced(side: SideState, nickname: int) -> bool:
+    windows = (window for window in side.windows if window.article.nickname == nickname)
+    return any(is_replacement(commit) for window in windows for commit in window.user_commits)
 
 
 def followed_schema(
