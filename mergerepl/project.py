@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import logging
 import os
+import re
 import time
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
+from io import StringIO
 from typing import TYPE_CHECKING, Any, Literal
 
 from mergerepl import products, roots
@@ -39,6 +41,7 @@ from mergerepl.store.location import Location
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
+    from mergerepl.dashboard.page import Page
     from mergerepl.monitoring.doctor import Check
     from mergerepl.replicas import Replica
 
@@ -316,6 +319,32 @@ class Project(Caller):
 
         since = datetime.now(UTC) - timedelta(days=days)
         return snapshot(self._roots(replicas), since=since, alerts_of=self._alerts)
+
+    def dashboard(self, *, with_values: bool = False, interval_s: float | None = None) -> Page:
+        """Return one self-contained HTML page about the place; `write` it to a file. Starts no Java.
+
+        Args:
+            with_values: Add the conflict report of each publisher, which has values of rows, as a page of its own.
+            interval_s: Seconds until it is made again: the page turns grey after three of them.
+
+        Raises: as `status`.
+        """
+        from mergerepl.dashboard.page import dashboard_page
+
+        names = {each.root: each.name for each in self.replicas()}
+        found = self.snapshot()
+        reports: dict[str, tuple[str, str]] = {}
+        for each in found.conflicts if with_values else ():
+            text = StringIO()
+            from mergerepl.conflicts.selection import Conflicts
+
+            Conflicts(Location.of(each.replica), spark=self.spark).report(text)
+            stem = re.sub(r"[^\w-]", "_", names.get(each.replica, "replica"))
+            reports[each.replica] = (f"conflicts-{len(reports) + 1}-{stem}.html", text.getvalue())
+        title = ", ".join(dict.fromkeys(map(_title, self.documents))) or ", ".join(
+            each.name for each in map(Location.of, self.own_roots())
+        )
+        return dashboard_page(found, title=title, names=names, reports=reports, interval_s=interval_s)
 
     def _alerts(self, kind: str, root: Location) -> Alerts:
         """Return the thresholds that the documents of a type state for a folder."""

@@ -25,9 +25,9 @@ class Agent:
     """
 
     def __init__(self, *paths: str | os.PathLike[str]) -> None:
-        project = Project.load(*paths)
-        self.roots = project.own_roots()
-        for each in project.replicas():
+        self.project = Project.load(*paths)
+        self.roots = self.project.own_roots()
+        for each in self.project.replicas():
             # It refuses a place in an object store, also one that only a subscription names.
             parse(each.root)
 
@@ -39,6 +39,7 @@ class Agent:
         *,
         interval: float = 60.0,
         sync: bool = True,
+        dashboard: str | None = None,
         report: Callable[[JobEvent], None] | None = None,
         pause: Callable[[float], None] | None = None,
     ) -> None:
@@ -47,6 +48,7 @@ class Agent:
         Args:
             interval: Seconds from the end of a merge publisher's syncs to the next ones.
             sync: Run merge sessions and distributions, not only captures, log readers and cleanups.
+            dashboard: The file of the page that is written every `interval`, see `Project.dashboard`.
             report: Receives what the jobs did.
             pause: Waits some seconds between two checks for due work, and may do work; by default `time.sleep`.
 
@@ -55,21 +57,28 @@ class Agent:
         from mergerepl.agents import jobs
         from mergerepl.agents.loop import in_worker, signals
 
+        works: dict[str, Callable[[], None]] = {}
+        if dashboard is not None:
+            works["dashboard"] = lambda: self.project.dashboard(interval_s=interval).write(dashboard)
         with signals() as stop:
             terms: dict[str, Any] = {
                 "report": report or (lambda event: None),
                 "is_asked_to_stop": lambda: stop.asked,
                 "pause": pause or time.sleep,
                 "intervals": jobs.Intervals(sync_s=interval) if sync else None,
+                "views": jobs.Views(interval, works),
             }
             in_worker(lambda: jobs.run(self.roots, **terms), name="agent")
 
-    def start(self, *, interval: float = 60.0, sync: bool = True) -> Listing[AgentStatus]:
+    def start(
+        self, *, interval: float = 60.0, sync: bool = True, dashboard: str | None = None
+    ) -> Listing[AgentStatus]:
         """Run the jobs in a process of its own, in the background; it logs to `.mergerepl.agent.log` in the first folder.
 
         Raises: LeaseError if a folder has an agent already; StoreError if the process ended or did not get that far.
         """
         words = ["--interval", f"{interval:g}s", *([] if sync else ["--no-sync"])]
+        words += [] if dashboard is None else ["--dashboard", os.path.abspath(dashboard)]
         return Listing(control.start_agent(self.roots, words))
 
     def status(self) -> Listing[AgentStatus]:

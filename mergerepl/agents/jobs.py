@@ -5,7 +5,7 @@ The process ends with its JVM.
 
 import logging
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
@@ -40,6 +40,14 @@ class Intervals:
 
     sync_s: float = 60.0
     distribute_s: float = 5.0
+
+
+@dataclass(frozen=True)
+class Views:
+    """What is written for people and monitors every `interval_s` seconds: the name of each work, and the work."""
+
+    interval_s: float = 60.0
+    works: Mapping[str, Callable[[], None]] = field(default_factory=dict)
 
 
 def run_reported(root: Location, job: str, work: Callable[[], tuple[str, bool]], report: Report) -> bool:
@@ -179,11 +187,12 @@ def run(
     is_asked_to_stop: Callable[[], bool],
     pause: Callable[[float], None] = time.sleep,
     intervals: Intervals | None = None,
+    views: Views | None = None,
 ) -> None:
     """Run the jobs of roots until asked to stop: the work that runs is finished first.
 
     A folder without jobs (yet) is polled. `pause` waits some seconds between; it may work. Without `intervals` the
-    agent runs only captures, log readers and cleanups.
+    agent runs only captures, log readers and cleanups. `views` come after the jobs of a round.
 
     Raises: ConfigurationError if a folder does not exist; LeaseError if another agent has one of them.
     """
@@ -206,10 +215,24 @@ def run(
                     else "no jobs yet: no capture, no log to read, nothing published"
                 )
                 report(JobEvent(datetime.now(UTC), str(each.root), "agent", text))
+            if views is not None:
+                looks += [
+                    _view(databases[0].root, name, work, views, report) for name, work in views.works.items()
+                ]
             run_until_stopped(looks, is_asked_to_stop=is_asked_to_stop, pause=pause)
         finally:
             # Before the locks are released, so that the next holder does not overlap with this JVM.
             engine.stop()
+
+
+def _view(
+    root: Location, name: str, work: Callable[[], None], views: Views, report: Report
+) -> Callable[[], None]:
+    def once() -> tuple[str, bool]:
+        work()
+        return "", False
+
+    return Repeated(lambda: run_reported(root, name, once, report), Timer(views.interval_s)).look
 
 
 def _repeated_jobs(root: Location, intervals: Intervals, report: Report) -> list[Callable[[], None]]:

@@ -5,6 +5,8 @@ from contextlib import AbstractContextManager, nullcontext
 from dataclasses import asdict, replace
 from datetime import datetime
 from functools import partial
+from itertools import groupby
+from operator import attrgetter
 from typing import Any
 
 from pyspark.errors import AnalysisException
@@ -123,7 +125,9 @@ class Capture:
                     if read.reading.compared is not None and captured[place].source_name is not None:
                         version = read.reading.from_version_inclusive - 1
                         before = read_version(spark(), self.database.root / source.path, version)
-                        frames.append((before, str(captured[place].source_name)))
+                        then = source.name_at(str(captured[place].source_name), version)
+                        if then in before.columns:
+                            frames.append((before, then))
                 if any(_loses(frame, column, new) for frame, column in frames):
                     error = CdcError(
                         22976,
@@ -172,6 +176,18 @@ class Capture:
                             "version": min(v for v in versions if v >= change.version),
                         }
                     )
+        for number in (entry.gone for entry in plan.entries if entry.gone):
+            path = self.database.root / plan.after.sources[number].source_path
+            steps["ddl"] += [
+                {
+                    "source_object_id": number,
+                    "object_id": instance.object_id,
+                    "required_column_update": False,
+                    "ddl_command": f"DROP TABLE delta.{quote(str(path))}",
+                    "version": -1,
+                }
+                for instance, _ in self._of_source(number)
+            ]
         return steps
 
     # -- after the decision --------------------------------------------------------------------------------------------
@@ -273,6 +289,7 @@ class Capture:
         # A source may have left the cycle after it was decided.
         self._end_paused(plan)
         entries = {(c.source_object_id, c.version): each for each in plan.entries for c in each.members}
+        entries |= {(each.gone, -1): each for each in plan.entries if each.gone}
         history = []
         for step in (plan.steps.get(NAME) or {}).get("ddl", ()):
             entry = entries.get((step["source_object_id"], step["version"]))
@@ -370,24 +387,28 @@ def columns_after(
     again. So does one that was not there yet when the instance began.
     """
     found = list(captured)
-    for change in changes:
-        for place, column in enumerate(found):
-            if change.kind == RENAME and column.source_name == change.column:
-                found[place] = replace(column, source_name=change.new_name)
-            elif change.kind == DROP and column.source_name == change.column:
-                found[place] = replace(column, source_name=None)
-            elif change.kind == TYPE and column.source_name == change.new_name:
-                found[place] = replace(column, column_type=change.new_type)
-            elif change.kind == ADD and column.source_name is None and _is_of(column, change, is_mapped):
-                found[place] = replace(column, source_name=change.new_name, column_type=change.new_type)
-            else:
+    for _, of_commit in groupby(changes, key=attrgetter("version")):
+        # One commit may exchange names.
+        places = {column.source_name: place for place, column in enumerate(found) if column.source_name}
+        for change in of_commit:
+            place = places.get(change.column)
+            if change.kind == ADD:
+                place = next((i for i, each in enumerate(found) if _is_of(each, change, is_mapped)), None)
+            if place is None:
                 continue
-            break
+            if change.kind in (RENAME, ADD):
+                found[place] = replace(found[place], source_name=change.new_name)
+            elif change.kind == DROP:
+                found[place] = replace(found[place], source_name=None)
+            if change.kind in (TYPE, ADD):
+                found[place] = replace(found[place], column_type=change.new_type)
     return found
 
 
 def _is_of(column: CapturedColumn, change: ColumnChange, is_mapped: bool) -> bool:
-    """True if a column added to the source is this column of the change table."""
+    """True if a column added to the source is this column of the change table, which has none."""
+    if column.source_name is not None:
+        return False
     if is_mapped:
         return column.column_id == change.column_id
     return column.column_name.lower() == change.new_name.lower()

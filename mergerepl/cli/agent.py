@@ -33,13 +33,14 @@ agent = group(
 @agent.add(
     effect=RUNS,
     call="Agent.run",
-    options=(option("--interval", default="60s", show_default=True), "--no-sync", "--detach"),
+    options=(option("--interval", default="60s", show_default=True), "--no-sync", "--detach", "--dashboard"),
     several_places=True,
 )
-def run_(run: Invocation, interval: timedelta, no_sync: bool, detach: bool) -> None:
+def run_(run: Invocation, interval: timedelta, no_sync: bool, detach: bool, dashboard: str | None) -> None:
     """Run jobs until Ctrl-C, SIGTERM or `mergerepl agent stop`.
 
-    A job that runs is never cut short. With --detach it runs in the background, and logs to .mergerepl.agent.log in the
+    A job that runs is never cut short. With --dashboard it writes the page of `mergerepl dashboard` again after each round.
+    With --detach it runs in the background, and logs to .mergerepl.agent.log in the
     first folder.
 
     Example:
@@ -50,7 +51,11 @@ def run_(run: Invocation, interval: timedelta, no_sync: bool, detach: bool) -> N
     from mergerepl.model.words import moment_text
 
     agent = _agent(run)
-    terms: dict[str, Any] = {"interval": interval.total_seconds(), "sync": not no_sync}
+    terms: dict[str, Any] = {
+        "interval": interval.total_seconds(),
+        "sync": not no_sync,
+        "dashboard": dashboard,
+    }
     if detach:
         started = agent.start(**terms)
         lines = [f"{each.root}: process {each.pid} runs." for each in started]

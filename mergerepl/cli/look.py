@@ -92,6 +92,32 @@ def history(run: Invocation, replicas: tuple[str, ...], failed: bool, type: str 
 
 @command(
     effect=READS,
+    call="Project.dashboard",
+    options=(option("--output", required=True), "--with-values"),
+    several_places=True,
+)
+def dashboard(run: Invocation, output: str, with_values: bool) -> None:
+    """Write one HTML page about the project.
+
+    It shows problems with the command that mends each, replicas and subscriptions as a graph, sessions of seven days,
+    conflicts, what holds metadata back, and tables. It needs no network and no server, and has no values of rows; with
+    --with-values the conflict reports, which have some, are written beside it. `mergerepl agent run --dashboard` writes it
+    again and again.
+
+    Example:
+      mergerepl dashboard -o status.html
+    """
+    page = run.place.project.dashboard(with_values=with_values)
+    if output == "-":
+        run.output.out.write(page.html)
+        return
+    page.write(output)
+    files = [output, *page.reports]
+    run.output.reported({"files": files}, [f"{each} is written." for each in files])
+
+
+@command(
+    effect=READS,
     call="Replica.row",
     takes="TABLE",
     options=(option("--key", required=True), "--at", "--publication"),

@@ -21,7 +21,8 @@ from mergerepl.settings import Settings
 COMMANDS: Final[dict[str, dict[str, str]]] = {
     "Start": {"init": "project", "apply": "project", "demo": "demo"},
     "Synchronize": {"sync": "project", "capture": "project", "agent": "agent"},
-    "Look": dict.fromkeys(("status", "pending", "history", "row"), "look") | {"conflicts": "conflicts"},
+    "Look": dict.fromkeys(("status", "pending", "history", "row"), "look")
+    | {"conflicts": "conflicts", "dashboard": "look"},
     "Check and repair": dict.fromkeys(("validate", "repair", "reinit", "resume", "doctor"), "upkeep"),
     "Maintain": dict.fromkeys(("cleanup", "vacuum", "tune"), "upkeep") | {"partitions": "look"},
     "More than merge": {"transactional": "transactional", "cdc": "cdc", "tracking": "tracking"},

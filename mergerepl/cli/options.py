@@ -222,6 +222,8 @@ TABLE: Final[dict[str, dict[str, Any]]] = {
     },
     "--print-schema": _flag("Print the JSON Schema of project files."),
     "--detach": _flag("Run in the background."),
+    "--with-values": _flag("Also write the conflict reports, which have values of rows."),
+    "--dashboard": _stated("Write the page of `mergerepl dashboard` every --interval.", "PAGE"),
     "--no-sync": _flag("Run no syncs but those that commands hand over."),
     "--restart": _flag("Begin again from a snapshot of the present rows."),
     "--compare": _flag("Bridge a gap by the difference of the versions around it."),

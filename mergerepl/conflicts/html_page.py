@@ -4,21 +4,21 @@ Row values are data in a script element, shown as text only; the page's security
 script. So no value, name or key can become markup or code.
 """
 
-import base64
-import hashlib
-import json
 from collections.abc import Sequence
 from datetime import UTC, datetime
 from html import escape
 
 from mergerepl.model.conflicts import ConflictRecord
+from mergerepl.model.html_document import html_document
 from mergerepl.model.words import conflict_name, how_settled, stays_at_source, text_of
 
 LONGEST_VALUE = 2000
 """Characters of a value that are shown."""
 
 _STYLE = """
-body { font: 14px/1.5 system-ui, sans-serif; margin: 2rem auto; max-width: 72rem; padding: 0 1rem; color: #1c2430; }
+:root { color-scheme: light; }
+body { font: 14px/1.5 system-ui, sans-serif; margin: 2rem auto; max-width: 72rem; padding: 0 1rem; }
+body { background: #fff; color: #1c2430; }
 h1 { font-size: 1.5rem; margin-bottom: 0; }
 p { color: #556070; margin-top: .25rem; }
 form { display: flex; flex-wrap: wrap; gap: .75rem; padding: .75rem; background: #f3f5f8; border-radius: .5rem; }
@@ -99,6 +99,10 @@ const distinct = pairs => [...new Map(pairs)].sort((a, b) => a[1] < b[1] ? -1 : 
 choices("article", distinct(data.map(each => [each.article, each.article])));
 choices("type", distinct(data.map(each => [String(each.type), each.meaning])));
 choices("column", distinct(data.flatMap(each => each.columns.filter(c => c.mark).map(c => [c.name, c.name]))));
+// A link may choose: conflicts.html#article=orders&column=amount
+for (const [id, value] of new URLSearchParams(location.hash.slice(1))) {
+  if (["article", "type", "column"].includes(id)) document.getElementById(id).value = value;
+}
 document.querySelector("form").addEventListener("input", draw);
 document.querySelector("form").addEventListener("submit", event => event.preventDefault());
 draw();
@@ -109,18 +113,7 @@ def conflict_page(replica: str, conflicts: Sequence[ConflictRecord], *, total: i
     """Return the page of conflicts, given newest first with their rows; `total` counts all matching conflicts."""
     cut = f" The newest {len(conflicts):,} of {total:,} are shown." if len(conflicts) < total else ""
     written = datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC")
-    policy = f"default-src 'none'; style-src '{_hash(_STYLE)}'; script-src '{_hash(_SCRIPT)}'"
-    return f"""<!DOCTYPE html>
-<html lang="en">
-<head>
-<meta charset="utf-8">
-<meta http-equiv="Content-Security-Policy" content="{policy}">
-<meta name="viewport" content="width=device-width, initial-scale=1">
-<title>Conflicts</title>
-<style>{_STYLE}</style>
-</head>
-<body>
-<h1>Conflicts</h1>
+    body = f"""<h1>Conflicts</h1>
 <p>{escape(replica)}, {written}.{cut} <span id="count"></span></p>
 <form>
 <label>article<select id="article"><option value="">all</option></select></label>
@@ -132,22 +125,9 @@ def conflict_page(replica: str, conflicts: Sequence[ConflictRecord], *, total: i
 </form>
 <p class="legend">columns: <span class="conflict">in conflict</span><span class="differs">differs, not in \
 conflict</span><span class="made">made by the resolver</span></p>
-<main id="list"></main>
-<script type="application/json" id="conflicts">{_json([_facts(each) for each in conflicts])}</script>
-<script>{_SCRIPT}</script>
-</body>
-</html>
-"""
-
-
-def _hash(text: str) -> str:
-    return f"sha256-{base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()}"
-
-
-def _json(value: object) -> str:
-    """Return JSON that is safe inside an HTML script element."""
-    text = json.dumps(value, ensure_ascii=True)
-    return text.replace("&", "\\u0026").replace("<", "\\u003c").replace(">", "\\u003e")
+<main id="list"></main>"""
+    facts = [_facts(each) for each in conflicts]
+    return html_document("Conflicts", style=_STYLE, script=_SCRIPT, body=body, data=("conflicts", facts))
 
 
 def _facts(each: ConflictRecord) -> dict[str, object]:

@@ -49,6 +49,18 @@ def folder_dataset(folder: Location, format_: "ds.ParquetFileFormat | None" = No
     return parquet_dataset(files, format_)
 
 
+def has_nan(file: Location, columns: Sequence[str]) -> bool:
+    """Whether a file has NaN in one of some columns of floats. Reads these columns, a row group at a time."""
+    import pyarrow.compute as pc
+    import pyarrow.parquet as pq
+
+    if not columns:
+        return False
+    with pq.ParquetFile(parquet_source(file)) as opened:
+        groups = (opened.read_row_group(i, columns=[*columns]) for i in range(opened.num_row_groups))
+        return any(pc.any(pc.is_nan(column)).as_py() for group in groups for column in group.columns)
+
+
 def write_parquet(rows: "pa.Table", at: Location) -> None:
     """Write rows to a file, and make its folder."""
     import pyarrow.parquet as pq

@@ -2,13 +2,13 @@
 
 import logging
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from datetime import timedelta
 from typing import TYPE_CHECKING
 
-from mergerepl.delta.log import find_own_commit, head_version
+from mergerepl.delta.log import Commit, find_own_commit, head_version
 from mergerepl.delta.marks import CommitMark
-from mergerepl.delta.metadata import CDF_PROPERTY, FEED_COLUMNS
+from mergerepl.delta.metadata import CDF_PROPERTY, FEED_COLUMNS, TableMetadata
 from mergerepl.delta.table import RANDOM_PREFIXES, TableState, open_table, reason_of
 from mergerepl.delta.transactions import commit_properties, session_with_mark
 from mergerepl.errors import PublicationError
@@ -30,6 +30,8 @@ _NUMBERED_PROTOCOL = 6
 
 RETENTION_DEFAULTS = {LOG_RETENTION: timedelta(days=30), FILE_RETENTION: timedelta(days=7)}
 """Delta's defaults for a table without these properties."""
+
+_NEEDED = (CDF_PROPERTY, LOG_RETENTION, FILE_RETENTION, RANDOM_PREFIXES)
 
 _UNIT_SECONDS = {
     "microsecond": 1e-6,
@@ -84,6 +86,29 @@ def missing_properties(table: TableState, retention: timedelta) -> dict[str, str
     feed = {} if table.metadata.change_data_feed else {CDF_PROPERTY: "true"}
     folders = folder_properties(table) if table.names_folders_after_values else {}
     return {**feed, **retention_properties(table.properties, retention), **folders}
+
+
+def lost_properties(
+    before: TableMetadata, commits: Iterable[Commit], *, lost: Mapping[str, str] | None = None
+) -> dict[str, str]:
+    """Return the properties that replication needs and a replacement of the table took away, with their former values.
+
+    Properties that ALTER or the replacement itself states are not among them.
+
+    Args:
+        before: The metadata before the commits.
+        commits: The commits after it, in order.
+        lost: The properties that earlier commits took away.
+    """
+    found, known = dict(lost or {}), before
+    for commit in commits:
+        if commit.metadata is None:
+            continue
+        if commit.replaces_table:
+            found |= {name: known.configuration[name] for name in _NEEDED if name in known.configuration}
+        known = commit.metadata
+        found = {name: value for name, value in found.items() if name not in known.configuration}
+    return found
 
 
 def folder_properties(table: TableState) -> dict[str, str]:

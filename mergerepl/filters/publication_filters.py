@@ -204,3 +204,11 @@ def parents_first(articles: Iterable[str], edges: Iterable[tuple[str, str]]) -> 
         return tuple(graph.static_order())
     except CycleError as error:
         raise CircleError(error.args[1]) from None
+
+
+def followed_articles(stored: str | None) -> dict[str, tuple[str, ...]]:
+    """Return the parents of each article by the join filters that sysmergepublications stores; parses no clause."""
+    found: dict[str, tuple[str, ...]] = {}
+    for join in json.loads(stored)["joins"] if stored else ():
+        found[join["article"]] = (*found.get(join["article"], ()), join["parent"])
+    return found

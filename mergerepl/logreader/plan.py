@@ -36,13 +36,17 @@ class EntryCommit:
 
 @dataclass(frozen=True)
 class Entry:
-    """One LSN of the cycle. It has no commit, one, or those of a unit over several sources, by their times."""
+    """One LSN of the cycle. It has no commit, one, or those of a unit over several sources, by their times.
+
+    `gone` is the number of a source whose table is gone, else 0: such an entry has no commit.
+    """
 
     slot: int
     kind: str
     begin_time: datetime
     end_time: datetime
     members: tuple[EntryCommit, ...] = ()
+    gone: int = 0
 
     @property
     def commits(self) -> tuple[dict[str, Any], ...]:
@@ -108,9 +112,11 @@ class Reading:
 
 def name_at(changes: Iterable[ColumnChange], column: str, version: int) -> str:
     """Return the name that a column has at a version, after some changes."""
+    moved = -1
     for change in changes:
-        if change.kind == RENAME and change.column == column and change.version <= version:
-            column = change.new_name
+        # One commit may exchange names.
+        if change.kind == RENAME and change.column == column and moved < change.version <= version:
+            column, moved = change.new_name, change.version
     return column
 
 

@@ -63,7 +63,8 @@ def cycle_plan(
     for group in grouped(order)[0]:
         (_, kind), *_ = members = [found[each.object_id, each.version] for each in group]
         chosen.append(Chosen(kind, tuple(unit for unit, _ in members)))
-    entries = entries_of(state, chosen, began_ns)
+    gone = [each.object_id for each in paused if each.is_gone]
+    entries = entries_of(state, [*chosen, *(Chosen(DDL, gone=number) for number in gone)], began_ns)
     notices += units.notices(order, {number: row.source_path for number, row in state.sources.items()})
     plans = tuple(source for look, source in sources if look.units)
     return new_plan(reader, state, entries, plans, after, notices, paused)
@@ -104,10 +105,11 @@ def _notices(source: SourcePlan) -> list[ScanError]:
 
 @dataclass(frozen=True)
 class Chosen:
-    """What gets an LSN."""
+    """What gets an LSN. `gone` is the number of a source whose table is gone."""
 
     kind: str
     members: tuple[Unit, ...] = ()
+    gone: int = 0
 
 
 def entries_of(state: LogState, chosen: Sequence[Chosen], began_ns: int) -> tuple[Entry, ...]:
@@ -124,7 +126,7 @@ def entries_of(state: LogState, chosen: Sequence[Chosen], began_ns: int) -> tupl
             )
             for unit in each.members
         )
-        found.append(Entry(slot, each.kind, min([end, *made]), end, tuple(commits)))
+        found.append(Entry(slot, each.kind, min([end, *made]), end, tuple(commits), each.gone))
     return tuple(found)
 
 

@@ -36,6 +36,7 @@ from mergerepl.logreader.plan import (
 )
 from mergerepl.logreader.planning import Chosen, cycle_plan, entries_of, new_plan, row_after
 from mergerepl.logreader.positions import LogState, read_state, save_state
+from mergerepl.logreader.replaced import set_properties_again
 from mergerepl.logreader.sources import SourceLook, begun, look_at, readings
 from mergerepl.logreader.units import Units, grouped, is_unfinished, readable, units_of
 from mergerepl.store.storage import file_system_now_ns
@@ -100,10 +101,13 @@ def scan(reader: LogReader, *, maxtrans: int = 1000) -> CycleResult:
     with ExitStack() as stack:
         for each in reader.consumers:
             stack.enter_context(each.at_work())
-        return _cycle(reader, maxtrans)
+        done, state = _cycle(reader, maxtrans)
+        set_properties_again(reader, state)
+        return done
 
 
-def _cycle(reader: LogReader, maxtrans: int) -> CycleResult:
+def _cycle(reader: LogReader, maxtrans: int) -> tuple[CycleResult, LogState]:
+    """Run one cycle; return its result and the state after it."""
     began = datetime.now(UTC)
     state = checked_state(reader)
     wanted = wanted_of(state, reader.consumers)
@@ -130,7 +134,7 @@ def _cycle(reader: LogReader, maxtrans: int) -> CycleResult:
             each.release()
         raise
     plan, rows = carry_out(reader, plan, read, began=began)
-    return CycleResult(
+    result = CycleResult(
         plan.scan_cycle if plan.entries else None,
         len(plan.entries),
         rows,
@@ -138,6 +142,7 @@ def _cycle(reader: LogReader, maxtrans: int) -> CycleResult:
         {state.sources[each.object_id].source_path: each.reason for each in plan.paused},
         any(look.has_waiting for look in looks.values()),
     )
+    return result, plan.after
 
 
 def _in_cut(
@@ -195,7 +200,7 @@ def look_ahead(
 
 def _idle(
     reader: LogReader, state: LogState, noted: LogState, looks: Mapping[int, SourceLook], began_ns: int
-) -> CycleResult:
+) -> tuple[CycleResult, LogState]:
     """Move positions over commits without changes; after a while without transactions, write a dummy entry.
 
     `noted` is the state with the units that wait.
@@ -212,10 +217,10 @@ def _idle(
         plan = new_plan(reader, noted, entry, (), moved, [])
         redo_log(reader.root).stage(plan)
         carry_out(reader, plan, {})
-        return CycleResult(plan.scan_cycle, 0, 0, plan.last_lsn)
+        return CycleResult(plan.scan_cycle, 0, 0, plan.last_lsn), plan.after
     if moved != state:
         save_state(reader.control, moved)
-    return CycleResult(has_more=False)
+    return CycleResult(has_more=False), moved
 
 
 def _read(

@@ -1,7 +1,7 @@
 """The log of one source since its position: read without an engine, with one listing a cycle."""
 
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from mergerepl.delta.feed.column_changes import (
@@ -16,9 +16,10 @@ from mergerepl.delta.feed.column_changes import (
     ColumnChange,
     is_additive,
 )
-from mergerepl.delta.feed.schema_walk import walk
+from mergerepl.delta.feed.schema_walk import is_replacement, walk
 from mergerepl.delta.feed.window import unmatched_removals, untrue_versions
 from mergerepl.delta.metadata import TableMetadata
+from mergerepl.delta.properties import lost_properties
 from mergerepl.delta.tables import (
     Commit,
     TableState,
@@ -35,6 +36,7 @@ from mergerepl.errors import StoreError
 from mergerepl.logreader.consumer import STOP, UNUSABLE
 from mergerepl.logreader.plan import REPLACED, Paused, Placed, Reading, cut, name_at
 from mergerepl.logreader.positions import RESUME, may_pass
+from mergerepl.logreader.replaced import lost_by_replacement
 from mergerepl.store.location import Location
 from mergerepl.systables.logreader import LogReaderRow
 
@@ -115,23 +117,28 @@ class SourceLook:
     def after(self, *, commit: str | None) -> LogReaderRow:
         """Return the row of the log reader when the window was read; `commit` is that of its last version."""
         metadata = self.metadata_at(self.through_version_inclusive)
+        lost = lost_properties(metadata_of(self.row), self.commits, lost=lost_by_replacement(self.row))
         return replace(
             self.row,
             table_id=metadata.table_id,
             position=self.through_version_inclusive,
             position_commit=commit,
             seen=max(self.row.seen, self.head),
-            columns=columns_text(metadata),
+            columns=columns_text(metadata, lost),
         )
 
 
-def columns_text(metadata: TableMetadata) -> str:
-    """Return a table's columns, partition columns and properties as the log reader keeps them."""
+def columns_text(metadata: TableMetadata, lost: Mapping[str, str] | None = None) -> str:
+    """Return a table's columns, partition columns and properties as the log reader keeps them.
+
+    `lost` are the properties that a replacement took away and that were not set again.
+    """
     return json.dumps(
         {
             "fields": metadata.fields,
             "partition_columns": list(metadata.partition_columns),
             "configuration": dict(metadata.configuration),
+            **({"lost": dict(lost)} if lost else {}),
         },
         separators=(",", ":"),
         ensure_ascii=False,
@@ -317,10 +324,14 @@ def _units(
     gap = _unmatched(look)
     switched_off = not metadata_of(look.row).change_data_feed
     for commit, placed in found:
+        was_off = switched_off
         if commit.metadata is not None:
             switched_off = not commit.metadata.change_data_feed
         changed = columns.get(commit.version, [])
-        if commit.data_change:
+        if commit.data_change and switched_off and not was_off and gap is None and is_replacement(commit):
+            # Nothing is lost in between: the versions before and after it are compared.
+            units.append(Unit(commit, placed, commit.version, is_replaced=True))
+        elif commit.data_change:
             why = "Change Data Feed was off" if switched_off else gap
             before = units[-1] if units and why is not None and units[-1].gap == why else None
             from_version = commit.version if before is None else before.from_version

@@ -62,7 +62,6 @@ LATER: Final[dict[str, dict[str, str]]] = {
         "end_now": "Synchronize, then take the subscription out of the file and apply.",
         "identity": "Give each replica keys of its own, such as GUIDs, or a range of numbers each.",
         "profiles": "Leave it out: agents have one set of parameters.",
-        "dashboard": "See `mergerepl status`, `mergerepl history` and `mergerepl conflicts report`.",
         "dismiss": "Use --winner: the conflict is settled, and nothing is written.",
     },
     "transactional commands": {

@@ -349,7 +349,8 @@ class ArticleStatus:
 
     `uncaptured_commits` counts user commits that are not captured yet, the first of `uncaptured_since`. `retention_used` is
     the part of the shorter of file and log retention that has passed since then. `rows`, `files` and `bytes` are those of
-    its table by its log; None if the log does not state them or cannot be read.
+    its table by its log; None if the log does not state them or cannot be read. `follows`: the articles whose rows bring
+    its rows into a partition, by join filters.
     """
 
     publication: str
@@ -369,6 +370,7 @@ class ArticleStatus:
     rows: int | None = None
     files: int | None = None
     bytes: int | None = None
+    follows: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True)

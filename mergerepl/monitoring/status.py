@@ -11,6 +11,7 @@ from mergerepl.delta.layout import Layout, layout
 from mergerepl.delta.tables import count_rows, tables_kept_open
 from mergerepl.delta.vacuum import Lag
 from mergerepl.errors import INITIALISE_AGAIN, MergeReplError, StoreError
+from mergerepl.filters.publication_filters import followed_articles
 from mergerepl.model.alerts import DEFAULT, EXPIRATION, Alerts
 from mergerepl.model.article import PublishedArticle
 from mergerepl.model.publication import Tracking
@@ -71,6 +72,7 @@ def _status(
         warnings.append(StatusWarning(source, level, text))
 
     articles = []
+    follows = {row.pubid: followed_articles(row.filters) for row in published}
     # The tables of an ended subscription belong to the user again, and may be gone.
     part = {*(row.pubid for row in published), *(row.pubid for row in rows)}
     for article in (each for each in replica.articles if each.pubid in part):
@@ -81,7 +83,10 @@ def _status(
         for text in found:
             warn(article.name, text)
         lag = article_lag(article, look, info)
-        articles.append(_article(root, article, info, look, lag))
+        state_of_article = _article(root, article, info, look, lag)
+        articles.append(
+            replace(state_of_article, follows=follows.get(article.pubid, {}).get(article.name, ()))
+        )
         if lag is None or found:
             continue
         stated = warning_of_lag(

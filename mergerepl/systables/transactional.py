@@ -77,7 +77,10 @@ class ArticleRow:
     has_all_columns: Annotated[bool, "whether new columns of the source belong to the article"] = True
     singleton_key_updates: Annotated[bool, "whether a single changed key is sent as an update"] = True
     schema_text: Annotated[str | None, "what changed the columns or methods"] = None
-    is_additive: Annotated[bool, "whether the change only added columns"] = True
+    former: Annotated[
+        tuple[str, ...],
+        "names of the columns in the shape before, empty for a new one; none in the first shape",
+    ] = ()
 
 
 ARTICLES: Final = TypedTable("MSarticles", Plane.CONTROL, ArticleRow)

@@ -3,7 +3,7 @@
 import os
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 from functools import cached_property
 from typing import Any
@@ -132,6 +132,22 @@ class DistributionStore(ControlDatabase):
         """Return an article as it was at an LSN."""
         rows = (row for row in self.shapes() if row.article_id == article_id and row.first_seqno <= seqno)
         return max(rows, key=lambda row: row.schema_version)
+
+    def changed_at(self, after: Shape) -> tuple[Shape, Shape, set[str]]:
+        """Return the shape before the changes of columns that have a shape's LSN, that shape as one change, former columns.
+
+        The last are names of columns that any earlier shape of the article had.
+        """
+        mine = [row for row in self.shapes() if row.article_id == after.article_id]
+        shapes = {row.schema_version: row for row in mine if row.schema_version <= after.schema_version}
+        version, former = after.schema_version, after.former
+        # A gap of the feed is one transaction, whatever happened to columns in it.
+        while version > 2 and shapes[version - 1].first_seqno == after.first_seqno:
+            version -= 1
+            earlier = dict(zip(shapes[version].columns, shapes[version].former, strict=True))
+            former = tuple(earlier.get(name, "") for name in former)
+        known = {name for row in shapes.values() if row.schema_version < version for name in row.columns}
+        return shapes[version - 1], replace(after, former=former), known
 
     def subscriptions(self, publication_id: int | None = None) -> list[SubscriptionRow]:
         """Return the subscriptions, by agent_id."""

@@ -15,6 +15,7 @@ from mergerepl.delta.feed.column_changes import (
     NULLABILITY,
     RENAME,
     REPLACE,
+    RESTORE,
     TYPE,
     ColumnChange,
 )
@@ -125,7 +126,7 @@ class Commands:
                 shapes = [article]
                 for change_version in sorted({change.version for change in source.columns}):
                     changes = [each for each in source.columns if each.version == change_version]
-                    following = _after(known, changes)
+                    following = changed_shape(known, changes)
                     if following is None:
                         continue
                     # A gap has one LSN: changes of columns inside of it have that one.
@@ -288,39 +289,40 @@ def _transaction(
     )
 
 
-def _after(article: Shape, changes: Sequence[ColumnChange]) -> Shape | None:
+def changed_shape(article: Shape, changes: Sequence[ColumnChange]) -> Shape | None:
     """Return the article after one commit's changes of columns; None if they do not concern it."""
-    columns = dict(zip(article.columns, article.types, strict=True))
-    statements, is_additive = [], True
+    types = dict(zip(article.columns, article.types, strict=True))
+    names = {name: name for name in article.columns}
+    new: dict[str, str] = {}
+    statements = []
     for change in changes:
+        column = change.column
         if change.kind == ADD and article.has_all_columns and not change.new_name.lower().startswith("__sys"):
-            columns[change.new_name] = change.new_type
+            new[change.new_name] = change.new_type
             statements.append(f"ADD COLUMN {change.new_name} {change.new_type.upper()}")
-        elif change.kind == DROP and change.column in columns:
-            del columns[change.column]
-            statements.append(f"DROP COLUMN {change.column}")
-            is_additive = False
-        elif change.kind == RENAME and change.column in columns:
-            columns = {
-                (change.new_name if name == change.column else name): type_ for name, type_ in columns.items()
-            }
-            statements.append(f"RENAME COLUMN {change.column} TO {change.new_name}")
-            is_additive = False
-        elif change.kind in (TYPE, FIELDS) and change.new_name in columns:
-            columns[change.new_name] = change.new_type
+        elif change.kind == DROP and column in names:
+            del names[column]
+            statements.append(f"DROP COLUMN {column}")
+        elif change.kind == RENAME and column in names:
+            names[column] = change.new_name
+            statements.append(f"RENAME COLUMN {column} TO {change.new_name}")
+        elif change.kind in (TYPE, FIELDS) and column in names:
+            types[column] = change.new_type
             statements.append(f"ALTER COLUMN {change.new_name} TYPE {change.new_type.upper()}")
-            is_additive = False
         else:
-            assert change.kind in (ADD, DROP, RENAME, TYPE, FIELDS, NULLABILITY, REPLACE), change.kind
+            assert change.kind in (ADD, DROP, RENAME, TYPE, FIELDS, NULLABILITY, REPLACE, RESTORE), (
+                change.kind
+            )
     if not statements:
         return None
     return replace(
         article,
-        columns=tuple(columns),
-        types=tuple(columns.values()),
+        columns=(*names.values(), *new),
+        types=(*(types[name] for name in names), *new.values()),
+        text_columns=tuple(names[name] for name in article.text_columns if name in names),
         schema_version=article.schema_version + 1,
         schema_text=", ".join(statements),
-        is_additive=is_additive,
+        former=(*names, *("" for _ in new)),
     )
 
 

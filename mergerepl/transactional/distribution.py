@@ -16,25 +16,15 @@ from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from typing import Any, TypeVar
 
-from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 
 from mergerepl.delta import appended
 from mergerepl.delta.marks import CommitMark
-from mergerepl.delta.tables import (
-    head_version,
-    merges_prepared,
-    open_table,
-    session_with_mark,
-    state_features,
-    transaction_version,
-)
+from mergerepl.delta.tables import head_version, merges_prepared, transaction_version
 from mergerepl.failpoints import failpoint
 from mergerepl.logreader.lsn import Lsn
 from mergerepl.model.transactional import DistributionResult
-from mergerepl.rows.sql import quote, table_text
 from mergerepl.spark.in_memory import Kept
-from mergerepl.store.location import Location
 from mergerepl.store.rehearsal import worker_threads
 from mergerepl.systables.transactional import (
     ERRORS,
@@ -47,6 +37,7 @@ from mergerepl.systables.transactional import (
 from mergerepl.transactional.article_batch import Batch, Ends, Sent, commands_between, stage_end
 from mergerepl.transactional.article_procedures import Shape, at_subscriber
 from mergerepl.transactional.call_syntax import Operation
+from mergerepl.transactional.followed_columns import CannotFollowError, follow
 from mergerepl.transactional.judge import LOGGED, Effect, Failure
 from mergerepl.transactional.position import (
     DISTRIBUTE,
@@ -70,7 +61,6 @@ from mergerepl.transactional.refusals import (
     StoppedAt,
     TransactionalError,
 )
-from mergerepl.transactional.row_rules import COMPUTED, misfits
 
 T = TypeVar("T")
 
@@ -365,50 +355,25 @@ class Agent(Ends):
     def _follow_columns(self, seqno: bytes, shapes: Mapping[int, Shape]) -> None:
         """Bring changed columns of the articles to the subscriber's tables.
 
-        Raises: TransactionalError 21076 if a change did more than add columns.
+        Raises: TransactionalError 21076 if a table cannot follow.
         """
-        for row in shapes.values():
-            if row.first_seqno != seqno or row.schema_version == 1:
-                continue
-
-            def refusal(what: str, row: Shape = row) -> TransactionalError:
-                subscriber = self.subscriber.root
-                return TransactionalError(
-                    SCHEMA_CHANGED,
-                    f"Article '{row.article}' at '{subscriber}': the publisher's columns changed ({what}), and only added "
-                    "columns are carried over. Everything before that change is applied. Begin again with the new "
-                    f"columns: {self.to_run('reinit')}.",
-                    subscriber=str(subscriber),
-                    article=row.article,
-                )
-
-            if not row.is_additive:
-                raise refusal(str(row.schema_text))
+        changed = [row for row in shapes.values() if row.first_seqno == seqno and row.schema_version > 1]
+        for row in changed:
+            before, after, left = self.distributor.changed_at(row)
             mark = CommitMark(self.guid, f"{DISTRIBUTE}:columns")
-            add_columns(self.spark, self.table(row), row, mark, refusal)
-            failpoint("distribute.after_columns")
+            try:
+                follow(self.spark, self.table(row), before, after, mark, left=left)
+            except CannotFollowError as error:
+                raise self._cannot_follow(row, error) from error
 
-
-def add_columns(
-    spark: Callable[[], SparkSession],
-    table: Location,
-    article: Shape,
-    mark: CommitMark,
-    refusal: Callable[[str], TransactionalError],
-) -> None:
-    """Add the columns of an article that its table lacks, as NULL in existing rows; repeating it does nothing.
-
-    Raises: `refusal` if the table has such a column with another type.
-    """
-    state, types = open_table(table), dict(zip(article.columns, article.types, strict=True))
-    found = misfits(state, article)
-    for name, has in found.items():
-        if has == COMPUTED:
-            raise refusal(f"column {name} is computed there and sent from here")
-        if has:
-            raise refusal(f"column {name} is {has.upper()} there and {types[name].upper()} here")
-    if found:
-        session = session_with_mark(spark(), mark)
-        state_features(lambda: session, state, [types[name] for name in found])
-        columns = ", ".join(f"{quote(name)} {types[name].upper()}" for name in found)
-        session.sql(f"ALTER TABLE {table_text(str(table))} ADD COLUMNS ({columns})")
+    def _cannot_follow(self, row: Shape, error: CannotFollowError) -> TransactionalError:
+        subscriber, reinit = self.subscriber.root, self.to_run("reinit")
+        remedy = f"Run `{error.remedy}`, then sync again; or begin" if error.remedy else "Begin"
+        return TransactionalError(
+            SCHEMA_CHANGED,
+            f"Article '{row.article}' at '{subscriber}': the publisher's columns changed ({row.schema_text}), and table "
+            f"'{self.table(row)}' cannot follow: {error.why}. Everything before that change is applied. {remedy} again "
+            f"with the new columns: {reinit}.",
+            subscriber=str(subscriber),
+            article=row.article,
+        )

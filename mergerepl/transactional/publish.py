@@ -353,7 +353,7 @@ def _change_methods(article: str, methods: Mapping[str, Any], shown: str, run: A
                 schema_version=row.schema_version + 1,
                 first_seqno=bytes(plan.lsn(plan.entries[0])),
                 schema_text=shown,
-                is_additive=True,
+                former=row.columns,
             )
             return {"shapes": [as_stated(new)]}
 

@@ -40,9 +40,10 @@ from mergerepl.systables.transactional import TRANSACTIONS, PositionRow, Subscri
 from mergerepl.transactional.article_procedures import Shape
 from mergerepl.transactional.call_syntax import KEYS, Method, Operation
 from mergerepl.transactional.catalog import DistributionStore
+from mergerepl.transactional.followed_columns import CannotFollowError, following
 from mergerepl.transactional.position import begun_plan, refuse_copy, with_tables_at
 from mergerepl.transactional.refusals import to_run
-from mergerepl.transactional.row_rules import COMPUTED, misfits
+from mergerepl.transactional.row_rules import misfits
 from mergerepl.transactional.snapshot import rows_at
 
 
@@ -142,12 +143,17 @@ def _refused(
         for each in distributor.shapes()
         if each.article_id == article.article_id and each.first_seqno > article.first_seqno
     ]
-    for shape in sorted(later, key=lambda each: each.schema_version):
-        if not shape.is_additive or set(misfits(state, shape).values()) - {"", COMPUTED}:
-            return (
-                f"The publisher's columns changed ({shape.schema_text}), and no sync goes past transaction "
-                f"{Lsn(shape.first_seqno)} (21076). Begin again with {reinit}."
-            )
+    if not later:
+        return None
+    first = min(each.first_seqno for each in later)
+    shape = max((each for each in later if each.first_seqno == first), key=lambda each: each.schema_version)
+    try:
+        following(state, *distributor.changed_at(shape))
+    except CannotFollowError as error:
+        return (
+            f"The publisher's columns changed ({shape.schema_text}), and no sync goes past transaction "
+            f"{Lsn(shape.first_seqno)} (21076): {error.why}. Begin again with {reinit}."
+        )
     return None
 
 

@@ -63,12 +63,21 @@ def state_of(folder: Path) -> dict[str, object]:
 _OF_FAILED_SESSIONS = {sessions.SESSIONS.name, sessions.HISTORY.name, catalog.SUBSCRIPTIONS.name}
 
 
+_read: dict[object, list[SubscriptionRow] | None] = {}
+"""By the files of the log of a replica's subscriptions: what `_subscriptions` returned."""
+
+
 def _subscriptions(root: Path) -> list[SubscriptionRow] | None:
     """Return the subscriptions of a replica without how their last sessions ended; None if they cannot be read."""
-    try:
-        return subscriptions_but_endings(Replica(root))
-    except MergeReplError:
-        return None
+    table = root / FOLDER / catalog.SUBSCRIPTIONS.name
+    # A copy of the network has the times of the original.
+    files = tuple((str(path), _file(str(path))[1:]) for path in sorted(table.rglob("*")))
+    if files not in _read:
+        try:
+            _read[files] = subscriptions_but_endings(Replica(root))
+        except MergeReplError:
+            _read[files] = None
+    return _read[files]
 
 
 def _file(path: str) -> tuple[object, ...]:

@@ -12,6 +12,7 @@ from pyspark.sql import SparkSession
 
 from mergerepl import cdc, failpoints
 from mergerepl.cdc.tables import CdcTables, tables_at
+from mergerepl.delta.table import open_table
 from mergerepl.failpoints import FailpointError
 from mergerepl.systables.cdc import DDL_HISTORY
 from tests.cdc.databases import (
@@ -269,22 +270,37 @@ def test_gaps_are_compared_or_stop_their_table(spark: SparkSession, replica_dir:
 
 def test_tables_that_are_gone_or_replaced(spark: SparkSession, replica_dir: Path) -> None:
     # Case 32, and versions that are gone.
-    database = enabled(replica_dir, {"orders": ROWS, "stock": ROWS, "kept": ROWS})
+    database = enabled(replica_dir, {"orders": ROWS, "stock": ROWS})
+    cdc.Database(replica_dir).enable(new_table(replica_dir, "kept", ROWS).name, key="id", on_gap="stop")
     shutil.rmtree(replica_dir / "orders")
     shutil.rmtree(replica_dir / "stock")
     new_table(replica_dir, "stock", {9: ("z", 9)})
-    spark.sql(
-        f"create or replace table delta.`{replica_dir / 'kept'}` using delta "
-        "tblproperties ('delta.enableChangeDataFeed' = 'true') as select 2L id, 'B' note, 2 qty"
+    # As dbt's table materialisation does: the properties go, and are set again. The feed was there before it: no gap.
+    kept = f"delta.`{replica_dir / 'kept'}`"
+    DeltaTable(str(replica_dir / "kept")).alter.set_table_properties(
+        {"delta.logRetentionDuration": "interval 60 days"}
     )
+    spark.sql(f"create or replace table {kept} using delta as select 2L id, 'B' note, 2 qty")
     done = cdc.Database(replica_dir).capture()
     assert done.paused.keys() == {"orders", "stock"}
+    assert open_table(replica_dir / "kept").properties == {
+        "delta.enableChangeDataFeed": "true",
+        "delta.logRetentionDuration": "interval 60 days",
+    }
     assert sorted(changes(database, "dbo_kept"), key=lambda row: row[3:]) == [
         (0, 1, "07", 1, "a", 1),
         (0, 4, "02", 2, "B", 2),
         (0, 3, "02", 2, "b", 2),
     ]
     assert ("REPLACE", False) in statements(database, "dbo_kept")
+    for note in ("C", "D"):
+        DeltaTable(str(replica_dir / "kept")).update({"note": f"'{note}'"})
+    cdc.Database(replica_dir).capture()
+    assert [row[1:5] for row in changes(database, "dbo_kept")[3:]] == [
+        *((3, "02", 2, "B"), (4, "02", 2, "C"), (3, "02", 2, "C"), (4, "02", 2, "D"))
+    ]
+    assert statements(database, "dbo_orders") == [("DROP", False)]
+    assert numbers_of_errors(database) == [(22931, 16)] * 2
     assert database.instance("dbo_orders").has_drop_pending
     with pytest.raises(cdc.CdcError, match="no Delta table at its path any more") as caught:
         cdc.Database(replica_dir).resume("dbo_orders")

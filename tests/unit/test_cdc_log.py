@@ -17,8 +17,21 @@ from mergerepl.delta.feed.schema_walk import walk
 from mergerepl.delta.log import Commit, log_path
 from mergerepl.delta.metadata import TableMetadata
 from mergerepl.delta.table import open_table
-from mergerepl.logreader.plan import TICK, Entry, EntryCommit, Paused, Placed, Plan, cut, end_times, in_order
+from mergerepl.logreader.plan import (
+    REPLACED,
+    TICK,
+    Entry,
+    EntryCommit,
+    Paused,
+    Placed,
+    Plan,
+    cut,
+    end_times,
+    in_order,
+    name_at,
+)
 from mergerepl.logreader.positions import LogState
+from mergerepl.logreader.replaced import lost_by_replacement
 from mergerepl.logreader.sources import SourceLook, begun, look_at, readings
 from mergerepl.model.cdc import CapturedColumn
 from mergerepl.systables.logreader import LogReaderRow
@@ -171,6 +184,16 @@ def test_a_column_that_is_dropped_and_added_again_goes_on_where_columns_are_not_
     assert columns_after(gone, mapped, is_mapped=True) == gone
 
 
+def test_names_that_one_commit_exchanges_are_followed_at_once():
+    # Of a truncated log only the head is known.
+    before = [field("a", number=1), field("b", number=2), field("c", number=3)]
+    after = [field("b", number=1), field("c", number=2), field("d", "string", number=4)]
+    changes = column_changes(5, before, after)
+    now = columns_after(captured("a", "b", "c"), changes, is_mapped=True)
+    assert [each.source_name for each in now] == ["b", "c", None]
+    assert [name_at(changes, name, 5) for name in "ab"] == ["b", "c"]
+
+
 @pytest.mark.parametrize(
     ("old", "new", "fits"),
     [
@@ -265,6 +288,39 @@ def test_commits_whose_feed_was_off_are_one(table: Path):
     stopped = look(table, row, on_gap="stop")
     assert stopped.paused is not None
     assert stopped.paused.number == 22859
+
+
+def create_or_replace(table: Path, values: pa.Table) -> None:
+    """Commit as Spark's CREATE OR REPLACE TABLE AS SELECT does: another table id, no property, all files removed."""
+    state = open_table(table)
+    write_deltalake(str(table), values, mode="overwrite")
+    file = log_path(table, state.version + 1)
+    actions = [json.loads(line) for line in file.read_text().splitlines()]
+    schema = json.dumps({"type": "struct", "fields": state.metadata.fields})
+    replaced = {"id": "another", "format": {"provider": "parquet", "options": {}}, "schemaString": schema}
+    info = {"commitInfo": {"operation": "CREATE OR REPLACE TABLE AS SELECT", "operationParameters": {}}}
+    metadata = {"metaData": {**replaced, "partitionColumns": [], "configuration": {}}}
+    kept = [info, metadata, *(each for each in actions if "commitInfo" not in each)]
+    file.write_text("\n".join(map(json.dumps, kept)))
+
+
+def test_a_replacement_is_compared_and_its_lost_properties_are_kept_in_mind(table: Path):
+    row = row_of(table)
+    write_deltalake(str(table), rows((2, "b")), mode="append")
+    create_or_replace(table, rows((2, "c")))
+    found = look(table, row, on_gap="stop")
+    assert [(each.versions, each.compared) for each in readings(found)] == [((1,), None), ((2,), REPLACED)]
+    assert [change.kind for change in found.columns] == ["replace"]
+    after = found.after(commit=None)
+    assert lost_by_replacement(after) == {"delta.enableChangeDataFeed": "true"}
+    # Rows that come before the feed is on again are a gap, and those afterwards are read from it.
+    write_deltalake(str(table), rows((3, "d")), mode="append")
+    DeltaTable(str(table)).alter.set_table_properties({"delta.enableChangeDataFeed": "true"})
+    write_deltalake(str(table), rows((4, "e")), mode="append")
+    found = look(table, after)
+    assert [(each.versions, each.is_gap) for each in readings(found)] == [((3,), True), ((5,), False)]
+    assert lost_by_replacement(found.after(commit=None)) == {}
+    assert lost_by_replacement(found.limited(1).after(commit=None)) == {"delta.enableChangeDataFeed": "true"}
 
 
 def test_readings_are_cut_where_columns_change(table: Path):

@@ -1,26 +1,15 @@
 """The page of `conflicts report` in a browser: filters work, and what a row holds is text."""
 
-import json
-import os
-import shutil
-import subprocess
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
-from pathlib import Path
 from typing import Any
 
 import pytest
 
 from mergerepl.conflicts.html_page import conflict_page
 from mergerepl.model.conflicts import ConflictRecord, ConflictResolution
+from tests.browser import CHROMIUM, HOSTILE, Browser
 
-CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
-HOSTILE = [
-    "<script>document.title='owned'</script>",
-    "</script><img src=x onerror=\"document.title='owned'\">",
-    "\"><svg onload=document.title='owned'>",
-    "&lt;b&gt; \u2028 \x1b[31m red",
-]
 NOON = datetime(2026, 11, 25, 12, tzinfo=UTC)
 
 
@@ -60,68 +49,6 @@ RECORDS = [
     ),
     record(8, conflict_type=10, winning_row=None, resolver=None, status="settled", created=NOON - timedelta(days=30)),
 ]  # fmt: skip
-
-
-class Browser:
-    """A headless Chromium that is spoken to over a pipe (DevTools protocol, messages end in NUL)."""
-
-    def __init__(self, page: Path, profile: Path) -> None:
-        assert CHROMIUM is not None
-        reads, self._writes = os.pipe()
-        self._reads, writes = os.pipe()
-
-        def pass_pipes() -> None:
-            # Those that the browser expects; copies of higher numbers first, as one of ours may be 3 or 4.
-            high = os.dup(reads), os.dup(writes)
-            for number, copy in zip((3, 4), high, strict=True):
-                os.dup2(copy, number, inheritable=True)
-
-        arguments = ["--headless=new", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage"]
-        self._process = subprocess.Popen(
-            [CHROMIUM, *arguments, f"--user-data-dir={profile}", "--remote-debugging-pipe", "about:blank"],
-            preexec_fn=pass_pipes,
-            close_fds=False,
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.DEVNULL,
-        )
-        os.close(reads)
-        os.close(writes)
-        self._number, self._left = 0, b""
-        target = self._ask("Target.createTarget", {"url": page.as_uri()})["targetId"]
-        self._session = self._ask("Target.attachToTarget", {"targetId": target, "flatten": True})["sessionId"]
-        while not self.run("location.protocol === 'file:' && document.readyState === 'complete'"):
-            pass
-
-    def run(self, script: str) -> Any:
-        """Return what an expression comes to in the page."""
-        asked = {"expression": script, "returnByValue": True}
-        return self._ask("Runtime.evaluate", asked, sessionId=self._session)["result"].get("value")
-
-    def choose(self, control: str, value: str) -> list[str]:
-        """Set a filter, and return the headings that are shown then."""
-        stated = f"{{const c = document.getElementById({json.dumps(control)}); c.value = {json.dumps(value)};"
-        self.run(stated + "c.dispatchEvent(new Event('input', {bubbles: true}));}")
-        return self.run("[...document.querySelectorAll('article h2')].map(each => each.textContent)")
-
-    def close(self) -> None:
-        self._process.kill()
-        self._process.wait()
-        os.close(self._reads)
-        os.close(self._writes)
-
-    def _ask(self, method: str, asked: dict[str, Any], **more: str) -> dict[str, Any]:
-        self._number += 1
-        message = {"id": self._number, "method": method, "params": asked, **more}
-        os.write(self._writes, json.dumps(message).encode() + b"\0")
-        while True:
-            while b"\0" not in self._left:
-                read = os.read(self._reads, 65536)
-                assert read, "the browser ended"
-                self._left += read
-            text, _, self._left = self._left.partition(b"\0")
-            answer = json.loads(text)
-            if answer.get("id") == self._number:
-                return answer["result"]
 
 
 @pytest.fixture(scope="module")
@@ -172,3 +99,11 @@ def test_the_filters_of_the_page_work_and_values_are_text(browser: Browser) -> N
     assert len(browser.choose("text", "SVG ONLOAD")) == 1
     assert browser.run("document.getElementById('count').textContent") == "1 of 9 shown"
     assert browser.choose("text", "nowhere") == []
+    # A link from the dashboard chooses.
+    browser.run("location.hash = '#article=orders&column=n&text=<b>'")
+    browser.run("location.reload()")
+    while browser.run("document.readyState") != "complete" or browser.run(
+        "!document.getElementById('count')"
+    ):
+        pass
+    assert browser.run("document.getElementById('count').textContent") == "6 of 9 shown"

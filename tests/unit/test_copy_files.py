@@ -134,6 +134,16 @@ def test_files_that_spark_would_write_otherwise_are_left_to_it(tmp_path: Path) -
         assert not _copied(open_table(source), _table(tmp_path / f"{name} copied", stated)), name
 
 
+def test_floats_of_other_writers_are_copied_unless_one_is_nan(tmp_path: Path) -> None:
+    fields = [FIELDS[0], _field("x", "double")]
+    for name, value, is_copied in (("plain", -0.0, True), ("nan", float("nan"), False)):
+        source = _table(tmp_path / name, fields)
+        write_deltalake(str(source), pa.table({"id": [1, 2], "x": [value, None]}), mode="append")
+        target = _table(tmp_path / f"{name} copied", fields)
+        assert _copied(open_table(source), target) == is_copied, name
+        assert DeltaTable(str(target)).to_pyarrow_table().num_rows == 2 * is_copied
+
+
 def test_large_tables_are_left_to_spark(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     source = _table(tmp_path / "source")
     for _ in range(2):

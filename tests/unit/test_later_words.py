@@ -119,7 +119,6 @@ def test_a_later_option_is_answered_with_the_way_out(arguments: tuple[str, ...],
     [
         (("transactional", "tracer"), LATER["transactional commands"]["tracer"]),
         (("cdc", "register-source"), LATER["cdc"]["register_source"]),
-        (("dashboard",), LATER["commands"]["dashboard"]),
         (("identity", "next"), LATER["commands"]["identity"]),
         (("agent", "profiles"), LATER["commands"]["profiles"]),
     ],

@@ -288,6 +288,7 @@ MAY_IMPORT: dict[str, set[str]] = {
         "mergerepl.agents.agent_socket",
         "mergerepl.calls",
         "mergerepl.cdc",
+        "mergerepl.dashboard",
         "mergerepl.monitoring.doctor",
         "mergerepl.tracking",
         "mergerepl.config",
@@ -299,6 +300,8 @@ MAY_IMPORT: dict[str, set[str]] = {
         "mergerepl.sessions",
         "mergerepl.transactional",
     },
+    # A page of a snapshot: it knows values, and writes a file.
+    "mergerepl.dashboard": {"mergerepl.errors", "mergerepl.model", "mergerepl.store"},
     # A new project file is checked by the products' own checks of a table.
     "mergerepl.new_project": BASE
     | {
