@@ -8,6 +8,7 @@ from collections.abc import Callable
 
 from mergerepl.changes import (
     ARTICLE,
+    BORN_GENERATION,
     CLASHING_COLUMNS,
     COLUMN_TRACKING,
     COLV1,
@@ -15,6 +16,7 @@ from mergerepl.changes import (
     DELETED,
     FIELDS,
     FLOOR,
+    FRESH_AFTER_OF,
     LINEAGE,
     NAMED_FIELDS,
     NAMES,
@@ -198,5 +200,8 @@ def _changed(side: str, field: Column) -> Column:
     entry = F.try_element_at(F.col(f"{side}.{COLV1}"), field)
     version = F.coalesce(entry, F.when(is_published, published))
     known = F.col(f"{OTHER_SIDE[side]}.{LINEAGE}")
-    is_known = lineage.is_covered(version, known, floor=parameter_column(f"{ARTICLE}.{FLOOR}"))
+    other = OTHER_SIDE[side]
+    terms = (parameter_column(f"{ARTICLE}.{name}") for name in (FRESH_AFTER_OF[other], FLOOR))
+    floor = lineage.known_floor(F.col(f"{other}.{BORN_GENERATION}"), *terms)
+    is_known = lineage.is_covered(version, known, floor=floor)
     return ~(F.col(f"{ARTICLE}.{COLUMN_TRACKING}") & is_known)

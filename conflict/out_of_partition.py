@@ -11,6 +11,7 @@ from typing import Final
 
 from mergerepl import changes
 from mergerepl.changes import (
+    BORN_GENERATION,
     COLV1,
     DELETED,
     LINEAGE,
@@ -51,16 +52,17 @@ class Uploaded:
     outcome: DataFrame
 
 
-def bound_to_partition(uploaded: Uploaded, fields: Collection[str]) -> DataFrame:
+def bound_to_partition(uploaded: Uploaded, fields: Collection[str], *, fresh_after: int) -> DataFrame:
     """Return the rows (rowguid) that must be in the subscriber's partition, once they are as decided.
 
     These are inserts, and updates of a field (of `fields`) that decides partitions. Deletes are always allowed, and so is
-    an edit of a row that the publisher moved away: the row leaves.
+    an edit of a row that the publisher moved away: the row leaves. A row born after the subscriber's generation
+    `fresh_after` is an insert.
     """
     joined = _joined(uploaded).where(F.col(VERDICT).isin(*WRITTEN_VERDICTS) & ~F.col(DELETED))
     known = F.col(_KNOWN)
-    is_stranger = ~lineage.share_a_writer(F.col(f"{_SENT}.{LINEAGE}"), known[LINEAGE])
-    is_insert = known.isNull() | known[DELETED] | is_stranger
+    start = query_parameter(fresh_after, "bigint")
+    is_insert = known.isNull() | known[DELETED] | lineage.is_fresh(F.col(f"{_SENT}.{BORN_GENERATION}"), start)
     image = image_type(joined, ROW)
     same = [
         same_value(F.col(f"{ROW}.{name}"), F.col(f"{_KNOWN}.{ROW}.{name}"), image[name].dataType)
@@ -117,7 +119,9 @@ def _joined(uploaded: Uploaded) -> DataFrame:
     """Return RESOLVED with the subscriber's version and the publisher's (NULL: none) as structs."""
 
     def side(rows: DataFrame, name: str) -> DataFrame:
-        fields = [field for field in (*changes.LOSER_COLUMNS, COLV1, ROW) if field in rows.columns]
+        fields = [
+            field for field in (*changes.LOSER_COLUMNS, COLV1, BORN_GENERATION, ROW) if field in rows.columns
+        ]
         return rows.select(ROWGUID, F.struct(*fields).alias(name))
 
     joined = uploaded.outcome.join(side(uploaded.sent, _SENT), on=ROWGUID)

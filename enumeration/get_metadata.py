@@ -17,6 +17,7 @@ from mergerepl.changes import (
     BORN_GENERATION,
     DELETED,
     FLOOR,
+    FRESH_AFTER_OF,
     GENERATION,
     KEYS,
     LINEAGE,
@@ -102,11 +103,14 @@ def _as_struct(rows: DataFrame, name: str) -> DataFrame:
 @cached
 def _comparison(is_written_out: bool) -> tuple[dict[str, Column], Column]:
     """Return by side whether it knows the other's version; and the verdict."""
-    floor = parameter_column(f"{ARTICLE}.{FLOOR}")
+
+    def floor_of(side: str) -> Column:
+        terms = (parameter_column(f"{ARTICLE}.{name}") for name in (FRESH_AFTER_OF[side], FLOOR))
+        return lineage.known_floor(F.col(f"{side}.{BORN_GENERATION}"), *terms)
 
     def covers(side: str) -> Column:
         own, other = F.col(f"{side}.{LINEAGE}"), F.col(f"{OTHER_SIDE[side]}.{LINEAGE}")
-        return lineage.covers(own, other, floor=floor, is_written_out=is_written_out)
+        return lineage.covers(own, other, floor=floor_of(side), is_written_out=is_written_out)
 
     def knows(side: str) -> Column:
         return F.col(_KNOWS[side])
@@ -230,6 +234,8 @@ def _terms_struct(article: ArticleTerms) -> Column:
         "clock": article.clock,
         "resolved_at_publisher": article.resolved_at_publisher,
         "resolved_at_subscriber": article.resolved_at_subscriber,
+        "publisher_fresh_after": article.publisher_fresh_after,
+        "subscriber_fresh_after": article.subscriber_fresh_after,
     }
     return F.struct(
         *_properties(article.column_tracking, article.by_columns, article.whole_rows),

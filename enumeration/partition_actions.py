@@ -12,6 +12,7 @@ from pyspark.sql.types import ArrayType, BooleanType, DataType, IntegerType, Lon
 from enumeration.enum_changes import EVENT_GENERATION, HAD, HAS, WHY
 from mergerepl import changes
 from mergerepl.changes import (
+    BORN_GENERATION,
     DELETED,
     GENERATION,
     PARTCHANGEGEN,
@@ -33,6 +34,7 @@ from mergerepl.systables.partitions import EVERYBODY, Reason
 from mergerepl.systables.tombstone import TombstoneType
 
 _MINE, _OUTCOME, _PASS, _WINDOW, _VERSION = "mine", "outcome", "pass", "window", "version"
+_FRESH = "fresh"
 _WINDOW_TYPE = f"struct<{HAD}:boolean,{HAS}:boolean,{EVENT_GENERATION}:bigint,{WHY}:int>"
 
 
@@ -75,12 +77,13 @@ class PartitionRows:
 
 
 def without_strangers(
-    sent: DataFrame, known: DataFrame, *, most: int | None = None
+    sent: DataFrame, known: DataFrame, *, fresh_after: int, most: int | None = None
 ) -> tuple[DataFrame, DataFrame]:
     """Return CHANGES of both sides in which two unrelated rows of one key are not compared as versions of one row.
 
-    A live row against a tombstone of another one is a new insert: both count as that row, which merges. A tombstone
-    against another, live row is the delete of a row that no other replica had: it precedes the live one.
+    A row that was born at the subscriber after its generation `fresh_after` is its own. Against the tombstone of another
+    row it is a new insert: both count as that row, which merges. Its tombstone, against another, live row, is the delete
+    of a row that no other replica had: it precedes the live one.
 
     `most` is an upper bound of the rows that are sent; None: unknown.
     """
@@ -91,6 +94,8 @@ def without_strangers(
     ]
     both = in_one_task(sides[0].join(sides[1], on=ROWGUID, how="left"), most)
     sent_fields, known_fields = _without_strangers(metadata)
+    start = query_parameter(fresh_after, "bigint")
+    both = both.withColumn(_FRESH, lineage.is_fresh(F.col(f"{_MINE}.{BORN_GENERATION}"), start))
     return (
         both.select(ROWGUID, *sent_fields),
         both.where(F.col(_VERSION).isNotNull()).select(ROWGUID, *known_fields),
@@ -100,7 +105,7 @@ def without_strangers(
 @cached
 def _without_strangers(metadata: tuple[str, ...]) -> tuple[list[Column], list[Column]]:
     mine, theirs = F.col(_MINE), F.col(_VERSION)
-    is_stranger = theirs.isNotNull() & ~lineage.share_a_writer(mine[changes.LINEAGE], theirs[changes.LINEAGE])
+    is_stranger = theirs.isNotNull() & F.col(_FRESH)
     inserted = is_stranger & ~mine[DELETED] & theirs[DELETED]
     dropped = is_stranger & mine[DELETED] & ~theirs[DELETED]
 

@@ -89,6 +89,8 @@ UPDATE_DELETE: Final = "update_delete"
 MADE_COLUMNS: Final = "made_columns"
 CLASHING_COLUMNS: Final = "clashing_columns"
 FLOOR: Final = "floor"
+PUBLISHER_FRESH_AFTER: Final = "publisher_fresh_after"
+SUBSCRIBER_FRESH_AFTER: Final = "subscriber_fresh_after"
 CLOCK: Final = "clock"
 NAMES: Final = "names"
 NAMED_FIELDS: Final = "named_fields"
@@ -99,6 +101,8 @@ RESOLVED_AT_SUBSCRIBER: Final = "resolved_at_subscriber"
 PUBLISHER: Final = "publisher"
 SUBSCRIBER: Final = "subscriber"
 """The two struct columns of PAIRS: each side's change (NULL: none)."""
+
+FRESH_AFTER_OF: Final = {PUBLISHER: PUBLISHER_FRESH_AFTER, SUBSCRIBER: SUBSCRIBER_FRESH_AFTER}
 
 ARTICLE: Final = "article"
 """Struct column of PAIRS: the terms of the row's article (`enumeration.get_metadata`)."""

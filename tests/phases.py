@@ -37,7 +37,7 @@ from mergerepl.merge.stage.decision import Changed, decided, encoded
 from mergerepl.merge.stage.decision import resolved as resolved_of
 from mergerepl.model.article import PublishedArticle
 from mergerepl.model.resolvers import RESOLVERS, ResolverInfo
-from mergerepl.model.session_terms import SessionTerms, terms_of
+from mergerepl.model.session_terms import NEVER, SessionTerms, terms_of
 from mergerepl.rows.nested import INTERPRETED, Fields
 from mergerepl.spark.in_memory import Kept, keep_in_memory
 from mergerepl.systables.contents import COLV1_TYPE, LINEAGE_TYPE
@@ -88,6 +88,8 @@ class Setting:
     start: int = 0
     unpublished: str | None = None
     whole_rows: bool = False
+    fresh_after: int = NEVER
+    anew_through: int = 0
 
 
 ROW_TRACKED = Setting()
@@ -465,7 +467,7 @@ def captured(spark: SparkSession, cases: Mapping[str, Net]) -> dict[str, Capture
         types = f"rowguid string, existed boolean, before {_IMAGE}, exists boolean, after {_IMAGE}"
         known = _changes(spark, setting, {rule: net.known for rule, net in some.items() if net.known})
         net_rows = spark.createDataFrame(rows, types)
-        origin = replace(ORIGIN, clock=setting.floor)
+        origin = replace(ORIGIN, clock=setting.floor, anew_through=setting.anew_through)
         return tracked_rows(net_rows, known and known.select(*KNOWN_COLUMNS), _article(setting), origin)
 
     found = _by_setting(cases, step).collect()
@@ -523,6 +525,7 @@ class _Session:
                 whole_rows=setting.whole_rows,
                 floor=setting.floor,
                 clock=setting.floor,
+                subscriber_fresh_after=setting.fresh_after,
             )
             for setting, number in self.settings.items()
         ]

@@ -32,7 +32,7 @@ from mergerepl.systables import contents, tombstone
 from mergerepl.systables.contents import LINEAGE_TYPE, SEQ, base_column, row_column
 from mergerepl.systables.tombstone import TombstoneType
 
-KNOWN_COLUMNS = (ROWGUID, LINEAGE, COLV1, BORN_GENERATION, TOMBSTONE_TYPE, UNKNOWN)
+KNOWN_COLUMNS = (ROWGUID, LINEAGE, COLV1, BORN_GENERATION, TOMBSTONE_TYPE, GENERATION, UNKNOWN)
 """The metadata of a row that a new change continues."""
 
 
@@ -44,13 +44,16 @@ _KEPT = (ROWGUID, GENERATION, PARTCHANGEGEN, BORN_GENERATION, LINEAGE, COLV1, PR
 class Origin:
     """The origin of changes: the replica's nickname, their priority and the open generation that they join.
 
-    Their versions are above `clock`, which is at or above all versions that the replica knows.
+    Their versions are above `clock`, which is at or above all versions that the replica knows. Inserts over a tombstone
+    of a generation up to `anew_through` begin anew: it was sent, and another row of that key may be outside of the
+    replica's partition.
     """
 
     nickname: int
     priority: float
     generation: int
     clock: int
+    anew_through: int = 0
 
 
 GENERATION_OF_ORIGIN, NICKNAME, ORIGIN_PRIORITY, CLOCK = (
@@ -76,7 +79,10 @@ class Written:
 
 def insert_trigger() -> Written:
     """MSmerge_ins: the row was inserted. Its generation is noted if the row is new to all other replicas."""
-    return Written(F.col(AFTER), F.when(F.col("known_lineage").isNull(), F.col(GENERATION_OF_ORIGIN)))
+    is_new = F.col("known_lineage").isNull()
+    return Written(
+        F.col(AFTER), F.when(is_new, F.col(GENERATION_OF_ORIGIN)).otherwise(F.col("known_born_generation"))
+    )
 
 
 def update_trigger() -> Written:
@@ -86,7 +92,7 @@ def update_trigger() -> Written:
 
 def delete_trigger() -> Written:
     """MSmerge_del: the row was deleted. Its last image goes into the tombstone."""
-    return Written(F.col(BEFORE), F.lit(None).cast("bigint"))
+    return Written(F.col(BEFORE), F.col("known_born_generation"))
 
 
 def tracked_rows(
@@ -102,7 +108,7 @@ def tracked_rows(
 
     Lineage and colv1 continue the row's known metadata, also that of a deleted row (a re-insert). A row that existed and
     has no metadata is the publication's: {0: 1}. An insert of an unknown key starts from {}. So does one of a key whose
-    row left the partition (type 5): that row still exists elsewhere, and this is another one.
+    row left the partition (type 5): that row still exists elsewhere, and this is another one; and see `Origin`.
 
     Reads: net changes with their rowguid; `known` = KNOWN_COLUMNS of rows as they are now (missing rows count as unknown),
         or None. `is_written_out`: lineages are computed by compiled code, for large numbers of rows. `marks_known` adds
@@ -128,7 +134,7 @@ def tracked_rows(
         if name not in (AFTER, BEFORE) or (name == BEFORE and article.needs_base)
     ]
     written = described.select(*joined, _written_row().alias(ROW))
-    rows = _with_known(written, known)
+    rows = _with_known(written, known, query_parameter(origin.anew_through, "bigint"))
     # Under another name, Spark would forget that the join has partitioned the rows by their keys.
     return rows.select(ROWGUID, *(value.alias(name) for name, value in columns.items()))
 
@@ -185,7 +191,7 @@ def _colv(version: Column) -> Column:
     return F.when(is_tracked, risen).otherwise(lineage.no_colv())
 
 
-def _with_known(named: DataFrame, known: DataFrame | None) -> DataFrame:
+def _with_known(named: DataFrame, known: DataFrame | None, anew_through: Column) -> DataFrame:
     if known is None:
         return named.select(
             "*",
@@ -194,7 +200,9 @@ def _with_known(named: DataFrame, known: DataFrame | None) -> DataFrame:
             F.lit(None).cast("bigint").alias("known_born_generation"),
             no_fields().alias("known_unknown"),
         )
-    has_left = F.coalesce(F.col(TOMBSTONE_TYPE) == int(TombstoneType.PARTIAL_DELETE), F.lit(False))
+    of_left, was_sent = int(TombstoneType.PARTIAL_DELETE), F.col(GENERATION) <= anew_through
+    has_left = F.coalesce((F.col(TOMBSTONE_TYPE) == of_left) | was_sent, F.lit(False))
+    has_left &= F.col(TOMBSTONE_TYPE).isNotNull()
     earlier = known.select(
         ROWGUID,
         F.when(~has_left, F.col(LINEAGE)).alias("known_lineage"),
@@ -255,5 +263,6 @@ def tombstone_rows(rows: DataFrame, article: PublishedArticle, *, seq: int, mark
         query_parameter(seq, "bigint").alias(SEQ),
         F.col(ROW).cast(stored_type(article)).alias(row_column(article.nickname, article.image_version)),
         UNKNOWN,
+        BORN_GENERATION,
         *_base(rows, article),
     )

@@ -1,6 +1,7 @@
 """The versions up to which a session leaves its two sides informed."""
 
 from dataclasses import dataclass
+from typing import Final
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -14,3 +15,7 @@ class Horizon:
     knows: int = 0
     settled: int = 0
     known: int = 0
+
+
+NOTHING_SETTLES: Final = Horizon()
+"""Leaves both sides as they are."""

@@ -2,10 +2,14 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Final
 
 from mergerepl.model.article import PublishedArticle
 from mergerepl.model.publication import Resolution
 from mergerepl.model.resolvers import CUSTOM, PRIORITY, RESOLVERS, resolver_info
+
+NEVER: Final = 1 << 62
+"""No generation has a higher number."""
 
 
 @dataclass(frozen=True)
@@ -15,10 +19,11 @@ class ArticleTerms:
     `by_columns`: a conflict is lost by columns, not by the row. `whole_rows`: rows that differ are never merged.
     `resolver` decides two updates, `update_delete` an update against a delete. `made_columns`: the resolver makes
     their values; `clashing_columns`: two changes of them to one value are two changes. `floor`: versions up to it
-    count as known to both sides. `clock`: a resolution's version is higher. `names`: by field of `fields` the name
-    of a value column, None for a key's; `named_fields`: its image field, the key of colv1. `resolved_at_…`: the
-    generations that merged and resolved rows join at each side. `rejects`: the side whose changes are not taken, or
-    None.
+    count as known to both sides, except to a side whose row was born after its generation `…_fresh_after`: that is a new
+    row, and one of that key outside of its partition is unknown to it. `clock`: a resolution's version is higher.
+    `names`: by field of `fields` the name of a value column, None for a key's; `named_fields`: its image field, the key
+    of colv1. `resolved_at_…`: the generations that merged and resolved rows join at each side. `rejects`: the side whose
+    changes are not taken, or None.
     """
 
     tablenick: int
@@ -35,6 +40,8 @@ class ArticleTerms:
     named_fields: tuple[str, ...]
     resolved_at_publisher: int = 0
     resolved_at_subscriber: int = 0
+    publisher_fresh_after: int = NEVER
+    subscriber_fresh_after: int = NEVER
     rejects: str | None = None
 
 
@@ -46,6 +53,8 @@ def terms_of(
     whole_rows: bool = False,
     floor: int = 0,
     clock: int = 0,
+    publisher_fresh_after: int = NEVER,
+    subscriber_fresh_after: int = NEVER,
 ) -> ArticleTerms:
     """Return the terms of a published article.
 
@@ -75,6 +84,8 @@ def terms_of(
         named_fields=article.written_fields,
         resolved_at_publisher=resolved_at_publisher,
         resolved_at_subscriber=resolved_at_subscriber,
+        publisher_fresh_after=publisher_fresh_after,
+        subscriber_fresh_after=subscriber_fresh_after,
         rejects=resolver.rejects,
     )
 

@@ -12,9 +12,10 @@ from typing import TYPE_CHECKING
 from enumeration.plan import Destination, Enumeration, enumeration
 from mergerepl.changes import GENERATION, OTHER_SIDE, PUBLISHER, ROW, ROWGUID, SUBSCRIBER
 from mergerepl.errors import LeaseError, StoreError
-from mergerepl.merge.partitions.filtered import FilteredPublication, filtered_publication, generations_for
+from mergerepl.merge.partitions.filtered import FilteredPublication, filtered_publication
 from mergerepl.model.article import PublishedArticle
 from mergerepl.monitoring.waiting import Uncaptured, source_of, uncaptured
+from mergerepl.replica.partition_generations import generations_for
 from mergerepl.replica.replica import Replica
 from mergerepl.replica.subscription import captured_position, require_same_session
 from mergerepl.systables.catalog import SubscriptionRow

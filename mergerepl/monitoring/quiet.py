@@ -236,8 +236,6 @@ def _is_settled(
     from enumeration.horizon import clock_of, horizon, with_horizon
     from mergerepl.changes import PUBLISHER, SUBSCRIBER
 
-    if publisher.publication(pubid=about.pubid).filters is not None:
-        return True
     ends = {PUBLISHER: publisher, SUBSCRIBER: subscriber}
     rows = {name: replica.rows_of(about.pubid) for name, replica in ends.items()}
     infos = {name: replica.info() for name, replica in ends.items()}

@@ -10,8 +10,9 @@ from mergerepl.delta.feed.window import FeedPosition, FeedWindow, feed_window
 from mergerepl.delta.marks import is_own_of_merge
 from mergerepl.delta.tables import head_version, is_delta_table
 from mergerepl.errors import MergeReplError, begin_again
-from mergerepl.merge.partitions.filtered import filtered_publication, generations_for, sent_partition
+from mergerepl.merge.partitions.filtered import filtered_publication, sent_partition
 from mergerepl.model.article import PublishedArticle
+from mergerepl.replica.partition_generations import generations_for
 from mergerepl.replica.replica import Replica
 from mergerepl.replica.subscription import position_of
 from mergerepl.store.location import Location

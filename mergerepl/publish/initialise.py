@@ -274,9 +274,8 @@ class Initialisation:
         there, here = last_generation(self.run.publisher, pubid), last_generation(self.root, pubid)
         itself, other = rows_at_subscriber(self.publisher.info, self.row)
         to, info = self.horizon(), self.publisher.info
-        if to is not None:
-            rows = [itself, other]
-            itself, other = with_horizon(rows, subid=other.subid, side=SUBSCRIBER, to=to, info=info)
+        rows = [itself, other]
+        itself, other = with_horizon(rows, subid=other.subid, side=SUBSCRIBER, to=to, info=info)
         other = replace(other, recgen=there[0], recguid=there[1], sentgen=here[0], sentguid=here[1])
         Replica(self.root).control.replace_where(catalog.SUBSCRIPTIONS, [itself, other], pubid=pubid)
         failpoint("initialise.before_active")
@@ -285,16 +284,14 @@ class Initialisation:
 
         def also(rows: list[SubscriptionRow]) -> list[SubscriptionRow]:
             subid = self.row.subid
-            return rows if to is None else with_horizon(rows, subid=subid, side=PUBLISHER, to=to, info=info)
+            return with_horizon(rows, subid=subid, side=PUBLISHER, to=to, info=info)
 
         update_subscription(Replica(self.run.publisher), self.row.subid, self.row.replid, change, also)
         failpoint("initialise.after_active")
 
-    def horizon(self) -> Horizon | None:
-        """Return what the publisher's rows, as they were copied, make known to the subscriber; None with row filters."""
+    def horizon(self) -> Horizon:
+        """Return what the publisher's rows, as they were copied, make known to the subscriber."""
         replica = Replica(self.run.publisher)
-        if replica.publication(pubid=self.run.pubid).filters is not None:
-            return None
         settled, known = publishers_horizon(replica.rows_of(self.run.pubid), self.clock)
         return Horizon(through=self.clock, knows=known, settled=settled, known=known)
 

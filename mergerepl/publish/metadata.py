@@ -24,7 +24,15 @@ from mergerepl.replica.replica import Replica
 from mergerepl.replica.runs import current_rows, delete_runs_after
 from mergerepl.store.location import Location
 from mergerepl.systables import catalog, contents, tombstone
-from mergerepl.systables.contents import BORN_GENERATION, GENERATION, MARKER, ROWGUID, SEQ, TABLENICK
+from mergerepl.systables.contents import (
+    BORN_GENERATION,
+    GENERATION,
+    MARKER,
+    PARTCHANGEGEN,
+    ROWGUID,
+    SEQ,
+    TABLENICK,
+)
 from mergerepl.systables.genhistory import Generation
 from mergerepl.systables.table import FOLDER
 
@@ -74,8 +82,9 @@ def give_metadata(
             MARKER: F.lit(mark.session),
             SEQ: F.lit(seq).cast("bigint"),
         }
-        if BORN_GENERATION in values:
-            values[BORN_GENERATION] = _renumbered(F.col(BORN_GENERATION), numbers)
+        values[BORN_GENERATION] = _renumbered(F.col(BORN_GENERATION), numbers)
+        if PARTCHANGEGEN in values:
+            values[PARTCHANGEGEN] = F.lit(None).cast("bigint")
         images = [
             F.col(name) for name in current.columns if name.startswith(tuple(f"row_{n}" for n in nicknames))
         ]

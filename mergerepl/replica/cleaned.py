@@ -6,12 +6,24 @@ Removing them is left to later commits, in any order and as often as needed.
 
 from collections.abc import Mapping
 from types import MappingProxyType
+from typing import Final
 
 from mergerepl.delta.tables import count_rows
 from mergerepl.failpoints import failpoint
 from mergerepl.replica.replica import Replica
-from mergerepl.systables import contents, genhistory, tombstone
+from mergerepl.systables import contents, genhistory, partitions, tombstone
 from mergerepl.systables.genhistory import GenStatus
+from mergerepl.systables.table import SystemTable
+
+TABLES: Final[tuple[SystemTable, ...]] = (
+    contents.TABLE,
+    tombstone.TABLE,
+    genhistory.TABLE,
+    *partitions.MAPPINGS,
+)
+"""The tables that a cleanup removes rows from."""
+
+_ALWAYS: Final[tuple[SystemTable, ...]] = (contents.TABLE, tombstone.TABLE, genhistory.TABLE)
 
 
 def dead_rows(replica: Replica, also: Mapping[int, int] = MappingProxyType({})) -> dict[str, str]:
@@ -28,7 +40,23 @@ def dead_rows(replica: Replica, also: Mapping[int, int] = MappingProxyType({})) 
     older = " or ".join(f"art_nick = {nick} and generation < {last}" for nick, last in cleaned.items())
     history = f"({older}) and genstatus <> {int(GenStatus.OPEN)}"
     history += f" and generation not in ({', '.join(map(str, sorted(named)))})"
-    return {contents.NAME: rows, tombstone.NAME: rows, genhistory.NAME: history}
+    # A row that only changed its partitions keeps its generation, and is sent to those that it entered.
+    moved = " or ".join(f"tablenick = {nick} and partchangegen > {last}" for nick, last in cleaned.items())
+    found = {contents.NAME: f"({rows}) and coalesce({moved}, false) = false", tombstone.NAME: rows}
+    return {**found, genhistory.NAME: history, **_dead_mappings(replica, cleaned, rows)}
+
+
+def _dead_mappings(replica: Replica, cleaned: Mapping[int, int], rows: str) -> dict[str, str]:
+    """Return the conditions of a publisher with row filters; one of its tables names no articles."""
+    counts = []
+    for publication in (each for each in replica.published if each.filters is not None):
+        articles = replica.articles_of(publication.pubid)
+        last = min((cleaned.get(each.nickname, 0) for each in articles), default=0)
+        counts.append(f"publication_number = {publication.publication_number} and generation <= {last}")
+    if not counts:
+        return {}
+    of_rows = dict.fromkeys((partitions.CURRENT.name, partitions.PAST.name), rows)
+    return {**of_rows, partitions.GENERATION_PARTITIONS.name: " or ".join(counts)}
 
 
 def count_dead(replica: Replica, also: Mapping[int, int] = MappingProxyType({})) -> dict[str, int]:
@@ -36,7 +64,7 @@ def count_dead(replica: Replica, also: Mapping[int, int] = MappingProxyType({}))
     found = dead_rows(replica, also)
     return {
         name: count_rows(replica.folder / name, where=found[name]) if name in found else 0
-        for name in (contents.NAME, tombstone.NAME, genhistory.NAME)
+        for name in {table.name: 0 for table in _ALWAYS} | found
     }
 
 
@@ -46,7 +74,7 @@ def remove_dead(replica: Replica) -> dict[str, int]:
     The caller holds the replica. Starts no engine.
     """
     counts = count_dead(replica)
-    for table in (contents.TABLE, tombstone.TABLE, genhistory.TABLE):
+    for table in (*_ALWAYS, *partitions.MAPPINGS):
         if counts.get(table.name):
             failpoint("cleanup.before_rewrite")
             replica.control.delete(table, where=dead_rows(replica)[table.name])

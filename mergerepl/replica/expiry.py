@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 
+from mergerepl.replica.partition_generations import unacknowledged_for
 from mergerepl.replica.replica import Replica
 from mergerepl.systables.catalog import SUBSCRIPTIONS, PublicationRow, SubscriptionRow
 from mergerepl.systables.genhistory import Generation
@@ -48,10 +49,11 @@ def waiting_since(
     """Return since when the oldest change waits for a subscriber; None if none does or the retention is for ever.
 
     A row that a table refused waits for the table, and no sync would bring it there: it does not count. With row filters
-    no metadata is cleaned up, and no subscription expires.
+    only changes for the subscriber's partition count.
     """
-    if publication.keeps is None or publication.filters is not None or not about.is_live:
+    if publication.keeps is None or not about.is_live:
         return None
+    is_for_it = unacknowledged_for(replica, publication, about)
     times = [
         row.coldate
         for row in (
@@ -64,6 +66,7 @@ def waiting_since(
         and row.waits_for is None
         and about.replnickname not in row.nicknames
         and row.coldate is not None
+        and is_for_it(row)
     ]
     return Waiting(min(times), publication.keeps) if times else None
 

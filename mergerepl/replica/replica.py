@@ -285,6 +285,12 @@ class Replica:
         cleaned = self.info().cleaned
         return max((cleaned.get(nickname, 0) for nickname in tablenicks), default=0)
 
+    def sent_from_partition(self, pubid: str) -> int | None:
+        """Return the last generation that the subscriber of a part of the rows has sent; None at any other replica."""
+        if self.publishes(pubid):
+            return None
+        return next((row.sentgen for row in self.relations(pubid) if row.partition_id is not None), None)
+
     def relation(self, subid: str, replid: str) -> SubscriptionRow | None:
         """Return the row of a subscription about the replica with this id, or None.
 

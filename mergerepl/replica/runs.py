@@ -113,11 +113,13 @@ def run_rows(article: PublishedArticle, rows: "pa.Table", table: str, *, seq: in
 
     is_tombstone = table == tombstone.NAME
     chosen = rows.filter(rows[DELETED] if is_tombstone else pc.invert(rows[DELETED]))
-    columns = {name: chosen[name] for name in (ROWGUID, GENERATION, LINEAGE, PRIORITY, UNKNOWN)}
+    columns = {
+        name: chosen[name] for name in (ROWGUID, GENERATION, BORN_GENERATION, LINEAGE, PRIORITY, UNKNOWN)
+    }
     if is_tombstone:
         columns[tombstone.TYPE] = chosen[TOMBSTONE_TYPE]
     else:
-        columns |= {name: chosen[name] for name in (PARTCHANGEGEN, BORN_GENERATION, COLV1)}
+        columns |= {name: chosen[name] for name in (PARTCHANGEGEN, COLV1)}
     columns[row_column(article.nickname, article.image_version)] = chosen[ROW]
     if BASE in chosen.column_names:
         columns[base_column(article.nickname, article.image_version)] = chosen[BASE]
@@ -142,7 +144,7 @@ class RecentRows:
     older: Callable[[DataFrame, int], DataFrame] | None
 
 
-_OF_RUNS = (contents.TABLENICK, ROWGUID, GENERATION, LINEAGE, PRIORITY, UNKNOWN, SEQ)
+_OF_RUNS = (contents.TABLENICK, ROWGUID, GENERATION, BORN_GENERATION, LINEAGE, PRIORITY, UNKNOWN, SEQ)
 
 
 @dataclass(frozen=True)
@@ -242,7 +244,7 @@ class ArticleRuns:
 
         def of(table: str) -> DataFrame:
             is_tombstone = table == tombstone.NAME
-            kept = [tombstone.TYPE] if is_tombstone else [PARTCHANGEGEN, BORN_GENERATION, COLV1]
+            kept = [tombstone.TYPE] if is_tombstone else [PARTCHANGEGEN, COLV1]
             kept += [*images.bases] if with_base else []
             kept += [contents.MARKER] if with_marker else []
             bounds = {SEQ: (from_seq_exclusive, most), GENERATION: (above, None)}
@@ -260,10 +262,8 @@ class ArticleRuns:
                 F.lit(is_tombstone).alias(DELETED),
                 (F.col(tombstone.TYPE) if is_tombstone else F.lit(None).cast("int")).alias(TOMBSTONE_TYPE),
                 GENERATION,
-                *(
-                    (F.lit(None).cast("bigint") if is_tombstone else F.col(name)).alias(name)
-                    for name in (PARTCHANGEGEN, BORN_GENERATION)
-                ),
+                (F.lit(None).cast("bigint") if is_tombstone else F.col(PARTCHANGEGEN)).alias(PARTCHANGEGEN),
+                BORN_GENERATION,
                 LINEAGE,
                 (F.lit(None).cast(COLV1_TYPE) if is_tombstone else F.col(COLV1)).alias(COLV1),
                 PRIORITY,

@@ -20,6 +20,7 @@ from mergerepl.changes import (
     GENERATION,
     GENERATION_OF,
     NOTE,
+    PARTCHANGEGEN,
     PUBLISHER_WINS,
     ROW,
     ROWGUID,
@@ -210,6 +211,8 @@ def _in_partition(rows: "pa.Table", has_left: "pa.ChunkedArray[Any]", keys: Coll
         DELETED: is_deleted,
         TOMBSTONE_TYPE: pc.if_else(has_left, left, rows[TOMBSTONE_TYPE]),
         ROW: pa.StructArray.from_arrays(values, names=names),
+        # The publisher's number.
+        PARTCHANGEGEN: pa.nulls(rows.num_rows, pa.int64()),
     }
     return pa.table({name: found.get(name, rows[name]) for name in rows.column_names})
 

@@ -76,9 +76,17 @@ def covers(known: Column, other: Column, *, floor: int | Column, is_written_out:
     return F.when(F.size(other) > _WRITTEN_OUT, by_entry).otherwise(reduce(and_, known_or_none))
 
 
-def share_a_writer(one: Column, other: Column) -> Column:
-    """Return whether two lineages have a writer in common; otherwise their rows are independent."""
-    return F.arrays_overlap(F.map_keys(one), F.map_keys(other))
+def is_fresh(born: Column, fresh_after: Column) -> Column:
+    """True if a row with this `born_generation` (NULL: an older row) is new to all other replicas."""
+    return F.coalesce(born > fresh_after, F.lit(False))
+
+
+def known_floor(born: Column, fresh_after: Column, floor: Column) -> Column:
+    """Return the version up to which a replica knows all changes of a row of its own.
+
+    A fresh row says nothing of other rows of its key, which the replica may not have had.
+    """
+    return F.when(is_fresh(born, fresh_after), 0).otherwise(floor)
 
 
 def writers(one: Column, other: Column) -> Column:

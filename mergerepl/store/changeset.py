@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 
 from mergerepl.changes import DATA_ACTIONS, PUBLISHER, SUBSCRIBER
 from mergerepl.errors import give_up_advice
-from mergerepl.model.horizon import Horizon
+from mergerepl.model.horizon import NOTHING_SETTLES, Horizon
 from mergerepl.model.results import PhaseCounts
 from mergerepl.store.lease import LOCK_FILE
 from mergerepl.store.location import Location
@@ -93,8 +93,7 @@ class SideWork:
 class Manifest:
     """The plan of a changeset. A late round (user commits before our MERGE) has only one side and no watermarks.
 
-    Versions up to `floor` count as known to both sides. `horizon` is stored with the watermarks; None: nothing
-    settles.
+    Versions up to `floor` count as known to both sides. `horizon` is stored with the watermarks.
     """
 
     session: str
@@ -115,7 +114,7 @@ class Manifest:
     uploaded_guids: list[str] = field(default_factory=list)
     replicastate: str
     floor: int = 0
-    horizon: Horizon | None = None
+    horizon: Horizon = NOTHING_SETTLES
 
     def side(self, name: str) -> SideWork | None:
         """Return the work of `publisher` or `subscriber`."""

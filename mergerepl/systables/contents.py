@@ -40,7 +40,7 @@ TABLE: Final = SystemTable(
         tablenick | int | article nickname
         rowguid | string | row identity, the same at every replica
         generation | bigint | generation of the row's latest change, local number
-        partchangegen | bigint | reserved: generation of the row's last change of partitions
+        partchangegen | bigint | generation in which only the row's partitions changed last, at a publisher with row filters
         lineage | {LINEAGE_TYPE} | replica nickname -> version: which changes this version of the row includes
         colv1 | {COLV1_TYPE} | field (c<number>) -> who changed it last at which version; NULL for row-tracked articles
         marker | string | merge session or capture that wrote the row

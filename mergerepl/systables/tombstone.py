@@ -42,6 +42,7 @@ TABLE: Final = SystemTable(
         marker | string | merge session or capture that wrote the row
         seq | bigint | number of the appended run; the highest one of a row counts
         unknown | array<string> | fields (c<number>) of which the row says nothing, as its writer's table lacked them
+        born_generation | bigint | generation of the deleted row's insert, as in MSmerge_contents
         """
     ),
 )

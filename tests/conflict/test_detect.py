@@ -105,11 +105,19 @@ ABOVE_FLOOR_3: dict[str, Case] = {
         ("conflict", ["a"]),
     ),
 }
+FRESH_ABOVE_FLOOR_3: dict[str, Case] = {
+    "a new row knows no change of another one of its key, however old": (
+        hq("p z", "a: hq 3, b: hq 3", "hq 4"),
+        north("q z", "a: north 4", "north 4")._replace(born=9),
+        ("conflict", ["a"]),
+    )
+}
 TABLES = (
     (ROW_TRACKED, BY_ROW),
     (COLUMN_TRACKED, BY_COLUMN),
     (WHOLE_ROWS, IN_WHOLE_ROWS),
     (Setting(tracking="column", floor=3), ABOVE_FLOOR_3),
+    (Setting(tracking="column", floor=3, fresh_after=8), FRESH_ABOVE_FLOOR_3),
 )
 CASES = {
     rule: (Pair(*sides, setting), said) for setting, table in TABLES for rule, (*sides, said) in table.items()

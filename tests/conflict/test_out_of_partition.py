@@ -27,6 +27,7 @@ RESOLVED = (
     f"loser {LOSER}, winner {WINNER}"
 )
 NORTH, AGENT = 2, -1
+OLD, BORN = 8, 9
 Version = tuple[dict[int, int], tuple[str, int] | None]
 """Lineage, and region and value; None: deleted."""
 
@@ -87,7 +88,8 @@ def uploaded(spark: SparkSession) -> Uploaded:
         lineage, values = version
         type_ = 1 if values is None else None
         colv = {"c1": Row(nickname=max(lineage), version=max(lineage.values()))}
-        return name, values is None, type_, 3, None, None, lineage, colv, priority, None, row(name, values)
+        born = BORN if name.startswith("an insert") else OLD
+        return name, values is None, type_, 3, None, born, lineage, colv, priority, None, row(name, values)
 
     def outcome(name: str, verdict: str, values: tuple[str, int] | None) -> tuple[object, ...]:
         state = (values is None, None, None, None, {0: 1}, None, 7.0, None)
@@ -103,12 +105,12 @@ def uploaded(spark: SparkSession) -> Uploaded:
 
 
 def test_inserts_and_moves_are_bound(uploaded: Uploaded) -> None:
-    found = {each.rowguid for each in bound_to_partition(uploaded, ["c1"]).collect()}
+    found = {each.rowguid for each in bound_to_partition(uploaded, ["c1"], fresh_after=OLD).collect()}
     assert found == {name for name, case in CASES.items() if case[-1]}
 
 
 def test_the_publishers_row_stands_and_the_subscribers_is_logged(uploaded: Uploaded) -> None:
-    bound = bound_to_partition(uploaded, ["c1"])
+    bound = bound_to_partition(uploaded, ["c1"], fresh_after=OLD)
     outcome = rejected(uploaded, bound, note="A rule.", resolver_nickname=AGENT, clock=0)
     assert outcome.columns == list(RESOLVED_COLUMNS)
     found = {each.rowguid: each for each in outcome.collect()}

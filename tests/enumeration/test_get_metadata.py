@@ -58,6 +58,14 @@ VERDICTS: dict[str, tuple[Pair, str]] = {
     ),
     "one version above the floor": (Pair(changed("hq 3"), changed("north 4"), FLOOR_3), "upload"),
     "both versions above the floor": (Pair(changed("hq 4"), changed("north 4"), FLOOR_3), "candidate"),
+    "below the floor, a new row knows nothing of another one of its key": (
+        Pair(changed("hq 3"), changed("north 2", born=9), Setting(floor=3, fresh_after=8)),
+        "download",
+    ),
+    "below the floor, a row that was sent as a new one knows all": (
+        Pair(changed("hq 3"), changed("north 2", born=8), Setting(floor=3, fresh_after=8)),
+        "known",
+    ),
     "a delete that includes the other's change": (
         Pair(changed("hq 2, north 1", row=None), changed("north 1")),
         "download",

@@ -38,6 +38,8 @@ class Setting:
     subscribers: tuple[Subscriber, ...]
     tracking: str = "row"
     resolution: str = "row"
+    is_filtered: bool = False
+    """Whether each subscriber gets the rows whose column c has its number, from 1 on."""
     engines: Engines = ("auto", "spark")
     """Who writes the tables, session by session in turn."""
 
@@ -174,8 +176,10 @@ def _publish(
     subscriptions = [
         {"subscriber": f"./{s.name}", "type": s.kind}
         | ({"priority": s.priority} if s.kind == "server" else {})
-        for s in setting.subscribers
+        | ({"host_name": str(number)} if setting.is_filtered else {})
+        for number, s in enumerate(setting.subscribers, 1)
     ]
+    article |= {"filter": "c = HOST_NAME()"} if setting.is_filtered else {}
     publish(folder, "net", [article], subscriptions, publisher="hub").rename(folder / "network.yml")
 
 

@@ -176,6 +176,7 @@ class World(Ghosts):
             new[key] = self.edit(replica, key, old, row, replica.nick), born
         for key, (version, born) in new.items():
             replica.put(key, version, gen, born)
+            replica.note_parts(gen, replica.captured.get(key), version.row)
             replica.set_row(replica.captured, key, version.row)
 
     # -- the rules of a session -----------------------------------------------------------------------------------------
@@ -249,9 +250,11 @@ class World(Ghosts):
             return
         cs = Changeset(pub.name, name, up, down, self.guid(), up_mark=sub.last, down_mark=pub.last)
         cs.up_gens = [sub.gens[n] for n in up_gens] if up else []
-        cs.down_gens = [pub.gens[n] for n in down_gens] if down else []
+        mine = [n for n in down_gens if sub.part is None or sub.part in pub.parts.get(n, ())]
+        cs.down_gens = [pub.gens[n] for n in mine] if down else []
         cs.there, cs.floor, cs.clock = set(pub.there.get(name, ())), sub.settled, max(pub.clock, sub.clock)
         is_filtered = sub.part is not None
+        cs.resolves = is_filtered and bool(in_up) and up and down
         for key in sorted(in_up | in_down | cs.there):
             self.decide(cs, pub, sub, key, key in in_up, key in in_down, up_start, is_filtered)
         self.bounds(cs, pub, sub)
@@ -282,7 +285,8 @@ class World(Ghosts):
         ):  # the delete of a row that nobody else had is dropped
             self.gone |= frozenset().union(*vs.of) - frozenset().union(*vp.of)
             p_knows = True
-        is_another_life = is_new and vp.row is None  # a new row where another was deleted: no conflict
+        # a new row where another was deleted: no conflict
+        is_another_life = is_new and vp.row is None and vp.recorded
         if is_another_life:
             p_knows, s_knows = False, not cs.down
         final, log, stamped, travels = None, (), (), cs.guid
@@ -472,6 +476,9 @@ class World(Ghosts):
                     replica.clock = max(replica.clock, highest)
         if again:
             replica.add(again)
+        if cs.resolves:
+            replica.clock = max(replica.clock, cs.clock + 1)
+            replica.add(cs.guid, cs.clock + 1)
         late = []
         for key, (version, guid) in changes.items():
             written, before = replica.rows.get(key), replica.version(key)
@@ -498,6 +505,8 @@ class World(Ghosts):
                 replica.of[key] = version.of
             else:
                 replica.put(key, version, gen)
+                replica.note_parts(gen, version.row)
+                replica.note_parts(replica.number(cs.guid), replica.captured.get(key), version.row)
             replica.set_row(replica.captured, key, version.row)
             if is_late and (written or version.row):
                 late.append((key, before, version, written))

@@ -96,6 +96,7 @@ class Replica:
     failed: dict = field(default_factory=dict)  # destination -> refused keys
     refuses: set = field(default_factory=set)  # keys of which its table takes nothing at present
     there: dict = field(default_factory=dict)  # filtered subscriber -> keys it has from here
+    parts: dict = field(default_factory=dict)  # filtered: own generation -> partitions with changes in it
 
     def version(self, key):
         meta, row = self.meta.get(key), self.captured.get(key)
@@ -129,6 +130,10 @@ class Replica:
         """The guid of the generation that a row was changed in last; None if genhistory no longer has it."""
         meta = self.meta.get(key)
         return self.gens.get(meta.gen, (None,))[0] if meta else None
+
+    def note_parts(self, gen, *rows):
+        if self.up is None:
+            self.parts.setdefault(gen, set()).update(row[2] for row in rows if row and len(row) > 2)
 
     def sees(self, row):
         return row is not None and (self.part is None or row[2] == self.part)
@@ -164,6 +169,7 @@ class Changeset:
     floor: int = 0
     clock: int = 0
     wipe: bool = False
+    resolves: bool = False  # it has a generation for what both sides resolved, also without such rows
     done: set = field(default_factory=set)
 
     @property

@@ -195,6 +195,7 @@ class Meta:
     seq: int = 0
     type: int | None = None
     partchangegen: int | None = None
+    born: int = 0  # own generation of an insert that is new to all other replicas
 
 
 @dataclass(frozen=True)
@@ -394,16 +395,23 @@ class Network:
         known = known or replica.meta.get((a, k))
         seen = known.seen if known else replica.base.get((a, k), frozenset())
         lineage, floor = known.lineage if known else baseline() if before is not None else {}, 0
-        if before is None and known and known.type == 5:
-            # The row that left goes on without this replica: an insert of the key here knows nothing of it.
+        is_new = before is None and known is None
+        if before is None and known and self._goes_on_elsewhere(replica, known, is_late=writer is not None):
+            # The row goes on without this replica: an insert of the key here knows nothing of it.
             seen = frozenset(e for e in seen if self.writes[e][0] == replica.name)
             floor = max(known.lineage.values(), default=0)
-            lineage = {}
+            lineage, is_new = {}, True
         lineage = bump(lineage, writer or replica.nick, floor)
         seen = seen | {self.event(replica.name, (a, k))}
-        born = -gen if before is None and known is None else known and known.partchangegen
+        moved = -gen if before is None and known is None else known and known.partchangegen
+        born = gen if is_new else known.born if known else 0
         type_ = 1 if after is None else None
-        return Meta(gen, lineage, after, replica.priority, seen, type=type_, partchangegen=born)
+        return Meta(gen, lineage, after, replica.priority, seen, type=type_, partchangegen=moved, born=born)
+
+    def _goes_on_elsewhere(self, replica: Replica, known: Meta, *, is_late: bool) -> bool:
+        """Whether a row may be outside of the partition: it left, or its delete was sent."""
+        was_sent = isinstance(replica, Subscriber) and (is_late or known.gen <= replica.up_mark)
+        return known.type == 5 or (known.row is None and was_sent)
 
     def _append_run(self, metas: dict, found: Pass, changed: set, gens: dict[str, int]) -> None:
         """Append one run: contents or tombstone rows, touched children, events. gens: of the events, per article."""
@@ -579,7 +587,8 @@ class Network:
             return own[a]
 
         for key, mine in sent.items():
-            verdict, version, loser = self._decide(key, mine, self._version(key), P_NICK, sub)
+            is_new = mine.born > sub.up_mark
+            verdict, version, loser = self._decide(key, mine, self._version(key), P_NICK, sub, is_new=is_new)
             verdicts[key], final[key] = verdict, version
             if loser:
                 losers.append(loser)
@@ -587,7 +596,7 @@ class Network:
         # At the publisher an uploaded row keeps what is known there of its membership
         for key, version in final.items():
             theirs = self._version(key)
-            final[key] = replace(version, partchangegen=theirs.partchangegen if theirs else None)
+            final[key] = replace(version, partchangegen=theirs.partchangegen if theirs else None, born=0)
 
         # What becomes of the publisher's rows, and the membership of everything that this moves
         changed: dict[str, dict] = {a: {} for a in self.names}
@@ -695,7 +704,7 @@ class Network:
             else:
                 action, version = "update" if had else "insert", replace(version, type=None)
             gen = version.gen if version.gen in relevant or key in hub_rows else event_gen or own_gen(a)
-            sub_rows[key] = (action, replace(version, gen=sub_gen(gen)))
+            sub_rows[key] = (action, replace(version, gen=sub_gen(gen), born=0))
         for key, (_, meta) in sub_rows.items():
             if meta.row is not None and not meta.seen >= sub.seen(key) - self.void:
                 raise Hole(f"{key}: what {sub.name} gets does not include what it has")
@@ -737,7 +746,9 @@ class Network:
         found, _ = membership_pass(self.filters, self.hub.parts, rows, {a: {k: (rows[a].get(k),) * 2}})
         return found[a][k][1]
 
-    def _decide(self, key, mine: Meta, theirs: Meta | None, resolver: int, sub: Subscriber):
+    def _decide(
+        self, key, mine: Meta, theirs: Meta | None, resolver: int, sub: Subscriber, *, is_new: bool = False
+    ):
         """sp_MSgetmetadata, then detection and resolution (row tracking). Returns verdict, final version, loser."""
         if theirs is None:
             return "upload", mine, None
@@ -754,11 +765,10 @@ class Network:
             return "upload", mine, None
         lineage, seen = merge_lineage(mine.lineage, theirs.lineage), mine.seen | theirs.seen
         stamped = bump(lineage, AGENT * resolver)
-        strangers = not set(mine.lineage) & set(theirs.lineage)
-        if strangers and theirs.row is None and mine.row is not None:
+        if is_new and theirs.row is None and mine.row is not None:
             # It never knew the row that was deleted there: its insert is an insert.
             return "reinsert", replace(mine, lineage=stamped, seen=seen), None
-        if strangers and mine.row is None and theirs.row is not None:
+        if is_new and mine.row is None and theirs.row is not None:
             # It deleted a row of its own that nobody had; the publisher's is another one.
             self.void |= mine.seen - theirs.seen
             return "drop", theirs, None

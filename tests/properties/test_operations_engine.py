@@ -5,10 +5,12 @@ from copy import copy, deepcopy
 from pathlib import Path
 
 import pytest
+from deltalake import DeltaTable
 from pyspark.sql import SparkSession
 
 from mergerepl import failpoints
 from mergerepl.failpoints import FailpointError
+from mergerepl.systables import partitions
 from tests.faults.ladder import CLEANED, QUIET
 from tests.networks import copy_replicas
 from tests.properties.operations_engine import Both, Step
@@ -92,13 +94,39 @@ def _copied(of: Both | Path, to: Path) -> Path:
     return to
 
 
-def drawn(rng: random.Random) -> Step:
-    """Return a step: users write to about a quarter of the keys at once."""
+def drawn(rng: random.Random, what: str = "aabbd") -> Step:
+    """Return a step: users write to about a quarter of the keys at once; `what` they do with one."""
     name = rng.choice("RAB")
     kind = rng.choices(("write", "session", "cleanup", "expire", "revive"), (9, 9, 3, 0.4, 0.6))[0]
     if kind == "write":
-        return kind, name, {key: rng.choice("aabbd") for key in KEYS if rng.random() < 0.25}
+        return kind, name, {key: rng.choice(what) for key in KEYS if rng.random() < 0.25}
     return (kind, name) if kind == "cleanup" else (kind, rng.choice("AB"))
+
+
+def test_inv_36_a_history_with_row_filters_on_the_engine(spark: SparkSession, replica_dir: Path) -> None:
+    """A golden one, while users write to other keys, too; then everything at rest is cleaned up."""
+    _, _, options, steps = GOLDEN["new rows of a key that another partition had"]
+    rng = random.Random(0)
+    both = Both.of(spark, replica_dir, (*options["keys"], *KEYS), column=True, filtered=True)
+    for step in [*joined(steps, rng), SB, SA, SB, *(("cleanup", name) for name in "RAB")]:
+        both.step(step)
+    assert both.model.stats["cleaned rows"] > 20
+    assert not any(replica.meta for replica in both.model.r.values())
+    for table in partitions.MAPPINGS:
+        assert DeltaTable(str(both.engine.path("hub") / "_mergerepl" / table.name)).count() == 0
+
+
+def joined(steps: list[Step], rng: random.Random) -> list[Step]:
+    """Return the steps with the writes of each replica between two sessions in one step, with drawn ones of KEYS."""
+    found: list[Step] = []
+    for step in steps:
+        if step[0] != "write":
+            found.append(step)
+            continue
+        if not found or found[-1][:2] != step[:2]:
+            found.append((*step[:2], {key: rng.choice("aabbdpp") for key in KEYS if rng.random() < 0.25}))
+        found[-1][2][step[2]] = step[3]
+    return found
 
 
 @pytest.mark.parametrize(
@@ -119,6 +147,20 @@ def test_inv_36_drawn_histories_with_cleanups(
     both = Both.of(spark, replica_dir, KEYS, column=column)
     for _ in range(steps):
         both.step(drawn(rng))
+    for step in [("cleanup", "R"), *[SA, SB] * 3, *(("cleanup", name) for name in "RAB")]:
+        both.step(step)
+    assert both.model.stats["cleaned rows"] > 0
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", range(10))
+def test_inv_36_drawn_histories_with_row_filters_and_cleanups(
+    spark: SparkSession, replica_dir: Path, seed: int
+) -> None:
+    rng = random.Random(seed)
+    both = Both.of(spark, replica_dir, KEYS, column=bool(seed % 2), filtered=True)
+    for _ in range(30):
+        both.step(drawn(rng, "aabbdpp"))
     for step in [("cleanup", "R"), *[SA, SB] * 3, *(("cleanup", name) for name in "RAB")]:
         both.step(step)
     assert both.model.stats["cleaned rows"] > 0

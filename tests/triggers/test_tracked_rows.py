@@ -29,12 +29,24 @@ CASES: dict[str, tuple[Net, Captured]] = {
         Net("x y", "x z", Change("x y", "north 2, south 1")),
         Captured("x z", "north 3, south 1", None),
     ),
-    "a delete comes after all that is known of the row and ends its birth": (
+    "a delete comes after all that is known of the row and keeps its birth": (
         Net("x y", None, KNOWN),
-        Captured(None, "hq 3, north 4, south 1", None),
+        Captured(None, "hq 3, north 4, south 1", None, born=2),
     ),
     "a row that was deleted and comes back is not born": (
         Net(None, "x z", DELETED),
+        Captured("x z", "hq 3, north 4", None),
+    ),
+    "a row that was deleted before it was sent and comes back is as new as it was": (
+        Net(None, "x z", Change(None, "north 3", born=2, generation=2), Setting(anew_through=1)),
+        Captured("x z", "north 4", None, born=2),
+    ),
+    "where other rows of its key may be elsewhere, a row whose delete was sent begins anew": (
+        Net(None, "x z", Change(None, "hq 3", generation=1), Setting(anew_through=1, floor=6)),
+        Captured("x z", "north 7", None, born=4),
+    ),
+    "there, a change of a row goes on": (
+        Net("x y", "x z", Change("x y", "hq 3", generation=1), Setting(anew_through=1)),
         Captured("x z", "hq 3, north 4", None),
     ),
     "versions begin above the floor": (
@@ -67,7 +79,7 @@ CASES: dict[str, tuple[Net, Captured]] = {
     ),
     "a deleted row has no columns": (
         Net("x y", None, KNOWN, COLUMN_TRACKED),
-        Captured(None, "hq 3, north 4, south 1", None),
+        Captured(None, "hq 3, north 4, south 1", None, born=2),
     ),
     "a row that comes back has changed every column": (
         Net(None, "x z", DELETED, COLUMN_TRACKED),

@@ -197,6 +197,8 @@ def _in_partition(staged: DataFrame, side: Side, work: ArticleWork) -> dict[str,
         changes.DELETED: is_deleted,
         changes.TOMBSTONE_TYPE: F.when(has_left, left).otherwise(F.col(changes.TOMBSTONE_TYPE)),
         changes.ROW: F.when(is_deleted, key_only).otherwise(F.col(changes.ROW)),
+        # The publisher's number.
+        changes.PARTCHANGEGEN: F.lit(None).cast("bigint"),
     }
     return {name: value.alias(name) for name, value in values.items()}
 

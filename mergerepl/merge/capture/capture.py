@@ -102,10 +102,12 @@ def read_changes(
     through_seq_inclusive: int | None = None,
     writer: int | None = None,
     known_meanwhile: DataFrame | None = None,
+    is_late: bool = False,
 ) -> CapturedArticle:
     """Compute the net changes of a window as CHANGES rows of its open generation.
 
-    `known_meanwhile` (KNOWN_COLUMNS) is newer than the runs' versions of its rows.
+    `known_meanwhile` (KNOWN_COLUMNS) is newer than the runs' versions of its rows. `is_late`: a session has sent all
+    changes before the window.
 
     Raises: NullKeyError, DuplicateKeyError naming keys; FeedGapError if both the feed and the old version are gone;
     CaptureError if this session would compute the values of a generated column otherwise; EngineError if the session
@@ -135,7 +137,9 @@ def read_changes(
             return None
         return runs.recent(rows=rows, columns=KNOWN_COLUMNS, kept=lookup)
 
-    origin = Origin(writer or info.nickname, job.priority, job.generation.generation, info.clock)
+    sent = job.replica.sent_from_partition(window.article.pubid)
+    anew = 0 if sent is None else job.generation.generation if is_late else sent
+    origin = Origin(writer or info.nickname, job.priority, job.generation.generation, info.clock, anew)
     with released_on_error(lookup):
         if is_in_process():
             reader = reader_here(window, known)

@@ -7,7 +7,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import reduce
 
-from mergerepl.changes import ROW, ROWGUID
+from mergerepl.changes import PARTCHANGEGEN, ROW, ROWGUID
 from mergerepl.delta.engine_choice import EngineChoice
 from mergerepl.errors import CaptureError
 from mergerepl.frames import DataFrame, F
@@ -139,6 +139,7 @@ def _joined(
         if touched:
             runs = ArticleRuns.of(at.choice.for_rules, at.replica, item.article, at.info.last_seq)
             moved = with_metadata(runs, touched_rows(found[name]), count=touched, kept=kept)
+            moved = moved.withColumn(PARTCHANGEGEN, F.lit(generation.generation).cast("bigint"))
             # A row without a change has no `base`: it is recorded as it was published.
             rows = moved if rows is None else rows.unionByName(moved, allowMissingColumns=True)
         joined.append(

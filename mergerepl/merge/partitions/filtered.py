@@ -7,10 +7,11 @@ from enumeration.plan import Partition
 from mergerepl.filters.clause import SessionFunction
 from mergerepl.filters.publication_filters import PublicationFilters
 from mergerepl.model.article import PublishedArticle
+from mergerepl.replica.partition_generations import generations_for
 from mergerepl.replica.replica import Replica
 from mergerepl.systables import partitions
 from mergerepl.systables.catalog import PublicationRow, SubscriptionRow
-from mergerepl.systables.partitions import EVERYBODY, GenerationPartition, PartitionGroup
+from mergerepl.systables.partitions import PartitionGroup
 
 
 def function_column(name: SessionFunction) -> str:
@@ -84,15 +85,3 @@ def sent_partition(
         return frozenset(row.generation for row in named)
 
     return Partition(tablenicks, relevant)
-
-
-def generations_for(
-    replica: Replica, number: int, subscription: SubscriptionRow, *, from_generation_exclusive: int
-) -> list[GenerationPartition]:
-    """Return the generations after one that have changes for a subscriber's partition or for everybody."""
-    ids = ", ".join(str(each) for each in (EVERYBODY, subscription.partition_id) if each is not None)
-    where = (
-        f"publication_number = {number} and partition_id in ({ids}) "
-        f"and generation > {from_generation_exclusive} and seq <= {replica.info().last_seq}"
-    )
-    return replica.control.rows(partitions.GENERATION_PARTITIONS, where=where)

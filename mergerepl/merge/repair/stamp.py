@@ -110,8 +110,8 @@ def stamped(rows: DataFrame, article: PublishedArticle, origin: Origin) -> DataF
         TOMBSTONE_TYPE: F.when(F.col(DELETED), F.lit(int(TombstoneType.USER_DELETE))),
         GENERATION: generation,
         PARTCHANGEGEN: F.lit(None).cast("bigint"),
-        BORN_GENERATION: F.when(
-            is_live, F.when(F.col(IS_NEW), generation).otherwise(F.col(f"{OWN}.{BORN_GENERATION}"))
+        BORN_GENERATION: F.when(is_live & F.col(IS_NEW), generation).otherwise(
+            F.col(f"{OWN}.{BORN_GENERATION}")
         ),
         LINEAGE: lineage.with_version(F.col("merged"), nickname, version),
         COLV1: F.when(is_live & F.col(CHANGED_COLUMNS).isNotNull(), colv).otherwise(lineage.no_colv()),

@@ -24,9 +24,9 @@ from mergerepl.merge.capture.windows import late_windows
 from mergerepl.model.results import ArticleCounts, PhaseCounts, SessionResult
 from mergerepl.replica.replica import Replica
 from mergerepl.replica.subscription import drop_pointer, own_priority, update_subscription
-from mergerepl.store.changeset import Changeset, Manifest, SideWork, drop, is_staged
+from mergerepl.store.changeset import Changeset, SideWork, drop, is_staged
 from mergerepl.store.rehearsal import worker_threads
-from mergerepl.systables.catalog import SubscriptionRow, SyncStatus
+from mergerepl.systables.catalog import SyncStatus
 from mergerepl.systables.replinfo import ReplicaInfo
 
 log = logging.getLogger(__name__)
@@ -210,15 +210,6 @@ def _save_bookkeeping(
     failpoint("bookkeeping.after_replinfo")
 
 
-def _with_horizon(
-    rows: list[SubscriptionRow], *, manifest: Manifest, side: str, info: ReplicaInfo
-) -> list[SubscriptionRow]:
-    """Return a side's rows as the session leaves them; nothing settles with row filters."""
-    if manifest.horizon is None:
-        return rows
-    return with_horizon(rows, subid=manifest.subid, side=side, to=manifest.horizon, info=info)
-
-
 def _clock(info: ReplicaInfo, works: Sequence[SideWork]) -> int:
     """Return a replica's clock after a session and its late rounds: no version is higher, received or made."""
     versions = [row.maxversion or 0 for work in works for row in work.generations]
@@ -249,7 +240,9 @@ def _move_watermarks(changeset: Changeset, replicas: dict[str, Replica], fallbac
             changed |= {"recgen": mark.generation, "recguid": mark.guid}
         if (mark := sent[name]) is not None:
             changed |= {"sentgen": mark.generation, "sentguid": mark.guid}
-        also = partial(_with_horizon, manifest=manifest, side=name, info=replica.info())
+        also = partial(
+            with_horizon, subid=manifest.subid, side=name, to=manifest.horizon, info=replica.info()
+        )
         update_subscription(replica, manifest.subid, other_work.replid, changed, also)
         failpoint(f"watermarks.after_{name}")
 

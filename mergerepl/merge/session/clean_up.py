@@ -29,7 +29,6 @@ log = logging.getLogger(__name__)
 _NOTE = "metadata-cleaned"
 
 STAGED = "a session is interrupted: run `mergerepl sync`, which finishes it, or `mergerepl abort`"
-FILTERED = "it has row filters, whose metadata is not cleaned up"
 READS_ANCESTORS = "its resolver reads the versions before a conflict, so its metadata is not cleaned up"
 
 
@@ -108,9 +107,6 @@ def cleanable(
         age = publication.keeps if older_than is None else older_than
         if age is None:
             continue
-        if publication.filters is not None or _is_filtered_elsewhere(replica, publication):
-            kept[publication.name] = FILTERED
-            continue
         articles = replica.articles_of(publication.pubid)
         kept |= {article.name: READS_ANCESTORS for article in articles if article.needs_base}
         bound = _bound(replica, publication, (now or datetime.now(UTC)) - age)
@@ -118,11 +114,6 @@ def cleanable(
             if not article.needs_base and bound > cleaned.get(article.nickname, 0):
                 bounds[article.nickname] = bound
     return bounds, kept
-
-
-def _is_filtered_elsewhere(replica: Replica, publication: PublicationRow) -> bool:
-    """True at a subscriber of a part of the rows."""
-    return any(row.partition_id is not None for row in replica.relations(publication.pubid))
 
 
 def _bound(replica: Replica, publication: PublicationRow, before: datetime) -> int:
@@ -160,7 +151,7 @@ def _may_go(row: Generation, known: int, before: datetime) -> bool:
 
 def _settle(replica: Replica) -> None:
     """Store what has settled at a publisher by now: it must be there before anything is forgotten by it."""
-    pubids = [row.pubid for row in replica.published if row.filters is None]
+    pubids = [row.pubid for row in replica.published]
 
     def change(rows: list[SubscriptionRow]) -> list[SubscriptionRow]:
         for pubid in pubids:

@@ -165,17 +165,13 @@ def session_manifest(
 def floor_of(sides: Mapping[str, SideState]) -> int:
     """Return the version up to which changes count as known to both sides: what had settled at the subscriber.
 
-    With row filters it is 0: a subscriber does not know the rows outside of its partition.
+    With row filters that is true of the rows that it has (`ArticleTerms`).
     """
     return sides[SUBSCRIBER].settled
 
 
-def _horizon(
-    sides: Mapping[str, SideState], *, is_all_uploaded: bool, is_all_downloaded: bool
-) -> Horizon | None:
-    """Return what a session leaves; None with row filters. A session that leaves an article out moves nothing."""
-    if sides[PUBLISHER].filtered is not None:
-        return None
+def _horizon(sides: Mapping[str, SideState], *, is_all_uploaded: bool, is_all_downloaded: bool) -> Horizon:
+    """Return what a session leaves. A session that leaves an article out moves nothing."""
     is_whole = not any(side.left_out for side in sides.values())
     return horizon(
         {name: side.rows for name, side in sides.items()},
@@ -215,7 +211,7 @@ class QuietMove:
 
 
 def quiet_moves(sides: Mapping[str, SideState], plan: SessionPlan) -> list[QuietMove]:
-    """Return what a session without changes to send has to store, in this order; nothing with row filters.
+    """Return what a session without changes to send has to store, in this order.
 
     A source's watermark moves after its destination's: what it acknowledges may be cleaned up. What the publisher settles
     comes last: the subscriber's clock is stored by then.
@@ -225,7 +221,7 @@ def quiet_moves(sides: Mapping[str, SideState], plan: SessionPlan) -> list[Quiet
         is_all_uploaded=plan.upload and not plan.up.waiting,
         is_all_downloaded=plan.download and not plan.down.waiting,
     )
-    if to is None or any(side.left_out for side in sides.values()):
+    if any(side.left_out for side in sides.values()):
         return []
     sent: dict[str, dict[str, Any]] = {name: {} for name in sides}
     received: dict[str, dict[str, Any]] = {name: {} for name in sides}

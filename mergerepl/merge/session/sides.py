@@ -85,7 +85,7 @@ class SideState:
     filtered: FilteredPublication | None = None
     """The filter of the rows that the other side gets, at a publisher with row filters."""
     rows: tuple[SubscriptionRow, ...] = ()
-    """The replica's rows of the publication, with the one about itself; none with row filters, where nothing settles."""
+    """The replica's rows of the publication, with the one about itself."""
 
     @property
     def source(self) -> Source:
@@ -111,7 +111,7 @@ class SideState:
     @property
     def settled(self) -> int:
         """The version up to which the replica knew all changes before this session."""
-        return own_row(self.rows).settled if self.rows else 0
+        return own_row(self.rows).settled
 
     def held(self, guids: Collection[str]) -> Collection[str]:
         """Return those of these generations that the side had before this session."""
@@ -162,7 +162,7 @@ def open_sides(
             articles[name],
             row_of[name],
             filtered=filtered if name == PUBLISHER else None,
-            rows=() if filtered is not None else tuple(replica.rows_of(pubid)),
+            rows=tuple(replica.rows_of(pubid)),
         )
         for name, replica in replicas.items()
     }

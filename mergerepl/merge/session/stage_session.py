@@ -311,6 +311,7 @@ def _partitioned(session: PlannedSession) -> dict[int, StagedArticle]:
             progress=session.progress,
             choice=session.choice,
             clock=session.clock,
+            floor=floor_of(session.sides),
         )
     )
 

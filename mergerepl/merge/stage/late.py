@@ -20,7 +20,17 @@ from pyspark.sql import SparkSession
 
 from enumeration.get_metadata import no_conflict
 from mergerepl import changes
-from mergerepl.changes import DELETED, GENERATION, PUBLISHER, ROW, ROWGUID, SUBSCRIBER, Action, Verdict
+from mergerepl.changes import (
+    DELETED,
+    GENERATION,
+    PARTCHANGEGEN,
+    PUBLISHER,
+    ROW,
+    ROWGUID,
+    SUBSCRIBER,
+    Action,
+    Verdict,
+)
 from mergerepl.delta.tables import open_table, write_files
 from mergerepl.frames import DataFrame, F
 from mergerepl.merge.apply.side import Side, recorded_rows
@@ -224,13 +234,14 @@ def _stage_moves(
     for name, article in publication.articles.items():
         touched, events = counts.get(name, (0, 0))
         frames = [captured[name][1]] if name in captured else []
-        if touched:
-            frames.append(_touched(late, article, memberships[name], touched, kept))
-        if not frames:
-            continue
         generation = captured[name][0].generation if name in captured else None
         if generation is None:
             generation = done.next_generation(article, late.side)
+        if touched:
+            number = generation.generation
+            frames.append(_touched(late, article, memberships[name], touched, kept, generation=number))
+        if not frames:
+            continue
         rows = frames[0] if len(frames) == 1 else frames[0].unionByName(frames[1], allowMissingColumns=True)
         versions = dict.fromkeys(changes.ACTION_OF, late.versions[article.nickname])
         staged = stage_article(rows, late.folder / str(article.nickname), article, from_versions=versions)
@@ -252,6 +263,7 @@ def _captured_late(
         through_seq_inclusive=late.side.work.base_seq,
         writer=late_nickname(late.side.work.nickname, late.number),
         known_meanwhile=_left_alone(late, window.article),
+        is_late=True,
     )
 
 
@@ -311,6 +323,9 @@ def _late_rows(late: LateRound, captured: CapturedArticle, kept: Kept) -> DataFr
             whole_rows=whole_rows,
             floor=side.changeset.manifest.floor,
             clock=late.info.clock + 1,
+            # A row that was inserted late.
+            publisher_fresh_after=generation - 1,
+            subscriber_fresh_after=generation - 1,
         )
         # A row that we applied without a late write is not compared.
         changed = Changed(decided_as, of_article, at_publisher, at_subscriber, rows=2 * captured.changes)
@@ -435,9 +450,18 @@ def _changed(late: LateRound, captured: CapturedArticle, acted: DataFrame, kept:
 
 
 def _touched(
-    late: LateRound, article: PublishedArticle, memberships: DataFrame, count: int, kept: Kept
+    late: LateRound,
+    article: PublishedArticle,
+    memberships: DataFrame,
+    count: int,
+    kept: Kept,
+    *,
+    generation: int,
 ) -> DataFrame:
-    """Return RESOLVED of unchanged rows that late writes move: the publisher records their metadata as it is."""
+    """Return RESOLVED of unchanged rows that late writes move in a generation.
+
+    The publisher records their metadata as it is.
+    """
     runs = ArticleRuns.of(late.spark, late.side.replica, article, late.side.work.seq)
     known = with_metadata(runs, touched_rows(memberships), count=count, kept=kept)
     nothing = F.lit(None)
@@ -445,6 +469,7 @@ def _touched(
         changes.VERDICT: F.lit(Verdict.KNOWN.value),
         changes.ACTION_OF[PUBLISHER]: F.lit(Action.METADATA.value),
         changes.GENERATION_OF[PUBLISHER]: F.col(GENERATION),
+        PARTCHANGEGEN: F.lit(generation).cast("bigint"),
         changes.SUBSCRIBER_ACTION: nothing.cast("string"),
         changes.SUBSCRIBER_GENERATION: nothing.cast("bigint"),
         **no_conflict(known.schema),

@@ -34,7 +34,7 @@ from mergerepl.delta.engine_choice import EngineChoice
 from mergerepl.delta.tables import open_table, write_files
 from mergerepl.frames import DataFrame, F
 from mergerepl.merge.capture.partitions import event_counts, touched_rows
-from mergerepl.merge.partitions.filtered import FilteredPublication, generations_for
+from mergerepl.merge.partitions.filtered import FilteredPublication
 from mergerepl.merge.partitions.membership import (
     AFTER,
     BEFORE,
@@ -52,6 +52,7 @@ from mergerepl.merge.stage.decision import Changed, decided, resolved, with_ance
 from mergerepl.model.article import PublishedArticle
 from mergerepl.model.progress import Progress
 from mergerepl.model.session_terms import ArticleTerms, SessionTerms, terms_of
+from mergerepl.replica.partition_generations import generations_for
 from mergerepl.replica.replica import Replica
 from mergerepl.replica.runs import ArticleRuns, current_rows
 from mergerepl.rows.lineage_value import agent_nickname
@@ -98,7 +99,8 @@ class PartitionedSession:
     """The inputs of all steps of a session whose captured changes are committed.
 
     `replica` is the publisher, `subscription` its row about the subscriber, `folder` the place of the changesets,
-    `sent` the subscriber's changes by tablenick, `clock` that of both sides. `staged` writes RESOLVED of one article
+    `sent` the subscriber's changes by tablenick, `clock` that of both sides, `floor` the version up to which both know all
+    changes of rows that the subscriber has. `staged` writes RESOLVED of one article
     (its rows) and returns its counts.
     """
 
@@ -116,6 +118,7 @@ class PartitionedSession:
     progress: Progress
     choice: EngineChoice
     clock: int
+    floor: int
     kept: Kept = field(default_factory=Kept)
 
     @property
@@ -184,7 +187,9 @@ def _sent(session: PartitionedSession) -> dict[str, _Sent]:
         table = table_rows(session.spark, at, version, article)
         known = versions_of(session.runs(article), table, rows, rows=count, kept=session.kept)
         terms = _terms(session, article)
-        at_subscriber, at_publisher = without_strangers(rows, known, most=count)
+        at_subscriber, at_publisher = without_strangers(
+            rows, known, fresh_after=session.terms.upload_start, most=count
+        )
         sent = Changed(article, terms, at_publisher, at_subscriber, rows=2 * count)
         # The captured changes are committed on both sides.
         theirs = replace(enumerated, captured=None)
@@ -207,7 +212,9 @@ def _terms(session: PartitionedSession, article: PublishedArticle) -> ArticleTer
         article,
         resolved_at_publisher=session.numbers[PUBLISHER].resolved[article.nickname],
         resolved_at_subscriber=session.numbers[SUBSCRIBER].resolved[article.nickname],
+        floor=session.floor,
         clock=session.clock,
+        subscriber_fresh_after=session.terms.upload_start,
     )
 
 
@@ -263,7 +270,8 @@ def _memberships(
             fields = [
                 field for column, field in zip(article.columns, article.fields, strict=True) if column in used
             ]
-            bound[name] = session.kept.keep(bound_to_partition(each, fields))
+            start = session.terms.upload_start
+            bound[name] = session.kept.keep(bound_to_partition(each, fields, fresh_after=start))
     spark, replica, versions = session.spark, session.replica, session.info.captured
     pass_ = MembershipPass(
         session.publication,
@@ -322,7 +330,9 @@ def _window(session: PartitionedSession, wanted: _Wanted) -> _Window:
         through_seq_inclusive=session.last_seq,
     )
     window = session.kept.keep(enum_partition_changes(mappings, wanted.generations))
-    recent = session.runs(article).read(from_seq_exclusive=wanted.first_seq - 1)
+    # A row that only moved is recorded with its former generation, which may have been cleaned up.
+    runs = replace(session.runs(article), cleaned=0)
+    recent = runs.read(from_seq_exclusive=wanted.first_seq - 1)
     theirs = recent.join(broadcast_if_few(window.select(ROWGUID), wanted.count), on=ROWGUID, how="left_semi")
     return _Window(window, session.kept.keep(current_rows(theirs)), wanted.count)
 

@@ -1,0 +1,47 @@
+"""The generations of a publisher with row filters that have changes for a partition. No engine is needed."""
+
+from collections.abc import Callable
+
+from mergerepl.filters.publication_filters import PublicationFilters
+from mergerepl.replica.replica import Replica
+from mergerepl.systables import partitions
+from mergerepl.systables.catalog import PublicationRow, SubscriptionRow
+from mergerepl.systables.genhistory import Generation
+from mergerepl.systables.partitions import EVERYBODY, GenerationPartition
+
+
+def generations_for(
+    replica: Replica, number: int, subscription: SubscriptionRow, *, from_generation_exclusive: int
+) -> list[GenerationPartition]:
+    """Return the generations after one that have changes for a subscriber's partition or for everybody."""
+    ids = ", ".join(str(each) for each in (EVERYBODY, subscription.partition_id) if each is not None)
+    where = (
+        f"publication_number = {number} and partition_id in ({ids}) "
+        f"and generation > {from_generation_exclusive} and seq <= {replica.info().last_seq}"
+    )
+    return replica.control.rows(partitions.GENERATION_PARTITIONS, where=where)
+
+
+def unacknowledged_for(
+    replica: Replica, publication: PublicationRow, subscription: SubscriptionRow
+) -> Callable[[Generation], bool]:
+    """Return a function: whether a generation that a subscriber has not acknowledged is for it.
+
+    Without row filters, and of an article without one, each generation is.
+    """
+    if publication.filters is None:
+        return lambda _: True
+    filters = PublicationFilters.from_json(publication.filters)
+    filtered = {
+        article.nickname
+        for article in replica.articles_of(publication.pubid)
+        if filters.is_filtered(article.name)
+    }
+    named = generations_for(
+        replica,
+        publication.publication_number or 0,
+        subscription,
+        from_generation_exclusive=subscription.sentgen,
+    )
+    numbers = {row.generation for row in named}
+    return lambda row: row.art_nick not in filtered or row.generation in numbers
