@@ -118,7 +118,7 @@ def _without_strangers(metadata: tuple[str, ...]) -> tuple[list[Column], list[Co
         else field(mine, name)
         for name in metadata
     ]
-    of_row = (DELETED, TOMBSTONE_TYPE, changes.COLV1, ROW)
+    of_row = (DELETED, TOMBSTONE_TYPE, changes.COLV1, changes.PRIORITY, changes.UNKNOWN, ROW)
     known_fields = [
         F.when(inserted, mine[name]).otherwise(theirs[name]).alias(name)
         if name in of_row

@@ -42,7 +42,6 @@ class World:
             (k, c, r[c]) for k, r in SNAPSHOT.items() for c in COLUMNS
         }
         self.images: set[tuple[str, RowImage]] = {(k, image(r)) for k, r in SNAPSHOT.items()}
-        self.cleaned = False
         self._numbers = itertools.count(1)
 
     # -- playing -------------------------------------------------------------------------------------------
@@ -82,10 +81,6 @@ class World:
                 self.upsert(name, KEYS[step.key], step.columns, step.small)
             else:
                 self.write(name, KEYS[step.key], "delete")
-        elif step.op == "cleanup":
-            if step.key:
-                self.quiesce()
-            self.cleaned |= self.net.cleanup(name) > 0
         else:
             subscriber = self.names[1 + step.replica % (len(self.names) - 1)]
             direction: Direction = (

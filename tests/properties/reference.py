@@ -34,7 +34,6 @@ from tests.properties.state import (
     Version,
     bump,
     covers,
-    knows,
     merge_lineage,
 )
 
@@ -185,8 +184,6 @@ class Network:
             guid,
             self._mark(sub),
             self._mark(hub),
-            acked=sub.clock,
-            floor=hub.floor,
         )
         self.staged.append(changeset)
         if not self._apply(changeset, crash):
@@ -215,12 +212,7 @@ class Network:
 
     def _enumerate(self, source: Replica, dest: Replica, start: int) -> list[int]:
         known = {g.guid for g in dest.generations.values()}  # not by nickname: it may have been restored
-        found = [n for n, g in source.generations.items() if n > start and g.status and g.guid not in known]
-        if not source.purged.isdisjoint(found):
-            raise UnknownGenerationError(
-                f"{dest.name} needs generations {source.name} cleaned up: reinitialise"
-            )
-        return found
+        return [n for n, g in source.generations.items() if n > start and g.status and g.guid not in known]
 
     def _plan(
         self,
@@ -234,14 +226,9 @@ class Network:
     ) -> Step | None:
         """Classify one changed row by what each side knows of it, sent or not (sp_MSgetmetadata)."""
         mine, theirs = sub.version(key), hub.version(key)
-        hub_floor, sub_floor = hub.floor, sub.floor
-        if not in_up or not in_down:
-            # What the destination purged, the sender has; and no version is so old that it would not be sent.
-            purged = max(hub.floor, sub.floor)
-            hub_floor, sub_floor = (0, purged) if in_up else (purged, 0)
         is_undone = key in sub.undone
-        hub_knows = is_undone or covers(theirs.lineage, mine.lineage, hub_floor)
-        sub_knows = covers(mine.lineage, theirs.lineage, sub_floor)
+        hub_knows = is_undone or covers(theirs.lineage, mine.lineage)
+        sub_knows = covers(mine.lineage, theirs.lineage)
         at_sub, at_hub = sub.seen.get(key, frozenset()), hub.seen.get(key, frozenset())
         if not is_undone and (hub_knows, sub_knows) != (at_sub <= at_hub, at_hub <= at_sub):
             raise ModelError(f"{key}: lineage says {hub_knows, sub_knows}, history says {at_sub, at_hub}")
@@ -351,8 +338,8 @@ class Network:
             return Version(None, lineage, {}, priority, seen, of), None
         by_p = by_s = set(self.columns)
         if self.tracking == "column":
-            by_p = self._changed(theirs, mine.lineage, sub.floor)
-            by_s = self._changed(mine, theirs.lineage, hub.floor)
+            by_p = self._changed(theirs, mine.lineage)
+            by_s = self._changed(mine, theirs.lineage)
 
         def picked(publisher_wins: bool) -> Row:
             takes = {c: c in by_s and not (c in by_p and publisher_wins) for c in self.columns}
@@ -440,14 +427,14 @@ class Network:
         if any(self.twins.get(event, set()).isdisjoint(accounted) for event in unknown):
             raise ModelError(f"{key}: {column} was overwritten by somebody who did not know it")
 
-    def _changed(self, version: Version, other: Lineage, floor: int) -> set[str]:
+    def _changed(self, version: Version, other: Lineage) -> set[str]:
         """Return the columns of a version that the other side's does not include.
 
         One that nobody changed since it was published is the publication's, if the row is.
         """
         published = (PUBLICATION, 1) if PUBLICATION in version.lineage else None
         writers = {c: version.colv.get(c, published) for c in self.columns}
-        return {c for c, writer in writers.items() if writer and not knows(other, floor, *writer)}
+        return {c for c, writer in writers.items() if writer and not covers(other, dict([writer]))}
 
     # -- applying ------------------------------------------------------------------------------------------
     def _recover(self, crash: str | None = None) -> bool:
@@ -500,8 +487,7 @@ class Network:
             self._record(cs, sub, hub, cs.down if cs.direction != "upload" else [], to_sub)
         elif name == "recgen":
             if cs.direction != "download":
-                hub.received[sub.name], hub.acked[sub.name] = cs.up_mark, cs.acked
-                hub.floor = min(hub.acked.get(s, 0) for s in self.subscribers)
+                hub.received[sub.name] = cs.up_mark
             if cs.direction != "upload":
                 known = {g.guid for g in sub.generations.values()}
                 while (after := hub.generations.get(cs.down_mark[0] + 1)) and after.guid in known:
@@ -510,8 +496,6 @@ class Network:
                         after.guid,
                     )  # resolutions too: a restored hub lacks them
                 sub.received[hub.name] = cs.down_mark
-                if not cs.skipped:
-                    sub.floor = max(sub.floor, cs.floor)
         return True
 
     def _record(
@@ -539,27 +523,7 @@ class Network:
                 dest.undone.add(step.key)
         dest.clock = max(dest.clock, source.clock if gens or cs.direction == "both" else 0)
 
-    # -- cleanup and restore -------------------------------------------------------------------------------
-    def cleanup(self, name: str) -> int:
-        """Purge metadata that every replica has, at one replica; return how many rows went."""
-        self._recover()
-        replica, hub = self.replicas[name], self.hub
-        partners = list(self.subscribers.values()) if replica is hub else [hub]
-        purged = 0
-        for table in (replica.contents, replica.tombstones):
-            for key, meta in list(table.items()):
-                if max(meta.lineage.values()) <= replica.floor and all(
-                    self._has(replica, partner, meta.gen) for partner in partners
-                ):
-                    del table[key]
-                    purged += 1
-                    replica.purged.add(meta.gen)
-        return purged
-
-    def _has(self, source: Replica, dest: Replica, gen: int) -> bool:
-        marks = source.sent.get(dest.name, (0, "")), dest.received.get(source.name, (0, ""))
-        return gen <= min(marks)[0] or dest.nick in source.generations[gen].nicknames
-
+    # -- restore -------------------------------------------------------------------------------------------
     def backup(self, name: str) -> Replica:
         """Copy a replica."""
         return copy.deepcopy(self.replicas[name])

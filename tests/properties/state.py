@@ -27,14 +27,9 @@ def merge_lineage(one: Lineage, other: Lineage) -> Lineage:
     return {nick: max(one.get(nick, 0), other.get(nick, 0)) for nick in sorted({*one, *other})}
 
 
-def knows(lineage: Lineage, floor: int, nickname: int, version: int) -> bool:
-    """Say whether a row with this lineage, at a replica with this floor, includes the change."""
-    return version <= max(lineage.get(nickname, 0), floor)
-
-
-def covers(lineage: Lineage, other: Lineage, floor: int = 0) -> bool:
-    """Say whether every change in `other` is known to a row of this lineage, at a replica with this floor."""
-    return all(knows(lineage, floor, nick, version) for nick, version in other.items())
+def covers(lineage: Lineage, other: Lineage) -> bool:
+    """Say whether a row with this lineage includes every change in `other`."""
+    return all(version <= lineage.get(nick, 0) for nick, version in other.items())
 
 
 @dataclass(frozen=True)
@@ -124,11 +119,6 @@ class Replica:
     sent: dict[str, tuple[int, str]] = field(default_factory=dict)
     received: dict[str, tuple[int, str]] = field(default_factory=dict)
     clock: int = 0  # no version known here is higher; a bump goes above it
-    floor: int = (
-        0  # every change up to this version, by anyone and of any row, is known here: it may be purged
-    )
-    acked: dict[str, int] = field(default_factory=dict)  # hub: a subscriber's clock at its last upload
-    purged: set[int] = field(default_factory=set)  # generations that lost metadata
     seen: dict[str, frozenset[int]] = field(default_factory=dict)
     of: dict[str, Mapping[str, frozenset[int]]] = field(default_factory=dict)
     past: dict[str, list[Version]] = field(default_factory=dict)  # every version that the row had here
@@ -212,8 +202,6 @@ class Changeset:
     new_guid: str
     up_mark: tuple[int, str]
     down_mark: tuple[int, str]
-    acked: int
-    floor: int
     done: int = 0
     skipped: set[str] = field(default_factory=set)
 

@@ -15,7 +15,6 @@ MASKS = (("a",), ("b",), ("c",), ("a", "b"), COLUMNS)
 WRITES = ("upsert",) * 6 + ("delete",) * 2
 SYNCS = ("both",) * 4 + ("upload", "download")
 FAULTS = ("crash", "crash")
-CLEANUPS = ("cleanup", "cleanup")
 
 
 @dataclass(frozen=True)
@@ -48,20 +47,10 @@ def decode(data: bytes, config: int, ops: tuple[str, ...]) -> History:
 
 
 def histories(
-    *,
-    faults: bool = True,
-    cleanup: bool = True,
-    one_way: bool = True,
-    column: bool | None = None,
-    steps: int = 24,
+    *, faults: bool = True, one_way: bool = True, column: bool | None = None, steps: int = 24
 ) -> st.SearchStrategy[History]:
     """Return histories; `column` fixes the tracking."""
-    ops = (
-        WRITES
-        + (SYNCS if one_way else SYNCS[:4])
-        + (FAULTS if faults else ())
-        + (CLEANUPS if cleanup else ())
-    )
+    ops = WRITES + (SYNCS if one_way else SYNCS[:4]) + (FAULTS if faults else ())
     configs = st.integers(0, 15) if column is None else st.integers(0, 7).map(lambda n: 2 * n + int(column))
     return st.builds(
         lambda config, data: decode(data, config, ops),

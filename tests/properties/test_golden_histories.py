@@ -101,16 +101,3 @@ def test_inv_21_a_restored_publisher_is_refused_by_who_knows_its_lost_resolution
     net.write("hub", "k0", "update", {"a": "hub again"})
     with pytest.raises(UnknownGenerationError):
         net.sync("north")
-
-
-def test_inv_37_a_replica_that_missed_cleaned_up_changes_is_refused() -> None:
-    net = pair()
-    backup = net.backup("north")
-    for value in ("1", "2"):
-        net.write("hub", "k0", "update", {"a": value})
-        all_sync(net)
-    all_sync(net)
-    assert net.cleanup("hub") == 1
-    net.restore(backup)
-    with pytest.raises(UnknownGenerationError):
-        net.sync("north")
