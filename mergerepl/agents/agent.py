@@ -4,15 +4,19 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from mergerepl.agents import control
+from mergerepl.errors import ConfigurationError
 from mergerepl.model.cdc import AgentStatus, JobEvent
 from mergerepl.model.listing import Listing
 from mergerepl.project import Project
 from mergerepl.roots import parse
+
+if TYPE_CHECKING:
+    from mergerepl.dashboard.metrics import Metrics
 
 
 class Agent:
@@ -40,6 +44,8 @@ class Agent:
         interval: float = 60.0,
         sync: bool = True,
         dashboard: str | None = None,
+        metrics: str | None = None,
+        metrics_file: str | None = None,
         report: Callable[[JobEvent], None] | None = None,
         pause: Callable[[float], None] | None = None,
     ) -> None:
@@ -49,17 +55,49 @@ class Agent:
             interval: Seconds from the end of a merge publisher's syncs to the next ones.
             sync: Run merge sessions and distributions, not only captures, log readers and cleanups.
             dashboard: The file of the page that is written every `interval`, see `Project.dashboard`.
+            metrics: Address and port, such as `127.0.0.1:9464`, at which Prometheus finds the metrics.
+            metrics_file: The file of metrics that is written every `interval`.
             report: Receives what the jobs did.
             pause: Waits some seconds between two checks for due work, and may do work; by default `time.sleep`.
 
-        Raises: LeaseError if a folder has an agent already.
+        Raises: LeaseError if a folder has an agent already; ConfigurationError if metrics cannot be served or continued.
         """
-        from mergerepl.agents import jobs
-        from mergerepl.agents.loop import in_worker, signals
-
         works: dict[str, Callable[[], None]] = {}
         if dashboard is not None:
             works["dashboard"] = lambda: self.project.dashboard(interval_s=interval).write(dashboard)
+        server = None
+        if metrics is not None or metrics_file is not None:
+            from mergerepl.dashboard.metrics import Metrics, read_metrics, serve
+
+            measured = Metrics() if metrics_file is None else read_metrics(metrics_file)
+            works["metrics"] = lambda: self._measure(measured, metrics_file)
+            server = None if metrics is None else serve(measured, *address(metrics))
+        try:
+            self._run(works, interval, sync, report, pause)
+        finally:
+            if server is not None:
+                server.shutdown()
+
+    def _measure(self, measured: Metrics, file: str | None) -> None:
+        from mergerepl.dashboard.metrics import write_metrics
+        from mergerepl.spark import session as engine
+
+        names = {each.root: each.name for each in self.project.replicas()}
+        measured.take(self.project.snapshot(), names, is_engine_up=engine.jvm_pid() is not None)
+        if file is not None:
+            write_metrics(measured, file)
+
+    def _run(
+        self,
+        works: Mapping[str, Callable[[], None]],
+        interval: float,
+        sync: bool,
+        report: Callable[[JobEvent], None] | None,
+        pause: Callable[[float], None] | None,
+    ) -> None:
+        from mergerepl.agents import jobs
+        from mergerepl.agents.loop import in_worker, signals
+
         with signals() as stop:
             terms: dict[str, Any] = {
                 "report": report or (lambda event: None),
@@ -71,7 +109,13 @@ class Agent:
             in_worker(lambda: jobs.run(self.roots, **terms), name="agent")
 
     def start(
-        self, *, interval: float = 60.0, sync: bool = True, dashboard: str | None = None
+        self,
+        *,
+        interval: float = 60.0,
+        sync: bool = True,
+        dashboard: str | None = None,
+        metrics: str | None = None,
+        metrics_file: str | None = None,
     ) -> Listing[AgentStatus]:
         """Run the jobs in a process of its own, in the background; it logs to `.mergerepl.agent.log` in the first folder.
 
@@ -79,6 +123,8 @@ class Agent:
         """
         words = ["--interval", f"{interval:g}s", *([] if sync else ["--no-sync"])]
         words += [] if dashboard is None else ["--dashboard", os.path.abspath(dashboard)]
+        words += [] if metrics is None else ["--metrics", metrics]
+        words += [] if metrics_file is None else ["--metrics-file", os.path.abspath(metrics_file)]
         return Listing(control.start_agent(self.roots, words))
 
     def status(self) -> Listing[AgentStatus]:
@@ -97,6 +143,17 @@ class Agent:
         for root in _one_of_each(found):
             control.stop_agent(root, wait_s=wait_s)
         return found
+
+
+def address(text: str) -> tuple[str, int]:
+    """Return host and port of `127.0.0.1:9464`, `:9464` or `9464`; without a host only this machine can read.
+
+    Raises: ConfigurationError.
+    """
+    host, _, port = text.rpartition(":")
+    if not port.isdigit() or not 1 <= int(port) <= 65535:
+        raise ConfigurationError(f"{text!r} is no address: write it as 127.0.0.1:9464.")
+    return host.strip("[]") or "127.0.0.1", int(port)
 
 
 def _one_of_each(found: Iterable[AgentStatus]) -> list[str]:

@@ -33,15 +33,22 @@ agent = group(
 @agent.add(
     effect=RUNS,
     call="Agent.run",
-    options=(option("--interval", default="60s", show_default=True), "--no-sync", "--detach", "--dashboard"),
+    options=(
+        option("--interval", default="60s", show_default=True),
+        "--no-sync",
+        "--detach",
+        "--dashboard",
+        "--metrics",
+        "--metrics-file",
+    ),
     several_places=True,
 )
-def run_(run: Invocation, interval: timedelta, no_sync: bool, detach: bool, dashboard: str | None) -> None:
+def run_(run: Invocation, interval: timedelta, no_sync: bool, detach: bool, **views: str | None) -> None:
     """Run jobs until Ctrl-C, SIGTERM or `mergerepl agent stop`.
 
-    A job that runs is never cut short. With --dashboard it writes the page of `mergerepl dashboard` again after each round.
-    With --detach it runs in the background, and logs to .mergerepl.agent.log in the
-    first folder.
+    A job that runs is never cut short. Every interval it writes the page of `mergerepl dashboard` (--dashboard), and
+    metrics for Prometheus (--metrics-file) which --metrics serves: `pip install 'mergerepl[metrics]'`. With --detach it
+    runs in the background, and logs to .mergerepl.agent.log in the first folder.
 
     Example:
       mergerepl agent run --interval 5m
@@ -51,11 +58,7 @@ def run_(run: Invocation, interval: timedelta, no_sync: bool, detach: bool, dash
     from mergerepl.model.words import moment_text
 
     agent = _agent(run)
-    terms: dict[str, Any] = {
-        "interval": interval.total_seconds(),
-        "sync": not no_sync,
-        "dashboard": dashboard,
-    }
+    terms: dict[str, Any] = {"interval": interval.total_seconds(), "sync": not no_sync, **views}
     if detach:
         started = agent.start(**terms)
         lines = [f"{each.root}: process {each.pid} runs." for each in started]

@@ -19,8 +19,12 @@ if TYPE_CHECKING:
     from mergerepl.replicas import Partitions
 
 
-@command(effect=READS, call="Project.status", takes="[REPLICA]...", options=("--type", "--check"))
-def status(run: Invocation, replicas: tuple[str, ...], type: str | None, check: bool) -> int:
+@command(
+    effect=READS, call="Project.status", takes="[REPLICA]...", options=("--type", "--check", "--metrics-file")
+)
+def status(
+    run: Invocation, replicas: tuple[str, ...], type: str | None, check: bool, metrics_file: str | None
+) -> int:
     """Show replicas, subscriptions and problems.
 
     Without a REPLICA: the publisher. A value that cannot be read, as of a subscriber that is out of reach, is unknown.
@@ -30,6 +34,9 @@ def status(run: Invocation, replicas: tuple[str, ...], type: str | None, check: 
     not initialised or not known to be equal, a session that failed), 2 if it is critical (a paused table, a table that
     cannot be captured, an agent that stopped at a command, a subscriber that is inactive or expired, no time left), 3 if it
     is not known. `alerts:` in the file states the thresholds.
+
+    With --metrics-file it also writes metrics for Prometheus, after a sync that a scheduler runs. Totals go on from the
+    file that is there.
 
     Example:
       mergerepl status
@@ -46,8 +53,19 @@ def status(run: Invocation, replicas: tuple[str, ...], type: str | None, check: 
             raise
         warning = StatusWarning(roots[0], UNKNOWN, error.message)
         found = [Status(type or types[0], roots[0], "", (warning,))]
+    if metrics_file is not None:
+        _write_metrics(run, metrics_file)
     run.output.reported({"status": found}, tasks.status(found, check=check))
     return check_code(found) if check else 0
+
+
+def _write_metrics(run: Invocation, file: str) -> None:
+    from mergerepl.dashboard.metrics import read_metrics, write_metrics
+
+    project = run.place.project
+    metrics = read_metrics(file)
+    metrics.take(project.snapshot(), {each.root: each.name for each in project.replicas()})
+    write_metrics(metrics, file)
 
 
 @command(effect=READS, call="Project.pending", takes="[REPLICA]...", options=("--list", "--limit"))

@@ -223,6 +223,8 @@ TABLE: Final[dict[str, dict[str, Any]]] = {
     "--print-schema": _flag("Print the JSON Schema of project files."),
     "--detach": _flag("Run in the background."),
     "--with-values": _flag("Also write the conflict reports, which have values of rows."),
+    "--metrics": _stated("Serve metrics for Prometheus, as at 127.0.0.1:9464.", "HOST:PORT"),
+    "--metrics-file": _stated("Write metrics for Prometheus to this file.", "FILE"),
     "--dashboard": _stated("Write the page of `mergerepl dashboard` every --interval.", "PAGE"),
     "--no-sync": _flag("Run no syncs but those that commands hand over."),
     "--restart": _flag("Begin again from a snapshot of the present rows."),

@@ -124,6 +124,7 @@ OTHERWISE = {
     "conflicts list": {"--count-by": "count_by"},
     "init": {"--print-schema": ""},
     "pending": {"--list": "pending_rows", "--limit": "pending_rows"},
+    "status": {"--metrics-file": "snapshot"},
     "sync": {"--interval": "rounds", "--no-agent": ""},
     "tracking enumerate": {"--table": "tables", "--start": "consumer"},
     "tracking enable": {"--foreign": "the constructor"},

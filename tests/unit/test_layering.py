@@ -218,7 +218,15 @@ MAY_IMPORT: dict[str, set[str]] = {
     },
     "mergerepl.agents.agent_socket": {"mergerepl.roots", "mergerepl.settings"},
     # The public object: the folders of a project.
-    "mergerepl.agents.agent": {"mergerepl.agents", "mergerepl.model", "mergerepl.project", "mergerepl.roots"},
+    "mergerepl.agents.agent": {
+        "mergerepl.agents",
+        "mergerepl.dashboard",
+        "mergerepl.errors",
+        "mergerepl.model",
+        "mergerepl.project",
+        "mergerepl.roots",
+        "mergerepl.spark.session",
+    },
     # Commands that are handed over run as from the command line.
     "mergerepl.agents.client": {
         "mergerepl.agents",
@@ -331,6 +339,7 @@ MAY_IMPORT: dict[str, set[str]] = {
         "mergerepl.sessions",
         "mergerepl.store.rehearsal",
         "mergerepl.config",
+        "mergerepl.dashboard",
         "mergerepl.cli.demo",
         "mergerepl.monitoring.doctor",
         "mergerepl.spark.session",
