@@ -6,7 +6,8 @@
 A table whose tracking has ended since is left out: this ends writes that a table can no longer take.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 
 from pyspark.sql import Column, DataFrame, SparkSession
@@ -64,6 +65,7 @@ from mergerepl.tracking.database import (
     commits_from,
     facts_of,
     packed,
+    store_tracked,
     tracked_table,
     tracked_tables,
     unpacked,
@@ -130,6 +132,7 @@ def carry_out(session: Session, folder: Location) -> Intent:
 
 def publish(database: Database, intent: Intent, versions: dict[str, int]) -> None:
     """Append the missing rows of `tracking_commits`: readers see the transactions from here on."""
+    _note_replaced(database, intent, versions)
     first = intent.transactions[0].csn
     range_ = {"from_csn_inclusive": first, "through_csn_exclusive": intent.last_csn + 1}
     done = {each.csn for each in commits_from(database, **range_)}
@@ -148,6 +151,19 @@ def publish(database: Database, intent: Intent, versions: dict[str, int]) -> Non
         if each.csn not in done
     ]
     database.control.append(COMMITS, rows)
+
+
+def _note_replaced(database: Database, intent: Intent, versions: Mapping[str, int]) -> None:
+    """Store the new ids of tables that a foreign commit replaced."""
+    adopted = {
+        name for each in intent.transactions if each.foreign_version is not None for name in each.tables
+    }
+    for name, table in tracked_tables(database).items():
+        if name in adopted:
+            table_id = open_table(database.path(name), versions[name]).metadata.table_id
+            if table_id != table.table_id:
+                store_tracked(database, name, replace(table, table_id=table_id))
+                failpoint("tracking.after_table_id")
 
 
 def _append_sequence(database: Database, intent: Intent) -> None:

@@ -9,8 +9,11 @@ from datetime import UTC, datetime
 from pyspark.sql import functions as F
 from pyspark.sql.types import StructType
 
-from mergerepl.delta.tables import head_version, transaction_version
+from mergerepl.delta.feed.schema_walk import is_replacement
+from mergerepl.delta.properties import lost_properties, set_properties
+from mergerepl.delta.tables import head_version, open_table, transaction_version
 from mergerepl.errors import MergeReplError
+from mergerepl.failpoints import failpoint
 from mergerepl.model.tracking import Foreign, TransactionResult
 from mergerepl.spark.plain import plain_errors
 from mergerepl.store.location import Location
@@ -185,6 +188,8 @@ def adopt_or_refuse(
         TrackingError or StoreError if it cannot be read.
     """
     looked = look_at_all(session.database)
+    if _set_properties_again(session, looked, also_refused=also_refused):
+        looked = look_at_all(session.database)
     problems = {
         each.table.name: problem
         for each in looked
@@ -201,6 +206,24 @@ def adopt_or_refuse(
             raise problem
         log.warning("table %s stays at its published snapshot: %s", name, problem)
     return count, look_at_all(session.database) if count else looked
+
+
+def _set_properties_again(session: Session, looked: Sequence[Looked], *, also_refused: bool) -> bool:
+    """Set the properties that replacements took away from tables before they are adopted; True if some were set."""
+    is_set = False
+    for each in looked:
+        replaced = [commit for commit in each.commits if is_replacement(commit)]
+        if not replaced or (each.table.foreign is Foreign.REFUSE and not also_refused):
+            continue
+        path = session.database.path(each.table.name)
+        lost = lost_properties(open_table(path, replaced[0].version - 1).metadata, replaced)
+        table = open_table(path)
+        missing = {name: value for name, value in lost.items() if name not in table.properties}
+        if missing:
+            set_properties(lambda: session.spark, table, missing, session.database.setup_mark("properties"))
+            failpoint("tracking.after_properties")
+            is_set = True
+    return is_set
 
 
 def _problem(database: Database, looked: Looked, *, also_refused: bool) -> TrackingError | None:
@@ -266,8 +289,10 @@ def _adopt(
     return count
 
 
-def catch_up(session: Session, purpose: str, needed: Collection[str] | None = None) -> None:
+def catch_up(session: Session, purpose: str, needed: Collection[str] | None = None) -> bool:
     """Finish dead transactions and adopt foreign commits, where there are some: only then the lease is taken.
+
+    Returns: Whether there were some; then the ids of tracked tables may be others.
 
     Raises: As `adopt_or_refuse`; LeaseError; StoreError if a system table was edited.
     """
@@ -277,3 +302,5 @@ def catch_up(session: Session, purpose: str, needed: Collection[str] | None = No
         with session.held(purpose):
             sweep(session)
             adopt_or_refuse(session, needed)
+        return True
+    return False

@@ -114,7 +114,9 @@ class Consumer:
         if tables is not None:
             names = [tables] if isinstance(tables, str) else tables
             chosen = {name: tracked_table(database, name) for name in names}
-        catch_up(session, "tracking enumerate", chosen)
+        if catch_up(session, "tracking enumerate", chosen):
+            known = tracked_tables(database)
+            chosen = {name: known[name] for name in chosen}
         stands = self.state
         anchors, last = present_anchors(session, lbsn=stands.lbsn, lcsn=stands.lcsn)
         before = self._known(stands)

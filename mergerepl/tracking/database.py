@@ -28,6 +28,7 @@ from mergerepl.delta.tables import (
     tables_kept_open,
 )
 from mergerepl.delta.types import Field, ddl_of, field, json_of
+from mergerepl.errors import StoreError
 from mergerepl.model.tracking import (
     CommittedTransaction,
     Foreign,
@@ -204,7 +205,7 @@ def facts_of(database: Database, table: TrackedTable) -> TableState:
             table=table.name,
         )
     facts = open_table(database.path(table.name))
-    if facts.metadata.table_id != table.table_id:
+    if facts.metadata.table_id != table.table_id and not _goes_on(database, table):
         raise TrackingError(
             f"Table '{table.name}' is another Delta table than the one that was tracked (its id differs): it was "
             "removed and created again. Put the tracked table back, or disable tracking of it and enable it again.",
@@ -214,6 +215,15 @@ def facts_of(database: Database, table: TrackedTable) -> TableState:
     if problem is not None:
         raise problem
     return facts
+
+
+def _goes_on(database: Database, table: TrackedTable) -> bool:
+    """Whether the log of a table has its published version: CREATE OR REPLACE gives a table another id in the same log."""
+    since = snapshot_version(table, versions_of(last_commit(database)))
+    try:
+        return open_table(database.path(table.name), since).metadata.table_id == table.table_id
+    except StoreError:
+        return False
 
 
 def columns_problem(table: TrackedTable, fields: Sequence[Field]) -> TrackingError | None:

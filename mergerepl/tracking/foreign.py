@@ -8,18 +8,28 @@ Each event of a key is applied to the state after the earlier ones.
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from itertools import groupby
 
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from mergerepl.changes import ROW
 from mergerepl.delta.appended import union_all
-from mergerepl.delta.feed.commit_changes import read_segment
+from mergerepl.delta.feed.commit_changes import as_feed, read_segment
 from mergerepl.delta.feed.net_changes import COMMIT_VERSION, is_before, sides_of
-from mergerepl.delta.feed.schema_walk import identities
+from mergerepl.delta.feed.schema_walk import identities, is_replacement
 from mergerepl.delta.feed.window import FeedPosition, FeedWindow, feed_window
 from mergerepl.delta.metadata import FEED_COLUMNS
-from mergerepl.delta.tables import Commit, TableState, TruncatedLogError, commits, head_version, open_table
+from mergerepl.delta.tables import (
+    Commit,
+    TableState,
+    TruncatedLogError,
+    commits,
+    head_version,
+    open_table,
+    read_version,
+)
+from mergerepl.delta.types import fits
 from mergerepl.errors import MergeReplError, StoreError
 from mergerepl.model.tracking import ForeignCommit, TrackedTable, TrackingOptions
 from mergerepl.rows.images import all_true, same_value
@@ -236,16 +246,15 @@ def readable_window(
     window = feed_window(path, position, through_version_inclusive=through_version_inclusive)
     changes = window.changes(lambda _: False)
     removals = window.unmatched_removals
-    gap = window.gap(changes) or removals.gap
+    # The two versions around a replacement are compared: it needs no feed.
+    gap = window.gap([each for each in changes if not is_replacement(each)]) or removals.gap
     if gap is None and removals.standing:
         gap = "files were removed from it by names that its log does not know"
     if gap is not None and changes:
         raise ForeignCommitError.unreadable(table.name, changes[0].version, gap)
     for names, commit in window.schema.replaced_names.items():
         raise ForeignCommitError.column_replaced(table.name, ".".join(names), commit)
-    lost = _lost_column(window)
-    if lost is not None:
-        raise ForeignCommitError.column_replaced(table.name, *lost)
+    _refuse_lost_values(table, window)
     for commit in window.metadata_commits:
         if commit.metadata is not None and columns_problem(table, commit.metadata.fields) is not None:
             why = f"version {commit.version} ({commit.operation}) took away its key or a tracking column"
@@ -271,18 +280,28 @@ def require_known_columns(database: Database, table: TrackedTable, versions: Map
         raise ForeignCommitError.column_replaced(table.name, ".".join(names), commit)
 
 
-def _lost_column(window: FeedWindow) -> tuple[str, Commit] | None:
-    """Return a column that a commit took away together with its rows: consumers could not know when it comes back."""
+def _refuse_lost_values(table: TrackedTable, window: FeedWindow) -> None:
+    """Check that no commit took a column away, or gave it another type, together with the rows.
+
+    Consumers could not know when such a column comes back, or what its values are.
+
+    Raises: ForeignCommitError.
+    """
     known = window.before
     for commit in window.metadata_commits:
         assert commit.metadata is not None
-        names = [each["name"] for each in commit.metadata.fields]
         if known is not None and commit.data_change and commit.restored_version is None:
-            lost = next((each["name"] for each in known.fields if each["name"] not in names), None)
-            if lost is not None:
-                return lost, commit
+            types = {each["name"]: each["type"] for each in commit.metadata.fields}
+            for each in known.fields:
+                name = each["name"]
+                if name not in types:
+                    raise ForeignCommitError.column_replaced(table.name, name, commit)
+                if is_replacement(commit) and not fits(each["type"], types[name]):
+                    why = (
+                        f"version {commit.version} changed the type of column '{name}' together with its rows"
+                    )
+                    raise ForeignCommitError.unreadable(table.name, commit.version, why)
         known = commit.metadata
-    return None
 
 
 def events_of(spark: SparkSession, table: TrackedTable, window: FeedWindow) -> DataFrame:
@@ -294,11 +313,30 @@ def events_of(spark: SparkSession, table: TrackedTable, window: FeedWindow) -> D
     Raises: ForeignCommitError if this Spark cannot read them.
     """
     changes = window.changes(lambda _: False)
-    frames = [read_segment(spark, window.path, segment) for segment in window.segments(changes, table.key)]
+    runs = groupby(changes, key=is_replacement)
+    frames: list[DataFrame | None] = []
+    for is_replaced, run in runs:
+        if is_replaced:
+            frames += [_replaced_rows(spark, window.path, commit.version) for commit in run]
+        else:
+            segments = window.segments(list(run), table.key)
+            frames += [read_segment(spark, window.path, segment) for segment in segments]
     if any(frame is None for frame in frames):
         why = "this Spark cannot read the changes of an UPDATE by delta-rs"
         raise ForeignCommitError.unreadable(table.name, changes[0].version, why)
     return union_all([_events(frame, table) for frame in frames if frame is not None])
+
+
+def _replaced_rows(spark: SparkSession, path: Location, version: int) -> DataFrame:
+    """Return the versions before and after a replacement as its feed; a new column is NULL before it."""
+    before, after = read_version(spark, path, version - 1), read_version(spark, path, version)
+    names = {name.lower() for name in before.columns}
+
+    def value(name: str) -> Column:
+        there = F.col(quote(name)) if name.lower() in names else F.lit(None)
+        return there.cast(after.schema[name].dataType).alias(name)
+
+    return as_feed(before.select(*map(value, after.columns)), after, version)
 
 
 def _events(feed: DataFrame, table: TrackedTable) -> DataFrame:

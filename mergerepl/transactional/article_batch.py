@@ -11,6 +11,7 @@ from pyspark.sql.window import Window
 from mergerepl.delta import appended
 from mergerepl.delta.marks import CommitMark, CommitUnit
 from mergerepl.delta.tables import (
+    TableState,
     Transaction,
     head_version,
     lost_commits,
@@ -33,8 +34,14 @@ from mergerepl.transactional.commands import PHASE_BITS
 from mergerepl.transactional.judge import Effect, Failure, judge
 from mergerepl.transactional.position import BatchPlan, app_id, batch_step, is_written
 from mergerepl.transactional.procedures import Procedure, Write, called, session_of_procedures
-from mergerepl.transactional.refusals import DUPLICATE, RULES_BROKEN, TransactionalError, to_run
-from mergerepl.transactional.row_rules import row_rules
+from mergerepl.transactional.refusals import (
+    DUPLICATE,
+    RULES_BROKEN,
+    SCHEMA_CHANGED,
+    TransactionalError,
+    to_run,
+)
+from mergerepl.transactional.row_rules import narrower_columns, row_rules
 
 
 @dataclass(frozen=True)
@@ -137,7 +144,11 @@ class Batch(Ends):
             commands = commands.where(F.col("operation").isin([each.value for each in sent.judged]))
         table, shape = self.table(row), row
         written = frozenset(Operation) if sent.applied is None else sent.applied
-        rules = row_rules(open_table(table, version), shape, written) if written else None
+        rules = None
+        if written:
+            state = open_table(table, version)
+            self._require_types(state, row)
+            rules = row_rules(state, shape, written)
         columns = list(dict.fromkeys([*row.key_columns, *(rules.held if rules else ())]))
         effect = judge(
             spark,
@@ -160,6 +171,22 @@ class Batch(Ends):
             counts={name: n for name, n in effect.counts.items() if name in applied},
             commands=sent.commands,
         )
+
+    def _require_types(self, state: TableState, row: Shape) -> None:
+        """Check that no value would be cut: a job may have replaced the table, and a repair let it go on.
+
+        Raises: TransactionalError 21076.
+        """
+        for name, has in narrower_columns(state, row).items():
+            wanted = row.types[row.columns.index(name)].upper()
+            raise TransactionalError(
+                SCHEMA_CHANGED,
+                f"Column '{name}' of table '{state.path}' is {has.upper()}, and the commands of article '{row.article}' "
+                f"have {wanted}: values would be cut. Nothing of the batch was applied. Give the column that type; or "
+                f"begin again: {self.to_run('reinit')}.",
+                table=str(state.path),
+                article=row.article,
+            )
 
     def _duplicate_rows(self, table: Location, keys: int) -> TransactionalError:
         """2627: a command would mean all rows of a key."""

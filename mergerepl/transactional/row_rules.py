@@ -15,7 +15,7 @@ from pyspark.sql.window import Window
 from mergerepl.delta.contract.rules import table_rules
 from mergerepl.delta.metadata import DEFAULT_EXPRESSION
 from mergerepl.delta.tables import TableState
-from mergerepl.delta.types import ddl_of
+from mergerepl.delta.types import ddl_of, fits, json_of
 from mergerepl.rows.images import readable
 from mergerepl.rows.sql import free_name, quote
 from mergerepl.transactional.article_procedures import Shape
@@ -56,6 +56,18 @@ def misfits(table: TableState, article: Shape) -> dict[str, str]:
         if has != type_ or name.lower() not in plain:
             found[name] = COMPUTED if has == type_ else has
     return found
+
+
+def narrower_columns(table: TableState, article: Shape) -> dict[str, str]:
+    """Return the columns of a subscriber's table that cannot hold every value of an article, with their types there."""
+    types = dict(zip(article.columns, article.types, strict=True))
+    known = {each["name"].lower(): each["type"] for each in table.fields}
+    return {
+        name: has
+        for name, has in misfits(table, article).items()
+        if has not in ("", COMPUTED)
+        and ("<" in types[name] or not fits(json_of(types[name]), known[name.lower()]))
+    }
 
 
 def row_rules(table: TableState, shape: Shape, written: frozenset[Operation]) -> RowRules | None:

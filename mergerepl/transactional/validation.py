@@ -43,7 +43,7 @@ from mergerepl.transactional.catalog import DistributionStore
 from mergerepl.transactional.followed_columns import CannotFollowError, following
 from mergerepl.transactional.position import begun_plan, refuse_copy, with_tables_at
 from mergerepl.transactional.refusals import to_run
-from mergerepl.transactional.row_rules import misfits
+from mergerepl.transactional.row_rules import misfits, narrower_columns
 from mergerepl.transactional.snapshot import rows_at
 
 
@@ -137,6 +137,11 @@ def _refused(
         return (
             f"'{table}' has no column '{lacking[0]}' any more: every batch fails. Add it (its values are written by "
             f"{to_run('repair', distributor.root, at=row.subscriber)}), or begin again with {reinit}."
+        )
+    for name, has in narrower_columns(state, article).items():
+        return (
+            f"Column '{name}' of '{table}' is {has.upper()} and cannot hold every value: every batch fails. Give it the "
+            f"publisher's type, or begin again with {reinit}."
         )
     later = [
         each

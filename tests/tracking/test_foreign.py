@@ -10,8 +10,10 @@ from deltalake import DeltaTable, write_deltalake
 from pyspark.sql import SparkSession
 
 from mergerepl import failpoints
+from mergerepl.failpoints import FailpointError
 from mergerepl.model.tracking import TransactionResult
-from mergerepl.tracking.errors import ForeignCommitError, TransactionConflictError
+from mergerepl.tracking.errors import ForeignCommitError, TrackingError, TransactionConflictError
+from tests.faults.deaths import armed
 from tests.tracking.databases import commit_sequence, held, notes_of, rows, tracked
 
 pytestmark = pytest.mark.spark
@@ -133,3 +135,39 @@ def test_a_commit_between_the_check_and_our_write(
     assert held(window)["updates"] == {1: "ours", 2: "ours", 3: "theirs"}
     reader.acknowledge(window)
     assert reader.enumerate().is_empty
+
+
+@pytest.mark.slow
+def test_a_replaced_table_is_adopted_and_its_properties_are_set_again(
+    spark: SparkSession, replica_dir: Path
+) -> None:
+    tracking = tracked(replica_dir, dict.fromkeys(range(1, 5), "old"))
+    reader = tracking.consumer("hq")
+    reader.acknowledge(reader.enumerate())
+    table, stamps = f"delta.`{replica_dir / 'orders'}`", ", ".join(STAMPS)
+    properties = DeltaTable(str(replica_dir / "orders")).metadata().configuration
+    before = {row["id"]: tuple(row[name] for name in STAMPS) for row in tracking.read("orders").collect()}
+    spark.sql(
+        f"create or replace table {table} using delta as select cast(id as bigint) id, "
+        f"if(id = 2, 'new', note) note, cast(id as int) qty, {stamps} from {table} where id < 4"
+    )
+    # A death between the properties and the adoption, and one between the table's new id and what is published.
+    for point in ("tracking.after_properties", "tracking.after_table_id"):
+        with armed(point), pytest.raises(FailpointError):
+            tracking.adopt()
+    window = reader.enumerate()
+    assert held(window) == {"inserts": {}, "updates": {1: "old", 2: "new", 3: "old"}, "deletes": [4]}
+    assert DeltaTable(str(replica_dir / "orders")).metadata().configuration == properties
+    after = {row["id"]: tuple(row[name] for name in STAMPS) for row in tracking.read("orders").collect()}
+    assert {name for name in after if after[name] == before[name]} == set()
+    reader.acknowledge(window)
+    spark.sql(f"create or replace table {table} using delta as select * from {table}")
+    assert held(reader.enumerate()) == {"inserts": {}, "updates": {}, "deletes": []}
+    assert tracking.update("orders", {"note": "'ours'"}, where="id = 1").changes == {"orders": 1}
+    # Without the stamps it is refused by name; RESTORE to the replaced table is followed.
+    version = DeltaTable(str(replica_dir / "orders")).version()
+    spark.sql(f"create or replace table {table} using delta as select id, note, qty from {table}")
+    with pytest.raises(TrackingError, match="lost the tracking column"):
+        reader.enumerate()
+    spark.sql(f"restore {table} to version as of {version}")
+    assert held(reader.enumerate()) == {"inserts": {}, "updates": {1: "ours"}, "deletes": []}

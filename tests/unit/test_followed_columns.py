@@ -12,6 +12,7 @@ from mergerepl.store.location import Location
 from mergerepl.transactional.article_procedures import Shape
 from mergerepl.transactional.consumer import changed_shape
 from mergerepl.transactional.followed_columns import CannotFollowError, following
+from mergerepl.transactional.row_rules import narrower_columns
 
 MAPPED = {"delta.columnMapping.mode": "name"}
 WIDENING = {"delta.enableTypeWidening": "true"}
@@ -111,6 +112,13 @@ def test_a_table_that_cannot_follow_is_named_before_it_is_changed(
         following(there, ARTICLE, after)
     assert remedy in caught.value.remedy
     assert bool(remedy) == bool(caught.value.remedy)
+
+
+def test_columns_that_would_cut_values_are_known() -> None:
+    assert narrower_columns(table("id note qty:short"), ARTICLE) == {"qty": "smallint"}
+    assert narrower_columns(table("id:integer note:binary qty"), ARTICLE) == {"id": "int", "note": "binary"}
+    assert narrower_columns(table("id note qty:long"), ARTICLE) == {}
+    assert narrower_columns(table("id qty:computed"), ARTICLE) == {}
 
 
 def test_former_values_of_a_column_that_stayed_do_not_come_back() -> None:

@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from mergerepl.delta.feed.column_changes import REPLACE, RESTORE, statement
 from mergerepl.delta.feed.schema_walk import identity_of, walk
 from mergerepl.delta.log import Commit
 from mergerepl.delta.marks import CommitMark, SchemaStep
@@ -167,6 +168,15 @@ def test_a_column_is_followed_from_the_start_to_the_end(case: str) -> None:
     said = [" ".join(filter(None, (each.kind, each.column, each.new_name))) for each in found.changes]
     short = [text if text.startswith("rename") else " ".join(text.split()[:2]) for text in said]
     assert ", ".join(short) == told
+
+
+def test_a_restored_or_replaced_table_is_one_statement() -> None:
+    found = walk(A_B, numbered([replaced(plain("a")), restored(A_B, 0)]))
+    table_changes = [each for each in found.changes if each.kind in (REPLACE, RESTORE)]
+    assert [statement(each, "/t") for each in table_changes] == [
+        "REPLACE TABLE delta.`/t`",
+        "RESTORE TABLE delta.`/t` TO VERSION AS OF 0",
+    ]
 
 
 @pytest.mark.parametrize(
