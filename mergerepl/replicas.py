@@ -14,6 +14,7 @@ from mergerepl.errors import ConfigurationError
 from mergerepl.model.listing import Listing, html_table
 from mergerepl.model.progress import NoProgress, Progress
 from mergerepl.model.results import PartitionInfo, RowInfo, TouchResult, TuneResult
+from mergerepl.model.schema_changes import SchemaChange
 from mergerepl.model.tasks import MERGE, Captured, Pending, Run, Status
 from mergerepl.places import types_at
 from mergerepl.sessions import root_of
@@ -55,6 +56,11 @@ class Replica(Caller):
     def partitions(self) -> Partitions:
         """The partitions of its publications with row filters."""
         return Partitions(self)
+
+    @property
+    def schema(self) -> Schema:
+        """The schema changes of its publications."""
+        return Schema(self)
 
     @property
     def conflicts(self) -> Conflicts:
@@ -247,6 +253,24 @@ class Partitions(Caller):
         from mergerepl.publish.partitions import drop
 
         return drop(self._root, partition_id)
+
+
+@methods_of_caller
+class Schema(Caller):
+    """The schema changes that a replica published or received (`sysmergeschemachange`). No method starts Java."""
+
+    def __init__(self, at: Replica) -> None:
+        super().__init__(at.spark, at.lock_wait_s)
+        self._root = at.root
+
+    def list(self, *, publication: str | None = None) -> tuple[SchemaChange, ...]:
+        """Return the schema changes of all publications, or of one, newest first, with the subscribers that have them.
+
+        Raises: ConfigurationError if the folder is not a replica, or has no publication of that name.
+        """
+        from mergerepl.merge.schema.listing import schema_changes
+
+        return schema_changes(self._root, publication=publication)
 
 
 @contextmanager

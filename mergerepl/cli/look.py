@@ -233,5 +233,43 @@ def _partitions(run: Invocation) -> Partitions:
     return run.replica.partitions
 
 
+schema = group(
+    "schema",
+    """List schema changes.
+
+    A column that is added at the publisher, also by a job that replaces the table, reaches every subscriber with its next
+    sync, before rows.
+
+    Example:
+      mergerepl schema list
+    """,
+    is_at=True,
+)
+_SCHEMA: Columns = {
+    ">version": "version",
+    "publication": "publication",
+    "table": "table",
+    "changes": "changes",
+    "done": "done",
+    "pending": "pending",
+}
+
+
+@schema.add(name="list", effect=READS, call="Replica.schema.list", options=("--publication",))
+def list_schema(run: Invocation, publication: str | None) -> None:
+    """List the schema changes, with the subscribers that have them.
+
+    Newest first. A subscriber that is pending gets the change with its next sync.
+
+    Example:
+      mergerepl schema list
+      mergerepl schema list --at north
+    """
+    run.place.of_type("merge", "schema")
+    found = run.replica.schema.list(publication=publication)
+    lines = [listing(found, _SCHEMA) if found else "There is no schema change."]
+    run.output.reported({"schema": found}, lines)
+
+
 def _report(output: Output, value: object, found: Sequence[PartitionInfo]) -> None:
     output.reported(value, [listing(found, _PARTITIONS) if found else "There is no partition."])

@@ -24,7 +24,8 @@ COMMANDS: Final[dict[str, dict[str, str]]] = {
     "Look": dict.fromkeys(("status", "pending", "history", "row"), "look")
     | {"conflicts": "conflicts", "dashboard": "look"},
     "Check and repair": dict.fromkeys(("validate", "repair", "reinit", "resume", "doctor"), "upkeep"),
-    "Maintain": dict.fromkeys(("cleanup", "vacuum", "tune"), "upkeep") | {"partitions": "look"},
+    "Maintain": dict.fromkeys(("cleanup", "vacuum", "tune"), "upkeep")
+    | {"partitions": "look", "schema": "look"},
     "More than merge": {"transactional": "transactional", "cdc": "cdc", "tracking": "tracking"},
     "": {"abort": "project", "touch": "upkeep", "completion": "completion"},
 }

@@ -129,6 +129,8 @@ class Initialisation:
             self.enter_publication()
         artids = {article.artid for article in self.articles}
         control.replace_where(catalog.ARTICLES, self.articles, artid=artids)
+        changes = Replica(run.publisher).control.rows(catalog.SCHEMACHANGE)
+        control.replace_where(catalog.SCHEMACHANGE, [c for c in changes if c.artid in artids], artid=artids)
         failpoint("initialise.after_articles")
         if self.is_new:
             self.enter_subscription()
@@ -276,11 +278,12 @@ class Initialisation:
         to, info = self.horizon(), self.publisher.info
         rows = [itself, other]
         itself, other = with_horizon(rows, subid=other.subid, side=SUBSCRIBER, to=to, info=info)
+        other = replace(other, schemaversion=self.schemaversion())
         other = replace(other, recgen=there[0], recguid=there[1], sentgen=here[0], sentguid=here[1])
         Replica(self.root).control.replace_where(catalog.SUBSCRIPTIONS, [itself, other], pubid=pubid)
         failpoint("initialise.before_active")
         change = {"sentgen": there[0], "sentguid": there[1], "recgen": here[0], "recguid": here[1]}
-        change |= {"status": SubscriptionState.ACTIVE}
+        change |= {"status": SubscriptionState.ACTIVE, "schemaversion": self.schemaversion()}
 
         def also(rows: list[SubscriptionRow]) -> list[SubscriptionRow]:
             subid = self.row.subid
@@ -288,6 +291,11 @@ class Initialisation:
 
         update_subscription(Replica(self.run.publisher), self.row.subid, self.row.replid, change, also)
         failpoint("initialise.after_active")
+
+    def schemaversion(self) -> int:
+        """Return the last schema change of the publication: its tables are copied as they are now."""
+        rows = Replica(self.run.publisher).control.rows(catalog.SCHEMACHANGE)
+        return max((row.schemaversion or 0 for row in rows if row.pubid == self.run.pubid), default=0)
 
     def horizon(self) -> Horizon:
         """Return what the publisher's rows, as they were copied, make known to the subscriber."""

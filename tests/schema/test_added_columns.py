@@ -1,10 +1,14 @@
 """ADD COLUMN at the publisher reaches every subscriber before the rows that need it, and unknown is not NULL."""
 
+import json
 from pathlib import Path
 
 import pyarrow as pa
 import pytest
+from click.testing import CliRunner
 
+import mergerepl
+from mergerepl.cli.main import main
 from mergerepl.replica.replica import Replica
 from mergerepl.store.location import Location
 from tests.faults.deaths import dies
@@ -183,3 +187,21 @@ def test_a_column_that_is_added_while_a_session_writes_is_followed(
         tables = star.tables(name)
         assert [tables["hq"][key]["d"] for key in (1, 2, 3)] == ["D1", "D2", "D3"]
         assert tables["north"] == tables["south"] == tables["hq"]
+
+
+def test_schema_list_names_who_has_a_change(star: Star) -> None:
+    hq, north = (mergerepl.Replica(star.root / name) for name in ("hq", "north"))
+    assert hq.schema.list() == ()
+    star.sync("north")
+    found = hq.schema.list()
+    assert [(each.table, each.version, each.changes) for each in found] == [
+        ("by_column", 2, ("add c string",)),
+        ("by_row", 1, ("add c string",)),
+    ]
+    for each in found:
+        assert [Path(name).name for name in each.done] == ["north"]
+        assert [Path(name).name for name in each.pending] == ["south"]
+    assert [(each.version, each.pending) for each in north.schema.list()] == [(2, ()), (1, ())]
+    shown = CliRunner().invoke(main, ["schema", "list", "-f", str(star.root / "hq"), "--json"])
+    assert shown.exit_code == 0, shown.output
+    assert len(json.loads(shown.stdout)["schema"]) == 2

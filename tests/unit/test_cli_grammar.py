@@ -21,7 +21,7 @@ from mergerepl.cli.grammar import DESTROYS, RUNS, WIDTH, WRITES, Command, kind_o
 from mergerepl.cli.main import COMMANDS, main
 from mergerepl.cli.report import tasks
 from mergerepl.conflicts.selection import Conflicts
-from mergerepl.replicas import Partitions
+from mergerepl.replicas import Partitions, Schema
 from tests.networks import Network
 
 ROOT = Path(__file__).parents[2]
@@ -39,6 +39,7 @@ OBJECTS: dict[str, Any] = {
     "Replica": Replica,
     "Replica.conflicts": Conflicts,
     "Replica.partitions": Partitions,
+    "Replica.schema": Schema,
     "Agent": Agent,
     "ChangeTracking": tracking.ChangeTracking,
     "ChangeTracking.consumer": tracking.Consumer,

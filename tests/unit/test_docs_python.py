@@ -13,7 +13,7 @@ import mergerepl
 from mergerepl import cdc, tracking, transactional
 from mergerepl.cdc import tsql
 from mergerepl.model import tasks
-from mergerepl.replicas import Partitions
+from mergerepl.replicas import Partitions, Schema
 
 PAGE = (Path(__file__).parents[2] / "docs" / "python.md").read_text(encoding="utf-8")
 SECTIONS = dict(re.findall(r"^##+ ([^\n]+)\n(.*?)(?=^##|\Z)", PAGE, re.MULTILINE | re.DOTALL))
@@ -38,7 +38,7 @@ OBJECTS = {
     if inspect.isclass(each)
     and not issubclass(each, Exception | Enum)
     and name not in {*DATA, "tracking.SqlCeChangeTracking"}
-} | {"Partitions": Partitions}
+} | {"Partitions": Partitions, "Schema": Schema}
 
 
 def cells(section: str) -> dict[str, tuple[str, str]]:

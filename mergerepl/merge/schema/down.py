@@ -5,7 +5,8 @@ is found before the first statement. Each ALTER is a marked commit, read back by
 users wrote before it under the old columns. A step that dies leaves marks; the next one plans the rest.
 """
 
-from collections.abc import Iterator
+import json
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from mergerepl.delta.marks import CommitMark, SchemaStep
@@ -19,6 +20,7 @@ from mergerepl.merge.schema.follow import article_row, follow_columns
 from mergerepl.model.definition import Definition, PublishedField
 from mergerepl.replica.replica import Replica
 from mergerepl.systables import catalog
+from mergerepl.systables.catalog import SchemaChangeRow
 
 _KEPT_METADATA = ("comment", CHAR_VARCHAR)
 """What a new column keeps of the publisher's."""
@@ -137,10 +139,10 @@ def _settle(subscriber: Replica, publisher: Replica, nickname: int, target: Defi
     theirs = publisher.control.rows(catalog.SCHEMACHANGE)
     changes = [each for each in theirs if each.artid == row.artid]
     control.replace_where(catalog.SCHEMACHANGE, changes, artid=row.artid)
-    last = max(changes, key=lambda each: each.schemaversion or 0)
-    values = {"schemaversion": last.schemaversion or 0, "schemaguid": last.schemaguid}
+    last = _last_done([each for each in theirs if each.pubid == row.pubid], subscriber, row.artid)
+    values = {"schemaversion": last.schemaversion or 0, "schemaguid": last.schemaguid} if last else {}
     replids = {publisher.info().replid, subscriber.info().replid}
-    for replica in (subscriber, publisher):
+    for replica in (subscriber, publisher) if values else ():
         if replica is publisher:
             failpoint("schema.before_published_version")
         other = replids - {replica.info().replid}
@@ -149,3 +151,15 @@ def _settle(subscriber: Replica, publisher: Replica, nickname: int, target: Defi
     entered = row.with_definition(replace(known, root=target.version))
     control.replace_where(catalog.ARTICLES, [entered], artid=row.artid)
     failpoint("schema.after_articles")
+
+
+def _last_done(changes: Sequence[SchemaChangeRow], subscriber: Replica, artid: str) -> SchemaChangeRow | None:
+    """Return the last change of a publication before the first one that a subscriber lacks; this article has all."""
+    has = {article.artid: article.root_version for article in subscriber.articles if article.artid != artid}
+    last = None
+    for each in sorted(changes, key=lambda each: each.schemaversion or 0):
+        stated = json.loads(each.schematext or "{}").get("article_version", 0)
+        if each.artid != artid and has.get(each.artid or "", 0) < stated:
+            break
+        last = each
+    return last
