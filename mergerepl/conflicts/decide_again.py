@@ -1,6 +1,6 @@
 """The new rows of conflicts that are resolved by hand, with the conflicts' outcomes and the table's rows."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from pyspark.errors import AnalysisException
@@ -29,7 +29,7 @@ from mergerepl.rows.key_bounds import bounds_of, within_bounds
 from mergerepl.spark.in_memory import Kept, frame_of
 from mergerepl.store.lease import lease
 from mergerepl.store.location import Location
-from mergerepl.systables import conflicts_info, contents
+from mergerepl.systables import catalog, conflicts_info, contents
 from mergerepl.systables.conflicts_info import ConflictRow, ConflictType
 
 if TYPE_CHECKING:
@@ -37,6 +37,7 @@ if TYPE_CHECKING:
 
 _LOSER, _HELD, _BEFORE, _KNOWN, _OUTCOME = "loser_row", "held_row", "before_row", "known", "outcome"
 NEW, ACTION = "new_row", "action"
+_UNSAID = "unsaid"
 
 
 def decide_again(
@@ -53,7 +54,8 @@ def decide_again(
     A row is unchanged if the table has the outcome of its conflict, even if it changed in between. `differs` are the
     columns that changed since, `set_to` those that an update writes.
     """
-    conflicts = F.broadcast(frame_of(spark, _listed(rows)))
+    lacking = _lacking(replica, article)
+    conflicts = F.broadcast(frame_of(spark, _listed(rows, lacking)))
     lost = appended.read(spark, replica.folder / article.conflict_table)
     losers = lost.join(conflicts.select("conflict_id"), on="conflict_id", how="left_semi").select(
         "conflict_id", stored_image(article).alias(_LOSER)
@@ -136,8 +138,21 @@ def _with_unrecorded(known: DataFrame, conflicts: DataFrame, losers: DataFrame) 
     return known.unionByName(others.select(ROWGUID, version.alias(_KNOWN), outcome))
 
 
-def _listed(rows: Sequence[ConflictRow]) -> "pa.Table":
+def _lacking(replica: Replica, article: PublishedArticle) -> dict[int, set[str]]:
+    """Return by version of the columns the present fields that it lacked: a row of it says nothing of them."""
+    row = next(each for each in replica.control.rows(catalog.ARTICLES) if each.nickname == article.nickname)
+    present = {*article.fields}
+    return {
+        version: present - {field.key for field in definition.fields}
+        for version, definition in row.definitions.items()
+    }
+
+
+def _listed(rows: Sequence[ConflictRow], lacking: Mapping[int, set[str]]) -> "pa.Table":
     import pyarrow as pa
+
+    def unsaid(row: ConflictRow) -> list[str]:
+        return sorted({*row.unknown} | lacking.get(row.article_version, set()))
 
     columns = {
         "conflict_id": pa.array([row.conflict_id for row in rows], pa.string()),
@@ -145,6 +160,7 @@ def _listed(rows: Sequence[ConflictRow]) -> "pa.Table":
         "conflict_type": pa.array([row.conflict_type for row in rows], pa.int32()),
         "columns": pa.array([list(row.columns) for row in rows], pa.list_(pa.string())),
         "session_id": pa.array([row.session_id for row in rows], pa.string()),
+        _UNSAID: pa.array([unsaid(row) for row in rows], pa.list_(pa.string())),
         "winning": pa.array(
             [list(row.winning_lineage.items()) for row in rows], pa.map_(pa.int32(), pa.int64())
         ),
@@ -170,7 +186,13 @@ def _new_row(spark: SparkSession, article: PublishedArticle, wish: Wish, known_r
             for name, text in wish.values.items()
         }
         return F.struct(*(edited.get(f, now[f]).alias(f) for f in article.fields))
-    loser = F.coalesce(F.col(_LOSER), known_row)
+    losing = F.coalesce(F.col(_LOSER), known_row)
+    # Of a column that its writer's table lacked the losing row says nothing: unknown is not NULL.
+    said = {
+        field: F.when(F.array_contains(_UNSAID, field), now[field]).otherwise(losing[field])
+        for field in article.fields
+    }
+    loser = F.struct(*(value.alias(field) for field, value in said.items()))
     if wish.whole_rows:
         return loser
     by_column = (F.col("conflict_type") == int(ConflictType.COLUMN_UPDATE)) & F.col(_HELD).isNotNull()

@@ -30,7 +30,7 @@ LADDER = (
     "publisher.after_merge",
     "subscriber.before_merge",
 )
-SOME = ("schema.after_record", "schema.after_alter", "schema.before_articles")
+SOME = ("schema.after_record", "schema.after_alter")
 """Those at which every run of the tests stops a session."""
 
 
@@ -205,3 +205,15 @@ def test_schema_list_names_who_has_a_change(star: Star) -> None:
     shown = CliRunner().invoke(main, ["schema", "list", "-f", str(star.root / "hq"), "--json"])
     assert shown.exit_code == 0, shown.output
     assert len(json.loads(shown.stdout)["schema"]) == 2
+
+
+@pytest.mark.spark
+@pytest.mark.slow
+def test_a_loser_without_the_column_does_not_empty_it(star: Star) -> None:
+    star.settle()
+    (losing,) = star.conflicts("hq", "by_row")
+    assert (losing["a"], losing["c"]) == ("n1", None)
+    words = ["conflicts", "resolve", "--all", "--loser", "-f", str(star.root / "hq")]
+    shown = CliRunner().invoke(main, words)
+    assert shown.exit_code == 0, shown.output
+    assert star.rows("hq", "by_row")[1] == {"a": "n1", "b": "y", "c": "C1"}
