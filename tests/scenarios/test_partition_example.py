@@ -1,4 +1,4 @@
-"""The worked example of docs/filters.md is what the model does, and the file of the README is valid."""
+"""The worked example of docs/filters.md is what the model does, and its file is valid."""
 
 import re
 from pathlib import Path
@@ -6,8 +6,7 @@ from pathlib import Path
 from tests import project_files as config
 from tests.properties import partition_histories
 
-ROOT = Path(__file__).parents[2]
-PAGE = (ROOT / "docs" / "filters.md").read_text(encoding="utf-8")
+PAGE = (Path(__file__).parents[2] / "docs" / "filters.md").read_text(encoding="utf-8")
 TABLE = re.search(r"^\| after \|.*?(?=\n\n)", PAGE, re.MULTILINE | re.DOTALL)
 
 
@@ -25,10 +24,9 @@ def test_the_page_is_what_the_model_does() -> None:
     assert TABLE[0] == without_partchangegen(partition_histories.example())
 
 
-def test_the_file_of_the_readme_is_valid(tmp_path: Path) -> None:
+def test_the_file_of_the_page_is_valid(tmp_path: Path) -> None:
     (tmp_path / "hq").mkdir()
-    blocks = re.findall(r"```yaml\n(.*?)```", (ROOT / "README.md").read_text(encoding="utf-8"), re.DOTALL)
-    (file,) = (each for each in blocks if "joins:" in each)
+    file = re.findall(r"```yaml\n(.*?)```", PAGE.partition("## Try it")[2], re.DOTALL)[0]
     (tmp_path / "sales.yml").write_text(file)
     publication = config.load(tmp_path / "sales.yml")
     assert [join.article for join in publication.joins] == ["orders", "lines"]
