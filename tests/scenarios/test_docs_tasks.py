@@ -44,7 +44,13 @@ STATES = {
 }
 
 
-@pytest.mark.parametrize("task", TASKS)
+RARE = {"Merge two copies", "Stream changes to a warehouse"}
+"""Those that take several seconds."""
+
+
+@pytest.mark.parametrize(
+    "task", [pytest.param(task, marks=pytest.mark.slow) if task in RARE else task for task in TASKS]
+)
 def test_a_task_does_what_the_page_says(
     spark: SparkSession, task: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
