@@ -6,7 +6,7 @@ that a table refuses stays listed as long as it waits.
 
 import logging
 from collections.abc import Callable, Collection, Iterable, Sequence
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta
 from functools import cache
 
 from mergerepl.conflicts.listing import conditions_of, refused_and_gone, settled_ids
@@ -40,7 +40,7 @@ def purge_conflicts(
     """
     with lease(root, purpose="mergerepl conflicts drop"):
         replica = Replica(root).require()
-        now = datetime.now(UTC)
+        now = replica.present()
         ids: set[str] = set()
         waits_no_more = cache(lambda: _waits_no_more(in_reach(replica)))
         for pubid, days in {row.pubid: row.conflict_retention for row in replica.publications}.items():
@@ -71,10 +71,10 @@ def purge_when_due(replicas: Sequence[Replica], *, now: datetime | None = None) 
     """
     from deltalake.exceptions import DeltaError
 
-    today = now or datetime.now(UTC)
     waits_no_more = cache(lambda: _waits_no_more(replicas))
     due = []
     for replica in replicas:
+        today = now or replica.present()
         stated = {"day": today.strftime("%Y-%m-%d")}
         # Another's interrupted session may have logged its losing rows but not yet their list.
         if replica.has_staged() or read_note(replica.root, _NOTE) == stated:

@@ -180,21 +180,29 @@ class Replica:
         """Store the present time, however long ago the last one is."""
         self.control.replace(replinfo.TABLE, [replace(self.info(), last_time=datetime.now(UTC))])
 
-    def _time_after(self, last: datetime | None) -> datetime:
-        """Return the present time, never before the last one; the last one if the clock seems to have jumped."""
-        now = datetime.now(UTC)
+    def present(self, last: datetime | None = None) -> datetime:
+        """Return the time from which ages count: the present one, never before the last that was stored.
+
+        If that is longer ago than the retention, the clock may have jumped: no time has passed until it is accepted.
+        """
+        last, now = last or self.info().last_time, datetime.now(UTC)
         if last is None:
             return now
         kept = [row.keeps for row in self.publications if row.keeps is not None]
-        if kept and now - last > max(kept):
+        return last if kept and now - last > max(kept) else max(now, last)
+
+    def _time_after(self, last: datetime | None) -> datetime:
+        if last is None:
+            return datetime.now(UTC)
+        present = self.present(last)
+        if present == last and datetime.now(UTC) > last:
             log.warning(
-                "%s: it was written at %s last, longer ago than the retention: nobody expires. If the clock is right, run "
-                "`mergerepl cleanup --only metadata` there.",
+                "%s: it was written at %s last, longer ago than the retention: no subscription expires, and nothing is "
+                "removed by age. If the clock is right, run `mergerepl cleanup --only metadata` there.",
                 self.root,
                 last,
             )
-            return last
-        return max(now, last)
+        return present
 
     def _noted(self, info: ReplicaInfo) -> dict[int, str]:
         """Return the commits of the captured versions; reads the logs only for commits that are not noted yet."""

@@ -8,11 +8,13 @@ from typing import Any
 import pytest
 
 from mergerepl.delta.log import head_version
+from mergerepl.merge.session.history_cleanup import KEPT_SESSIONS, purge_history
 from mergerepl.merge.session.session_history import note_presence
 from mergerepl.monitoring.status import replica_status
 from mergerepl.replica.expiry import expire_overdue, present
 from mergerepl.replica.replica import Replica
-from mergerepl.systables import catalog, replinfo
+from mergerepl.systables import catalog, replinfo, sessions
+from mergerepl.systables.sessions import SessionRow
 from tests.networks import PUBID, generation, make_pair
 
 NOW = datetime.now(UTC)
@@ -104,3 +106,21 @@ def test_inv_40_the_stored_time_neither_jumps_nor_goes_back(
     before = hq.info()
     hq.save_info(before)
     assert (Replica(hq.root).info().last_time == before.last_time) == stays
+
+
+@pytest.mark.parametrize(("last_days", "removed"), [(13, 5), (15, 0)])
+def test_inv_40_nothing_is_removed_by_age_until_a_clock_that_jumped_is_accepted(
+    tmp_path: Path, last_days: float, removed: int
+) -> None:
+    hq, _ = pair(tmp_path, 1, last_days=last_days)
+    old = NOW - timedelta(days=40)
+    agent, of = hq.relations()[0].subid, {"publication": "sales", "subscriber": "north"}
+    rows = [
+        SessionRow(session_id=str(number), agent_id=agent, start_time=old, end_time=old, **of)
+        for number in range(KEPT_SESSIONS + 5)
+    ]
+    hq.control.append(sessions.SESSIONS, rows)
+    assert purge_history(hq.root, dry_run=True).sessions == removed
+    assert (Replica(hq.root).present() == hq.info().last_time) == (removed == 0)
+    Replica(hq.root).accept_clock()
+    assert purge_history(hq.root).sessions == 5

@@ -61,7 +61,8 @@ def clean_up_metadata(
         if not dry_run:
             expire_overdue(replica, present(replica.info()))
             _settle(replica)
-        bounds, kept = cleanable(replica, older_than=older_than)
+        now = datetime.now(UTC) if accepts_clock else None
+        bounds, kept = cleanable(replica, older_than=older_than, now=now)
         if dry_run:
             return CleanedMetadata(count_dead(replica, also=bounds), kept)
         _store(replica, bounds)
@@ -109,7 +110,7 @@ def cleanable(
             continue
         articles = replica.articles_of(publication.pubid)
         kept |= {article.name: READS_ANCESTORS for article in articles if article.needs_base}
-        bound = _bound(replica, publication, (now or datetime.now(UTC)) - age)
+        bound = _bound(replica, publication, (now or replica.present()) - age)
         for article in articles:
             if not article.needs_base and bound > cleaned.get(article.nickname, 0):
                 bounds[article.nickname] = bound

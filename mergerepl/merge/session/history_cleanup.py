@@ -3,7 +3,7 @@
 import logging
 from collections.abc import Iterable
 from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta
 from typing import Any, Final
 
 from mergerepl.delta.sql_text import text_literals, time_before, timestamp_literal
@@ -47,7 +47,7 @@ def purge_history(
     """
     with lease(root, purpose="mergerepl cleanup"):
         replica = Replica(root).require()
-        return _purge(replica, time_before(datetime.now(UTC), older_than), dry_run=dry_run)
+        return _purge(replica, time_before(replica.present(), older_than), dry_run=dry_run)
 
 
 def purge_history_of(replicas: Iterable[Replica]) -> None:
@@ -56,7 +56,7 @@ def purge_history_of(replicas: Iterable[Replica]) -> None:
 
     for replica in replicas:
         try:
-            _purge(replica, time_before(datetime.now(UTC), HISTORY_RETENTION), dry_run=False)
+            _purge(replica, time_before(replica.present(), HISTORY_RETENTION), dry_run=False)
         except (MergeReplError, DeltaError, OSError) as error:
             log.warning("%s: its old history could not be removed: %s", replica.root, error)
 
