@@ -20,6 +20,7 @@ from mergerepl.store.rehearsal import REHEARSED, rehearsed
 
 if TYPE_CHECKING:
     from mergerepl.cli.place import CommandPlace
+    from mergerepl.cli.report.progress import Patience
     from mergerepl.model.progress import Progress
     from mergerepl.replicas import Replica
 
@@ -57,6 +58,9 @@ class Invocation:
     as_json: bool = False
     is_quiet: bool = False
     is_verbose: bool = False
+    log_format: str = "text"
+    patience: Patience | None = None
+    """Shows that the command works if it takes long, until it writes or asks."""
 
     @property
     def may_have_left_work(self) -> bool:
@@ -67,6 +71,8 @@ class Invocation:
     @cached_property
     def output(self) -> Output:
         """Where results are reported."""
+        if self.patience is not None:
+            self.patience.end()
         return Output(sys.stdout, is_for_programs=self.as_json)
 
     @cached_property
@@ -75,7 +81,22 @@ class Invocation:
         from mergerepl.cli.report.progress import open_progress
 
         quiet = self.is_quiet or self.as_json
-        return (not quiet and self.given_progress) or open_progress(sys.stderr, quiet=quiet)
+        return (not quiet and self.given_progress) or open_progress(
+            sys.stderr, quiet=quiet, log_format=self.log_format
+        )
+
+    def work(self, name: str, call: Callable[[], T]) -> T:
+        """Run a command; one that takes longer than two seconds shows that it works."""
+        if self.given_progress is not None or self.is_quiet or self.as_json:
+            return call()
+        from mergerepl.cli.report.progress import Patience
+
+        self.patience = Patience(self.progress, name)
+        self.patience.start()
+        try:
+            return call()
+        finally:
+            self.patience.end()
 
     @cached_property
     def place(self) -> CommandPlace:
@@ -114,6 +135,8 @@ class Invocation:
         """
         if self.yes or self.dry_run:
             return
+        if self.patience is not None:
+            self.patience.end()
         if self.as_json or not sys.stdin.isatty():
             raise click.UsageError(f"{question} Say --yes to go on, or see --dry-run. Nothing was changed.")
         if not click.confirm(question, err=True):
@@ -141,7 +164,7 @@ def _general_options(*, is_root: bool) -> list[click.Option]:
             if parameter.name == "files":
                 invocation.files += value
             else:
-                setattr(invocation, str(parameter.name), True)
+                setattr(invocation, str(parameter.name), value)
 
     def state(names: str, help: str, **terms: Any) -> click.Option:
         hidden = not is_root
@@ -158,6 +181,11 @@ def _general_options(*, is_root: bool) -> list[click.Option]:
         ),
         state("--json as_json", "Print one JSON object.", is_flag=True),
         state("-q --quiet is_quiet", "Show no progress.", is_flag=True),
+        state(
+            "--log-format log_format",
+            "What is logged, and steps: json is one object a line.",
+            type=click.Choice(("text", "json")),
+        ),
         state("-v --verbose is_verbose", "Log more; show tracebacks.", is_flag=True),
     ]
     if is_root:
@@ -331,7 +359,9 @@ def command(
             _require_names(ctx, takes, given)
             invocation.at = given.pop("at", None)
             invocation.dry_run, invocation.yes = given.pop("dry_run", False), given.pop("yes", False)
-            return function(invocation, **given)
+            if effect is RUNS or given.get("interval") is not None:
+                return function(invocation, **given)
+            return invocation.work(made.name or "", lambda: function(invocation, **given))
 
         parameters: list[click.Parameter] = [_positional(takes)] if takes else []
         parameters += [option(each) if isinstance(each, str) else each for each in options]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import itertools
 import logging
 import sys
 from collections.abc import Sequence
@@ -113,7 +114,7 @@ class CommandGroup(Group):
             settings = Settings.from_environment()
             verbose = verbose or settings.debug
             level = "INFO" if verbose and settings.log_level == "WARNING" else settings.log_level
-            log_to_stderr(level)
+            log_to_stderr(level, is_json=_logs_json(arguments))
             outcome = super().main(arguments, prog_name, complete_var, standalone_mode=False, **extra)
             return outcome if isinstance(outcome, int) else 0
         except BrokenPipeError:
@@ -127,11 +128,20 @@ class CommandGroup(Group):
             return _report(error, as_json=as_json, verbose=verbose)
 
 
-def log_to_stderr(level: str) -> None:
+def _logs_json(arguments: Sequence[str]) -> bool:
+    """Whether `--log-format json` is among the words: what is logged before they are parsed has that form, too."""
+    return "--log-format=json" in arguments or ("--log-format", "json") in itertools.pairwise(arguments)
+
+
+def log_to_stderr(level: str, *, is_json: bool = False) -> None:
     """Send what is logged to standard error, unless the caller has configured logging already."""
     handler = logging.StreamHandler()
     handler.addFilter(_is_no_echo)
     logging.basicConfig(level=level, format="%(levelname)s %(name)s: %(message)s", handlers=[handler])
+    if is_json:
+        from mergerepl.cli.report.logs import JsonFormatter
+
+        handler.setFormatter(JsonFormatter())
     # At DEBUG it logs all that it sends to the JVM, the secret too that lets anybody run code there.
     logging.getLogger("py4j").setLevel(max(logging.INFO, logging.getLogger().level))
     if not logging.getLogger().isEnabledFor(logging.INFO):

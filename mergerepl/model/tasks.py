@@ -38,10 +38,15 @@ class StatusWarning:
         return named[1] if named else "mergerepl doctor"
 
     @property
+    def text_of_level(self) -> str:
+        """The problem with its level and source."""
+        return f"{self.level.capitalize()}: {self.source}: {self.text}"
+
+    @property
     def line(self) -> str:
         """The problem on one line that names a command."""
-        text = " ".join(f"{self.level.capitalize()}: {self.source}: {self.text}".split())
-        return text if _COMMAND.search(text) else f"{text} See `{self.command}`."
+        text = " ".join(self.text_of_level.split())
+        return text if _COMMAND.search(text) else f"{text.rstrip('.')}. See `{self.command}`."
 
 
 @dataclass(frozen=True)

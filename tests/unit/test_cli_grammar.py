@@ -33,7 +33,7 @@ BEFORE = [
 
 KINDS = {"REPLICA", "TABLE", "INSTANCE", "TABLE|INSTANCE", "CONSUMER", "ROOT", "DIR", "SHELL", "JOB"}
 IDS = {"ID", "SESSION", "XACT", "BSN", "LSN", "PARTITION"}
-GENERAL = {"--file", "--json", "--quiet", "--verbose", "--version", "--help"}
+GENERAL = {"--file", "--json", "--log-format", "--quiet", "--verbose", "--version", "--help"}
 OBJECTS: dict[str, Any] = {
     "Project": Project,
     "Replica": Replica,

@@ -327,7 +327,12 @@ MAY_IMPORT: dict[str, set[str]] = {
         "mergerepl.monitoring.waiting",
     },
     "mergerepl.cli.demo": BASE | {"mergerepl", "mergerepl.cli", "mergerepl.cli.report", "mergerepl.config"},
-    "mergerepl.cli.report": {"mergerepl.monitoring.doctor", "mergerepl.errors", "mergerepl.model"},
+    "mergerepl.cli.report": {
+        "mergerepl.errors",
+        "mergerepl.model",
+        "mergerepl.monitoring.doctor",
+        "mergerepl.roots",
+    },
     "mergerepl.cli": {
         "mergerepl",
         "mergerepl.cdc",

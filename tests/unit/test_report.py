@@ -2,7 +2,9 @@
 
 import io
 import json
+import logging
 import os
+import time
 from contextlib import suppress
 from dataclasses import replace
 from datetime import UTC, date, datetime, timedelta
@@ -14,8 +16,9 @@ import pytest
 from mergerepl import Listing
 from mergerepl.cli.report import merge
 from mergerepl.cli.report import tasks as shown
+from mergerepl.cli.report.logs import JsonFormatter
 from mergerepl.cli.report.output import Output, dumps, jsonable
-from mergerepl.cli.report.progress import LineProgress, LiveProgress, NoProgress, open_progress
+from mergerepl.cli.report.progress import LineProgress, LiveProgress, NoProgress, Patience, open_progress
 from mergerepl.cli.report.table import Table, listing_or, printable
 from mergerepl.model import results, tasks
 from mergerepl.model.cdc import JobEvent
@@ -552,6 +555,51 @@ def test_progress_suits_where_it_is_shown():
         assert isinstance(progress, LineProgress)
         progress.step("apply", article="orders", rows=1200)
     assert out.getvalue().endswith("s  apply orders (1,200 rows)\n")
+
+
+def test_without_a_terminal_a_line_comes_each_ten_seconds(monkeypatch):
+    monkeypatch.setattr("mergerepl.cli.report.progress.EVERY_S", 0.1)
+    out = io.StringIO()
+    with open_progress(out, quiet=False, log_format="json") as progress:
+        progress.step("capture", article="orders")
+        progress.step("stage")
+        progress.step("apply", rows=3)
+        while out.getvalue().count("\n") < 3:
+            time.sleep(0.01)
+    lines = [json.loads(each) for each in out.getvalue().splitlines()]
+    assert [each["phase"] for each in lines[:3]] == ["capture", "apply", "apply"]
+    assert lines[0]["article"] == "orders"
+    assert "article" not in lines[1]
+    ended = out.getvalue()
+    time.sleep(0.25)
+    assert out.getvalue() == ended
+
+
+def test_a_command_without_steps_shows_that_it_works_until_it_writes(monkeypatch):
+    monkeypatch.setattr("mergerepl.cli.report.progress.PATIENCE_S", 0.01)
+    out = io.StringIO()
+    progress = LineProgress(out)
+    patience = Patience(progress, "validate")
+    patience.start()
+    while "validate" not in out.getvalue():
+        time.sleep(0.01)
+    patience.end()
+    assert progress._ended.is_set()
+    quick = Patience(LineProgress(out), "status")
+    quick.start()
+    quick.end()
+    time.sleep(0.03)
+    assert "status" not in out.getvalue()
+
+
+def test_a_log_for_programs_has_one_object_a_line():
+    record = logging.LogRecord(
+        "mergerepl.x", logging.WARNING, "f", 1, "%s", ("s3://key:secret@b/x\nno",), None
+    )
+    record.article = "orders"
+    told = json.loads(JsonFormatter().format(record))
+    assert (told["level"], told["logger"], told["article"]) == ("WARNING", "mergerepl.x", "orders")
+    assert "secret" not in told["event"]
 
 
 def test_nobody_has_to_read_the_progress():

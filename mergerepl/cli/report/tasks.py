@@ -184,7 +184,7 @@ def status(found: Sequence[Status], *, check: bool = False) -> list[Part]:
     parts = [] if check else [part for each in found for part in _state(each)]
     # A paused table is met by both products that read it.
     warnings = dict.fromkeys(warning for each in found for warning in each.warnings)
-    parts += [each.line for each in warnings]
+    parts += [each.line if check else each.text_of_level for each in warnings]
     return parts or ["All is well."]
 
 
