@@ -1,0 +1,171 @@
+"""Drawn histories of a star whose publisher adds columns and replaces its table: engine and model come to the same rows."""
+
+import random
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from deltalake import DeltaTable, Field, write_deltalake
+from deltalake.schema import PrimitiveType
+
+import mergerepl
+from mergerepl.failpoints import FailpointError
+from tests.faults.deaths import armed
+from tests.properties import schema_histories
+from tests.properties.schema_model import World
+
+KEYS = {"x": 1, "y": 2}
+FOLDERS = {"R": "hq", "A": "north", "B": "south"}
+POINTS = {
+    "alter0": "schema.after_alter",
+    "schema": "stage.before_pointer",
+    "staged": "stage.after_manifest",
+    "sub": "watermarks.before_subscriber",
+    "subwm": "watermarks.before_publisher",
+}
+"""Where a session of the model dies, and where one of the engine does."""
+ID, TEXT = pa.int64(), pa.string()
+Rows = dict[int, dict[str, str | None]]
+
+
+class SubscriberWins(World):
+    """A World whose subscribers win each conflict."""
+
+    def resolve(self, pub: Any, s: Any, p: Any, nick: int) -> Any:
+        return super().resolve(pub, replace(s, prio=p.prio + 1), p, nick)
+
+
+class Engine:
+    """The same star, in folders; users write by deltalake."""
+
+    def __init__(self, root: Path, *, column: bool, resolver: str, subscribers: Sequence[str]) -> None:
+        self.root = root
+        first = pa.table({"id": pa.array([1], ID), "a": pa.array([None], TEXT), "b": pa.array([None], TEXT)})
+        write_deltalake(str(root / "hq" / "t"), first)
+        tracking = "column" if column else "row"
+        lines = [
+            *("publication: p", "publisher: ./hq", "retention: 14 days", "articles:"),
+            f"  - {{name: t, key: [id], tracking: {tracking}, resolver: {{name: {resolver}}}}}",
+            "subscriptions:",
+            *(f"  - {{subscriber: ./{FOLDERS[name]}, type: server, priority: 50.0}}" for name in subscribers),
+        ]
+        (root / "mergerepl.yml").write_text("\n".join(lines), encoding="utf-8")
+        self.project.apply()
+
+    @property
+    def project(self) -> mergerepl.Project:
+        return mergerepl.Project.load(self.root / "mergerepl.yml")
+
+    def table(self, name: str) -> DeltaTable:
+        return DeltaTable(str(self.root / FOLDERS[name] / "t"))
+
+    def rows(self, name: str) -> Rows:
+        return {row.pop("id"): row for row in self.table(name).to_pyarrow_table().to_pylist()}
+
+    def write(
+        self, name: str, before: Rows, after: Rows, columns: Sequence[str], *, is_replaced: bool
+    ) -> None:
+        """Do what a user of the model did."""
+        path = str(self.root / FOLDERS[name] / "t")
+        there = [field.name for field in self.table(name).schema().fields]
+        schema = pa.schema([("id", ID), *((each, TEXT) for each in columns)])
+        if is_replaced:
+            rows = pa.Table.from_pylist([{"id": key, **row} for key, row in after.items()], schema=schema)
+            write_deltalake(path, rows, mode="overwrite", schema_mode="overwrite")
+            return
+        for each in columns:
+            if each not in there:
+                self.table(name).alter.add_columns([Field(each, PrimitiveType("string"), True)])
+        for key in {*before, *after}:
+            if key not in after:
+                self.table(name).delete(f"id = {key}")
+            elif key not in before:
+                write_deltalake(
+                    path, pa.Table.from_pylist([{"id": key, **after[key]}], schema=schema), mode="append"
+                )
+            else:
+                changed = {n: value for n, value in after[key].items() if value != before[key].get(n)}
+                values = {n: "NULL" if value is None else f"'{value}'" for n, value in changed.items()}
+                if values:
+                    self.table(name).update(values, predicate=f"id = {key}")
+
+    def session(self, name: str, stop: str | None = None) -> None:
+        if stop == "captured":
+            for each in ("R", name):
+                self.project.capture(FOLDERS[each])
+            return
+        if stop is None:
+            (result,) = self.project.sync(FOLDERS[name]).sessions
+            assert result.error is None, result.error
+            return
+        with armed(POINTS[stop], "stop"):
+            try:
+                self.project.sync(FOLDERS[name])
+            except FailpointError:
+                return
+
+
+def values(world: World, name: str) -> Rows:
+    table = world.r[name].table
+    return {
+        KEYS[key]: {
+            column.name: None if row[at].value is None else str(row[at].value)
+            for at, column in table.cols.items()
+        }
+        for key, row in table.rows.items()
+    }
+
+
+def steps(rng: random.Random, world: World, subscribers: Sequence[str]) -> Iterator[tuple[Any, ...]]:
+    for _ in range(rng.randint(7, 13)):
+        kind = rng.choices(("write", "session", "stopped", "ddl"), (9, 6, 3, 3))[0]
+        if kind == "write":
+            what = rng.choice(("a", "b", "c", "d", "a", "b", "-", "c0", "b0"))
+            yield "write", rng.choice([*world.r]), rng.choice("xy"), what
+        elif kind == "ddl":
+            what = rng.choice(("add", "more", "replace", "delete", "more"))
+            if what in ("add", "more") and len(world.r["R"].table.cols) > 3:
+                what = "replace"
+            yield "ddl", "R", what, rng.choice("xy" if what in ("replace", "delete") else "cd")
+        else:
+            yield (
+                "session",
+                rng.choice(subscribers),
+                None if kind == "session" else rng.choice(["captured", *POINTS]),
+            )
+
+
+@pytest.mark.parametrize(
+    "seed", [3, *(pytest.param(seed, marks=pytest.mark.slow) for seed in range(100, 140))]
+)
+def test_a_drawn_history(seed: int, tmp_path: Path) -> None:
+    rng = random.Random(seed)
+    tree, column, is_subscribers = rng.choice(("pair", "star")), rng.random() < 0.5, rng.random() < 0.5
+    kind = SubscriberWins if is_subscribers else World
+    world = kind(tree, column=column, mapping="", prios=(100, 100, 50, 50))
+    subscribers = [name for name in world.r if name != "R"]
+    resolver = "subscriber_wins" if is_subscribers else "priority"
+    engine = Engine(tmp_path, column=column, resolver=resolver, subscribers=subscribers)
+    played = []
+    for step in steps(rng, world, subscribers):
+        played.append(step)
+        what, name, *rest = step
+        if what == "session":
+            world.session(name, rest[0])
+            engine.session(name, rest[0])
+            continue
+        table = world.r[name].table
+        before, commits = values(world, name), len(table.log)
+        schema_histories.do(world, step)
+        columns = [each.name for each in table.cols.values()]
+        is_replaced = any(commit.op == "replace" for commit in table.log[commits:])
+        engine.write(name, before, values(world, name), columns, is_replaced=is_replaced)
+    schema_histories.finish(world)
+    for _ in range(2):
+        for name in [*reversed(subscribers), *subscribers]:
+            engine.session(name)
+    expected = values(world, "R")
+    assert {name: engine.rows(name) for name in world.r} == dict.fromkeys(world.r, expected), played
