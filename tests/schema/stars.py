@@ -10,6 +10,7 @@ from deltalake import DeltaTable, Field, write_deltalake
 from deltalake.schema import PrimitiveType
 
 import mergerepl
+from tests.replacements import create_or_replace
 
 SUBSCRIBERS = {"north": 75.0, "south": 50.0}
 Row = dict[str, Any]
@@ -68,10 +69,10 @@ class Star:
             self.table(replica, name).alter.add_columns([Field(column, PrimitiveType(type_), True)])
 
     def replace(self, replica: str, rows: Sequence[Row], schema: pa.Schema) -> None:
-        """Replace both tables, with these rows and columns, as a job does that overwrites with a schema."""
-        for name in ("by_row", "by_column"):
-            table = pa.Table.from_pylist(list(rows), schema=schema)
-            write_deltalake(str(self.root / replica / name), table, mode="overwrite", schema_mode="overwrite")
+        """Replace both tables, with these rows and columns: one by an overwrite, the other by CREATE OR REPLACE."""
+        table, root = pa.Table.from_pylist(list(rows), schema=schema), self.root / replica
+        write_deltalake(str(root / "by_row"), table, mode="overwrite", schema_mode="overwrite")
+        create_or_replace(root / "by_column", table)
 
     def sync(self, subscriber: str | None = None) -> list[Any]:
         """Synchronize one subscriber, or all; return the results of the sessions."""

@@ -22,6 +22,7 @@ def rows(spark: SparkSession, table: Path) -> list[tuple[Any, ...]]:
 REPLACED = "select 2L id, 'B' text, 2L qty union all select 3L, 'c', 3L"
 
 
+@pytest.mark.slow
 def test_a_renamed_column_and_a_replaced_table_reach_a_subscriber_in_one_sync(
     spark: SparkSession, replica_dir: Path
 ) -> None:

@@ -17,6 +17,7 @@ from mergerepl.delta.feed.schema_walk import walk
 from mergerepl.delta.log import Commit, log_path
 from mergerepl.delta.metadata import TableMetadata
 from mergerepl.delta.table import open_table
+from mergerepl.failpoints import FailpointError
 from mergerepl.logreader.plan import (
     REPLACED,
     TICK,
@@ -34,7 +35,10 @@ from mergerepl.logreader.positions import LogState
 from mergerepl.logreader.replaced import lost_by_replacement
 from mergerepl.logreader.sources import SourceLook, begun, look_at, readings
 from mergerepl.model.cdc import CapturedColumn
+from mergerepl.store.lease import lease
 from mergerepl.systables.logreader import LogReaderRow
+from tests.faults.deaths import armed
+from tests.replacements import create_or_replace
 
 P = 1_000
 
@@ -290,20 +294,6 @@ def test_commits_whose_feed_was_off_are_one(table: Path):
     assert stopped.paused.number == 22859
 
 
-def create_or_replace(table: Path, values: pa.Table) -> None:
-    """Commit as Spark's CREATE OR REPLACE TABLE AS SELECT does: another table id, no property, all files removed."""
-    state = open_table(table)
-    write_deltalake(str(table), values, mode="overwrite")
-    file = log_path(table, state.version + 1)
-    actions = [json.loads(line) for line in file.read_text().splitlines()]
-    schema = json.dumps({"type": "struct", "fields": state.metadata.fields})
-    replaced = {"id": "another", "format": {"provider": "parquet", "options": {}}, "schemaString": schema}
-    info = {"commitInfo": {"operation": "CREATE OR REPLACE TABLE AS SELECT", "operationParameters": {}}}
-    metadata = {"metaData": {**replaced, "partitionColumns": [], "configuration": {}}}
-    kept = [info, metadata, *(each for each in actions if "commitInfo" not in each)]
-    file.write_text("\n".join(map(json.dumps, kept)))
-
-
 def test_a_replacement_is_compared_and_its_lost_properties_are_kept_in_mind(table: Path):
     row = row_of(table)
     write_deltalake(str(table), rows((2, "b")), mode="append")
@@ -321,6 +311,27 @@ def test_a_replacement_is_compared_and_its_lost_properties_are_kept_in_mind(tabl
     assert [(each.versions, each.is_gap) for each in readings(found)] == [((3,), True), ((5,), False)]
     assert lost_by_replacement(found.after(commit=None)) == {}
     assert lost_by_replacement(found.limited(1).after(commit=None)) == {"delta.enableChangeDataFeed": "true"}
+
+
+def test_properties_that_a_replacement_took_away_are_set_again_once_the_root_is_free(
+    table: Path, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr("mergerepl.spark.session.session", lambda: pytest.fail("a JVM was asked for"))
+    root = table.parent
+    DeltaTable(str(table)).delete()
+    cdc.Database(root).enable(table.name)
+    properties = open_table(table).properties
+    create_or_replace(table, rows())
+    assert open_table(table).properties == {}
+    with lease(root, purpose="a job"):
+        cdc.Database(root).capture()
+    assert open_table(table).properties == {}
+    with armed("logreader.after_properties"), pytest.raises(FailpointError):
+        cdc.Database(root).capture()
+    assert open_table(table).properties == properties
+    head = open_table(table).version
+    cdc.Database(root).capture()
+    assert open_table(table).version == head
 
 
 def test_readings_are_cut_where_columns_change(table: Path):
