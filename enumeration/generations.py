@@ -7,7 +7,7 @@ from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass, replace
 from typing import Any
 
-from mergerepl.errors import INITIALISE_AGAIN, EnumerationError
+from mergerepl.errors import EnumerationError, reinit_advice
 from mergerepl.systables.genhistory import Generation, GenStatus
 
 Held = Callable[[Collection[str]], Collection[str]]
@@ -53,9 +53,8 @@ def start_generation(
             raise UnknownGenerationError(
                 f"'{destination}' and '{source}' no longer fit together: '{where}' remembers generation "
                 f"{watermark.generation} ({watermark.guid}) of '{source}', which is not there. One of the "
-                "replicas was restored from an older copy. Nothing was changed. Initialise the subscriber again: "
-                "take its subscription out of the file, run `mergerepl apply`, move its folder away, put the "
-                "subscription back and run `mergerepl apply` again.",
+                "replicas was restored from an older copy. Nothing was changed. Fill the subscriber again: "
+                "`mergerepl reinit REPLICA --upload-first`, or `--discard-local`, at the publisher.",
                 source=source,
                 destination=destination,
                 generation=watermark.generation,
@@ -118,7 +117,7 @@ def lost_by_publisher(publisher: str, subscriber: str) -> EnumerationError:
     return EnumerationError(
         f"'{subscriber}' received changes in a session that its publisher '{publisher}' does not know of: the publisher "
         "was put back to an older state, or that session's folder was removed before it was finished. Nothing was changed. "
-        f"{INITIALISE_AGAIN}",
+        f"{reinit_advice(publisher, subscriber)}",
         publisher=publisher,
         subscriber=subscriber,
     )

@@ -10,7 +10,7 @@ from collections.abc import Collection, Iterable, Mapping
 from dataclasses import replace
 
 from mergerepl.changes import PUBLISHER, SUBSCRIBER
-from mergerepl.errors import INITIALISE_AGAIN, SubscriptionExpiredError
+from mergerepl.errors import SubscriptionExpiredError, reinit_advice
 from mergerepl.model.horizon import Horizon
 from mergerepl.systables.catalog import SubscriptionRow, relations
 from mergerepl.systables.replinfo import ReplicaInfo
@@ -78,13 +78,16 @@ def horizon(
 
 
 def with_horizon(
-    rows: Rows, *, subid: str, side: str, to: Horizon, info: ReplicaInfo
+    rows: Rows, *, subid: str, side: str, to: Horizon, info: ReplicaInfo, is_anew: bool = False
 ) -> list[SubscriptionRow]:
     """Return one side's rows, of any publications, as a session leaves them; `info` is the replica's.
 
-    The subscriber notes what it has told its publisher.
+    The subscriber notes what it has told its publisher. `is_anew`: the subscriber was reinitialised, so what it had
+    settled or told before is void.
     """
     pubid = row_about(rows, subid).pubid
+    if is_anew:
+        rows = [_forgotten(row, subid, pubid, side) for row in rows]
 
     def moved(row: SubscriptionRow) -> SubscriptionRow:
         if side == SUBSCRIBER and _is_about(row, pubid):
@@ -95,6 +98,12 @@ def with_horizon(
 
     after = [moved(row) for row in rows]
     return with_publishers_horizon(after, info, pubid) if side == PUBLISHER else after
+
+
+def _forgotten(row: SubscriptionRow, subid: str, pubid: str, side: str) -> SubscriptionRow:
+    if row.subid == subid:
+        return replace(row, through=0, knows=0, expired_at=None)
+    return replace(row, settled=0, known=0) if side == SUBSCRIBER and _is_about(row, pubid) else row
 
 
 def refuse_expired(rows: Rows, about: SubscriptionRow, publisher: str, subscriber: str) -> None:
@@ -126,7 +135,7 @@ def expired(publisher: str, subscriber: str, reason: str) -> SubscriptionExpired
     """Return the error about a subscriber that can no longer be merged by lineage."""
     return SubscriptionExpiredError(
         f"'{subscriber}' and '{publisher}' cannot be synchronized any more: {reason}. Nothing was changed. "
-        f"{INITIALISE_AGAIN}",
+        f"{reinit_advice(publisher, subscriber)}",
         publisher=publisher,
         subscriber=subscriber,
     )

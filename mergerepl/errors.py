@@ -24,6 +24,7 @@
 A message names the failure, the object, the cause and the next step. `details()` gives the same facts to `--json`.
 """
 
+import shlex
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -113,8 +114,22 @@ _INITIALISE = (
     "move its folder away, take its subscription out of the file, run `mergerepl apply`, put the subscription back "
     "and run `mergerepl apply` again"
 )
-INITIALISE_AGAIN = f"To initialise the subscriber again: {_INITIALISE}."
-"""The last resort, for the end of a message."""
+SUBSCRIBE_AGAIN = f"To subscribe it again: {_INITIALISE}."
+"""The way on where a replica is not the subscribed one, for the end of a message."""
+
+
+def reinit_advice(publisher: object, subscriber: object) -> str:
+    """Return how a subscriber goes on without a common past with its publisher, for the end of a message.
+
+    `publisher` is None where the reader's place is known.
+    """
+    name = shlex.quote(str(subscriber).rstrip("/").rpartition("/")[2])
+    place = "" if publisher is None else f" -f {shlex.quote(str(publisher))}"
+    return (
+        f"Fill the subscriber again: `mergerepl reinit {name}{place} --upload-first`, or with `--discard-local`, "
+        "which gives up the changes that it has not sent."
+    )
+
 
 PUBLISH_AGAIN = (
     "take all subscriptions and then the article out of the file, running `mergerepl apply` after each, and put them "
@@ -127,7 +142,7 @@ def begin_again(*, is_publisher: bool | None = None) -> str:
     """Return how to restart an article at a replica, for the end of a sentence; None: the replica may have either role."""
     at_publisher, at_subscriber = (
         f"publish the table again: {PUBLISH_AGAIN}",
-        f"initialise it again: {_INITIALISE}",
+        "fill it again: `mergerepl reinit REPLICA --table TABLE --discard-local` at the publisher",
     )
     if is_publisher is None:
         return f"begin again (at the publisher {at_publisher}; at a subscriber {at_subscriber})"
@@ -207,7 +222,7 @@ class LeaseError(StoreError, Transient):
 
 
 class SubscriptionExpiredError(EnumerationError):
-    """The subscriber was away for too long, or did not count for a while: it must be initialised again."""
+    """The subscriber was away for too long, or did not count for a while: it must be reinitialised."""
 
 
 class OutOfReachError(StoreError, Transient):

@@ -425,19 +425,50 @@ class Project(Caller):
         tables = (table,) if isinstance(table, str) else tuple(table)
         return products.validate(self.items, self._chosen(replicas), level, tables)
 
-    def reinit(self, *replicas: str, all: bool = False) -> ReinitResult:
-        """Fill subscribers again from a new snapshot: their rows are replaced in one commit for each table.
+    def reinit(
+        self,
+        *replicas: str,
+        all: bool = False,
+        upload_first: bool = False,
+        discard_local: bool = False,
+        table: str | Sequence[str] = (),
+        dry_run: bool = False,
+        progress: Progress | None = None,
+    ) -> ReinitResult:
+        """Fill subscribers again from the publisher.
+
+        Merge: the rows that differ are made the publisher's, all metadata begins again. So a subscription goes on that has
+        expired, or whose replica was restored from an older copy. Rows that are taken from the subscriber are exported
+        first, to Delta tables below its `_mergerepl/unsent`. Transactional: a new snapshot replaces the rows of all tables.
 
         Args:
             replicas: Names.
             all: All subscribers, in place of names.
+            upload_first: Compare changes that the subscriber has not sent with the publisher's rows; the resolver decides
+                where they differ, and what loses is logged. Merge only.
+            discard_local: Give them up. Without either there must be none. Merge only.
+            table: Names of articles; empty for all. The others are synchronized first. Merge only.
+            dry_run: Only count.
+            progress: Receives the steps.
 
-        Raises: ConfigurationError if no replica is named, or its type cannot be filled again; TransactionalError;
-            LeaseError (run again: until then no command is applied).
+        Raises: ConfigurationError if no replica is named, its type cannot be filled again, or changes would be given up
+            that were not mentioned; PublicationError if its publication cannot be filled again by difference, or a key has
+            several rows; ApplyError if a table would refuse a row; CaptureError, SchemaMismatchError, StoreError if a
+            table cannot be read on; EnumerationError if a session has to be ended first; TransactionalError; LeaseError,
+            CommitConflictError (run again).
         """
         if bool(replicas) == all:
             raise ConfigurationError("Name the replicas to fill again, or choose all of them.")
-        return products.reinit(self.items, self._chosen(replicas))
+        tables = (table,) if isinstance(table, str) else tuple(table)
+        return products.reinit(
+            self.items,
+            self._chosen(replicas),
+            upload_first=upload_first,
+            discard_local=discard_local,
+            tables=tables,
+            dry_run=dry_run,
+            progress=progress or NoProgress(),
+        )
 
     def repair(
         self,

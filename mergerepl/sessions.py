@@ -29,6 +29,7 @@ from mergerepl.store.rehearsal import rehearsed
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
+    from mergerepl.merge.session.merge_session import SessionRequest
     from mergerepl.systables.transactional import SubscriptionRow
     from mergerepl.transactional.catalog import DistributionStore
 
@@ -345,17 +346,39 @@ def _session(
     waiting = None if dry_run else waiting_if_quiet(*place)
     if waiting is not None:
         return nothing_to_do(item.subscriber, item.publication, waiting)
-    from mergerepl.merge.session.merge_session import SessionRequest, merge_session
+    from mergerepl.merge.session.merge_session import merge_session
     from mergerepl.merge.session.session_history import record_unreached
-    from mergerepl.replica.subscription import find_subscription
 
-    name = item.publication
     try:
-        publisher, subscriber, row = find_subscription(item.publisher, item.subscriber, name)
+        request = session_request(item, progress, direction=direction, long_running=long_running)
     except MergeReplError as error:
         if not dry_run:
-            record_unreached(item.publisher, item.subscriber, name, error)
+            record_unreached(item.publisher, item.subscriber, item.publication, error)
         raise
+    if dry_run:
+        from mergerepl.merge.session.preview import preview_session
+
+        return preview_session(request)
+    result = merge_session(request, lease_wait_s=WAIT_S.get())
+    if result.status == "nothing_to_do":
+        # Another `apply` may have run while the session waited for its leases.
+        ends = request.reread()
+        remember_quiet(ends.publisher, ends.subscriber, item.publication, direction, waiting=result.waiting)
+        remember_subscriptions(ends.publisher.root)
+    return result
+
+
+def session_request(
+    item: Target, progress: Progress, *, direction: Direction = "both", long_running: bool = False
+) -> SessionRequest:
+    """Return the request of a session of one subscription.
+
+    Raises: as `find_subscription`.
+    """
+    from mergerepl.merge.session.merge_session import SessionRequest
+    from mergerepl.replica.subscription import find_subscription
+
+    publisher, subscriber, row = find_subscription(item.publisher, item.subscriber, item.publication)
 
     def spark_of() -> SparkSession:
         from mergerepl.delta.store_proof import prove_spark
@@ -368,27 +391,17 @@ def _session(
                 prove_spark(spark, root)
         return spark
 
-    request = SessionRequest(
+    return SessionRequest(
         publisher,
         subscriber,
         row,
-        name,
+        item.publication,
         spark_of,
         progress,
         engine=item.engine,
         upload=direction != "download",
         download=direction != "upload",
     )
-    if dry_run:
-        from mergerepl.merge.session.preview import preview_session
-
-        return preview_session(request)
-    result = merge_session(request, lease_wait_s=WAIT_S.get())
-    if result.status == "nothing_to_do":
-        # Another `apply` may have run while the session waited for its leases.
-        remember_quiet(publisher.reread(), subscriber.reread(), name, direction, waiting=result.waiting)
-        remember_subscriptions(publisher.root)
-    return result
 
 
 def _distributed(

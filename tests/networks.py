@@ -165,19 +165,19 @@ def _publish_site(folder: Path, articles: list[str]) -> None:
 
 
 @contextmanager
-def writing_late(write: Callable[[], None]) -> Iterator[None]:
-    """Let users write after the next session is staged, before it is carried out."""
-    whole = merge_session.carry_out
+def writing_late(write: Callable[[], None], of: Any = merge_session) -> Iterator[None]:
+    """Let users write after the next session is staged, before it is carried out; `of` is the module that does."""
+    whole = of.carry_out
 
     def later(*arguments: Any, **settings: Any) -> Any:
         write()
         return whole(*arguments, **settings)
 
-    merge_session.carry_out = later
+    of.carry_out = later
     try:
         yield
     finally:
-        merge_session.carry_out = whole
+        of.carry_out = whole
 
 
 def versions(folder: Path) -> dict[str, int]:

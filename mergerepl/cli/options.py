@@ -251,6 +251,8 @@ TABLE: Final[dict[str, dict[str, Any]]] = {
     "--source": _choice(
         "The side whose rows are right.", "publisher", "subscriber", default="publisher", show_default=True
     ),
+    "--upload-first": _flag("Changes that were not sent go up: equal ones fall away, conflicts are decided."),
+    "--discard-local": _flag("Give up changes that were not sent; their rows are exported first."),
     "--check": _flag("End as a monitor's check: 0 well, 1 warning, 2 critical, 3 unknown."),
     "--start-engine": _flag("Also start the Spark engine (about ten seconds)."),
     "--fix": _flag("Write files again that other libraries read or remove wrongly."),

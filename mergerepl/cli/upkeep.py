@@ -18,7 +18,7 @@ from mergerepl.model.words import counted, key_text, short
 from mergerepl.store.rehearsal import REHEARSED, rehearsed
 
 if TYPE_CHECKING:
-    from mergerepl.model.tasks import CleanupResult, RepairResult
+    from mergerepl.model.tasks import CleanupResult, ReinitResult, RepairResult
     from mergerepl.monitoring.doctor import Check
 
 _MIB = 1024**2
@@ -189,27 +189,67 @@ def touch(run: Invocation, table: str, key: tuple[str, ...], is_all: bool, **ter
     run.output.reported(done, [f"{counted(done.rows, 'row')} of {done.article}: the next sync sends them."])
 
 
-@command(effect=DESTROYS, call="Project.reinit", takes="[REPLICA]...", options=("--all",))
-def reinit(run: Invocation, replicas: tuple[str, ...], is_all: bool) -> None:
+@command(
+    effect=DESTROYS,
+    call="Project.reinit",
+    takes="[REPLICA]...",
+    options=("--all", "--upload-first", "--discard-local", "--table"),
+)
+def reinit(
+    run: Invocation, replicas: tuple[str, ...], is_all: bool, table: str | None, **terms: bool
+) -> None:
     """Fill a subscriber again from the publisher.
 
-    A new snapshot replaces the rows of the tables of a transactional subscription.
+    In a merge publication only rows that differ are written, and readers never meet an empty table. A subscriber goes on
+    that has expired, or was restored from an older copy. Its changes that were not sent are compared with the publisher's
+    rows (--upload-first) or given up (--discard-local); rows that are taken away are exported to _mergerepl/unsent first.
+    In a transactional one a new snapshot replaces all rows.
 
     Example:
-      mergerepl reinit north
-      mergerepl reinit --all --yes
+      mergerepl reinit north --dry-run
+      mergerepl reinit north --upload-first
+      mergerepl reinit --all --discard-local --yes
     """
     if bool(replicas) == is_all:
         raise click.UsageError("Name the subscribers, or say --all.")
     project = run.place.project
     named = ", ".join(replicas) or "all subscribers"
-    run.confirm(f"Replace all rows of {named} of {', '.join(project.own_roots())}?")
-    done = run.rehearse(
-        lambda: project.reinit(*replicas, all=is_all),
-        {"subscribers": replicas},
-        f"All rows of {named} would be replaced.",
-    )
-    run.output.reported(done, [f"{each} begins again." for each in done.subscribers])
+
+    def question(planned: ReinitResult) -> str:
+        if not planned.articles:
+            return f"Replace all rows of {named} of {', '.join(project.own_roots())}?"
+        rows = sum(each.inserts + each.updates + each.deletes for each in planned.articles)
+        lost = 0 if terms["upload_first"] else sum(each.unsent for each in planned.articles)
+        given_up = f", and give up {counted(lost, 'change')} that it has not sent" if lost else ""
+        roots = ", ".join(project.own_roots())
+        return f"Write {counted(rows, 'row')} of {named} as {roots} has them{given_up}?"
+
+    with run.progress as progress:
+        fill = partial(
+            project.reinit,
+            *replicas,
+            all=is_all,
+            table=table.split(",") if table else (),
+            progress=progress,
+            **terms,
+        )
+        done: ReinitResult = run.carry_out(fill, question)
+    lines = [
+        f"  {each.article} {key_text(one.key)}: not sent, {one.kind.replace('_', ' ')}"
+        for each in done.articles
+        for one in each.examples
+    ]
+    lines += [
+        f"  {each.article}: {counted(each.kept, 'row')} kept in {each.kept_at}."
+        for each in done.articles
+        if each.kept_at is not None
+    ]
+    if done.dry_run:
+        lines.append("Nothing was changed (--dry-run).")
+    else:
+        lines += [f"{each} begins again." for each in done.subscribers]
+    rows = [listing(done.articles, _FILLED)] if done.articles else []
+    run.output.reported(done, [*rows, *lines])
 
 
 @command(
@@ -241,6 +281,17 @@ _REPAIRED: Columns = {
     ">updates": "updates",
     ">deletes": "deletes",
     ">still differing": "differing",
+}
+_FILLED: Columns = {
+    "article": "article",
+    "subscriber": lambda each: short(each.subscriber),
+    ">inserts": "inserts",
+    ">updates": "updates",
+    ">deletes": "deletes",
+    ">not sent": "unsent",
+    ">uploaded": "uploaded",
+    ">conflicts": "conflicts",
+    ">kept": "kept",
 }
 _REMOVED: Columns = {
     "type": "type",

@@ -216,10 +216,35 @@ class CleanupResult(HtmlResult):
 
 
 @dataclass(frozen=True)
+class Reinit:
+    """The rows of one merge article that a reinitialisation wrote (or would write).
+
+    `inserts`, `updates` and `deletes` are at the subscriber, `uploaded` rows at the publisher. `unsent` changes of the
+    subscriber differed from the publisher's rows; `conflicts` of them were decided, and what lost was logged. `kept` rows
+    that were taken from the subscriber are in the Delta table `kept_at`. `examples` are some keys of unsent changes.
+    """
+
+    publication: str
+    subscriber: str
+    article: str
+    inserts: int
+    updates: int
+    deletes: int
+    uploaded: int
+    conflicts: int
+    unsent: int
+    kept: int
+    kept_at: str | None
+    examples: tuple[KeyDifference, ...]
+
+
+@dataclass(frozen=True)
 class ReinitResult(HtmlResult):
-    """The subscribers that were filled again."""
+    """The subscribers that were filled again; `articles` of merge publications. Of a dry run what would be done."""
 
     subscribers: tuple[str, ...]
+    articles: Listing[Reinit] = field(default_factory=lambda: Listing(()))
+    dry_run: bool = False
 
 
 @dataclass(frozen=True)

@@ -10,7 +10,7 @@ from mergerepl.changes import PUBLISHER, SUBSCRIBER
 from mergerepl.delta.layout import Layout, layout
 from mergerepl.delta.tables import count_rows, tables_kept_open
 from mergerepl.delta.vacuum import Lag
-from mergerepl.errors import INITIALISE_AGAIN, MergeReplError, StoreError
+from mergerepl.errors import MergeReplError, StoreError, reinit_advice
 from mergerepl.filters.publication_filters import followed_articles
 from mergerepl.model.alerts import DEFAULT, EXPIRATION, Alerts
 from mergerepl.model.article import PublishedArticle
@@ -164,8 +164,8 @@ def _waiting(
     state: SubscriptionStatus, row: SubscriptionRow, alerts: Alerts, who: str, sync: str, *, is_away: bool
 ) -> Iterator[tuple[str, str]]:
     if row.expired_at is not None:
-        at = f"{row.expired_at:%Y-%m-%d %H:%M}"
-        yield f"The subscription of {who} expired on {at} UTC. {INITIALISE_AGAIN}", CRITICAL
+        at, advice = f"{row.expired_at:%Y-%m-%d %H:%M}", reinit_advice(None, state.subscriber)
+        yield f"The subscription of {who} expired on {at} UTC. {advice}", CRITICAL
     elif not row.is_active and alerts.uninitialized:
         yield f"{who} has no first copy of the rows yet. Run `mergerepl apply`.", WARNING
     elif state.retention_used is not None and state.waiting_since is not None:
@@ -180,7 +180,7 @@ def _waiting(
         elif state.retention_used >= (alerts.expiration or EXPIRATION):
             yield (
                 f"{since}, {min(state.retention_used, 1):.0%} of the retention and a day: then its subscription "
-                f"expires, and it must be initialised again. Run {sync}.",
+                f"expires, and it must be reinitialised. Run {sync}.",
                 WARNING,
             )
         elif alerts.pending_hours is not None and hours >= alerts.pending_hours:

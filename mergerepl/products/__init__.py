@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
-from functools import update_wrapper
+from functools import partial, update_wrapper
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, get_args
 
@@ -32,6 +32,7 @@ from mergerepl.model.tasks import (
     CleanupResult,
     Pending,
     PendingRow,
+    Reinit,
     ReinitResult,
     Removed,
     Repair,
@@ -43,8 +44,9 @@ from mergerepl.model.tasks import (
 )
 from mergerepl.places import PUBLISHER, SUBSCRIBER, types_at
 from mergerepl.roots import resolved
-from mergerepl.sessions import NO_SUBSCRIPTION, Distribution, Item, Level, distributions, merge_targets
+from mergerepl.sessions import NO_SUBSCRIPTION, Item, Level, distributions, merge_targets
 from mergerepl.store.location import Location
+from mergerepl.store.rehearsal import REHEARSED, rehearsed
 
 if TYPE_CHECKING:
     from mergerepl.filters.chosen_rows import ChosenRows
@@ -358,20 +360,62 @@ def validate(
     return ValidationResult(Listing(found))
 
 
-def reinit(items: Sequence[Item], chosen: Collection[str] | None) -> ReinitResult:
+def reinit(
+    items: Sequence[Item],
+    chosen: Collection[str] | None,
+    *,
+    upload_first: bool,
+    discard_local: bool,
+    tables: Collection[str],
+    dry_run: bool,
+    progress: Progress,
+) -> ReinitResult:
     """Fill the chosen subscribers again; a publisher stands for none of its own.
 
-    Raises: ConfigurationError if a chosen root has another type or is no subscriber; TransactionalError.
+    Raises: ConfigurationError if a chosen root has another type or is no subscriber, or the words do not fit its type; the
+    errors of `reinitialise`; TransactionalError.
     """
-    known = _one_way(items, chosen, "reinit")
-    found = [each for each in known if chosen is None or each.subscriber in chosen]
-    if not found:
+    if upload_first and discard_local:
         raise ConfigurationError(
-            f"{known[0].publisher.name} publishes: name the subscribers, or choose all of them (--all)."
+            "Changes that were not sent are uploaded first, or discarded: say one of the two."
         )
-    from mergerepl.products import transactional
+    of_merge, of_one_way = merge_targets(items, chosen), distributions(items, chosen)
+    targets = [each for each in of_merge if chosen is None or resolved(each.subscriber) in chosen]
+    one_way = [each for each in of_one_way if chosen is None or each.subscriber in chosen]
+    if not targets and not one_way:
+        for folder in (item for item in items if isinstance(item, Location)):
+            types = types_at(folder)
+            if types and not {MERGE, TRANSACTIONAL} & set(types):
+                raise lacks("reinit", (folder.name, types[0]))
+        publishers = [*(each.publisher for each in of_merge), *(each.publisher for each in of_one_way)]
+        if publishers:
+            raise ConfigurationError(
+                f"{publishers[0].name} publishes: name the subscribers, or choose all of them (--all)."
+            )
+        raise ConfigurationError(NO_SUBSCRIPTION)
+    if one_way and (upload_first or tables):
+        raise ConfigurationError(
+            f"{one_way[0].publisher.name} is transactional: its subscribers send nothing, and all their tables are filled "
+            "again. Leave out `upload_first` and `table`."
+        )
+    names: list[str] = []
+    articles: list[Reinit] = []
+    if targets:
+        from mergerepl.merge.reinit.reinit import ReinitTerms
+        from mergerepl.products import merge
 
-    return ReinitResult(tuple(name for each in found for name in transactional.reinit(each)))
+        terms = ReinitTerms(upload_first, discard_local, tables, dry_run)
+        for target in targets:
+            articles += merge.reinit(target, terms, progress)
+            names.append(str(target.subscriber))
+    if one_way:
+        from mergerepl.products import transactional
+
+        for each in one_way:
+            done = rehearsed(dry_run, partial(transactional.reinit, each))
+            done = (each.subscriber or "",) if done is REHEARSED else done
+            names += filter(None, done)
+    return ReinitResult(tuple(names), Listing(articles), dry_run)
 
 
 def repair(
@@ -420,24 +464,6 @@ def repair(
         words = {"table": rows.table, "key": rows.key, "where": rows.where, "procedures": procedures}
         found += (row for each in one_way for row in transactional.repair(each, dry_run=dry_run, **words))
     return RepairResult(Listing(found), dry_run)
-
-
-def _one_way(items: Sequence[Item], chosen: Collection[str] | None, task: str) -> list[Distribution]:
-    """Return the chosen transactional subscriptions, for a task that only they have.
-
-    Raises: ConfigurationError if there is none, or a chosen subscriber has another type.
-    """
-    known = distributions(items, chosen)
-    for folder in (item for item in items if not known and isinstance(item, Location)):
-        types = types_at(folder)
-        if types and TRANSACTIONAL not in types:
-            raise lacks(task, (folder.name, types[0]))
-    for each in merge_targets(items, chosen):
-        if not known or (chosen is not None and resolved(each.subscriber) in chosen):
-            raise lacks(task, (each.subscriber.name, MERGE))
-    if not known:
-        raise ConfigurationError(NO_SUBSCRIPTION)
-    return known
 
 
 def resume(root: Location, name: str, *, compare: bool, restart: bool) -> bool:

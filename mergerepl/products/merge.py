@@ -16,11 +16,23 @@ from mergerepl.model.progress import Progress
 from mergerepl.model.publication import Publication
 from mergerepl.model.results import ApplyResult, ReplicaStatus, SessionRecord, SessionResult
 from mergerepl.model.snapshot import MOST_RUNS, HeldMetadata
-from mergerepl.model.tasks import MERGE, Captured, CleanupResult, Pending, Removed, Repair, Run, Status
-from mergerepl.sessions import Target, merge_targets
+from mergerepl.model.tasks import (
+    MERGE,
+    Captured,
+    CleanupResult,
+    Pending,
+    Reinit,
+    Removed,
+    Repair,
+    Run,
+    Status,
+)
+from mergerepl.sessions import Target, merge_targets, session_request
+from mergerepl.store.lease import WAIT_S
 from mergerepl.store.location import Location
 
 if TYPE_CHECKING:
+    from mergerepl.merge.reinit.reinit import ReinitTerms
     from mergerepl.merge.repair.repair import RepairTerms
 
 
@@ -184,6 +196,13 @@ def repair(item: Target, terms: RepairTerms) -> list[Repair]:
     from mergerepl.merge.repair.repair import repair_subscription
 
     return repair_subscription(item.publisher, item.subscriber, item.publication, terms)
+
+
+def reinit(item: Target, terms: ReinitTerms, progress: Progress) -> list[Reinit]:
+    """Reinitialise one subscription by difference."""
+    from mergerepl.merge.reinit.reinit import reinitialise
+
+    return reinitialise(session_request(item, progress), terms, lease_wait_s=WAIT_S.get())
 
 
 def abort(

@@ -7,21 +7,13 @@ subscription row becomes active, which is the last commit; until then the next `
 
 from collections.abc import Sequence
 from dataclasses import replace
-from functools import partial
 
 from pyspark.sql import DataFrame
 
 from enumeration.horizon import clock_of, publishers_horizon, with_horizon
 from mergerepl.changes import PUBLISHER, ROWGUID, SUBSCRIBER
-from mergerepl.delta.layout import clustering_columns
 from mergerepl.delta.marks import SETUP
-from mergerepl.delta.metadata import CDF_PROPERTY
-from mergerepl.delta.properties import (
-    folder_properties,
-    missing_properties,
-    retention_properties,
-    set_properties,
-)
+from mergerepl.delta.properties import missing_properties, set_properties
 from mergerepl.delta.tables import (
     TableState,
     Transaction,
@@ -44,7 +36,7 @@ from mergerepl.publish.check_rows import check_generated
 from mergerepl.publish.check_subscriber import columns_changed
 from mergerepl.publish.metadata import forget_metadata, give_metadata, last_generation
 from mergerepl.publish.rows import definition, note_captured, publication_row, rows_at_subscriber
-from mergerepl.publish.snapshot import KEY_PREFIX, copy_rows, differing_rows, is_computable, replica_table
+from mergerepl.publish.snapshot import KEY_PREFIX, copied_table, copy_rows, differing_rows
 from mergerepl.publish.stored import ReplicaState, read_replica
 from mergerepl.publish.system_tables import (
     add_definition_columns,
@@ -229,19 +221,7 @@ class Initialisation:
             check_same_rows(run, article, source, captured, table, version)
             return version, table.metadata.table_id
         columns = list(article.published_columns)
-        properties = {
-            CDF_PROPERTY: "true",
-            **retention_properties(source.properties, run.retention),
-            **folder_properties(source),
-        }
-        new = replica_table(
-            source,
-            columns,
-            properties,
-            # Its table feature keeps fences away.
-            clustering=clustering_columns(lambda: run.spark, source) if target.is_local else (),
-            is_computable=partial(is_computable, lambda: run.spark, source, columns),
-        )
+        new = copied_table(lambda: run.spark, source, target, columns, run.retention)
         table_id = create_table(target, new, self.mark)
         made = fence_new_table(target, [copy_app_id(self.row.subid)])
         failpoint("initialise.after_create")

@@ -1,6 +1,8 @@
 """A snapshot: an article's table at a new subscriber, its first rows, and the comparison of both sides' rows."""
 
 from collections.abc import Callable, Collection, Mapping, Sequence
+from datetime import timedelta
+from functools import partial
 from typing import Any
 
 from pyspark.errors import AnalysisException
@@ -9,7 +11,9 @@ from pyspark.sql import functions as F
 
 from mergerepl.changes import ROW
 from mergerepl.delta.copy_files import copy_files
-from mergerepl.delta.metadata import CONSTRAINT_PREFIX
+from mergerepl.delta.layout import clustering_columns
+from mergerepl.delta.metadata import CDF_PROPERTY, CONSTRAINT_PREFIX
+from mergerepl.delta.properties import folder_properties, retention_properties
 from mergerepl.delta.tables import (
     NewTable,
     TableState,
@@ -86,6 +90,29 @@ def replica_table(
         {**kept, **properties},
         table.description,
         [path for path in clustering if path[0] in columns],
+    )
+
+
+def copied_table(
+    spark_of: Callable[[], SparkSession],
+    source: TableState,
+    target: Location,
+    columns: Collection[str],
+    retention: timedelta,
+) -> NewTable:
+    """Return the table to create at a subscriber from the publisher's, with its change feed kept for `retention`."""
+    properties = {
+        CDF_PROPERTY: "true",
+        **retention_properties(source.properties, retention),
+        **folder_properties(source),
+    }
+    return replica_table(
+        source,
+        columns,
+        properties,
+        # Its table feature keeps fences away.
+        clustering=clustering_columns(spark_of, source) if target.is_local else (),
+        is_computable=partial(is_computable, spark_of, source, columns),
     )
 
 

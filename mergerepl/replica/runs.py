@@ -359,16 +359,18 @@ def delete_runs_after(spark: SparkSession, table: Location, *, through_seq_inclu
 
 def compact_when_due(
     replicas: tuple[Replica, ...], choice: EngineChoice, *, number: int, previous_number: int
-) -> None:
+) -> dict[Location, int]:
     """When a subscription's session numbers pass a multiple of 16, join the files of appended tables with more than 32.
 
     A publisher's subscriptions share their numbers, so a subscription may never see such a multiple itself. The caller
-    holds the replicas. A failure here is only logged: the session itself is complete.
+    holds the replicas. A failure here is only logged: the session itself is complete. Returns by root the number of rows of
+    metadata that had been cleaned up and were removed.
     """
+    removed: dict[Location, int] = {}
     if number // SESSIONS_BETWEEN == previous_number // SESSIONS_BETWEEN:
-        return
+        return removed
     for replica in replicas:
-        _remove_dead(replica)
+        removed[replica.root] = _remove_dead(replica)
         for table, plane in replica.appended_tables().items():
             try:
                 files = appended.file_count(table)
@@ -380,13 +382,15 @@ def compact_when_due(
                     log.info("%s: joined %s files", table, files)
             except _FAILURES as error:
                 log.warning("%s: its small files could not be joined: %s", table, error)
+    return removed
 
 
-def _remove_dead(replica: Replica) -> None:
+def _remove_dead(replica: Replica) -> int:
     try:
-        remove_dead(replica)
+        return sum(remove_dead(replica).values())
     except _FAILURES as error:
         log.warning("%s: cleaned up rows could not be removed: %s", replica.root, error)
+        return 0
 
 
 def _join(table: Location, choice: EngineChoice) -> None:

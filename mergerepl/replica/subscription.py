@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 from mergerepl.changes import PUBLISHER, SUBSCRIBER
 from mergerepl.delta.feed.window import FeedPosition
 from mergerepl.errors import (
-    INITIALISE_AGAIN,
+    SUBSCRIBE_AGAIN,
     CaptureError,
     ConfigurationError,
     EnumerationError,
@@ -20,6 +20,7 @@ from mergerepl.errors import (
     OutOfReachError,
     PublicationError,
     begin_again,
+    reinit_advice,
 )
 from mergerepl.model.article import PublishedArticle
 from mergerepl.model.publication import PUBLISHER_PRIORITY
@@ -155,8 +156,28 @@ def require_same_session(
 
     `rows` has them under `publisher` and `subscriber`, or None.
 
-    Raises: PublicationError if a replica is not the subscribed one, or the subscription is not active (any more);
-    EnumerationError if one of them was restored to an older state.
+    Raises: PublicationError as `require_subscribed`; EnumerationError if one of them was restored to an older state.
+    """
+    found = require_subscribed(publisher, subscriber, rows)
+    if found["publisher"].replicastate != found["subscriber"].replicastate or _is_one_older(
+        publisher, subscriber, found
+    ):
+        raise EnumerationError(
+            f"'{subscriber.root}' and '{publisher.root}' do not end with the same session: one of the two "
+            "was restored from an older copy, so it is not certain what it already sent or received. Nothing was changed. "
+            f"{reinit_advice(publisher.root, subscriber.root)}",
+            publisher=str(publisher.root),
+            subscriber=str(subscriber.root),
+        )
+    return found
+
+
+def require_subscribed(
+    publisher: Replica, subscriber: Replica, rows: dict[str, SubscriptionRow | None]
+) -> dict[str, SubscriptionRow]:
+    """Return each side's row about the other, as `require_same_session`, whatever their last sessions were.
+
+    Raises: PublicationError if a replica is not the subscribed one, or the subscription is not active (any more).
     """
     found = {name: row for name, row in rows.items() if row is not None}
     if len(found) < 2:
@@ -164,7 +185,7 @@ def require_same_session(
         raise PublicationError(
             f"'{subscriber.root}' and '{publisher.root}' do not know each other: the {at} has no such "
             f"subscription for this replica. The folder was replaced by another replica. Nothing was changed. "
-            f"{INITIALISE_AGAIN}",
+            f"{SUBSCRIBE_AGAIN}",
             publisher=str(publisher.root),
             subscriber=str(subscriber.root),
         )
@@ -172,16 +193,6 @@ def require_same_session(
         raise PublicationError(
             f"The subscription of '{subscriber.root}' at publisher '{publisher.root}' was ended meanwhile, or an `apply` "
             "of it did not finish. Nothing was changed. Run `mergerepl apply`, then synchronize again.",
-            publisher=str(publisher.root),
-            subscriber=str(subscriber.root),
-        )
-    if found["publisher"].replicastate != found["subscriber"].replicastate or _is_one_older(
-        publisher, subscriber, found
-    ):
-        raise EnumerationError(
-            f"'{subscriber.root}' and '{publisher.root}' do not end with the same session: one of the two "
-            "was restored from an older copy, so it is not certain what it already sent or received. Nothing was changed. "
-            f"{INITIALISE_AGAIN}",
             publisher=str(publisher.root),
             subscriber=str(subscriber.root),
         )

@@ -93,7 +93,8 @@ class SideWork:
 class Manifest:
     """The plan of a changeset. A late round (user commits before our MERGE) has only one side and no watermarks.
 
-    Versions up to `floor` count as known to both sides. `horizon` is stored with the watermarks.
+    Versions up to `floor` count as known to both sides. `horizon` is stored with the watermarks. `void`: a
+    reinitialisation; tablenick -> the subscriber's generation up to which its metadata is void.
     """
 
     session: str
@@ -115,6 +116,7 @@ class Manifest:
     replicastate: str
     floor: int = 0
     horizon: Horizon = NOTHING_SETTLES
+    void: dict[int, int] = field(default_factory=dict)
 
     def side(self, name: str) -> SideWork | None:
         """Return the work of `publisher` or `subscriber`."""

@@ -133,7 +133,7 @@ def test_a_column_that_only_has_the_name_of_a_published_one(
     refused("apply", "-f", "more.yml", code=1, says=("'orders'", says))
     assert says in run("status", "-f", "hq").stdout
     change(network.root("north") / "orders")
-    refused("capture", "-f", "north", code=1, says=("/north", says, "initialise it again"))
+    refused("capture", "-f", "north", code=1, says=("/north", says, "mergerepl reinit REPLICA --table"))
 
 
 @pytest.mark.parametrize("words", BOTH)

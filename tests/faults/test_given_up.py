@@ -215,19 +215,19 @@ def check(engine: EngineNetwork) -> None:
     assert [item[4] for item in engine.conflicts() if item[0] == "k1"] == [("north", "b", None)]
 
 
-def test_a_restored_subscriber_is_initialised_again_as_the_message_says(engine: EngineNetwork) -> None:
+def test_a_restored_subscriber_is_filled_again_as_the_message_says(engine: EngineNetwork) -> None:
     shutil.copytree(engine.path("north"), engine.path("backup"))
     stop(engine, "subscriber.before_merge")
     shutil.rmtree(engine.path("north"))
     shutil.move(engine.path("backup"), engine.path("north"))
-    with pytest.raises(EnumerationError, match="move its folder away, take its subscription out of the file"):
+    with pytest.raises(EnumerationError, match=r"mergerepl abort (\S+) -f.*mergerepl reinit north") as raised:
         engine.sync("north")
     # The publisher's side is finished.
     assert [engine.rows("hub")[key][0] for key in ("k0", "k1", "k2")] == ["hub", "hub", "north"]
     assert [item[4] for item in engine.conflicts() if item[0] == "k1"] == [("north", "b", None)]
-    shutil.move(engine.path("north"), engine.path("restored"))
-    apply_without_north(engine)
-    mergerepl.Project.load(engine.folder / "network.yml").apply()
+    hub = mergerepl.Project.load(engine.path("hub"))
+    hub.abort(str(raised.value.facts["session"]))
+    hub.reinit("north", upload_first=True)
     assert engine.rows("north") == engine.rows("hub")
     engine.write("north", {"k5": row("again", "b")})
     engine.sync("north")

@@ -259,7 +259,7 @@ def test_a_session_with_another_publisher_finishes_the_subscribers_side_first(st
     south, north = staged.replica("south"), staged.replica("north")
     (about,) = (row for row in south.relations() if not row.is_own)
     request = SessionRequest(south, north, about, "other", lambda: None, NoProgress())  # type: ignore[arg-type,return-value]
-    merge_session._finish_elsewhere(north, request)
+    merge_session.finish_elsewhere(north, request)
     staged.check()
     merge_session._refuse_pending_elsewhere(request)
 

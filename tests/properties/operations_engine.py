@@ -76,6 +76,8 @@ class Both:
             if is_refused:
                 self._expire(name, datetime.now(UTC))
         else:
+            if kind == "reinit" and args[0] and name not in self.model.r["R"].dead:
+                do(self.model, ("session", name))  # with a common past a session comes first
             do(self.model, step)
             self.on_engine(step)
         self.compare(step)
@@ -87,6 +89,9 @@ class Both:
             self.engine.sync(name, *args)
         elif kind == "capture":
             mergerepl.Project.load(self.engine.path(_name(name))).capture()
+        elif kind == "reinit":
+            hub = mergerepl.Project.load(self.engine.path("hub"))
+            hub.reinit(name, upload_first=args[0], discard_local=not args[0])
         elif kind == "cleanup":
             clean_up_metadata(Location.of(self.engine.path(_name(name))), older_than=timedelta(0))
         else:

@@ -66,6 +66,8 @@ RULES = {
     "quiet moves": "a session with nothing to send still moves watermarks, through and settled",
     "reinit copies": "reinitialising copies the publisher's metadata",
     "reinit by value": "upload-first compares rows, not lineages",
+    "reinit sees uncleaned": "a row without metadata was received only if the publisher cleaned up nothing after that",
+    "reinit sees no refused": "... and a row on its list for the subscriber was not",
     "reinit stamps": "a row that upload-first brings up has a new version",
     "reinit below": "reinitialising a republisher asks the relations below to be reinitialised",
     "reinit marks": "reinitialising cleans through an empty generation: who was up to date below starts below",
@@ -638,6 +640,7 @@ class World(Ghosts):
             is_new = sub.meta[key].born > start and p.row is None
             stamp = max(pub.clock, *[0, *p.lineage.values()]) + 1
             by_lineage = not self.on("reinit by value") and covers(s.lineage, p.lineage, sub.settled)
+            by_lineage |= self.is_seen(pub, sub, key)
             is_new |= by_lineage
             if key in pub.refuses or not (is_new or s.prio > p.prio):
                 self.logged |= mine
@@ -678,6 +681,17 @@ class World(Ghosts):
             for below in sub.through:
                 self.expire(below)
         self.carry_out(cs, stop)
+
+    def is_seen(self, pub, sub, key):
+        """Whether the subscriber has received the publisher's version of a row: its change replaces it knowingly."""
+        received = sub.recv[pub.name]
+        if sub.part is not None:  # it does not know rows outside of its partition
+            return False
+        if self.on("reinit sees uncleaned") and pub.cleaned > received:
+            return False
+        if self.on("reinit sees no refused") and key in pub.failed.get(sub.name, ()):
+            return False
+        return key not in pub.meta or pub.meta[key].gen <= received
 
     def unsubscribe(self, name):
         """End a leaf's subscription and give its place to a new one, from a snapshot."""

@@ -32,6 +32,17 @@ HISTORIES: dict[str, tuple[bool, list[Step]]] = {
         True,
         [("write", "R", "x", "a"), ("expire", "A"), *[SB] * 4, ("cleanup", "R"), ("revive", "A"), SA],
     ),
+    **{
+        f"reinitialised, {'upload first' if upload else 'discarded'}": (
+            upload,
+            [
+                *(("write", "A", "x", "a"), ("write", "R", "y", "b"), SA, SB, ("expire", "A")),
+                *(("write", "B", "x", "b"), ("write", "A", "x", "b"), ("write", "A", "y", "a")),
+                *(SB, SB, SB, ("cleanup", "R"), ("reinit", "A", upload), SA, SB, SA),
+            ],
+        )
+        for upload in (True, False)
+    },
 }
 """Whether columns are tracked, and the steps."""
 
@@ -39,7 +50,7 @@ HISTORIES: dict[str, tuple[bool, list[Step]]] = {
 @pytest.mark.parametrize(
     "name",
     [
-        pytest.param(name, marks=[pytest.mark.slow] if number in (1, 2) else [])
+        pytest.param(name, marks=[pytest.mark.slow] if number in (1, 2, 5) else [])
         for number, name in enumerate(HISTORIES)
     ],
 )
@@ -50,6 +61,8 @@ def test_golden_histories_on_the_engine(spark: SparkSession, replica_dir: Path, 
         both.step(step)
     if "expired" in name:
         assert both.model.stats["refused"] == 1
+    if "reinit" in name:
+        assert both.replica("A").settled(both.replica("A").publications[0].pubid) > 0
 
 
 def test_a_cleanup_or_a_quiet_session_that_dies_is_finished_by_the_next_one(
@@ -94,10 +107,13 @@ def _copied(of: Both | Path, to: Path) -> Path:
     return to
 
 
-def drawn(rng: random.Random, what: str = "aabbd") -> Step:
+def drawn(rng: random.Random, what: str = "aabbd", *, reinits: float = 0) -> Step:
     """Return a step: users write to about a quarter of the keys at once; `what` they do with one."""
     name = rng.choice("RAB")
-    kind = rng.choices(("write", "session", "cleanup", "expire", "revive"), (9, 9, 3, 0.4, 0.6))[0]
+    kinds = {"write": 9, "session": 9, "cleanup": 3, "expire": 0.4, "revive": 0.6, "reinit": reinits}
+    kind = rng.choices([*kinds], kinds.values())[0]
+    if kind == "reinit":
+        return kind, rng.choice("AB"), rng.random() < 0.7
     if kind == "write":
         return kind, name, {key: rng.choice(what) for key in KEYS if rng.random() < 0.25}
     return (kind, name) if kind == "cleanup" else (kind, rng.choice("AB"))
@@ -146,7 +162,7 @@ def test_inv_36_drawn_histories_with_cleanups(
     rng = random.Random(seed)
     both = Both.of(spark, replica_dir, KEYS, column=column)
     for _ in range(steps):
-        both.step(drawn(rng))
+        both.step(drawn(rng, reinits=0 if steps < 40 else 1))
     for step in [("cleanup", "R"), *[SA, SB] * 3, *(("cleanup", name) for name in "RAB")]:
         both.step(step)
     assert both.model.stats["cleaned rows"] > 0

@@ -8,8 +8,9 @@ from typing import Any
 import pytest
 
 from mergerepl.delta.log import head_version
+from mergerepl.merge.session.clean_up import cleanable
 from mergerepl.merge.session.history_cleanup import KEPT_SESSIONS, purge_history
-from mergerepl.merge.session.session_history import note_presence
+from mergerepl.merge.session.session_history import note_cleaned, note_presence
 from mergerepl.monitoring.status import replica_status
 from mergerepl.replica.expiry import expire_overdue, present
 from mergerepl.replica.replica import Replica
@@ -124,3 +125,40 @@ def test_inv_40_nothing_is_removed_by_age_until_a_clock_that_jumped_is_accepted(
     assert (Replica(hq.root).present() == hq.info().last_time) == (removed == 0)
     Replica(hq.root).accept_clock()
     assert purge_history(hq.root).sessions == 5
+
+
+def test_a_session_forgets_a_day_of_generations_at_most(tmp_path: Path) -> None:
+    hq, _ = make_pair(tmp_path)
+    info, first = hq.info(), hq.info().last_generation + 1
+    days = (30, 29.5, 28, 20)
+    history = [
+        generation(first + i, coldate=NOW - timedelta(days=age), maxversion=5, genstatus=1)
+        for i, age in enumerate(days)
+    ]
+    hq.append_generations(history, seq=info.last_seq)
+    hq.control.replace(replinfo.TABLE, [replace(info, last_generation=first + 3)])
+    hq.control.change_where(catalog.PUBLICATIONS, DAYS | {"retention": 1}, pubid=PUBID)
+    hq.control.change_where(
+        catalog.SUBSCRIPTIONS, {"sentgen": first + 3, "known": 9, "settled": 9}, pubid=PUBID
+    )
+    found = [cleanable(Replica(hq.root), at_most=at_most)[0] for at_most in (timedelta(days=1), None)]
+    assert [{*each.values()} for each in found] == [{first + 1}, {first + 3}]
+
+
+def ended(session: str) -> SessionRow:
+    """Return the row of a session."""
+    return SessionRow(
+        session_id=session, publication="sales", subscriber="north", start_time=NOW, end_time=NOW
+    )
+
+
+def test_a_session_says_how_many_rows_of_metadata_it_removed(tmp_path: Path) -> None:
+    hq, north = make_pair(tmp_path)
+    for replica in (hq, north):
+        replica.control.append(sessions.SESSIONS, [ended(name) for name in ("a", "b")])
+    note_cleaned((hq, north), "b", {hq.root: 7, north.root: 0})
+    seen = [
+        {row.session_id: row.metadata_rows_cleanedup for row in replica.control.rows(sessions.SESSIONS)}
+        for replica in (hq, north)
+    ]
+    assert seen == [{"a": 0, "b": 7}, {"a": 0, "b": 0}]

@@ -201,6 +201,18 @@ MAY_IMPORT: dict[str, set[str]] = {
     },
     # The agent first finishes decided transactions of a tracked folder: that module of `tracking` alone.
     "mergerepl.merge.session": BASE | PHASES | FEATURES | {"mergerepl.tracking.sweep"},
+    # A reinitialisation is a session: it captures, stages and carries out as one.
+    "mergerepl.merge.reinit": BASE
+    | PHASES
+    | {
+        "mergerepl.merge.repair",
+        "mergerepl.merge.partitions",
+        "mergerepl.merge.session",
+        "mergerepl.merge.stage",
+        "mergerepl.publish",
+        "mergerepl.publish.snapshot",
+        "mergerepl.tracking.sweep",
+    },
     # Other replication products stand on the base alone.
     "mergerepl.tracking": BASE | {"mergerepl.publish.steps"},
     # What Change Data Capture and transactional replication share; it knows its consumers by their interface alone, and
@@ -271,6 +283,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "mergerepl.products": BASE
     | FEATURES
     | {
+        "mergerepl.merge.reinit",
         "mergerepl.calls",
         "mergerepl.cdc",
         "mergerepl.logreader",

@@ -69,7 +69,7 @@ def test_what_is_lost_names_a_way_on_that_each_end_has() -> None:
             "at the publisher publish the table again: take all subscriptions and then the article out"
             in error.message
         )
-        assert "at a subscriber initialise it again: move its folder away" in error.message
+        assert "at a subscriber fill it again: `mergerepl reinit REPLICA --table" in error.message
 
 
 def test_the_members_out_of_reach_are_named(hq: Replica) -> None:

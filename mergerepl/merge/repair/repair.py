@@ -14,12 +14,20 @@ from pyspark.sql import functions as F
 from enumeration.horizon import clock_of
 from mergerepl.changes import DELETED, OTHER_SIDE, PUBLISHER, ROW, ROWGUID, SUBSCRIBER
 from mergerepl.conflicts.decide_again import refuse_interrupted
-from mergerepl.errors import ConfigurationError, PublicationError
+from mergerepl.errors import ConfigurationError
 from mergerepl.failpoints import failpoint
 from mergerepl.filters.chosen_rows import NOTHING, ChosenRows
 from mergerepl.frames import Column
 from mergerepl.merge.capture.windows import last_sent
 from mergerepl.merge.repair.certificate import forget_divergence
+from mergerepl.merge.repair.differing import (
+    IMAGE,
+    compared,
+    examples,
+    key_columns,
+    refuse_duplicates,
+    with_images,
+)
 from mergerepl.merge.repair.losers import Losers, log_losers
 from mergerepl.merge.repair.stamp import (
     CHANGED_COLUMNS,
@@ -38,29 +46,16 @@ from mergerepl.model.results import KeyDifference
 from mergerepl.model.tasks import Repair
 from mergerepl.monitoring.fixed_article import FixedArticle, article_pairs, subscribed
 from mergerepl.monitoring.fixed_versions import FixedEnd, fixed_ends
-from mergerepl.publish.snapshot import DIFFERENT, EXTRA, KEY_PREFIX, MISSING, compared_rows
+from mergerepl.publish.snapshot import DIFFERENT, EXTRA, MISSING
 from mergerepl.replica.replica import recording_jvm
 from mergerepl.replica.subscription import own_priority, refuse_copies, require_ends
-from mergerepl.rows.images import (
-    all_true,
-    differing_columns,
-    image_type,
-    readable,
-    rowguid_of_image,
-    stored_type,
-)
-from mergerepl.rows.sql import quote
+from mergerepl.rows.images import all_true, differing_columns, image_type
 from mergerepl.spark.in_memory import Kept
 from mergerepl.spark.plain import plain_errors
 from mergerepl.store.lease import leases
 from mergerepl.store.location import Location
 from triggers.tracked_rows import Origin
 
-SHOWN = 20
-_MOST_DUPLICATES = 5
-_GUID = "mergerepl guid"
-_KINDS = {MISSING: "missing_at_subscriber", EXTRA: "missing_at_publisher", DIFFERENT: "different"}
-_IMAGE = {PUBLISHER: "ours", SUBSCRIBER: "theirs"}
 _LACKS = {PUBLISHER: EXTRA, SUBSCRIBER: MISSING}
 """Side -> the kind of the rows that only the other side has."""
 
@@ -165,21 +160,16 @@ def _is_for(article: FixedArticle, terms: RepairTerms) -> bool:
 def _differing(spark: SparkSession, article: FixedArticle, terms: RepairTerms, kept: Kept) -> _Found:
     of = article.articles[PUBLISHER]
     rows = article.rows(kept)
-    key: Sequence[str] = of.identity
-    if of.rowguid_column is not None:
-        # A GUID in another case is the same row.
-        guid = F.lower(F.col(quote(of.rowguid_column)))
-        rows, key = {side: each.withColumn(_GUID, guid) for side, each in rows.items()}, [_GUID]
-    both = compared_rows(rows[PUBLISHER], rows[SUBSCRIBER], of.columns, key)
+    both = compared(rows, of)
     types = dict(zip(of.columns, of.types, strict=True))
     fields = {name: f"c{i}" for i, name in enumerate(of.columns)}
-    numbers = {name: f"{KEY_PREFIX}{i}" for i, name in enumerate(of.identity)}
+    numbers = dict(zip(of.identity, key_columns(of), strict=True))
     conditions = terms.chosen.conditions(
         of.name,
         types,
         of.identity,
         key_column=lambda name: F.col(numbers[name]),
-        rows=[lambda name, side=side: F.col(f"{side}.{fields[name]}") for side in _IMAGE.values()],  # type: ignore[misc]
+        rows=[lambda name, side=side: F.col(f"{side}.{fields[name]}") for side in IMAGE.values()],  # type: ignore[misc]
     )
     is_chosen = F.coalesce(all_true(conditions), F.lit(False)) if conditions else F.lit(True)
     differ = kept.keep(both.where(F.col("kind").isNotNull()).withColumn("is_chosen", is_chosen))
@@ -187,54 +177,12 @@ def _differing(spark: SparkSession, article: FixedArticle, terms: RepairTerms, k
     counts = {row["kind"]: row["rows"] for row in counted if row["is_chosen"]}
     chosen = differ.where("is_chosen")
     if counts:
-        _refuse_duplicates(both, chosen, of, list(numbers.values()))
+        remedy = f"{NOTHING} Remove the duplicates there, or choose other rows with --key or --where."
+        refuse_duplicates(both, chosen, of, done="repaired", remedy=remedy)
         _refuse_strangers(article, counts.get(EXTRA, 0))
-    declared = stored_type(of)
-    images = chosen.select(
-        "kind", *numbers.values(), *(F.col(side).cast(declared).alias(side) for side in _IMAGE.values())
-    ).withColumn(ROW, F.coalesce("ours", "theirs"))
-    guids = rowguid_of_image(
-        ROW, image_type(images, ROW), of.identity_fields, existing=of.rowguid_column is not None
-    )
-    with_guid = kept.keep(images.withColumn(ROWGUID, guids))
+    with_guid = kept.keep(with_images(chosen, of))
     others = sum(row["rows"] for row in counted if not row["is_chosen"])
-    return _Found(article, with_guid, counts, others, _examples(with_guid, of) if counts else ())
-
-
-def _examples(rows: DataFrame, article: PublishedArticle) -> tuple[KeyDifference, ...]:
-    image = image_type(rows, ROW)
-    texts = [readable(F.col(f"{ROW}.{f}"), image[f].dataType).alias(f) for f in article.identity_fields]
-    first = rows.orderBy(*(f"{ROW}.{f}" for f in article.identity_fields)).limit(SHOWN)
-    named = zip(article.identity, article.identity_fields, strict=True)
-    columns = list(named)
-    return tuple(
-        KeyDifference({name: row[f] for name, f in columns}, _KINDS[row["kind"]])
-        for row in first.select(*texts, "kind").collect()
-    )
-
-
-def _refuse_duplicates(
-    both: DataFrame, chosen: DataFrame, article: PublishedArticle, keys: Sequence[str]
-) -> None:
-    """Refuse keys without a value, and keys of several rows at a side.
-
-    Raises: PublicationError.
-    """
-    of_keys = both.join(chosen.select(*keys).distinct(), on=list(keys), how="left_semi")
-    twice = of_keys.groupBy(*keys).agg(F.count(F.lit(1)).alias("rows"), F.max("times").alias("times"))
-    twice = twice.where((F.col("rows") > 1) | (F.col("times") > 1)).select(*keys)
-    is_null = ~all_true([F.col(name).isNotNull() for name in keys])
-    found = twice.unionByName(chosen.where(is_null).select(*keys)).limit(_MOST_DUPLICATES).collect()
-    if found:
-        named = "; ".join(
-            ", ".join(f"{name}={value}" for name, value in zip(article.identity, row, strict=True))
-            for row in found
-        )
-        raise PublicationError(
-            f"Article '{article.name}' cannot be repaired: several rows of a side have one key, or it is NULL: {named}. "
-            f"{NOTHING} Remove the duplicates there, or choose other rows with --key or --where.",
-            article=article.name,
-        )
+    return _Found(article, with_guid, counts, others, examples(with_guid, of) if counts else ())
 
 
 def _refuse_strangers(article: FixedArticle, rows: int) -> None:
@@ -284,7 +232,7 @@ def _carry_out(
         article = each.article.articles[terms.source]
         priority = own_priority(terms.source, source.other)
         origin = Origin(info.nickname, priority, generation.generation, clock)
-        mine, theirs = _IMAGE[terms.source], _IMAGE[OTHER_SIDE[terms.source]]
+        mine, theirs = IMAGE[terms.source], IMAGE[OTHER_SIDE[terms.source]]
         rows = each.rows.select(
             ROWGUID,
             F.col(mine).isNull().alias(DELETED),

@@ -6,7 +6,7 @@ write the bookkeeping (genhistory, replinfo). Both sides run concurrently. The w
 
 import logging
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from functools import partial
@@ -118,6 +118,8 @@ def _carry_out_side(
     changeset: Changeset, name: str, replica: Replica, conflict_log: ConflictLog
 ) -> SideOutcome:
     """MERGE, append and log the changeset and, one after the other, its late rounds; then save the bookkeeping."""
+    if name == SUBSCRIBER:
+        _void_metadata(replica, changeset.manifest.void)
     info = replica.info()
     subscription = replica.relation(changeset.manifest.subid, changeset.work_of(OTHER_SIDE[name]).replid)
     assert subscription is not None
@@ -163,6 +165,20 @@ def _carry_out_side(
         late_conflicts.update(each.changeset.manifest.conflicts)
     late_changes = sum(work.live + work.deleted for each in rounds[1:] for work in each.work.articles)
     return SideOutcome(counts, dict(late_conflicts), late_changes)
+
+
+def _void_metadata(replica: Replica, void: Mapping[int, int]) -> None:
+    """Let a reinitialised subscriber's metadata up to these generations not count: late changes do not continue it.
+
+    From this commit on every session but the reinitialisation is refused: it would start below what was cleaned up.
+    """
+    info = replica.info()
+    cleaned = {nickname: max(last, info.cleaned.get(nickname, 0)) for nickname, last in void.items()}
+    if any(last > info.cleaned.get(nickname, 0) for nickname, last in cleaned.items()):
+        last = max(info.last_generation, *cleaned.values())
+        failpoint("reinit.before_void")
+        replica.save_info(replace(info, cleaned={**info.cleaned, **cleaned}, last_generation=last))
+        failpoint("reinit.after_void")
 
 
 def _write_all(side: Side, conflict_log: ConflictLog) -> dict[int, Commit]:
@@ -240,8 +256,18 @@ def _move_watermarks(changeset: Changeset, replicas: dict[str, Replica], fallbac
             changed |= {"recgen": mark.generation, "recguid": mark.guid}
         if (mark := sent[name]) is not None:
             changed |= {"sentgen": mark.generation, "sentguid": mark.guid}
+        if manifest.void:
+            # What was found different is equal now.
+            about = replica.relation(manifest.subid, other_work.replid)
+            known = about.diverged if about is not None else {}
+            changed["diverged"] = {n: text for n, text in known.items() if n not in manifest.void}
         also = partial(
-            with_horizon, subid=manifest.subid, side=name, to=manifest.horizon, info=replica.info()
+            with_horizon,
+            subid=manifest.subid,
+            side=name,
+            to=manifest.horizon,
+            info=replica.info(),
+            is_anew=bool(manifest.void),
         )
         update_subscription(replica, manifest.subid, other_work.replid, changed, also)
         failpoint(f"watermarks.after_{name}")

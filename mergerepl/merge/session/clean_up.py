@@ -28,6 +28,7 @@ log = logging.getLogger(__name__)
 
 _NOTE = "metadata-cleaned"
 
+A_DAY = timedelta(days=1)
 STAGED = "a session is interrupted: run `mergerepl sync`, which finishes it, or `mergerepl abort`"
 READS_ANCESTORS = "its resolver reads the versions before a conflict, so its metadata is not cleaned up"
 
@@ -82,7 +83,7 @@ def clean_up_when_due(replicas: Sequence[Replica], *, now: datetime | None = Non
             if _is_own_side_done(replica):
                 expire_overdue(replica, now or present(replica.info()))
                 _settle(replica)
-                _store(replica, cleanable(replica, now=now)[0])
+                _store(replica, cleanable(replica, now=now, at_most=A_DAY)[0])
                 write_note(replica.root, _NOTE, stated)
         except (MergeReplError, OSError) as error:
             log.warning("%s: its metadata could not be cleaned up: %s", replica.root, error)
@@ -95,11 +96,16 @@ def _is_own_side_done(replica: Replica) -> bool:
 
 
 def cleanable(
-    replica: Replica, *, older_than: timedelta | None = None, now: datetime | None = None
+    replica: Replica,
+    *,
+    older_than: timedelta | None = None,
+    now: datetime | None = None,
+    at_most: timedelta | None = None,
 ) -> tuple[dict[int, int], dict[str, str]]:
     """Return by tablenick the generation up to which metadata may be forgotten, and why nothing of others may.
 
-    `older_than` replaces the retention. Only articles are named for which the bound rises.
+    `older_than` replaces the retention; `at_most` is the time whose generations one run covers, so that a shorter retention
+    does not let one session forget years. Only articles are named for which the bound rises.
     """
     bounds: dict[int, int] = {}
     kept: dict[str, str] = {}
@@ -110,14 +116,14 @@ def cleanable(
             continue
         articles = replica.articles_of(publication.pubid)
         kept |= {article.name: READS_ANCESTORS for article in articles if article.needs_base}
-        bound = _bound(replica, publication, (now or replica.present()) - age)
+        bound = _bound(replica, publication, (now or replica.present()) - age, at_most)
         for article in articles:
             if not article.needs_base and bound > cleaned.get(article.nickname, 0):
                 bounds[article.nickname] = bound
     return bounds, kept
 
 
-def _bound(replica: Replica, publication: PublicationRow, before: datetime) -> int:
+def _bound(replica: Replica, publication: PublicationRow, before: datetime, at_most: timedelta | None) -> int:
     """Return the last generation of a publication up to which metadata may be forgotten, or 0.
 
     At a subscriber its publisher counts as long as the subscription exists.
@@ -133,6 +139,8 @@ def _bound(replica: Replica, publication: PublicationRow, before: datetime) -> i
             continue
         if row.generation > acknowledged or not _may_go(row, known, before):
             break
+        if at_most is not None and not last and row.coldate is not None:
+            before = min(before, row.coldate + at_most)
         last = row.generation
     return last
 

@@ -201,13 +201,13 @@ def merge_session(request: SessionRequest, *, lease_wait_s: float = 0.0) -> Sess
     """
     start_time = datetime.now(UTC)
     for replica in request.ends:
-        _finish_elsewhere(replica, request)
+        finish_elsewhere(replica, request)
     doing = f"synchronizing '{request.publisher.root}' with '{request.subscriber.root}'"
     with request.held(doing, lease_wait_s) as held:
         about = held.ends, held.subscription.subid, held.publication, held.subscriber.root
         try:
             with plain_errors(doing):
-                result, is_in_history = _held_session(held, start_time, time.monotonic())
+                result, is_in_history = held_session(held, start_time, time.monotonic())
         except MergeReplError as error:
             record_failure(*about, error.message, start_time)
             raise
@@ -215,12 +215,12 @@ def merge_session(request: SessionRequest, *, lease_wait_s: float = 0.0) -> Sess
             record_failure(*about, result.reason, start_time, is_in_history=is_in_history)
         elif result.status == "nothing_to_do":
             record_success(held.ends, held.subscription.subid)
-        if result.error is not None or result.status == "nothing_to_do":
+        if result.error is not None or not held.download:
             note_presence(held.publisher, held.subscription.subid)
         return result
 
 
-def _finish_elsewhere(replica: Replica, request: SessionRequest) -> None:
+def finish_elsewhere(replica: Replica, request: SessionRequest) -> None:
     """Finish the staged sessions that a replica has as the subscriber of publishers of other publications."""
     if not pending_elsewhere(replica, request.publisher):
         return
@@ -233,7 +233,7 @@ def _finish_elsewhere(replica: Replica, request: SessionRequest) -> None:
                 recover(publisher, replica, recording_jvm(request.spark_of, (publisher, replica)))
 
 
-def _refuse_pending_elsewhere(request: SessionRequest) -> None:
+def refuse_pending_elsewhere(request: SessionRequest) -> None:
     """Check under the leases that no session of another publication has died since.
 
     Raises: LeaseError: run again.
@@ -267,7 +267,7 @@ def _staged(session: OpenSession, choice: EngineChoice) -> tuple[Changeset | Non
     return changeset, not_captured, not_staged
 
 
-def _held_session(
+def held_session(
     request: SessionRequest, start_time: datetime, started: float, stopped: Refused | None = None
 ) -> tuple[SessionResult, bool]:
     """Run one session of two held replicas; return its result, and whether their history has it.
@@ -281,7 +281,7 @@ def _held_session(
     spark_of = with_scratch_outside(request.spark_of, publisher, request.subscription.pubid, subscriber.root)
     request = replace(request, spark_of=spark_of)
     request.progress.step("recover")
-    _refuse_pending_elsewhere(request)
+    refuse_pending_elsewhere(request)
     recovered = recover(publisher, subscriber, spark_of, engine=request.engine)
     expire_overdue(publisher, present(publisher.info()), only=request.subscription.subid)
     sides = open_sides(publisher, subscriber, request.subscription)
@@ -297,7 +297,7 @@ def _held_session(
         stopped = followed_schema(
             request.ends, request.subscription, changed, request.engine, spark_of, request.progress
         )
-        result, is_in_history = _held_session(request.reread(), start_time, started, stopped)
+        result, is_in_history = held_session(request.reread(), start_time, started, stopped)
         return replace(result, recovered=result.recovered + recovered), is_in_history
     nothing = replace(
         session.nothing_to_do, recovered=recovered, status="succeeded" if recovered else "nothing_to_do"
@@ -320,7 +320,7 @@ def _held_session(
             raise
         # Nothing is staged. The captured changes are recorded, and are sent like those of earlier captures.
         again = replace(request.reread(), refused=error)
-        result, is_in_history = _held_session(again, start_time, started, stopped)
+        result, is_in_history = held_session(again, start_time, started, stopped)
         return replace(result, recovered=result.recovered + recovered), is_in_history
     refused = not_captured | not_staged
     if changeset is None:
@@ -339,7 +339,8 @@ def _held_session(
     with named(changeset, publisher):
         carry_out(changeset, {PUBLISHER: publisher, SUBSCRIBER: subscriber}, choice, record=record)
     previous = sides[PUBLISHER].other.session_number
-    compact_when_due(request.ends, choice, number=manifest.number, previous_number=previous)
+    removed = compact_when_due(request.ends, choice, number=manifest.number, previous_number=previous)
+    session_history.note_cleaned(request.ends, manifest.session, removed)
     purge_history_of(purge_when_due(request.ends))
     clean_up_when_due(request.ends)
     return results[0], True

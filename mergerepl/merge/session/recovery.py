@@ -11,7 +11,6 @@ from mergerepl.changes import PUBLISHER, SUBSCRIBER
 from mergerepl.delta.engine_choice import ARROW_FOR_FEW, SPARK_ALONE, EngineChoice
 from mergerepl.delta.tables import TruncatedLogError, head_version, is_another_commit, is_delta_table
 from mergerepl.errors import (
-    INITIALISE_AGAIN,
     ConfigurationError,
     EngineError,
     EnumerationError,
@@ -20,6 +19,7 @@ from mergerepl.errors import (
     Transient,
     UnfinishedSessionError,
     give_up_advice,
+    reinit_advice,
 )
 from mergerepl.merge.apply.conflict_log import log_given_up
 from mergerepl.merge.session import session_history
@@ -185,9 +185,11 @@ def roll_forward(
 
 def _way_out(changeset: Changeset, publisher: Replica, name: str) -> str:
     advice = give_up_advice(publisher.root, changeset.manifest.session)
+    subscriber = changeset.manifest.subscriber.root if changeset.manifest.subscriber is not None else ""
+    fill = reinit_advice(publisher.root, subscriber)
     if name == SUBSCRIBER:
-        return f"The publisher's side is finished. {advice} {INITIALISE_AGAIN}"
-    return f"Nothing was changed. Restore the publisher from a later copy. {advice} {INITIALISE_AGAIN}"
+        return f"The publisher's side is finished. {advice} {fill}"
+    return f"Nothing was changed. Restore the publisher from a later copy. {advice} {fill}"
 
 
 @contextmanager

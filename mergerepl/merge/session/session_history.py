@@ -4,11 +4,12 @@ A failure that repeats is recorded once: sessions at an interval that always fai
 """
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from uuid import uuid4
 
 from mergerepl.changes import PUBLISHER, SUBSCRIBER
+from mergerepl.delta.sql_text import text_literal
 from mergerepl.errors import MergeReplError
 from mergerepl.failpoints import failpoint
 from mergerepl.model.results import ArticleCounts, PhaseCounts, SessionResult
@@ -48,6 +49,17 @@ def record(
         replica.control.append(sessions.ARTICLEHISTORY, articles)
         failpoint(f"history.before_message_of_{name}")
         replica.control.append(sessions.HISTORY, [comment])
+
+
+def note_cleaned(replicas: Sequence[Replica], session: str, removed: Mapping[Location, int]) -> None:
+    """Note in a session's row at each replica how many rows of metadata it removed there; a failure is only logged."""
+    for replica in replicas:
+        if rows := removed.get(replica.root):
+            try:
+                where = f"session_id = {text_literal(session)}"
+                replica.control.update(sessions.SESSIONS, {"metadata_rows_cleanedup": str(rows)}, where=where)
+            except (MergeReplError, OSError) as error:
+                log.warning("%s: %s removed rows are not recorded: %s", replica.root, rows, error)
 
 
 def summary(result: SessionResult) -> str:

@@ -4,6 +4,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from math import inf
+from types import MappingProxyType
 from typing import Any
 from uuid import uuid4
 
@@ -56,11 +57,20 @@ def session_manifest(
     staged: dict[int, StagedArticle],
     session: str,
     publication: str,
+    *,
+    void: Mapping[int, int] = MappingProxyType({}),
 ) -> Manifest:
-    """Return the plan of the session: everything needed to carry it out, now or after a crash."""
+    """Return the plan of the session: everything needed to carry it out, now or after a crash.
+
+    `void` is that of a reinitialisation (`Manifest`): each of these articles gets a generation at both sides.
+    """
     publisher, subscriber = sides[PUBLISHER], sides[SUBSCRIBER]
     now = datetime.now(UTC)
-    resolved = [nickname for nickname, article in staged.items() if article.resolved or article.undone]
+    resolved = [
+        nickname
+        for nickname, article in staged.items()
+        if article.resolved or article.undone or nickname in void
+    ]
     both = plan.upload and plan.download
     guids = {nickname: new_guid() for nickname in resolved}
     clock = max(publisher.info.clock, subscriber.info.clock)
@@ -77,7 +87,8 @@ def session_manifest(
                     number=number[n],
                     nicknames=holders,
                     status=status,
-                    maxversion=clock + 1,
+                    # A reinitialisation of which nothing goes up makes no version.
+                    maxversion=clock + bool(staged[n].resolved or staged[n].undone),
                     guid=guids[n],
                 ),
                 changecount=staged[n].resolved + (staged[n].undone if side is subscriber else 0),
@@ -153,7 +164,8 @@ def session_manifest(
         download_watermark=watermark(PUBLISHER) if plan.download else None,
         uploaded_guids=[row.guidsrc for row in plan.up.generations] if plan.upload else [],
         replicastate=str(uuid4()),
-        floor=floor_of(sides),
+        floor=0 if void else floor_of(sides),
+        void=dict(void),
         horizon=_horizon(
             sides,
             is_all_uploaded=plan.upload and not waits[SUBSCRIBER],
@@ -279,6 +291,8 @@ def _side_work(
 
 def _first_left_out(source: SideState, destination: SideState) -> float:
     """Return the first generation that the destination lacks among the articles left out of the session."""
+    if not source.left_out:
+        return inf
     waiting = enumeration(
         replace(source.source, tablenicks=source.left_out), destination.destination
     ).generations

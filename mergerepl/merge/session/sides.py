@@ -33,7 +33,12 @@ from mergerepl.merge.partitions.filtered import FilteredPublication, filtered_pu
 from mergerepl.model.article import PublishedArticle
 from mergerepl.replica.damage import refuse_older_bookkeeping
 from mergerepl.replica.replica import Replica
-from mergerepl.replica.subscription import own_priority, require_same_articles, require_same_session
+from mergerepl.replica.subscription import (
+    own_priority,
+    require_same_articles,
+    require_same_session,
+    require_subscribed,
+)
 from mergerepl.spark.plain import plain_errors
 from mergerepl.store.rehearsal import worker_threads
 from mergerepl.systables.catalog import SubscriptionRow
@@ -123,9 +128,11 @@ class SideState:
 
 
 def open_sides(
-    publisher: Replica, subscriber: Replica, subscription: SubscriptionRow
+    publisher: Replica, subscriber: Replica, subscription: SubscriptionRow, *, is_anew: bool = False
 ) -> dict[str, SideState]:
     """Return both sides by name, from the control plane alone.
+
+    `is_anew`: for a reinitialisation, which asks for no common past of the two.
 
     Raises: PublicationError, EnumerationError if the replicas are not those of the subscription, or not in the state of
     their last session.
@@ -139,9 +146,11 @@ def open_sides(
     clock = max(clock_of(infos[name], replica.subscriptions()) for name, replica in replicas.items())
     infos = {name: replace(info, clock=clock) for name, info in infos.items()}
     found = {n: replica.relation(subid, infos[OTHER_SIDE[n]].replid) for n, replica in replicas.items()}
-    row_of = require_same_session(publisher, subscriber, found)
-    ends = str(publisher.root), str(subscriber.root)
-    refuse_expired(publisher.rows_of(pubid), row_of[PUBLISHER], *ends)
+    if is_anew:
+        row_of = require_subscribed(publisher, subscriber, found)
+    else:
+        row_of = require_same_session(publisher, subscriber, found)
+        refuse_expired(publisher.rows_of(pubid), row_of[PUBLISHER], str(publisher.root), str(subscriber.root))
     for name, replica in replicas.items():
         refuse_older_bookkeeping(replica.root, infos[name], replica.relations())
     articles = {
@@ -238,7 +247,7 @@ def captured_sides(sides: dict[str, SideState], choice: EngineChoice) -> tuple[d
         else:
             by_side[name].append(result)
     captured = {name: replace(side, captured=tuple(by_side[name])) for name, side in sides.items()}
-    if sides[PUBLISHER].filtered is not None:
+    if PUBLISHER in sides and sides[PUBLISHER].filtered is not None:
         captured[PUBLISHER] = _with_memberships(captured[PUBLISHER], refused, choice)
     return without(captured, refused), refused
 

@@ -162,7 +162,8 @@ def _unknown_generations(article: PublishedArticle, sender: str, rows: int) -> S
     return StoreError(
         f"Article '{article.name}': {rows} changed rows of the {sender} belong to generations that its system table "
         f"'{genhistory.NAME}' does not know: it was edited, or restored to an earlier version alone. Nothing was applied. "
-        "Restore its '_mergerepl' folder from a copy taken together with the tables, or initialise the subscribers again.",
+        "Restore its '_mergerepl' folder from a copy taken together with the tables, or fill the subscribers again "
+        "(`mergerepl reinit`).",
         article=article.name,
     )
 

@@ -257,13 +257,39 @@ def _captured_late(
     late: LateRound, window: CaptureWindow, generation: Generation, *, with_images: bool = False
 ) -> CapturedArticle:
     """Capture the users' late commits, with the lineage that the rows had before the session."""
-    return read_changes(
+    writer = late_nickname(late.side.work.nickname, late.number)
+    captured = read_changes(
         late.spark,
         CaptureJob(late.side.replica, window, late.info, late.priority, generation, with_images=with_images),
         through_seq_inclusive=late.side.work.base_seq,
-        writer=late_nickname(late.side.work.nickname, late.number),
+        writer=writer,
         known_meanwhile=_left_alone(late, window.article),
         is_late=True,
+    )
+    is_anew = window.article.nickname in late.side.changeset.manifest.void
+    if captured.rows is None or not is_anew or late.side.name == PUBLISHER or late.number > 1:
+        return captured
+    return replace(captured, rows=_on_no_version(late, window.article, captured.rows, writer))
+
+
+def _on_no_version(late: LateRound, article: PublishedArticle, rows: DataFrame, writer: int) -> DataFrame:
+    """Return late changes of a reinitialised subscriber; those of rows that it wrote have the late entry alone.
+
+    What they were based on is void: with its lineage they would count as knowing the row that was written.
+    """
+    is_written = late.staged_rows(article).select(ROWGUID, F.lit(True).alias("is_written"))
+    own = {
+        changes.LINEAGE: F.map_filter(changes.LINEAGE, lambda nickname, _: nickname == writer),
+        changes.COLV1: F.map_filter(changes.COLV1, lambda _, entry: entry["nickname"] == writer),
+    }
+    found = rows.join(is_written, on=ROWGUID, how="left")
+    return found.select(
+        *(
+            F.when(F.col("is_written"), own[name]).otherwise(F.col(name)).alias(name)
+            if name in own
+            else F.col(name)
+            for name in rows.columns
+        )
     )
 
 
