@@ -21,6 +21,10 @@ if TYPE_CHECKING:
     from mergerepl.delta.tables import Commit
 
 
+ADDED = "was added"
+"""The end of the problem of a column that a session may follow."""
+
+
 @dataclass(frozen=True)
 class ArticleTable:
     """An article's table at one replica."""
@@ -90,10 +94,13 @@ def check_columns(at: ArticleTable, window: "FeedWindow") -> None:
 def changed_columns(at: ArticleTable, problem: str, commit: "Commit | None") -> SchemaMismatchError:
     """Return the error about a change of columns that is not followed."""
     where = f"version {commit.version}, {commit.operation}" if commit is not None else "an earlier version"
+    travels = "This schema change does not travel."
+    if problem.endswith(ADDED):
+        travels = "It travels with the next `mergerepl sync`, except in a publication with row filters."
     return SchemaMismatchError(
-        f"Article '{at.article.name}' at '{at.root}': {problem} ({where}). This schema change does not travel. Nothing was "
-        "changed. Undo it: ADD, RENAME and NOT NULL with ALTER TABLE; all else with RESTORE TABLE, which takes back all "
-        "later changes of the table too.",
+        f"Article '{at.article.name}' at '{at.root}': {problem} ({where}). {travels} Nothing was changed. Undo it: ADD, "
+        "RENAME and NOT NULL with ALTER TABLE; all else with RESTORE TABLE, which takes back all later changes of the "
+        "table, too.",
         replica=str(at.root),
         article=at.article.name,
     )
@@ -238,7 +245,7 @@ def schema_problem(
     if has_own:
         added = [name for name in added if not present[name]["nullable"]]
     if added and not article.vertical:
-        return f"column '{added[0]}' was added"
+        return f"column '{added[0]}' {ADDED}"
     if before is None:
         return None
     return _type_problem(article, present, before) or _null_problem(article, present, before)

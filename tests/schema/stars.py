@@ -111,5 +111,6 @@ class Star:
 
     def load(self, saved: Path) -> None:
         """Put a copy back in the same place."""
+        self.subscribers = [name for name in SUBSCRIBERS if (saved / name).exists()]
         shutil.rmtree(self.root)
         shutil.copytree(saved, self.root)

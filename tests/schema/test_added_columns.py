@@ -217,3 +217,9 @@ def test_a_loser_without_the_column_does_not_empty_it(star: Star) -> None:
     shown = CliRunner().invoke(main, words)
     assert shown.exit_code == 0, shown.output
     assert star.rows("hq", "by_row")[1] == {"a": "n1", "b": "y", "c": "C1"}
+
+
+def test_a_dry_run_says_that_a_sync_follows_the_column_first(star: Star) -> None:
+    with pytest.raises(mergerepl.SchemaMismatchError, match="`mergerepl sync` follows that before rows"):
+        star.project.sync("north", dry_run=True)
+    assert set(star.rows("north", "by_row")[1]) == {"a", "b"}

@@ -2,17 +2,18 @@
 
 import tempfile
 import time
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import replace
 
 from enumeration.plan import number_generations
 from mergerepl import changes
 from mergerepl.changes import PUBLISHER, SUBSCRIBER
 from mergerepl.delta.engine_choice import NeedsSparkError
-from mergerepl.errors import PublicationError
+from mergerepl.errors import PublicationError, SchemaMismatchError
 from mergerepl.frames import DataFrame, F
 from mergerepl.merge.session.merge_session import OpenSession, SessionRequest, open_session
 from mergerepl.merge.session.recovery import refuse_interrupted
+from mergerepl.merge.session.schema_step import changed_articles
 from mergerepl.merge.session.session_plan import session_plan
 from mergerepl.merge.session.sides import captured_sides, open_sides, planned
 from mergerepl.merge.session.stage_session import PlannedSession, resolving_alone, stage_articles
@@ -27,6 +28,7 @@ from mergerepl.rows.images import no_names
 from mergerepl.spark.in_memory import collected
 from mergerepl.store.changeset import drop_rows
 from mergerepl.store.location import Location
+from triggers.schema_checks import ADDED
 
 SHOWN = 100
 """Conflicts shown per article; the counts are of all."""
@@ -49,6 +51,8 @@ def preview_session(request: SessionRequest) -> SessionResult:
                 publication=held.publication,
             )
         session = open_session(held, sides, started)
+        if changed := changed_articles(session.sides, sides, session.refused):
+            _refuse_changed(session, changed)
         if not session.has_work:
             return session.finish(session.nothing_to_do)
         try:
@@ -57,6 +61,24 @@ def preview_session(request: SessionRequest) -> SessionResult:
             if held.refused is not None:
                 raise
             return _preview(replace(session, request=replace(held, refused=error)))
+
+
+def _refuse_changed(session: OpenSession, tablenicks: Collection[int]) -> None:
+    """Refuse articles whose columns, or replaced tables, a session follows first.
+
+    Raises: SchemaMismatchError.
+    """
+    request = session.request
+    for nickname in tablenicks:
+        error = session.refused.get(nickname)
+        name = session.names[nickname]
+        if error is None or ADDED in error.message:
+            raise SchemaMismatchError(
+                f"The columns of article '{name}', or its whole table, were changed. `mergerepl sync` follows that before "
+                "rows, so what it will send is not known yet. Nothing was changed. Run `mergerepl sync`.",
+                replica=str(request.publisher.root),
+                article=name,
+            )
 
 
 def _preview(session: OpenSession) -> SessionResult:

@@ -5,7 +5,7 @@ from mergerepl.delta.feed.window import FeedWindow
 from mergerepl.errors import StoreError
 from mergerepl.model.article import PublishedArticle
 from triggers.errors import another_column
-from triggers.schema_checks import replaced_column, schema_problem
+from triggers.schema_checks import ADDED, replaced_column, schema_problem
 
 
 def table_problems(article: PublishedArticle, window: FeedWindow) -> list[str]:
@@ -19,10 +19,13 @@ def table_problems(article: PublishedArticle, window: FeedWindow) -> list[str]:
     before = None if table.version == window.position.version else window.before
     problem = schema_problem(article, table.metadata, before)
     if problem is not None:
-        found.append(
-            f"Article '{article.name}': {problem} in '{table.path}'. Schema changes do not travel in this version; "
-            "until it is undone, no session captures this table."
-        )
+        what = "This schema change does not travel; until it is undone, no session captures this table."
+        if problem.endswith(ADDED):
+            what = (
+                "At the publisher it travels with the next sync; with row filters no session captures this table until "
+                "it is undone. At a subscriber it stays there."
+            )
+        found.append(f"Article '{article.name}': {problem} in '{table.path}'. {what}")
     replaced = None if problem is not None else replaced_column(article, window)
     if replaced is not None:
         what = another_column(replaced[0], replaced[1].version, replaced[1].operation)
