@@ -13,7 +13,8 @@ tracking: an implicit transaction of one row beside a MERGE of it; 1,000 changes
 (Change Data Capture: an idle scan, 1,000 commits in one cycle, 1,000 changes captured in 1 M and 10 M rows), partitions
 (row filters: the same changes with 10, 100 and 1,000 partitions, and in 1 M and 10 M rows), transactional (commands: an
 idle run; 100,000 updates beside the same by hand, in turns; 1,000 in 1 M and 10 M rows), conflicts (1 M rows changed at
-both sides beside 1 M changed at one, the newest 20 of the conflicts listed, and the purge of all).
+both sides beside 1 M changed at one, the newest 20 of the conflicts listed, and the purge of all), aged (what a session
+reads and writes after 100, 1,000 and 10,000 sessions).
 
 
 The yardstick is what people write by hand: read each table's change feed, MERGE it into the other one, the
@@ -35,6 +36,7 @@ from pathlib import Path
 import pyarrow as pa
 import yaml
 from bench_products import captures, commands, tracking
+from bench_sessions import aged_sessions
 from bench_tables import (
     changes_of,
     commits_below,
@@ -444,7 +446,7 @@ def main() -> None:
     """Run the chosen parts."""
     every = (
         *("mr1", "hundred", "small", "scale", "idle", "few", "updates", "cold", "counts"),
-        *("tracking", "cdc", "partitions", "transactional", "conflicts"),
+        *("tracking", "cdc", "partitions", "transactional", "conflicts", "aged"),
     )
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
@@ -457,6 +459,13 @@ def main() -> None:
     if unknown := set(options.parts) - set(every):
         parser.error(f"unknown part: {', '.join(sorted(unknown))}")
     parts = options.parts or every
+    if "aged" in parts:
+        print(
+            "| sessions | reads | bytes read | bytes written | commits | limit |\n|---|---|---|---|---|---|"
+        )
+        aged_sessions(options.rounds)
+    if parts == ["aged"]:
+        return
     spark = engine.session(long_running=True)
     header = "| load | rows | changes | conflicts | mergerepl | by hand | ratio | limit |"
     if {"mr1", "hundred", "small"} & set(parts):

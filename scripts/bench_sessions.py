@@ -1,0 +1,98 @@
+"""The benchmark's part about age: what a session reads and writes after a hundred, a thousand and ten thousand of them."""
+
+import statistics
+import tempfile
+from collections.abc import Mapping
+from dataclasses import replace
+from datetime import timedelta
+from pathlib import Path
+
+import pyarrow as pa
+import yaml
+from deltalake import DeltaTable, write_deltalake
+
+import mergerepl
+from mergerepl.merge.session.clean_up import clean_up_metadata
+from mergerepl.replica.replica import Replica
+from mergerepl.store.location import Location
+from mergerepl.systables import sessions
+from mergerepl.systables.table import FOLDER
+
+AGES = (100, 1_000, 10_000)
+KEYS = 200
+_ENDS = ("hq", "north")
+_IO = Path("/proc/self/io")
+
+
+class Aged:
+    """A publisher and a subscriber with one table, and as many sessions in their history as one wants."""
+
+    def __init__(self, folder: Path) -> None:
+        """Publish the table."""
+        self.folder, self.edits, self.age = folder, 0, 0
+        rows = pa.table({"id": [str(i) for i in range(KEYS)], "v": ["a"] * KEYS})
+        write_deltalake(str(folder / "hq" / "t"), rows)
+        stated = {"publication": "aged", "publisher": "./hq", "articles": [{"name": "t", "key": ["id"]}]}
+        file = folder / "mergerepl.yml"
+        file.write_text(yaml.safe_dump({**stated, "subscriptions": [{"subscriber": "./north"}]}))
+        self.project = mergerepl.Project.load(file)
+        self.project.apply()
+
+    def sync(self) -> None:
+        """Change a row at each side and synchronize."""
+        self.edits += 1
+        for number, end in enumerate(_ENDS):
+            key = (7 * self.edits + number) % KEYS
+            table = DeltaTable(str(self.folder / end / "t"))
+            table.update(predicate=f"id = '{key}'", new_values={"v": f"{end} {self.edits}"})
+        self.project.sync()
+
+    def grow(self, age: int) -> None:
+        """Add sessions to the history until it has as many, as sessions write them."""
+        for end in _ENDS:
+            control = Replica(self.folder / end).control
+            for table in (sessions.SESSIONS, sessions.ARTICLEHISTORY, sessions.HISTORY):
+                known = control.rows(table)[-2:]
+                more = range(self.age, age)
+                control.append(table, [replace(known[i % len(known)], session_id=f"{i}") for i in more])
+        self.age = age
+
+    def measured(self, rounds: int) -> Mapping[str, float]:
+        """Return the medians of a session's reads, read bytes, written bytes and commits to system tables.
+
+        Before, metadata is cleaned up, and the users' tables have a checkpoint: their logs are not ours.
+        """
+        for end in _ENDS:
+            DeltaTable(str(self.folder / end / "t")).create_checkpoint()
+            clean_up_metadata(Location.of(self.folder / end), older_than=timedelta(0))
+        self.sync()
+        found = []
+        for _ in range(rounds):
+            before = self._counts()
+            self.sync()
+            found.append({name: count - before[name] for name, count in self._counts().items()})
+        return {name: statistics.median(each[name] for each in found) for name in found[0]}
+
+    def _counts(self) -> dict[str, int]:
+        counts = dict(line.split(": ") for line in _IO.read_text().splitlines())
+        tables = (path for end in _ENDS for path in (self.folder / end / FOLDER).iterdir())
+        commits = sum(DeltaTable(str(path)).version() for path in tables if (path / "_delta_log").exists())
+        return {
+            "reads": int(counts["syscr"]),
+            "read": int(counts["rchar"]),
+            "written": int(counts["wchar"]),
+        } | {"commits": commits}
+
+
+def aged_sessions(rounds: int) -> None:
+    """Print a row for each age. No Spark."""
+    with tempfile.TemporaryDirectory() as folder:
+        network = Aged(Path(folder))
+        network.measured(rounds)
+        first: Mapping[str, float] | None = None
+        for age in AGES:
+            network.grow(age)
+            found = network.measured(rounds)
+            first = first or found
+            cells = (f"{found[name]:,.0f} ({found[name] / first[name]:.2f})" for name in found)
+            print(f"| {age:,} | {' | '.join(cells)} | 1.1 |")
