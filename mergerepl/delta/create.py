@@ -16,6 +16,7 @@ from mergerepl.delta.known_heads import forget_head
 from mergerepl.delta.log import is_delta_table, log_path
 from mergerepl.delta.marks import CommitMark
 from mergerepl.delta.metadata import CDF_PROPERTY, CONSTRAINT_PREFIX, DEFAULT_EXPRESSION
+from mergerepl.delta.own_log import forget_log
 from mergerepl.delta.types import Field, leaf_types
 from mergerepl.errors import StoreError
 from mergerepl.store.location import Location
@@ -62,6 +63,7 @@ def create_table(path: Location, table: NewTable, mark: CommitMark) -> str:
         if is_delta_table(path):
             raise FileExistsError
         forget_head(path)
+        forget_log(path)
         storage(target).put_if_absent(target, f"{text}\n".encode())
     except FileExistsError as error:
         raise StoreError(

@@ -55,7 +55,16 @@ def refuse_fenced(log: "DeltaTable", table: Location) -> None:
 
     Raises: LeaseError; StoreError if this process does not hold the root.
     """
-    if not Location.of(table).is_local and (log.transaction_version(FENCE_APP_ID) or 0) > fence_of(table):
+    if not Location.of(table).is_local:
+        refuse_fence(log.transaction_version(FENCE_APP_ID) or 0, table)
+
+
+def refuse_fence(fence: int, table: Location) -> None:
+    """Check that the last fence of a table is not that of a later holder of its root.
+
+    Raises: as `refuse_fenced`.
+    """
+    if fence > fence_of(table):
         raise displaced(register_of(table).at.parent)
 
 

@@ -1,7 +1,7 @@
 """Heads of system tables in a store, as far as this process knows them without a request.
 
 Only the agent that holds the register of a root writes the system tables there. So what it has read or committed once
-stays true until it releases the register. For all other tables nothing is known here.
+stays true until another agent takes the register (`Line`). For all other tables nothing is known here.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from mergerepl.store.location import Location
 from mergerepl.store.storage import is_local
 
 if TYPE_CHECKING:
-    from mergerepl.store.register import Register
+    from mergerepl.store.register import Line
 
 ABSENT = -1
 """The head of a table that does not exist: only this process would create it."""
@@ -23,7 +23,7 @@ ABSENT = -1
 
 @dataclass
 class _Head:
-    register: Register
+    line: Line
     version: int
     seen: dict[int, list[Any]] = field(default_factory=dict)
     """Version -> what `log.as_seen` returned."""
@@ -33,18 +33,20 @@ _heads: dict[Location, _Head] = {}
 _lock = Lock()
 
 
-def _register_of(table: Location) -> Register | None:
-    """Return the register under which this process alone writes a table."""
+def line_of(table: Location) -> Line | None:
+    """Return the line of the register under which this process alone writes a table; None if it does not hold one."""
     if is_local(table) or table.parent.name not in SYSTEM_FOLDERS:
         return None
     from mergerepl.store.register import ROOT_LOCK, held_register
 
-    return held_register(table.parent.parent / ROOT_LOCK)
+    register = held_register(table.parent.parent / ROOT_LOCK)
+    return None if register is None else register.line
 
 
 def _known(table: Location) -> _Head | None:
     found = _heads.get(table)
-    return found if found is not None and found.register is _register_of(table) else None
+    is_known = found is not None and found.line is line_of(table) and not found.line.is_broken
+    return found if is_known else None
 
 
 def known_head(table: Location) -> int | None:
@@ -55,13 +57,17 @@ def known_head(table: Location) -> int | None:
 
 def note_head(table: Location, version: int) -> None:
     """Note the head that was read, or committed by this process."""
-    register = _register_of(table)
-    if register is None:
-        return
+    line = line_of(table)
     with _lock:
+        if line is None:
+            # Read without the register: a table that was restored from a copy has another head.
+            found = _heads.get(table)
+            if found is not None and found.version != version:
+                found.line.is_broken = True
+            return
         found = _known(table)
         if found is None:
-            _heads[table] = _Head(register, version)
+            _heads[table] = _Head(line, version)
         else:
             found.version = version
 

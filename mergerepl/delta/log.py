@@ -160,7 +160,10 @@ def is_delta_table(table: Location) -> bool:
         return known != ABSENT
     try:
         # A loop of links is an error here, as a folder without permission is.
-        is_there = any(name.endswith((".json", ".parquet")) for name in names_in(folder))
+        names = names_in(folder)
+        is_there = any(name.endswith((".json", ".parquet")) for name in names)
+        if not is_local(table) and (found := [int(name[:20]) for name in names if _COMMIT.match(name)]):
+            note_head(table, max(found))
     except (FileNotFoundError, NotADirectoryError):
         is_there = False
     except OSError as error:

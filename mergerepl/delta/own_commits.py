@@ -15,6 +15,7 @@ from mergerepl.delta.fences import version_at
 from mergerepl.delta.known_heads import note_head, note_seen
 from mergerepl.delta.log import last_version, log_actions, log_path
 from mergerepl.delta.marks import CommitMark
+from mergerepl.delta.own_log import note_commit
 from mergerepl.delta.parquet_files import parquet_source
 from mergerepl.delta.table import TableState, open_table
 from mergerepl.errors import CommitConflictError
@@ -119,7 +120,7 @@ def _put(state: TableState, actions: Sequence[Mapping[str, Any]]) -> None:
     at = log_path(state.path, state.version + 1)
     text = "\n".join(json.dumps(action, separators=(",", ":"), ensure_ascii=False) for action in actions)
     data = f"{text}\n".encode()
-    with state.writing():
+    with state.committing():
         try:
             tag = storage(at).put_if_absent(at, data)
         except FileExistsError as error:
@@ -131,5 +132,6 @@ def _put(state: TableState, actions: Sequence[Mapping[str, Any]]) -> None:
     version = state.version + 1
     note_head(state.path, version)
     note_seen(state.path, version, [str(state.path), version, len(data), 0, tag])
+    note_commit(state.path, version, actions)
     if version % _COMMITS_OF_CHECKPOINT == 0:
         open_table(state.path, version).checkpoint()

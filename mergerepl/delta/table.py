@@ -101,7 +101,7 @@ class OpenedTable:
         with self.at(version) as log:
             refuse_fenced(log, self._path)
             seen, self.seen = self.seen, None
-            with _outcome_noted(self._path):
+            with outcome_noted(self._path):
                 yield log
             is_moved = log is self._log and log.version() != version
             if is_moved:
@@ -146,7 +146,7 @@ def _delta_rs(path: Location, version: int | None = None) -> "DeltaTable":
     return DeltaTable(str(path), version=version, storage_options=storage_options(path) or None)
 
 
-def _outcome_noted(path: Location) -> "AbstractContextManager[None]":
+def outcome_noted(path: Location) -> "AbstractContextManager[None]":
     """Note a commit to a table on a store whose outcome is unknown."""
     if is_local(path):
         return nullcontext()
@@ -258,6 +258,10 @@ class TableState:
     def writing(self) -> "AbstractContextManager[DeltaTable]":
         """Give delta-rs' view of this version, for one commit."""
         return self.opened.writing(self.version)
+
+    def committing(self) -> "AbstractContextManager[object]":
+        """Check that this process may commit the next version, for one commit by itself; notes an unknown outcome."""
+        return self.writing()
 
     @property
     def fields(self) -> list[Field]:
@@ -382,6 +386,11 @@ def open_table(path: Location, version: int | None = None) -> TableState:
 
     path = Location.of(path)
     at = head_version(path) if version is None else version
+    if not path.is_local:
+        from mergerepl.delta.own_state import own_state
+
+        if (own := own_state(path, at)) is not None:
+            return own
     refuse_empty_commit(path, at)
     try:
         opened = open_or_reuse(path, at)
@@ -457,6 +466,9 @@ def refuse_empty_commit(path: Location, version: int) -> None:
 
     Raises: StoreError.
     """
+    if not is_local(path):
+        # A store has an object whole or not at all.
+        return
     file = log_path(path, version)
     if exists(file) and not facts_of(file).size:
         read_commit(path, version)

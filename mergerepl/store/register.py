@@ -76,6 +76,17 @@ class Pace:
         return self.watch_s / _LOOKS
 
 
+class Line:
+    """Takes of a register by this process with no other agent's between them: what it knows of the root stays true."""
+
+    is_broken = False
+    """Whether the root was seen to be another, such as one that was restored from a copy."""
+
+
+_released: dict[Location, tuple[str, Line]] = {}
+"""The `write` by which this process released a register, and the line."""
+
+
 class Register:
     """A register that this process holds. One lock guards its tag: renewals share it with the steps of the session."""
 
@@ -91,6 +102,8 @@ class Register:
         self._lock = threading.RLock()
         self.is_in_flight = False
         """Whether a request of this holder has no known outcome."""
+        self.line = Line()
+        """Shared with the earlier takes of this process after which nobody else wrote the register."""
 
     @property
     def state(self) -> RegisterState:
@@ -193,6 +206,8 @@ class Register:
         in_flight = self.is_in_flight or self.must_fence
         try:
             self._change(lambda was: replace(was, holder=None, in_flight=in_flight))
+            if not in_flight:
+                _released[self.at] = self._state.write, self.line
         except (OSError, StoreError) as error:
             log.warning("the register '%s' was not released: %s", self.at, error)
 
@@ -283,7 +298,11 @@ def _taken(
             tag = store.put_if_unchanged(at, mine.encoded(), was.tag)
     except (FileExistsError, ChangedError):
         return None
-    return Register(store, at, replace(mine, tag=tag), must_fence=must_fence)
+    register = Register(store, at, replace(mine, tag=tag), must_fence=must_fence)
+    write, line = _released.pop(at, ("", register.line))
+    if write == was.write and not must_fence:
+        register.line = line
+    return register
 
 
 def is_void(store: ConditionalStorage, at: Location, session: str) -> bool:

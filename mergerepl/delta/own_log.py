@@ -1,0 +1,141 @@
+"""Logs of system tables in a store, read by this process and kept.
+
+To open a table, delta-rs reads each commit since the last checkpoint twice, and once more for each question about a
+transaction. Only the holder of a root's register commits there. So it reads such a log once, and its own commits move it on
+without a request.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from mergerepl.delta.known_heads import line_of
+from mergerepl.delta.log import LOG_FOLDER, actions_of, log_actions
+from mergerepl.delta.parquet_files import parquet_source
+from mergerepl.store.location import Location
+from mergerepl.store.rehearsal import worker_threads
+from mergerepl.store.storage import read_text
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+    from mergerepl.store.register import Line
+
+_AT_ONCE = 8
+_KINDS = ("protocol", "metaData", "txn", "add")
+"""The actions of a checkpoint that describe the table."""
+
+
+@dataclass(frozen=True)
+class OwnLog:
+    """The contents of a log at a version: its actions protocol, metaData, `add` by path, and the last transactions."""
+
+    version: int = -1
+    protocol: Mapping[str, Any] = field(default_factory=dict)
+    metadata: Mapping[str, Any] = field(default_factory=dict)
+    transactions: Mapping[str, int] = field(default_factory=dict)
+    files: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+
+    def moved(self, version: int, actions: Iterable[Mapping[str, Any]]) -> OwnLog:
+        """Return the log after a commit."""
+        protocol, metadata = self.protocol, self.metadata
+        transactions, files = dict(self.transactions), dict(self.files)
+        for action in actions:
+            protocol = action.get("protocol") or protocol
+            metadata = action.get("metaData") or metadata
+            if done := action.get("txn"):
+                transactions[done["appId"]] = int(done["version"])
+            if removed := action.get("remove"):
+                files.pop(removed["path"], None)
+            if added := action.get("add"):
+                files[added["path"]] = added
+        return OwnLog(version, protocol, metadata, transactions, files)
+
+    def file_table(self) -> pa.Table:
+        """Return the files as delta-rs does: path, size_bytes, num_records, min.<column> and max.<column>."""
+        import pyarrow as pa
+
+        rows = []
+        for path, added in self.files.items():
+            stated = json.loads(added.get("stats") or "{}")
+            row = {"path": path, "size_bytes": added["size"], "num_records": stated.get("numRecords")}
+            for end in ("min", "max"):
+                bounds = stated.get(f"{end}Values") or {}
+                row |= {f"{end}.{n}": each for n, each in bounds.items() if not isinstance(each, dict | list)}
+            rows.append(row)
+        names = dict.fromkeys(["path", "size_bytes", "num_records", *(name for row in rows for name in row)])
+        return pa.table({name: [row.get(name) for row in rows] for name in names})
+
+
+_logs: dict[Location, tuple[Line, OwnLog]] = {}
+
+
+def log_of(table: Location, version: int) -> OwnLog | None:
+    """Return the log of a table at a version; None if delta-rs has to read it: this process is not the one that writes."""
+    if (line := line_of(table)) is None:
+        return None
+    kept = _logs.get(table)
+    try:
+        if kept is not None and kept[0] is line and kept[1].version <= version:
+            found = kept[1]
+        else:
+            found = _last_checkpoint(table)
+        if found.version > version:
+            return None
+        wanted = range(found.version + 1, version + 1)
+        with worker_threads(_AT_ONCE) as pool:
+            for at, read in [(each, pool.submit(log_actions, table, each)) for each in wanted]:
+                found = found.moved(at, read.result())
+    except (FileNotFoundError, ValueError, KeyError):
+        # delta-rs names what is wrong with it.
+        return None
+    if not found.protocol or not found.metadata:
+        return None
+    _logs[table] = line, found
+    return found
+
+
+def note_commit(table: Location, version: int, actions: Iterable[Mapping[str, Any]]) -> None:
+    """Note a commit of this process."""
+    kept = _logs.get(table)
+    if kept is not None and kept[0] is line_of(table) and kept[1].version == version - 1:
+        _logs[table] = kept[0], kept[1].moved(version, actions)
+
+
+def forget_log(table: Location) -> None:
+    """Forget a log: another table comes in its place."""
+    _logs.pop(table, None)
+
+
+def _last_checkpoint(table: Location) -> OwnLog:
+    """Return the log at its last checkpoint; an empty one before the first.
+
+    Raises: FileNotFoundError, ValueError, KeyError if only delta-rs can read it.
+    """
+    folder = table / LOG_FOLDER
+    if (stated := read_text(folder / "_last_checkpoint")) is None:
+        return OwnLog()
+    (about,) = actions_of(stated)
+    if about.get("parts") or about.get("v2Checkpoint"):
+        raise ValueError("a checkpoint of several files")
+    import pyarrow.parquet as pq
+
+    version = int(about["version"])
+    file = pq.ParquetFile(parquet_source(folder / f"{version:020}.checkpoint.parquet"))
+    names = [name for name in _KINDS if name in file.schema_arrow.names]
+    actions = [
+        {kind: _plain(value) for kind, value in row.items() if value is not None}
+        for row in file.read(names).to_pylist()
+    ]
+    return OwnLog().moved(version, actions)
+
+
+def _plain(action: Mapping[str, Any]) -> dict[str, Any]:
+    """Return an action as a commit writes it: Arrow gives maps as lists of pairs."""
+    return {
+        name: dict(value) if value and isinstance(value, list) and isinstance(value[0], tuple) else value
+        for name, value in action.items()
+    }

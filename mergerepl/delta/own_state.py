@@ -1,0 +1,84 @@
+"""A system table in a store, as this process knows it without delta-rs (`own_log`)."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from mergerepl.delta.fences import FENCE_APP_ID, number_of, refuse_fence
+from mergerepl.delta.metadata import TableMetadata
+from mergerepl.delta.own_log import OwnLog, log_of
+from mergerepl.delta.table import OpenedTable, TableState, open_or_reuse, outcome_noted
+from mergerepl.store.location import Location
+from mergerepl.store.rehearsal import before_write
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    from deltalake import DeltaTable
+
+
+class _OpenedLater(OpenedTable):
+    """delta-rs' view of a table: opened once it is needed, for a query or a commit by delta-rs."""
+
+    def __init__(self, path: Location) -> None:
+        self._path = path
+
+    @contextmanager
+    def at(self, version: int) -> "Iterator[DeltaTable]":
+        with open_or_reuse(self._path, version).at(version) as log:
+            yield log
+
+    @contextmanager
+    def writing(self, version: int) -> "Iterator[DeltaTable]":
+        with open_or_reuse(self._path, version).writing(version) as log:
+            yield log
+
+
+@dataclass(frozen=True)
+class OwnState(TableState):
+    """The state of a table by its own log."""
+
+    own: OwnLog = field(default_factory=OwnLog, repr=False, compare=False)
+
+    def files(self, *, with_bounds: bool = True) -> "pa.Table":
+        """Return the files of this version, with their sizes, row counts and bounds."""
+        del with_bounds
+        return self.own.file_table()
+
+    def transaction_version(self, app_id: str) -> int:
+        """Return the number of the last transaction of an application in this version, or -1."""
+        return number_of(self.own.transactions.get(app_id, -1), self.path)
+
+    @contextmanager
+    def committing(self) -> Iterator[None]:
+        """Check that this process may commit the next version, for one commit by itself; notes an unknown outcome."""
+        before_write()
+        refuse_fence(self.own.transactions.get(FENCE_APP_ID, 0), self.path)
+        with outcome_noted(self.path):
+            yield
+
+
+def own_state(path: Location, version: int) -> OwnState | None:
+    """Return a system table of a root whose register this process holds; None for other tables."""
+    if (own := log_of(path, version)) is None:
+        return None
+    readers = frozenset(own.protocol.get("readerFeatures") or ())
+    stated = own.metadata
+    metadata = TableMetadata(
+        str(stated["id"]),
+        stated["schemaString"],
+        stated.get("configuration") or {},
+        tuple(stated.get("partitionColumns") or ()),
+    )
+    return OwnState(
+        path,
+        version,
+        metadata,
+        int(own.protocol["minReaderVersion"]),
+        int(own.protocol["minWriterVersion"]),
+        readers,
+        readers | frozenset(own.protocol.get("writerFeatures") or ()),
+        stated.get("description"),
+        _OpenedLater(path),
+        own,
+    )

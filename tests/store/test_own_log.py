@@ -1,0 +1,147 @@
+"""Logs of system tables that this process reads by itself: as delta-rs reads them, and with the requests that it takes."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import pyarrow as pa
+import pytest
+
+import mergerepl.delta.own_log as own_log
+import mergerepl.store.register as registers
+from mergerepl.delta.create import NewTable, create_table
+from mergerepl.delta.known_heads import forget_head
+from mergerepl.delta.log import head_version
+from mergerepl.delta.marks import CommitMark
+from mergerepl.delta.own_state import OwnState
+from mergerepl.delta.small_tables import delete_rows, update_rows, write_rows
+from mergerepl.delta.table import _delta_rs, open_table
+from mergerepl.store.lease import LOCK_FILE, lease
+from mergerepl.store.location import Location
+from mergerepl.store.register import Pace, take
+from mergerepl.store.storage import storage
+from tests.store.proxy import Proxy
+
+FIELDS = [
+    {"name": name, "type": type_, "nullable": True, "metadata": {}}
+    for name, type_ in (("seq", "long"), ("name", "string"))
+]
+
+
+def rows(*numbers: int) -> pa.Table:
+    return pa.table({"seq": pa.array(numbers, pa.int64()), "name": [f"n{number}" for number in numbers]})
+
+
+@pytest.fixture
+def root(bucket: str, monkeypatch: pytest.MonkeyPatch) -> Location:
+    monkeypatch.setenv("MERGEREPL_LEASE_S", "600")
+    return Location.of(f"s3://{bucket}/hq")
+
+
+@pytest.fixture
+def table(root: Location) -> Location:
+    return root.join("_mergerepl", "MSmerge_history")
+
+
+@contextmanager
+def held(root: Location) -> Iterator[None]:
+    with lease(root, purpose="a test"):
+        yield
+
+
+def make(table: Location) -> None:
+    create_table(
+        table, NewTable(FIELDS, (), {"delta.checkpointInterval": "10"}), CommitMark("s", "setup:create")
+    )
+
+
+def append(table: Location, *numbers: int, mode: str = "append") -> None:
+    write_rows(table, rows(*numbers), mode=mode, properties={}, once=("app", max(numbers)))
+
+
+def check(table: Location) -> None:
+    """Compare the table as this process knows it with delta-rs' view of the store."""
+    known = open_table(table)
+    assert isinstance(known, OwnState)
+    read = _delta_rs(table)
+    assert known.version == read.version()
+    assert known.metadata.table_id == str(read.metadata().id)
+    assert known.properties == read.metadata().configuration
+    assert known.metadata.schema_json == read.schema().to_json()
+    assert (known.reader_version, known.writer_version) == (1, 2)
+    assert known.transaction_version("app") == (read.transaction_version("app") or 0) & 0xFFFFFFFF
+    wanted = pa.table(read.get_add_actions(flatten=True))
+    names = ["path", "size_bytes", "num_records", "min.seq", "max.seq", "min.name", "max.name"]
+    names = [name for name in names if name in known.files().column_names]
+    assert sorted(known.files().select(names).to_pylist(), key=str) == sorted(
+        wanted.select(names).to_pylist(), key=str
+    )
+
+
+def test_a_log_is_known_as_delta_rs_reads_it_whoever_wrote_the_commit(root, table):
+    with held(root):
+        make(table)
+        for number in range(1, 9):
+            append(table, number)
+        check(table)
+        update_rows(table, {"name": "'x'"}, where="seq = 3")
+        delete_rows(table, where="seq = 4")
+        check(table)
+        append(table, 20, 21, mode="overwrite")
+        append(table, 22)
+        check(table)
+        # From the checkpoint of version 8.
+        own_log._logs.clear()
+        check(table)
+        assert open_table(table, 3).files().num_rows == 3
+
+
+def test_an_append_to_a_known_table_takes_two_requests(root, table, proxy: Proxy):
+    with held(root):
+        make(table)
+        append(table, 1)
+        proxy.reset()
+        append(table, 2)
+        assert proxy.counts() == {"PUT": 1, "PUT-IF": 1}
+    with held(root):
+        proxy.reset()
+        append(table, 3)
+        assert proxy.counts() == {"PUT": 1, "PUT-IF": 1}
+        check(table)
+
+
+def test_what_is_known_of_a_root_ends_with_the_take_of_another_agent(root, table, monkeypatch):
+    with held(root):
+        make(table)
+        append(table, 1)
+    with monkeypatch.context() as of_another_process:
+        of_another_process.setattr(registers, "_released", {})
+        other = take(storage(root), root / LOCK_FILE, purpose="another agent", pace=Pace(1e-9))
+        _delta_rs(table).delete("seq = 1")
+        other.release()
+    with held(root):
+        check(table)
+        assert head_version(table) == 2
+
+
+def test_what_is_known_of_a_root_ends_when_it_is_seen_to_be_an_older_copy(root, table):
+    with held(root):
+        make(table)
+        append(table, 1)
+        append(table, 2)
+    storage(table).delete(table.join("_delta_log", f"{2:020}.json"))
+    # As commands look at a replica before they take it.
+    assert head_version(table) == 1
+    with held(root):
+        check(table)
+        assert head_version(table) == 1
+
+
+def test_a_table_that_is_made_again_is_another_one(root, table):
+    with held(root):
+        make(table)
+        append(table, 1)
+        storage(table).delete_tree(table)
+        forget_head(table)
+        make(table)
+        append(table, 5)
+        check(table)
