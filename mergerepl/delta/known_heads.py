@@ -43,6 +43,15 @@ def line_of(table: Location) -> Line | None:
     return None if register is None else register.line
 
 
+def memory_of(table: Location) -> dict[object, Any]:
+    """Return what may be noted of a table's log files while its root is held; a new dictionary if it is not held."""
+    if is_local(table):
+        return {}
+    from mergerepl.store.register import registers_above
+
+    return next((each.memory for each in registers_above(table)), {})
+
+
 def _known(table: Location) -> _Head | None:
     found = _heads.get(table)
     is_known = found is not None and found.line is line_of(table) and not found.line.is_broken

@@ -9,27 +9,21 @@ from hashlib import sha256
 from typing import Any
 from urllib.parse import unquote
 
-from mergerepl.delta.known_heads import ABSENT, known_head, note_head, note_seen, seen_before
+from mergerepl.delta.known_heads import ABSENT, known_head, memory_of, note_head, note_seen, seen_before
 from mergerepl.delta.marks import CommitMark, CommitUnit
 from mergerepl.delta.metadata import TableMetadata
 from mergerepl.errors import StoreError
 from mergerepl.store.location import Location
-from mergerepl.store.storage import (
-    exists,
-    facts_of,
-    files_in,
-    is_folder,
-    is_local,
-    names_in,
-    read_text,
-    storage,
-)
+from mergerepl.store.storage import exists, facts_of, files_in, is_folder, is_local, names_in, storage
 
 LOG_FOLDER = "_delta_log"
 _COMMIT = re.compile(r"\d{20}\.json\Z")
 _SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:/")
 _CODED_ALIKE = re.compile(r"[A-Za-z0-9_.=/-]*")
 """A path that is the same percent-encoded or not; a file with another path may have two names in a log."""
+
+_MOST_KEPT_BYTES = 64 * 1024
+"""The largest log file that is kept in memory while its root is held."""
 
 _VECTORS = "deletionVectors"
 _ABSOLUTE_PATH = "p"
@@ -158,6 +152,9 @@ def is_delta_table(table: Location) -> bool:
     folder = table / LOG_FOLDER
     if (known := known_head(table)) is not None:
         return known != ABSENT
+    memory = memory_of(table)
+    if folder in memory:
+        return True
     try:
         # A loop of links is an error here, as a folder without permission is.
         names = names_in(folder)
@@ -172,7 +169,9 @@ def is_delta_table(table: Location) -> bool:
             "its permissions and its mount, then run again.",
             table=str(table),
         ) from error
-    if not is_there:
+    if is_there:
+        memory[folder] = True
+    else:
         note_head(table, ABSENT)
     return is_there
 
@@ -300,10 +299,10 @@ def is_as_seen(seen: list[Any]) -> bool:
 def commit_text(table: Location, version: int) -> str | None:
     """Return `version:hash` of a commit's log file, None if the file is gone."""
     try:
-        content = storage(table).read(log_path(table, version))
+        content = _read_log_file(table, version)
     except OSError:
         return None
-    return None if content is None else f"{version}:{sha256(content[0]).hexdigest()[:32]}"
+    return None if content is None else f"{version}:{sha256(content).hexdigest()[:32]}"
 
 
 def is_another_commit(table: Location, version: int, known: str | None) -> bool:
@@ -343,10 +342,23 @@ def log_actions(table: Location, version: int) -> list[dict[str, Any]]:
 
     Raises: FileNotFoundError if the file is gone; OSError; ValueError if it is not JSON.
     """
-    text = read_text(log_path(table, version))
-    if text is None:
+    found = _read_log_file(table, version)
+    if found is None:
         raise FileNotFoundError(log_path(table, version).name)
-    return actions_of(text)
+    return actions_of(found.decode("utf-8"))
+
+
+def _read_log_file(table: Location, version: int) -> bytes | None:
+    """Return the bytes of a log file, None if it is gone. While a root in a store is held, each is read once."""
+    at = log_path(table, version)
+    memory = memory_of(table)
+    if (known := memory.get(at)) is not None:
+        return bytes(known)
+    if (found := storage(table).read(at)) is None:
+        return None
+    if len(found[0]) <= _MOST_KEPT_BYTES:
+        memory[at] = found[0]
+    return found[0]
 
 
 def read_commit(table: Location, version: int) -> Commit:

@@ -17,7 +17,7 @@ from mergerepl.delta.log import last_version, log_actions, log_path
 from mergerepl.delta.marks import CommitMark
 from mergerepl.delta.own_log import note_commit
 from mergerepl.delta.parquet_files import parquet_source
-from mergerepl.delta.table import TableState, open_table
+from mergerepl.delta.table import PLAIN_WRITER, TableState, open_table
 from mergerepl.errors import CommitConflictError
 from mergerepl.store.location import Location
 from mergerepl.store.storage import is_local, storage
@@ -26,7 +26,6 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 _ENGINE = "mergerepl"
-_MOST_WRITER = 2
 _COMMITS_OF_CHECKPOINT = 8
 """delta-rs reads each commit since the last checkpoint twice when it opens a table."""
 
@@ -59,7 +58,7 @@ def last_overwrite(table: Location) -> "tuple[int, list[pa.Table]] | None":
 
 def is_committed_here(state: TableState) -> bool:
     """Whether this module commits to a table: a plain one in a store."""
-    is_plain = state.writer_version <= _MOST_WRITER and not state.features
+    is_plain = state.writer_version <= PLAIN_WRITER and not state.features
     return not is_local(state.path) and is_plain and not state.metadata.partition_columns
 
 

@@ -8,8 +8,10 @@ without a request.
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from io import BytesIO
 from typing import TYPE_CHECKING, Any
 
 from mergerepl.delta.known_heads import line_of
@@ -17,7 +19,7 @@ from mergerepl.delta.log import LOG_FOLDER, actions_of, log_actions
 from mergerepl.delta.parquet_files import parquet_source
 from mergerepl.store.location import Location
 from mergerepl.store.rehearsal import worker_threads
-from mergerepl.store.storage import read_text
+from mergerepl.store.storage import put_text, read_text, storage
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -25,34 +27,46 @@ if TYPE_CHECKING:
     from mergerepl.store.register import Line
 
 _AT_ONCE = 8
-_KINDS = ("protocol", "metaData", "txn", "add")
+_KINDS = ("protocol", "metaData", "txn", "add", "remove")
 """The actions of a checkpoint that describe the table."""
+
+_RETENTION_MS = 60 * 24 * 3600 * 1000
+"""Tombstones of files that were removed longer ago are left out of a checkpoint: no session reads such a version."""
 
 
 @dataclass(frozen=True)
 class OwnLog:
-    """The contents of a log at a version: its actions protocol, metaData, `add` by path, and the last transactions."""
+    """The contents of a log at a version: its actions protocol and metaData, the last `txn` of each application, and the
+    files that it has (`add`) and had (`remove`), by path.
+    """
 
     version: int = -1
     protocol: Mapping[str, Any] = field(default_factory=dict)
     metadata: Mapping[str, Any] = field(default_factory=dict)
-    transactions: Mapping[str, int] = field(default_factory=dict)
+    transactions: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     files: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    removed: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+
+    def transaction_version(self, app_id: str) -> int:
+        """Return the version of the last transaction of an application, or -1."""
+        return int(self.transactions.get(app_id, {"version": -1})["version"])
 
     def moved(self, version: int, actions: Iterable[Mapping[str, Any]]) -> OwnLog:
         """Return the log after a commit."""
         protocol, metadata = self.protocol, self.metadata
-        transactions, files = dict(self.transactions), dict(self.files)
+        transactions, files, removed = dict(self.transactions), dict(self.files), dict(self.removed)
         for action in actions:
             protocol = action.get("protocol") or protocol
             metadata = action.get("metaData") or metadata
             if done := action.get("txn"):
-                transactions[done["appId"]] = int(done["version"])
-            if removed := action.get("remove"):
-                files.pop(removed["path"], None)
+                transactions[done["appId"]] = done
+            if gone := action.get("remove"):
+                files.pop(gone["path"], None)
+                removed[gone["path"]] = gone
             if added := action.get("add"):
                 files[added["path"]] = added
-        return OwnLog(version, protocol, metadata, transactions, files)
+                removed.pop(added["path"], None)
+        return OwnLog(version, protocol, metadata, transactions, files, removed)
 
     def file_table(self) -> pa.Table:
         """Return the files as delta-rs does: path, size_bytes, num_records, min.<column> and max.<column>."""
@@ -133,9 +147,70 @@ def _last_checkpoint(table: Location) -> OwnLog:
     return OwnLog().moved(version, actions)
 
 
+def write_checkpoint(table: Location, log: OwnLog) -> None:
+    """Write a checkpoint of a table of protocol 1 and 2, without partitions, by two PUTs; delta-rs reads the log for it."""
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    oldest = int(time.time() * 1000) - _RETENTION_MS
+    actions = [{"protocol": log.protocol}, {"metaData": log.metadata}]
+    actions += [{"txn": each} for each in log.transactions.values()]
+    actions += [{"add": each} for each in log.files.values()]
+    actions += [
+        {"remove": each} for each in log.removed.values() if each.get("deletionTimestamp", 0) > oldest
+    ]
+    schema = _checkpoint_schema()
+    rows = [
+        {kind: _of_type(value, schema.field(kind).type) for kind, value in each.items()} for each in actions
+    ]
+    written = BytesIO()
+    pq.write_table(pa.Table.from_pylist(rows, schema=schema), written)
+    folder = table / LOG_FOLDER
+    storage(folder).put(folder / f"{log.version:020}.checkpoint.parquet", written.getvalue())
+    about = {
+        "version": log.version,
+        "size": len(rows),
+        "sizeInBytes": written.tell(),
+        "numOfAddFiles": len(log.files),
+    }
+    put_text(folder / "_last_checkpoint", json.dumps(about))
+
+
+def _checkpoint_schema() -> pa.Schema:
+    import pyarrow as pa
+
+    texts, long, text = pa.map_(pa.string(), pa.string()), pa.int64(), pa.string()
+    file = [("path", text), ("partitionValues", texts), ("size", long), ("dataChange", pa.bool_())]
+    metadata = [("id", text), ("name", text), ("description", text)]
+    metadata += [("format", pa.struct([("provider", text), ("options", texts)])), ("schemaString", text)]
+    metadata += [("partitionColumns", pa.list_(text)), ("configuration", texts), ("createdTime", long)]
+    kinds = {
+        "txn": [("appId", text), ("version", long), ("lastUpdated", long)],
+        "add": [*file, ("modificationTime", long), ("stats", text), ("tags", texts)],
+        "remove": [*file, ("deletionTimestamp", long), ("extendedFileMetadata", pa.bool_())],
+        "metaData": metadata,
+        "protocol": [("minReaderVersion", pa.int32()), ("minWriterVersion", pa.int32())],
+    }
+    return pa.schema([(kind, pa.struct(fields)) for kind, fields in kinds.items()])
+
+
+def _of_type(value: Any, type_: pa.DataType) -> Any:
+    """Return a value of an action as Arrow takes it: maps as lists of pairs."""
+    import pyarrow as pa
+
+    if pa.types.is_map(type_):
+        return None if value is None else list(value.items())
+    if pa.types.is_struct(type_) and value is not None:
+        return {each.name: _of_type(value.get(each.name), each.type) for each in type_}
+    return value
+
+
 def _plain(action: Mapping[str, Any]) -> dict[str, Any]:
     """Return an action as a commit writes it: Arrow gives maps as lists of pairs."""
-    return {
-        name: dict(value) if value and isinstance(value, list) and isinstance(value[0], tuple) else value
-        for name, value in action.items()
-    }
+
+    def plain(value: Any) -> Any:
+        if isinstance(value, dict):
+            return _plain(value)
+        return dict(value) if value and isinstance(value, list) and isinstance(value[0], tuple) else value
+
+    return {name: plain(value) for name, value in action.items()}

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 
 from mergerepl.delta.fences import FENCE_APP_ID, number_of, refuse_fence
 from mergerepl.delta.metadata import TableMetadata
-from mergerepl.delta.own_log import OwnLog, log_of
-from mergerepl.delta.table import OpenedTable, TableState, open_or_reuse, outcome_noted
+from mergerepl.delta.own_log import OwnLog, log_of, write_checkpoint
+from mergerepl.delta.table import PLAIN_WRITER, OpenedTable, TableState, open_or_reuse, outcome_noted
 from mergerepl.store.location import Location
 from mergerepl.store.rehearsal import before_write
 
@@ -47,13 +47,20 @@ class OwnState(TableState):
 
     def transaction_version(self, app_id: str) -> int:
         """Return the number of the last transaction of an application in this version, or -1."""
-        return number_of(self.own.transactions.get(app_id, -1), self.path)
+        return number_of(self.own.transaction_version(app_id), self.path)
+
+    def checkpoint(self) -> None:
+        """Write a checkpoint of this version."""
+        if self.writer_version <= PLAIN_WRITER and not self.features:
+            write_checkpoint(self.path, self.own)
+        else:
+            super().checkpoint()
 
     @contextmanager
     def committing(self) -> Iterator[None]:
         """Check that this process may commit the next version, for one commit by itself; notes an unknown outcome."""
         before_write()
-        refuse_fence(self.own.transactions.get(FENCE_APP_ID, 0), self.path)
+        refuse_fence(self.own.transaction_version(FENCE_APP_ID), self.path)
         with outcome_noted(self.path):
             yield
 

@@ -29,7 +29,7 @@ from mergerepl.replica.application_ids import copy_app_id
 from mergerepl.replica.control import CHECKPOINT_INTERVAL
 from mergerepl.replica.replica import Replica
 from mergerepl.store.location import Location
-from mergerepl.store.register import register_of
+from mergerepl.store.register import register_of, registers_above
 from mergerepl.store.storage import is_local, keep_former, remove_folder, remove_leftover, rename
 from mergerepl.systables import conflicts_info, contents, partitions, registry, replinfo, tombstone
 from mergerepl.systables.catalog import ArticleRow
@@ -70,6 +70,8 @@ def create_replica(
     for data in registry.DATA_PLANE:
         # Tables of an interrupted first `apply` are empty, and may lack the articles of this one.
         remove_leftover(control.path(data.name))
+        for register in registers_above(root):
+            register.forget()
         columns = [field(column.name, json_of(column.type)) for column in data.columns]
         if data.name in IMAGE_TABLES:
             columns += image_fields(images)
@@ -246,3 +248,5 @@ def _drop(folder: Location, aside: Location) -> None:
         # The folder may be a later holder's.
         register_of(folder).settle()
     remove_folder(aside if is_local(folder) else folder)
+    for register in registers_above(folder):
+        register.forget()

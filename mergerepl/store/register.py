@@ -102,6 +102,8 @@ class Register:
         self._lock = threading.RLock()
         self.is_in_flight = False
         """Whether a request of this holder has no known outcome."""
+        self.memory: dict[object, Any] = {}
+        """What was read of the root and does not change while it is held."""
         self.line = Line()
         """Shared with the earlier takes of this process after which nobody else wrote the register."""
 
@@ -200,6 +202,11 @@ class Register:
         except (OSError, StoreError) as error:
             # The next renewal, or the next step of the session, tries again.
             log.warning("the register '%s' could not be renewed: %s", self.at, error)
+
+    def forget(self) -> None:
+        """Forget what is known of the root: tables were removed from it."""
+        self.memory.clear()
+        self.line = Line()
 
     def release(self) -> None:
         """Free the register. If the answer is lost, or another agent took it over, nothing more is to be done."""
@@ -355,6 +362,11 @@ def held_register(at: Location) -> Register | None:
     return _held.get(at)
 
 
+def registers_above(place: Location) -> list[Register]:
+    """Return the registers that this process holds of the roots of a place, or of a root above it."""
+    return [each for at, each in list(_held.items()) if place.is_in(at.parent)]
+
+
 def register_of(place: Location) -> Register:
     """Return the register that this process holds of the root of a place on a store.
 
@@ -386,9 +398,7 @@ def noting_unknown(table: Location, *definite: type[Exception]) -> Iterator[None
 
     `definite` are the errors after which the write is known to be made or not.
     """
-    with _noting_unknown(
-        lambda: [each for at, each in list(_held.items()) if table.is_in(at.parent)], definite
-    ):
+    with _noting_unknown(lambda: registers_above(table), definite):
         yield
 
 

@@ -173,6 +173,7 @@ def test_a_table_that_is_made_again_is_fenced_before_it_gets_rows(root):
         add_files(opened, {}, written(7))
     storage(table).delete_tree(table)
     act_as(second)
+    second.forget()
     make()
     act_as(first)
     add_files(opened, {}, written(7))

@@ -9,7 +9,6 @@ import pytest
 import mergerepl.delta.own_log as own_log
 import mergerepl.store.register as registers
 from mergerepl.delta.create import NewTable, create_table
-from mergerepl.delta.known_heads import forget_head
 from mergerepl.delta.log import head_version
 from mergerepl.delta.marks import CommitMark
 from mergerepl.delta.own_state import OwnState
@@ -141,7 +140,7 @@ def test_a_table_that_is_made_again_is_another_one(root, table):
         make(table)
         append(table, 1)
         storage(table).delete_tree(table)
-        forget_head(table)
+        registers.register_of(table).forget()
         make(table)
         append(table, 5)
         check(table)
