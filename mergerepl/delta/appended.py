@@ -36,7 +36,15 @@ from mergerepl.rows.sql import quote
 from mergerepl.spark.in_memory import collected, frame_of
 from mergerepl.spark.session import new_session
 from mergerepl.store.location import Location
-from mergerepl.store.storage import files_in, is_local, make_folder, remove_leftover, rename, storage
+from mergerepl.store.storage import (
+    files_in,
+    is_local,
+    make_folder,
+    put_once_written,
+    remove_leftover,
+    rename,
+    storage,
+)
 from mergerepl.systables.contents import SEQ
 
 if TYPE_CHECKING:
@@ -166,7 +174,7 @@ def _file_of_run(at: Location) -> "Iterator[Location | BytesIO]":
     if not is_local(at):
         written = BytesIO()
         yield written
-        storage(at).put(at, written.getvalue())
+        put_once_written(at, written.getvalue())
         return
     with _folder_of_run(at.parent) as folder:
         make_folder(folder)

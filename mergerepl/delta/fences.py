@@ -15,6 +15,7 @@ that holder:
 
 from typing import TYPE_CHECKING, Any
 
+from mergerepl.delta.own_log import last_transaction, transactions_of
 from mergerepl.errors import StoreError
 from mergerepl.store.location import Location
 from mergerepl.store.register import displaced, fence_of, register_of
@@ -56,7 +57,11 @@ def refuse_fenced(log: "DeltaTable", table: Location) -> None:
     Raises: LeaseError; StoreError if this process does not hold the root.
     """
     if not Location.of(table).is_local:
-        refuse_fence(log.transaction_version(FENCE_APP_ID) or 0, table)
+        known = transactions_of(table, log.version())
+        fence = (
+            log.transaction_version(FENCE_APP_ID) if known is None else last_transaction(known, FENCE_APP_ID)
+        )
+        refuse_fence(fence or 0, table)
 
 
 def refuse_fence(fence: int, table: Location) -> None:

@@ -20,7 +20,7 @@ from mergerepl.delta.parquet_files import parquet_source
 from mergerepl.delta.table import PLAIN_WRITER, TableState, open_table
 from mergerepl.errors import CommitConflictError
 from mergerepl.store.location import Location
-from mergerepl.store.storage import is_local, storage
+from mergerepl.store.storage import is_local, put_once_written, storage
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -68,7 +68,7 @@ def put_rows(table: Location, rows: "pa.Table") -> tuple[Location, int]:
 
     at, written = table / f"part-00000-{uuid4()}-c000.snappy.parquet", BytesIO()
     pq.write_table(rows, written)
-    storage(at).put(at, written.getvalue())
+    put_once_written(at, written.getvalue())
     return at, written.tell()
 
 

@@ -9,15 +9,16 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from io import BytesIO
 from typing import TYPE_CHECKING, Any
 
-from mergerepl.delta.known_heads import line_of
+from mergerepl.delta.known_heads import line_of, memory_of
 from mergerepl.delta.log import LOG_FOLDER, actions_of, log_actions
 from mergerepl.delta.parquet_files import parquet_source
 from mergerepl.store.location import Location
+from mergerepl.store.register import registers_above
 from mergerepl.store.rehearsal import worker_threads
 from mergerepl.store.storage import put_text, read_text, storage
 
@@ -29,6 +30,8 @@ if TYPE_CHECKING:
 _AT_ONCE = 8
 _KINDS = ("protocol", "metaData", "txn", "add", "remove")
 """The actions of a checkpoint that describe the table."""
+
+_MOST_BYTES = 8 << 20
 
 _RETENTION_MS = 60 * 24 * 3600 * 1000
 """Tombstones of files that were removed longer ago are left out of a checkpoint: no session reads such a version."""
@@ -46,10 +49,6 @@ class OwnLog:
     transactions: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     files: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     removed: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
-
-    def transaction_version(self, app_id: str) -> int:
-        """Return the version of the last transaction of an application, or -1."""
-        return int(self.transactions.get(app_id, {"version": -1})["version"])
 
     def moved(self, version: int, actions: Iterable[Mapping[str, Any]]) -> OwnLog:
         """Return the log after a commit."""
@@ -97,12 +96,7 @@ def log_of(table: Location, version: int) -> OwnLog | None:
             found = kept[1]
         else:
             found = _last_checkpoint(table)
-        if found.version > version:
-            return None
-        wanted = range(found.version + 1, version + 1)
-        with worker_threads(_AT_ONCE) as pool:
-            for at, read in [(each, pool.submit(log_actions, table, each)) for each in wanted]:
-                found = found.moved(at, read.result())
+        found = _moved_to(table, version, found)
     except (FileNotFoundError, ValueError, KeyError):
         # delta-rs names what is wrong with it.
         return None
@@ -110,6 +104,45 @@ def log_of(table: Location, version: int) -> OwnLog | None:
         return None
     _logs[table] = line, found
     return found
+
+
+def transactions_of(table: Location, version: int) -> Mapping[str, Any] | None:
+    """Return the last `txn` of each application in a table at a version; None if delta-rs has to read them.
+
+    While a root in a store is held, the log of a user's table is read for it once, and then only new commits.
+    """
+    if line_of(table) is not None:
+        return None if (own := log_of(table, version)) is None else own.transactions
+    if not registers_above(table):
+        return None
+    memory, key = memory_of(table), ("transactions", table)
+    try:
+        found = _moved_to(table, version, memory.get(key) or _last_checkpoint(table, ("txn",)))
+    except (FileNotFoundError, ValueError, KeyError):
+        return None
+    memory[key] = found
+    return found.transactions
+
+
+def _moved_to(table: Location, version: int, log: OwnLog) -> OwnLog:
+    """Return a log after the commits up to a version.
+
+    Raises: ValueError if it is beyond; FileNotFoundError if a commit is gone.
+    """
+    if log.version > version:
+        raise ValueError(f"version {version} is before the one that is known")
+    wanted = range(log.version + 1, version + 1)
+    if len(wanted) <= 1:
+        return next((log.moved(at, log_actions(table, at)) for at in wanted), log)
+    with worker_threads(_AT_ONCE) as pool:
+        for at, read in [(each, pool.submit(log_actions, table, each)) for each in wanted]:
+            log = log.moved(at, read.result())
+    return log
+
+
+def last_transaction(transactions: Mapping[str, Any], app_id: str) -> int:
+    """Return the version of the last transaction of an application, or -1."""
+    return int(transactions[app_id]["version"]) if app_id in transactions else -1
 
 
 def note_commit(table: Location, version: int, actions: Iterable[Mapping[str, Any]]) -> None:
@@ -124,7 +157,7 @@ def forget_log(table: Location) -> None:
     _logs.pop(table, None)
 
 
-def _last_checkpoint(table: Location) -> OwnLog:
+def _last_checkpoint(table: Location, kinds: Sequence[str] = _KINDS) -> OwnLog:
     """Return the log at its last checkpoint; an empty one before the first.
 
     Raises: FileNotFoundError, ValueError, KeyError if only delta-rs can read it.
@@ -133,13 +166,13 @@ def _last_checkpoint(table: Location) -> OwnLog:
     if (stated := read_text(folder / "_last_checkpoint")) is None:
         return OwnLog()
     (about,) = actions_of(stated)
-    if about.get("parts") or about.get("v2Checkpoint"):
-        raise ValueError("a checkpoint of several files")
+    if about.get("parts") or about.get("v2Checkpoint") or about.get("sizeInBytes", 0) > _MOST_BYTES:
+        raise ValueError("a checkpoint that is large, or of several files")
     import pyarrow.parquet as pq
 
     version = int(about["version"])
     file = pq.ParquetFile(parquet_source(folder / f"{version:020}.checkpoint.parquet"))
-    names = [name for name in _KINDS if name in file.schema_arrow.names]
+    names = [name for name in kinds if name in file.schema_arrow.names]
     actions = [
         {kind: _plain(value) for kind, value in row.items() if value is not None}
         for row in file.read(names).to_pylist()

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from mergerepl.delta.fences import FENCE_APP_ID, number_of, refuse_fence
 from mergerepl.delta.metadata import TableMetadata
-from mergerepl.delta.own_log import OwnLog, log_of, write_checkpoint
+from mergerepl.delta.own_log import OwnLog, last_transaction, log_of, write_checkpoint
 from mergerepl.delta.table import PLAIN_WRITER, OpenedTable, TableState, open_or_reuse, outcome_noted
 from mergerepl.store.location import Location
 from mergerepl.store.rehearsal import before_write
@@ -47,7 +47,7 @@ class OwnState(TableState):
 
     def transaction_version(self, app_id: str) -> int:
         """Return the number of the last transaction of an application in this version, or -1."""
-        return number_of(self.own.transaction_version(app_id), self.path)
+        return number_of(last_transaction(self.own.transactions, app_id), self.path)
 
     def checkpoint(self) -> None:
         """Write a checkpoint of this version."""
@@ -60,7 +60,7 @@ class OwnState(TableState):
     def committing(self) -> Iterator[None]:
         """Check that this process may commit the next version, for one commit by itself; notes an unknown outcome."""
         before_write()
-        refuse_fence(self.own.transaction_version(FENCE_APP_ID), self.path)
+        refuse_fence(last_transaction(self.own.transactions, FENCE_APP_ID), self.path)
         with outcome_noted(self.path):
             yield
 

@@ -5,7 +5,7 @@ from io import BytesIO
 from typing import TYPE_CHECKING, Any
 
 from mergerepl.store.location import Location
-from mergerepl.store.storage import files_in, is_local, make_folder, source_of, storage
+from mergerepl.store.storage import files_in, is_local, make_folder, put_once_written, source_of
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -71,4 +71,4 @@ def write_parquet(rows: "pa.Table", at: Location) -> None:
         return
     written = BytesIO()
     pq.write_table(rows, written)
-    storage(at).put(at, written.getvalue())
+    put_once_written(at, written.getvalue())

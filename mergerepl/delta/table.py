@@ -29,6 +29,7 @@ from mergerepl.delta.log import (
     read_commit,
 )
 from mergerepl.delta.metadata import CHAR_VARCHAR, CONSTRAINT_PREFIX, TableMetadata
+from mergerepl.delta.own_log import last_transaction, transactions_of
 from mergerepl.delta.types import Field, has_not_null_parts, invariants, nested_names
 from mergerepl.errors import CommitConflictError, StoreError
 from mergerepl.rows.arrow_values import python_values
@@ -249,6 +250,8 @@ class TableState:
 
     def transaction_version(self, app_id: str) -> int:
         """Return the number of the last transaction of an application in this version, or -1."""
+        if not self.path.is_local and (known := transactions_of(self.path, self.version)) is not None:
+            return number_of(last_transaction(known, app_id), self.path)
         with self.opened.at(self.version) as log:
             version = log.transaction_version(app_id)
         return -1 if version is None else number_of(int(version), self.path)

@@ -130,10 +130,7 @@ class ObjectStorage:
 
                 return open_reader(self._client, at.prefix)
             data = bytes(found.bytes())
-        with _kept_lock:
-            _kept[at] = data
-            while sum(map(len, _kept.values())) > _MOST_KEPT_BYTES:
-                del _kept[next(iter(_kept))]
+        _keep(at, data)
         return data
 
     def put(self, at: Location, data: bytes, *, is_durable: bool = True) -> None:
@@ -144,6 +141,12 @@ class ObjectStorage:
         _forget(at)
         with _named("write", at):
             self._client.put(at.prefix, data)
+
+    def put_once_written(self, at: Location, data: bytes) -> None:
+        """Write an object under a name of its own; `read_once_written` then needs no request."""
+        self.put(at, data)
+        if len(data) <= _LARGEST_KEPT:
+            _keep(at, data)
 
     def put_if_absent(self, at: Location, data: bytes) -> str:
         """Create an object; return its tag. No other write of this key may have the same bytes.
@@ -284,6 +287,13 @@ def _failures() -> tuple[type[Exception], ...]:
     from obstore.exceptions import BaseError
 
     return (OSError, BaseError)
+
+
+def _keep(at: Location, data: bytes) -> None:
+    with _kept_lock:
+        _kept[at] = data
+        while sum(map(len, _kept.values())) > _MOST_KEPT_BYTES:
+            del _kept[next(iter(_kept))]
 
 
 def _forget(*files: Location) -> None:

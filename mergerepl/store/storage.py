@@ -209,6 +209,15 @@ def read_text(at: Location) -> str | None:
     return None if found is None else found[0].decode("utf-8")
 
 
+def put_once_written(at: Location, data: bytes) -> None:
+    """Write a file under a name of its own."""
+    found = storage(at)
+    if isinstance(found, FolderStorage):
+        found.put(at, data)
+    else:
+        found.put_once_written(at, data)
+
+
 def put_text(at: Location, text: str) -> None:
     """Write a control file durably, replacing an earlier one."""
     storage(at).put(at, text.encode("utf-8"))

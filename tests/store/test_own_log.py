@@ -5,6 +5,7 @@ from contextlib import contextmanager
 
 import pyarrow as pa
 import pytest
+from pyspark.sql import SparkSession
 
 import mergerepl.delta.own_log as own_log
 import mergerepl.store.register as registers
@@ -14,6 +15,7 @@ from mergerepl.delta.marks import CommitMark
 from mergerepl.delta.own_state import OwnState
 from mergerepl.delta.small_tables import delete_rows, update_rows, write_rows
 from mergerepl.delta.table import _delta_rs, open_table
+from mergerepl.spark import session as engine
 from mergerepl.store.lease import LOCK_FILE, lease
 from mergerepl.store.location import Location
 from mergerepl.store.register import Pace, take
@@ -144,3 +146,25 @@ def test_a_table_that_is_made_again_is_another_one(root, table):
         make(table)
         append(table, 5)
         check(table)
+
+
+@pytest.mark.spark
+@pytest.mark.slow
+def test_spark_reads_a_table_from_a_checkpoint_that_was_written_here(root, table, spark: SparkSession):
+    with held(root):
+        make(table)
+        for number in range(1, 9):
+            append(table, number)
+        append(table, 30, mode="overwrite")
+    assert storage(table).exists(table.join("_delta_log", f"{8:020}.checkpoint.parquet"))
+    assert engine.session() is spark
+
+    def numbers(**options: int) -> list[int]:
+        reader = spark.read.format("delta").options(**options)
+        return sorted(row.seq for row in reader.load(table.spark_uri).collect())
+
+    assert numbers() == [30]
+    assert numbers(versionAsOf=8) == [*range(1, 9)]
+    rows = spark.range(31, 32).selectExpr("id AS seq", "'s' AS name")
+    rows.write.format("delta").mode("append").save(table.spark_uri)
+    assert numbers() == [30, 31]
