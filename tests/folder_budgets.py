@@ -14,10 +14,10 @@ import pytest
 
 MINUTES = {
     "agent": 2.0,
-    "bad_inputs": 4.0,
+    "bad_inputs": 3.5,
     "cdc": 2.0,
     "tracking": 2.2,
-    "conflict": 1.5,
+    "conflict": 1.2,
     "delta": 1.0,
     "spark": 1.0,
     "enumeration": 0.5,
@@ -37,7 +37,7 @@ MINUTES = {
     "capture": 1.5,
     "transactional": 2.3,
     "triggers": 1.0,
-    "unit": 3.5,
+    "unit": 3.0,
 }
 """About twice what a quiet machine takes, as others may come to it meanwhile. Only lower them."""
 
