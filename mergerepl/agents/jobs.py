@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from functools import cached_property
 
 from mergerepl.agents.control import DISTRIBUTE, SYNC, distributes, jobs_of, replication_jobs, syncs
@@ -151,8 +151,29 @@ def sync_merge(root: Location) -> tuple[str, bool]:
     if not syncs(root):
         return "", False
     result = synchronize([root], types={MERGE}, long_running=True)
+    for each in result.sessions:
+        if each.status == "nothing_to_do" and not each.is_failed:
+            _note_idle(root, each.publication, each.subscriber)
     texts = [_session_text(each) for each in result.sessions]
     return "; ".join(text for text in texts if text), not result.ok
+
+
+IDLE_EVERY = timedelta(hours=1)
+"""Rounds with nothing to do are one row of the history in this time."""
+
+_idle: dict[tuple[Location, str, str], tuple[datetime, int]] = {}
+"""Subscription -> since when, and how many rounds had nothing to do that the history does not have yet."""
+
+
+def _note_idle(root: Location, publication: str, subscriber: str) -> None:
+    from mergerepl.merge.session.session_history import record_idle
+
+    key, now = (root, publication, subscriber), datetime.now(UTC)
+    since, rounds = _idle.get(key, (now, 0))
+    if now - since >= IDLE_EVERY:
+        record_idle(root, publication, subscriber, since, rounds + 1)
+        since, rounds = now, -1
+    _idle[key] = since, rounds + 1
 
 
 def _session_text(session: SessionResult) -> str:

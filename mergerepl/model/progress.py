@@ -19,6 +19,30 @@ class Progress(Protocol):
         """Stop showing, also after an error."""
 
 
+class PhaseClock:
+    """Passes steps on, and knows the step that runs."""
+
+    def __init__(self, progress: Progress) -> None:
+        self._progress = progress
+        self.phase: str | None = None
+
+    def step(self, name: str, *, article: str | None = None, rows: int | None = None) -> None:
+        """Note the step and pass it on."""
+        self.phase = name
+        self._progress.step(name, article=article, rows=rows)
+
+    def __enter__(self) -> Self:
+        """Start showing progress."""
+        self._progress.__enter__()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """Stop showing."""
+        self._progress.__exit__(kind, error, trace)
+
+
 class NoProgress:
     """Shows nothing."""
 

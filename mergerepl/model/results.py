@@ -429,7 +429,10 @@ class ReplicaStatus:
 
 @dataclass(frozen=True)
 class SessionRecord:
-    """One row of MSmerge_sessions with its articles and messages, newest first in lists."""
+    """One row of MSmerge_sessions with its articles and messages, newest first in lists.
+
+    Of one that failed, `error_class` is the class of the error and `phase` the step: recover, capture, stage, apply.
+    """
 
     session_id: str
     publication: str
@@ -442,6 +445,8 @@ class SessionRecord:
     download: PhaseCounts
     articles: tuple[ArticleCounts, ...] = ()
     messages: tuple[str, ...] = ()
+    error_class: str = ""
+    phase: str = ""
 
 
 @dataclass(frozen=True)

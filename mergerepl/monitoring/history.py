@@ -132,6 +132,8 @@ def _record(
         PhaseCounts(row.download_inserts, row.download_updates, row.download_deletes, row.download_conflicts),
         _articles(articles),
         tuple(dict.fromkeys(message.comments for message in newest_first if message.comments)),
+        next((message.error_id for message in newest_first if message.error_id), ""),
+        next((message.phase for message in newest_first if message.phase), ""),
     )
 
 

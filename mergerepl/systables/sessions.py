@@ -20,8 +20,8 @@ class SessionRow:
     start_time: Annotated[datetime, "start"]
     end_time: Annotated[datetime, "end"]
     duration: Annotated[float, "seconds"] = 0.0
-    upload_time: Annotated[float | None, "reserved: seconds"] = None
-    download_time: Annotated[float | None, "reserved: seconds"] = None
+    upload_time: Annotated[float | None, "seconds that writing at the publisher took"] = None
+    download_time: Annotated[float | None, "seconds that writing at the subscriber took"] = None
     delivery_rate: Annotated[float | None, "changes a second"] = None
     percent_complete: Annotated[float | None, "0 to 100"] = None
     upload_inserts: Annotated[Bigint, "rows inserted at the publisher"] = 0
@@ -81,8 +81,9 @@ class HistoryRow:
     session_id: Annotated[str | None, "session"] = None
     agent_id: Annotated[str | None, "identity of the subscription"] = None
     comments: Annotated[str, "what happened, one line"] = ""
-    error_id: Annotated[str | None, "reserved"] = None
+    error_id: Annotated[str | None, "class of the error that ended the session"] = None
     timestamp: Annotated[datetime | None, "when"] = None
+    phase: Annotated[str | None, "step in which it failed: recover, capture, stage, apply"] = None
 
 
 SESSIONS: Final = TypedTable("MSmerge_sessions", Plane.HISTORY, SessionRow)

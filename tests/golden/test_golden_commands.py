@@ -63,6 +63,7 @@ def test_merge(spark: SparkSession, transcript: Transcript) -> None:
     run("conflicts retry -f hq")
     run("conflicts export -f hq -o lost --format csv")
     run("conflicts report -f hq -o conflicts.html")
+    run("dashboard -f hq -o page.html")
     run("conflicts drop -f hq --older-than 1d --dry-run")
     run("row customers -f hq --key id=1")
     run("validate -f sales.yml")

@@ -6,11 +6,14 @@ from pathlib import Path
 import pytest
 
 import mergerepl
-from mergerepl.errors import ConfigurationError
+from mergerepl.agents import jobs
+from mergerepl.errors import ConfigurationError, MergeReplError, StoreError
 from mergerepl.model.alerts import Alerts
 from mergerepl.model.results import PhaseCounts, SessionRecord
 from mergerepl.model.tasks import Run, StatusWarning
 from mergerepl.products.session_alerts import session_warnings
+from mergerepl.replica.replica import Replica
+from mergerepl.systables import sessions
 from tests.networks import FILE, Network
 
 NOW = datetime(2026, 11, 28, 12, tzinfo=UTC)
@@ -82,6 +85,39 @@ def test_a_file_states_from_when_status_warns(tmp_path: Path) -> None:
     assert [(run.subscriber, run.changes) for run in snapshot.runs] == [(str(network.root("south")), 1)]
     # The metadata of that change stays because of the one that lacks it.
     assert ("north", 1) in [(Path(each.subscriber).name, each.changes) for each in snapshot.held]
+
+
+def test_history_has_phases_times_and_an_entry_an_hour_for_idle_rounds(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    network = Network(tmp_path)
+    network.add_rows("hq", 9)
+    hq = Replica(network.root("hq"))
+    project = mergerepl.Project.load(hq.root)
+    monkeypatch.setattr(
+        "mergerepl.merge.session.merge_session.carry_out", lambda *_, **__: fail("s3://me:word@b is full")
+    )
+    with pytest.raises(MergeReplError):
+        project.sync("north", engine="auto")
+    monkeypatch.undo()
+    (failed,) = project.history(failed=True)
+    assert (failed.details.error_class, failed.details.phase) == ("UnfinishedSessionError", "apply")
+    assert "word" not in failed.text
+    assert project.sync("north", engine="auto").ok
+    network.add_rows("hq", 10)
+    assert project.sync("north", engine="auto").ok
+    (row, *_) = sorted(hq.control.rows(sessions.SESSIONS), key=lambda row: row.end_time, reverse=True)
+    assert row.download_time is not None
+    monkeypatch.setattr(jobs, "_idle", {})
+    for seconds in (10**6, 0, 10**6):
+        monkeypatch.setattr(jobs, "IDLE_EVERY", timedelta(seconds=seconds))
+        jobs._note_idle(hq.root, "sales", str(network.root("north")))
+    idle = [each for each in project.history("north") if each.status == "idle"]
+    assert [each.text for each in idle] == ["rounds with nothing to do: 2"]
+
+
+def fail(why: str) -> None:
+    raise StoreError(f"{why}.")
 
 
 @pytest.mark.parametrize(

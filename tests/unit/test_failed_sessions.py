@@ -68,6 +68,7 @@ def test_an_end_that_cannot_be_reached_is_a_failed_session_at_the_other(
     assert f"'{other}' is out of reach" in found["last_sync_summary"]
     sessions = as_json("history", "-f", str(root))["runs"]
     assert [each["status"] for each in sessions] == ["failed"], "what repeats is recorded once"
+    assert [each["details"]["error_class"] for each in sessions] == ["OutOfReachError"]
     shown = CliRunner().invoke(main, ["status", "-f", str(root)]).stdout
     assert (
         f"Warning: {north}: The last session of '{north}' failed: Replica '{other}' is out of reach" in shown

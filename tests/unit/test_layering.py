@@ -225,6 +225,8 @@ MAY_IMPORT: dict[str, set[str]] = {
         "mergerepl.sessions",
         "mergerepl.cdc",
         "mergerepl.logreader",
+        # The rounds in which it had nothing to do.
+        "mergerepl.merge.session.session_history",
         "mergerepl.transactional",
         "mergerepl.agents.agent_socket",
     },

@@ -5,6 +5,7 @@ write the bookkeeping (genhistory, replinfo). Both sides run concurrently. The w
 """
 
 import logging
+import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -73,11 +74,12 @@ def carry_out(
     choice: EngineChoice,
     *,
     record: Callable[[Outcome], None],
+    seconds: dict[str, float] | None = None,
 ) -> Outcome | None:
     """Carry out a staged changeset at these replicas, by side; with both, finish the session.
 
     The caller holds the replicas; they may have moved since the changeset was staged. `record` gets the outcome before
-    the changeset is dropped, so that the history has it too.
+    the changeset is dropped, so that the history has it too. `seconds` receives how long each side took.
 
     Returns: None if the session is not finished.
 
@@ -89,7 +91,10 @@ def carry_out(
     def run(name: str) -> SideOutcome:
         if (done := changeset.redo.outcome(name, SideOutcome)) is not None:
             return done
+        began = time.monotonic()
         outcome = _carry_out_side(changeset, name, replicas[name], conflict_log)
+        if seconds is not None:
+            seconds[name] = time.monotonic() - began
         changeset.redo.mark_done(name, outcome)
         failpoint(f"{name}.after_done")
         return outcome

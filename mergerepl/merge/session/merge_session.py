@@ -30,7 +30,7 @@ from mergerepl.merge.session.history_cleanup import purge_history_of
 from mergerepl.merge.session.own_side import held_with_publishers, pending_elsewhere
 from mergerepl.merge.session.recovery import named, recover
 from mergerepl.merge.session.schema_step import changed_articles, followed_schema
-from mergerepl.merge.session.session_history import note_presence, record_failure, record_success
+from mergerepl.merge.session.session_history import Failure, note_presence, record_failure, record_success
 from mergerepl.merge.session.session_plan import has_few_changes, has_work, quiet_moves, session_plan
 from mergerepl.merge.session.sides import (
     Refused,
@@ -42,7 +42,7 @@ from mergerepl.merge.session.sides import (
 )
 from mergerepl.merge.session.stage_session import staged_changeset
 from mergerepl.model import refused_pairs
-from mergerepl.model.progress import Progress
+from mergerepl.model.progress import PhaseClock, Progress
 from mergerepl.model.results import SessionResult
 from mergerepl.monitoring.capture_lag import lag_warning
 from mergerepl.replica.expiry import expire_overdue, present
@@ -205,14 +205,19 @@ def merge_session(request: SessionRequest, *, lease_wait_s: float = 0.0) -> Sess
     doing = f"synchronizing '{request.publisher.root}' with '{request.subscriber.root}'"
     with request.held(doing, lease_wait_s) as held:
         about = held.ends, held.subscription.subid, held.publication, held.subscriber.root
+        clock = PhaseClock(held.progress)
         try:
             with plain_errors(doing):
-                result, is_in_history = held_session(held, start_time, time.monotonic())
+                result, is_in_history = held_session(
+                    replace(held, progress=clock), start_time, time.monotonic()
+                )
         except MergeReplError as error:
-            record_failure(*about, error.message, start_time)
+            why = Failure(error.message, type(error).__name__, clock.phase)
+            record_failure(*about, why, start_time)
             raise
         if result.error is not None:
-            record_failure(*about, result.reason, start_time, is_in_history=is_in_history)
+            why = Failure(result.reason, str(result.error["error"]), clock.phase)
+            record_failure(*about, why, start_time, is_in_history=is_in_history)
         elif result.status == "nothing_to_do":
             record_success(held.ends, held.subscription.subid)
         if result.error is not None or not held.download:
@@ -329,15 +334,18 @@ def held_session(
     rows = manifest.counts(PUBLISHER).total + manifest.counts(SUBSCRIBER).total
     request.progress.step("apply", rows=rows)
     results: list[SessionResult] = []
+    seconds: dict[str, float] = {}
 
     def record(outcome: Outcome) -> None:
         waiting = sum(row.changecount for row in manifest.waiting_generations)
         result = outcome.result(request.publication, subscriber, recovered=recovered)
         results.append(session.finish(replace(result, waiting=waiting), refused))
-        session_history.record(publisher, subscriber, manifest, results[0], start_time)
+        session_history.record(publisher, subscriber, manifest, results[0], start_time, seconds)
 
     with named(changeset, publisher):
-        carry_out(changeset, {PUBLISHER: publisher, SUBSCRIBER: subscriber}, choice, record=record)
+        carry_out(
+            changeset, {PUBLISHER: publisher, SUBSCRIBER: subscriber}, choice, record=record, seconds=seconds
+        )
     previous = sides[PUBLISHER].other.session_number
     removed = compact_when_due(request.ends, choice, number=manifest.number, previous_number=previous)
     session_history.note_cleaned(request.ends, manifest.session, removed)

@@ -5,6 +5,7 @@ A failure that repeats is recorded once: sessions at an interval that always fai
 
 import logging
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from uuid import uuid4
 
@@ -15,6 +16,7 @@ from mergerepl.failpoints import failpoint
 from mergerepl.model.results import ArticleCounts, PhaseCounts, SessionResult
 from mergerepl.replica.replica import Replica
 from mergerepl.replica.subscription import refuse_copies, update_subscription
+from mergerepl.roots import masked
 from mergerepl.store.changeset import Manifest
 from mergerepl.store.lease import lease
 from mergerepl.store.location import Location
@@ -30,12 +32,34 @@ FAILED_OFTEN = 3
 """Failed sessions one after the other that `status` reports as critical; more are not counted: they commit nothing."""
 
 
+@dataclass(frozen=True)
+class Failure:
+    """Why a session failed: the message, the class of the error, and the step in which it occurred."""
+
+    message: str
+    error_class: str
+    phase: str | None = None
+
+
 def record(
-    publisher: Replica, subscriber: Replica, manifest: Manifest, result: SessionResult, start_time: datetime
+    publisher: Replica,
+    subscriber: Replica,
+    manifest: Manifest,
+    result: SessionResult,
+    start_time: datetime,
+    seconds: Mapping[str, float] | None = None,
 ) -> None:
-    """Append one session's rows. If a rolled-forward session is recorded twice, readers return it once, by its id."""
+    """Append one session's rows. If a rolled-forward session is recorded twice, readers return it once, by its id.
+
+    `seconds`: side -> how long its writes took.
+    """
     end_time = max(datetime.now(UTC), start_time)
-    session = _session_row(manifest, result, start_time, end_time)
+    took = seconds or {}
+    session = replace(
+        _session_row(manifest, result, start_time, end_time),
+        upload_time=took.get(PUBLISHER),
+        download_time=took.get(SUBSCRIBER),
+    )
     articles = [
         row for counts in result.articles for row in _article_rows(manifest, counts, start_time, end_time)
     ]
@@ -141,7 +165,7 @@ def record_failure(
     subid: str,
     publication: str,
     subscriber: Location,
-    reason: str,
+    why: Failure,
     started: datetime,
     *,
     is_in_history: bool = False,
@@ -151,7 +175,8 @@ def record_failure(
     Skips a copy of a replica, and a replica whose system tables were edited. If the record fails, the process log has
     it: the error of the session is the one to report. `is_in_history`: the session is in `history` already.
     """
-    summary = " ".join(reason.split())
+    why = replace(why, message=masked(" ".join(why.message.split())))
+    summary = why.message
     failed = {"last_sync_status": int(SyncStatus.FAILED), "last_sync_summary": summary}
     try:
         refuse_copies(*ends)
@@ -167,7 +192,7 @@ def record_failure(
                 if is_known and row.failures >= FAILED_OFTEN:
                     continue
                 if not (is_in_history or is_known):
-                    _append_failure(replica, subid, publication, str(subscriber), summary, started)
+                    _append_failure(replica, subid, publication, str(subscriber), why, started)
                 now = {"last_sync_date": datetime.now(UTC), "failures": min(row.failures + 1, FAILED_OFTEN)}
                 update_subscription(replica, subid, row.replid, failed | now)
     except (MergeReplError, OSError) as error:
@@ -175,7 +200,7 @@ def record_failure(
 
 
 def _append_failure(
-    replica: Replica, subid: str, publication: str, subscriber: str, reason: str, start_time: datetime
+    replica: Replica, subid: str, publication: str, subscriber: str, why: Failure, start_time: datetime
 ) -> None:
     """Append the rows of a session that failed before staging, or that could not be carried out completely."""
     session, end_time = str(uuid4()), max(datetime.now(UTC), start_time)
@@ -190,7 +215,14 @@ def _append_failure(
         percent_complete=0.0,
         runstatus=RunStatus.FAIL,
     )
-    comment = HistoryRow(session_id=session, agent_id=subid, comments=reason, timestamp=end_time)
+    comment = HistoryRow(
+        session_id=session,
+        agent_id=subid,
+        comments=why.message,
+        error_id=why.error_class,
+        timestamp=end_time,
+        phase=why.phase,
+    )
     replica.control.append(sessions.SESSIONS, [row])
     replica.control.append(sessions.HISTORY, [comment])
 
@@ -208,9 +240,41 @@ def record_unreached(
                 names = {row.pubid: row.name for row in replica.publications}
                 for row in replica.relations():
                     if names.get(row.pubid) == publication and row.subscriber_server == str(other):
-                        record_failure([replica], row.subid, publication, subscriber, error.message, started)
+                        why = Failure(error.message, type(error).__name__)
+                        record_failure([replica], row.subid, publication, subscriber, why, started)
         except (MergeReplError, OSError) as unreadable:
             log.info("'%s' cannot record that the session failed: %s", own, unreadable)
+
+
+def record_idle(publisher: Location, publication: str, subscriber: str, since: datetime, rounds: int) -> None:
+    """Record the rounds of an agent that had nothing to do since a time as one session, at the publisher.
+
+    If another process holds the publisher, nothing is recorded: the next hour says so.
+    """
+    try:
+        with lease(publisher, purpose="mergerepl agent"):
+            replica = Replica(publisher).require()
+            pubid = replica.publication(publication).pubid
+            subid = next(
+                (row.subid for row in replica.relations(pubid) if row.subscriber_server == subscriber), None
+            )
+            session, now = str(uuid4()), datetime.now(UTC)
+            row = SessionRow(
+                session_id=session,
+                agent_id=subid,
+                publication=publication,
+                subscriber=subscriber,
+                start_time=since,
+                end_time=now,
+                percent_complete=100.0,
+                runstatus=RunStatus.IDLE,
+            )
+            text = f"rounds with nothing to do: {rounds:,}"
+            comment = HistoryRow(session_id=session, agent_id=subid, comments=text, timestamp=now)
+            replica.control.append(sessions.SESSIONS, [row])
+            replica.control.append(sessions.HISTORY, [comment])
+    except (MergeReplError, OSError) as error:
+        log.info("that '%s' had nothing to do is not recorded: %s", publisher, error)
 
 
 def note_presence(publisher: Replica, subid: str) -> None:
