@@ -20,7 +20,7 @@ from mergerepl.delta.file_faults import FaultyFiles, faulty_files
 from mergerepl.delta.marks import CommitMark
 from mergerepl.delta.store_proof import prove, prove_spark
 from mergerepl.delta.tables import is_delta_table, open_table, reason_of
-from mergerepl.errors import EngineError, MergeReplError
+from mergerepl.errors import EngineError, MergeReplError, StoreError
 from mergerepl.model.article import PublishedArticle
 from mergerepl.monitoring.capture_lag import REMEDY, article_lag, warning_of_lag
 from mergerepl.monitoring.cost import cost, update_cost
@@ -364,6 +364,12 @@ def _faulty(folder: Location, faults: FaultyFiles, *, mended: int) -> Check:
 
 def _mended(folder: Location, faults: FaultyFiles) -> int:
     """Rewrite a table's faulty files; return their number."""
+    if not faults.table.is_local:
+        raise StoreError(
+            f"'{faults.table}' is in an object store, and `doctor --fix` writes files again in folders only. Nothing was "
+            "changed. Write the table's rows again yourself, such as with INSERT OVERWRITE.",
+            table=str(faults.table),
+        )
     # Imported here: only this function needs Spark.
     from mergerepl.delta.file_faults import mend_files
     from mergerepl.spark import session as engine

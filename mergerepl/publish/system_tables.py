@@ -29,7 +29,7 @@ from mergerepl.replica.application_ids import copy_app_id
 from mergerepl.replica.control import CHECKPOINT_INTERVAL
 from mergerepl.replica.replica import Replica
 from mergerepl.store.location import Location
-from mergerepl.store.register import register_of, registers_above
+from mergerepl.store.register import forget_tables, register_of
 from mergerepl.store.storage import is_local, keep_former, remove_folder, remove_leftover, rename
 from mergerepl.systables import conflicts_info, contents, partitions, registry, replinfo, tombstone
 from mergerepl.systables.catalog import ArticleRow
@@ -70,8 +70,7 @@ def create_replica(
     for data in registry.DATA_PLANE:
         # Tables of an interrupted first `apply` are empty, and may lack the articles of this one.
         remove_leftover(control.path(data.name))
-        for register in registers_above(root):
-            register.forget()
+        forget_tables(root)
         columns = [field(column.name, json_of(column.type)) for column in data.columns]
         if data.name in IMAGE_TABLES:
             columns += image_fields(images)
@@ -163,6 +162,7 @@ def create_conflict_table(
             add_columns(spark_of, path, missing)
             return
         keep_former(path)
+        forget_tables(path)
     create_table(path, NewTable(wanted, (), _properties(name, retention)), mark)
 
 
@@ -248,5 +248,4 @@ def _drop(folder: Location, aside: Location) -> None:
         # The folder may be a later holder's.
         register_of(folder).settle()
     remove_folder(aside if is_local(folder) else folder)
-    for register in registers_above(folder):
-        register.forget()
+    forget_tables(folder)

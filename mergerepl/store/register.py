@@ -367,6 +367,12 @@ def registers_above(place: Location) -> list[Register]:
     return [each for at, each in list(_held.items()) if place.is_in(at.parent)]
 
 
+def forget_tables(place: Location) -> None:
+    """Forget what is known of a held root: tables at or below a place were removed or renamed."""
+    for register in registers_above(place):
+        register.forget()
+
+
 def register_of(place: Location) -> Register:
     """Return the register that this process holds of the root of a place on a store.
 

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from datetime import timedelta
 
 import pyarrow as pa
 import pytest
@@ -15,6 +16,7 @@ from mergerepl.delta.marks import CommitMark
 from mergerepl.delta.own_state import OwnState
 from mergerepl.delta.small_tables import delete_rows, update_rows, write_rows
 from mergerepl.delta.table import _delta_rs, open_table
+from mergerepl.publish.system_tables import create_conflict_table
 from mergerepl.spark import session as engine
 from mergerepl.store.lease import LOCK_FILE, lease
 from mergerepl.store.location import Location
@@ -146,6 +148,27 @@ def test_a_table_that_is_made_again_is_another_one(root, table):
         make(table)
         append(table, 5)
         check(table)
+
+
+def test_the_losing_rows_of_a_column_of_another_type_are_kept_beside_the_new_table(root):
+    def create(type_: str) -> None:
+        create_conflict_table(
+            root,
+            "MSmerge_conflict_sales_orders",
+            [{"name": "qty", "type": type_, "nullable": True, "metadata": {}}],
+            spark_of=lambda: pytest.fail("no engine"),
+            retention=timedelta(days=14),
+            mark=CommitMark("s", "setup:create"),
+        )
+
+    with held(root):
+        create("long")
+        create("string")
+        kept = root.join("_mergerepl", "MSmerge_conflict_sales_orders.kept1")
+        assert [open_table(each).field("qty")["type"] for each in (kept.with_name(kept.stem), kept)] == [
+            "string",
+            "long",
+        ]
 
 
 @pytest.mark.spark
