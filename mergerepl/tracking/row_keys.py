@@ -34,6 +34,8 @@ _DAY_MICROS = 86_400_000_000
 def unsupported(type_: str) -> str | None:
     """Return why columns of a type (Spark DDL) cannot be part of a key; None if they can."""
     name = base_type(type_)
+    if name in ("float", "double"):
+        return f"equal values of type {type_} have several bit patterns (0 and -0, NaN); keys are compared by bytes"
     if name not in (*_WIDTHS, *_FREE) or "collate" in type_.lower():
         return f"values of type {type_} have no packed form"
     if name == "decimal" and _scale_of(type_)[0] > _DIGITS_AT_MOST:

@@ -158,11 +158,17 @@ def _columns_problem(facts: TableState, stated: TableTracking) -> Problem | None
             return f"it has no column '{column}'", f"Its columns are: {columns}."
         type_ = ddl_of(found["type"])
         if stated.is_guid and type_ != "string":
-            later = " GUID keys of type binary are not supported yet." if type_ == "binary" else ""
-            return f"GUID column '{column}' has the type {type_}", f"Use a string column of GUIDs.{later}"
+            remedy = "Use a string column of GUIDs."
+            if type_ == "binary":
+                remedy += (
+                    " Or name it as `key`: its bytes are the key then, in whichever order they are stored."
+                )
+            return f"GUID column '{column}' has the type {type_}", remedy
         why = unsupported(type_)
         if TableContract(facts, key=(column,)).find(Code.KEY_PADDED):
-            why = "Delta stores char(n) padded or not, and pads it when it is read"
+            why = (
+                "Delta stores char(n) padded or not, and pads it when it is read: a key would have two forms"
+            )
         if why is not None:
             return f"key column '{column}': {why}", "Choose another key."
     return None

@@ -150,6 +150,15 @@ def test_all_and_net_changes_lead_from_one_snapshot_to_another(shop: Shop, spark
         3: (1, None),
         4: (2, None),
     }
+    # The functions of SQL, in any order.
+    cdc.Database(root).register_functions(spark)
+    ends = ", ".join(f"X'{bytes(each).hex()}'" for each in window[2:])
+    for text, here in (
+        (f"all_changes_{ORDERS}({ends}, 'all update old')", seen),
+        (f"net_changes_{ORDERS}({ends}, 'all with mask')", map(tuple, masked)),
+    ):
+        found = spark.sql(f"SELECT * FROM fn_cdc_get_{text}").collect()
+        assert sorted(map(tuple, found), key=str) == sorted(here, key=str), text
     # One scan cycle: one file.
     one = instance(root).changes(high, high)
     assert len(one.inputFiles()) == 1

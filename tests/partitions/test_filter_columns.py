@@ -250,6 +250,7 @@ CLAUSES_IN_PROCESS = (
     "n <= i",
     "`odd ``name` < s",
     "NULL OR b = TRUE",
+    "CASE WHEN i > 0 THEN 1 WHEN i > 1 THEN 2 END = 1",
     "CASE WHEN i > 0 THEN s WHEN b THEN 'a' END = HOST_NAME()",
     "CASE s WHEN 'a' THEN i WHEN SUSER_SNAME() THEN NULL ELSE 7 END > 0",
     "CASE WHEN NULL THEN d WHEN b THEN d END = d",

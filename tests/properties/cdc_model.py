@@ -192,7 +192,8 @@ class Database:
         found = in_order(placed)
         waiting = dict(self.state["waiting"])
         needs = needs_of(found, self.commit, tracked, waiting, self.state["position"], now=began)
-        groups, _ = grouped(readable(found, needs))
+        groups, split = grouped(readable(found, needs))
+        check_whole(found, groups[:maxtrans], split)
         transactions = [
             [(each.at_ns, each.object_id, each.version, None) for each in group]
             for group in groups[:maxtrans]
@@ -305,6 +306,17 @@ class Database:
                 step("deleted")
         keep = min(self.low.values(), default=mark)
         self.gate = [row for row in self.gate if row["lsn"] >= keep]
+
+
+def check_whole(found: list[Placed], read: list[list[Placed]], split: set[str]) -> None:
+    """P8: of a unit the last commit of each table is read with the others, or waits with them."""
+    last: dict[str, dict[int, Placed]] = {}
+    for each in found:
+        if each.unit and each.unit not in split:
+            last.setdefault(each.unit, {})[each.object_id] = each
+    for members in last.values():
+        at = {next((i for i, group in enumerate(read) if each in group), None) for each in members.values()}
+        assert len(at) == 1, ("P8 half", members, read)
 
 
 UNIT_WAIT = 40
