@@ -40,7 +40,6 @@ Columns = dict[str, Any]
 """Values of some columns of a system table, by name."""
 
 _DAYS, _HOURS = 0, 4
-_GENERATION_LEVELING_THRESHOLD = 1000
 _TABLE_ARTICLE = 10
 
 
@@ -79,7 +78,6 @@ def publication_row(
         snapshot_ready=1,
         publication_number=number,
         replicate_ddl=0,
-        generation_leveling_threshold=_GENERATION_LEVELING_THRESHOLD,
         automatic_reinitialization_policy=0,
         publisher_replid=publisher_replid,
         **publication_settings(publication),

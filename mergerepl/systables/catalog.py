@@ -76,13 +76,10 @@ class PublicationRow:
     """A row of sysmergepublications."""
 
     publisher: Annotated[str | None, "replica root of the publisher"] = None
-    publisher_db: Annotated[str | None, "reserved"] = None
     name: Annotated[str, "publication name"]
-    description: Annotated[str | None, "free text"] = None
     retention: Annotated[int | None, "retention, in units of retention_period_unit"] = None
     publication_type: Annotated[int | None, "0 unfiltered, 1 filtered"] = None
     pubid: Annotated[str, "identity of the publication"]
-    parentid: Annotated[str | None, "parent publication in a hierarchy"] = None
     conflict_retention: Annotated[int | None, "days that conflicts are kept; 0: for ever"] = None
     centralized_conflicts: Annotated[int, "1: conflicts are kept at the publisher"]
     decentralized_conflicts: Annotated[int, "1: conflicts are kept at the subscriber"]
@@ -91,7 +88,6 @@ class PublicationRow:
     publication_number: Annotated[int | None, "short alias of pubid"] = None
     replicate_ddl: Annotated[int | None, "1: schema changes travel"] = None
     retention_period_unit: Annotated[int | None, "0 day, 1 week, 2 month, 3 year, 4 hour"] = None
-    generation_leveling_threshold: Annotated[int | None, "changes from which a generation is split"] = None
     automatic_reinitialization_policy: Annotated[int | None, "1: upload before reinitialising"] = None
     definition: Annotated[str | None, "the publication as last applied, as JSON: detects changes"] = None
     publisher_replid: Annotated[str, "identity of the publisher's replica: of this one, where it publishes"]
@@ -126,7 +122,6 @@ class ArticleRow:
     name: Annotated[str, "article name"]
     type: Annotated[int | None, "10 table"] = None
     artid: Annotated[str, "identity of the article; its triggers are MSmerge_ins_, _upd_ and _del_ with it"]
-    description: Annotated[str | None, "free text"] = None
     pre_creation_command: Annotated[int | None, "for a table that the subscriber has: 0 none, 1 drop"] = None
     pubid: Annotated[str, "publication"]
     nickname: Annotated[int, "article nickname, the same at every replica"]
@@ -138,9 +133,7 @@ class ArticleRow:
         str | None,
         "what is stated for the resolver, as JSON: columns, delimiter, update_delete; NULL: nothing",
     ] = None
-    subset_filterclause: Annotated[str | None, "row filter"] = None
     vertical_partition: Annotated[int, "1: only some columns are published"]
-    gen_cur: Annotated[Bigint | None, "reserved"] = None
     maxversion_at_cleanup: Annotated[Bigint, "no version purged by metadata cleanup is higher"] = 0
     processing_order: Annotated[int | None, "0 unordered"] = None
     upload_options: Annotated[int | None, "0 all, 1 and 2 restricted"] = None

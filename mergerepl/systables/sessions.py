@@ -29,13 +29,11 @@ class SessionRow:
     upload_deletes: Annotated[Bigint, "rows deleted at the publisher"] = 0
     upload_conflicts: Annotated[Bigint, "conflicts met while uploading"] = 0
     upload_conflicts_resolved: Annotated[Bigint, "of them resolved"] = 0
-    upload_rows_retried: Annotated[Bigint, "changes that had to be tried again"] = 0
     download_inserts: Annotated[Bigint, "rows inserted at the subscriber"] = 0
     download_updates: Annotated[Bigint, "rows updated at the subscriber"] = 0
     download_deletes: Annotated[Bigint, "rows deleted at the subscriber"] = 0
     download_conflicts: Annotated[Bigint, "conflicts met while downloading"] = 0
     download_conflicts_resolved: Annotated[Bigint, "of them resolved"] = 0
-    download_rows_retried: Annotated[Bigint, "changes that had to be tried again"] = 0
     schema_changes: Annotated[int, "schema changes applied"] = 0
     metadata_rows_cleanedup: Annotated[Bigint, "metadata rows removed"] = 0
     runstatus: Annotated[int | None, "1 start, 2 succeed, 3 in progress, 4 idle, 5 retry, 6 fail"] = None
@@ -56,7 +54,6 @@ class ArticleHistoryRow:
     deletes: Annotated[Bigint, "rows deleted"] = 0
     conflicts: Annotated[Bigint, "conflicts met"] = 0
     conflicts_resolved: Annotated[Bigint, "of them resolved"] = 0
-    rows_retried: Annotated[Bigint, "changes that had to be tried again"] = 0
     percent_complete: Annotated[float | None, "0 to 100"] = None
     level: Annotated[str | None, "validation: rowcount or checksum"] = None
     result: Annotated[
