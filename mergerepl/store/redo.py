@@ -197,9 +197,8 @@ class RegisteredRedoLog(RedoLog[P]):
         storage(folder).delete_tree(folder)
 
     def _enter(self, plan: P) -> None:
-        written = storage(self.file).read(self.file)
-        assert written is not None
-        self._register().stage(self.key, _hash_of(written[0]), self.subscriber_of(plan))
+        # It is not read back: an agent that has taken over may have removed it, and the register says so.
+        self._register().stage(self.key, _hash_of(_text_of(plan)), self.subscriber_of(plan))
 
     def _entry(self) -> StagedSession | None:
         return state_of(self.lock.parent).sessions.get(self.key)
