@@ -50,7 +50,7 @@ HISTORIES: dict[str, tuple[bool, list[Step]]] = {
 @pytest.mark.parametrize(
     "name",
     [
-        pytest.param(name, marks=[pytest.mark.slow] if number in (1, 2, 5) else [])
+        pytest.param(name, marks=[pytest.mark.slow] if number in (1, 2, 4, 5) else [])
         for number, name in enumerate(HISTORIES)
     ],
 )

@@ -209,6 +209,7 @@ MAY_IMPORT: dict[str, set[str]] = {
         "mergerepl.merge.partitions",
         "mergerepl.merge.session",
         "mergerepl.merge.stage",
+        "mergerepl.monitoring",
         "mergerepl.publish",
         "mergerepl.publish.snapshot",
         "mergerepl.tracking.sweep",

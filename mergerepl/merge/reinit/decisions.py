@@ -41,12 +41,13 @@ from mergerepl.changes import (
 from mergerepl.delta.tables import open_table, read_version
 from mergerepl.frames import Column
 from mergerepl.merge.partitions.versions import published_state
-from mergerepl.merge.repair.differing import compared, refuse_duplicates, with_images
+from mergerepl.merge.repair.differing import compared, refuse_duplicates, with_images, without_equal
 from mergerepl.merge.session.sides import SideState
 from mergerepl.merge.stage.decision import Changed, decided, resolved
 from mergerepl.model import resolvers
 from mergerepl.model.article import PublishedArticle
 from mergerepl.model.session_terms import SessionTerms, terms_of
+from mergerepl.monitoring.compare_tables import row_count
 from mergerepl.publish.snapshot import DIFFERENT, EXTRA, MISSING
 from mergerepl.replica.runs import SEQ, ArticleRuns, current_rows
 from mergerepl.rows import lineage_columns as lineage
@@ -61,6 +62,9 @@ _HERE = 1
 """The generation of all changes that are compared: each side gives them the number of its new one."""
 
 _NO_ROUND = 1023
+
+_MANY = 100_000
+"""From so many rows of both tables on, one more query finds the keys that differ: it shuffles no whole rows."""
 
 _STATE = "state"
 """The publisher's version of a row, as METADATA_COLUMNS; `is_recorded`: it has metadata of it."""
@@ -101,12 +105,15 @@ def decided_rows(spark: SparkSession, of: ReinitArticle, kept: Kept) -> DataFram
 
     Raises: PublicationError if a key has several rows; SchemaMismatchError; EngineError.
     """
-    article, rows = of.article, {}
+    article, rows, tables = of.article, {}, []
     for name, side in of.sides.items():
         table = open_table(side.replica.table(side.articles[of.nickname]), of.versions[name])
         require_utc(spark, article.name, table.path, table.metadata.timestamp_partitions)
         rows[name] = read_version(spark, table.path, table.version)
+        tables.append(table)
         require_columns(article, table.path, rows[name].columns)
+    if all(row_count(table.path, table.version) >= _MANY for table in tables):
+        rows = without_equal(rows, article)
     differ = kept.keep(compared(rows, article).where(F.col("kind").isNotNull()))
     refuse_duplicates(
         differ, differ, article, done="reinitialised", remedy="Nothing was changed. Remove the duplicates."

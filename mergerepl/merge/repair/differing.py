@@ -9,6 +9,7 @@ from mergerepl.changes import PUBLISHER, ROW, ROWGUID, SUBSCRIBER
 from mergerepl.errors import PublicationError
 from mergerepl.model.article import PublishedArticle
 from mergerepl.model.results import KeyDifference
+from mergerepl.monitoring.compare_tables import row_hash
 from mergerepl.publish.snapshot import DIFFERENT, EXTRA, KEY_PREFIX, MISSING, compared_rows
 from mergerepl.rows.images import all_true, image_type, readable, rowguid_of_image, stored_type
 from mergerepl.rows.sql import quote
@@ -34,6 +35,37 @@ def compared(rows: Mapping[str, DataFrame], article: PublishedArticle) -> DataFr
         guid = F.lower(F.col(quote(article.rowguid_column)))
         rows, key = {side: each.withColumn(_GUID, guid) for side, each in rows.items()}, [_GUID]
     return compared_rows(rows[PUBLISHER], rows[SUBSCRIBER], article.columns, key)
+
+
+def without_equal(rows: Mapping[str, DataFrame], article: PublishedArticle) -> dict[str, DataFrame]:
+    """Return both sides' rows without those that each side has once and alike, by hashes of the rows.
+
+    Of large tables that hardly differ, keys and hashes are shuffled in place of whole rows.
+    """
+    keys = [F.col(quote(name)) for name in article.identity]
+    if article.rowguid_column is not None:
+        keys = [F.lower(key) for key in keys]
+    # No published column has such a name.
+    names = [f"mergerepl key {i}" for i in range(len(keys))]
+    hashed = [
+        each.select(
+            *(key.alias(name) for key, name in zip(keys, names, strict=True)),
+            F.lit(int(side == PUBLISHER)).alias("ours"),
+            row_hash(article.columns, each.schema).alias("hash"),
+        )
+        for side, each in rows.items()
+    ]
+    by_key = hashed[0].unionByName(hashed[1]).groupBy(*map(quote, names))
+    found = by_key.agg(
+        F.count(F.lit(1)).alias("rows"),
+        F.sum("ours").alias("ours"),
+        F.min("hash").alias("low"),
+        F.max("hash").alias("high"),
+    )
+    is_equal = (F.col("rows") == 2) & (F.col("ours") == 1) & (F.col("low") == F.col("high"))
+    differing = found.where(~is_equal).select(*map(quote, names))
+    is_there = all_true([key.eqNullSafe(F.col(quote(name))) for key, name in zip(keys, names, strict=True)])
+    return {side: each.join(differing, on=is_there, how="left_semi") for side, each in rows.items()}
 
 
 def with_images(rows: DataFrame, article: PublishedArticle) -> DataFrame:
