@@ -56,7 +56,7 @@ class Browser:
     def run(self, script: str) -> Any:
         """Return the value of an expression in the page."""
         asked = {"expression": script, "returnByValue": True}
-        return self._ask("Runtime.evaluate", asked, sessionId=self._session)["result"].get("value")
+        return self._ask("Runtime.evaluate", asked, sessionId=self._session).get("result", {}).get("value")
 
     def choose(self, control: str, value: str) -> list[str]:
         """Set a filter, and return the headings that are shown then."""
@@ -94,4 +94,6 @@ class Browser:
             text, _, self._left = self._left.partition(b"\0")
             answer = json.loads(text)
             if answer.get("id") == self._number:
-                return answer["result"]
+                # While a page is left, a script there has no result.
+                result: dict[str, Any] = answer.get("result", {})
+                return result
