@@ -1,11 +1,13 @@
-"""Tables that dbt builds each night, captured by Change Data Capture: nobody's hand is needed."""
+"""Tables that dbt builds each night, captured and published: nobody's hand is needed."""
 
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from deltalake import DeltaTable
 from pyspark.sql import SparkSession
 
+import mergerepl
 from mergerepl import cdc
 from mergerepl.cdc.tables import tables_at
 from mergerepl.delta.table import open_table
@@ -52,3 +54,30 @@ def test_a_nightly_run_and_a_full_refresh_are_captured_as_the_rows_that_differ(
     }
     said = [each.ddl_command.partition("` ")[2] for each in database.instance("dbo_orders").ddl_history()]
     assert said == ["", "", "DROP COLUMN `note`", "ADD COLUMNS (`price` DOUBLE)", ""]
+
+
+@pytest.mark.slow
+def test_a_published_table_that_is_built_anew_reaches_its_subscriber_as_the_rows_that_differ(
+    spark: SparkSession, models: Path
+) -> None:
+    file, north = models.parent / "mergerepl.yml", models.parent / "north"
+    file.write_text(
+        "publication: shop\npublisher: ./hq\nretention: 14 days\n"
+        "articles: [{name: orders, key: [id]}, {name: stock, key: [id]}]\n"
+        "subscriptions: [{subscriber: ./north, type: server, priority: 50}]\n",
+        encoding="utf-8",
+    )
+    project = mergerepl.Project.load(file)
+    project.apply()
+    for statements, rows in ((AGAIN, 1), (FULL_REFRESH, 3)):
+        play(spark, models, statements)
+        (session,) = project.sync().sessions
+        assert session.error is None
+        assert [article.download.total for article in session.articles] == [rows, rows]
+        for name in ("orders", "stock"):
+            assert values(north / name) == values(models / name)
+            assert open_table(models / name).metadata.change_data_feed
+
+
+def values(table: Path) -> dict[int, dict[str, object]]:
+    return {row["id"]: row for row in DeltaTable(str(table)).to_pyarrow_table().to_pylist()}
