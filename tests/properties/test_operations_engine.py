@@ -120,16 +120,17 @@ def drawn(rng: random.Random, what: str = "aabbd", *, reinits: float = 0) -> Ste
 
 
 def test_inv_36_a_history_with_row_filters_on_the_engine(spark: SparkSession, replica_dir: Path) -> None:
-    """A golden one, while users write to other keys, too; then everything at rest is cleaned up."""
+    """A golden one, while users write to other keys, too; then what is known to all is cleaned up."""
     _, _, options, steps = GOLDEN["new rows of a key that another partition had"]
     rng = random.Random(0)
     both = Both.of(spark, replica_dir, (*options["keys"], *KEYS), column=True, filtered=True)
     for step in [*joined(steps, rng), SB, SA, SB, *(("cleanup", name) for name in "RAB")]:
         both.step(step)
-    assert both.model.stats["cleaned rows"] > 20
-    assert not any(replica.meta for replica in both.model.r.values())
+    assert both.model.stats["cleaned rows"] > 10
+    cleaned = both.replica("R").info().cleaned[1]
     for table in partitions.MAPPINGS:
-        assert DeltaTable(str(both.engine.path("hub") / "_mergerepl" / table.name)).count() == 0
+        rows = DeltaTable(str(both.engine.path("hub") / "_mergerepl" / table.name)).to_pyarrow_table()
+        assert all(generation > cleaned for generation in rows["generation"].to_pylist())
 
 
 def joined(steps: list[Step], rng: random.Random) -> list[Step]:
