@@ -267,6 +267,13 @@ def _rows_of_batch(rows: "Dataset") -> int:
     return max(1, min(_ROWS_OF_BATCH, int(_BYTES_OF_BATCH * count / max(1, size))))
 
 
+def staged_fields(folder: Location) -> tuple[str, ...] | None:
+    """Return the fields of the images written to a folder, in order; None if the files do not state them."""
+    if _written_schema(folder) is None:
+        return None
+    return tuple(field["name"] for field in _image_fields(folder))
+
+
 def _image_fields(folder: Location) -> list[Field]:
     image: list[Field] = _columns(folder)[ROW]["type"]["fields"]
     return image

@@ -6,6 +6,8 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 from click.testing import CliRunner
+from deltalake import Field
+from deltalake.schema import PrimitiveType
 
 import mergerepl
 from mergerepl.cli.main import main
@@ -169,24 +171,27 @@ def test_a_column_that_is_added_while_a_session_writes_is_followed(
 ) -> None:
     from mergerepl.merge.apply import side
 
+    def update(replica: str, values: dict[str, str], key: int) -> None:
+        star.table(replica, "by_row").update(values, predicate=f"id = {key}")
+
     star.settle()
-    star.write("north", 2, {"a": "n2"})
+    # The other article is not merged beside it.
+    update("north", {"a": "'n2'"}, 2)
 
     def added(point: str) -> None:
         if point == "publisher.before_merge":
             monkeypatch.setattr(side, "failpoint", lambda _: None)
-            star.add("hq", "d")
-            star.write("hq", 2, {"b": "h2", "d": "D2"})
-            star.write("hq", 3, {"d": "D3"})
+            star.table("hq", "by_row").alter.add_columns([Field("d", PrimitiveType("string"), True)])
+            update("hq", {"b": "'h2'", "d": "'D2'"}, 2)
+            update("hq", {"d": "'D3'"}, 3)
 
     monkeypatch.setattr(side, "failpoint", added)
     star.sync("north")
-    star.write("hq", 1, {"d": "D1"})
+    update("hq", {"d": "'D1'"}, 1)
     star.settle()
-    for name in ARTICLES:
-        tables = star.tables(name)
-        assert [tables["hq"][key]["d"] for key in (1, 2, 3)] == ["D1", "D2", "D3"]
-        assert tables["north"] == tables["south"] == tables["hq"]
+    tables = star.tables("by_row")
+    assert [tables["hq"][key]["d"] for key in (1, 2, 3)] == ["D1", "D2", "D3"]
+    assert tables["north"] == tables["south"] == tables["hq"]
 
 
 def test_schema_list_names_who_has_a_change(star: Star) -> None:

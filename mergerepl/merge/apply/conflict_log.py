@@ -26,12 +26,12 @@ from mergerepl.model.article import PublishedArticle
 from mergerepl.model.publication import ConflictLogging
 from mergerepl.replica.application_ids import log_app_id, round_number
 from mergerepl.replica.replica import Replica, recording_jvm
-from mergerepl.replica.staged_rows import read_staged
+from mergerepl.replica.staged_rows import read_staged, staged_fields
 from mergerepl.rows.images import image_type, readable
 from mergerepl.spark.expression_cost import query_parameter
 from mergerepl.store.changeset import Changeset, Manifest, SideWork, staged_changesets
 from mergerepl.store.location import Location
-from mergerepl.systables import conflicts_info
+from mergerepl.systables import catalog, conflicts_info
 from mergerepl.systables.conflicts_info import REASONS, ConflictType
 
 if TYPE_CHECKING:
@@ -144,7 +144,7 @@ def log_conflicts(changeset: Changeset, replica: Replica, works: Works, choice: 
         # From the second late round on both changes are this replica's: the places give their order, not their owner.
         works = dict.fromkeys((PUBLISHER, SUBSCRIBER), works[_side_of(changeset.manifest)])
     found = [
-        _conflicts(changeset, articles[n], works)
+        _conflicts(changeset, _as_staged(replica, articles[n], changeset), works)
         for n, count in changeset.manifest.conflicts.items()
         if count
     ]
@@ -169,6 +169,16 @@ def log_conflicts(changeset: Changeset, replica: Replica, works: Works, choice: 
         choice,
     )
     failpoint("conflicts.after_info")
+
+
+def _as_staged(replica: Replica, article: PublishedArticle, changeset: Changeset) -> PublishedArticle:
+    """Return an article with the columns of the staged rows: its own may have changed since."""
+    staged = staged_fields(changeset.rows(article.nickname))
+    if staged is None or staged == article.fields:
+        return article
+    row = next(each for each in replica.control.rows(catalog.ARTICLES) if each.nickname == article.nickname)
+    version = max(n for n, each in row.definitions.items() if each.image_column.fields == staged)
+    return row.published(article.publication, version)
 
 
 def _append(
