@@ -44,6 +44,8 @@ ELSEWHERE = {
     *("cdc.after_log_reader", "cdc.after_enable_db", "cdc.after_disable", "cdc.after_disable_table"),
     *("cdc.after_create", "cdc.after_change_tables"),
     *("cdc.before_columns", "cdc.after_types", "cdc.after_end_lsn"),
+    # A replaced table: tests/unit/test_cdc_log.
+    "logreader.after_properties",
     # A publication that goes: test_shared_log.
     "logreader.after_leave",
     # A load: test_queries.

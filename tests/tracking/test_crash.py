@@ -37,12 +37,14 @@ DECIDED = (
 )
 UNDECIDED = ("tracking.before_intent",)
 ELSEWHERE = {
-    # Where a test of its own dies: begin, sweep, purge, acknowledge, a foreign commit in between.
+    # Where a test of its own dies: begin, sweep, purge, acknowledge, a foreign commit in between, a replaced table.
     "tracking.after_begin",
     "tracking.after_aborts",
     "tracking.after_purge_mark",
     "tracking.before_acknowledge",
     "tracking.before_extension",
+    "tracking.after_properties",
+    "tracking.after_table_id",
 }
 ALWAYS = ("tracking.after_write",)
 """Where every run of the tests dies; `--long` dies everywhere."""
