@@ -23,5 +23,5 @@ def test_no_drawn_history_of_a_star_breaks(monkeypatch: pytest.MonkeyPatch) -> N
     monkeypatch.setattr(schema_histories, "TREES", trees)
     weights = {name: weight for name, weight in schema_histories.WEIGHTS.items() if name != "skip"}
     monkeypatch.setattr(schema_histories, "WEIGHTS", weights)
-    for seed in range(300):
+    for seed in range(100):
         history(seed, depth=(8, 30))

@@ -32,7 +32,7 @@ LADDER = (
     "publisher.after_merge",
     "subscriber.before_merge",
 )
-SOME = ("schema.after_record", "schema.after_alter")
+SOME = ("schema.after_alter",)
 """Those at which every run of the tests stops a session."""
 
 
@@ -97,6 +97,7 @@ def test_a_sync_that_dies_is_finished_by_the_next_one(star: Star, point: str) ->
     check(star)
 
 
+@pytest.mark.slow
 def test_a_value_of_another_replica_outlives_an_edit_without_the_column(star: Star) -> None:
     star.sync("north")
     star.write("north", 2, {"c": "N2"})
@@ -138,6 +139,7 @@ def test_a_column_of_the_subscribers_own_is_left_out_and_one_of_that_name_stops_
     assert star.rows("hq", "by_row")[1]["c"] == "C1"
 
 
+@pytest.mark.slow
 def test_a_column_with_rows_in_one_commit_is_followed(star: Star) -> None:
     from deltalake import write_deltalake
 

@@ -68,15 +68,15 @@ def test_a_replaced_table_is_row_changes(star: Star) -> None:
     check(star)
 
 
-@pytest.mark.parametrize(
-    "point", [p if p == "schema.after_capture" else pytest.param(p, marks=pytest.mark.slow) for p in LADDER]
-)
+@pytest.mark.slow
+@pytest.mark.parametrize("point", LADDER)
 def test_a_sync_that_dies_is_finished_by_the_next_one(star: Star, point: str) -> None:
     with dies(point, action="stop"):
         star.sync("north")
     check(star)
 
 
+@pytest.mark.slow
 def test_a_replacement_with_a_key_twice_is_refused_as_a_whole(star: Star) -> None:
     star.replace("hq", rows((1, "x", "y", None), (1, "x", "z", 2)), NEW)
     with pytest.raises(MergeReplError, match="several rows"):
