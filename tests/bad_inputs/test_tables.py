@@ -263,7 +263,7 @@ def test_41_a_read_only_replica_is_not_written(read_only: Network) -> None:
 
 @pytest.mark.parametrize("command", ["status", "validate --level rowcount"])
 def test_41_a_read_only_replica_can_be_looked_at(read_only: Network, command: str) -> None:
-    shown = run_without_privileges(read_only.folder, *command.split(), "-f", "hq")
+    shown = run_without_privileges(read_only.folder, *command.split(), "-f", "hq", "--quiet")
     assert (shown.returncode, shown.stderr) == (0, "")
 
 
