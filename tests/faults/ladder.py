@@ -129,5 +129,9 @@ CLEANED = (
 """Of a cleanup of metadata."""
 
 
+REINITIALISED = ("reinit.before_void", "reinit.after_void")
+"""Of a reinitialisation, at the commit from which former metadata does not count."""
+
+
 GIVEN_UP = ("give_up.before_move", "give_up.after_move", "give_up.before_pointer")
 """Of a session that is given up."""

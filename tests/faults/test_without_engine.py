@@ -261,7 +261,7 @@ def test_a_session_with_another_publisher_finishes_the_subscribers_side_first(st
     request = SessionRequest(south, north, about, "other", lambda: None, NoProgress())  # type: ignore[arg-type,return-value]
     merge_session.finish_elsewhere(north, request)
     staged.check()
-    merge_session._refuse_pending_elsewhere(request)
+    merge_session.refuse_pending_elsewhere(request)
 
 
 @pytest.mark.parametrize("copied", ["north", "hq"])
