@@ -106,7 +106,8 @@ OF_BOTH = KEPT | {
 POINTS = [
     "reinit.after_export",
     *("capture.before_replinfo", "stage.before_pointer", "stage.before_manifest", "stage.after_manifest"),
-    *("reinit.before_void", "subscriber.before_merge", "subscriber.after_merge", "publisher.after_merge"),
+    *("reinit.before_void", "reinit.after_void", "subscriber.before_merge", "subscriber.after_merge"),
+    "publisher.after_merge",
     *("run.before_contents", "run.after_contents", "bookkeeping.before_genhistory", "subscriber.after_done"),
     *("bookkeeping.before_replinfo", "watermarks.before_subscriber", "watermarks.before_publisher"),
     *("watermarks.after_publisher", "session.before_drop"),
