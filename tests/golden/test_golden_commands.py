@@ -78,6 +78,7 @@ def test_merge(spark: SparkSession, transcript: Transcript) -> None:
     run("tune -f hq --dry-run --quiet")
     run("reinit north -f hq --discard-local --dry-run", code=1)
     run("status -f elsewhere", code=2)
+    run("schema list -f hq")
     transcript.compare("merge")
 
 
