@@ -234,6 +234,7 @@ MERGE = [
     Case("Project.capture", lambda w: (conflict(w), Project.load(w.path("hq")).capture("north"))),
     *(of_project(name) for name in ("replicas", "at", "own_roots", "status", "pending", "history", "validate")),
     *(of_project(name) for name in ("count_history", "cleanup", "doctor", "pending_rows")),
+    *(of_project(name) for name in ("snapshot", "dashboard")),
     Case("Project.reinit", None, lambda w: Project.load(w.path("hq")).reinit(all=True)),
     Case("Project.abort", None, lambda w: Project.load(w.path("hq")).abort("none")),
     *(of_replica(name) for name in ("capture", "status", "pending", "history")),
@@ -296,6 +297,11 @@ def scanned(watch: Watch) -> Any:
     return shop(watch).capture()
 
 
+def a_unit(watch: Watch) -> None:
+    with mergerepl.unit(watch.path("shop"), ["items"]):
+        pass
+
+
 CDC = [
     of_shop("is_enabled"),
     of_shop("enable", "items", key="id", fails=("none",)),
@@ -345,6 +351,9 @@ CDC = [
     Case("Instance.switch_lsn", None, lambda w: shop(w).instance("dbo_items").switch_lsn("none")),
     of_items("cleanup"),
     of_shop("cleanup"),
+    # It makes functions of the session that it is given.
+    Case("Database.register_functions", None, lambda w: cdc.Database(w.nowhere).register_functions(w.users)),
+    Case("unit", a_unit, lambda w: mergerepl.unit(w.path("shop"), []).__enter__()),
     of_shop("disable", fails=("none",)),
 ]
 
