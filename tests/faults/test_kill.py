@@ -25,12 +25,12 @@ ALWAYS = ("stage.after_manifest", "kill", False)
 
 
 class Watched:
-    """Two replicas of some hundred rows beside the model; each round every kind of change is made at both sides."""
+    """Two replicas of some dozen rows beside the model; each round every kind of change is made at both sides."""
 
     def __init__(self, spark: SparkSession, folder: Path) -> None:
         setting = Setting((NORTH,), "column")
-        self.keys = [f"k{number:03d}" for number in range(300)]
-        snapshot = dict.fromkeys(self.keys[:200], START)
+        self.keys = [f"k{number:03d}" for number in range(60)]
+        snapshot = dict.fromkeys(self.keys[:40], START)
         self.engine = EngineNetwork(spark, folder, setting, snapshot)
         self.together = Together(new_model(setting, snapshot), self.engine)
         self.number = 0

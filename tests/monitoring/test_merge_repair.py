@@ -66,7 +66,8 @@ FROM_PUBLISHER = {1: ("a", 1), 2: ("b", 2), 3: ("waits", 3), 4: ("new", 4), 5: (
 FROM_SUBSCRIBER = {1: ("lost", 1), 3: ("waits", 3), 4: ("new", 4), 5: ("e", 5), 9: ("extra", 9)}
 
 
-@pytest.mark.parametrize("source", ["publisher", pytest.param("subscriber", marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("source", ["publisher", "subscriber"])
 def test_a_repair_that_died_is_run_again_and_the_next_sync_makes_both_sides_equal(
     hub: Hub, source: Any
 ) -> None:

@@ -419,6 +419,7 @@ def captured_counts(result: CaptureResult) -> dict[str, tuple[int, int, int]]:
     return {each.article: (each.inserts, each.updates, each.deletes) for each in result.articles}
 
 
+@pytest.mark.slow
 def test_capture_leaves_the_generation_open_and_the_next_sync_sends_it(fresh):
     fresh.run("update TABLE set note = 'x' where id = 1", "north")
     assert captured_counts(fresh.capture("north")) == {"orders": (0, 1, 0), "lines": (0, 0, 0)}

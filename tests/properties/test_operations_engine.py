@@ -149,7 +149,7 @@ def joined(steps: list[Step], rng: random.Random) -> list[Step]:
 @pytest.mark.parametrize(
     ("seed", "column", "steps"),
     [
-        pytest.param(1, True, 16, id="column"),
+        pytest.param(1, True, 16, id="column", marks=pytest.mark.slow),
         *(
             pytest.param(seed, seed % 2, 40, id=f"long-{seed}", marks=pytest.mark.slow)
             for seed in range(2, 12)

@@ -246,7 +246,7 @@ def state_after(folder: Path, change: Callable[[Network], None], point: str | No
 @pytest.mark.parametrize(
     ("change", "points"),
     [
-        pytest.param(change_all, CHANGES[::6], id="some changes"),
+        pytest.param(change_all, CHANGES[::6], id="some changes", marks=pytest.mark.slow),
         pytest.param(change_all, CHANGES, id="changes", marks=pytest.mark.slow),
         pytest.param(end_all, ENDS, id="ends"),
     ],

@@ -157,7 +157,8 @@ def test_a_table_with_a_feature_is_published_and_synchronized(
     assert "columnMapping" not in open_table(hub.root("north") / "orders").features
 
 
-@pytest.mark.parametrize("mapping", [pytest.param("none", marks=pytest.mark.slow), "name"])
+@pytest.mark.slow
+@pytest.mark.parametrize("mapping", ["none", "name"])
 def test_clustering_is_the_publishers(spark: SparkSession, replica_dir: Path, mapping: str) -> None:
     hub = Hub(replica_dir)
     path = hub.publisher / "orders"

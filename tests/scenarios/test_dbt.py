@@ -26,6 +26,7 @@ def models(spark: SparkSession, replica_dir: Path) -> Iterator[Path]:
     forget(spark)
 
 
+@pytest.mark.slow
 def test_a_nightly_run_and_a_full_refresh_are_captured_as_the_rows_that_differ(
     spark: SparkSession, models: Path
 ) -> None:

@@ -44,7 +44,7 @@ STATES = {
 }
 
 
-RARE = {"Merge two copies", "Stream changes to a warehouse"}
+RARE = {"Merge two copies", "Keep a read-only copy", "Stream changes to a warehouse"}
 """Those that take several seconds."""
 
 

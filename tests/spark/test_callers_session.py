@@ -606,10 +606,9 @@ def prepare(watch: Watch) -> None:
     write("wrong", **feed, articles=[items | {"name": "none"}])
 
 
+@pytest.mark.slow
 @pytest.mark.spark
-@pytest.mark.parametrize(
-    "story", [each if each == "cdc" else pytest.param(each, marks=pytest.mark.slow) for each in STORIES]
-)
+@pytest.mark.parametrize("story", STORIES)
 def test_no_function_changes_the_callers_session(watch: Watch, story: str) -> None:
     prepare(watch)
     play(watch, STORIES[story])

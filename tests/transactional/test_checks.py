@@ -18,6 +18,7 @@ from tests.transactional.publications import THERE, new_table, publication_file,
 pytestmark = pytest.mark.spark
 
 
+@pytest.mark.slow
 def test_exit_codes_of_a_monitor(
     spark: SparkSession, replica_dir: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -95,8 +95,7 @@ CASES: dict[str, tuple[Publication, Stored, list[str]]] = {
         stored(),
         [
             "unsubscribe /north: its tables stay",
-            "drop items: its commands go, its table stays",
-            "publish feed: items: CALL, SCALL, NONE",
+            "change items: del_cmd: CALL to NONE",
         ],
     ),
     "no article": (

@@ -57,14 +57,14 @@ def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Browser]:
     if CHROMIUM is None:
         pytest.skip("no Chromium is installed, in which the page is opened")
     folder = tmp_path_factory.mktemp("browser")
-    name = "".join(HOSTILE)
+    name, now = "".join(HOSTILE), datetime.now(UTC)
     found = dashboard_page(
         picture(NOW, name=name), title=name, names=NAMES, reports={HQ: ("conflicts-1-hq.html", "<p>")}
     )
     (folder / "page.html").write_text(found.html, encoding="utf-8")
-    (folder / "well.html").write_text(page(picture(NOW), interval_s=60), encoding="utf-8")
+    (folder / "well.html").write_text(page(picture(now), interval_s=60), encoding="utf-8")
     (folder / "old.html").write_text(
-        page(picture(NOW - timedelta(minutes=4)), interval_s=60), encoding="utf-8"
+        page(picture(now - timedelta(minutes=4)), interval_s=60), encoding="utf-8"
     )
     opened = Browser(folder / "page.html", folder / "profile")
     yield opened

@@ -131,6 +131,7 @@ def costs(hq: Replica, north: Replica) -> list[dict[str, int]]:
     return [io_of(work, hq.root.parent) for work in works]
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(sys.platform != "linux", reason="counts by the kernel's counters")
 def test_10_000_generations_more_cost_no_more(tmp_path: Path) -> None:
     """`tests/agent/test_budget.py` counts the commits of a session."""
