@@ -7,6 +7,8 @@ import pyarrow as pa
 import pytest
 
 from mergerepl import MergeReplError
+from mergerepl.replica.replica import Replica
+from mergerepl.store.location import Location
 from tests.faults.deaths import dies
 from tests.schema.stars import Row, Star
 
@@ -64,6 +66,9 @@ def test_a_replaced_table_is_row_changes(star: Star) -> None:
     # Of the replaced rows only those travel that differ: one changed twice, one came, one went.
     assert [north.download.updates, north.download.inserts, north.download.deletes] == [2, 2, 2]
     assert north.fallbacks == south.fallbacks == ()
+    # Of each article, what was written before the replacement and the replacement have versions of their own.
+    generations = Replica(Location.of(star.root / "hq")).genhistory(from_generation_exclusive=0)
+    assert [each.maxversion for each in generations[:2]] == [3, 5]
     assert star.table("hq", "by_row").metadata().configuration["delta.enableChangeDataFeed"] == "true"
     check(star)
 

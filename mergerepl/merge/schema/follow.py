@@ -85,7 +85,8 @@ def _follow_once(recorder: Recorder, nickname: int) -> RowCounts | None:
             replica, article, info, through_version_inclusive=move.first - 1, followed=Followed()
         )
         (counts,) = recorder.record(info, [before])
-        info = replace(replica.info(), clock=info.clock)
+        info = replica.info()
+        info = replace(info, clock=clock_of(info, replica.relations()))
     return counts + _moved(recorder, info, at, row, definition, move)
 
 

@@ -89,7 +89,8 @@ def _capture(
     followed = follow_columns(recorder, chosen)
     if followed:
         replica = replica.reread()
-        info = replace(replica.info(), clock=info.clock)
+        info = replica.info()
+        info = replace(info, clock=clock_of(info, relations))
     windows = [article_window(replica, a, info) for a in replica.articles if a.nickname in chosen]
     recorded = replace(recorder, replica=replica).record(info, windows)
     counts = [
