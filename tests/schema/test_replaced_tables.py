@@ -1,6 +1,7 @@
 """A replaced table at the publisher is row changes by key, with the columns that it gained."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import pyarrow as pa
@@ -61,16 +62,18 @@ def check(star: Star) -> None:
         assert [row["a"] for row in star.conflicts("hq", name)] == ["s3"]
 
 
-def test_a_replaced_table_is_row_changes(star: Star) -> None:
-    north, south = star.sync()
-    # Of the replaced rows only those travel that differ: one changed twice, one came, one went.
-    assert [north.download.updates, north.download.inserts, north.download.deletes] == [2, 2, 2]
-    assert north.fallbacks == south.fallbacks == ()
-    # Of each article, what was written before the replacement and the replacement have versions of their own.
-    generations = Replica(Location.of(star.root / "hq")).genhistory(from_generation_exclusive=0)
-    assert [each.maxversion for each in generations[:2]] == [3, 5]
-    assert star.table("hq", "by_row").metadata().configuration["delta.enableChangeDataFeed"] == "true"
-    check(star)
+def leave_undone_and_check(star: Star) -> None:
+    """Check that a session does what the one before left undone: a table's id, its properties."""
+    # As a replacement that a writing session passed, and as a death before the properties were set.
+    hq = Replica(Location.of(star.root / "hq"))
+    hq.save_info(replace(hq.info(), table_ids={**hq.info().table_ids, 1: "former"}))
+    star.write("hq", 4, {"b": "later"})
+    star.table("hq", "by_column").alter.set_table_properties({"delta.enableChangeDataFeed": "false"})
+    (north,) = star.sync("north")
+    assert north.error is None
+    for name in ARTICLES:
+        assert star.rows("north", name)[4]["b"] == "later"
+        assert has_feed(star, name)
 
 
 @pytest.mark.slow
@@ -79,6 +82,39 @@ def test_a_sync_that_dies_is_finished_by_the_next_one(star: Star, point: str) ->
     with dies(point, action="stop"):
         star.sync("north")
     check(star)
+
+
+def has_feed(star: Star, name: str) -> bool:
+    return star.table("hq", name).metadata().configuration.get("delta.enableChangeDataFeed") == "true"
+
+
+def test_a_replaced_table_is_row_changes(star: Star) -> None:
+    north, south = star.sync()
+    # Of the replaced rows only those travel that differ: one changed twice, one came, one went.
+    assert [north.download.updates, north.download.inserts, north.download.deletes] == [2, 2, 2]
+    assert north.fallbacks == south.fallbacks == ()
+    # Of each article, what was written before the replacement and the replacement have versions of their own.
+    generations = Replica(Location.of(star.root / "hq")).genhistory(from_generation_exclusive=0)
+    assert [each.maxversion for each in generations[:2]] == [3, 5]
+    assert has_feed(star, "by_row")
+    check(star)
+    leave_undone_and_check(star)
+
+
+@pytest.mark.spark
+@pytest.mark.slow
+def test_a_replacement_while_a_session_writes_is_known_afterwards(star: Star) -> None:
+    with dies("publisher.before_merge", action="stop"):
+        star.sync("north")
+    star.replace("hq", rows((1, "x", "y", None), (2, "x", "h2", 2), (4, "x", "new", 5)), NEW)
+    star.sync("north")
+    star.write("hq", 4, {"b": "later"})
+    (north,) = star.sync("north")
+    assert north.error is None
+    for name in ARTICLES:
+        assert star.rows("north", name) == star.rows("hq", name)
+        assert star.rows("hq", name)[4] == {"a": "x", "b": "later", "c": 5}
+        assert has_feed(star, name)
 
 
 @pytest.mark.slow

@@ -13,7 +13,7 @@ from uuid import NAMESPACE_OID, uuid5
 
 from enumeration.horizon import clock_of
 from mergerepl.delta.feed.column_changes import ADD, ColumnChange
-from mergerepl.delta.feed.window import feed_window
+from mergerepl.delta.feed.window import FeedWindow, feed_window
 from mergerepl.delta.marks import SETUP, CommitMark
 from mergerepl.delta.properties import missing_properties, set_properties
 from mergerepl.delta.tables import open_table
@@ -29,7 +29,7 @@ from mergerepl.replica.subscription import captured_position
 from mergerepl.systables import catalog
 from mergerepl.systables.catalog import ArticleRow, SchemaChangeRow
 from mergerepl.systables.replinfo import ReplicaInfo
-from triggers.schema_checks import ArticleTable, check_captured_table
+from triggers.schema_checks import ArticleTable, check_captured_table, check_columns
 from triggers.window import Followed
 
 log = logging.getLogger(__name__)
@@ -71,10 +71,18 @@ def _follow_once(recorder: Recorder, nickname: int) -> RowCounts | None:
     window = feed_window(at.path, captured_position(replica, article, info))
     if window.head_version is None or not window.commits:
         return None
+    if _passed_replacement(window):
+        _take_table_id(replica, info, window, nickname)
+        _set_properties_again(recorder, at)
+        return RowCounts()
     row = article_row(replica, nickname)
     definition = row.definitions[article.version]
     move = Follower(at, definition, row.definitions).next_move(window)
     if move is None:
+        if _lacks_feed(window):
+            check_captured_table(at, window)
+            check_columns(at, window)
+            _set_properties_again(recorder, at)
         return None
     check_captured_table(at, window, is_followed=True)
     info = replace(info, clock=clock_of(info, replica.relations()))
@@ -88,6 +96,25 @@ def _follow_once(recorder: Recorder, nickname: int) -> RowCounts | None:
         info = replica.info()
         info = replace(info, clock=clock_of(info, replica.relations()))
     return counts + _moved(recorder, info, at, row, definition, move)
+
+
+def _passed_replacement(window: FeedWindow) -> bool:
+    """Whether a session that was writing captured a replacement with the same columns: it knows the commit, not the id."""
+    is_known = window.position.commit is not None and not window.is_another_commit and not window.is_older
+    before = window.before
+    return is_known and before is not None and before.table_id != window.position.table_id
+
+
+def _lacks_feed(window: FeedWindow) -> bool:
+    """Whether the feed is off at a table's head: what should have set it again died or failed."""
+    stated = window.metadata_commits
+    metadata = stated[-1].metadata if stated else window.before
+    return window.unreadable is None and metadata is not None and not metadata.change_data_feed
+
+
+def _take_table_id(replica: Replica, info: ReplicaInfo, window: FeedWindow, nickname: int) -> None:
+    assert window.before is not None
+    replica.save_info(replace(info, table_ids={**info.table_ids, nickname: window.before.table_id}))
 
 
 def _moved(

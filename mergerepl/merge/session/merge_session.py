@@ -29,7 +29,7 @@ from mergerepl.merge.session.clean_up import clean_up_when_due
 from mergerepl.merge.session.history_cleanup import purge_history_of
 from mergerepl.merge.session.own_side import held_with_publishers, pending_elsewhere
 from mergerepl.merge.session.recovery import named, recover
-from mergerepl.merge.session.schema_step import changed_articles, followed_schema
+from mergerepl.merge.session.schema_step import articles_to_follow, followed_schema
 from mergerepl.merge.session.session_history import Failure, note_presence, record_failure, record_success
 from mergerepl.merge.session.session_plan import has_few_changes, has_work, quiet_moves, session_plan
 from mergerepl.merge.session.sides import (
@@ -298,7 +298,7 @@ def held_session(
         )
     request.progress.step("capture")
     session = open_session(request, sides, started, stopped)
-    if stopped is None and (changed := changed_articles(session.sides, sides, session.refused)):
+    if stopped is None and (changed := articles_to_follow(session.sides, sides, session.refused)):
         stopped = followed_schema(
             request.ends, request.subscription, changed, request.engine, spark_of, request.progress
         )

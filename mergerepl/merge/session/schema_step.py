@@ -44,9 +44,25 @@ def changed_articles(
     ]
 
 
+def articles_to_follow(
+    opened: Mapping[str, SideState], sides: Mapping[str, SideState], refused: Refused
+) -> list[int]:
+    """Return the tablenicks of `changed_articles`, and those whose feed is off: a session sets it again."""
+    changed = changed_articles(opened, sides, refused)
+    if sides[PUBLISHER].filtered is not None:
+        return changed
+    off = [each for each in sides[PUBLISHER].articles if any(_lacks_feed(s, each) for s in opened.values())]
+    return [*changed, *(each for each in off if each not in changed)]
+
+
 def _is_replaced(side: SideState, nickname: int) -> bool:
     windows = (window for window in side.windows if window.article.nickname == nickname)
     return any(is_replacement(commit) for window in windows for commit in window.user_commits)
+
+
+def _lacks_feed(side: SideState, nickname: int) -> bool:
+    states = (window.state for window in side.windows if window.article.nickname == nickname)
+    return any(state is not None and not state.metadata.change_data_feed for state in states)
 
 
 def followed_schema(
