@@ -21,6 +21,7 @@ from mergerepl.delta.feed.column_changes import (
 )
 from mergerepl.delta.feed.schema_walk import SchemaWalk, identity_of, walk
 from mergerepl.delta.feed.window import FeedWindow
+from mergerepl.delta.marks import SchemaStep
 from mergerepl.delta.metadata import DEFAULT_EXPRESSION, TableMetadata
 from mergerepl.delta.tables import Commit
 from mergerepl.delta.types import Field, ddl_of
@@ -77,26 +78,54 @@ class Follower:
         if numbers is None:
             return None
         before = self._before(window)
-        whole = self._counted(walk(before, window.commits, fields=numbers, replid=self.at.replid))
+        walked = walk(before, window.commits, fields=numbers, replid=self.at.replid)
+        whole = self._counted(walked)
+        # A column that a session which died added, and a user took away: the next step adds it again.
+        lost = _own_added(walked) - walked.published().keys() - set(numbers.values())
         late = [each["name"] for each in before.fields if identity_of(each) not in numbers]
         # A session that was writing when a column was added passed that commit.
         is_late = any(self._is_published(name) for name in late)
         if not whole and not is_late:
             return None
         first = window.from_version_exclusive + 1 if is_late else whole[0].version
-        through = window.through_version_inclusive if is_late else _through(window, first, whole)
+        is_whole = is_late or bool(lost)
+        through = window.through_version_inclusive if is_whole else self._through(window, first, whole)
         passed = [commit for commit in window.commits if commit.version <= through]
         walked = walk(before, passed, fields=numbers, replid=self.at.replid)
         changes = [each for each in self._counted(walked) if each.version <= through]
         metadata = next((c.metadata for c in reversed(passed) if c.metadata is not None), before)
         is_replaced = any(each.kind in (REPLACE, RESTORE) for each in changes)
-        if any(each.kind in _OF_PUBLISHED for each in changes):
+        if any(each.kind in _OF_PUBLISHED and each.field not in lost for each in changes):
             return None
         definition, former = self._after(walked, metadata)
         self._refuse_unfit(window, definition, passed[-1])
         gap = "the table was replaced" if is_replaced else None
+        gap = "a column that was being added was taken away" if lost else gap
         gap = "a column was added while a session wrote" if is_late else gap
         return Move(definition, first, through, tuple(changes), gap, former)
+
+    def _through(self, window: FeedWindow, first: int, changes: Iterable[ColumnChange]) -> int:
+        """Return the last version of a move that begins with a commit.
+
+        A replacement is compared with the head, once for all of them, or with the table before an own ALTER: its rows say
+        nothing of that column. Else the move ends before the next commit with rows, which is captured under the new
+        definition.
+        """
+        kinds = {each.kind for each in changes if each.version == first}
+        passed = [*_from(window.commits, first)]
+        if kinds & {REPLACE, RESTORE}:
+            altered = (each.version for each in passed if self._is_own_step(each))
+            return next(altered, window.through_version_inclusive + 1) - 1
+        through = first
+        for commit in passed:
+            if commit.data_change:
+                break
+            through = commit.version
+        return through
+
+    def _is_own_step(self, commit: Commit) -> bool:
+        mark = commit.mark
+        return mark is not None and mark.replid == self.at.replid and SchemaStep.of(mark.step) is not None
 
     def _before(self, window: FeedWindow) -> TableMetadata:
         assert window.before is not None
@@ -203,21 +232,9 @@ def published_field(number: int, column: Field) -> PublishedField:
     )
 
 
-def _through(window: FeedWindow, first: int, changes: Iterable[ColumnChange]) -> int:
-    """Return the last version of a move that begins with a commit.
-
-    A replacement is compared with the head, once for all of them. Else the move ends before the next commit with rows,
-    which is captured under the new definition.
-    """
-    kinds = {each.kind for each in changes if each.version == first}
-    if kinds & {REPLACE, RESTORE}:
-        return window.through_version_inclusive
-    through = first
-    for commit in _from(window.commits, first):
-        if commit.data_change:
-            break
-        through = commit.version
-    return through
+def _own_added(walked: SchemaWalk) -> set[int]:
+    """Return the numbers of the columns that merge replication added in a window."""
+    return {each.field for each in walked.changes if each.kind == ADD and each.field is not None}
 
 
 def _from(commits: Iterable[Commit], version: int) -> Iterator[Commit]:
