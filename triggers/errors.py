@@ -30,10 +30,10 @@ def table_gone(article: str, table: Location, root: Location, *, is_publisher: b
 def replaced_table(article: str, table: Location, root: Location) -> CaptureError:
     """Return the error about a table whose id differs from the captured one."""
     return CaptureError(
-        f"Article '{article}': table '{table}' was dropped and created again, or replaced, or given columns by a MERGE of "
-        "deltalake (its table id changed), so what happened to its rows is not recorded. Nothing was changed. Restore the "
-        "former table (RESTORE TABLE, if its versions go on); to replace all rows, use INSERT OVERWRITE instead. Or "
-        f"{begin_again()}.",
+        f"Article '{article}': table '{table}' was dropped and created again, or replaced by one in which a published "
+        "column is missing or has another type (its table id changed), so what happened to its rows is not recorded. "
+        "Nothing was changed. Restore the former table (RESTORE TABLE, if its versions go on), and replace it by one that "
+        f"has these columns, or by INSERT OVERWRITE. Or {begin_again()}.",
         replica=str(root),
         article=article,
     )
