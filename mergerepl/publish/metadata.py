@@ -32,6 +32,7 @@ from mergerepl.systables.contents import (
     ROWGUID,
     SEQ,
     TABLENICK,
+    is_row_column,
 )
 from mergerepl.systables.genhistory import Generation
 from mergerepl.systables.table import FOLDER
@@ -85,9 +86,7 @@ def give_metadata(
         values[BORN_GENERATION] = _renumbered(F.col(BORN_GENERATION), numbers)
         if PARTCHANGEGEN in values:
             values[PARTCHANGEGEN] = F.lit(None).cast("bigint")
-        images = [
-            F.col(name) for name in current.columns if name.startswith(tuple(f"row_{n}" for n in nicknames))
-        ]
+        images = [F.col(name) for name in current.columns if is_row_column(name, nicknames)]
         copied = current.select(*(value.alias(name) for name, value in values.items()), *images)
         append(copied, root / FOLDER / table, Transaction(RUN_APP_ID, seq, mark))
         failpoint("initialise.between_appends")

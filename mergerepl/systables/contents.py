@@ -9,6 +9,7 @@ table.
 first version of a row that existed before.
 """
 
+from collections.abc import Collection
 from typing import Final
 
 from mergerepl.systables.table import Plane, SystemTable, columns
@@ -70,6 +71,11 @@ def row_column(tablenick: int, version: int = 1) -> str:
     Contents and tombstone have it.
     """
     return _image_column("row", tablenick, version)
+
+
+def is_row_column(name: str, tablenicks: Collection[int]) -> bool:
+    """Whether a column is an image column, of any version, of one of these articles."""
+    return any(name == (first := row_column(each)) or name.startswith(f"{first}_") for each in tablenicks)
 
 
 def _image_column(of: str, tablenick: int, version: int) -> str:

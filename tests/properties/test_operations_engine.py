@@ -119,6 +119,7 @@ def drawn(rng: random.Random, what: str = "aabbd", *, reinits: float = 0) -> Ste
     return (kind, name) if kind == "cleanup" else (kind, rng.choice("AB"))
 
 
+@pytest.mark.slow
 def test_inv_36_a_history_with_row_filters_on_the_engine(spark: SparkSession, replica_dir: Path) -> None:
     """A golden one, while users write to other keys, too; then what is known to all is cleaned up."""
     _, _, options, steps = GOLDEN["new rows of a key that another partition had"]

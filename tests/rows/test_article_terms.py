@@ -7,6 +7,7 @@ from pyspark.sql import SparkSession
 
 from enumeration.get_metadata import article_terms
 from mergerepl.model.session_terms import ArticleTerms
+from mergerepl.systables.contents import is_row_column
 
 pytestmark = pytest.mark.spark
 
@@ -45,3 +46,10 @@ def test_each_row_gets_the_terms_of_its_article(spark: SparkSession) -> None:
     for row in found:
         terms = row["article"] and {"tablenick": row["tablenick"]} | row["article"].asDict(recursive=True)
         assert terms == expected.get(row["tablenick"])
+
+
+def test_image_columns_of_an_article_are_not_those_of_one_whose_number_begins_alike() -> None:
+    of_first = ("row_1", "row_1_2", "row_1_12")
+    of_others = ("row_10", "row_12_2", "base_1", "row", "rowguid")
+    assert [name for name in (*of_first, *of_others) if is_row_column(name, [1])] == [*of_first]
+    assert is_row_column("row_12_2", [1, 12])
