@@ -168,6 +168,19 @@ def test_a_new_subscriber_gets_the_columns_and_what_is_known_of_rows(star: Star)
 
 @pytest.mark.spark
 @pytest.mark.slow
+def test_a_subscriber_made_before_a_change_of_columns_counts_gets_it_by_a_session(star: Star) -> None:
+    with dies("schema.after_record"):
+        star.sync("north")
+    star.subscribe("west")
+    star.settle()
+    for name in ARTICLES:
+        tables = star.tables(name)
+        assert tables["hq"][3]["c"] == "C3"
+        assert tables["west"] == tables["north"] == tables["hq"]
+
+
+@pytest.mark.spark
+@pytest.mark.slow
 def test_a_column_that_is_added_while_a_session_writes_is_followed(
     star: Star, monkeypatch: pytest.MonkeyPatch
 ) -> None:
