@@ -288,9 +288,9 @@ def _refuse_unsent(held: SessionRequest, terms: ReinitTerms, found: Sequence[_De
         return
     keys = [f"{each.article.name} {key_text(one.key)}" for each in found for one in each.examples][:SHOWN]
     raise ConfigurationError(
-        f"'{held.subscriber.root}' has {counted(count, 'change')} that the publisher lacks: {'; '.join(keys)}. {NOTHING} "
-        "Say --upload-first, which compares them with the publisher's rows and logs what loses, or --discard-local, which "
-        "exports them first.",
+        f"'{held.subscriber.root}' has {counted(count, 'change')} that the publisher lacks: {'; '.join(keys)}. It "
+        "was not filled again. Say --upload-first, which compares them with the publisher's rows and logs what loses, or "
+        "--discard-local, which exports them first.",
         subscriber=str(held.subscriber.root),
     )
 
