@@ -8,11 +8,16 @@ import pytest
 from mergerepl.delta.feed.window import FeedPosition, FeedWindow
 from mergerepl.delta.log import Commit
 from mergerepl.merge.schema.moves import Follower, Move
+from mergerepl.model.article import PublishedArticle
 from mergerepl.model.definition import first_definition
 from mergerepl.store.location import Location
-from tests.unit.test_schema_walk import alter, own, plain, replaced
-from tests.unit.test_small_writer import ARTICLE
+from tests.metadata_commits import alter, own, plain, replaced
 from triggers.schema_checks import ArticleTable
+
+ARTICLE = PublishedArticle(
+    *("p", "pubid", "orders", "artid", 1, "orders", ("id",), ("id", "note"), ("bigint", "string")),
+    *(False, "row", "priority", "", False),
+)
 
 A, A_C = plain("a"), plain("a", "c")
 ADD_C = own("add", 2, A_C, "c")
