@@ -5,7 +5,8 @@ from __future__ import annotations
 import random
 
 from tests.properties.operations_model import World
-from tests.properties.operations_rows import KEYS, TREES, Broken, Refused
+from tests.properties.operations_rows import KEYS, TREES
+from tests.properties.ruled_worlds import Broken, Refused, bring_to_rest, play_drawn
 
 # ---- histories ----------------------------------------------------------------------------------------------------------
 
@@ -166,18 +167,9 @@ def history(seed, off=(), filtered=None, depth=(12, 25), checks_settled=True):
     )
     world.checks_settled = checks_settled
     weights = {k: v if v > 2 else rng.choice((0, v, 4)) for k, v in WEIGHTS.items()}
-    steps = []
-    try:
-        for _ in range(rng.randint(*depth)):
-            steps.append(draw(rng, world, weights))
-            do(world, steps[-1])
-        finish(world)
-    except Broken as broken:
-        said = "\n  ".join(map(str, steps))
-        raise Broken(
-            f"{broken}\nseed {seed}: {tree}, column {world.column}, filtered {filtered}, prios {prios}\n  {said}"
-        ) from None
-    return world.stats
+    said = f"seed {seed}: {tree}, column {world.column}, filtered {filtered}, prios {prios}"
+    steps = (draw(rng, world, weights) for _ in range(rng.randint(*depth)))
+    return play_drawn(world, steps, do, finish, said)
 
 
 A, B, SA, SB = ("write", "A", "x", "a"), ("write", "B", "x", "b"), ("session", "A"), ("session", "B")
@@ -374,6 +366,4 @@ GOLDEN = {
 def play(tree, options, steps, checks_settled=True):
     world = World(tree, **options)
     world.checks_settled = checks_settled
-    for step in steps:
-        do(world, step)
-    finish(world)
+    bring_to_rest(world, steps, do, finish)

@@ -27,10 +27,8 @@ from tests.properties.operations_rows import (
     NEVER,
     STOPS,
     TREES,
-    Broken,
     Changeset,
     Ghosts,
-    Refused,
     Replica,
     Version,
     covers,
@@ -39,6 +37,7 @@ from tests.properties.operations_rows import (
     knows,
     merged,
 )
+from tests.properties.ruled_worlds import Broken, Refused
 
 RULES = {
     "stamps follow the clock": "every stamp is max(clock, versions of the row) + 1, not only above the row's versions",
@@ -82,13 +81,15 @@ RULES = {
 
 
 class World(Ghosts):
+    rules = RULES
+
     def __init__(
         self, tree="pair", *, column=False, filtered=False, prios=(50,), keys=KEYS, there=("x",), off=()
     ):
         super().__init__()
         self.column, self.filtered, self.keys, self.off = column, filtered, keys, frozenset(off)
         self.ncols = 3 if filtered else 2
-        self.nick, self.tokens, self.guids = 0, 0, 0
+        self.nick, self.tokens = 0, 0
         self.r, self.staged = {}, []
         self.prios, self.stats = prios, Counter()
         for name, up in TREES[tree].items():
@@ -107,14 +108,6 @@ class World(Ghosts):
         part = {"A": 1, "B": 2}.get(name) if self.filtered else None
         of = {k: (frozenset(),) * self.ncols for k in self.keys}
         return Replica(name, self.nick, self.prios[self.nick % len(self.prios)], up, part, of=of)
-
-    def on(self, rule):
-        assert rule in RULES
-        return rule not in self.off
-
-    def guid(self):
-        self.guids += 1
-        return f"g{self.guids}"
 
     # -- users --------------------------------------------------------------------------------------------------------
 

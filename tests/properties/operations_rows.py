@@ -4,17 +4,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
 
+from tests.properties.ruled_worlds import Broken, Ruled
+
 KEYS = ("x", "y")
 LATE = 1000  # nickname of late writers: own nickname + LATE
 NEVER = 1 << 60
-
-
-class Broken(AssertionError):
-    """A property does not hold."""
-
-
-class Refused(Exception):
-    """The session was refused; nothing was changed."""
 
 
 # ---- rows and their metadata ------------------------------------------------------------------------------------------
@@ -197,7 +191,7 @@ STOPS = {
 # ---- ghosts: what no rule reads ---------------------------------------------------------------
 
 
-class Ghosts:
+class Ghosts(Ruled):
     """Every edit and resolution has a number. One is lost if a version without it takes the place of one with it."""
 
     def __init__(self):

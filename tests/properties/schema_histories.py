@@ -5,7 +5,8 @@ from __future__ import annotations
 
 import random
 
-from tests.properties.schema_model import KEYS, TREES, Broken, Refused, World
+from tests.properties.ruled_worlds import Broken, Refused, bring_to_rest, play_drawn
+from tests.properties.schema_model import KEYS, TREES, World
 
 STOPS = ("captured", "alter0", "alter1", "alter2", "schema", "staged", "pub", "sub", "subwm")
 
@@ -189,18 +190,9 @@ def history(seed, off=(), depth=(8, 18)):
     column = rng.random() < 0.5
     world = World(tree, column=column, mapping=mapping, prios=prios, keys=KEYS[: rng.choice((1, 2))], off=off)
     weights = {k: v if v > 2 else rng.choice((0, v)) for k, v in WEIGHTS.items()}
-    steps = []
-    try:
-        for _ in range(rng.randint(*depth)):
-            steps.append(draw(rng, world, weights))
-            do(world, steps[-1])
-        finish(world)
-    except Broken as broken:
-        said = "\n  ".join(map(str, steps))
-        raise Broken(
-            f"{broken}\nseed {seed}: {tree}, column {column}, mapping {mapping}, prios {prios}\n  {said}"
-        ) from None
-    return world.stats
+    said = f"seed {seed}: {tree}, column {column}, mapping {mapping}, prios {prios}"
+    steps = (draw(rng, world, weights) for _ in range(rng.randint(*depth)))
+    return play_drawn(world, steps, do, finish, said)
 
 
 # ---- golden histories -------------------------------------------------------------------------------------------------------
@@ -295,9 +287,7 @@ SCOPES = {
 
 def play(tree, options, steps):
     world = World(tree, **options)
-    for step in steps:
-        do(world, step)
-    finish(world)
+    bring_to_rest(world, steps, do, finish)
 
 
 def explore(tree, options, ops, depth):

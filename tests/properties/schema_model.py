@@ -23,6 +23,8 @@ from collections import Counter
 from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
+from tests.properties.ruled_worlds import Broken, Refused, Ruled
+
 KEYS = ("x", "y")
 LATE = 1000  # nickname of late writers: own nickname + LATE
 BIG = 1 << 20  # from here on a value needs the wide type
@@ -60,14 +62,6 @@ RULES = {
     "whole loser": "... and its conflict logs the whole row that arrived, skipped fields too",
     "copied rows": "a new publisher's column that has values is captured as row changes",
 }
-
-
-class Broken(AssertionError):
-    """A property does not hold."""
-
-
-class Refused(Exception):
-    """The session was refused or stopped; nothing of the refused step was changed."""
 
 
 class Cell(NamedTuple):
@@ -224,10 +218,12 @@ TREES = {"pair": {"R": None, "A": "R"}, "star": {"R": None, "A": "R", "B": "R"},
          "tree": {"R": None, "A": "R", "N": "R", "D": "N"}}  # fmt: skip
 
 
-class World:
+class World(Ruled):
+    rules = RULES
+
     def __init__(self, tree="pair", *, column=False, mapping="RABND", prios=(50,), keys=KEYS, off=()):
         self.keys, self.off, self.stats = keys, frozenset(off), Counter()
-        self.tokens, self.guids, self.last_field = 0, 0, 2
+        self.tokens, self.last_field = 0, 2
         self.parents = {}  # ghost: (token, field) -> tokens that its writer saw there
         self.logged, self.born = set(), {}  # ghost: (token, field); (token, field) -> key
         self.deletes = set()  # ghost: tokens of deletes by users
@@ -257,14 +253,6 @@ class World:
             return False
         gen = replica.meta[key].gen
         return gen > replica.sent[replica.up] and self.r[replica.up].number(replica.gens[gen][0]) is None
-
-    def on(self, rule):
-        assert rule in RULES
-        return rule not in self.off
-
-    def guid(self):
-        self.guids += 1
-        return f"g{self.guids}"
 
     # -- ghosts -----------------------------------------------------------------------------------------------------------
 

@@ -6,7 +6,7 @@ import pytest
 
 from tests.properties.operations_histories import GOLDEN, history, play
 from tests.properties.operations_model import RULES
-from tests.properties.operations_rows import Broken
+from tests.properties.ruled_worlds import Broken
 
 IS_LONG = os.environ.get("MERGEREPL_TEST_PROFILE") == "long"
 

@@ -3,8 +3,8 @@
 import pytest
 
 from tests.properties import schema_histories
+from tests.properties.ruled_worlds import Broken
 from tests.properties.schema_histories import GOLDEN, history, play
-from tests.properties.schema_model import Broken
 
 STAR = ("pair", "star")
 
