@@ -105,9 +105,9 @@ class Star:
         self.subscribers = (*self.subscribers, name)
         self.project.apply()
 
-    def save(self, to: Path) -> None:
-        """Keep a copy of all folders."""
-        shutil.copytree(self.root, to)
+    def save(self, to: Path) -> Path:
+        """Keep a copy of all folders; return its place."""
+        return shutil.copytree(self.root, to)
 
     def load(self, saved: Path) -> None:
         """Put a copy back in the same place."""

@@ -46,16 +46,7 @@ def prepared(tmp_path_factory: pytest.TempPathFactory) -> tuple[Star, Path]:
     star.add("hq", "c")
     star.write("hq", 1, {"c": "C1"})
     star.write("hq", 3, {"c": "C3"})
-    saved = tmp_path_factory.mktemp("saved") / "root"
-    star.save(saved)
-    return star, saved
-
-
-@pytest.fixture
-def star(prepared: tuple[Star, Path]) -> Star:
-    """Return the prepared star as it was."""
-    prepared[0].load(prepared[1])
-    return prepared[0]
+    return star, star.save(tmp_path_factory.mktemp("saved") / "root")
 
 
 def check(star: Star) -> None:

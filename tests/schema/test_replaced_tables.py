@@ -39,16 +39,7 @@ def prepared(tmp_path_factory: pytest.TempPathFactory) -> tuple[Star, Path]:
     star.write("hq", 2, {"b": "h2"})
     star.replace("hq", rows((1, "x", "y", None), (2, "x", "h2", 2), (4, "x", "new", 4)), NEW)
     star.replace("hq", rows((1, "x", "y", None), (2, "x", "h2", 2), (4, "x", "new", 5)), NEW)
-    saved = tmp_path_factory.mktemp("saved") / "root"
-    star.save(saved)
-    return star, saved
-
-
-@pytest.fixture
-def star(prepared: tuple[Star, Path]) -> Star:
-    """Return the prepared star as it was."""
-    prepared[0].load(prepared[1])
-    return prepared[0]
+    return star, star.save(tmp_path_factory.mktemp("saved") / "root")
 
 
 def check(star: Star) -> None:
