@@ -203,9 +203,9 @@ class Metrics:
         """Return the metrics as text."""
         from prometheus_client import CollectorRegistry, generate_latest
 
-        registry = CollectorRegistry()
-        registry.register(self)
-        return generate_latest(registry).decode()
+        collectors = CollectorRegistry()
+        collectors.register(self)
+        return generate_latest(collectors).decode()
 
     def read_totals(self, text: str) -> None:
         """Take over the totals of a file that was written before.
@@ -281,10 +281,10 @@ def serve(metrics: Metrics, host: str, port: int) -> Any:
     """
     from prometheus_client import CollectorRegistry, start_http_server
 
-    registry = CollectorRegistry()
-    registry.register(metrics)
+    collectors = CollectorRegistry()
+    collectors.register(metrics)
     try:
-        server, _ = start_http_server(port, addr=host, registry=registry)
+        server, _ = start_http_server(port, addr=host, registry=collectors)
     except OSError as error:
         raise ConfigurationError(
             f"Metrics cannot be served at {host}:{port}: {error.strerror}. Name another address with `--metrics`."
