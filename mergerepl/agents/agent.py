@@ -116,8 +116,11 @@ class Agent:
         dashboard: str | None = None,
         metrics: str | None = None,
         metrics_file: str | None = None,
+        log_format: str = "text",
     ) -> Listing[AgentStatus]:
         """Run the jobs in a process of its own, in the background; it logs to `.mergerepl.agent.log` in the first folder.
+
+        `log_format`: text, or json with one object a line.
 
         Raises: LeaseError if a folder has an agent already; StoreError if the process ended or did not get that far.
         """
@@ -125,6 +128,7 @@ class Agent:
         words += [] if dashboard is None else ["--dashboard", os.path.abspath(dashboard)]
         words += [] if metrics is None else ["--metrics", metrics]
         words += [] if metrics_file is None else ["--metrics-file", os.path.abspath(metrics_file)]
+        words += [] if log_format == "text" else ["--log-format", log_format]
         return Listing(control.start_agent(self.roots, words))
 
     def status(self) -> Listing[AgentStatus]:

@@ -48,7 +48,8 @@ def run_(run: Invocation, interval: timedelta, no_sync: bool, detach: bool, **vi
 
     A job that runs is never cut short. Every interval it writes the page of `mergerepl dashboard` (--dashboard), and
     metrics for Prometheus (--metrics-file) which --metrics serves: `pip install 'mergerepl[metrics]'`. With --detach it
-    runs in the background, and logs to .mergerepl.agent.log in the first folder.
+    runs in the background, and logs to .mergerepl.agent.log in the first folder. With --log-format json what the jobs did
+    are lines of the log, too.
 
     Example:
       mergerepl agent run --interval 5m
@@ -60,7 +61,7 @@ def run_(run: Invocation, interval: timedelta, no_sync: bool, detach: bool, **vi
     agent = _agent(run)
     terms: dict[str, Any] = {"interval": interval.total_seconds(), "sync": not no_sync, **views}
     if detach:
-        started = agent.start(**terms)
+        started = agent.start(**terms, log_format=run.log_format)
         lines = [f"{each.root}: process {each.pid} runs." for each in started]
         run.output.reported({"started": started}, lines)
         return
@@ -68,7 +69,15 @@ def run_(run: Invocation, interval: timedelta, no_sync: bool, detach: bool, **vi
     def report(event: JobEvent) -> None:
         failed = " failed" if event.is_failed else ""
         text = f"{moment_text(event.time)} {event.database} {event.job}{failed}: {event.text}"
-        run.output.noted(event, text)
+        run.output.noted(
+            event,
+            text,
+            level="ERROR" if event.is_failed else "INFO",
+            event=event.text,
+            at=event.time.timestamp(),
+            job=event.job,
+            replica=event.database,
+        )
 
     with CommandServer(list(map(Location.of, agent.roots)), run_command, warm_up) as server:
         agent.run(**terms, report=report, pause=server.serve)

@@ -73,7 +73,7 @@ class Invocation:
         """Where results are reported."""
         if self.patience is not None:
             self.patience.end()
-        return Output(sys.stdout, is_for_programs=self.as_json)
+        return Output(sys.stdout, is_for_programs=self.as_json, is_logged=self.log_format == "json")
 
     @cached_property
     def progress(self) -> Progress:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 from mergerepl.cli.grammar import DESTROYS, READS, WRITES, Invocation, command, group
@@ -35,8 +35,7 @@ def status(
     cannot be captured, an agent that stopped at a command, a subscriber that is inactive or expired, no time left), 3 if it
     is not known. `alerts:` in the file states the thresholds.
 
-    With --metrics-file it also writes metrics for Prometheus, after a sync that a scheduler runs. Totals go on from the
-    file that is there.
+    With --metrics-file it also writes metrics for Prometheus. Totals go on from the file that is there.
 
     Example:
       mergerepl status
@@ -54,18 +53,26 @@ def status(
         warning = StatusWarning(roots[0], UNKNOWN, error.message)
         found = [Status(type or types[0], roots[0], "", (warning,))]
     if metrics_file is not None:
-        _write_metrics(run, metrics_file)
+        metrics_writer(run, metrics_file)()
     run.output.reported({"status": found}, tasks.status(found, check=check))
     return check_code(found) if check else 0
 
 
-def _write_metrics(run: Invocation, file: str) -> None:
+def metrics_writer(run: Invocation, file: str) -> Callable[[], None]:
+    """Read a file of metrics, and return what reads the project and writes the file again.
+
+    Raises: ConfigurationError if the file cannot be continued.
+    """
     from mergerepl.dashboard.metrics import read_metrics, write_metrics
 
-    project = run.place.project
     metrics = read_metrics(file)
-    metrics.take(project.snapshot(), {each.root: each.name for each in project.replicas()})
-    write_metrics(metrics, file)
+
+    def write() -> None:
+        project = run.place.project
+        metrics.take(project.snapshot(), {each.root: each.name for each in project.replicas()})
+        write_metrics(metrics, file)
+
+    return write
 
 
 @command(effect=READS, call="Project.pending", takes="[REPLICA]...", options=("--list", "--limit"))

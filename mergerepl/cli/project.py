@@ -10,6 +10,7 @@ import click
 
 from mergerepl.agents.client import agent_roots
 from mergerepl.cli.grammar import DESTROYS, WRITES, Invocation, command
+from mergerepl.cli.look import metrics_writer
 from mergerepl.cli.main import FAILED, TRANSIENT, run_command
 from mergerepl.cli.report import merge
 from mergerepl.cli.standard_output import say_error
@@ -99,6 +100,7 @@ def apply(run: Invocation) -> None:
         "--procedures",
         "--streams",
         "--skip-errors",
+        "--metrics-file",
     ),
     several_places=True,
 )
@@ -109,6 +111,7 @@ def sync(
     no_agent: bool,
     procedures: tuple[str, ...],
     skip_errors: tuple[int, ...] | None,
+    metrics_file: str | None,
     **options: Any,
 ) -> int:
     """Exchange changes with the subscribers.
@@ -128,6 +131,9 @@ def sync(
     user, installation and environment, one at a time, which saves these the start of Java. Ctrl-C ends the command then,
     and the agent finishes the sync.
 
+    With --metrics-file it then writes metrics for Prometheus, also of sessions that failed; with --interval after each
+    round. Totals go on from the file that is there. A sync that ends with an error leaves the file as it is.
+
     Example:
       mergerepl sync
       mergerepl sync north --dry-run
@@ -136,12 +142,22 @@ def sync(
     options |= {"dry_run": run.dry_run, "procedures": procedures, "skip_errors": skip_errors or ()}
     is_handed_over = run.given_progress is not None
     progress = run.progress
+    if metrics_file is not None and run.dry_run:
+        raise click.UsageError("A dry run writes no --metrics-file.")
+    # Who handed over writes the file.
+    is_measured = metrics_file is not None and not is_handed_over
+    write_metrics = metrics_writer(run, metrics_file or "") if is_measured else lambda: None
 
     def once() -> SyncResult:
         with progress:
             project = run.place.project
             project.is_long_running = interval is not None or is_handed_over
             return project.sync(*replicas, progress=progress, **options)
+
+    def measured_round() -> SyncResult:
+        result = once()
+        write_metrics()
+        return result
 
     if interval is not None:
         from mergerepl.agents.loop import repeat
@@ -155,7 +171,7 @@ def sync(
             return (
                 0
                 if repeat(
-                    once,
+                    measured_round,
                     merge.Rounds(run.output),
                     interval_s=int(interval.total_seconds()),
                     pause=server.serve,
@@ -169,12 +185,14 @@ def sync(
 
         code = hand_over(agent_roots(run.place.paths), run.arguments, progress)
         if code is not None:
+            write_metrics()
             return code
     result = once()
     run.output.reported(*merge.synced(result))
     if not run.output.is_for_programs:
         for message in _errors(result):
             say_error(message)
+    write_metrics()
     return exit_code(result)
 
 

@@ -9,11 +9,9 @@ from deltalake import DeltaTable
 from pyspark.sql import SparkSession
 
 from mergerepl import cdc
-from tests.commands_of_docs import run_command
+from tests.commands_of_docs import blocks, type_blocks
 
 pytestmark = pytest.mark.spark
-
-PAGE = Path(__file__).parents[2] / "docs" / "cdc.md"
 
 
 def rows_of(table: str) -> list[tuple[Any, ...]]:
@@ -26,14 +24,9 @@ def test_the_page_does_what_it_says(
 ) -> None:
     monkeypatch.chdir(replica_dir)
     typed: dict[str, Any] = {}
-    printed: dict[str, str] = {}
-    blocks = re.findall(r"^```(python|bash)\n(.*?)^```$", PAGE.read_text(encoding="utf-8"), re.M | re.S)
-    assert len(blocks) > 8
-    for language, text in blocks:
-        if language == "python":
-            exec(text, typed)
-            continue
-        printed |= {line: run_command(line) for line in text.splitlines()}
+    page = [each for each in blocks("docs/cdc.md") if each.language in ("python", "bash")]
+    assert len(page) > 8
+    printed = type_blocks(page, typed)
     assert re.search(r"^shop +4 +3 ", printed["mergerepl capture -f shop"], re.M)
     net = printed["mergerepl cdc changes --net dbo_orders -f shop --row-filter all-with-mask"]
     assert [line.split()[1:4] for line in net.splitlines()[1:]] == [

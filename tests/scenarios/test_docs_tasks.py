@@ -1,6 +1,5 @@
 """The tasks of docs/tasks.md, typed as they stand."""
 
-import re
 from pathlib import Path
 from typing import Any
 
@@ -8,16 +7,11 @@ import pytest
 from deltalake import DeltaTable
 from pyspark.sql import SparkSession
 
-from tests.commands_of_docs import run_command
+from tests.commands_of_docs import blocks, type_blocks
 
 pytestmark = pytest.mark.spark
 
-PAGE = (Path(__file__).parents[2] / "docs" / "tasks.md").read_text(encoding="utf-8")
-TASKS = {
-    title: blocks
-    for title, text in re.findall(r"^## (.+?)\n(.*?)(?=^## |\Z)", PAGE, re.M | re.S)
-    if (blocks := re.findall(r"^```(\w+)\n(.*?)^```$", text, re.M | re.S))
-}
+TASKS = {block.heading: blocks("docs/tasks.md", block.heading) for block in blocks("docs/tasks.md")}
 
 
 def rows(table: str) -> list[dict[str, Any]]:
@@ -55,13 +49,5 @@ def test_a_task_does_what_the_page_says(
     spark: SparkSession, task: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    typed: dict[str, Any] = {}
-    for language, code in TASKS[task]:
-        if language == "python":
-            exec(code, typed)
-        elif language == "yaml":
-            Path("mergerepl.yml").write_text(code, encoding="utf-8")
-        else:
-            for line in code.splitlines():
-                run_command(line)
+    type_blocks(TASKS[task], {})
     assert {table: rows(table) for table in STATES[task]} == STATES[task]

@@ -1,15 +1,14 @@
 """docs/compact.md builds a two-way synchronisation out of the public interface: it is typed in as it stands."""
 
-import re
 from pathlib import Path
 from typing import Any
 
 import pytest
 from pyspark.sql import SparkSession
 
-pytestmark = pytest.mark.spark
+from tests.commands_of_docs import blocks, type_blocks
 
-PAGE = Path(__file__).parents[2] / "docs" / "compact.md"
+pytestmark = pytest.mark.spark
 
 
 @pytest.mark.slow
@@ -18,8 +17,7 @@ def test_the_page_does_what_it_says(
 ) -> None:
     monkeypatch.chdir(replica_dir)
     typed: dict[str, Any] = {}
-    for code in re.findall(r"^```python\n(.*?)^```$", PAGE.read_text(encoding="utf-8"), re.M | re.S):
-        exec(code, typed)
+    type_blocks(blocks("docs/compact.md"), typed)
     sides = [
         sorted(
             (row["order_id"], row["region"], row["amount"]) for row in typed[side].read("orders").collect()

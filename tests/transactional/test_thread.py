@@ -11,7 +11,7 @@ from mergerepl.agents.jobs import DatabaseJobs
 from mergerepl.cdc.tables import tables_at
 from mergerepl.model.cdc import JobEvent
 from tests.cdc.databases import add, delete, merge, update
-from tests.commands_of_docs import run_command
+from tests.commands_of_docs import blocks, type_blocks
 from tests.transactional.publications import new_table, publication_file, rows, run, state
 
 pytestmark = pytest.mark.spark
@@ -70,20 +70,14 @@ def test_the_page_does_what_it_says(
 ) -> None:
     monkeypatch.chdir(replica_dir)
     typed: dict[str, Any] = {}
-    printed: dict[str, str] = {}
-    page = PAGE.read_text(encoding="utf-8").partition("--procedures")[0]
-    blocks = re.findall(r"^```(python|yaml|console)\n(.*?)^```$", page, re.M | re.S)
-    assert [language for language, _ in blocks[:5]] == ["python", "yaml", "console", "python", "console"]
-    for language, text in blocks[:5]:
-        if language == "python":
-            exec(text, typed)
-        elif language == "yaml":
-            Path("sales_feed.yml").write_text(text, encoding="utf-8")
-        else:
-            lines = [line.removeprefix("$ ") for line in text.splitlines()]
-            printed |= {line.split()[1]: run_command(line) for line in lines}
-    shown = re.search(r"\| `SCALL` \| `(.*)` \|", page)
+    found = blocks("docs/transactional.md")
+    assert [each.language for each in found[:5]] == ["python", "yaml", "console", "python", "console"]
+    printed = type_blocks(found[:5], typed)
+    browsed = next(text for line, text in printed.items() if "browse" in line)
+    shown = re.search(r"\| `SCALL` \| `(.*)` \|", PAGE.read_text(encoding="utf-8"))
     assert shown
-    assert shown[1] in printed["transactional"]
+    assert shown[1] in browsed
     for table in ("north/orders", "south/sales/orders"):
         assert [str(value) for value in rows(Path(table))[0]] == ["7", "N", "12.50", "x"]
+    repairs = type_blocks(blocks("docs/transactional.md", "Validation and repair"), typed)
+    assert len(repairs) == 5

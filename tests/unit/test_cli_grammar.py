@@ -126,7 +126,7 @@ OTHERWISE = {
     "init": {"--print-schema": ""},
     "pending": {"--list": "pending_rows", "--limit": "pending_rows"},
     "status": {"--metrics-file": "snapshot"},
-    "sync": {"--interval": "rounds", "--no-agent": ""},
+    "sync": {"--interval": "rounds", "--no-agent": "", "--metrics-file": "snapshot"},
     "tracking enumerate": {"--table": "tables", "--start": "consumer"},
     "tracking enable": {"--foreign": "the constructor"},
     "tracking key": {"--key": "columns", "--unpack": "unpack_key"},

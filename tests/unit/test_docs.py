@@ -19,6 +19,7 @@ from mergerepl.config.schema import MODELS
 from mergerepl.model import results
 from mergerepl.model.refused_pairs import REFUSED
 from tests import project_files as config
+from tests.commands_of_docs import NOT_TYPED, PLAYED, blocks, commands
 
 ROOT = Path(__file__).parents[2]
 DOCS = ROOT / "docs"
@@ -91,6 +92,18 @@ def test_every_field_of_a_result_is_described():
         if kind.__module__ == results.__name__
     ]
     assert {field.name for kind in kinds for field in fields(kind)} - described == set()
+
+
+def test_every_command_of_a_page_is_typed_by_a_test():
+    """Those of the reference are parsed in test_cli_grammar; the stores' are the README's, with other names."""
+    for page in sorted([ROOT / "README.md", *DOCS.glob("*.md")]):
+        if page.name in ("cli.md", "cli-json.md", "install.md", "stores.md"):
+            continue
+        name = str(page.relative_to(ROOT))
+        if any(commands(block.code) for block in blocks(name)):
+            assert f'"{name}' in (ROOT / "tests" / PLAYED[name]).read_text(encoding="utf-8"), name
+    text = "".join(path.read_text(encoding="utf-8") for path in PAGES)
+    assert [part for part in NOT_TYPED if part not in text] == []
 
 
 def page_name(path):

@@ -129,7 +129,16 @@ def test_metrics_are_served_and_written(tmp_path: Path) -> None:
     for _ in range(2):
         assert CliRunner().invoke(main, arguments).exit_code == 0
     assert 'mergerepl_pending_commits{article="orders",publication="sales"} 1.0' in file.read_text()
+    # A sync writes the file when its sessions have ended; a dry run and an unreadable file are refused first.
+    file.unlink()
+    sync = ["sync", "-f", str(tmp_path / FILE), "--no-agent", "--metrics-file", str(file)]
+    assert "writes no --metrics-file" in CliRunner().invoke(main, [*sync, "--dry-run"]).output
+    assert not file.exists()
+    done = CliRunner().invoke(main, sync)
+    assert done.exit_code == 0, done.output
+    assert "mergerepl_last_success_timestamp_seconds{" in file.read_text()
     file.write_text("{nonsense")
+    assert "cannot be continued" in CliRunner().invoke(main, sync).output
     assert "cannot be continued" in CliRunner().invoke(main, arguments).output
 
 

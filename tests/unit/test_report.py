@@ -17,9 +17,11 @@ from mergerepl import Listing
 from mergerepl.cli.report import merge
 from mergerepl.cli.report import tasks as shown
 from mergerepl.cli.report.logs import JsonFormatter
+from mergerepl.cli.report.merge import Rounds
 from mergerepl.cli.report.output import Output, dumps, jsonable
 from mergerepl.cli.report.progress import LineProgress, LiveProgress, NoProgress, Patience, open_progress
 from mergerepl.cli.report.table import Table, listing_or, printable
+from mergerepl.errors import LeaseError
 from mergerepl.model import results, tasks
 from mergerepl.model.cdc import JobEvent
 from mergerepl.model.conflicts import ConflictRecord
@@ -600,6 +602,25 @@ def test_a_log_for_programs_has_one_object_a_line():
     told = json.loads(JsonFormatter().format(record))
     assert (told["level"], told["logger"], told["article"]) == ("WARNING", "mergerepl.x", "orders")
     assert "secret" not in told["event"]
+
+
+def test_what_an_agent_does_is_in_its_json_log(capsys):
+    out = io.StringIO()
+    rounds = Rounds(Output(out, is_for_programs=False, is_logged=True))
+    rounds.synced_round(SyncResult("sales", (SessionResult("sales", "/n", "failed"),)), time="12:00")
+    rounds.round_failed(LeaseError("It is s3://key:secret@b."), time="12:01")
+    Output(out, is_for_programs=False, is_logged=True).noted(1, "text", event="3 rows", job="sync", at=0.0)
+    told = [json.loads(each) for each in capsys.readouterr().err.splitlines()]
+    assert out.getvalue() == ""
+    assert [each["level"] for each in told] == ["ERROR", "ERROR", "INFO"]
+    assert told[0]["publication"] == "sales"
+    assert "secret" not in told[1]["event"]
+    assert told[2] == {
+        "time": "1970-01-01T00:00:00.000+00:00",
+        "level": "INFO",
+        "event": "3 rows",
+        "job": "sync",
+    }
 
 
 def test_nobody_has_to_read_the_progress():

@@ -111,14 +111,20 @@ class Rounds:
             for article in session.validation or ()
             if not article.ok
         ]
+        text = "; ".join([sessions, *different])
         self._output.noted(
-            {"time": time, **sync_object(result)}, "; ".join([f"{time}  {sessions}", *different])
+            {"time": time, **sync_object(result)},
+            f"{time}  {text}",
+            level="INFO" if result.ok else "ERROR",
+            event=text,
+            publication=result.publication,
         )
 
     def round_failed(self, error: MergeReplError, *, time: str) -> None:
         """Report a round that failed and is tried again."""
         value = {"time": time, "error": error.details()}
-        self._output.noted(value, f"{time}  {error.message} Trying again.", is_failure=True)
+        text = f"{error.message} Trying again."
+        self._output.noted(value, f"{time}  {text}", is_failure=True, event=text, error=type(error).__name__)
 
 
 def sync_object(result: SyncResult) -> dict[str, Any]:

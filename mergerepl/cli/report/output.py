@@ -23,10 +23,11 @@ class Output:
     Attributes:
         is_for_programs: Whether a program reads the output: no progress is drawn, and results contain the errors of
             their parts.
+        is_logged: Whether actions of a running agent are lines of its log (`--log-format json`).
     """
 
-    def __init__(self, out: TextIO, *, is_for_programs: bool) -> None:
-        self.out, self.is_for_programs = out, is_for_programs
+    def __init__(self, out: TextIO, *, is_for_programs: bool, is_logged: bool = False) -> None:
+        self.out, self.is_for_programs, self.is_logged = out, is_for_programs, is_logged
 
     def reported(self, value: object, parts: Sequence[Part]) -> None:
         """Report a value as JSON, or as the tables and sentences that show it; a table without rows is left out."""
@@ -42,10 +43,20 @@ class Output:
                 part.write(self.out)
         self.out.flush()
 
-    def noted(self, value: object, text: str, *, is_failure: bool = False) -> None:
-        """Report an action of a running agent on one line; in text form, a failure goes to standard error."""
+    def noted(self, value: object, text: str, *, is_failure: bool = False, **logged: Any) -> None:
+        """Report an action of a running agent on one line; in text form, a failure goes to standard error.
+
+        `logged`: what a JSON log has instead of the text, as `report.logs.line` takes it.
+        """
         if self.is_for_programs:
             self._write_json(value, indent=None)
+            return
+        if self.is_logged:
+            from mergerepl.cli.report.logs import line
+
+            told = {"level": "ERROR" if is_failure else "INFO", "event": text, **logged}
+            sys.stderr.write(line(**told) + "\n")
+            sys.stderr.flush()
             return
         from mergerepl.cli.report.table import printable
 
