@@ -36,8 +36,6 @@ if TYPE_CHECKING:
 Direction = Literal["both", "upload", "download"]
 Level = Literal["rowcount", "checksum"]
 Engine = Literal["spark", "auto"]
-Item = Document | Location
-"""A document, or the root of a replica."""
 T = TypeVar("T")
 
 log = logging.getLogger(__name__)
@@ -60,6 +58,10 @@ class Target:
     engine: str = "auto"
 
 
+Item = Document | Location
+"""A document, or the root of a replica."""
+
+
 @dataclass(frozen=True)
 class Distribution:
     """The transactional subscriptions of a publisher; None: of all its publications, to all subscribers."""
@@ -74,7 +76,7 @@ def root_of(replica: str | os.PathLike[str]) -> Location:
     return Location.of(roots.existing(str(replica), may_be_stored=True))
 
 
-def merge_targets(items: Sequence[Item], chosen: Collection[str] | None = None) -> list[Target]:
+def merge_targets(items: Sequence[Item | Target], chosen: Collection[str] | None = None) -> list[Target]:
     """Return the merge subscriptions of items, each once; `chosen`: only those with one of these roots.
 
     Raises: ConfigurationError if a root is not a replica.
@@ -90,7 +92,9 @@ def merge_targets(items: Sequence[Item], chosen: Collection[str] | None = None) 
     ]
 
 
-def _merge(item: Item) -> list[Target]:
+def _merge(item: Item | Target) -> list[Target]:
+    if isinstance(item, Target):
+        return [item]
     if isinstance(item, Publication):
         publisher = Location.of(roots.parse(item.publisher, may_be_stored=True))
         return [
@@ -114,7 +118,9 @@ def _merge(item: Item) -> list[Target]:
     return [Target(*each) for each in noted]
 
 
-def distributions(items: Sequence[Item], chosen: Collection[str] | None = None) -> list[Distribution]:
+def distributions(
+    items: Sequence[Item | Target], chosen: Collection[str] | None = None
+) -> list[Distribution]:
     """Return the transactional subscriptions of items; `chosen`: only those with one of these roots."""
     found = [each for item in items for each in _distributions(item)]
     if chosen is None:
@@ -129,7 +135,7 @@ def distributions(items: Sequence[Item], chosen: Collection[str] | None = None) 
     return narrowed
 
 
-def _distributions(item: Item) -> list[Distribution]:
+def _distributions(item: Item | Target) -> list[Distribution]:
     if isinstance(item, TransactionalPublication):
         return [Distribution(Location.of(roots.parse(item.publisher)), item.name)]
     if not isinstance(item, Location) or TRANSACTIONAL not in types_at(item):
@@ -169,7 +175,7 @@ def require_options(
 
 
 def synchronize(
-    items: Sequence[Item],
+    items: Sequence[Item | Target],
     *,
     chosen: Collection[str] | None = None,
     types: Collection[str] = TYPES,

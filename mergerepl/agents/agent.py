@@ -13,7 +13,6 @@ from mergerepl.errors import ConfigurationError
 from mergerepl.model.cdc import AgentStatus, JobEvent
 from mergerepl.model.listing import Listing
 from mergerepl.project import Project
-from mergerepl.roots import parse
 
 if TYPE_CHECKING:
     from mergerepl.dashboard.metrics import Metrics
@@ -25,15 +24,12 @@ class Agent:
     Args:
         paths: As `Project.load` takes them.
 
-    Raises: as `Project.load`; ConfigurationError if a folder does not exist, or a replica is in an object store.
+    Raises: as `Project.load`; ConfigurationError if a folder does not exist.
     """
 
     def __init__(self, *paths: str | os.PathLike[str]) -> None:
         self.project = Project.load(*paths)
         self.roots = self.project.own_roots()
-        for each in self.project.replicas():
-            # It refuses a place in an object store, also one that only a subscription names.
-            parse(each.root)
 
     def __repr__(self) -> str:
         return f"Agent({', '.join(map(repr, self.roots))})"
@@ -118,7 +114,9 @@ class Agent:
         metrics_file: str | None = None,
         log_format: str = "text",
     ) -> Listing[AgentStatus]:
-        """Run the jobs in a process of its own, in the background; it logs to `.mergerepl.agent.log` in the first folder.
+        """Run the jobs in a process of its own, in the background.
+
+        It logs to `.mergerepl.agent.log` in the first folder; in the working folder if all publishers are in buckets.
 
         `log_format`: text, or json with one object a line.
 

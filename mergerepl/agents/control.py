@@ -17,7 +17,8 @@ from mergerepl.cdc.tables import CdcTables, is_shared, tables_at
 from mergerepl.errors import ConfigurationError, LeaseError, StoreError
 from mergerepl.logreader.positions import has_log_reader, read_state
 from mergerepl.model.cdc import AgentStatus, Job
-from mergerepl.replica.subscription import subscriptions_of_root
+from mergerepl.sessions import Target, merge_targets
+from mergerepl.settings import Settings
 from mergerepl.store.lease import AGENT_LOCK, holder
 from mergerepl.store.location import Location
 from mergerepl.store.storage import has_system_tables
@@ -27,7 +28,7 @@ from mergerepl.transactional.catalog import DistributionStore, subscriptions_of
 DISTRIBUTE = "distribute"
 SYNC = "sync"
 
-_LOOK_S = 0.1
+_LOOK_S, _LOOK_AT_STORE_S = 0.1, 1.0
 
 _FOR_PUBLICATIONS = replace(new_job("", LOG_READER, {}), job_id="")
 """The log reader job of a log read only for publications: no table has it without capture instances. It always runs."""
@@ -53,26 +54,28 @@ def distributes(root: Location) -> bool:
     return distributor.is_there and bool(subscriptions_of(distributor))
 
 
-def syncs(root: Location) -> bool:
-    """Whether a folder publishes a merge publication that has a subscriber. No Spark."""
+def synced_from(root: Location) -> list[Target]:
+    """Return the subscriptions of the merge publications that a root publishes. No Spark."""
     if not has_system_tables(root):
-        return False
-    return any(publisher == root for publisher, *_ in subscriptions_of_root(root))
+        return []
+    return [each for each in merge_targets([root]) if each.publisher == root]
 
 
 def replication_jobs(root: Location) -> list[Job]:
     """Return the jobs of a folder's publications: they run as long as the agent does, and are in no table."""
-    stated = ((DISTRIBUTE, distributes), (SYNC, syncs))
+    # Only merge publications may be in a store.
+    stated = ((DISTRIBUTE, distributes), (SYNC, synced_from))
     return [
         Job(database_id="", job_type=job_type, job_id="", continuous=True)
-        for job_type, has_work in stated
+        for job_type, has_work in stated[0 if root.is_local else 1 :]
         if has_work(root)
     ]
 
 
 def all_jobs(root: str) -> list[Job]:
     """Return the jobs of a folder: the stored ones, and those of its publications."""
-    return [*jobs_of(tables_at(root)), *replication_jobs(Location.of(root))]
+    place = Location.of(root)
+    return [*(jobs_of(tables_at(root)) if place.is_local else ()), *replication_jobs(place)]
 
 
 def agent_status(root: str | os.PathLike[str]) -> AgentStatus:
@@ -80,7 +83,7 @@ def agent_status(root: str | os.PathLike[str]) -> AgentStatus:
 
     Raises: ConfigurationError if the folder does not exist.
     """
-    path = roots.existing(os.fspath(root))
+    path = roots.existing(os.fspath(root), may_be_stored=True)
     who = holder(Location.of(path), file=AGENT_LOCK)
     if who is None:
         return AgentStatus(path)
@@ -102,14 +105,24 @@ def start_agent(
         agent ended or did not get that far in time (the reason is in its log).
     """
     before = [agent_status(root) for root in roots_]
-    if (taken := next((each for each in before if each.pid is not None), None)) is not None:
+    places = [Location.of(each.root) for each in before]
+    # Whether an agent elsewhere is alive shows only who watches its register in the store.
+    here = [
+        each
+        for each, place in zip(before, places, strict=True)
+        if place.is_local or each.host == socket.gethostname()
+    ]
+    if (taken := next((each for each in here if each.pid is not None), None)) is not None:
         raise LeaseError(
             f"'{taken.root}' has an agent already: process {taken.pid} on {taken.host}. Nothing was started. End it with "
             "`mergerepl agent stop` first.",
             replica=taken.root,
             holder=taken.pid,
         )
-    first = Location.of(before[0].root)
+    first = next((place for place in places if place.is_local), Location.of(os.getcwd()))
+    look_s = _look_s(places)
+    if look_s == _LOOK_AT_STORE_S:
+        wait_s += Settings.from_environment().lease_s
     try:
         log = open_log(first)
     except OSError as error:
@@ -143,7 +156,11 @@ def start_agent(
                 f"The agent of '{first}' did not start: {last_line(first)} (log: '{first / LOG}')",
                 replica=str(first),
             )
-        time.sleep(_LOOK_S)
+        time.sleep(look_s)
+
+
+def _look_s(places: Sequence[Location]) -> float:
+    return _LOOK_S if all(place.is_local for place in places) else _LOOK_AT_STORE_S
 
 
 def stop_agent(root: str | os.PathLike[str], *, wait_s: float = 600.0) -> AgentStatus:
@@ -171,5 +188,5 @@ def stop_agent(root: str | os.PathLike[str], *, wait_s: float = 600.0) -> AgentS
                 replica=who.root,
                 holder=who.pid,
             )
-        time.sleep(_LOOK_S)
+        time.sleep(_look_s([Location.of(who.root)]))
     return who

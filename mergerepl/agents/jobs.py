@@ -9,9 +9,9 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
-from functools import cached_property
+from functools import cached_property, partial
 
-from mergerepl.agents.control import DISTRIBUTE, SYNC, distributes, jobs_of, replication_jobs, syncs
+from mergerepl.agents.control import DISTRIBUTE, SYNC, distributes, jobs_of, replication_jobs, synced_from
 from mergerepl.agents.loop import CaptureState, CleanupState, Repeated, Timer, run_until_stopped
 from mergerepl.cdc.cleaning import cleanup
 from mergerepl.cdc.jobs import CAPTURE, CLEANUP, LOG_READER, Jobs
@@ -23,7 +23,8 @@ from mergerepl.model.cdc import Job, JobEvent
 from mergerepl.model.results import SessionResult
 from mergerepl.model.tasks import MERGE
 from mergerepl.model.words import changes
-from mergerepl.store.lease import AGENT_LOCK, lease
+from mergerepl.roots import existing
+from mergerepl.store.lease import AGENT_LOCK, check_held, lease
 from mergerepl.store.location import Location
 
 log = logging.getLogger(__name__)
@@ -148,9 +149,9 @@ def sync_merge(root: Location) -> tuple[str, bool]:
     """Run the merge sessions of a root's publications. Returns their reports, without sessions that changed nothing."""
     from mergerepl.sessions import synchronize
 
-    if not syncs(root):
+    if not (targets := synced_from(root)):
         return "", False
-    result = synchronize([root], types={MERGE}, long_running=True)
+    result = synchronize(targets, types={MERGE}, long_running=True)
     for each in result.sessions:
         if each.status == "nothing_to_do" and not each.is_failed:
             _note_idle(root, each.publication, each.subscriber)
@@ -219,27 +220,31 @@ def run(
     """
     from mergerepl.spark import session as engine
 
-    databases = [tables_at(root, lock_wait_s=_LOCK_WAIT_S) for root in roots]
+    places = [Location.of(existing(root, may_be_stored=True)) for root in roots]
     with ExitStack() as stack:
-        for each in databases:
-            stack.enter_context(lease(each.root, purpose="agent", file=AGENT_LOCK))
+        for root in places:
+            stack.enter_context(lease(root, purpose="agent", file=AGENT_LOCK))
         try:
             looks: list[Callable[[], None]] = []
-            for each in databases:
-                looks.append(DatabaseJobs(each, report, is_asked_to_stop).look)
+            for root in places:
+                is_asked = False
+                if root.is_local:
+                    database = tables_at(root, lock_wait_s=_LOCK_WAIT_S)
+                    looks.append(DatabaseJobs(database, report, is_asked_to_stop).look)
+                    is_asked = database.is_enabled or bool(jobs_of(database))
+                else:
+                    looks.append(partial(check_held, root, file=AGENT_LOCK))
                 if intervals is not None:
-                    looks += _repeated_jobs(each.root, intervals, report)
-                is_asked = each.is_enabled or jobs_of(each) or (intervals and replication_jobs(each.root))
+                    looks += _repeated_jobs(root, intervals, report)
+                    is_asked = is_asked or bool(replication_jobs(root))
                 text = (
                     "its jobs run"
                     if is_asked
                     else "no jobs yet: no capture, no log to read, nothing published"
                 )
-                report(JobEvent(datetime.now(UTC), str(each.root), "agent", text))
+                report(JobEvent(datetime.now(UTC), str(root), "agent", text))
             if views is not None:
-                looks += [
-                    _view(databases[0].root, name, work, views, report) for name, work in views.works.items()
-                ]
+                looks += [_view(places[0], name, work, views, report) for name, work in views.works.items()]
             run_until_stopped(looks, is_asked_to_stop=is_asked_to_stop, pause=pause)
         finally:
             # Before the locks are released, so that the next holder does not overlap with this JVM.
@@ -264,4 +269,5 @@ def _repeated_jobs(root: Location, intervals: Intervals, report: Report) -> list
     ) -> Callable[[], None]:
         return Repeated(lambda: run_reported(root, job, lambda: work(root), report), Timer(interval_s)).look
 
-    return [repeated(*each) for each in works]
+    # Only merge publications may be in a store.
+    return [repeated(*each) for each in works[0 if root.is_local else 1 :]]

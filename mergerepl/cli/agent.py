@@ -48,8 +48,8 @@ def run_(run: Invocation, interval: timedelta, no_sync: bool, detach: bool, **vi
 
     A job that runs is never cut short. Every interval it writes the page of `mergerepl dashboard` (--dashboard), and
     metrics for Prometheus (--metrics-file) which --metrics serves: `pip install 'mergerepl[metrics]'`. With --detach it
-    runs in the background, and logs to .mergerepl.agent.log in the first folder. With --log-format json what the jobs did
-    are lines of the log, too.
+    runs in the background, and logs to .mergerepl.agent.log in the first folder, or in this one if all are in buckets.
+    With --log-format json what the jobs did are lines of the log, too.
 
     Example:
       mergerepl agent run --interval 5m
@@ -79,7 +79,9 @@ def run_(run: Invocation, interval: timedelta, no_sync: bool, detach: bool, **vi
             replica=event.database,
         )
 
-    with CommandServer(list(map(Location.of, agent.roots)), run_command, warm_up) as server:
+    # A store has no sockets.
+    folders = [root for root in map(Location.of, agent.roots) if root.is_local]
+    with CommandServer(folders, run_command, warm_up) as server:
         agent.run(**terms, report=report, pause=server.serve)
 
 

@@ -22,7 +22,7 @@ from mergerepl.errors import EngineLostError, LeaseError, MergeReplError, StoreE
 from mergerepl.roots import SYSTEM_FOLDERS
 from mergerepl.store.location import Location
 from mergerepl.store.register import ROOT_LOCK, held_register, holding, in_use, take
-from mergerepl.store.register_state import read_register
+from mergerepl.store.register_state import process_start, read_register
 from mergerepl.store.rehearsal import is_rehearsal
 from mergerepl.store.storage import exists, facts_of, is_folder, storage
 
@@ -211,7 +211,7 @@ def record_jvm(root: Location, pid: int | None, *, file: str = LOCK_FILE) -> Non
     holder = _read(_text(path)) if exists(path) else {}
     if pid is not None and holder.get("pid") == os.getpid() and holder.get("jvm") != pid:
         holder["jvm"] = pid
-        holder["jvm_started"] = _process_start(pid)
+        holder["jvm_started"] = process_start(pid)
         with open(path, "w", encoding="utf-8") as note:
             note.write(json.dumps(holder))
 
@@ -223,25 +223,32 @@ def holder(root: Location, *, file: str = LOCK_FILE) -> dict[str, object] | None
     `renewed`, by the store's clock.
     """
     path = root / file
-    if not Location.of(root).is_local:
-        return _register_holder(path)
-    note = holder_note(path)
+    note = holder_note(path) if Location.of(root).is_local else _register_note(path)
     pid = note.get("pid")
     if _SINCE not in note or not isinstance(pid, int):
         return None
     is_here = note.get("host") == socket.gethostname()
     started = note.pop("started", None)
-    return note if not is_here or _process_start(pid) == started else None
+    return note if not is_here or process_start(pid) == started else None
 
 
-def _register_holder(at: Location) -> dict[str, object] | None:
+def _register_note(at: Location) -> dict[str, object]:
     found = read_register(storage(at), at)
     if found is None or found.holder is None:
-        return None
+        return {}
     written_ns = facts_of(at).written_ns
     age_s = max(0, round(time.time() - written_ns / 1e9))
     renewed = datetime.fromtimestamp(written_ns / 1e9, UTC).isoformat(timespec="seconds")
     return {**asdict(found.holder), "renewed": f"{renewed} ({age_s} s ago)"}
+
+
+def check_held(root: Location, *, file: str) -> None:
+    """Check that no other agent is known to have taken over a register that this process holds.
+
+    Raises: LeaseError.
+    """
+    if (register := held_register(root / file)) is not None:
+        register.check()
 
 
 def check_not_held(root: Location) -> None:
@@ -308,7 +315,7 @@ def _wait_for_previous_jvm(descriptor: int, root: Location) -> None:
     if not isinstance(pid, int) or previous.get("host") != socket.gethostname():
         return
     deadline = time.monotonic() + JVM_END_WAIT_S
-    while _process_start(pid) is not None and _process_start(pid) == previous.get("jvm_started"):
+    while process_start(pid) is not None and process_start(pid) == previous.get("jvm_started"):
         if previous.get("pid") == os.getpid():
             return
         if time.monotonic() >= deadline:
@@ -325,7 +332,7 @@ def _wait_for_previous_jvm(descriptor: int, root: Location) -> None:
 def _write_holder(descriptor: int, purpose: str) -> None:
     note = {
         "pid": os.getpid(),
-        "started": _process_start(os.getpid()),
+        "started": process_start(os.getpid()),
         "host": socket.gethostname(),
         "purpose": purpose,
         _SINCE: datetime.now(UTC).isoformat(timespec="seconds"),
@@ -353,17 +360,3 @@ def _read(text: str) -> dict[str, object]:
     except ValueError:
         return {}
     return value if isinstance(value, dict) else {}
-
-
-def _process_start(pid: int) -> str | None:
-    """Return the start time of a live process, to tell it from a reused pid; or None."""
-    try:
-        stat = _text(Location.of(f"/proc/{pid}/stat"))
-    except OSError:
-        try:
-            os.kill(pid, 0)
-        except OSError:
-            return None
-        return "alive"
-    fields = stat.rsplit(")", 1)[1].split()
-    return None if fields[0] == "Z" else fields[19]

@@ -363,8 +363,8 @@ def held_register(at: Location) -> Register | None:
 
 
 def registers_above(place: Location) -> list[Register]:
-    """Return the registers that this process holds of the roots of a place, or of a root above it."""
-    return [each for at, each in list(_held.items()) if place.is_in(at.parent)]
+    """Return the registers of roots that this process holds at or above a place. An agent's own lock is none of them."""
+    return [each for at, each in list(_held.items()) if at.name == ROOT_LOCK and place.is_in(at.parent)]
 
 
 def forget_tables(place: Location) -> None:
@@ -378,9 +378,8 @@ def register_of(place: Location) -> Register:
 
     Raises: StoreError if it holds none.
     """
-    for at, register in list(_held.items()):
-        if at.name == ROOT_LOCK and place.is_in(at.parent):
-            return register
+    for register in registers_above(place):
+        return register
     raise StoreError(
         f"'{place}' cannot be written: this process does not hold the replica that it is in.", path=str(place)
     )

@@ -21,6 +21,21 @@ def new_uuid() -> str:
     return str(uuid.uuid4())
 
 
+def process_start(pid: int) -> str | None:
+    """Return the start time of a live process, to tell it from a reused pid; or None."""
+    try:
+        with open(f"/proc/{pid}/stat", encoding="utf-8") as file:
+            stat = file.read()
+    except OSError:
+        try:
+            os.kill(pid, 0)
+        except OSError:
+            return None
+        return "alive"
+    fields = stat.rsplit(")", 1)[1].split()
+    return None if fields[0] == "Z" else fields[19]
+
+
 class ConditionalStorage(Protocol):
     """The functions of a storage that a register needs; the tag names one content of an object.
 
@@ -47,12 +62,21 @@ class Holder:
     host: str
     pid: int
     since: str
+    started: str | None = None
+    """When the process started, in the words of its system: a later process may have its number."""
 
     @classmethod
     def of_this_process(cls, purpose: str) -> "Holder":
         """Return a new agent of this process."""
-        now = datetime.now(UTC).isoformat(timespec="seconds")
-        return cls(agent=new_uuid(), purpose=purpose, host=socket.gethostname(), pid=os.getpid(), since=now)
+        now, pid = datetime.now(UTC).isoformat(timespec="seconds"), os.getpid()
+        return cls(
+            agent=new_uuid(),
+            purpose=purpose,
+            host=socket.gethostname(),
+            pid=pid,
+            since=now,
+            started=process_start(pid),
+        )
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -1,6 +1,9 @@
 """A table of orders in a bucket or a folder, edited as users do, and the commands that a test runs there."""
 
 import os
+import signal
+import time
+from itertools import count
 from pathlib import Path
 from typing import Any
 from unittest.mock import patch
@@ -60,3 +63,24 @@ def command(folder: Path, *words: str) -> tuple[int, str, str]:
     with patch.object(engine, "session", engine.session if "spark" in words else refuse):
         done = CliRunner().invoke(main, [*words])
     return done.exit_code, done.stdout, done.stderr
+
+
+def agent_rounds(folder: Path, rounds: int) -> list[str]:
+    """Run an agent for some rounds; return what it reports. After the first of several a row is added at the publisher."""
+    from mergerepl.agents.agent import Agent
+
+    os.chdir(folder)
+    agent, pauses = Agent("mergerepl.yml"), count(1)
+    texts: list[str] = []
+
+    def pause(_: float) -> None:
+        number = next(pauses)
+        if number == rounds:
+            os.kill(os.getpid(), signal.SIGTERM)
+            # The main thread sees it.
+            time.sleep(0.5)
+        elif number == 1:
+            add(Location.of(agent.roots[0]), 200)
+
+    agent.run(interval=0.0, report=lambda event: texts.append(f"{event.job}: {event.text}"), pause=pause)
+    return texts

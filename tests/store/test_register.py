@@ -17,7 +17,7 @@ from mergerepl.errors import (
     StoreError,
     StoreUnavailableError,
 )
-from mergerepl.store.lease import LOCK_FILE, holder, lease
+from mergerepl.store.lease import AGENT_LOCK, LOCK_FILE, holder, lease
 from mergerepl.store.location import Location
 from mergerepl.store.register import (
     Pace,
@@ -27,6 +27,7 @@ from mergerepl.store.register import (
     holding,
     is_void,
     noting_unknown,
+    registers_above,
     take,
 )
 from mergerepl.store.register_state import RegisterState, read_register
@@ -342,3 +343,24 @@ def test_a_lease_that_could_not_write_fences_leaves_that_to_the_next_one(hq, mon
     with pytest.raises(StoreUnavailableError), lease(hq, purpose="mergerepl sync"):
         pass
     assert (stored(hq / LOCK_FILE).holder, stored(hq / LOCK_FILE).in_flight) == (None, True)
+
+
+def test_the_register_of_an_agent_is_none_of_the_root(bucket: str) -> None:
+    root = Location.of(f"s3://{bucket}/hq")
+    with lease(root, purpose="agent", file=AGENT_LOCK):
+        # What is known of the tables would stay known between rounds, in which others write them.
+        assert registers_above(root / "orders") == []
+        with lease(root, purpose="mergerepl sync"):
+            assert [each.at.name for each in registers_above(root / "orders")] == [LOCK_FILE]
+        who = holder(root, file=AGENT_LOCK)
+    assert who is not None
+    assert (who["pid"], "started" in who) == (os.getpid(), False)
+    assert holder(root, file=AGENT_LOCK) is None
+
+
+def test_a_holder_of_this_machine_that_ended_is_none(bucket: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    root = Location.of(f"s3://{bucket}/hq")
+    with monkeypatch.context() as before:
+        before.setattr("mergerepl.store.register_state.process_start", lambda pid: "earlier")
+        taken(root / AGENT_LOCK)
+    assert holder(root, file=AGENT_LOCK) is None

@@ -16,7 +16,7 @@ import pytest
 
 from mergerepl.store.location import Location
 from mergerepl.store.storage import files_below, storage
-from tests.store.order_tables import add, command, edit, rows_of, write_orders
+from tests.store.order_tables import add, agent_rounds, command, edit, rows_of, write_orders
 from tests.store.proxy import STRIPPED, Proxy
 
 
@@ -114,7 +114,14 @@ def test_a_publisher_in_a_bucket_and_a_subscriber_in_a_folder_are_synchronized(
     shown += [both.run(*words, "--verbose") for words in (("status",), ("conflicts", "list"))]
     assert [text for text in shown for secret in SECRETS if secret in text] == []
     assert secrets_in(both.hq, both.north) == []
-    both.run("agent", "run", code=2)
+    (begun, *rounds) = both.call(agent_rounds, both.folder, 2)
+    assert (begun, rounds) == (
+        "agent: its jobs run",
+        [f"sync: hq with {both.north}: up 0, down +1, conflicts 0"],
+    )
+    assert both.rows(both.hq) == both.rows(both.north)
+    (agent,) = both.json("agent", "status")["agents"]
+    assert (agent["pid"], [each["job_type"] for each in agent["jobs"]]) == (None, ["sync"])
 
 
 LOOKS = (
