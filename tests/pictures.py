@@ -1,11 +1,12 @@
-"""A snapshot of an invented place with every state, for tests of the dashboard and the picture in the README."""
+"""A snapshot of an invented place with every state, and conflicts of every kind, for tests of pages and pictures."""
 
 import random
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
+from typing import Any
 
 from mergerepl.model.cdc import DatabaseStatus, SourceStatus
-from mergerepl.model.conflicts import ConflictCount
+from mergerepl.model.conflicts import ConflictCount, ConflictRecord, ConflictResolution
 from mergerepl.model.listing import Listing
 from mergerepl.model.results import (
     ArticleStatus,
@@ -19,6 +20,7 @@ from mergerepl.model.snapshot import HeldMetadata, ReplicaConflicts, Snapshot
 from mergerepl.model.tasks import Run, Status, StatusWarning
 from mergerepl.model.tracking import Foreign, TrackedTable, TrackingKeyType, TrackingOptions, TrackingStatus
 from mergerepl.model.transactional import ArticleState, DeliveryState, DistributorStatus
+from tests.browser import HOSTILE
 
 HQ = "/lake/hq"
 CITIES = ("bergen", "cadiz", "lyon", "oslo", "porto", "turin", "york", "ghent")
@@ -186,3 +188,45 @@ def _sessions(
 
 NAMES = {HQ: "hq", "/lake/pos": "pos", "/lake/warehouse": "warehouse"}
 MADE = datetime(2026, 11, 28, 7, 30, tzinfo=UTC)
+
+
+_NOON = datetime(2026, 11, 25, 12, tzinfo=UTC)
+
+
+def record(number: int, **more: Any) -> ConflictRecord:
+    hostile = HOSTILE[number % len(HOSTILE)]
+    known: dict[str, Any] = {
+        "conflict_id": f"{number:016x}",
+        "publication": "sales",
+        "article": "orders",
+        "rowguid": str(number),
+        "key": {"id": hostile},
+        "conflict_type": 1,
+        "reason_code": 1,
+        "reason_text": hostile,
+        "origin_datasource": "/north",
+        "winner": "/hq",
+        "created": _NOON - timedelta(days=number),
+        "losing_row": {"id": hostile, "n": "1", "note": "same"},
+        "winning_row": {"id": hostile, "n": None, "note": "same"},
+        "conflict_columns": ("n",),
+        "resolver": "priority",
+    }
+    return ConflictRecord(**known | more)
+
+
+RECORDS = [
+    *map(record, range(4)),
+    record(4, article=HOSTILE[0], conflict_type=2, conflict_columns=(HOSTILE[1],), winning_row={HOSTILE[1]: "x"}),
+    record(5, conflict_type=9, winning_row=None, conflict_columns=(), resolver=None),
+    record(6, losing_row=None, conflict_type=4),
+    record(
+        7,
+        created=_NOON - timedelta(days=30),
+        status="settled",
+        resolution=ConflictResolution("loser", "ann@hq", _NOON, HOSTILE[0]),
+        made_columns=("note",),
+    ),
+    record(8, conflict_type=10, winning_row=None, resolver=None, status="settled", created=_NOON - timedelta(days=30)),
+]  # fmt: skip
+"""Conflicts of all kinds, with names and values that try to become markup."""

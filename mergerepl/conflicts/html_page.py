@@ -35,7 +35,7 @@ td { white-space: pre-wrap; font-family: ui-monospace, monospace; font-size: .85
 .differs { background: #fff6dd; }
 .made { background: #e4f5e8; }
 .legend span { padding: .1rem .5rem; margin-right: .5rem; border-radius: .3rem; color: #1c2430; }
-.null { color: #98a2b0; font-style: italic; }
+.null { color: #556070; font-style: italic; }
 """
 
 _SCRIPT = """
@@ -113,7 +113,7 @@ def conflict_page(replica: str, conflicts: Sequence[ConflictRecord], *, total: i
     """Return the page of conflicts, given newest first with their rows; `total` counts all matching conflicts."""
     cut = f" The newest {len(conflicts):,} of {total:,} are shown." if len(conflicts) < total else ""
     written = datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC")
-    body = f"""<h1>Conflicts</h1>
+    body = f"""<header><h1>Conflicts</h1>
 <p>{escape(replica)}, {written}.{cut} <span id="count"></span></p>
 <form>
 <label>article<select id="article"><option value="">all</option></select></label>
@@ -124,7 +124,7 @@ def conflict_page(replica: str, conflicts: Sequence[ConflictRecord], *, total: i
 <label>text<input id="text" type="search"></label>
 </form>
 <p class="legend">columns: <span class="conflict">in conflict</span><span class="differs">differs, not in \
-conflict</span><span class="made">made by the resolver</span></p>
+conflict</span><span class="made">made by the resolver</span></p></header>
 <main id="list"></main>"""
     facts = [_facts(each) for each in conflicts]
     return html_document("Conflicts", style=_STYLE, script=_SCRIPT, body=body, data=("conflicts", facts))

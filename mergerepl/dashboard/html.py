@@ -80,10 +80,16 @@ def table(
         + "</tr>"
         for row in rows
     )
-    return (
-        f'<div class="scroll"><table><caption{hidden}>{escape(caption)}</caption><thead><tr>{head}</tr></thead>'
-        f"<tbody>{body}</tbody></table></div>"
+    return scrolled(
+        f"<table><caption{hidden}>{escape(caption)}</caption><thead><tr>{head}</tr></thead>"
+        f"<tbody>{body}</tbody></table>",
+        caption,
     )
+
+
+def scrolled(content: str, label: str, *, kind: str = "scroll") -> str:
+    """Return a table or a graph in a part of the page that scrolls by itself, with the keys too."""
+    return f'<div class="{kind}" role="group" tabindex="0" aria-label="{escape(label)}">{content}</div>'
 
 
 def section(id_: str, title: str, *parts: str, note: str = "") -> str:

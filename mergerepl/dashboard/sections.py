@@ -6,7 +6,19 @@ from collections.abc import Callable, Iterable, Sequence
 from html import escape
 
 from mergerepl.dashboard import charts
-from mergerepl.dashboard.html import FAINT, View, badge, command, lag, number, section, sentence, table, when
+from mergerepl.dashboard.html import (
+    FAINT,
+    View,
+    badge,
+    command,
+    lag,
+    number,
+    scrolled,
+    section,
+    sentence,
+    table,
+    when,
+)
 from mergerepl.dashboard.states import OK, State, state_of, state_of_problems, worst
 from mergerepl.dashboard.topology import Edge, Node, drawn
 from mergerepl.model.alerts import EXPIRATION
@@ -101,7 +113,7 @@ def topology(view: View) -> str:
         )
     )
     parts = [
-        f'<div class="scroll graphs">{graph}</div>',
+        scrolled(graph, "Replicas and their subscriptions", kind="scroll graphs") if graph else "",
         f'<p class="legend">{legend}<span class="faint">A dot at both ends: changes go both ways.</span></p>',
         *_join_graphs(view),
     ]
@@ -140,7 +152,7 @@ def _join_graphs(view: View) -> Iterable[str]:
                 if parent in known and child in known
             ]
             label = f"Join filters of {publication}"
-            yield f'<h3>{escape(label)}</h3><div class="scroll graphs">{drawn(nodes, edges, label=label)}</div>'
+            yield f"<h3>{escape(label)}</h3>{scrolled(drawn(nodes, edges, label=label), label, kind='scroll graphs')}"
 
 
 def subscriptions(view: View) -> str:

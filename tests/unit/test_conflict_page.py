@@ -1,54 +1,12 @@
 """The page of `conflicts report` in a browser: filters work, and what a row holds is text."""
 
 from collections.abc import Iterator
-from datetime import UTC, datetime, timedelta
-from typing import Any
 
 import pytest
 
 from mergerepl.conflicts.html_page import conflict_page
-from mergerepl.model.conflicts import ConflictRecord, ConflictResolution
 from tests.browser import CHROMIUM, HOSTILE, Browser
-
-NOON = datetime(2026, 11, 25, 12, tzinfo=UTC)
-
-
-def record(number: int, **more: Any) -> ConflictRecord:
-    hostile = HOSTILE[number % len(HOSTILE)]
-    known: dict[str, Any] = {
-        "conflict_id": f"{number:016x}",
-        "publication": "sales",
-        "article": "orders",
-        "rowguid": str(number),
-        "key": {"id": hostile},
-        "conflict_type": 1,
-        "reason_code": 1,
-        "reason_text": hostile,
-        "origin_datasource": "/north",
-        "winner": "/hq",
-        "created": NOON - timedelta(days=number),
-        "losing_row": {"id": hostile, "n": "1", "note": "same"},
-        "winning_row": {"id": hostile, "n": None, "note": "same"},
-        "conflict_columns": ("n",),
-        "resolver": "priority",
-    }
-    return ConflictRecord(**known | more)
-
-
-RECORDS = [
-    *map(record, range(4)),
-    record(4, article=HOSTILE[0], conflict_type=2, conflict_columns=(HOSTILE[1],), winning_row={HOSTILE[1]: "x"}),
-    record(5, conflict_type=9, winning_row=None, conflict_columns=(), resolver=None),
-    record(6, losing_row=None, conflict_type=4),
-    record(
-        7,
-        created=NOON - timedelta(days=30),
-        status="settled",
-        resolution=ConflictResolution("loser", "ann@hq", NOON, HOSTILE[0]),
-        made_columns=("note",),
-    ),
-    record(8, conflict_type=10, winning_row=None, resolver=None, status="settled", created=NOON - timedelta(days=30)),
-]  # fmt: skip
+from tests.pictures import RECORDS
 
 
 @pytest.fixture(scope="module")
