@@ -34,7 +34,7 @@ def test_wheel_and_sdist_are_complete(tmp_path: Path) -> None:
     tree.mkdir()
     for name in (*PACKAGES, "docs", "examples", "scripts"):
         shutil.copytree(ROOT / name, tree / name, ignore=shutil.ignore_patterns("__pycache__"))
-    for file in [*ROOT.glob("*.md"), *ROOT.glob("*.toml"), ROOT / "constraints.txt"]:
+    for file in [*ROOT.glob("*.md"), *ROOT.glob("*.toml"), ROOT / "constraints.txt", ROOT / "LICENSE"]:
         shutil.copy(file, tree)
     built = subprocess.run(
         [sys.executable, "-m", "build", "--no-isolation", "--outdir", str(tmp_path), str(tree)],
@@ -46,10 +46,11 @@ def test_wheel_and_sdist_are_complete(tmp_path: Path) -> None:
     (wheel,), (sdist,) = tmp_path.glob("*.whl"), tmp_path.glob("*.tar.gz")
     names = set(zipfile.ZipFile(wheel).namelist())
     assert {str(path.relative_to(ROOT)) for path in stated} - names == set()
+    assert any(name.endswith(".dist-info/licenses/LICENSE") for name in names)
     assert {name.split("/")[0] for name in names if ".dist-info/" not in name} == set(PACKAGES)
     with tarfile.open(sdist) as archive:
         held = {name.partition("/")[2] for name in archive.getnames()}
-    assert {"README.md", "CHANGELOG.md", "SECURITY.md", "constraints.txt", "zensical.toml"} <= held
+    assert {"README.md", "LICENSE", "CHANGELOG.md", "SECURITY.md", "constraints.txt", "zensical.toml"} <= held
     assert {str(path.relative_to(ROOT)) for path in SCHEDULES.iterdir()} <= held
 
 
