@@ -18,6 +18,7 @@ from mergerepl.failpoints import failpoint
 from mergerepl.logreader.consumer import (
     COMPARE,
     STOP,
+    UNUSABLE,
     Consumer,
     Cycle,
     PauseSource,
@@ -355,7 +356,16 @@ def _note_session(reader: LogReader, plan: Plan, rows: int, began: datetime) -> 
         )
         for each in plan.paused
     ]
-    notices = [replace(each, session_id=session_id) for each in plan.notices]
+    notices = [
+        ScanError(
+            session_id=session_id,
+            entry_time=ended,
+            error_number=UNUSABLE,
+            error_severity=10,
+            error_message=text,
+        )
+        for text in plan.notices
+    ]
     # The cycle is done and visible: a failure to record it must not make it fail.
     with suppress(StoreError):
         reader.control.append(ERRORS, [*paused, *notices])

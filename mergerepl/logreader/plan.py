@@ -8,7 +8,6 @@ from typing import Any
 from mergerepl.delta.feed.column_changes import RENAME, ColumnChange
 from mergerepl.logreader.lsn import Lsn
 from mergerepl.logreader.positions import LogState
-from mergerepl.model.cdc import ScanError
 from mergerepl.store.location import Location
 from mergerepl.store.redo import RedoLog
 from mergerepl.systables.logreader import FOLDER, LogReaderRow
@@ -152,7 +151,7 @@ class Plan:
     """A scan cycle.
 
     `after` is the log reader's state when the cycle is done. `previous_lsn` is the highest LSN before the cycle. `steps`
-    has the decision of each consumer, as JSON, by its name.
+    has the decision of each consumer, as JSON, by its name. `notices` say where changes are served with a loss.
     """
 
     scan_cycle: int
@@ -161,7 +160,7 @@ class Plan:
     sources: tuple[SourcePlan, ...]
     after: LogState
     paused: tuple[Paused, ...] = ()
-    notices: tuple[ScanError, ...] = ()
+    notices: tuple[str, ...] = ()
     previous_lsn: bytes | None = None
     previous_cycle: int = 0
     steps: Mapping[str, Any] = field(default_factory=dict)

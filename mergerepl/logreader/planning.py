@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from datetime import UTC, datetime
+from datetime import datetime
 from typing import Any
 
 from mergerepl.delta.tables import commit_text
 from mergerepl.delta.vacuum import moment_of_ns
-from mergerepl.logreader.consumer import UNUSABLE, highest_cycle, remove_rows
+from mergerepl.logreader.consumer import highest_cycle, remove_rows
 from mergerepl.logreader.log_reader import LogReader
 from mergerepl.logreader.lsn import Lsn, scan_cycle_of
 from mergerepl.logreader.plan import (
@@ -29,7 +29,6 @@ from mergerepl.logreader.plan import (
 from mergerepl.logreader.positions import LogState
 from mergerepl.logreader.sources import SourceLook, Unit
 from mergerepl.logreader.units import Units, grouped
-from mergerepl.model.cdc import ScanError
 from mergerepl.systables.logreader import LogReaderRow
 
 
@@ -48,7 +47,7 @@ def cycle_plan(
 ) -> Plan:
     """Return the plan of a cycle that has read its sources. `state` has the units that wait."""
     found: dict[tuple[int, int], tuple[Unit, str]] = {}
-    notices = []
+    notices: list[str] = []
     after = state
     for look, source in sources:
         for unit, kind in _units_read(look, source):
@@ -85,19 +84,11 @@ def _units_read(look: SourceLook, source: SourcePlan) -> list[tuple[Unit, str]]:
     return found
 
 
-def _notices(source: SourcePlan) -> list[ScanError]:
+def _notices(source: SourcePlan) -> list[str]:
     return [
-        ScanError(
-            session_id=0,
-            entry_time=datetime.now(UTC),
-            error_number=UNUSABLE,
-            error_severity=10,
-            error_message=(
-                f"Table '{source.path}', versions {reading.from_version_inclusive} to "
-                f"{reading.through_version_inclusive}: {reading.compared}. Their difference is one transaction; states in "
-                "between are lost."
-            ),
-        )
+        f"Table '{source.path}', versions {reading.from_version_inclusive} to "
+        f"{reading.through_version_inclusive}: {reading.compared}. Their difference is one transaction; states in "
+        "between are lost."
         for reading in source.readings
         if reading.is_gap
     ]
@@ -143,7 +134,7 @@ def new_plan(
     entries: tuple[Entry, ...],
     sources: tuple[SourcePlan, ...],
     after: LogState,
-    notices: Sequence[ScanError],
+    notices: Sequence[str],
     paused: Sequence[Paused] = (),
     steps: Mapping[str, Any] | None = None,
 ) -> Plan:

@@ -7,15 +7,13 @@ a batch, or `mergerepl.unit` of a user's job.
 from collections.abc import Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta
 from importlib import import_module
 
 from mergerepl.delta.tables import TruncatedLogError, read_commit
 from mergerepl.errors import StoreError
-from mergerepl.logreader.consumer import UNUSABLE
 from mergerepl.logreader.plan import Placed
 from mergerepl.logreader.sources import SourceLook
-from mergerepl.model.cdc import ScanError
 from mergerepl.store.location import Location
 
 WAIT = timedelta(seconds=60)
@@ -120,7 +118,7 @@ class Units:
     waiting: Mapping[str, datetime]
     expired: Mapping[str, AbstractSet[int]]
 
-    def notices(self, order: Sequence[Placed], paths: Mapping[int, str]) -> list[ScanError]:
+    def notices(self, order: Sequence[Placed], paths: Mapping[int, str]) -> list[str]:
         """Return the notices about units among some commits whose changes do not come together."""
         here = {each.unit for each in order}
         whys = {
@@ -131,13 +129,7 @@ class Units:
             grouped(order)[1], "other commits of its tables lie between, or it has too many"
         )
         return [
-            ScanError(
-                session_id=0,
-                entry_time=datetime.now(UTC),
-                error_number=UNUSABLE,
-                error_severity=10,
-                error_message=f"Unit '{unit}' is not one transaction: {why}. Its commits have an LSN each.",
-            )
+            f"Unit '{unit}' is not one transaction: {why}. Its commits have an LSN each."
             for unit, why in whys.items()
             if unit in here
         ]

@@ -203,25 +203,34 @@ def _append_failure(
     replica: Replica, subid: str, publication: str, subscriber: str, why: Failure, start_time: datetime
 ) -> None:
     """Append the rows of a session that failed before staging, or that could not be carried out completely."""
-    session, end_time = str(uuid4()), max(datetime.now(UTC), start_time)
-    row = SessionRow(
-        session_id=session,
-        agent_id=subid,
-        publication=publication,
-        subscriber=subscriber,
-        start_time=start_time,
-        end_time=end_time,
-        duration=(end_time - start_time) / timedelta(seconds=1),
-        percent_complete=0.0,
-        runstatus=RunStatus.FAIL,
+    end_time = max(datetime.now(UTC), start_time)
+    _append_session(
+        replica,
+        SessionRow(
+            session_id=str(uuid4()),
+            agent_id=subid,
+            publication=publication,
+            subscriber=subscriber,
+            start_time=start_time,
+            end_time=end_time,
+            duration=(end_time - start_time) / timedelta(seconds=1),
+            percent_complete=0.0,
+            runstatus=RunStatus.FAIL,
+        ),
+        why.message,
+        why,
     )
+
+
+def _append_session(replica: Replica, row: SessionRow, text: str, why: Failure | None = None) -> None:
+    """Append a session that no changeset records, with one comment."""
     comment = HistoryRow(
-        session_id=session,
-        agent_id=subid,
-        comments=why.message,
-        error_id=why.error_class,
-        timestamp=end_time,
-        phase=why.phase,
+        session_id=row.session_id,
+        agent_id=row.agent_id,
+        comments=text,
+        error_id=why and why.error_class,
+        timestamp=row.end_time,
+        phase=why and why.phase,
     )
     replica.control.append(sessions.SESSIONS, [row])
     replica.control.append(sessions.HISTORY, [comment])
@@ -258,21 +267,17 @@ def record_idle(publisher: Location, publication: str, subscriber: str, since: d
             subid = next(
                 (row.subid for row in replica.relations(pubid) if row.subscriber_server == subscriber), None
             )
-            session, now = str(uuid4()), datetime.now(UTC)
             row = SessionRow(
-                session_id=session,
+                session_id=str(uuid4()),
                 agent_id=subid,
                 publication=publication,
                 subscriber=subscriber,
                 start_time=since,
-                end_time=now,
+                end_time=datetime.now(UTC),
                 percent_complete=100.0,
                 runstatus=RunStatus.IDLE,
             )
-            text = f"rounds with nothing to do: {rounds:,}"
-            comment = HistoryRow(session_id=session, agent_id=subid, comments=text, timestamp=now)
-            replica.control.append(sessions.SESSIONS, [row])
-            replica.control.append(sessions.HISTORY, [comment])
+            _append_session(replica, row, f"rounds with nothing to do: {rounds:,}")
     except (MergeReplError, OSError) as error:
         log.info("that '%s' had nothing to do is not recorded: %s", publisher, error)
 
