@@ -228,9 +228,9 @@ def _append_session(replica: Replica, row: SessionRow, text: str, why: Failure |
         session_id=row.session_id,
         agent_id=row.agent_id,
         comments=text,
-        error_id=why and why.error_class,
+        error_id=why.error_class if why else None,
         timestamp=row.end_time,
-        phase=why and why.phase,
+        phase=why.phase if why else None,
     )
     replica.control.append(sessions.SESSIONS, [row])
     replica.control.append(sessions.HISTORY, [comment])
