@@ -106,7 +106,13 @@ def words_for(command: tuple[str, ...]) -> tuple[str, ...]:
     return command if len(command) > 2 or FILE in command else (*command, "-f", "hq")
 
 
-@pytest.mark.parametrize("table", NEEDED_BY, ids=lambda table: table.name)
+@pytest.mark.parametrize(
+    "table",
+    [
+        pytest.param(table, id=table.name, marks=[pytest.mark.slow] * (number % 2))
+        for number, table in enumerate(NEEDED_BY)
+    ],
+)
 def test_51_a_needed_value_that_is_gone_is_named(
     network: Network, refused: Refused, table: TypedTable[Any]
 ) -> None:

@@ -105,7 +105,9 @@ DAMAGED = [
 VALIDATE = ("validate", "north", "-f", "hq")
 
 
-@pytest.mark.parametrize("words", [SYNC, VALIDATE], ids=["sync", "validate"])
+@pytest.mark.parametrize(
+    "words", [pytest.param(SYNC, id="sync"), pytest.param(VALIDATE, id="validate", marks=pytest.mark.slow)]
+)
 @pytest.mark.parametrize("damage", DAMAGED)
 def test_a_table_that_cannot_be_read(
     network: Network, refused: Refused, words: tuple[str, ...], damage: Callable[[Path], None]

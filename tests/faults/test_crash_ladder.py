@@ -77,10 +77,9 @@ NOT_A_STEP = {
     "stage_session.stage_articles",
     "stage_session.refused_alone",
     # Notes of a session that failed or found nothing to do: the next session makes them again.
-    "session_history._append_failure",
+    "session_history._append_session",
     "session_history.record_failure",
     "session_history.record_success",
-    "session_history.record_idle",
     "session_history.note_presence",
     # One commit, where a window has no rows.
     "record.record",

@@ -19,6 +19,8 @@ pytestmark = pytest.mark.spark
 PAGE = Path(__file__).parents[2] / "docs" / "transactional.md"
 
 
+# By default the golden outputs and the histories beside the model are such threads.
+@pytest.mark.slow
 def test_from_a_file_to_rows_at_the_subscriber(spark: SparkSession, replica_dir: Path) -> None:
     hq, north = replica_dir / "hq", replica_dir / "north"
     orders = new_table(hq, "orders", {1: ("a", 1), 2: ("b", 2), 3: ("c", 3)})
