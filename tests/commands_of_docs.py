@@ -18,6 +18,7 @@ PLAYED = {
     "docs/conflicts.md": "scenarios/test_docs_examples.py",
     "docs/errors.md": "scenarios/test_docs_examples.py",
     "docs/filters.md": "scenarios/test_docs_examples.py",
+    "docs/install.md": "scenarios/test_readme.py",
     "docs/monitoring.md": "scenarios/test_docs_examples.py",
     "docs/schedules.md": "scenarios/test_docs_examples.py",
     "docs/tasks.md": "scenarios/test_docs_tasks.py",

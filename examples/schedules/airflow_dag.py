@@ -2,8 +2,8 @@
 
 from datetime import UTC, datetime, timedelta
 
-from airflow.exceptions import AirflowFailException
 from airflow.sdk import dag, task
+from airflow.sdk.exceptions import AirflowFailException
 
 
 @dag(schedule="*/5 * * * *", start_date=datetime(2026, 1, 1, tzinfo=UTC), catchup=False, max_active_runs=1)

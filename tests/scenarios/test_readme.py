@@ -22,7 +22,7 @@ def test_the_readme_does_what_it_says(
 ) -> None:
     monkeypatch.chdir(replica_dir)
     typed: dict[str, Any] = {}
-    type_blocks(blocks("README.md", "Install", "Two commands"), typed)
+    type_blocks([*blocks("docs/install.md"), *blocks("README.md", "Two commands")], typed)
     assert rows("hq/orders") == rows("north/orders")
     assert (rows("hq/orders")[1]["amount"], rows("hq/orders")[1]["note"]) == (12.5, "call first")
     [lost] = conflicts_of("hq", article="orders").list()

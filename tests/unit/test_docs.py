@@ -97,7 +97,7 @@ def test_every_field_of_a_result_is_described():
 def test_every_command_of_a_page_is_typed_by_a_test():
     """Those of the reference are parsed in test_cli_grammar; the stores' are the README's, with other names."""
     for page in sorted([ROOT / "README.md", *DOCS.glob("*.md")]):
-        if page.name in ("cli.md", "cli-json.md", "install.md", "stores.md"):
+        if page.name in ("cli.md", "cli-json.md", "stores.md"):
             continue
         name = str(page.relative_to(ROOT))
         if any(commands(block.code) for block in blocks(name)):
