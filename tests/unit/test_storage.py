@@ -1,6 +1,7 @@
 """Places of a replica, and the files of a folder."""
 
 import errno
+import itertools
 import os
 import re
 from pathlib import Path, PurePosixPath
@@ -35,6 +36,16 @@ def test_a_location_of_this_machine_is_joined_and_taken_apart_as_a_path(above, b
     assert not here.is_below(there)
     assert here.join(*there.relative_to(here).split("/")) == there
     assert os.fspath(there) == str(expected)
+
+
+def test_a_place_is_below_its_parents():
+    every = [
+        *map(
+            Location.of, ("/", "/a", "/ab", "/a/b", "a", "a/b", ".", "..", "s3://a", "s3://a/a", "s3://b/a/b")
+        )
+    ]
+    for one, other in itertools.product(every, repeat=2):
+        assert one.is_below(other) is (other in one.parents), (one, other)
 
 
 @pytest.mark.parametrize(
