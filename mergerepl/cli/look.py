@@ -16,6 +16,7 @@ from mergerepl.places import types_at
 
 if TYPE_CHECKING:
     from mergerepl.model.results import PartitionInfo
+    from mergerepl.model.snapshot import Snapshot
     from mergerepl.replicas import Partitions
 
 
@@ -44,22 +45,26 @@ def status(
     """
     roots = run.place.roots(replicas)
     found: Sequence[Status]
+    write_metrics = None if metrics_file is None else metrics_writer(run, metrics_file)
     try:
-        found = run.place.project.status(*replicas, type=type)
+        if write_metrics is None:
+            found = run.place.project.status(*replicas, type=type)
+        else:
+            # What is written has the state of all: nothing is read twice.
+            measured = write_metrics()
+            found = run.place.project.status(*replicas, type=type) if replicas or type else measured.statuses
     except MergeReplError as error:
         types = [each for root in roots for each in types_at(root)]
         if not check or not types or (type and type not in types):
             raise
         warning = StatusWarning(roots[0], UNKNOWN, error.message)
         found = [Status(type or types[0], roots[0], "", (warning,))]
-    if metrics_file is not None:
-        metrics_writer(run, metrics_file)()
     run.output.reported({"status": found}, tasks.status(found, check=check))
     return check_code(found) if check else 0
 
 
-def metrics_writer(run: Invocation, file: str) -> Callable[[], None]:
-    """Read a file of metrics, and return what reads the project and writes the file again.
+def metrics_writer(run: Invocation, file: str) -> Callable[[], Snapshot]:
+    """Read a file of metrics, and return what writes it again, of the project as it is then.
 
     Raises: ConfigurationError if the file cannot be continued.
     """
@@ -67,10 +72,12 @@ def metrics_writer(run: Invocation, file: str) -> Callable[[], None]:
 
     metrics = read_metrics(file)
 
-    def write() -> None:
+    def write() -> Snapshot:
         project = run.place.project
-        metrics.take(project.snapshot(), {each.root: each.name for each in project.replicas()})
+        found = project.snapshot()
+        metrics.take(found, {each.root: each.name for each in project.replicas()})
         write_metrics(metrics, file)
+        return found
 
     return write
 
