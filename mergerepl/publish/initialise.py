@@ -121,7 +121,7 @@ class Initialisation:
             self.enter_publication()
         artids = {article.artid for article in self.articles}
         control.replace_where(catalog.ARTICLES, self.articles, artid=artids)
-        changes = Replica(run.publisher).control.rows(catalog.SCHEMACHANGE)
+        changes = Replica(run.publisher).schema_changes()
         control.replace_where(catalog.SCHEMACHANGE, [c for c in changes if c.artid in artids], artid=artids)
         failpoint("initialise.after_articles")
         if self.is_new:
@@ -274,7 +274,7 @@ class Initialisation:
 
     def schemaversion(self) -> int:
         """Return the last schema change of the publication: its tables are copied as they are now."""
-        rows = Replica(self.run.publisher).control.rows(catalog.SCHEMACHANGE)
+        rows = Replica(self.run.publisher).schema_changes()
         return max((row.schemaversion or 0 for row in rows if row.pubid == self.run.pubid), default=0)
 
     def horizon(self) -> Horizon:

@@ -1,6 +1,7 @@
 """One replica: the places of its tables and the content of its control plane."""
 
 import logging
+import math
 import os
 from collections.abc import Callable, Collection, Iterable
 from dataclasses import replace
@@ -30,7 +31,7 @@ from mergerepl.systables import (
     replinfo,
     tombstone,
 )
-from mergerepl.systables.catalog import PublicationRow, SubscriptionRow, relations
+from mergerepl.systables.catalog import PublicationRow, SchemaChangeRow, SubscriptionRow, relations
 from mergerepl.systables.conflicts_info import CONFLICT_TABLE_PREFIX
 from mergerepl.systables.genhistory import ASKED_AGAIN, Generation, GenStatus
 from mergerepl.systables.replinfo import ReplicaInfo
@@ -283,6 +284,23 @@ class Replica:
         if not any(row.is_own for row in rows):
             raise edited_table(self.control.path(catalog.SUBSCRIPTIONS.name), "has no row about the replica")
         return rows
+
+    def schema_changes(self) -> list[SchemaChangeRow]:
+        """Return the schema changes that count.
+
+        A publisher may have recorded one and refused its rows: its article has no such version.
+        """
+        versions = self.info().article_versions
+        counted = {
+            article.artid: versions.get(article.nickname, FIRST_VERSION)
+            for article in self.articles
+            if self.publishes(article.pubid)
+        }
+        return [
+            row
+            for row in self.control.rows(catalog.SCHEMACHANGE)
+            if row.stated.get("article_version", 0) <= counted.get(row.artid or "", math.inf)
+        ]
 
     def settled(self, pubid: str) -> int:
         """Return the version up to which the replica knows all changes of a publication."""

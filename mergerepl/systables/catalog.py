@@ -1,10 +1,11 @@
 """The sysmerge* catalog: publications, articles, subscriptions, filters, schema changes (merge_replication.md 1.3)."""
 
+import json
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from enum import IntEnum
-from typing import Annotated, Final
+from typing import Annotated, Any, Final
 
 from mergerepl.model.article import PublishedArticle
 from mergerepl.model.columns import NOT_NULL, Bigint
@@ -334,6 +335,11 @@ class SchemaChangeRow:
     schematext: Annotated[str | None, "the change"] = None
     schemastatus: Annotated[int | None, "0 inactive, 1 active"] = None
     schemasubtype: Annotated[int | None, "kind of DDL"] = None
+
+    @property
+    def stated(self) -> dict[str, Any]:
+        """The change: `article_version` (the publisher's) and `changes` of columns."""
+        return dict(json.loads(self.schematext or "{}"))
 
 
 SCHEMACHANGE: Final = TypedTable("sysmergeschemachange", Plane.CONTROL, SchemaChangeRow)

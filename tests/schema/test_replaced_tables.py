@@ -7,6 +7,7 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
+import mergerepl
 from mergerepl import MergeReplError
 from mergerepl.replica.replica import Replica
 from mergerepl.store.location import Location
@@ -114,5 +115,11 @@ def test_a_replacement_with_a_key_twice_is_refused_as_a_whole(star: Star) -> Non
     with pytest.raises(MergeReplError, match="several rows"):
         star.sync("north")
     assert star.tables("by_row")["north"][2]["b"] == "y"
+    # The new column is recorded; without its rows it does not count.
+    hq = mergerepl.Replica(star.root / "hq")
+    assert hq.schema.list() == ()
     star.replace("hq", rows((1, "x", "y", None), (2, "x", "h2", 2), (4, "x", "new", 5)), NEW)
     check(star)
+    assert [[text for text in each.changes if "add" in text] for each in hq.schema.list()] == [
+        ["add c bigint"]
+    ] * 2

@@ -5,7 +5,6 @@ is found before the first statement. Each ALTER is a marked commit, read back by
 users wrote before it under the old columns. A step that dies leaves marks; the next one plans the rest.
 """
 
-import json
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
@@ -136,7 +135,7 @@ def _settle(subscriber: Replica, publisher: Replica, nickname: int, target: Defi
         )
     failpoint("schema.before_articles")
     control = subscriber.control
-    theirs = publisher.control.rows(catalog.SCHEMACHANGE)
+    theirs = publisher.schema_changes()
     changes = [each for each in theirs if each.artid == row.artid]
     control.replace_where(catalog.SCHEMACHANGE, changes, artid=row.artid)
     last = _last_done([each for each in theirs if each.pubid == row.pubid], subscriber, row.artid)
@@ -158,8 +157,7 @@ def _last_done(changes: Sequence[SchemaChangeRow], subscriber: Replica, artid: s
     has = {article.artid: article.root_version for article in subscriber.articles if article.artid != artid}
     last = None
     for each in sorted(changes, key=lambda each: each.schemaversion or 0):
-        stated = json.loads(each.schematext or "{}").get("article_version", 0)
-        if each.artid != artid and has.get(each.artid or "", 0) < stated:
+        if each.artid != artid and has.get(each.artid or "", 0) < each.stated.get("article_version", 0):
             break
         last = each
     return last

@@ -1,13 +1,11 @@
 """The schema changes that a replica knows, with the subscribers that have them. It starts no engine."""
 
-import json
 from typing import Any
 
 from mergerepl.delta.feed.column_changes import ADD, REPLACE, RESTORE
 from mergerepl.model.schema_changes import SchemaChange
 from mergerepl.replica.replica import Replica
 from mergerepl.store.location import Location
-from mergerepl.systables import catalog
 
 _OF_TABLE = {REPLACE: "the table was replaced", RESTORE: "the table was restored"}
 
@@ -22,11 +20,11 @@ def schema_changes(root: Location, *, publication: str | None = None) -> tuple[S
     articles = {article.artid: article for article in replica.articles}
     relations = [row for row in replica.relations() if not row.is_ended]
     found = []
-    for row in replica.control.rows(catalog.SCHEMACHANGE):
+    for row in replica.schema_changes():
         article = articles.get(row.artid or "")
         if article is None or chosen not in (None, row.pubid):
             continue
-        stated = json.loads(row.schematext or "{}")
+        stated = row.stated
         version = row.schemaversion or 0
         is_publisher = replica.publishes(article.pubid)
         states = {
