@@ -109,6 +109,9 @@ def checked(found: CdcTables, stated: TableCapture, ending: Collection[str] = ()
                 path,
                 f"instance '{same[0].capture_instance}' identifies its rows by ({', '.join(before) or 'no key'}), and both "
                 "instances must have the same key",
+                # Decision 0092: rows are paired by the key once, for all who read the log.
+                f"To change it, read the changes of the table to the end, run `mergerepl cdc disable {path}`, then enable "
+                "it with the other key; consumers begin with a snapshot.",
             )
         chosen = before
     if bad := TableContract(table, key=chosen).find(Code.KEY_TYPE):
