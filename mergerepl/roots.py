@@ -235,8 +235,8 @@ def _local_path(text: str) -> str:
         )
     if scheme := SCHEME.match(text):
         raise ConfigurationError(
-            f"Replica root {masked(text)!r}: roots at {scheme.group(1)}:// are not supported. Use a local or mounted "
-            "folder."
+            f"Replica root {masked(text)!r}: roots at {scheme.group(1)}:// are not supported. Use a bucket of S3 "
+            "(s3://BUCKET/PREFIX), or a local or mounted folder."
         )
     return text
 

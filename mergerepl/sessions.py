@@ -387,7 +387,7 @@ def session_request(
     publisher, subscriber, row = find_subscription(item.publisher, item.subscriber, item.publication)
 
     def spark_of() -> SparkSession:
-        from mergerepl.delta.store_proof import prove_spark
+        from mergerepl.delta.store_proof import prove_spark, require_shared_folders
         from mergerepl.spark import session as engine
 
         spark = engine.session(long_running=long_running, step=progress.step)
@@ -395,7 +395,7 @@ def session_request(
             if not root.is_local and engine.jvm_pid() is None:
                 # A session made elsewhere has its own idea of where the store is.
                 prove_spark(spark, root)
-        return spark
+        return require_shared_folders(spark, item.publisher, item.subscriber)
 
     return SessionRequest(
         publisher,

@@ -9,13 +9,13 @@ from __future__ import annotations
 
 import json
 import uuid
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from mergerepl.errors import StoreError, StoreUnavailableError
+from mergerepl.errors import EngineError, StoreError, StoreUnavailableError
 from mergerepl.store.location import Location
 from mergerepl.store.objects import ChangedError, ObjectStorage, storage_options
 from mergerepl.store.rehearsal import is_rehearsal
-from mergerepl.store.storage import storage
+from mergerepl.store.storage import files_in, remove_leftover, storage
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -79,6 +79,58 @@ def prove_spark(spark: SparkSession, root: Location) -> None:
             raise _ignores(root, "If-None-Match", "Spark")
     finally:
         storage(root).delete(scratch)
+
+
+def prove_executors(spark: SparkSession, root: Location) -> int:
+    """Let executors write a file each at a root, and find the files here; return how many there were.
+
+    In a folder of their own disk the files would be written without an error, and be missing here.
+
+    Raises: EngineError if they are not here.
+    """
+    from mergerepl.spark.plain import plain_errors
+
+    context: Any = spark.sparkContext
+    tasks = max(2, int(context.defaultParallelism))
+    folder = root / _SCRATCH / str(uuid.uuid4())
+    reason = f"{tasks} tasks wrote a file each, and not all of them are there"
+    found = 0
+    try:
+        with plain_errors("the executors of the cluster wrote files", again=""):
+            rows = spark.range(0, tasks, 1, tasks).write
+            rows.option("mapreduce.fileoutputcommitter.marksuccessfuljobs", "false").parquet(folder.spark_uri)
+        found = sum(each.name.startswith("part-") for each in files_in(folder))
+    except StoreError as error:
+        reason = error.message.strip().rstrip(".")
+    finally:
+        remove_leftover(root / _SCRATCH)
+    if found != tasks:
+        raise EngineError(
+            f"The executors of the Spark cluster ({context.master}) do not see '{root}': {reason}. Nothing was changed. "
+            "Keep replicas in a bucket, or in a folder that every node mounts under the same name; or run without the "
+            "cluster (`--master 'local[*]'`).",
+            replica=str(root),
+        )
+    return tasks
+
+
+_proved: set[tuple[str, Location]] = set()
+"""Applications of Spark, and the folders that their executors wrote to."""
+
+
+def require_shared_folders(spark: SparkSession, *roots: Location) -> SparkSession:
+    """Check once for each folder that the executors of a cluster see it; return the session.
+
+    Raises: EngineError.
+    """
+    from mergerepl.spark.cluster import is_on_cluster
+
+    for root in roots if is_on_cluster(spark) else ():
+        proof = spark.sparkContext.applicationId, root
+        if root.is_local and proof not in _proved:
+            prove_executors(spark, root)
+            _proved.add(proof)
+    return spark
 
 
 def _prove_objects(objects: ObjectStorage, folder: Location) -> None:

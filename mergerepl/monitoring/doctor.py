@@ -18,7 +18,7 @@ from uuid import uuid4
 from mergerepl import roots
 from mergerepl.delta.file_faults import FaultyFiles, faulty_files
 from mergerepl.delta.marks import CommitMark
-from mergerepl.delta.store_proof import prove, prove_spark
+from mergerepl.delta.store_proof import prove, prove_executors, prove_spark
 from mergerepl.delta.tables import is_delta_table, open_table, reason_of
 from mergerepl.errors import EngineError, MergeReplError, StoreError
 from mergerepl.model.article import PublishedArticle
@@ -79,11 +79,11 @@ def checks(
     found = [*_java_and_jars(), *_versions(), _memory(), _cache(), *_environment()]
     for root in replica_roots:
         found += _replica(root, mend=mend)
-    stored = [*filter(None, map(_stored_root, replica_roots))]
-    if stored:
+    there = [*filter(None, map(_root_there, replica_roots))]
+    if not all(root.is_local for root in there):
         found.append(_jars_for_stores())
     if start_engine:
-        found.append(_engine(stored))
+        found.append(_engine(there))
     return found
 
 
@@ -232,7 +232,9 @@ def _replica(root: str, *, mend: bool) -> Iterator[Check]:
         yield Check(name, CheckStatus.FAIL, error.message, "Give a local folder, or an `s3://` URI.")
         return
     if not folder.is_local:
-        yield _store(name, folder)
+        yield (proof := _store(name, folder))
+        if proof.status is CheckStatus.OK:
+            yield _lock(folder)
         return
     if not exists(folder):
         yield Check(
@@ -244,23 +246,26 @@ def _replica(root: str, *, mend: bool) -> Iterator[Check]:
         )
         return
     yield _storage(name, folder)
-    # The lock is read, not taken: taking it would make an agent that starts now fail.
-    if holder := lease.holder(folder):
-        facts = ", ".join(f"{key} {value}" for key, value in holder.items())
-        yield Check(f"lock {folder}", CheckStatus.WARN, f"held: {facts}", "Wait for that agent, or end it.")
-    else:
-        yield Check(f"lock {folder}", CheckStatus.OK, "free")
+    yield _lock(folder)
     if has_system_tables(folder):
         yield from _files(folder, mend=mend)
 
 
-def _stored_root(root: str) -> Location | None:
-    """Return a root on an object store; None for another one, or an invalid text, which `_replica` reports."""
+def _lock(root: Location) -> Check:
+    """Check who holds a replica. The lock is read, not taken: taking it would make an agent that starts now fail."""
+    if holder := lease.holder(root):
+        facts = ", ".join(f"{key} {value}" for key, value in holder.items())
+        return Check(f"lock {root}", CheckStatus.WARN, f"held: {facts}", "Wait for that agent, or end it.")
+    return Check(f"lock {root}", CheckStatus.OK, "free")
+
+
+def _root_there(root: str) -> Location | None:
+    """Return a root in a store or in a folder that exists; None for another text, which `_replica` reports."""
     try:
         at = Location.of(roots.parse(root, may_be_stored=True))
     except MergeReplError:
         return None
-    return None if at.is_local else at
+    return at if not at.is_local or exists(at) else None
 
 
 def _store(name: str, root: Location) -> Check:
@@ -435,17 +440,22 @@ STORAGE_NEEDS: dict[str, Callable[[Path], bool]] = {
 }
 
 
-def _engine(stored: Sequence[Location]) -> Check:
-    """Start the engine and run one job in it; check that it sees the object stores of replicas."""
+def _engine(there: Sequence[Location]) -> Check:
+    """Start the engine and run one job in it; check that it sees object stores, and its executors all replicas."""
     # Imported here: pyspark takes a third of a second that the other checks do not need.
     from mergerepl.spark import session as engine
+    from mergerepl.spark.cluster import is_on_cluster
 
+    tasks = 0
     try:
         session = engine.session()
         counted = session.range(1).count()
         with plain_errors("Spark opened the store of a replica"):
-            for root in stored:
-                prove_spark(session, root)
+            for root in there:
+                if not root.is_local:
+                    prove_spark(session, root)
+                if is_on_cluster(session) and not is_rehearsal():
+                    tasks = prove_executors(session, root)
     except (MergeReplError, OSError) as error:
         # An OSError may be a full or read-only disk; another check may name the cause.
         said = error.message if isinstance(error, MergeReplError) else f"it cannot be started: {error}"
@@ -459,6 +469,7 @@ def _engine(stored: Sequence[Location]) -> Check:
             f"{upper}, and Spark and Delta are not tested with that",
             f'Start it with --driver-java-options "{engine.ENGLISH}".',
         )
-    seen = "".join(f"; {root} holds for it, too" for root in stored)
+    seen = "".join(f"; {root} holds for it, too" for root in there if not root.is_local)
+    seen += f"; {tasks} tasks of its executors wrote to each replica" if tasks else ""
     whose = f"embedded, JVM {pid}" if pid is not None else "the session that was already running"
     return Check("engine", CheckStatus.OK, f"Spark {session.version}, {whose}; counted {counted} row{seen}")

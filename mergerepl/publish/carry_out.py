@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 
 from mergerepl.delta.marks import SETUP, CommitMark
 from mergerepl.delta.properties import missing_properties, set_properties
+from mergerepl.delta.store_proof import require_shared_folders
 from mergerepl.delta.tables import TableState, open_table
 from mergerepl.delta.types import ddl_of
 from mergerepl.errors import PublicationError, SchemaMismatchError
@@ -101,13 +102,14 @@ class ApplyRun:
 
         spark = session()
         self._record_jvm()
-        return spark
+        return require_shared_folders(spark, *self.held)
 
     def hold(self, roots: Sequence[Location]) -> None:
         """Note these replicas as leased from now on."""
         self.held = tuple(roots)
         if "spark" in self.__dict__:
             self._record_jvm()
+            require_shared_folders(self.spark, *roots)
 
     def _record_jvm(self) -> None:
         """Note the JVM that writes for us, so that the next process after a kill waits for its end."""

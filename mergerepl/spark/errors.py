@@ -27,6 +27,9 @@ _DEEP = (
     "spark.driver.extraJavaOptions=-Xss16m, or let mergerepl start its own; or publish fewer columns (`columns:`)."
 )
 
+_LOST_ROWS = "CHECKPOINT_RDD_BLOCK_ID_NOT_FOUND"
+"""Spark's error for rows of a local checkpoint that no executor has any more."""
+
 _NOT_OPENED = re.compile(
     r"FileNotFoundException: (/.*) \((?!No such file or directory\)$)([^()]+)\)$", re.MULTILINE
 )
@@ -48,6 +51,11 @@ def plain_error(error: Exception, doing: str, again: str) -> MergeReplError | No
             )
         if "StackOverflowError" in str(_java_cause(error)):
             return StoreError(f"Spark failed while {doing}: {_DEEP} {again}")
+        if _LOST_ROWS in str(_java_cause(error)):
+            return EngineLostError(
+                f"Executors of the Spark cluster ended while {doing}, and with them rows that this session had kept there. "
+                f"{again}"
+            )
         if (found := unopened_file(error)) is not None:
             path, why = found
             return StoreError(

@@ -11,10 +11,12 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from py4j.protocol import Py4JError
+from pyspark import StorageLevel
 from pyspark.sql import SparkSession
 from pyspark.sql.types import StructType
 
 from mergerepl.frames import DataFrame, F, in_process_frames, is_in_process
+from mergerepl.spark.cluster import is_on_cluster
 from mergerepl.spark.confs import ADAPTIVE
 from mergerepl.spark.session import copy_of, in_session
 
@@ -35,9 +37,13 @@ _MOST_ROWS = 2**31 - 1
 def keep_in_memory(frame: DataFrame, *, now: bool = False) -> DataFrame:
     """Return the frame with its rows kept: from their first computation, or computed now.
 
-    Its plan ends here: Spark plans the following steps separately.
+    Its plan ends here: Spark plans the following steps separately. On a cluster two executors keep each row, so that the
+    end of one loses none.
     """
-    return frame if is_in_process() else frame.localCheckpoint(eager=now)
+    if is_in_process():
+        return frame
+    level = StorageLevel.MEMORY_AND_DISK_2 if is_on_cluster(frame.sparkSession) else None
+    return frame.localCheckpoint(eager=now, storageLevel=level)
 
 
 def keep_for_joins(frame: DataFrame) -> DataFrame:

@@ -87,6 +87,17 @@ def test_62_a_stack_that_is_too_small_for_a_wide_table_says_how_to_get_a_larger_
         raise PySparkException("An error occurred: java.lang.StackOverflowError")
 
 
+def test_rows_that_ended_with_their_executors_are_made_again_by_the_next_run(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(SparkContext, "_gateway", None)
+    with (
+        pytest.raises(EngineLostError, match="Executors of the Spark cluster ended"),
+        plain_errors("testing"),
+    ):
+        raise PySparkException("[CHECKPOINT_RDD_BLOCK_ID_NOT_FOUND] Checkpoint block rdd_380_0 not found!")
+
+
 def test_a_file_that_java_cannot_open_is_not_called_missing(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(SparkContext, "_gateway", None)
     file = "/lake/orders/part-1.parquet"

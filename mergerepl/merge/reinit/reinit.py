@@ -22,6 +22,7 @@ from enumeration.plan import Enumeration, Numbers, SessionPlan, enumeration
 from mergerepl.changes import DATA_ACTIONS, OTHER_SIDE, PUBLISHER, ROWGUID, SUBSCRIBER, Action
 from mergerepl.delta.engine_choice import ARROW_FOR_FEW, EngineChoice
 from mergerepl.delta.marks import CommitMark
+from mergerepl.delta.store_proof import require_shared_folders
 from mergerepl.errors import SUBSCRIBE_AGAIN, ConfigurationError, EnumerationError, PublicationError
 from mergerepl.failpoints import failpoint
 from mergerepl.merge.reinit.captured_ends import CapturedEnds, capture_ends
@@ -310,6 +311,8 @@ def _carried_out(
         folder = new_folder(held.publisher.staging / session)
     kept_at, taken_away, staged = held.subscriber.folder / UNSENT / session, {}, {}
     try:
+        if terms.is_dry:
+            require_shared_folders(choice.spark, folder)
         for each in found:
             nickname = each.of.nickname
             held.progress.step("stage", article=each.article.name)

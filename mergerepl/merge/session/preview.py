@@ -9,6 +9,7 @@ from enumeration.plan import number_generations
 from mergerepl import changes
 from mergerepl.changes import PUBLISHER, SUBSCRIBER
 from mergerepl.delta.engine_choice import NeedsSparkError
+from mergerepl.delta.store_proof import require_shared_folders
 from mergerepl.errors import PublicationError, SchemaMismatchError
 from mergerepl.frames import DataFrame, F
 from mergerepl.merge.session.merge_session import OpenSession, SessionRequest, open_session
@@ -88,6 +89,9 @@ def _preview(session: OpenSession) -> SessionResult:
         sides, not_captured = captured_sides(session.sides, choice)
     folder = Location.of(tempfile.mkdtemp(prefix="mergerepl-preview-"))
     try:
+        if not choice.in_process:
+            # What executors write to a folder of their own is not here.
+            require_shared_folders(choice.spark, folder)
         sides = {name: planned(side) for name, side in sides.items()}
         plan = session_plan(sides, upload=request.upload, download=request.download)
         numbers = number_generations(
