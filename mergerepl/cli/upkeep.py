@@ -244,6 +244,11 @@ def reinit(
         for each in done.articles
         if each.kept_at is not None
     ]
+    lines += [
+        f"  {each.article}: its columns would be followed first; its rows were not compared."
+        for each in done.articles
+        if each.follows_columns
+    ]
     if done.dry_run:
         lines.append("Nothing was changed (--dry-run).")
     else:

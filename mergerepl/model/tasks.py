@@ -222,6 +222,8 @@ class Reinit:
     `inserts`, `updates` and `deletes` are at the subscriber, `uploaded` rows at the publisher. `unsent` changes of the
     subscriber differed from the publisher's rows; `conflicts` of them were decided, and what lost was logged. `kept` rows
     that were taken from the subscriber are in the Delta table `kept_at`. `examples` are some keys of unsent changes.
+    The session that runs before, with `--upload-first` or for other articles, is counted, too. An article of a dry run that
+    `follows_columns` first has no counts: its rows can be compared only after its columns were followed.
     """
 
     publication: str
@@ -236,6 +238,7 @@ class Reinit:
     kept: int
     kept_at: str | None
     examples: tuple[KeyDifference, ...]
+    follows_columns: bool = False
 
 
 @dataclass(frozen=True)

@@ -234,3 +234,19 @@ def test_a_dry_run_says_that_a_sync_follows_the_column_first(star: Star) -> None
     with pytest.raises(mergerepl.SchemaMismatchError, match="`mergerepl sync` follows that before rows"):
         star.project.sync("north", dry_run=True)
     assert set(star.rows("north", "by_row")[1]) == {"a", "b"}
+
+
+@pytest.mark.parametrize("terms", [{"discard_local": True}, {"upload_first": True}])
+def test_a_dry_run_of_reinit_says_that_columns_are_followed_first(
+    prepared: tuple[Star, Path], terms: dict[str, bool]
+) -> None:
+    star, saved = prepared
+    star.load(saved)
+    planned = star.project.reinit("north", dry_run=True, **terms).articles
+    assert [(each.article, each.follows_columns) for each in planned] == [(name, True) for name in ARTICLES]
+    done = CliRunner().invoke(
+        main, ["reinit", "north", "--discard-local", "--dry-run", "-f", str(star.root / "mergerepl.yml")]
+    )
+    assert done.exit_code == 0, done.output
+    assert "by_row: its columns would be followed first" in done.output
+    assert [field.name for field in star.table("north", "by_row").schema().fields] == ["id", "a", "b"]

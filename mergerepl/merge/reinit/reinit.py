@@ -51,7 +51,7 @@ from mergerepl.merge.stage.article import StagedArticle, stage_article
 from mergerepl.merge.stage.constraints import destinations, refuse_violations
 from mergerepl.model.article import PublishedArticle
 from mergerepl.model.horizon import Horizon
-from mergerepl.model.results import KeyDifference
+from mergerepl.model.results import ArticleCounts, KeyDifference
 from mergerepl.model.tasks import Reinit
 from mergerepl.model.words import counted, key_text
 from mergerepl.replica.replica import Replica, recording_jvm
@@ -132,17 +132,19 @@ def reinitialise_held(held: SessionRequest, terms: ReinitTerms) -> list[Reinit]:
         for each in held.publisher.articles_of(held.subscription.pubid)
         if each.nickname not in chosen
     ]
+    counts: tuple[ArticleCounts, ...] = ()
     if not terms.is_dry and (others or terms.upload_first):
         try:
             # What the others have to send goes first: the watermarks are those of all articles.
-            held_session(held, datetime.now(UTC), time.monotonic())
+            counts = held_session(held, datetime.now(UTC), time.monotonic())[0].articles
         except EnumerationError:
             # The two have no common past that a session could go by.
             if others:
                 raise
         held = held.reread()
     sides = open_sides(*held.ends, held.subscription, is_anew=not others)
-    if not terms.is_dry and (changed := _with_changed_columns(held, sides, terms, chosen)):
+    changed = _with_changed_columns(held, sides, terms, chosen)
+    if changed and not terms.is_dry:
         stopped = followed_schema(
             held.ends, held.subscription, changed, held.engine, held.spark_of, held.progress
         )
@@ -153,6 +155,8 @@ def reinitialise_held(held: SessionRequest, terms: ReinitTerms) -> list[Reinit]:
     if others:
         sides = without(sides, others)
         _refuse_waiting(sides)
+    if terms.is_dry:
+        sides = without(sides, changed)
     started = recording_jvm(held.spark_of, held.ends)
     choice = EngineChoice(uses_arrow=held.engine == ARROW_FOR_FEW, spark_of=started)
     kept = Kept()
@@ -161,7 +165,11 @@ def reinitialise_held(held: SessionRequest, terms: ReinitTerms) -> list[Reinit]:
         captured = capture_ends(sides, choice, stack, takes_as_it_is=terms.discard_local, is_dry=terms.is_dry)
         found = [_decided(choice.spark, of, kept) for of in _articles(captured)]
         _refuse_unsent(held, terms, found)
-        return _carried_out(held, terms, captured, found, choice, kept)
+        done = _carried_out(held, terms, captured, found, choice, kept) if found else []
+    done = [with_counts(each, counts) for each in done]
+    if not terms.is_dry:
+        return done
+    return done + [_to_follow(held, nickname) for nickname in changed]
 
 
 def _chosen(held: SessionRequest, terms: ReinitTerms) -> set[int]:
@@ -199,7 +207,7 @@ def _with_changed_columns(
     """
     opened, refused = with_windows({PUBLISHER: sides[PUBLISHER]})
     changed = [nickname for nickname in changed_articles(opened, sides, refused) if nickname in chosen]
-    if changed and terms.upload_first:
+    if changed and terms.upload_first and not (terms.is_dry and _has_session_first(held)):
         article = sides[PUBLISHER].articles[changed[0]]
         raise PublicationError(
             f"The columns of article '{article.name}' changed since '{held.subscriber.root}' was synchronized last: its "
@@ -207,6 +215,15 @@ def _with_changed_columns(
             article=article.name,
         )
     return changed
+
+
+def _has_session_first(held: SessionRequest) -> bool:
+    """True if the two have a common past: the session before an upload follows columns, as `held_session` does."""
+    try:
+        open_sides(*held.ends, held.subscription)
+    except EnumerationError:
+        return False
+    return True
 
 
 def _refuse_waiting(sides: Mapping[str, SideState]) -> None:
@@ -310,7 +327,8 @@ def _carried_out(
     else:
         folder = new_folder(held.publisher.staging / session)
     kept_at, taken_away, staged = held.subscriber.folder / UNSENT / session, {}, {}
-    try:
+    with ExitStack() as undo:
+        undo.callback(drop_rows, folder)
         if terms.is_dry:
             require_shared_folders(choice.spark, folder)
         for each in found:
@@ -335,12 +353,7 @@ def _carried_out(
             held.subscriber.save_info(captured.taken)
             failpoint("reinit.after_taken")
         manifest = _manifest(held, captured, found, staged, session, choice)
-    except BaseException:
-        drop_rows(folder)
-        raise
-    finally:
-        if terms.is_dry:
-            drop_rows(folder)
+        undo.pop_all()
     changeset = Changeset(folder, manifest)
     failpoint("stage.before_pointer")
     write_pointer(held.publisher, held.subscriber, session)
@@ -441,4 +454,35 @@ def _result(
         kept=taken_away,
         kept_at=str(kept_at / each.article.name) if kept_at is not None and taken_away else None,
         examples=each.examples,
+    )
+
+
+def with_counts(done: Reinit, counts: Collection[ArticleCounts]) -> Reinit:
+    """Return an article's rows with those that the session before the comparison wrote."""
+    for each in counts:
+        if each.article == done.article:
+            done = replace(
+                done,
+                inserts=done.inserts + each.download.inserts,
+                updates=done.updates + each.download.updates,
+                deletes=done.deletes + each.download.deletes,
+                uploaded=done.uploaded + each.upload.inserts + each.upload.updates + each.upload.deletes,
+                conflicts=done.conflicts + each.upload.conflicts + each.download.conflicts,
+            )
+    return done
+
+
+def _to_follow(held: SessionRequest, nickname: int) -> Reinit:
+    """Return an article that a dry run cannot compare before its columns are followed."""
+    articles = held.publisher.articles_of(held.subscription.pubid)
+    name = next(each.name for each in articles if each.nickname == nickname)
+    counts = dict.fromkeys(("inserts", "updates", "deletes", "uploaded", "conflicts", "unsent", "kept"), 0)
+    return Reinit(
+        held.publication,
+        str(held.subscriber.root),
+        name,
+        **counts,
+        kept_at=None,
+        examples=(),
+        follows_columns=True,
     )
