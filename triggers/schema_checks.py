@@ -96,7 +96,7 @@ def changed_columns(at: ArticleTable, problem: str, commit: "Commit | None") -> 
     where = f"version {commit.version}, {commit.operation}" if commit is not None else "an earlier version"
     travels = "This schema change does not travel."
     if problem.endswith(ADDED):
-        travels = "It travels with the next `mergerepl sync`, except in a publication with row filters."
+        travels = "It travels with the next `mergerepl sync`."
     return SchemaMismatchError(
         f"Article '{at.article.name}' at '{at.root}': {problem} ({where}). {travels} Nothing was changed. Undo it: ADD, "
         "RENAME and NOT NULL with ALTER TABLE; all else with RESTORE TABLE, which takes back all later changes of the "

@@ -7,11 +7,12 @@ import pytest
 
 from mergerepl.delta.feed.window import FeedPosition, FeedWindow
 from mergerepl.delta.log import Commit
+from mergerepl.errors import SchemaMismatchError
 from mergerepl.merge.schema.moves import Follower, Move
 from mergerepl.model.article import PublishedArticle
 from mergerepl.model.definition import first_definition
 from mergerepl.store.location import Location
-from tests.metadata_commits import alter, own, plain, replaced
+from tests.metadata_commits import alter, own, plain, replaced, restored
 from triggers.schema_checks import ArticleTable
 
 ARTICLE = PublishedArticle(
@@ -24,7 +25,7 @@ ADD_C = own("add", 2, A_C, "c")
 EDIT = replace(alter(None), data_change=True)
 
 
-def next_move(commits: Sequence[Commit]) -> Move | None:
+def next_move(commits: Sequence[Commit], filtered: Sequence[str] = ()) -> Move | None:
     numbered = tuple(replace(each, version=version) for version, each in enumerate(commits, 1))
     window = FeedWindow(
         Location.of("/t"), FeedPosition("t", 0, "0:x"), len(numbered), len(numbered), numbered
@@ -33,7 +34,7 @@ def next_move(commits: Sequence[Commit]) -> Move | None:
     definition = first_definition(["a"], ["int"])
     # Nothing of the article counts at a subscriber.
     at = ArticleTable(ARTICLE, Location.of("/r"), "me", is_publisher=False)
-    return Follower(at, definition, {1: definition}).next_move(window)
+    return Follower(at, definition, {1: definition}, filtered).next_move(window)
 
 
 @pytest.mark.parametrize(
@@ -60,3 +61,14 @@ def test_a_move_of_a_subscriber_ends_before_its_own_alter(
 
 def test_a_published_column_that_is_lost_is_no_move() -> None:
     assert next_move([alter(plain("b"))]) is None
+
+
+@pytest.mark.parametrize("commits", [[alter(plain("b"))], [replaced(plain("b")), EDIT]])
+def test_a_column_that_a_row_filter_reads_stays(commits: Sequence[Commit]) -> None:
+    with pytest.raises(SchemaMismatchError, match="column 'a', which a row filter reads"):
+        next_move(commits, ["a"])
+    assert next_move(commits, ["id"]) is None
+
+
+def test_a_restored_column_of_a_row_filter_is_no_refusal() -> None:
+    next_move([alter(plain("b")), restored(A, 0)], ["a"])

@@ -63,6 +63,11 @@ def _of_publication(
     at: Capturing, publication: FilteredPublication, captured: Sequence[CapturedArticle]
 ) -> list[CapturedArticle]:
     items = {item.article.name: item for item in captured if item.article.pubid == publication.pubid}
+    # Where columns are followed, a window has columns that the replica's bookkeeping does not have yet.
+    articles = {
+        name: items[name].article if name in items else each for name, each in publication.articles.items()
+    }
+    publication = replace(publication, articles=articles)
     changed = {
         name: Changed(images.withColumn(WRITTEN, F.lit(True)), items[name].changes)
         for name in publication.articles

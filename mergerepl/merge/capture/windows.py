@@ -5,6 +5,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from mergerepl.delta.feed.window import feed_window
+from mergerepl.merge.partitions.filtered import filtered_publication
 from mergerepl.model.article import PublishedArticle
 from mergerepl.replica.replica import Replica
 from mergerepl.replica.subscription import captured_position
@@ -33,6 +34,32 @@ def article_window(
     position = captured_position(replica, article, info)
     facts = feed_window(at.path, position, through_version_inclusive=through_version_inclusive)
     return capture_window(at, facts, is_late=is_late, followed=followed)
+
+
+def windows_beside(replica: Replica, article: PublishedArticle, info: ReplicaInfo) -> list[CaptureWindow]:
+    """Return empty windows of the articles that the row filters of an article's publication name beside it.
+
+    Rows follow those of other articles: they are looked up as of their captured versions, and follow what is captured there
+    later. Empty at a subscriber, and for an article that no filter names.
+
+    Raises: As `triggers.window.capture_window`.
+    """
+    publication = filtered_publication(replica, article.pubid)
+    if publication is None or article.name not in publication.articles:
+        return []
+    return [
+        article_window(
+            replica, each, info, through_version_inclusive=info.captured[each.nickname], followed=Followed()
+        )
+        for name, each in publication.articles.items()
+        if name != article.name
+    ]
+
+
+def filter_columns(replica: Replica, article: PublishedArticle) -> tuple[str, ...]:
+    """Return the columns of an article that the row filters of its publication read; none at a subscriber."""
+    publication = filtered_publication(replica, article.pubid)
+    return publication.filters.columns_used(article.name) if publication is not None else ()
 
 
 def last_sent(replica: Replica, pubids: Iterable[str]) -> int:

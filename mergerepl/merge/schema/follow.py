@@ -20,7 +20,7 @@ from mergerepl.delta.tables import open_table
 from mergerepl.errors import MergeReplError
 from mergerepl.failpoints import failpoint
 from mergerepl.merge.capture.record import Recorder, RowCounts
-from mergerepl.merge.capture.windows import article_window
+from mergerepl.merge.capture.windows import article_window, filter_columns, windows_beside
 from mergerepl.merge.schema.moves import Follower, Move
 from mergerepl.model.definition import Definition
 from mergerepl.publish.system_tables import add_definition_columns
@@ -65,8 +65,6 @@ def _follow_once(recorder: Recorder, nickname: int) -> RowCounts | None:
     replica = recorder.replica.reread()
     info = replica.info()
     article = next(each for each in replica.articles if each.nickname == nickname)
-    if replica.publication(pubid=article.pubid).filters is not None:
-        return None
     at = ArticleTable(article, replica.root, info.replid, replica.publishes(article.pubid))
     window = feed_window(at.path, captured_position(replica, article, info))
     if window.head_version is None or not window.commits:
@@ -77,7 +75,8 @@ def _follow_once(recorder: Recorder, nickname: int) -> RowCounts | None:
         return RowCounts()
     row = article_row(replica, nickname)
     definition = row.definitions[article.version]
-    move = Follower(at, definition, row.definitions).next_move(window)
+    filtered = filter_columns(replica, article)
+    move = Follower(at, definition, row.definitions, filtered).next_move(window)
     if move is None:
         if _lacks_feed(window):
             check_captured_table(at, window)
@@ -92,7 +91,7 @@ def _follow_once(recorder: Recorder, nickname: int) -> RowCounts | None:
         before = article_window(
             replica, article, info, through_version_inclusive=move.first - 1, followed=Followed()
         )
-        (counts,) = recorder.record(info, [before])
+        counts, *_ = recorder.record(info, [before, *windows_beside(replica, article, info)])
         info = replica.info()
         info = replace(info, clock=clock_of(info, replica.relations()))
     return counts + _moved(recorder, info, at, row, definition, move)
@@ -149,7 +148,7 @@ def _moved(
         through_version_inclusive=move.through,
         followed=Followed(move.gap, move.former),
     )
-    (counts,) = recorder.record(after, [window])
+    counts, *_ = recorder.record(after, [window, *windows_beside(replica, article, info)])
     failpoint("schema.after_capture")
     if move.gap is not None:
         failpoint("replace.after_capture")

@@ -65,6 +65,8 @@ class Follower:
     at: ArticleTable
     definition: Definition
     entered: Mapping[int, Definition]
+    filtered: Sequence[str] = ()
+    """The columns that row filters read."""
 
     def next_move(self, window: FeedWindow) -> Move | None:
         """Return the next move of the definition in a window; None without one.
@@ -72,7 +74,7 @@ class Follower:
         None also where the log no longer says what happened, and for changes that are not followed: the checks of a
         session then refuse the article.
 
-        Raises: SchemaMismatchError if a new column cannot be published.
+        Raises: SchemaMismatchError if a new column cannot be published, or one that a row filter reads has changed.
         """
         numbers = self._numbers(window)
         if numbers is None:
@@ -87,6 +89,7 @@ class Follower:
         is_late = any(self._is_published(name) for name in late)
         if not whole and not is_late:
             return None
+        self._refuse_changed_filter(window, walked)
         first = window.from_version_exclusive + 1 if is_late else whole[0].version
         is_whole = is_late or bool(lost)
         through = window.through_version_inclusive if is_whole else self._through(window, first, whole)
@@ -191,6 +194,22 @@ class Follower:
         if after is self.definition or not left:
             return after
         return again or with_news(self.entered.values(), max(self.entered) + 1)
+
+    def _refuse_changed_filter(self, window: FeedWindow, walked: SchemaWalk) -> None:
+        """Check that the columns that row filters read are at the window's end as they were.
+
+        Raises: SchemaMismatchError naming the first one that is not.
+        """
+        stated = window.metadata_commits
+        if not self.filtered or not stated or stated[-1].metadata is None:
+            return
+        types = {column["name"]: ddl_of(column["type"]) for column in stated[-1].metadata.fields}
+        names = {number: column.name for number, column in walked.published().items()}
+        for field in self.definition.fields:
+            is_same = names.get(field.number) == field.name and types.get(field.name) == field.type
+            if field.name in self.filtered and not is_same:
+                problem = f"column '{field.name}', which a row filter reads, was dropped, renamed or given another type"
+                raise changed_columns(self.at, problem, stated[-1])
 
     def _refuse_unfit(self, window: FeedWindow, after: Definition, commit: Commit) -> None:
         """Check that new columns can be published.

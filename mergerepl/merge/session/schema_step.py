@@ -27,12 +27,10 @@ if TYPE_CHECKING:
 def changed_articles(
     opened: Mapping[str, SideState], sides: Mapping[str, SideState], refused: Refused
 ) -> list[int]:
-    """Return the tablenicks of the articles whose columns, or replaced tables, have to be followed; none with row filters.
+    """Return the tablenicks of the articles whose columns, or replaced tables, have to be followed.
 
     `opened` are both sides with the windows that can be captured.
     """
-    if sides[PUBLISHER].filtered is not None:
-        return []
     versions = sides[PUBLISHER].articles
     others = sides[SUBSCRIBER].articles
     return [
@@ -49,8 +47,6 @@ def articles_to_follow(
 ) -> list[int]:
     """Return the tablenicks of `changed_articles`, and those whose feed is off: a session sets it again."""
     changed = changed_articles(opened, sides, refused)
-    if sides[PUBLISHER].filtered is not None:
-        return changed
     off = [each for each in sides[PUBLISHER].articles if any(_lacks_feed(s, each) for s in opened.values())]
     return [*changed, *(each for each in off if each not in changed)]
 

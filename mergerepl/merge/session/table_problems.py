@@ -21,10 +21,7 @@ def table_problems(article: PublishedArticle, window: FeedWindow) -> list[str]:
     if problem is not None:
         what = "This schema change does not travel; until it is undone, no session captures this table."
         if problem.endswith(ADDED):
-            what = (
-                "At the publisher it travels with the next sync; with row filters no session captures this table until "
-                "it is undone. At a subscriber it stays there."
-            )
+            what = "At the publisher it travels with the next sync. At a subscriber it stays there."
         found.append(f"Article '{article.name}': {problem} in '{table.path}'. {what}")
     replaced = None if problem is not None else replaced_column(article, window)
     if replaced is not None:

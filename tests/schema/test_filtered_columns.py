@@ -1,0 +1,120 @@
+"""Schema changes and replaced tables travel in publications with row filters, for filtered articles as well."""
+
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from deltalake import DeltaTable, Field, write_deltalake
+from deltalake.schema import PrimitiveType
+
+import mergerepl
+from tests.faults.deaths import dies
+from tests.replacements import create_or_replace
+
+pytestmark = pytest.mark.slow
+TABLES = ("customers", "orders", "items")
+PLACES = {"north": "North", "south": "South"}
+FILE = """\
+publication: sales
+publisher: ./hq
+retention: 14 days
+articles:
+  - {name: customers, key: [id], filter: "region = HOST_NAME()"}
+  - {name: orders, key: [id], tracking: column}
+  - {name: items, key: [id]}
+joins:
+  - {article: orders, parent: customers, on: "orders.customer = customers.id", unique: true}
+subscriptions:
+  - {subscriber: ./north, type: server, priority: 75.0, host_name: North}
+  - {subscriber: ./south, type: server, priority: 50.0, host_name: South}
+"""
+
+
+class Network:
+    """A publisher whose customers are filtered by region; orders follow them, and everybody has all items."""
+
+    def __init__(self, root: Path) -> None:
+        self.root = root
+        ids = pa.array([1, 2, 3], pa.int64())
+        regions = ["North", "South", "South"]
+        write_deltalake(str(root / "hq/customers"), pa.table({"id": ids, "region": regions, "a": ["x"] * 3}))
+        write_deltalake(str(root / "hq/orders"), pa.table({"id": ids, "customer": ids, "a": ["x"] * 3}))
+        write_deltalake(str(root / "hq/items"), pa.table({"id": ids, "a": ["x"] * 3}))
+        (root / "mergerepl.yml").write_text(FILE, encoding="utf-8")
+        self.project.apply()
+
+    @property
+    def project(self) -> mergerepl.Project:
+        """The project, as a new process sees it."""
+        return mergerepl.Project.load(self.root / "mergerepl.yml")
+
+    def table(self, replica: str, name: str) -> DeltaTable:
+        """Return a table at its head."""
+        return DeltaTable(str(self.root / replica / name))
+
+    def rows(self, replica: str, name: str) -> dict[int, dict[str, Any]]:
+        """Return the rows of a table by their key."""
+        return {row.pop("id"): row for row in self.table(replica, name).to_pyarrow_table().to_pylist()}
+
+    def settle(self) -> None:
+        """Synchronize both subscribers; only the first one has edits of its own."""
+        for result in self.project.sync().sessions:
+            assert result.error is None, result.error
+
+    def check(self) -> None:
+        """Check that every subscriber has the publisher's rows of its partition, and no others."""
+        customers = self.rows("hq", "customers")
+        for place, region in PLACES.items():
+            theirs = {key: row for key, row in customers.items() if row["region"] == region}
+            assert self.rows(place, "customers") == theirs
+            orders = self.rows("hq", "orders")
+            assert self.rows(place, "orders") == {
+                k: row for k, row in orders.items() if row["customer"] in theirs
+            }
+            assert self.rows(place, "items") == self.rows("hq", "items")
+
+
+def add_columns(network: Network) -> None:
+    """Add a column to all tables with unsent edits at a subscriber; rows move, before the columns came and after."""
+    for name in TABLES:
+        network.table("north", name).update({"a": "'n1'"}, predicate="id = 1")
+        # Before the column, and not captured yet: order 2 and its customer come to the north.
+        if name == "customers":
+            network.table("hq", name).update({"region": "'North'"}, predicate="id = 2")
+        network.table("hq", name).alter.add_columns([Field("c", PrimitiveType("string"), True)])
+        network.table("hq", name).update({"c": "'C1'"}, predicate="id = 1")
+    network.table("hq", "customers").update({"region": "'North'", "c": "'C3'"}, predicate="id = 3")
+    network.table("hq", "customers").update({"region": "'South'"}, predicate="id = 2")
+
+
+@pytest.mark.parametrize(
+    "point", ["", "schema.after_record", "schema.after_capture", "schema.after_alter", "stage.after_manifest"]
+)
+def test_columns_travel_with_row_filters(tmp_path: Path, point: str) -> None:
+    network = Network(tmp_path)
+    add_columns(network)
+    if point:
+        with dies(point, action="stop"):
+            network.project.sync("north")
+    network.settle()
+    network.check()
+    assert set(network.rows("north", "customers")) == {1, 3}
+    assert set(network.rows("south", "orders")) == {2}
+    for name in TABLES:
+        # By row, the publisher's concurrent edit wins; by column, both stay.
+        assert network.rows("hq", name)[1]["a"] == ("n1" if name == "orders" else "x")
+        assert network.rows("north", name)[1]["c"] == "C1"
+
+
+def test_a_replaced_table_travels_with_row_filters(tmp_path: Path) -> None:
+    network = Network(tmp_path)
+    # One customer moves, one is new and one is gone; their orders follow, and the columns have another one.
+    rows = [(1, "South", "x", "C1"), (3, "North", "x", "C3"), (4, "North", "x", None)]
+    columns = dict(zip(("id", "region", "a", "c"), map(list, zip(*rows, strict=True)), strict=True))
+    create_or_replace(tmp_path / "hq/customers", pa.table(columns))
+    network.table("hq", "orders").update({"customer": "4"}, predicate="id = 2")
+    network.settle()
+    network.check()
+    assert set(network.rows("north", "orders")) == {2, 3}
+    assert set(network.rows("south", "orders")) == {1}
