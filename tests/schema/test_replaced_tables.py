@@ -121,5 +121,5 @@ def test_a_replacement_with_a_key_twice_is_refused_as_a_whole(star: Star) -> Non
     star.replace("hq", rows((1, "x", "y", None), (2, "x", "h2", 2), (4, "x", "new", 5)), NEW)
     check(star)
     assert [[text for text in each.changes if "add" in text] for each in hq.schema.list()] == [
-        ["add c bigint"]
+        ["add c int"]
     ] * 2
