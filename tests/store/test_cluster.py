@@ -1,4 +1,4 @@
-"""A standalone cluster of Spark whose workers share only a bucket with the driver; one is killed."""
+"""A standalone cluster of Spark whose workers share only a bucket with the driver; one is killed, or the driver."""
 
 import json
 import os
@@ -20,6 +20,7 @@ from deltalake import DeltaTable, write_deltalake
 from mergerepl.spark.jars import delta_jars, s3_jars
 from mergerepl.store.location import Location
 from mergerepl.store.objects import storage_options
+from mergerepl.store.register import state_of
 from mergerepl.store.storage import storage
 from tests.store.proxy import Proxy
 
@@ -111,17 +112,20 @@ class Cluster:
         self._daemon("worker.Worker", *words, log=f"worker{number}.log", before=before)
         return self.begun[-1]
 
-    def submit(self, folder: Path, *words: str) -> "subprocess.Popen[bytes]":
+    def submit(self, folder: Path, *words: str, failpoint: str = "") -> "subprocess.Popen[bytes]":
         """Begin a command on the cluster."""
         job = folder / "mergerepl_job.py"
         job.write_text("from mergerepl.cli.main import main\n\nmain()\n")
         given = ("--master", self.master, "--properties-file", str(self.conf), "--driver-memory", "1g")
         command = [str(SPARK_HOME / "bin" / "spark-submit"), *given, str(job), *words]
+        environment = {**self.environment, **({"MERGEREPL_FAILPOINT": failpoint} if failpoint else {})}
         # Spark says much: a pipe that nobody reads would stop it.
         with open(self.logs / "shown", "w") as shown, open(self.logs / "said", "w") as said:
-            return subprocess.Popen(
-                command, cwd=folder, env=self.environment, stdout=shown, stderr=said, start_new_session=True
+            begun = subprocess.Popen(
+                command, cwd=folder, env=environment, stdout=shown, stderr=said, start_new_session=True
             )
+        self.begun.append(begun)
+        return begun
 
     def end(self, process: "subprocess.Popen[bytes]", code: int = 0) -> str:
         """Wait for a command; return what it printed."""
@@ -169,27 +173,12 @@ def rows(root: Location) -> dict[str, list[dict[str, Any]]]:
     return {name: opened(root, name).to_pyarrow_table().sort_by("id").to_pylist() for name in ARTICLES}
 
 
-def edit_both(hq: Location, north: Location, number: int) -> None:
-    """Change rows at both ends, some of them the same ones."""
-    for name in ARTICLES:
-        opened(hq, name).update(updates={"qty": str(number)}, predicate="id % 10 = 1")
-        opened(north, name).update(updates={"item": f"'north {number}'"}, predicate="id % 7 = 1")
+class Sites:
+    """A publisher and a subscriber in a bucket, and the commands that a cluster runs for them."""
 
-
-def is_as_edited(root: Location, number: int) -> bool:
-    """Whether both edits are there; of rows that both changed, the publisher's."""
-    found = rows(root)["orders"]
-    return len(found) == ROWS and all(
-        (row["qty"] == number) is (row["id"] % 10 == 1)
-        and (row["item"] == f"north {number}" or row["id"] % 7 != 1 or row["id"] % 10 == 1)
-        for row in found
-    )
-
-
-def test_a_sync_survives_a_killed_worker(cluster: Cluster, bucket: str) -> None:
-    hq, north = (Location.of(f"s3://{bucket}/{name}") for name in ("hq", "north"))
-    folder = cluster.hidden
-    for name in ARTICLES:
+    def __init__(self, cluster: Cluster, bucket: str) -> None:
+        self.cluster = cluster
+        self.hq, self.north = (Location.of(f"s3://{bucket}/{name}") for name in ("hq", "north"))
         table = pa.table(
             {
                 "id": pa.array(range(ROWS), pa.int64()),
@@ -197,26 +186,64 @@ def test_a_sync_survives_a_killed_worker(cluster: Cluster, bucket: str) -> None:
                 "item": [f"i{n}" for n in range(ROWS)],
             }
         )
-        write_deltalake(str(hq / name), table, storage_options=storage_options(hq))
-    articles = "".join(f"  - {{name: {name}, key: [id]}}\n" for name in ARTICLES)
-    project = f"publication: sales\npublisher: {hq}\narticles:\n{articles}subscriptions:\n"
-    (folder / "mergerepl.yml").write_text(f"{project}  - {{subscriber: {north}, name: north}}\n")
-    (folder / "laptop").mkdir()
-    (folder / "laptop.yml").write_text(f"{project}  - {{subscriber: ./laptop, name: laptop}}\n")
+        for name in ARTICLES:
+            write_deltalake(str(self.hq / name), table, storage_options=storage_options(self.hq))
+        articles = "".join(f"  - {{name: {name}, key: [id]}}\n" for name in ARTICLES)
+        project = f"publication: sales\npublisher: {self.hq}\narticles:\n{articles}subscriptions:\n"
+        folder = cluster.hidden
+        (folder / "mergerepl.yml").write_text(f"{project}  - {{subscriber: {self.north}, name: north}}\n")
+        (folder / "laptop").mkdir()
+        (folder / "laptop.yml").write_text(f"{project}  - {{subscriber: ./laptop, name: laptop}}\n")
 
-    def run(*words: str, code: int = 0) -> str:
-        return cluster.end(cluster.submit(folder, *words), code)
+    def begin(self, *words: str, failpoint: str = "") -> "subprocess.Popen[bytes]":
+        return self.cluster.submit(self.cluster.hidden, *words, failpoint=failpoint)
 
-    run("apply")
+    def run(self, *words: str, code: int = 0, failpoint: str = "") -> str:
+        return self.cluster.end(self.begin(*words, failpoint=failpoint), code)
+
+    def edit(self) -> None:
+        """Change rows at both ends, some of them the same ones."""
+        for name in ARTICLES:
+            opened(self.hq, name).update(updates={"qty": "7"}, predicate="id % 10 = 1")
+            opened(self.north, name).update(updates={"item": "'north'"}, predicate="id % 7 = 1")
+
+    def check(self) -> None:
+        """Both edits are at both ends; of rows that both changed, the publisher's."""
+        found = rows(self.hq)
+        assert found == rows(self.north)
+        for each in found.values():
+            assert len(each) == ROWS
+            assert [row["id"] for row in each if row["qty"] == 7] == [*range(1, ROWS, 10)]
+            of_north = [n for n in range(1, ROWS, 7) if n % 10 != 1]
+            assert [row["id"] for row in each if row["item"] == "north"] == of_north
+
+
+@pytest.fixture
+def sites(cluster: Cluster, bucket: str) -> Sites:
+    made = Sites(cluster, bucket)
+    made.run("apply")
+    made.edit()
+    return made
+
+
+def test_a_sync_survives_a_killed_worker(sites: Sites) -> None:
     # A folder of the driver is none of the executors.
-    seen = run("doctor", "--start-engine", "-f", "laptop.yml", code=1)
-    assert "do not see" in seen
-    edit_both(hq, north, 1)
-    sync = cluster.submit(folder, "sync", "--engine", "spark", "--json")
-    staging = hq.join("_mergerepl", "staging")
+    assert "do not see" in sites.run("doctor", "--start-engine", "-f", "laptop.yml", code=1)
+    sync = sites.begin("sync", "--engine", "spark", "--json")
+    staging = sites.hq.join("_mergerepl", "staging")
     waited(lambda: sync.poll() is not None or storage(staging).list_from(staging))
-    kill(cluster.workers[0])
-    (done,) = json.loads(cluster.end(sync))["sessions"]
+    kill(sites.cluster.workers[0])
+    (done,) = json.loads(sites.cluster.end(sync))["sessions"]
     assert done["status"] == "succeeded"
-    assert rows(hq) == rows(north)
-    assert is_as_edited(hq, 1)
+    sites.check()
+
+
+def test_a_sync_whose_driver_was_killed_is_finished_by_the_next_one(sites: Sites) -> None:
+    sites.run(
+        "sync", "--engine", "spark", code=-signal.SIGKILL, failpoint="subscriber.before_merge=killgroup"
+    )
+    (session,) = state_of(sites.hq).sessions
+    assert rows(sites.hq) != rows(sites.north)
+    sites.run("sync", "--engine", "spark")
+    assert session not in state_of(sites.hq).sessions
+    sites.check()
