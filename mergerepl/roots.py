@@ -236,7 +236,7 @@ def _local_path(text: str) -> str:
     if scheme := SCHEME.match(text):
         raise ConfigurationError(
             f"Replica root {masked(text)!r}: roots at {scheme.group(1)}:// are not supported. Use a bucket of S3 "
-            "(s3://BUCKET/PREFIX), or a local or mounted folder."
+            "(s3://BUCKET/PREFIX) or a container of Azure (az://CONTAINER/PREFIX), or a local or mounted folder."
         )
     return text
 
@@ -250,8 +250,8 @@ def _store_uri(text: str, shown: str) -> str:
     key = text.split("://", 1)[1].partition("/")[2].rstrip("/")
     if "@" in location.bucket or "?" in text:
         problem = (
-            "holds credentials or a query. Give only s3://BUCKET/PREFIX; credentials come from the environment "
-            "(AWS_ACCESS_KEY_ID and others) or a role"
+            f"holds credentials or a query. Give only {location.scheme}://BUCKET/PREFIX; credentials come from the "
+            "environment (AWS_ACCESS_KEY_ID and others) or a role"
         )
     elif not _BUCKET.fullmatch(location.bucket):
         problem = "names no bucket: a name has 3 to 63 lower-case letters, digits, dots and hyphens"

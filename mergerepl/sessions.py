@@ -390,6 +390,8 @@ def session_request(
         from mergerepl.delta.store_proof import prove_spark, require_shared_folders
         from mergerepl.spark import session as engine
 
+        for root in (item.publisher, item.subscriber):
+            root.require_spark()
         spark = engine.session(long_running=long_running, step=progress.step)
         for root in (item.publisher, item.subscriber):
             if not root.is_local and engine.jvm_pid() is None:

@@ -19,6 +19,7 @@ _OF_WORK = (
     "DATABRICKS_",
     "XDG_C",
     "AWS_",
+    "AZURE_",
 )
 _OF_WORK_TOO = ("HOME", "PYTHONPATH", "TMPDIR", "TZ")
 _TRUE = ("1", "true", "yes", "on")
@@ -94,7 +95,7 @@ def variable(name: str) -> str | None:
 
 def store_variables() -> dict[str, str]:
     """Return the variables about object stores: endpoint, region, and where credentials come from."""
-    return {name: value for name, value in os.environ.items() if name.startswith("AWS_")}
+    return {name: value for name, value in os.environ.items() if name.startswith(("AWS_", "AZURE_"))}
 
 
 def umask() -> int:

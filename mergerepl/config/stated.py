@@ -149,7 +149,7 @@ def _of_roots(publication: Publication | TransactionalPublication) -> Iterator[P
         except ConfigurationError as error:
             yield path, f"cannot be used: {error.message.rstrip('.')}"
             return
-        if not text.startswith(("/", "file:", "s3:", "s3a:")):
+        if not text.startswith(("/", "file:", "s3:", "s3a:", "az:")):
             yield path, f"is {shown(text)}, and not an absolute path"
         for who, other in replicas:
             match roots.overlap(root, other):

@@ -30,7 +30,7 @@ from mergerepl.spark import archive, artifacts, cache, confs, jars, jvm
 from mergerepl.spark.java import Java, find_java, given_options
 from mergerepl.spark.plain import plain_errors
 from mergerepl.store import lease
-from mergerepl.store.location import Location
+from mergerepl.store.location import S3, Location
 from mergerepl.store.rehearsal import is_rehearsal
 from mergerepl.store.storage import exists, has_system_tables
 from mergerepl.systables.table import Plane
@@ -70,7 +70,7 @@ def checks(
     """Check this machine and the given replica roots.
 
     Args:
-        replica_roots: Folders, `file://` or `s3://` URIs; they need not exist yet.
+        replica_roots: Folders, `file://`, `s3://` or `az://` URIs; they need not exist yet.
         start_engine: Also start the embedded engine (or reach the running session) and count to one in it.
         mend: Rewrite files that other libraries read or remove wrongly, holding each replica's lease.
 
@@ -80,7 +80,7 @@ def checks(
     for root in replica_roots:
         found += _replica(root, mend=mend)
     there = [*filter(None, map(_root_there, replica_roots))]
-    if not all(root.is_local for root in there):
+    if any(root.scheme == S3 for root in there):
         found.append(_jars_for_stores())
     if start_engine:
         found.append(_engine(there))
@@ -229,7 +229,9 @@ def _replica(root: str, *, mend: bool) -> Iterator[Check]:
     try:
         folder = Location.of(roots.parse(root, may_be_stored=True))
     except MergeReplError as error:
-        yield Check(name, CheckStatus.FAIL, error.message, "Give a local folder, or an `s3://` URI.")
+        yield Check(
+            name, CheckStatus.FAIL, error.message, "Give a local folder, or an `s3://` or `az://` URI."
+        )
         return
     if not folder.is_local:
         yield (proof := _store(name, folder))

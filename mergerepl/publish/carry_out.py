@@ -100,6 +100,9 @@ class ApplyRun:
         """The session, started when the first step needs it."""
         from mergerepl.spark.session import session
 
+        subscribers = [Location.of(each.subscriber) for each in self.publication.subscriptions]
+        for root in (self.publisher, *subscribers):
+            root.require_spark()
         spark = session()
         self._record_jvm()
         return require_shared_folders(spark, *self.held)

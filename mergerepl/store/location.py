@@ -130,10 +130,26 @@ class Location:
 
     @property
     def spark_uri(self) -> str:
-        """The name that Spark reads and writes: a plain path for a folder."""
+        """The name that Spark reads and writes: a plain path for a folder.
+
+        Raises: StoreError if Spark does not work there.
+        """
         if self.scheme == FILE:
             return self.prefix
+        self.require_spark()
         return f"{_OF_HADOOP[self.scheme]}://{self.bucket}/{self.prefix}".rstrip("/")
+
+    def require_spark(self) -> None:
+        """Check that Spark works at this place.
+
+        Raises: StoreError.
+        """
+        if self.scheme == AZ:
+            raise StoreError(
+                f"'{self.uri}' is in Azure's store, where only small sets travel so far, and this step needs Spark, which "
+                "does not work there. Use S3 or a folder for these tables.",
+                location=self.uri,
+            )
 
     def local_path(self) -> Path:
         """Return the path of a place on this machine.
@@ -154,10 +170,10 @@ class Location:
         return self.prefix if self.scheme == FILE else self.uri
 
 
-S3 = "s3"
-STORE_URI = re.compile(r"(s3a?)://([^/]+)(?:/(.*))?\Z", re.DOTALL)
-"""Scheme, bucket and key of a place in a store; `s3a` is Hadoop's name for the same places."""
-_SCHEMES = {"s3": S3, "s3a": S3}
+S3, AZ = "s3", "az"
+STORE_URI = re.compile(r"(s3a?|az)://([^/]+)(?:/(.*))?\Z", re.DOTALL)
+"""Scheme, bucket (Azure: container) and key of a place in a store; `s3a` is Hadoop's name for the same places."""
+_SCHEMES = {"s3": S3, "s3a": S3, "az": AZ}
 _OF_HADOOP = {S3: "s3a"}
 
 

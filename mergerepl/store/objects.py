@@ -18,11 +18,11 @@ from typing import TYPE_CHECKING, Any
 
 from mergerepl.errors import ConfigurationError, StoreError, StoreUnavailableError
 from mergerepl.settings import store_variables
-from mergerepl.store.location import S3, Location
+from mergerepl.store.location import AZ, S3, Location
 from mergerepl.store.rehearsal import before_write, is_rehearsal
 
 if TYPE_CHECKING:
-    from obstore.store import S3Store
+    from obstore.store import AzureStore, S3Store
 
 _TRIES = 5
 """How often a conditional PUT is sent whose outcome is "nothing was written"."""
@@ -65,6 +65,13 @@ def storage_options(at: Location) -> dict[str, str]:
     if Location.of(at).is_local:
         return {}
     variables = store_variables()
+    if Location.of(at).scheme == AZ:
+        if not variables.get("AZURE_STORAGE_ACCOUNT_NAME"):
+            raise ConfigurationError(
+                "AZURE_STORAGE_ACCOUNT_NAME is not set: it names the account that has the container of an az:// place. "
+                "Credentials come from the environment (AZURE_STORAGE_ACCOUNT_KEY and others) or the machine's identity."
+            )
+        return {"AZURE_STORAGE_ACCOUNT_NAME": variables["AZURE_STORAGE_ACCOUNT_NAME"]}
     if variables.get("AWS_PROFILE") and "AWS_ACCESS_KEY_ID" not in variables:
         raise ConfigurationError(
             "AWS_PROFILE is set, and profiles are not read. Export the keys of the profile: "
@@ -91,7 +98,7 @@ def options_in_use() -> dict[str, str] | None:
 
     Raises: ConfigurationError, as `storage_options`.
     """
-    return storage_options(Location(S3, "", "")) if _client.cache_info().currsize else None
+    return storage_options(Location(S3, "", "")) if S3 in _opened else None
 
 
 class ObjectStorage:
@@ -102,7 +109,9 @@ class ObjectStorage:
     """
 
     def __init__(self, bucket: Location) -> None:
-        self._client = _client(bucket.bucket, tuple(sorted(storage_options(bucket).items())), _identity())
+        options = tuple(sorted(storage_options(bucket).items()))
+        self._client = _client(bucket.scheme, bucket.bucket, options, _identity())
+        _opened.add(bucket.scheme)
 
     def read(self, at: Location) -> tuple[bytes, str] | None:
         """Return the bytes and the tag of an object, or None if it is absent."""
@@ -265,18 +274,25 @@ class ObjectStorage:
         raise _unavailable("write", at, failure) from failure
 
 
+_opened: set[str] = set()
+"""The schemes of the stores that this process has opened."""
+
+
 @lru_cache(maxsize=32)
-def _client(bucket: str, options: tuple[tuple[str, str], ...], identity: tuple[str, ...]) -> S3Store:
+def _client(
+    scheme: str, bucket: str, options: tuple[tuple[str, str], ...], identity: tuple[str, ...]
+) -> S3Store | AzureStore:
     """Return the client of a bucket; one for each of the credentials that this process had."""
-    from obstore.store import S3Store
+    from obstore.store import AzureStore, S3Store
 
     config: Any = dict(options)
-    return S3Store(bucket, config=config, retry_config=_RETRIES)
+    return (AzureStore if scheme == AZ else S3Store)(bucket, config=config, retry_config=_RETRIES)
 
 
 def _identity() -> tuple[str, ...]:
     variables = store_variables()
-    return tuple(variables.get(name, "") for name in ("AWS_ACCESS_KEY_ID", "AWS_SESSION_TOKEN"))
+    names = ("AWS_ACCESS_KEY_ID", "AWS_SESSION_TOKEN", "AZURE_STORAGE_ACCOUNT_KEY", "AZURE_STORAGE_SAS_KEY")
+    return tuple(variables.get(name, "") for name in names)
 
 
 def _tag(found: Mapping[str, Any]) -> str:
@@ -347,9 +363,10 @@ def _refuse(error: Exception, verb: str, at: Location) -> None:
 
 
 def _require_bucket(error: Exception, at: Location) -> None:
-    if _code(error) == "NoSuchBucket":
+    if _code(error) in ("NoSuchBucket", "ContainerNotFound"):
         raise StoreError(
-            f"Bucket '{at.bucket}' does not exist. Create it, or check the name and AWS_ENDPOINT_URL.",
+            f"Bucket '{at.bucket}' does not exist. Create it, or check the name and "
+            f"{'AZURE_STORAGE_ACCOUNT_NAME' if at.scheme == AZ else 'AWS_ENDPOINT_URL'}.",
             location=str(at),
         ) from error
 

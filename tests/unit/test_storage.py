@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from mergerepl import roots
 from mergerepl.errors import ConfigurationError, StoreError
 from mergerepl.store.location import Location
+from mergerepl.store.objects import storage_options
 from mergerepl.store.storage import put_text, read_text, storage
 
 STORE = Location("s3", "lake", "sales/hq")
@@ -87,6 +88,8 @@ STORE_TEXTS = {
     "s3a://lake/hq/": None,
     "s3://lake/Île de Ré": None,
     "s3://lake": None,
+    "az://lake/hq": None,
+    "az://key:secret@lake/hq": "holds credentials",
     "s3://key:secret@lake/hq": "holds credentials",
     "s3://lake/hq?token=secret": "holds credentials",
     "s3://lake/a/../b": "`.` or `..`",
@@ -111,6 +114,18 @@ def test_roots_in_a_store_are_checked(text):
     with pytest.raises(ConfigurationError, match=re.escape(problem)) as raised:
         roots.parse(text, may_be_stored=True)
     assert "secret" not in str(raised.value)
+
+
+def test_spark_is_refused_at_azures_store_and_its_account_comes_from_the_environment(monkeypatch):
+    at = Location.of("az://lake/hq")
+    with pytest.raises(StoreError, match="needs Spark, which does not work there"):
+        at.spark_uri  # noqa: B018
+    monkeypatch.delenv("AZURE_STORAGE_ACCOUNT_NAME", raising=False)
+    with pytest.raises(ConfigurationError, match="AZURE_STORAGE_ACCOUNT_NAME is not set"):
+        storage_options(at)
+    monkeypatch.setenv("AZURE_STORAGE_ACCOUNT_NAME", "shop")
+    monkeypatch.setenv("AZURE_STORAGE_ACCOUNT_KEY", "secret")
+    assert storage_options(at) == {"AZURE_STORAGE_ACCOUNT_NAME": "shop"}
 
 
 def test_roots_in_a_store_overlap_by_their_prefixes():
