@@ -129,7 +129,12 @@ _USES = {
 
 
 def uses(root: str | os.PathLike[str], *, but: str) -> str:
-    """Return sentences on the products that use a folder, each after a blank, except the product whose folder is `but`."""
+    """Return sentences on the products that use a folder, each after a blank, except the product whose folder is `but`.
+
+    In a store there is only merge replication.
+    """
+    if not Location.of(root).is_local:
+        return ""
     found = [
         text
         for folder, text in _USES.items()

@@ -128,6 +128,10 @@ def test_spark_is_refused_at_azures_store_and_its_account_comes_from_the_environ
     assert storage_options(at) == {"AZURE_STORAGE_ACCOUNT_NAME": "shop"}
 
 
+def test_a_root_in_a_store_has_no_other_products():
+    assert roots.uses("s3://lake/hq", but="_mergerepl") == ""
+
+
 def test_roots_in_a_store_overlap_by_their_prefixes():
     hq, inside, beside = "s3://lake/hq", "s3://lake/hq/north", "s3://lake/hq2"
     found = [
