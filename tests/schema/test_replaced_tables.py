@@ -12,6 +12,7 @@ from mergerepl import MergeReplError
 from mergerepl.replica.replica import Replica
 from mergerepl.store.location import Location
 from tests.faults.deaths import dies
+from tests.replacements import create_or_replace
 from tests.schema.stars import Row, Star
 
 ARTICLES = ("by_row", "by_column")
@@ -21,8 +22,8 @@ LADDER = (
     "schema.before_record",
     "schema.after_record",
     "schema.after_capture",
-    "replace.after_capture",
     "replace.after_properties",
+    "replace.after_capture",
     "schema.after_alter",
 )
 
@@ -91,6 +92,25 @@ def test_a_replaced_table_is_row_changes(star: Star) -> None:
     assert has_feed(star, "by_row")
     check(star)
     leave_undone_and_check(star)
+
+
+@pytest.mark.parametrize("point", ["replace.after_properties", "replace.after_capture"])
+def test_a_capture_that_dies_leaves_no_table_without_its_properties(star: Star, point: str) -> None:
+    kept = pa.Table.from_pylist(rows((1, "x", "y", None), (2, "x", "h2", 2)), schema=NEW)
+    create_or_replace(star.root / "hq" / "by_row", kept)
+    assert not has_feed(star, "by_row")
+    with dies(point, action="stop"):
+        star.sync("north")
+    # No further commit reaches the tables.
+    (north,) = star.sync("north")
+    assert north.error is None
+    found = star.table("hq", "by_row").metadata().configuration
+    assert found["delta.enableChangeDataFeed"] == "true"
+    assert found["delta.deletedFileRetentionDuration"] == "interval 14 days"
+    done = [each["operation"] for each in star.table("hq", "by_row").history()]
+    later = done[: done.index("CREATE OR REPLACE TABLE AS SELECT")]
+    assert later.count("SET TBLPROPERTIES") == 1
+    assert star.rows("north", "by_row") == star.rows("hq", "by_row")
 
 
 @pytest.mark.spark

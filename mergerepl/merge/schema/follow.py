@@ -70,8 +70,8 @@ def _follow_once(recorder: Recorder, nickname: int) -> RowCounts | None:
     if window.head_version is None or not window.commits:
         return None
     if _passed_replacement(window):
-        _take_table_id(replica, info, window, nickname)
         _set_properties_again(recorder, at)
+        _take_table_id(replica, info, window, nickname)
         return RowCounts()
     row = article_row(replica, nickname)
     definition = row.definitions[article.version]
@@ -126,6 +126,10 @@ def _moved(
 ) -> RowCounts:
     """Move the definition and capture the rows that the same commits changed."""
     replica, article = recorder.replica, at.article
+    if move.gap is not None:
+        # Before the capture: one that dies is made again, but nobody looks at a table again once it is captured.
+        _set_properties_again(recorder, at)
+        failpoint("replace.after_properties")
     after = info
     if move.definition is not definition:
         failpoint("schema.before_record")
@@ -152,8 +156,6 @@ def _moved(
     failpoint("schema.after_capture")
     if move.gap is not None:
         failpoint("replace.after_capture")
-        _set_properties_again(recorder, at)
-        failpoint("replace.after_properties")
     log.info(
         "%s: the columns of '%s' were followed up to version %d", replica.root, article.name, move.through
     )
@@ -210,5 +212,5 @@ def _set_properties_again(recorder: Recorder, at: ArticleTable) -> None:
     try:
         set_properties(recorder.spark_of, table, missing, mark)
     except MergeReplError as error:
-        # The rows are captured; `apply` sets them, and says why not.
+        # The rows are captured all the same; `apply` sets them, and says why not.
         log.warning("%s: %s", at.path, error.message)
