@@ -147,7 +147,7 @@ def net_changes(
     if not chosen.supports_net_changes:
         raise LsnRangeError(
             f"Capture instance '{chosen.capture_instance}' does not support net changes. Ask for all changes; or "
-            "enable an instance with a key (`key`): a table may have two instances.",
+            f"{_way_to_net_changes(tables, chosen)}.",
             reason="no_net_changes",
             capture_instance=chosen.capture_instance,
         )
@@ -157,6 +157,13 @@ def net_changes(
         if ordered:
             rows = rows.orderBy(*map(quote, (START_LSN, SEQVAL)))
         return rows.drop(SEQVAL)
+
+
+def _way_to_net_changes(tables: CdcTables, chosen: ChangeTable) -> str:
+    """Return how the table of an instance gets one with net changes: both instances of a table have one key."""
+    if tables.key(chosen.object_id):
+        return "enable an instance with net changes: a table may have two"
+    return "disable the instances of its table, then enable one with a key (`key`)"
 
 
 def net_of(database: CdcTables, window: Window, key: tuple[str, ...], option: str) -> DataFrame:
