@@ -120,6 +120,9 @@ def test_a_replacement_while_a_session_writes_is_known_afterwards(star: Star) ->
         star.sync("north")
     star.replace("hq", rows((1, "x", "y", None), (2, "x", "h2", 2), (4, "x", "new", 5)), NEW)
     star.sync("north")
+    # At once: no further commit may reach the tables.
+    assert has_feed(star, "by_row")
+    assert has_feed(star, "by_column")
     star.write("hq", 4, {"b": "later"})
     (north,) = star.sync("north")
     assert north.error is None

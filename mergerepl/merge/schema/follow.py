@@ -6,9 +6,10 @@ the conflict table, sysmergeschemachange, sysmergearticles) does not count witho
 
 import json
 import logging
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 from datetime import timedelta
+from typing import TYPE_CHECKING
 from uuid import NAMESPACE_OID, uuid5
 
 from enumeration.horizon import clock_of
@@ -22,6 +23,7 @@ from mergerepl.failpoints import failpoint
 from mergerepl.merge.capture.record import Recorder, RowCounts
 from mergerepl.merge.capture.windows import article_window, filter_columns, windows_beside
 from mergerepl.merge.schema.moves import Follower, Move
+from mergerepl.model.article import PublishedArticle
 from mergerepl.model.definition import Definition
 from mergerepl.publish.system_tables import add_definition_columns
 from mergerepl.replica.replica import Replica
@@ -31,6 +33,9 @@ from mergerepl.systables.catalog import ArticleRow, SchemaChangeRow
 from mergerepl.systables.replinfo import ReplicaInfo
 from triggers.schema_checks import ArticleTable, check_captured_table, check_columns
 from triggers.window import Followed
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
 
 log = logging.getLogger(__name__)
 
@@ -70,7 +75,7 @@ def _follow_once(recorder: Recorder, nickname: int) -> RowCounts | None:
     if window.head_version is None or not window.commits:
         return None
     if _passed_replacement(window):
-        _set_properties_again(recorder, at)
+        set_properties_again(recorder.spark_of, replica, article)
         _take_table_id(replica, info, window, nickname)
         return RowCounts()
     row = article_row(replica, nickname)
@@ -81,7 +86,7 @@ def _follow_once(recorder: Recorder, nickname: int) -> RowCounts | None:
         if _lacks_feed(window):
             check_captured_table(at, window)
             check_columns(at, window)
-            _set_properties_again(recorder, at)
+            set_properties_again(recorder.spark_of, replica, article)
         return None
     check_captured_table(at, window, is_followed=True)
     info = replace(info, clock=clock_of(info, replica.relations()))
@@ -128,7 +133,7 @@ def _moved(
     replica, article = recorder.replica, at.article
     if move.gap is not None:
         # Before the capture: one that dies is made again, but nobody looks at a table again once it is captured.
-        _set_properties_again(recorder, at)
+        set_properties_again(recorder.spark_of, replica, article)
         failpoint("replace.after_properties")
     after = info
     if move.definition is not definition:
@@ -201,16 +206,18 @@ def _stated(change: ColumnChange, after: Definition) -> dict[str, object]:
     return {name: value for name, value in stated.items() if value not in ("", None)}
 
 
-def _set_properties_again(recorder: Recorder, at: ArticleTable) -> None:
+def set_properties_again(
+    spark_of: "Callable[[], SparkSession]", replica: Replica, article: PublishedArticle
+) -> None:
     """Set the properties that a replacement dropped: without the feed the next changes would have to be compared."""
-    table = open_table(at.path)
-    retention = recorder.replica.publication(pubid=at.article.pubid).keeps
+    table = open_table(replica.table(article))
+    retention = replica.publication(pubid=article.pubid).keeps
     missing = missing_properties(table, retention or timedelta(0))
     if not missing:
         return
-    mark = CommitMark("schema", f"{SETUP}:properties", at.replid)
+    mark = CommitMark("schema", f"{SETUP}:properties", replica.info().replid)
     try:
-        set_properties(recorder.spark_of, table, missing, mark)
+        set_properties(spark_of, table, missing, mark)
     except MergeReplError as error:
         # The rows are captured all the same; `apply` sets them, and says why not.
-        log.warning("%s: %s", at.path, error.message)
+        log.warning("%s: %s", table.path, error.message)

@@ -16,12 +16,15 @@ from typing import Any
 from enumeration.horizon import with_horizon
 from mergerepl.changes import OTHER_SIDE, PUBLISHER, SUBSCRIBER
 from mergerepl.delta.engine_choice import EngineChoice
+from mergerepl.delta.feed.schema_walk import is_replacement
 from mergerepl.delta.tables import Commit
 from mergerepl.errors import CommitConflictError
 from mergerepl.failpoints import failpoint
 from mergerepl.merge.apply.conflict_log import ConflictLog
 from mergerepl.merge.apply.side import Side, append_side_run, merge_article
 from mergerepl.merge.capture.windows import late_windows
+from mergerepl.merge.schema.follow import set_properties_again
+from mergerepl.model.article import PublishedArticle
 from mergerepl.model.results import ArticleCounts, PhaseCounts, SessionResult
 from mergerepl.replica.replica import Replica
 from mergerepl.replica.subscription import drop_pointer, own_priority, update_subscription
@@ -132,6 +135,7 @@ def _carry_out_side(
     captured = dict(info.captured)
     side = Side.of(changeset, name, replica)
     rounds, newly_staged = [side], 0
+    replaced: dict[int, PublishedArticle] = {}
     for side in rounds:
         commits = _write_all(side, conflict_log)
         for nickname, commit in commits.items():
@@ -141,6 +145,9 @@ def _carry_out_side(
         windows = late_windows(side, merged, info)
         if not windows:
             break
+        for window in windows:
+            if any(is_replacement(commit) for commit in window.user_commits):
+                replaced[window.article.nickname] = window.article
         from mergerepl.merge.stage.late import LateRound, stage_late_round
 
         log.info("%s: %s late commits", replica.root, sum(len(window.user_commits) for window in windows))
@@ -164,6 +171,9 @@ def _carry_out_side(
                 replica=str(replica.root),
             )
         rounds.append(replace(side, changeset=stage_late_round(late)))
+    # Before the captured versions pass it: nobody would look at the table again.
+    for article in replaced.values():
+        set_properties_again(lambda: conflict_log.choice.spark, replica, article)
     _save_bookkeeping(replica, [each.work for each in rounds], captured, changeset.manifest.number)
     late_conflicts: Counter[int] = Counter()
     for each in rounds[1:]:
