@@ -88,7 +88,7 @@ LADDER = (
 
 
 SOME = ("publisher.after_merge",)
-"""Those at which every run of the tests stops a session. Another one dies by kill -9 after `stage.after_manifest`."""
+"""That of a short ladder. By default a sync dies by kill -9 after `stage.after_manifest`."""
 
 
 CAPTURED_BEFORE = (

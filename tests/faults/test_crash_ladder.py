@@ -163,7 +163,8 @@ def called(function: ast.expr) -> tuple[str, str]:
 @pytest.mark.parametrize(
     ("ladder", "captured_before"),
     [
-        pytest.param(SOME, (), id="some"),
+        # By default the steps die in process (test_without_engine.py), and one by kill -9 (test_kill.py).
+        pytest.param(SOME, (), id="some", marks=pytest.mark.slow),
         pytest.param(LADDER, CAPTURED_BEFORE, id="all", marks=pytest.mark.slow),
     ],
 )
