@@ -284,7 +284,7 @@ def serve(metrics: Metrics, host: str, port: int) -> Any:
     collectors = CollectorRegistry()
     collectors.register(metrics)
     try:
-        server, _ = start_http_server(port, addr=host, registry=collectors)
+        server, _ = start_http_server(port, host, collectors)
     except OSError as error:
         raise ConfigurationError(
             f"Metrics cannot be served at {host}:{port}: {error.strerror}. Name another address with `--metrics`."
