@@ -5,7 +5,8 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from mergerepl.delta.feed.window import feed_window
-from mergerepl.merge.partitions.filtered import filtered_publication
+from mergerepl.filters.publication_filters import PublicationFilters
+from mergerepl.merge.partitions.filtered import filtered_publication, publication_with_filters
 from mergerepl.model.article import PublishedArticle
 from mergerepl.replica.replica import Replica
 from mergerepl.replica.subscription import captured_position
@@ -58,8 +59,10 @@ def windows_beside(replica: Replica, article: PublishedArticle, info: ReplicaInf
 
 def filter_columns(replica: Replica, article: PublishedArticle) -> tuple[str, ...]:
     """Return the columns of an article that the row filters of its publication read; none at a subscriber."""
-    publication = filtered_publication(replica, article.pubid)
-    return publication.filters.columns_used(article.name) if publication is not None else ()
+    row = publication_with_filters(replica, article.pubid)
+    if row is None or row.filters is None:
+        return ()
+    return PublicationFilters.from_json(row.filters).columns_used(article.name)
 
 
 def last_sent(replica: Replica, pubids: Iterable[str]) -> int:
