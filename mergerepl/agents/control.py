@@ -63,13 +63,17 @@ def synced_from(root: Location) -> list[Target]:
 
 def replication_jobs(root: Location) -> list[Job]:
     """Return the jobs of a folder's publications: they run as long as the agent does, and are in no table."""
-    # Only merge publications may be in a store.
     stated = ((DISTRIBUTE, distributes), (SYNC, synced_from))
     return [
         Job(database_id="", job_type=job_type, job_id="", continuous=True)
-        for job_type, has_work in stated[0 if root.is_local else 1 :]
-        if has_work(root)
+        for job_type, has_work in stated
+        if may_serve(root, job_type) and has_work(root)
     ]
+
+
+def may_serve(root: Location, job_type: str) -> bool:
+    """Whether a job of publications may run at a root: only merge publications may be in a store."""
+    return root.is_local or job_type == SYNC
 
 
 def all_jobs(root: str) -> list[Job]:

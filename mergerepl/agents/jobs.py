@@ -11,7 +11,15 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from functools import cached_property, partial
 
-from mergerepl.agents.control import DISTRIBUTE, SYNC, distributes, jobs_of, replication_jobs, synced_from
+from mergerepl.agents.control import (
+    DISTRIBUTE,
+    SYNC,
+    distributes,
+    jobs_of,
+    may_serve,
+    replication_jobs,
+    synced_from,
+)
 from mergerepl.agents.loop import CaptureState, CleanupState, Repeated, Timer, run_until_stopped
 from mergerepl.cdc.cleaning import cleanup
 from mergerepl.cdc.jobs import CAPTURE, CLEANUP, LOG_READER, Jobs
@@ -269,5 +277,4 @@ def _repeated_jobs(root: Location, intervals: Intervals, report: Report) -> list
     ) -> Callable[[], None]:
         return Repeated(lambda: run_reported(root, job, lambda: work(root), report), Timer(interval_s)).look
 
-    # Only merge publications may be in a store.
-    return [repeated(*each) for each in works[0 if root.is_local else 1 :]]
+    return [repeated(*each) for each in works if may_serve(root, each[0])]
